@@ -1,0 +1,58 @@
+# Every target readies the machine first (scripts/setup), then calls cargo. ARGS reach the benchmarks.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench bench-store soak powercut fuzz clean
+
+ready = scripts/setup $(1) && source target/amalgam-env
+title = printf '\n== %s\n' $(1)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## a tour of the engine, on a throw-away store
+	@$(call ready)
+	cargo run --release --locked -q -p amalgam-engine --example tour
+
+test: ## build, then every test, doc tests included
+	@$(call ready,test)
+	$(call title,build)
+	cargo build --workspace --locked
+	$(call title,test)
+	cargo test --workspace --locked
+
+lint: ## formatting, clippy, docs, licences and sources
+	@$(call ready,lint)
+	$(call title,format)
+	cargo fmt --all --check
+	$(call title,clippy)
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	$(call title,docs)
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace --locked
+	$(call title,dependencies)
+	cargo deny --locked check bans licenses sources
+
+bench: bench-store ## every benchmark
+
+bench-store: ## store the Linux tree: capture, dedupe, read back (ARGS=...)
+	@$(call ready,bench)
+	cargo run --release --locked -q -p amalgam-benches --bin bench-store -- $(ARGS)
+
+soak: ## the long tests: all of them, one after another
+	@$(call ready,soak)
+	cargo run --release --locked -p amalgam-tests --bin soak -- all
+
+powercut: ## cut the power under a store, again and again (needs root)
+	@$(call ready,soak)
+	[[ $$EUID == 0 ]] || { echo "make powercut mounts loop devices: run it as root" >&2; exit 1; }
+	cargo run --release --locked -p amalgam-tests --bin soak -- powercut
+
+fuzz: ## fuzz every target in turn (SECONDS_EACH=600)
+	@$(call ready,fuzz)
+	scripts/fuzz
+
+clean: ## forget what was built here; RocksDB stays in the cache
+	@cargo clean
+	rm -rf target

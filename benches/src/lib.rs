@@ -1,0 +1,1 @@
+//! What the benchmarks share: figures with their bars, tables, JSON, curves.

@@ -1,0 +1,140 @@
+//! Where objects and references live. The trait speaks plain data, so that an implementer needs to know nothing of trees;
+//! [`Store`](crate::Store) is what everybody else holds.
+//!
+//! Objects are immutable and puts idempotent. References move only by compare-and-swap, any number at once, all or nothing,
+//! together with the operation record that says so. Nothing here deletes but [`Sweep`].
+
+mod check;
+mod fault;
+#[cfg(feature = "rocksdb")]
+mod group;
+#[cfg(feature = "rocksdb")]
+mod home;
+mod memory;
+mod meter;
+#[cfg(feature = "rocksdb")]
+mod rocks;
+mod verify;
+
+pub use fault::{Fault, FaultPlan};
+pub use memory::Memory;
+pub use meter::{Meter, Metered};
+#[cfg(feature = "rocksdb")]
+pub use rocks::{Rocks, RocksOptions};
+pub use verify::Verify;
+
+use bytes::Bytes;
+
+use crate::error::Result;
+use crate::id::ObjectId;
+use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
+
+/// Counts collections. An object carries the epoch of the last session that put or met it.
+pub type Epoch = u64;
+
+/// An object as it is stored: a chunk behind its codec byte, anything else in its canonical bytes.
+#[derive(Clone, Debug)]
+pub struct StoredObject {
+    /// Its id, over the canonical bytes.
+    pub id: ObjectId,
+    /// What is kept.
+    pub bytes: Bytes,
+}
+
+/// When a transaction counts as done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// On disk: survives a power cut.
+    #[default]
+    Durable,
+    /// In the log: survives the end of the process; a power cut may take the newest ones, never one from the middle.
+    Buffered,
+}
+
+/// A change of state: objects, and references that move.
+#[derive(Clone, Debug, Default)]
+pub struct Transaction {
+    /// Objects that are not there yet; earlier ones may have gone ahead.
+    pub objects: Vec<StoredObject>,
+    /// The epoch of the session that puts them.
+    pub epoch: Epoch,
+    /// What these references must be for the transaction to happen.
+    pub expect: Vec<(RefName, Option<RefValue>)>,
+    /// What these become; each must be among the expected ones.
+    pub set: Vec<(RefName, Option<RefValue>)>,
+    /// The record of it; needed when anything is set.
+    pub operation: Option<OperationDraft>,
+    /// When it counts as done.
+    pub durability: Durability,
+}
+
+/// What a transaction came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The operation record, where there is one.
+    pub operation: Option<Operation>,
+    /// True when the request had been done before: nothing was changed now.
+    pub replayed: bool,
+}
+
+/// A row of the object index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexRow {
+    /// The object.
+    pub id: ObjectId,
+    /// The bytes kept for it.
+    pub stored_bytes: u64,
+    /// The last session that put or met it.
+    pub epoch: Epoch,
+}
+
+/// A place for objects and references.
+pub trait Backend: Send + Sync + 'static {
+    /// The stored bytes of an object.
+    fn get(&self, id: ObjectId) -> Result<Option<Bytes>>;
+
+    /// The same for many, in the order asked for; the backend chooses the order of reading.
+    fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>>;
+
+    /// Which of these are there. Each one found is stamped with the epoch, so that a sweep does not take it any more.
+    fn contains_many(&self, ids: &[ObjectId], stamp: Epoch) -> Result<Vec<bool>>;
+
+    /// Writes objects of a large transaction ahead of it. No name points at them yet.
+    fn put_ahead(&self, objects: Vec<StoredObject>, epoch: Epoch) -> Result<()>;
+
+    /// Objects, references and the operation record, all or nothing.
+    fn transact(&self, transaction: Transaction) -> Result<Committed>;
+
+    /// Makes everything acknowledged so far durable.
+    fn sync(&self) -> Result<()>;
+
+    /// The present epoch.
+    fn epoch(&self) -> Epoch;
+
+    /// What a reference holds.
+    fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>>;
+
+    /// Up to `limit` references whose name starts with `prefix` and follows `after`, by name.
+    fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>>;
+
+    /// Up to `limit` operations that follow the one with this sequence number. The log starts at 1.
+    fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>>;
+
+    /// The sequence number of the newest operation; 0 when there is none.
+    fn last_operation(&self) -> Result<u64>;
+
+    /// The operation that a request came to, if it was done.
+    fn find_request(&self, request: &RequestId) -> Result<Option<Operation>>;
+}
+
+/// The deleting half, for collection alone.
+pub trait Sweep: Backend {
+    /// Begins a new epoch and returns it.
+    fn advance_epoch(&self) -> Result<Epoch>;
+
+    /// Up to `limit` rows of the object index that follow `after`, in the order of hashes.
+    fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>>;
+
+    /// Deletes those of the objects that no session has put or met since `older_than`; returns how many went.
+    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<u64>;
+}

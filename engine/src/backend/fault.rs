@@ -1,0 +1,152 @@
+//! A backend that fails when told to. Tests put it under a store to see what a failing disk does to it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use bytes::Bytes;
+
+use super::{Backend, Committed, Epoch, IndexRow, StoredObject, Sweep, Transaction};
+use crate::error::{Error, Result};
+use crate::id::ObjectId;
+use crate::reference::{Operation, RefName, RefValue, RequestId};
+
+/// When to fail. Shared by the test and the backend; counts what it hit.
+#[derive(Debug)]
+pub struct FaultPlan {
+    writes_left: AtomicI64,
+    reads_left: AtomicI64,
+    hits: AtomicU64,
+}
+
+impl Default for FaultPlan {
+    fn default() -> Self {
+        Self { writes_left: AtomicI64::new(i64::MAX), reads_left: AtomicI64::new(i64::MAX), hits: AtomicU64::new(0) }
+    }
+}
+
+impl FaultPlan {
+    /// Lets this many writes through, then fails them all as on a full disk.
+    pub fn full_after_writes(&self, writes: i64) {
+        self.writes_left.store(writes, Ordering::SeqCst);
+    }
+
+    /// Lets this many reads through, then fails them all.
+    pub fn fail_after_reads(&self, reads: i64) {
+        self.reads_left.store(reads, Ordering::SeqCst);
+    }
+
+    /// No more faults.
+    pub fn heal(&self) {
+        self.writes_left.store(i64::MAX, Ordering::SeqCst);
+        self.reads_left.store(i64::MAX, Ordering::SeqCst);
+    }
+
+    /// How many calls were failed so far.
+    pub fn hits(&self) -> u64 {
+        self.hits.load(Ordering::SeqCst)
+    }
+
+    fn write(&self, action: &'static str) -> Result<()> {
+        self.spend(&self.writes_left, Error::Full { action, why: "injected: no space left on device".to_owned() })
+    }
+
+    fn read(&self, action: &'static str) -> Result<()> {
+        self.spend(&self.reads_left, Error::Fault { action, why: "injected: input/output error".to_owned() })
+    }
+
+    fn spend(&self, left: &AtomicI64, error: Error) -> Result<()> {
+        if left.fetch_sub(1, Ordering::SeqCst) > 0 {
+            return Ok(());
+        }
+        self.hits.fetch_add(1, Ordering::SeqCst);
+        Err(error)
+    }
+}
+
+/// Passes calls on until its plan says no.
+pub struct Fault<B> {
+    inner: B,
+    plan: Arc<FaultPlan>,
+}
+
+impl<B> Fault<B> {
+    /// Puts the plan in front of a backend.
+    pub fn new(inner: B, plan: Arc<FaultPlan>) -> Self {
+        Self { inner, plan }
+    }
+}
+
+impl<B: Backend> Backend for Fault<B> {
+    fn get(&self, id: ObjectId) -> Result<Option<Bytes>> {
+        self.plan.read("read an object")?;
+        self.inner.get(id)
+    }
+
+    fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
+        self.plan.read("read objects")?;
+        self.inner.get_many(ids)
+    }
+
+    fn contains_many(&self, ids: &[ObjectId], stamp: Epoch) -> Result<Vec<bool>> {
+        self.plan.read("look objects up")?;
+        self.inner.contains_many(ids, stamp)
+    }
+
+    fn put_ahead(&self, objects: Vec<StoredObject>, epoch: Epoch) -> Result<()> {
+        self.plan.write("write objects")?;
+        self.inner.put_ahead(objects, epoch)
+    }
+
+    fn transact(&self, transaction: Transaction) -> Result<Committed> {
+        self.plan.write("commit")?;
+        self.inner.transact(transaction)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.plan.write("sync")?;
+        self.inner.sync()
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.inner.epoch()
+    }
+
+    fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>> {
+        self.plan.read("read a reference")?;
+        self.inner.read_ref(name)
+    }
+
+    fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
+        self.plan.read("list references")?;
+        self.inner.list_refs(prefix, after, limit)
+    }
+
+    fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {
+        self.plan.read("list operations")?;
+        self.inner.list_operations(after, limit)
+    }
+
+    fn last_operation(&self) -> Result<u64> {
+        self.inner.last_operation()
+    }
+
+    fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
+        self.plan.read("look a request up")?;
+        self.inner.find_request(request)
+    }
+}
+
+impl<B: Sweep> Sweep for Fault<B> {
+    fn advance_epoch(&self) -> Result<Epoch> {
+        self.inner.advance_epoch()
+    }
+
+    fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {
+        self.inner.scan(after, limit)
+    }
+
+    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<u64> {
+        self.plan.write("delete objects")?;
+        self.inner.delete(ids, older_than)
+    }
+}

@@ -1,0 +1,140 @@
+//! The directory of a store: its header, its lock, its mark. Knows nothing of what the database in it is.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// The store format this version writes, and the newest it reads.
+const STORE_FORMAT: u32 = 1;
+const HEADER_FILE: &str = "AMALGAM";
+const LOCK_FILE: &str = "LOCK";
+const MARK_FILE: &str = "MARK";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum HeaderState {
+    Creating,
+    Ready,
+}
+
+/// Reads the header of a store, or writes one where there is nothing yet.
+pub(super) fn prepare(directory: &Path, must_exist: bool) -> Result<HeaderState> {
+    let action = "open the store";
+    let no_store = || Err(Error::NoStore { path: directory.to_owned() });
+    match fs::read_dir(directory) {
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
+            if must_exist {
+                return no_store();
+            }
+            fs::create_dir_all(directory).map_err(|source| Error::from_io("create the store", &source))?;
+        }
+        Err(source) if source.kind() == std::io::ErrorKind::NotADirectory => {
+            return Err(Error::ForeignDirectory { path: directory.to_owned(), why: "it is a file".to_owned() });
+        }
+        Err(source) => return Err(Error::from_io(action, &source)),
+        Ok(_) => {}
+    }
+    match fs::read_to_string(directory.join(HEADER_FILE)) {
+        Ok(header) => read_header(directory, &header),
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
+            let entries = fs::read_dir(directory).map_err(|source| Error::from_io(action, &source))?;
+            for entry in entries {
+                let entry = entry.map_err(|source| Error::from_io(action, &source))?;
+                if entry.file_name() != temporary(HEADER_FILE).as_str() {
+                    let why = format!("it holds {}", entry.file_name().display());
+                    return Err(Error::ForeignDirectory { path: directory.to_owned(), why });
+                }
+            }
+            if must_exist {
+                return no_store();
+            }
+            write_header(directory, HeaderState::Creating)?;
+            Ok(HeaderState::Creating)
+        }
+        Err(source) if source.kind() == std::io::ErrorKind::InvalidData => Err(damaged("header", &"it is not text")),
+        Err(source) => Err(Error::from_io(action, &source)),
+    }
+}
+
+fn read_header(directory: &Path, header: &str) -> Result<HeaderState> {
+    let mut lines = header.lines();
+    if lines.next() != Some("amalgam store") {
+        let why = format!("its file {HEADER_FILE} is another program's");
+        return Err(Error::ForeignDirectory { path: directory.to_owned(), why });
+    }
+    let format = lines.next().and_then(|line| line.strip_prefix("format ")).and_then(|text| text.parse::<u32>().ok());
+    match (format, lines.next()) {
+        (Some(found), _) if found > STORE_FORMAT => {
+            Err(Error::NewerFormat { path: directory.to_owned(), found, known: STORE_FORMAT })
+        }
+        (Some(STORE_FORMAT), Some("state ready")) => Ok(HeaderState::Ready),
+        (Some(STORE_FORMAT), Some("state creating")) => Ok(HeaderState::Creating),
+        _ => Err(damaged("header", &"it does not say format and state")),
+    }
+}
+
+pub(super) fn write_header(directory: &Path, state: HeaderState) -> Result<()> {
+    let state = match state {
+        HeaderState::Creating => "creating",
+        HeaderState::Ready => "ready",
+    };
+    let text = format!("amalgam store\nformat {STORE_FORMAT}\nstate {state}\n");
+    write_file(directory, HEADER_FILE, text.as_bytes()).map_err(|source| Error::from_io("create the store", &source))
+}
+
+fn temporary(name: &str) -> String {
+    format!("{name}.new")
+}
+
+/// Replaces a file so that after a power cut either the old or the new one is there, whole.
+fn write_file(directory: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    let new = directory.join(temporary(name));
+    let mut file = File::create(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, directory.join(name))?;
+    File::open(directory)?.sync_all()
+}
+
+/// Remembers how far the operation log had come when the store was closed: a log that ends earlier later on was damaged.
+pub(super) fn write_mark(directory: &Path, last_operation: u64) -> std::io::Result<()> {
+    write_file(directory, MARK_FILE, format!("{last_operation}\n").as_bytes())
+}
+
+pub(super) fn read_mark(directory: &Path) -> Result<Option<u64>> {
+    let mut text = String::new();
+    match File::open(directory.join(MARK_FILE)).and_then(|mut file| file.read_to_string(&mut text)) {
+        Ok(_) => text.trim_end().parse().map(Some).map_err(|_| damaged("mark", &"it is not a number")),
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) if source.kind() == std::io::ErrorKind::InvalidData => Err(damaged("mark", &"it is not text")),
+        Err(source) => Err(Error::from_io("open the store", &source)),
+    }
+}
+
+pub(super) fn lock(directory: &Path) -> Result<File> {
+    let action = "lock the store";
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(directory.join(LOCK_FILE))
+        .map_err(|source| Error::from_io(action, &source))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(Error::Busy { path: directory.to_owned() }),
+        Err(fs::TryLockError::Error(source)) => Err(Error::from_io(action, &source)),
+    }
+}
+
+pub(super) fn clear(ingest: &Path) -> Result<()> {
+    match fs::remove_dir_all(ingest) {
+        Ok(()) => Ok(()),
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(Error::from_io("clear what an import left behind", &source)),
+    }
+}
+
+pub(super) fn damaged(what: &str, why: &dyn std::fmt::Display) -> Error {
+    Error::DamagedRecord { what: what.to_owned(), why: why.to_string() }
+}

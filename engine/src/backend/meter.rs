@@ -1,0 +1,159 @@
+//! A backend that counts what passes through it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+
+use super::{Backend, Committed, Epoch, IndexRow, StoredObject, Sweep, Transaction};
+use crate::error::Result;
+use crate::id::ObjectId;
+use crate::reference::{Operation, RefName, RefValue, RequestId};
+
+/// Counters, shared with whoever wants to read them.
+#[derive(Debug, Default)]
+pub struct Meter {
+    gets: AtomicU64,
+    bytes_read: AtomicU64,
+    lookups: AtomicU64,
+    objects_written: AtomicU64,
+    bytes_written: AtomicU64,
+    transactions: AtomicU64,
+}
+
+impl Meter {
+    /// Objects asked for.
+    pub fn gets(&self) -> u64 {
+        self.gets.load(Ordering::Relaxed)
+    }
+
+    /// Stored bytes returned.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// Ids looked up in the index.
+    pub fn lookups(&self) -> u64 {
+        self.lookups.load(Ordering::Relaxed)
+    }
+
+    /// Objects written.
+    pub fn objects_written(&self) -> u64 {
+        self.objects_written.load(Ordering::Relaxed)
+    }
+
+    /// Stored bytes of those.
+    pub fn bytes_written(&self) -> u64 {
+        self.bytes_written.load(Ordering::Relaxed)
+    }
+
+    /// Transactions done.
+    pub fn transactions(&self) -> u64 {
+        self.transactions.load(Ordering::Relaxed)
+    }
+
+    fn wrote(&self, objects: u64, bytes: u64) {
+        self.objects_written.fetch_add(objects, Ordering::Relaxed);
+        self.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn read<'a>(&self, asked: usize, found: impl Iterator<Item = &'a Bytes>) {
+        self.gets.fetch_add(asked as u64, Ordering::Relaxed);
+        self.bytes_read.fetch_add(found.map(|bytes| bytes.len() as u64).sum(), Ordering::Relaxed);
+    }
+}
+
+/// Counts and passes on.
+pub struct Metered<B> {
+    inner: B,
+    meter: Arc<Meter>,
+}
+
+impl<B> Metered<B> {
+    /// Puts a meter in front of a backend.
+    pub fn new(inner: B, meter: Arc<Meter>) -> Self {
+        Self { inner, meter }
+    }
+}
+
+fn size(objects: &[StoredObject]) -> (u64, u64) {
+    (objects.len() as u64, objects.iter().map(|object| object.bytes.len() as u64).sum())
+}
+
+impl<B: Backend> Backend for Metered<B> {
+    fn get(&self, id: ObjectId) -> Result<Option<Bytes>> {
+        let found = self.inner.get(id)?;
+        self.meter.read(1, found.iter());
+        Ok(found)
+    }
+
+    fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
+        let found = self.inner.get_many(ids)?;
+        self.meter.read(ids.len(), found.iter().flatten());
+        Ok(found)
+    }
+
+    fn contains_many(&self, ids: &[ObjectId], stamp: Epoch) -> Result<Vec<bool>> {
+        self.meter.lookups.fetch_add(ids.len() as u64, Ordering::Relaxed);
+        self.inner.contains_many(ids, stamp)
+    }
+
+    fn put_ahead(&self, objects: Vec<StoredObject>, epoch: Epoch) -> Result<()> {
+        let (count, bytes) = size(&objects);
+        self.inner.put_ahead(objects, epoch)?;
+        self.meter.wrote(count, bytes);
+        Ok(())
+    }
+
+    fn transact(&self, transaction: Transaction) -> Result<Committed> {
+        let (count, bytes) = size(&transaction.objects);
+        let committed = self.inner.transact(transaction)?;
+        if !committed.replayed {
+            self.meter.wrote(count, bytes);
+            self.meter.transactions.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(committed)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.inner.epoch()
+    }
+
+    fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>> {
+        self.inner.read_ref(name)
+    }
+
+    fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
+        self.inner.list_refs(prefix, after, limit)
+    }
+
+    fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {
+        self.inner.list_operations(after, limit)
+    }
+
+    fn last_operation(&self) -> Result<u64> {
+        self.inner.last_operation()
+    }
+
+    fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
+        self.inner.find_request(request)
+    }
+}
+
+impl<B: Sweep> Sweep for Metered<B> {
+    fn advance_epoch(&self) -> Result<Epoch> {
+        self.inner.advance_epoch()
+    }
+
+    fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {
+        self.inner.scan(after, limit)
+    }
+
+    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<u64> {
+        self.inner.delete(ids, older_than)
+    }
+}

@@ -1,0 +1,93 @@
+//! A backend that trusts nobody: every put and get is hashed. For stores fed from outside, and for tests.
+
+use bytes::Bytes;
+
+use super::{Backend, Committed, Epoch, IndexRow, StoredObject, Sweep, Transaction};
+use crate::compress;
+use crate::error::{Error, Result};
+use crate::id::ObjectId;
+use crate::reference::{Operation, RefName, RefValue, RequestId};
+
+/// Checks that the bytes that pass through have the hash they go by.
+pub struct Verify<B>(pub B);
+
+fn check(id: ObjectId, stored: &Bytes) -> Result<()> {
+    let canonical = compress::canonical(id, stored)?;
+    if ObjectId::of(id.kind, &canonical) == id { Ok(()) } else { Err(Error::HashMismatch { id }) }
+}
+
+fn check_all(objects: &[StoredObject]) -> Result<()> {
+    objects.iter().try_for_each(|object| check(object.id, &object.bytes))
+}
+
+impl<B: Backend> Backend for Verify<B> {
+    fn get(&self, id: ObjectId) -> Result<Option<Bytes>> {
+        let found = self.0.get(id)?;
+        found.iter().try_for_each(|bytes| check(id, bytes))?;
+        Ok(found)
+    }
+
+    fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
+        let found = self.0.get_many(ids)?;
+        for (id, bytes) in ids.iter().zip(&found) {
+            bytes.iter().try_for_each(|bytes| check(*id, bytes))?;
+        }
+        Ok(found)
+    }
+
+    fn contains_many(&self, ids: &[ObjectId], stamp: Epoch) -> Result<Vec<bool>> {
+        self.0.contains_many(ids, stamp)
+    }
+
+    fn put_ahead(&self, objects: Vec<StoredObject>, epoch: Epoch) -> Result<()> {
+        check_all(&objects)?;
+        self.0.put_ahead(objects, epoch)
+    }
+
+    fn transact(&self, transaction: Transaction) -> Result<Committed> {
+        check_all(&transaction.objects)?;
+        self.0.transact(transaction)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.0.sync()
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.0.epoch()
+    }
+
+    fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>> {
+        self.0.read_ref(name)
+    }
+
+    fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
+        self.0.list_refs(prefix, after, limit)
+    }
+
+    fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {
+        self.0.list_operations(after, limit)
+    }
+
+    fn last_operation(&self) -> Result<u64> {
+        self.0.last_operation()
+    }
+
+    fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
+        self.0.find_request(request)
+    }
+}
+
+impl<B: Sweep> Sweep for Verify<B> {
+    fn advance_epoch(&self) -> Result<Epoch> {
+        self.0.advance_epoch()
+    }
+
+    fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {
+        self.0.scan(after, limit)
+    }
+
+    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<u64> {
+        self.0.delete(ids, older_than)
+    }
+}

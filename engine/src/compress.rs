@@ -1,0 +1,96 @@
+//! How a chunk is kept: a codec byte, then the bytes raw or compressed. Other objects are kept as they are.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+
+use bytes::Bytes;
+
+use crate::error::{Error, Malformed, Result};
+use crate::id::{ObjectId, ObjectKind};
+use crate::object::CHUNK_BYTES_MAX;
+
+const RAW: u8 = 0;
+const ZSTD: u8 = 1;
+const ZSTD_LEVEL: i32 = 1;
+/// Below this nothing is gained.
+const COMPRESS_BYTES_MIN: usize = 64;
+const ZSTD_HEADER_BYTES: usize = 5;
+
+thread_local! {
+    static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
+    static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// The stored form of a chunk.
+pub(crate) fn pack_chunk(raw: &[u8]) -> Bytes {
+    debug_assert!((1..=CHUNK_BYTES_MAX).contains(&raw.len()), "a chunk has its size from the chunker");
+    if raw.len() >= COMPRESS_BYTES_MIN
+        && let Ok(packed) = compress(raw)
+        && packed.len() + raw.len() / 32 < raw.len()
+    {
+        return packed.into();
+    }
+    let mut stored = Vec::with_capacity(raw.len() + 1);
+    stored.push(RAW);
+    stored.extend_from_slice(raw);
+    stored.into()
+}
+
+fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
+    COMPRESSOR.with_borrow_mut(|place| {
+        let compressor = match place {
+            Some(compressor) => compressor,
+            None => {
+                let mut compressor = zstd::bulk::Compressor::new(ZSTD_LEVEL)?;
+                // Our header has the length; the id is the checksum.
+                compressor.set_parameter(zstd::zstd_safe::CParameter::ContentSizeFlag(false))?;
+                compressor.set_parameter(zstd::zstd_safe::CParameter::ChecksumFlag(false))?;
+                place.insert(compressor)
+            }
+        };
+        let mut stored = vec![0; ZSTD_HEADER_BYTES + zstd::zstd_safe::compress_bound(raw.len())];
+        let written = compressor.compress_to_buffer(raw, &mut stored[ZSTD_HEADER_BYTES..])?;
+        stored.truncate(ZSTD_HEADER_BYTES + written);
+        stored[0] = ZSTD;
+        let length = u32::try_from(raw.len()).expect("a chunk is far below 4 GiB");
+        stored[1..ZSTD_HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
+        stored.shrink_to_fit();
+        Ok(stored)
+    })
+}
+
+/// The bytes of a stored chunk. Allocates no more than a chunk may have, whatever the header claims.
+pub fn unpack_chunk(stored: &Bytes) -> Result<Bytes, Malformed> {
+    match stored.first() {
+        Some(&RAW) if (2..=CHUNK_BYTES_MAX + 1).contains(&stored.len()) => Ok(stored.slice(1..)),
+        Some(&ZSTD) if stored.len() > ZSTD_HEADER_BYTES => {
+            let header = stored[1..ZSTD_HEADER_BYTES].try_into().expect("the length was checked");
+            let length = u32::from_le_bytes(header) as usize;
+            if !(1..=CHUNK_BYTES_MAX).contains(&length) {
+                return Err(Malformed::TooMuch { what: "a chunk" });
+            }
+            let raw = decompress(&stored[ZSTD_HEADER_BYTES..], length).map_err(|_| Malformed::Rule("broken zstd"))?;
+            if raw.len() == length { Ok(raw.into()) } else { Err(Malformed::Truncated) }
+        }
+        Some(&(RAW | ZSTD)) | None => Err(Malformed::Truncated),
+        Some(_) => Err(Malformed::Rule("a chunk in an unknown codec")),
+    }
+}
+
+fn decompress(packed: &[u8], length: usize) -> std::io::Result<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|place| {
+        let decompressor = match place {
+            Some(decompressor) => decompressor,
+            None => place.insert(zstd::bulk::Decompressor::new()?),
+        };
+        decompressor.decompress(packed, length)
+    })
+}
+
+/// The canonical bytes behind a stored form.
+pub(crate) fn canonical(id: ObjectId, stored: &Bytes) -> Result<Cow<'_, Bytes>> {
+    match id.kind {
+        ObjectKind::Chunk => unpack_chunk(stored).map(Cow::Owned).map_err(|source| Error::Malformed { id, source }),
+        _ => Ok(Cow::Borrowed(stored)),
+    }
+}

@@ -1,0 +1,193 @@
+//! Reading a content at any place.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::error::{Error, Malformed, Result};
+use crate::id::RopeId;
+use crate::merkle::{load_child, load_top};
+use crate::object::{Content, Ropes, Segment, SegmentSource, SequenceNode};
+use crate::store::Store;
+
+/// A segment and where it lies in its file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placed {
+    pub(super) segment: Segment,
+    pub(super) start: u64,
+    pub(super) index: u64,
+}
+
+impl Placed {
+    pub(super) fn end(&self) -> u64 {
+        self.start + self.segment.length
+    }
+}
+
+/// The segments of a rope from one place on.
+pub(super) struct Segments {
+    store: Store,
+    path: Vec<(Arc<SequenceNode<Ropes>>, usize)>,
+    start: u64,
+    index: u64,
+}
+
+impl Segments {
+    /// From the segment that holds this offset; from the last one for any offset behind the end.
+    pub(super) fn from(store: &Store, rope: RopeId, offset: u64) -> Result<Self> {
+        let mut segments = Self { store: store.clone(), path: Vec::new(), start: 0, index: 0 };
+        let mut node = load_top::<Ropes>(store, rope.object())?;
+        loop {
+            let mut at = 0;
+            let below = match &*node {
+                SequenceNode::Leaf(items) => {
+                    while at + 1 < items.len() && segments.start + items[at].length <= offset {
+                        segments.start += items[at].length;
+                        segments.index += 1;
+                        at += 1;
+                    }
+                    None
+                }
+                SequenceNode::Inner { level, links } => {
+                    while at + 1 < links.len() && segments.start + links[at].length <= offset {
+                        segments.start += links[at].length;
+                        segments.index += links[at].count;
+                        at += 1;
+                    }
+                    Some(load_child::<Ropes>(store, *level, &links[at])?)
+                }
+            };
+            segments.path.push((node, at));
+            match below {
+                Some(below) => node = below,
+                None => return Ok(segments),
+            }
+        }
+    }
+
+    fn advance(&mut self) -> Result<Option<Placed>> {
+        while let Some((node, at)) = self.path.last_mut() {
+            match &**node {
+                SequenceNode::Leaf(items) => {
+                    if let Some(segment) = items.get(*at) {
+                        *at += 1;
+                        let placed = Placed { segment: *segment, start: self.start, index: self.index };
+                        self.start = placed.end();
+                        self.index += 1;
+                        return Ok(Some(placed));
+                    }
+                }
+                SequenceNode::Inner { level, links } => {
+                    *at += 1;
+                    if let Some(link) = links.get(*at) {
+                        let below = load_child::<Ropes>(&self.store, *level, link)?;
+                        self.go_down(below)?;
+                        continue;
+                    }
+                }
+            }
+            self.path.pop();
+        }
+        Ok(None)
+    }
+
+    fn go_down(&mut self, mut node: Arc<SequenceNode<Ropes>>) -> Result<()> {
+        loop {
+            let first = match &*node {
+                SequenceNode::Leaf(_) => None,
+                SequenceNode::Inner { level, links } => Some(load_child::<Ropes>(&self.store, *level, &links[0])?),
+            };
+            self.path.push((node, 0));
+            match first {
+                Some(below) => node = below,
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+impl Iterator for Segments {
+    type Item = Result<Placed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.advance() {
+            Ok(placed) => placed.map(Ok),
+            Err(error) => {
+                self.path.clear();
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+/// Fills the buffer with a content's bytes from this offset; what is asked for lies within `size`.
+pub fn read_at(store: &Store, content: &Content, size: u64, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= size);
+    let end = end.ok_or(Error::TooLarge { what: "a read behind the end", value: offset, max: size })?;
+    match content {
+        Content::Empty => Ok(()),
+        Content::Hole => {
+            buffer.fill(0);
+            Ok(())
+        }
+        Content::Chunk(id) => {
+            let chunk = store.chunk(*id, size)?;
+            buffer.copy_from_slice(&chunk[offset as usize..end as usize]);
+            Ok(())
+        }
+        Content::Rope(_) if buffer.is_empty() => Ok(()),
+        Content::Rope(rope) => read_rope(store, *rope, offset, end, buffer),
+    }
+}
+
+fn read_rope(store: &Store, rope: RopeId, offset: u64, end: u64, buffer: &mut [u8]) -> Result<()> {
+    let mut placed = Vec::new();
+    for segment in Segments::from(store, rope, offset)? {
+        let segment = segment?;
+        if segment.start >= end {
+            break;
+        }
+        placed.push(segment);
+    }
+    if placed.last().is_none_or(|last| last.end() < end) {
+        return Err(Error::Malformed { id: rope.object(), source: Malformed::Link });
+    }
+    let wanted: Vec<_> = placed
+        .iter()
+        .filter_map(|placed| match placed.segment.source {
+            SegmentSource::Chunk(id) => Some((id, placed.segment.length)),
+            SegmentSource::Hole => None,
+        })
+        .collect();
+    let mut chunks: std::vec::IntoIter<Bytes> = match wanted[..] {
+        [(id, length)] => vec![store.chunk(id, length)?].into_iter(),
+        _ => store.chunks(&wanted)?.into_iter(),
+    };
+    for placed in &placed {
+        let from = placed.start.max(offset);
+        let to = placed.end().min(end);
+        let target = &mut buffer[(from - offset) as usize..(to - offset) as usize];
+        match placed.segment.source {
+            SegmentSource::Hole => target.fill(0),
+            SegmentSource::Chunk(_) => {
+                let chunk = chunks.next().expect("one chunk for each chunk segment");
+                target.copy_from_slice(&chunk[(from - placed.start) as usize..(to - placed.start) as usize]);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How many bytes from this offset on lie in a hole; 0 in data.
+pub(crate) fn hole_at(store: &Store, content: &Content, size: u64, offset: u64) -> Result<u64> {
+    match content {
+        Content::Hole => Ok(size.saturating_sub(offset)),
+        Content::Rope(rope) if offset < size => {
+            let placed = Segments::from(store, *rope, offset)?.next().transpose()?;
+            Ok(placed
+                .filter(|placed| placed.segment.source == SegmentSource::Hole && placed.end() > offset)
+                .map_or(0, |placed| placed.end() - offset))
+        }
+        _ => Ok(0),
+    }
+}

@@ -1,0 +1,197 @@
+//! Writing a content: whole, or around the places that changed.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::ByteSource;
+use super::cut::{Cutter, Piece, SizeClass};
+use super::read::Segments;
+use crate::error::{Error, Result};
+use crate::id::RopeId;
+use crate::merkle::{self, Splice};
+use crate::object::{Content, FILE_BYTES_MAX, HOLE_BYTES_MIN, RopeLink, Ropes, Segment, SegmentSource};
+use crate::store::WriteSession;
+
+/// Data is hashed and compressed on all cores in batches of this size.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// Puts all bytes of a source and returns their content.
+pub fn write_content<B: ByteSource>(session: &WriteSession, source: &B) -> Result<Content> {
+    let size = source.length();
+    if size > FILE_BYTES_MAX {
+        return Err(Error::TooLarge { what: "a file", value: size, max: FILE_BYTES_MAX });
+    }
+    let Some(class) = SizeClass::of(size) else {
+        return write_small(session, source, size);
+    };
+    let mut batch = Batch::new(session);
+    let mut cutter = Cutter::new(source, class, 0);
+    while let Some((_, piece)) = cutter.next()? {
+        batch.push(&piece)?;
+    }
+    finish(merkle::build::<Ropes>(session, batch.finish()?)?, size)
+}
+
+fn write_small<B: ByteSource>(session: &WriteSession, source: &B, size: u64) -> Result<Content> {
+    if size == 0 {
+        return Ok(Content::Empty);
+    }
+    let mut bytes = vec![0; size as usize];
+    source.read_at(0, &mut bytes)?;
+    if size >= HOLE_BYTES_MIN && bytes.iter().all(|byte| *byte == 0) {
+        return Ok(Content::Hole);
+    }
+    session.put_chunk(&bytes).map(Content::Chunk)
+}
+
+fn finish(top: Option<RopeLink>, size: u64) -> Result<Content> {
+    let top = top.expect("a file over 64 KiB has segments");
+    debug_assert_eq!(top.length, size, "segments cover the file");
+    // A chunk is never longer than a file of one chunk, so a single segment is a hole.
+    Ok(if top.count == 1 { Content::Hole } else { Content::Rope(top.id) })
+}
+
+/// A file as it was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Base {
+    pub(crate) content: Content,
+    pub(crate) size: u64,
+}
+
+/// Puts what is new in a changed file. `dirty` lists, ascending, the ranges that may differ from the base at the same
+/// offset; bytes behind the end of either count as dirty by themselves. The same result as [`write_content`].
+pub(crate) fn update_content<B: ByteSource>(
+    session: &WriteSession,
+    base: &Base,
+    source: &B,
+    dirty: &[Range<u64>],
+) -> Result<Content> {
+    let size = source.length();
+    match (base.content, SizeClass::of(base.size), SizeClass::of(size)) {
+        (Content::Rope(rope), Some(before), Some(after)) if before == after => {
+            update_rope(session, rope, base.size, source, after, &regions(dirty, base.size, size))
+        }
+        _ => write_content(session, source),
+    }
+}
+
+/// What must be looked at again: a change can lengthen a run of zeros that began up to 64 KiB before it.
+fn regions(dirty: &[Range<u64>], before: u64, after: u64) -> Vec<Range<u64>> {
+    let tail = (before != after).then(|| before.min(after)..before.max(after));
+    let mut regions: Vec<Range<u64>> = Vec::with_capacity(dirty.len() + 1);
+    for range in dirty.iter().cloned().chain(tail) {
+        let start = range.start.saturating_sub(HOLE_BYTES_MIN);
+        match regions.last_mut() {
+            Some(last) if start <= last.end => last.end = last.end.max(range.end),
+            _ => regions.push(start..range.end),
+        }
+    }
+    regions
+}
+
+fn update_rope<B: ByteSource>(
+    session: &WriteSession,
+    rope: RopeId,
+    old_size: u64,
+    source: &B,
+    class: SizeClass,
+    regions: &[Range<u64>],
+) -> Result<Content> {
+    let size = source.length();
+    let mut splices: Vec<Splice<Segment>> = Vec::new();
+    let mut regions = regions.iter().peekable();
+    let mut done_until = 0;
+    while let Some(region) = regions.next() {
+        if region.end <= done_until {
+            continue;
+        }
+        let mut old = Segments::from(session.store(), rope, region.start)?.peekable();
+        let Some(first) = old.peek().cloned().transpose()? else {
+            break;
+        };
+        let mut end = region.end;
+        let mut cutter = Cutter::new(source, class, first.start);
+        let mut batch = Batch::new(session);
+        let mut next_index = first.index;
+        loop {
+            let position = cutter.position();
+            // Regions that begin inside what is being cut anew belong to this run.
+            while let Some(next) = regions.next_if(|next| next.start < position) {
+                end = end.max(next.end);
+            }
+            while let Some(placed) = old.next_if(|placed| placed.as_ref().is_ok_and(|placed| placed.start < position)) {
+                next_index = placed?.index + 1;
+            }
+            let meets = match old.peek() {
+                Some(Ok(placed)) => placed.start == position,
+                Some(Err(error)) => return Err(error.clone()),
+                None => position == size && size == old_size,
+            };
+            if meets && position >= end {
+                break;
+            }
+            match cutter.next()? {
+                Some((_, piece)) => batch.push(&piece)?,
+                None => {
+                    next_index = old.last().transpose()?.map_or(next_index, |last| last.index + 1);
+                    break;
+                }
+            }
+        }
+        done_until = cutter.position();
+        splices.push(Splice { range: first.index..next_index, items: batch.finish()? });
+    }
+    finish(merkle::splice::<Ropes>(session, Some(rope.object()), splices)?, size)
+}
+
+/// Segments on their way into the store; chunks are hashed and compressed many at a time.
+struct Batch<'a> {
+    session: &'a WriteSession,
+    segments: Vec<Segment>,
+    waiting: Vec<Vec<u8>>,
+    waiting_bytes: usize,
+}
+
+impl<'a> Batch<'a> {
+    fn new(session: &'a WriteSession) -> Self {
+        Self { session, segments: Vec::new(), waiting: Vec::new(), waiting_bytes: 0 }
+    }
+
+    fn push(&mut self, piece: &Piece<'_>) -> Result<()> {
+        match piece {
+            Piece::Data(bytes) => {
+                self.waiting_bytes += bytes.len();
+                self.waiting.push(bytes.to_vec());
+                if self.waiting_bytes >= BATCH_BYTES { self.flush() } else { Ok(()) }
+            }
+            Piece::Hole(length) => {
+                self.flush()?;
+                self.segments.push(Segment { length: *length, source: SegmentSource::Hole });
+                Ok(())
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let put = |bytes: Vec<u8>| {
+            let id = self.session.put_chunk(&bytes)?;
+            Ok(Segment { length: bytes.len() as u64, source: SegmentSource::Chunk(id) })
+        };
+        let waiting = std::mem::take(&mut self.waiting);
+        let few = self.waiting_bytes < BATCH_BYTES / 8;
+        self.waiting_bytes = 0;
+        let segments: Vec<Segment> = if few {
+            waiting.into_iter().map(put).collect::<Result<_>>()?
+        } else {
+            waiting.into_par_iter().map(put).collect::<Result<_>>()?
+        };
+        self.segments.extend(segments);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Vec<Segment>> {
+        self.flush()?;
+        Ok(self.segments)
+    }
+}

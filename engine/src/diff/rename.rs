@@ -1,0 +1,203 @@
+//! Exact renames: what is gone in one place and new in another with the same contents.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use bytes::Bytes;
+
+use super::{Change, Diff, DiffOptions, MetadataChange, What, contents};
+use crate::directory;
+use crate::error::Result;
+use crate::id::{Bare, RootId};
+use crate::name::TreePath;
+use crate::object::{Content, Entry, Node};
+use crate::store::Store;
+
+/// The difference of two trees with renames found, sorted by path. A directory that moved as a whole is one change and is
+/// not opened. Holds all changes in memory.
+pub fn diff_with_renames(
+    store: &Store,
+    before: Option<RootId>,
+    after: Option<RootId>,
+    options: DiffOptions,
+) -> Result<Vec<Change>> {
+    let mut changes = Vec::new();
+    let mut removed = Vec::new();
+    let mut added = Vec::new();
+    for change in Diff::new(store, before, after, options, false)? {
+        let change = change?;
+        match (change.what.clone(), change.before.clone(), change.after.clone()) {
+            (What::Removed, Some(entry), _) => removed.push(Place { path: change.path, entry }),
+            (What::Added, _, Some(entry)) => added.push(Place { path: change.path, entry }),
+            (What::KindChanged, Some(before), Some(after)) => {
+                // The directory on one side of it opens: what was in it went or came.
+                expand(store, &Place { path: change.path.clone(), entry: before }, &mut removed)?;
+                expand(store, &Place { path: change.path.clone(), entry: after }, &mut added)?;
+                changes.push(change);
+            }
+            _ => changes.push(change),
+        }
+    }
+    let mut finder = Finder { options, changes };
+    let (removed, added) = finder.whole_directories(removed, added);
+    let removed = expand_all(store, removed)?;
+    finder.match_below(store, removed, added)?;
+    finder.changes.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(finder.changes)
+}
+
+#[derive(Clone)]
+struct Place {
+    path: TreePath,
+    entry: Entry,
+}
+
+/// What two places must share to be a rename.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Same {
+    Directory(Bare),
+    File(Content, u64),
+    Symlink(Bytes),
+}
+
+fn same(entry: &Entry) -> Option<Same> {
+    match &entry.node {
+        Node::Directory(Some(contents)) => Some(Same::Directory(contents.bare)),
+        Node::File { size: 1.., content } => Some(Same::File(*content, size_of(entry))),
+        Node::Symlink(target) => Some(Same::Symlink(target.clone())),
+        _ => None,
+    }
+}
+
+fn size_of(entry: &Entry) -> u64 {
+    match entry.node {
+        Node::File { size, .. } => size,
+        _ => 0,
+    }
+}
+
+/// Removed places by what they hold; a partner with the same last name is preferred.
+struct Pool {
+    places: Vec<Option<Place>>,
+    by_contents: HashMap<Same, Vec<usize>>,
+}
+
+impl Pool {
+    fn new(places: Vec<Place>) -> Self {
+        let mut by_contents: HashMap<Same, Vec<usize>> = HashMap::new();
+        for (index, place) in places.iter().enumerate() {
+            if let Some(key) = same(&place.entry) {
+                by_contents.entry(key).or_default().push(index);
+            }
+        }
+        Self { places: places.into_iter().map(Some).collect(), by_contents }
+    }
+
+    /// Takes the partner of a new place out of the pool, with all that lies below it.
+    fn take(&mut self, place: &Place) -> Option<Place> {
+        let candidates = self.by_contents.get(&same(&place.entry)?)?;
+        let name = place.path.split_last().map(|(_, name)| name);
+        let left = || candidates.iter().copied().filter(|index| self.places[*index].is_some());
+        let same_name = left().find(|index| {
+            let path = self.places[*index].as_ref().map(|place| &place.path);
+            path.and_then(TreePath::split_last).map(|(_, name)| name) == name
+        });
+        let index = same_name.or_else(|| left().next())?;
+        let taken = self.places[index].take()?;
+        for below in &mut self.places[index + 1..] {
+            match below {
+                Some(place) if place.path.below(&taken.path).is_none() => break,
+                _ => *below = None,
+            }
+        }
+        Some(taken)
+    }
+}
+
+struct Finder {
+    options: DiffOptions,
+    changes: Vec<Change>,
+}
+
+impl Finder {
+    /// Matches directories that went and came as wholes, before anything is opened.
+    fn whole_directories(&mut self, removed: Vec<Place>, added: Vec<Place>) -> (Vec<Place>, Vec<Place>) {
+        let mut pool = Pool::new(removed);
+        let mut rest = Vec::new();
+        for place in added {
+            let partner = match place.entry.node {
+                Node::Directory(_) => pool.take(&place),
+                _ => None,
+            };
+            match partner {
+                Some(from) => self.renamed(from, place),
+                None => rest.push(place),
+            }
+        }
+        (pool.places.into_iter().flatten().collect(), rest)
+    }
+
+    /// Matches everything else, new directories before their contents.
+    fn match_below(&mut self, store: &Store, removed: Vec<Place>, mut added: Vec<Place>) -> Result<()> {
+        let mut pool = Pool::new(removed);
+        let mut files = Vec::new();
+        added.reverse();
+        while let Some(place) = added.pop() {
+            if !matches!(place.entry.node, Node::Directory(_)) {
+                files.push(place);
+            } else if let Some(from) = pool.take(&place) {
+                self.renamed(from, place);
+            } else {
+                let mut below = Vec::new();
+                expand(store, &place, &mut below)?;
+                self.changes.push(one_sided(What::Added, place));
+                added.extend(below.into_iter().rev());
+            }
+        }
+        for place in files {
+            match pool.take(&place) {
+                Some(from) => self.renamed(from, place),
+                None => self.changes.push(one_sided(What::Added, place)),
+            }
+        }
+        self.changes.extend(pool.places.into_iter().flatten().map(|place| one_sided(What::Removed, place)));
+        Ok(())
+    }
+
+    fn renamed(&mut self, from: Place, to: Place) {
+        let metadata = MetadataChange::between(&from.entry, &to.entry, self.options.times);
+        let what = What::Renamed { from: from.path };
+        let (before, after) = (Some(from.entry), Some(to.entry));
+        self.changes.push(Change { path: to.path, what, metadata, before, after });
+    }
+}
+
+fn one_sided(what: What, place: Place) -> Change {
+    let (before, after) = match what {
+        What::Removed => (Some(place.entry), None),
+        _ => (None, Some(place.entry)),
+    };
+    Change { path: place.path, what, metadata: MetadataChange::default(), before, after }
+}
+
+/// The names directly in a directory; none of anything else.
+fn expand(store: &Store, place: &Place, into: &mut Vec<Place>) -> Result<()> {
+    for item in directory::list(store, contents(&place.entry))? {
+        let item = item?;
+        into.push(Place { path: place.path.join(&item.name), entry: item.entry });
+    }
+    Ok(())
+}
+
+/// The places and all below them, sorted by path.
+fn expand_all(store: &Store, mut places: Vec<Place>) -> Result<Vec<Place>> {
+    let mut all = Vec::new();
+    places.reverse();
+    while let Some(place) = places.pop() {
+        let mut below = Vec::new();
+        expand(store, &place, &mut below)?;
+        all.push(place);
+        places.extend(below.into_iter().rev());
+    }
+    Ok(all)
+}

@@ -1,0 +1,309 @@
+//! What can go wrong, in words for the person and in kinds for the caller.
+
+use std::path::PathBuf;
+
+use crate::id::{ObjectId, ObjectKind};
+use crate::name::{InvalidName, TreePath};
+use crate::reference::{RefName, RefValue};
+
+/// The engine's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What the caller can do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A name moved since it was read: read again and decide anew.
+    Stale,
+    /// What was asked for is not there.
+    NotFound,
+    /// What was to be made is there already.
+    Exists,
+    /// The request itself is wrong; the same request will fail again.
+    Invalid,
+    /// Stored bytes are damaged or gone.
+    Corrupt,
+    /// No room left. Reads go on; make room and try again.
+    Full,
+    /// Somebody else holds the store.
+    Busy,
+    /// The machine below failed (an I/O error).
+    Fault,
+    /// A newer version of this software is needed.
+    Unsupported,
+}
+
+/// Every error of the engine. Cheap to clone, because one failed write may have many waiters.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An object that something refers to is not in the store.
+    #[error("{id} is missing from the store; run a verification to see what it affects")]
+    Missing {
+        /// The object.
+        id: ObjectId,
+    },
+    /// Stored bytes do not have the hash they are filed under.
+    #[error("{id} is damaged: its bytes do not have its hash")]
+    HashMismatch {
+        /// The object.
+        id: ObjectId,
+    },
+    /// An object breaks a rule of the format.
+    #[error("{id} breaks the format: {source}")]
+    Malformed {
+        /// The object.
+        id: ObjectId,
+        /// The rule.
+        source: Malformed,
+    },
+    /// Bytes offered from outside are not a valid object.
+    #[error("not a valid {kind}: {source}")]
+    Refused {
+        /// What they claimed to be.
+        kind: ObjectKind,
+        /// The rule they break.
+        source: Malformed,
+    },
+    /// A record of the store (not an object) cannot be read.
+    #[error("the store's {what} is damaged: {why}")]
+    DamagedRecord {
+        /// Which record.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A reference is not what the caller expected.
+    #[error("{} moved since it was read{}", first_name(.moved), and_others(.moved))]
+    Stale {
+        /// Each reference that differs, with its present value.
+        moved: Vec<(RefName, Option<RefValue>)>,
+    },
+    /// A name inside a tree is not allowed.
+    #[error("not a path in a tree: {source}")]
+    Name {
+        /// Why.
+        #[from]
+        source: InvalidName,
+    },
+    /// No such path.
+    #[error("{path}: no such file or directory")]
+    NotFound {
+        /// The path.
+        path: TreePath,
+    },
+    /// The path exists.
+    #[error("{path}: exists already")]
+    Exists {
+        /// The path.
+        path: TreePath,
+    },
+    /// A directory was needed.
+    #[error("{path}: not a directory")]
+    NotADirectory {
+        /// The path.
+        path: TreePath,
+    },
+    /// A file was needed.
+    #[error("{path}: is a directory")]
+    IsADirectory {
+        /// The path.
+        path: TreePath,
+    },
+    /// Another kind of entry was needed.
+    #[error("{path}: {wanted} is needed here, and this is {found}")]
+    WrongKind {
+        /// The path.
+        path: TreePath,
+        /// What the operation works on.
+        wanted: &'static str,
+        /// What is there.
+        found: &'static str,
+    },
+    /// A directory that is not empty cannot be replaced or removed by this call.
+    #[error("{path}: the directory is not empty")]
+    NotEmpty {
+        /// The path.
+        path: TreePath,
+    },
+    /// A directory cannot be moved into itself.
+    #[error("{path}: a directory cannot move into itself")]
+    IntoItself {
+        /// The path.
+        path: TreePath,
+    },
+    /// A limit of the format or of a call.
+    #[error("{what} of {value}; the most is {max}")]
+    TooLarge {
+        /// Whose limit.
+        what: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// An argument that makes no sense.
+    #[error("{what}: {why}")]
+    Invalid {
+        /// The argument.
+        what: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// The store was written by a newer version.
+    #[error("{}: store format {found}, this version knows up to {known}; use a newer version", .path.display())]
+    NewerFormat {
+        /// Where the store is.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The newest known here.
+        known: u32,
+    },
+    /// A directory with something else in it.
+    #[error("{}: not an Amalgam store ({why}); name an empty or a new directory", .path.display())]
+    ForeignDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// How it was told.
+        why: String,
+    },
+    /// Nothing there to open.
+    #[error("{}: no store here", .path.display())]
+    NoStore {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Another process, or another handle in this one, has the store open.
+    #[error("{}: the store is open in another process; close that one or talk to it", .path.display())]
+    Busy {
+        /// The store.
+        path: PathBuf,
+    },
+    /// The disk is full.
+    #[error("no room left while trying to {action}: {why}; reads still work, free some room and try again")]
+    Full {
+        /// What was being done.
+        action: &'static str,
+        /// The system's words.
+        why: String,
+    },
+    /// The machine below failed.
+    #[error("could not {action}: {why}")]
+    Fault {
+        /// What was being done.
+        action: &'static str,
+        /// The system's words.
+        why: String,
+    },
+}
+
+impl Error {
+    /// What the caller can do.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Missing { .. } | Self::HashMismatch { .. } | Self::DamagedRecord { .. } => ErrorKind::Corrupt,
+            Self::Malformed { source: Malformed::Version { .. }, .. } => ErrorKind::Unsupported,
+            Self::Malformed { .. } => ErrorKind::Corrupt,
+            Self::Stale { .. } => ErrorKind::Stale,
+            Self::NotFound { .. } | Self::NoStore { .. } => ErrorKind::NotFound,
+            Self::Exists { .. } | Self::NotEmpty { .. } => ErrorKind::Exists,
+            Self::Refused { .. }
+            | Self::Name { .. }
+            | Self::NotADirectory { .. }
+            | Self::IsADirectory { .. }
+            | Self::WrongKind { .. }
+            | Self::IntoItself { .. }
+            | Self::TooLarge { .. }
+            | Self::Invalid { .. }
+            | Self::ForeignDirectory { .. } => ErrorKind::Invalid,
+            Self::NewerFormat { .. } => ErrorKind::Unsupported,
+            Self::Busy { .. } => ErrorKind::Busy,
+            Self::Full { .. } => ErrorKind::Full,
+            Self::Fault { .. } => ErrorKind::Fault,
+        }
+    }
+
+    /// An I/O error with what was being done; a full disk is told apart.
+    pub fn from_io(action: &'static str, source: &std::io::Error) -> Self {
+        let why = source.to_string();
+        match source.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::Full { action, why },
+            _ => Self::Fault { action, why },
+        }
+    }
+}
+
+fn first_name(moved: &[(RefName, Option<RefValue>)]) -> String {
+    moved.first().map_or_else(|| "a reference".to_owned(), |(name, _)| name.to_string())
+}
+
+fn and_others(moved: &[(RefName, Option<RefValue>)]) -> String {
+    match moved.len() {
+        0 | 1 => String::new(),
+        n => format!(" (and {} more)", n - 1),
+    }
+}
+
+/// The rule of the format that some bytes break.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// The bytes end too early or a length lies.
+    #[error("truncated or a length that lies")]
+    Truncated,
+    /// The first byte names another kind.
+    #[error("the first byte says kind {found}")]
+    Kind {
+        /// The byte.
+        found: u8,
+    },
+    /// The second byte names a version that is not known here.
+    #[error("version {found} is not known here")]
+    Version {
+        /// The byte.
+        found: u8,
+    },
+    /// A field that the format does not have, or has with another wire type.
+    #[error("field {number} does not belong here")]
+    Field {
+        /// Its number.
+        number: u32,
+    },
+    /// Valid, but not the one encoding of these values.
+    #[error("not the canonical encoding")]
+    NotCanonical,
+    /// A hash that is not 32 bytes.
+    #[error("a hash of {bytes} bytes")]
+    Hash {
+        /// How many there are.
+        bytes: usize,
+    },
+    /// A bad name.
+    #[error("{0}")]
+    Name(#[from] InvalidName),
+    /// Items are unsorted or double.
+    #[error("items are not in strictly ascending order")]
+    Order,
+    /// A node without items, or an inner one with a single child.
+    #[error("a node with too few items")]
+    TooFew,
+    /// More than a limit allows.
+    #[error("{what} over its limit")]
+    TooMuch {
+        /// Of what.
+        what: &'static str,
+    },
+    /// A sum overflows.
+    #[error("a total that overflows")]
+    Overflow,
+    /// A node is not cut where the rule of cutting says.
+    #[error("a node boundary in the wrong place")]
+    Boundary,
+    /// What a link says of its child is not so.
+    #[error("a link does not describe its child")]
+    Link,
+    /// Any other rule.
+    #[error("{0}")]
+    Rule(&'static str),
+}

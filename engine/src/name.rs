@@ -1,0 +1,253 @@
+//! Names and paths inside a tree: bytes, validated once, never a path of the host.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+/// The longest name, in bytes, as on Linux.
+pub const NAME_BYTES_MAX: usize = 255;
+/// The deepest path, in names.
+pub const DEPTH_MAX: usize = 2_048;
+
+/// Why bytes are not a name or a path.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidName {
+    /// No bytes at all, as between two slashes.
+    #[error("a name is empty (a path is relative, without leading, trailing or double slashes)")]
+    Empty,
+    /// `.` or `..`.
+    #[error("`.` and `..` are not names")]
+    Dots,
+    /// A slash or a NUL inside.
+    #[error("a name holds a slash or a NUL byte")]
+    ForbiddenByte,
+    /// Over 255 bytes.
+    #[error("a name of {bytes} bytes; the longest is {NAME_BYTES_MAX}")]
+    TooLong {
+        /// How long it is.
+        bytes: usize,
+    },
+    /// Over 2,048 names.
+    #[error("a path of more than {DEPTH_MAX} names")]
+    TooDeep,
+}
+
+/// One name in a directory: 1 to 255 bytes without `/` and NUL, not `.` or `..`. Any encoding.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name(Bytes);
+
+impl Name {
+    /// Checks and copies.
+    pub fn new(bytes: &[u8]) -> Result<Self, InvalidName> {
+        check(bytes)?;
+        Ok(Self(Bytes::copy_from_slice(bytes)))
+    }
+
+    /// Checks and keeps the shared bytes.
+    pub fn from_shared(bytes: Bytes) -> Result<Self, InvalidName> {
+        check(&bytes)?;
+        Ok(Self(bytes))
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The same name in memory of its own, so that it keeps no larger buffer alive.
+    pub fn detached(&self) -> Self {
+        Self(Bytes::copy_from_slice(&self.0))
+    }
+}
+
+fn check(bytes: &[u8]) -> Result<(), InvalidName> {
+    match bytes {
+        [] => Err(InvalidName::Empty),
+        b"." | b".." => Err(InvalidName::Dots),
+        _ if bytes.len() > NAME_BYTES_MAX => Err(InvalidName::TooLong { bytes: bytes.len() }),
+        _ if bytes.iter().any(|byte| matches!(byte, 0 | b'/')) => Err(InvalidName::ForbiddenByte),
+        _ => Ok(()),
+    }
+}
+
+impl std::borrow::Borrow<[u8]> for Name {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+/// A path from a tree's root: names joined by slashes; empty for the root itself.
+///
+/// Ordered name by name, so that a directory's contents follow it at once (`a`, `a/b`, `a-b`).
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct TreePath(Bytes);
+
+impl TreePath {
+    /// The root.
+    pub const fn root() -> Self {
+        Self(Bytes::new())
+    }
+
+    /// Checks every name.
+    pub fn new(path: impl AsRef<[u8]>) -> Result<Self, InvalidName> {
+        let bytes = path.as_ref();
+        if !bytes.is_empty() {
+            let mut depth = 0;
+            for name in bytes.split(|byte| *byte == b'/') {
+                check(name)?;
+                depth += 1;
+            }
+            if depth > DEPTH_MAX {
+                return Err(InvalidName::TooDeep);
+            }
+        }
+        Ok(Self(Bytes::copy_from_slice(bytes)))
+    }
+
+    /// Whether this is the root.
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The path as bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Its names, first to last.
+    pub fn names(&self) -> impl DoubleEndedIterator<Item = Name> + '_ {
+        let separators = (!self.0.is_empty()).then(|| self.0.split(|byte| *byte == b'/'));
+        separators.into_iter().flatten().map(|name| Name(self.0.slice_ref(name)))
+    }
+
+    /// The directory it lies in and its last name; nothing for the root.
+    pub fn split_last(&self) -> Option<(Self, Name)> {
+        if self.is_root() {
+            return None;
+        }
+        Some(match self.0.iter().rposition(|byte| *byte == b'/') {
+            Some(slash) => (Self(self.0.slice(..slash)), Name(self.0.slice(slash + 1..))),
+            None => (Self::root(), Name(self.0.clone())),
+        })
+    }
+
+    /// The path of a name in this directory.
+    pub fn join(&self, name: &Name) -> Self {
+        if self.is_root() {
+            return Self(name.0.clone());
+        }
+        let mut bytes = Vec::with_capacity(self.0.len() + 1 + name.0.len());
+        bytes.extend_from_slice(&self.0);
+        bytes.push(b'/');
+        bytes.extend_from_slice(&name.0);
+        Self(bytes.into())
+    }
+
+    /// What is left of this path below `ancestor`; nothing when it is not at or below it.
+    pub fn below<'a>(&'a self, ancestor: &Self) -> Option<&'a [u8]> {
+        if ancestor.is_root() {
+            return Some(&self.0);
+        }
+        match self.0.strip_prefix(ancestor.as_bytes())? {
+            [] => Some(&[]),
+            [b'/', rest @ ..] => Some(rest),
+            _ => None,
+        }
+    }
+}
+
+impl Ord for TreePath {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        // Comparing with the slash as the smallest byte is comparing name by name: no name holds a NUL.
+        let rank = |byte: &u8| if *byte == b'/' { 0 } else { *byte };
+        self.0.iter().map(rank).cmp(other.0.iter().map(rank))
+    }
+}
+
+impl PartialOrd for TreePath {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Display for TreePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_root() {
+            return f.write_str("(root)");
+        }
+        match std::str::from_utf8(&self.0) {
+            Ok(text) if !text.chars().any(char::is_control) => f.write_str(text),
+            _ => write!(f, "{}", self.0.escape_ascii()),
+        }
+    }
+}
+
+impl fmt::Debug for TreePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_no_directory_may_hold() {
+        for (bytes, why) in [
+            (&b""[..], InvalidName::Empty),
+            (b".", InvalidName::Dots),
+            (b"..", InvalidName::Dots),
+            (b"a/b", InvalidName::ForbiddenByte),
+            (b"a\0b", InvalidName::ForbiddenByte),
+            (&[b'x'; 256], InvalidName::TooLong { bytes: 256 }),
+        ] {
+            assert_eq!(Name::new(bytes), Err(why));
+        }
+        assert!(Name::new(&[b'x'; 255]).is_ok());
+        assert!(Name::new(b"\xff\xfe").is_ok());
+    }
+
+    #[test]
+    fn refuses_paths_that_leave_or_loop() {
+        for path in ["/a", "a/", "a//b", "a/../b", ".", "/"] {
+            assert!(TreePath::new(path).is_err(), "{path}");
+        }
+        assert_eq!(TreePath::new("a/".repeat(DEPTH_MAX) + "a"), Err(InvalidName::TooDeep));
+        assert!(TreePath::new("a/".repeat(DEPTH_MAX - 1) + "a").is_ok());
+    }
+
+    #[test]
+    fn orders_name_by_name() {
+        let mut paths: Vec<_> =
+            ["a-b", "a/b", "a", "", "a/b/c", "b"].iter().map(|path| TreePath::new(path).expect("valid")).collect();
+        paths.sort();
+        let sorted: Vec<_> = paths.iter().map(|path| String::from_utf8_lossy(path.as_bytes()).into_owned()).collect();
+        assert_eq!(sorted, ["", "a", "a/b", "a/b/c", "a-b", "b"]);
+    }
+
+    #[test]
+    fn splits_joins_and_descends() {
+        let path = TreePath::new("a/b/c").expect("valid");
+        let (parent, name) = path.split_last().expect("not the root");
+        assert_eq!((parent.as_bytes(), name.as_bytes()), (&b"a/b"[..], &b"c"[..]));
+        assert_eq!(parent.join(&name), path);
+        assert_eq!(path.names().count(), 3);
+        assert_eq!(TreePath::root().names().count(), 0);
+        assert_eq!(path.below(&TreePath::new("a").expect("valid")), Some(&b"b/c"[..]));
+        assert_eq!(path.below(&TreePath::new("a/bb").expect("valid")), None);
+        assert_eq!(TreePath::new("ab").expect("valid").below(&TreePath::new("a").expect("valid")), None);
+    }
+}

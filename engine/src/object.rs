@@ -1,0 +1,90 @@
+//! Objects and their one encoding. Plain immutable values: nothing here reads a store.
+//!
+//! Every object but a chunk is `kind, version, body`; the body is protobuf with its fields in ascending order, defaults
+//! left out and sorted lists for maps. `docs/FORMAT.md` is the specification; the golden tests hold its bytes.
+
+pub mod codec;
+mod conflict;
+mod directory;
+mod entry;
+mod links;
+mod root;
+mod rope;
+mod sequence;
+mod snapshot;
+mod state;
+mod xattrs;
+
+pub use conflict::{Conflict, Settled};
+pub use directory::{Directories, DirectoryItem, DirectoryLink, DirectoryNode};
+pub(crate) use entry::FILE_BYTES_MAX;
+pub use entry::{Content, Device, DirectoryRef, Entry, EntryKind, Extra, Node, Owner, SYMLINK_TARGET_BYTES_MAX};
+pub use links::{LinkLink, LinkMember, Links};
+pub use root::Root;
+pub use rope::{CHUNK_BYTES_MAX, HOLE_BYTES_MIN, RopeLink, Ropes, SINGLE_CHUNK_BYTES_MAX, Segment, SegmentSource};
+pub use sequence::{CUT_BITS, ITEMS_MAX, ITEMS_MIN, LEVEL_MAX, Sequence, SequenceNode};
+pub use snapshot::Snapshot;
+pub use state::{STATE_KEY_BYTES_MAX, STATE_VALUE_BYTES_MAX, StateItem, StateLink, States};
+pub use xattrs::{
+    XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX, XATTRS_INLINE_BYTES_MAX, Xattr, Xattrs,
+};
+
+use crate::error::Malformed;
+use crate::id::{ObjectId, ObjectKind};
+use bytes::Bytes;
+
+/// The largest object that is not a chunk.
+pub const OBJECT_BYTES_MAX: usize = 32 << 20;
+
+/// The ids an object refers to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Without these the object is broken: collection keeps them.
+    pub strong: Vec<ObjectId>,
+    /// History: these may have been thinned out.
+    pub weak: Vec<ObjectId>,
+}
+
+/// What an object refers to, by kind. Reads untrusted bytes safely.
+pub fn outgoing(kind: ObjectKind, canonical: &Bytes) -> Result<Outgoing, Malformed> {
+    let mut out = Outgoing::default();
+    match kind {
+        ObjectKind::Chunk | ObjectKind::Xattrs => {}
+        ObjectKind::Rope => out.strong = sequence::decode::<Ropes>(canonical)?.outgoing(),
+        ObjectKind::Directory => out.strong = sequence::decode::<Directories>(canonical)?.outgoing(),
+        ObjectKind::Links => out.strong = sequence::decode::<Links>(canonical)?.outgoing(),
+        ObjectKind::State => out.strong = sequence::decode::<States>(canonical)?.outgoing(),
+        ObjectKind::Root => out.strong = Root::decode(canonical)?.outgoing(),
+        ObjectKind::Snapshot => {
+            let snapshot = Snapshot::decode(canonical)?;
+            out.strong.push(snapshot.root.object());
+            out.weak.extend(snapshot.parents.iter().map(|parent| parent.object()));
+        }
+    }
+    Ok(out)
+}
+
+/// Checks that bytes from outside are the one encoding of a valid object of this kind.
+pub fn check(kind: ObjectKind, bytes: &Bytes) -> Result<(), Malformed> {
+    let canonical = match kind {
+        ObjectKind::Chunk => {
+            return match bytes.len() {
+                1..=CHUNK_BYTES_MAX => Ok(()),
+                0 => Err(Malformed::TooFew),
+                _ => Err(Malformed::TooMuch { what: "a chunk" }),
+            };
+        }
+        _ if bytes.len() > OBJECT_BYTES_MAX => return Err(Malformed::TooMuch { what: "an object" }),
+        ObjectKind::Rope => sequence::decode::<Ropes>(bytes)?.encode(),
+        ObjectKind::Directory => sequence::decode::<Directories>(bytes)?.encode(),
+        ObjectKind::Links => sequence::decode::<Links>(bytes)?.encode(),
+        ObjectKind::State => sequence::decode::<States>(bytes)?.encode(),
+        ObjectKind::Root => Root::decode(bytes)?.encode(),
+        ObjectKind::Snapshot => Snapshot::decode(bytes)?.encode(),
+        ObjectKind::Xattrs => xattrs::encode_apart(&xattrs::decode_apart(bytes)?),
+    };
+    if canonical == bytes[..] { Ok(()) } else { Err(Malformed::NotCanonical) }
+}
+
+pub(crate) use sequence::{decode as decode_node, ends_node};
+pub(crate) use xattrs::{check as check_xattrs, decode_apart as decode_xattrs, encode_apart as encode_xattrs};

@@ -1,0 +1,187 @@
+//! The one encoding: protobuf, fields ascending, defaults absent. Written and read by hand on prost's primitives, because
+//! a derived decoder drops unknown fields silently and a derived encoder wants a second copy of every value.
+
+use bytes::Bytes;
+use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
+
+use crate::error::Malformed;
+use crate::id::ObjectKind;
+
+/// The version byte of every object kind so far.
+pub const OBJECT_VERSION: u8 = 1;
+
+const WIRE_VARINT: u64 = 0;
+const WIRE_BYTES: u64 = 2;
+
+/// Writes fields in the order it is called.
+#[derive(Default)]
+pub struct Writer(Vec<u8>);
+
+impl Writer {
+    /// Starts an object.
+    pub fn object(kind: ObjectKind) -> Self {
+        let mut out = Vec::with_capacity(1024);
+        out.extend([kind as u8, OBJECT_VERSION]);
+        Self(out)
+    }
+
+    /// Starts a record that has no header of its own.
+    pub fn record() -> Self {
+        Self::default()
+    }
+
+    /// A number; zero is left out.
+    pub fn uint(&mut self, field: u32, value: u64) {
+        if value != 0 {
+            encode_varint(u64::from(field) << 3 | WIRE_VARINT, &mut self.0);
+            encode_varint(value, &mut self.0);
+        }
+    }
+
+    /// A signed number, zigzag; zero is left out.
+    pub fn sint(&mut self, field: u32, value: i64) {
+        self.uint(field, ((value << 1) ^ (value >> 63)).cast_unsigned());
+    }
+
+    /// Bytes; none is left out.
+    pub fn bytes(&mut self, field: u32, value: &[u8]) {
+        if !value.is_empty() {
+            self.item(field, value);
+        }
+    }
+
+    /// One element of a list of bytes; present even when empty.
+    pub fn item(&mut self, field: u32, value: &[u8]) {
+        encode_varint(u64::from(field) << 3 | WIRE_BYTES, &mut self.0);
+        encode_varint(value.len() as u64, &mut self.0);
+        self.0.extend_from_slice(value);
+    }
+
+    /// A message inside this one; present even when empty.
+    pub fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) {
+        encode_varint(u64::from(field) << 3 | WIRE_BYTES, &mut self.0);
+        let start = self.0.len();
+        self.0.push(0);
+        write(self);
+        let length = self.0.len() - start - 1;
+        match encoded_len_varint(length as u64) {
+            1 => self.0[start] = u8::try_from(length).expect("one byte of varint is below 128"),
+            more => {
+                // Room for the longer length; the body is moved once and is short.
+                self.0.splice(start..=start, std::iter::repeat_n(0, more));
+                let mut place = &mut self.0[start..start + more];
+                encode_varint(length as u64, &mut place);
+            }
+        }
+    }
+
+    /// What was written.
+    pub fn finish(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+/// The value of a field.
+pub enum Value {
+    /// A varint.
+    Number(u64),
+    /// A run of bytes, shared with the object's buffer.
+    Bytes(Bytes),
+}
+
+/// Reads fields one by one; never allocates what a length claims.
+pub struct Reader {
+    rest: Bytes,
+    field: u32,
+}
+
+impl Reader {
+    /// Checks the header of an object and reads its body.
+    pub fn object(kind: ObjectKind, bytes: &Bytes) -> Result<Self, Malformed> {
+        match bytes[..] {
+            [found, _, ..] if found != kind as u8 => Err(Malformed::Kind { found }),
+            [_, found, ..] if found != OBJECT_VERSION => Err(Malformed::Version { found }),
+            [_, _, ..] => Ok(Self::record(bytes.slice(2..))),
+            _ => Err(Malformed::Truncated),
+        }
+    }
+
+    /// Reads a message without a header.
+    pub fn record(bytes: Bytes) -> Self {
+        Self { rest: bytes, field: 0 }
+    }
+
+    /// The next field, its number not below the last one's.
+    pub fn next_field(&mut self) -> Result<Option<(u32, Value)>, Malformed> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        let key = self.varint()?;
+        let number = u32::try_from(key >> 3).map_err(|_| Malformed::Field { number: u32::MAX })?;
+        if number < self.field || number == 0 {
+            return Err(Malformed::NotCanonical);
+        }
+        self.field = number;
+        let value = match key & 7 {
+            WIRE_VARINT => Value::Number(self.varint()?),
+            WIRE_BYTES => {
+                let length = usize::try_from(self.varint()?).map_err(|_| Malformed::Truncated)?;
+                if length > self.rest.len() {
+                    return Err(Malformed::Truncated);
+                }
+                Value::Bytes(self.rest.split_to(length))
+            }
+            _ => return Err(Malformed::Field { number }),
+        };
+        Ok(Some((number, value)))
+    }
+
+    fn varint(&mut self) -> Result<u64, Malformed> {
+        decode_varint(&mut self.rest).map_err(|_| Malformed::Truncated)
+    }
+}
+
+impl Value {
+    /// The number in it.
+    pub fn number(self, field: u32) -> Result<u64, Malformed> {
+        match self {
+            Self::Number(value) => Ok(value),
+            Self::Bytes(_) => Err(Malformed::Field { number: field }),
+        }
+    }
+
+    /// The signed number in it.
+    pub fn signed(self, field: u32) -> Result<i64, Malformed> {
+        let value = self.number(field)?;
+        Ok((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
+    }
+
+    /// The number in it, as 32 bits.
+    pub fn small(self, field: u32) -> Result<u32, Malformed> {
+        u32::try_from(self.number(field)?).map_err(|_| Malformed::Overflow)
+    }
+
+    /// The bytes in it.
+    pub fn bytes(self, field: u32) -> Result<Bytes, Malformed> {
+        match self {
+            Self::Bytes(value) => Ok(value),
+            Self::Number(_) => Err(Malformed::Field { number: field }),
+        }
+    }
+
+    /// The 32 bytes in it.
+    pub fn hash(self, field: u32) -> Result<[u8; 32], Malformed> {
+        let bytes = self.bytes(field)?;
+        bytes[..].try_into().map_err(|_| Malformed::Hash { bytes: bytes.len() })
+    }
+
+    /// The text in it.
+    pub fn text(self, field: u32) -> Result<String, Malformed> {
+        String::from_utf8(self.bytes(field)?.into()).map_err(|_| Malformed::Rule("text that is not UTF-8"))
+    }
+
+    /// A reader of the message in it.
+    pub fn message(self, field: u32) -> Result<Reader, Malformed> {
+        Ok(Reader::record(self.bytes(field)?))
+    }
+}

@@ -1,0 +1,150 @@
+//! Versions that could not be merged, kept as a value in the tree. Who, when and why live in the merge's record.
+
+use super::codec::{Reader, Writer};
+use super::entry::{Entry, Node};
+use crate::error::Malformed;
+
+/// The most terms of a conflict.
+const TERMS_MAX: usize = 255;
+
+/// An odd list of alternating terms, added and removed in turn: `[ours, base, theirs]` in the simplest case.
+///
+/// Each term is an entry or its absence. No removed term equals an added one: such pairs cancel out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Conflict {
+    terms: Vec<Option<Entry>>,
+}
+
+/// What a list of terms comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// All but one term cancelled out: an entry, or its absence.
+    Resolved(Option<Entry>),
+    /// They disagree.
+    Conflicted(Conflict),
+}
+
+impl Conflict {
+    /// Cancels equal pairs of added and removed terms and says what is left.
+    pub fn settle(mut terms: Vec<Option<Entry>>) -> Result<Settled, Malformed> {
+        check(&terms)?;
+        while let Some((added, removed)) = equal_pair(&terms) {
+            // The added term that stands beside the removed one takes the cancelled one's place; the order of the rest stays.
+            let beside = if removed > added { removed - 1 } else { removed + 1 };
+            terms.swap(added, beside);
+            let first = removed.min(beside);
+            terms.drain(first..first + 2);
+        }
+        if terms.len() == 1 {
+            return Ok(Settled::Resolved(terms.pop().flatten()));
+        }
+        Ok(Settled::Conflicted(Self { terms }))
+    }
+
+    /// The terms, added and removed in turn, starting and ending with an added one.
+    pub fn terms(&self) -> &[Option<Entry>] {
+        &self.terms
+    }
+
+    /// The versions that compete.
+    pub fn added(&self) -> impl Iterator<Item = Option<&Entry>> {
+        self.terms.iter().step_by(2).map(Option::as_ref)
+    }
+
+    /// What they started from.
+    pub fn removed(&self) -> impl Iterator<Item = Option<&Entry>> {
+        self.terms.iter().skip(1).step_by(2).map(Option::as_ref)
+    }
+
+    pub(super) fn from_canonical(terms: Vec<Option<Entry>>) -> Result<Self, Malformed> {
+        check(&terms)?;
+        if terms.len() < 3 || equal_pair(&terms).is_some() {
+            return Err(Malformed::NotCanonical);
+        }
+        Ok(Self { terms })
+    }
+
+    pub(super) fn equal_but_for_times(&self, other: &Self) -> bool {
+        self.terms.len() == other.terms.len()
+            && self.terms.iter().zip(&other.terms).all(|pair| match pair {
+                (Some(ours), Some(theirs)) => ours.equal_but_for_times(theirs),
+                (ours, theirs) => ours.is_none() && theirs.is_none(),
+            })
+    }
+}
+
+fn check(terms: &[Option<Entry>]) -> Result<(), Malformed> {
+    if terms.len().is_multiple_of(2) {
+        return Err(Malformed::Rule("a conflict with an even number of terms"));
+    }
+    if terms.len() > TERMS_MAX {
+        return Err(Malformed::TooMuch { what: "a conflict's terms" });
+    }
+    for term in terms.iter().flatten() {
+        if matches!(term.node, Node::Conflict(_)) || term.link().is_some() {
+            return Err(Malformed::Rule("a conflict or a hard link inside a conflict"));
+        }
+    }
+    Ok(())
+}
+
+fn equal_pair(terms: &[Option<Entry>]) -> Option<(usize, usize)> {
+    let removed = (1..terms.len()).step_by(2);
+    removed.flat_map(|r| (0..terms.len()).step_by(2).map(move |a| (a, r))).find(|(a, r)| terms[*a] == terms[*r])
+}
+
+pub(super) fn write(conflict: &Conflict, out: &mut Writer, timeless: bool) {
+    for term in &conflict.terms {
+        out.message(12, |out| {
+            if let Some(entry) = term {
+                out.message(1, |out| entry.write(out, timeless));
+            }
+        });
+    }
+}
+
+pub(super) fn read_term(mut from: Reader) -> Result<Option<Entry>, Malformed> {
+    let mut term = None;
+    while let Some((field, value)) = from.next_field()? {
+        match field {
+            1 => {
+                let (name, entry) = Entry::read(value.message(1)?, true)?;
+                if !name.is_empty() {
+                    return Err(Malformed::Field { number: 1 });
+                }
+                term = Some(entry);
+            }
+            number => return Err(Malformed::Field { number }),
+        }
+    }
+    Ok(term)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Time;
+
+    fn term(mode: u32) -> Option<Entry> {
+        (mode != 0).then(|| Entry::new(Node::Fifo, mode, Time::EPOCH))
+    }
+
+    fn settle(modes: &[u32]) -> Result<Vec<u32>, Malformed> {
+        let mode = |entry: &Option<Entry>| entry.as_ref().map_or(0, |entry| entry.mode);
+        Ok(match Conflict::settle(modes.iter().map(|mode| term(*mode)).collect())? {
+            Settled::Resolved(entry) => vec![mode(&entry)],
+            Settled::Conflicted(conflict) => conflict.terms().iter().map(mode).collect(),
+        })
+    }
+
+    #[test]
+    fn equal_terms_cancel() {
+        assert_eq!(settle(&[1, 2, 3]), Ok(vec![1, 2, 3]));
+        assert_eq!(settle(&[1, 1, 3]), Ok(vec![3]));
+        assert_eq!(settle(&[1, 3, 3]), Ok(vec![1]));
+        assert_eq!(settle(&[1, 2, 3, 1, 4]), Ok(vec![3, 2, 4]));
+        assert_eq!(settle(&[1, 2, 3, 4, 2]), Ok(vec![1, 4, 3]));
+        assert_eq!(settle(&[1, 0, 0]), Ok(vec![1]));
+        assert!(settle(&[1, 2]).is_err());
+    }
+}

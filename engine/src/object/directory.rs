@@ -1,0 +1,160 @@
+//! A directory: a sorted map from name to entry. Nodes are cut by names alone, so times and contents never re-shape it.
+
+use super::codec::{Reader, Writer};
+use super::entry::Entry;
+use super::sequence::{Sequence, SequenceNode, key_hash};
+use crate::error::Malformed;
+use crate::id::{Bare, DirectoryId, ObjectId, ObjectKind};
+use crate::name::Name;
+
+/// The sequence of a directory's entries.
+#[derive(Debug)]
+pub enum Directories {}
+
+/// A node of a directory.
+pub type DirectoryNode = SequenceNode<Directories>;
+
+/// A name and what it stands for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DirectoryItem {
+    /// The name.
+    pub name: Name,
+    /// The entry.
+    pub entry: Entry,
+}
+
+/// What an inner node holds of a child.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DirectoryLink {
+    /// The smallest name below it.
+    pub first: Name,
+    /// The child.
+    pub id: DirectoryId,
+    /// The child without times.
+    pub bare: Bare,
+    /// The entries below it.
+    pub count: u64,
+    /// The hard links among all that is below it, sub-directories included.
+    pub linked: u64,
+}
+
+impl DirectoryNode {
+    /// The hash of this node without times: its own, and its children's by their `bare`.
+    pub fn bare(&self) -> Bare {
+        Bare::of(&self.encode_with(
+            |item, out| {
+                out.bytes(1, item.name.as_bytes());
+                item.entry.write(out, true);
+            },
+            |link, out| {
+                out.bytes(1, link.first.as_bytes());
+                out.bytes(3, link.bare.as_bytes());
+                out.uint(4, link.count);
+                out.uint(5, link.linked);
+            },
+        ))
+    }
+
+    fn linked(&self) -> Result<u64, Malformed> {
+        match self {
+            Self::Leaf(items) => items.iter().try_fold(0_u64, |sum, item| sum.checked_add(item.entry.linked())),
+            Self::Inner { links, .. } => links.iter().try_fold(0_u64, |sum, link| sum.checked_add(link.linked)),
+        }
+        .ok_or(Malformed::Overflow)
+    }
+
+    fn first(&self) -> &Name {
+        match self {
+            Self::Leaf(items) => &items[0].name,
+            Self::Inner { links, .. } => &links[0].first,
+        }
+    }
+}
+
+impl Sequence for Directories {
+    const KIND: ObjectKind = ObjectKind::Directory;
+    type Item = DirectoryItem;
+    type Link = DirectoryLink;
+
+    fn item_hash(item: &DirectoryItem) -> u64 {
+        key_hash(0, &[item.name.as_bytes()])
+    }
+
+    fn link_hash(link: &DirectoryLink, level: u32) -> u64 {
+        key_hash(level, &[link.first.as_bytes()])
+    }
+
+    fn link_id(link: &DirectoryLink) -> ObjectId {
+        link.id.object()
+    }
+
+    fn link_count(link: &DirectoryLink) -> u64 {
+        link.count
+    }
+
+    fn describe(node: &DirectoryNode, id: ObjectId) -> Result<DirectoryLink, Malformed> {
+        Ok(DirectoryLink {
+            first: node.first().clone(),
+            id: DirectoryId::from_bytes(id.hash),
+            bare: node.bare(),
+            count: node.count(),
+            linked: node.linked()?,
+        })
+    }
+
+    fn describes(link: &DirectoryLink, node: &DirectoryNode) -> bool {
+        link.first == *node.first() && link.count == node.count() && Ok(link.linked) == node.linked()
+    }
+
+    fn write_item(item: &DirectoryItem, out: &mut Writer) {
+        out.bytes(1, item.name.as_bytes());
+        item.entry.write(out, false);
+    }
+
+    fn write_link(link: &DirectoryLink, out: &mut Writer) {
+        out.bytes(1, link.first.as_bytes());
+        out.bytes(2, link.id.as_bytes());
+        out.bytes(3, link.bare.as_bytes());
+        out.uint(4, link.count);
+        out.uint(5, link.linked);
+    }
+
+    fn read_item(from: Reader) -> Result<DirectoryItem, Malformed> {
+        let (name, entry) = Entry::read(from, false)?;
+        Ok(DirectoryItem { name: Name::from_shared(name)?, entry })
+    }
+
+    fn read_link(mut from: Reader) -> Result<DirectoryLink, Malformed> {
+        let (mut first, mut id, mut bare, mut count, mut linked) = (None, None, None, 0, 0);
+        while let Some((field, value)) = from.next_field()? {
+            match field {
+                1 => first = Some(Name::from_shared(value.bytes(1)?)?),
+                2 => id = Some(DirectoryId::from_bytes(value.hash(2)?)),
+                3 => bare = Some(Bare::from_bytes(value.hash(3)?)),
+                4 => count = value.number(4)?,
+                5 => linked = value.number(5)?,
+                number => return Err(Malformed::Field { number }),
+            }
+        }
+        match (first, id, bare) {
+            (Some(first), Some(id), Some(bare)) => Ok(DirectoryLink { first, id, bare, count, linked }),
+            _ => Err(Malformed::Rule("a directory link without name or hash")),
+        }
+    }
+
+    fn check_items(items: &[DirectoryItem]) -> Result<(), Malformed> {
+        ascending(items.is_sorted_by(|a, b| a.name < b.name))
+    }
+
+    fn check_links(links: &[DirectoryLink]) -> Result<(), Malformed> {
+        ascending(links.is_sorted_by(|a, b| a.first < b.first))
+    }
+
+    fn item_outgoing(item: &DirectoryItem, into: &mut Vec<ObjectId>) {
+        item.entry.collect_outgoing(into);
+    }
+}
+
+pub(super) fn ascending(sorted: bool) -> Result<(), Malformed> {
+    if sorted { Ok(()) } else { Err(Malformed::Order) }
+}

@@ -1,0 +1,204 @@
+//! Merkle sequences: the one shape behind directories, ropes and maps.
+//!
+//! Items lie in leaf nodes, links to nodes in inner nodes, up to a single top node. Where a node ends depends on its items
+//! alone: after at least 8, at the first one whose hash has five zero bits, and after 128 at the latest. So the same items
+//! have the same nodes and the same id whatever the history, and one changed item re-cuts O(log n) nodes.
+
+use std::fmt::Debug;
+
+use bytes::Bytes;
+
+use super::codec::{Reader, Writer};
+use crate::error::Malformed;
+use crate::id::{ObjectId, ObjectKind};
+
+/// No node ends before this many items, unless the sequence does.
+pub const ITEMS_MIN: usize = 8;
+/// Every node ends after this many items.
+pub const ITEMS_MAX: usize = 128;
+/// Between them a node ends after an item whose hash has this many low bits zero.
+pub const CUT_BITS: u32 = 5;
+/// The highest level of a top node.
+pub const LEVEL_MAX: u32 = 32;
+
+/// A kind of sequence: what its items and links are and how they are written.
+pub trait Sequence: Sized + Debug + Send + Sync + 'static {
+    /// The object kind of its nodes.
+    const KIND: ObjectKind;
+    /// What lies in a leaf.
+    type Item: Clone + Debug + PartialEq + Send + Sync;
+    /// What an inner node holds of a child.
+    type Link: Clone + Debug + PartialEq + Send + Sync;
+
+    /// The hash that decides whether a leaf may end after this item.
+    fn item_hash(item: &Self::Item) -> u64;
+    /// The same for a link in a node of this level.
+    fn link_hash(link: &Self::Link, level: u32) -> u64;
+    /// The child's id.
+    fn link_id(link: &Self::Link) -> ObjectId;
+    /// The items below the child.
+    fn link_count(link: &Self::Link) -> u64;
+    /// The link that describes a node.
+    fn describe(node: &SequenceNode<Self>, id: ObjectId) -> Result<Self::Link, Malformed>;
+    /// Whether a link describes a node, as far as can be told without hashing.
+    fn describes(link: &Self::Link, node: &SequenceNode<Self>) -> bool;
+
+    /// Writes an item.
+    fn write_item(item: &Self::Item, out: &mut Writer);
+    /// Writes a link.
+    fn write_link(link: &Self::Link, out: &mut Writer);
+    /// Reads an item.
+    fn read_item(from: Reader) -> Result<Self::Item, Malformed>;
+    /// Reads a link.
+    fn read_link(from: Reader) -> Result<Self::Link, Malformed>;
+    /// Checks the order of items.
+    fn check_items(items: &[Self::Item]) -> Result<(), Malformed>;
+    /// Checks the order of links.
+    fn check_links(links: &[Self::Link]) -> Result<(), Malformed>;
+    /// The ids an item refers to.
+    fn item_outgoing(item: &Self::Item, into: &mut Vec<ObjectId>);
+}
+
+/// A node of a sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SequenceNode<S: Sequence> {
+    /// Items, at level 0.
+    Leaf(Vec<S::Item>),
+    /// Links to nodes of the level below.
+    Inner {
+        /// 1 or more.
+        level: u32,
+        /// At least one; the top node of a sequence has two or more.
+        links: Vec<S::Link>,
+    },
+}
+
+impl<S: Sequence> SequenceNode<S> {
+    /// 0 for a leaf.
+    pub fn level(&self) -> u32 {
+        match self {
+            Self::Leaf(_) => 0,
+            Self::Inner { level, .. } => *level,
+        }
+    }
+
+    /// The items below it.
+    pub fn count(&self) -> u64 {
+        match self {
+            Self::Leaf(items) => items.len() as u64,
+            Self::Inner { links, .. } => links.iter().map(S::link_count).sum(),
+        }
+    }
+
+    /// Its canonical bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        self.encode_with(S::write_item, S::write_link)
+    }
+
+    pub(super) fn encode_with(
+        &self,
+        write_item: impl Fn(&S::Item, &mut Writer),
+        write_link: impl Fn(&S::Link, &mut Writer),
+    ) -> Vec<u8> {
+        let mut out = Writer::object(S::KIND);
+        match self {
+            Self::Leaf(items) => items.iter().for_each(|item| out.message(2, |out| write_item(item, out))),
+            Self::Inner { level, links } => {
+                out.uint(1, u64::from(*level));
+                links.iter().for_each(|link| out.message(3, |out| write_link(link, out)));
+            }
+        }
+        out.finish()
+    }
+
+    pub(super) fn outgoing(&self) -> Vec<ObjectId> {
+        let mut ids = Vec::new();
+        match self {
+            Self::Leaf(items) => items.iter().for_each(|item| S::item_outgoing(item, &mut ids)),
+            Self::Inner { links, .. } => ids.extend(links.iter().map(S::link_id)),
+        }
+        ids
+    }
+}
+
+/// Whether a node of this level ends after its `count`th item, given that item's hash.
+pub(crate) fn ends_node(count: usize, hash: u64) -> bool {
+    count >= ITEMS_MAX || (count >= ITEMS_MIN && hash.trailing_zeros() >= CUT_BITS)
+}
+
+/// The hash of a name or key at a level: FNV-1a over the level's byte and the key, then the murmur3 finaliser.
+pub(crate) fn key_hash(level: u32, parts: &[&[u8]]) -> u64 {
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    let mut hash = (0xcbf2_9ce4_8422_2325 ^ u64::from(level)).wrapping_mul(PRIME);
+    for byte in parts.iter().copied().flatten() {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(PRIME);
+    }
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    hash ^ (hash >> 33)
+}
+
+/// The hash of an id as a cut decision: its first eight bytes.
+pub(crate) fn id_hash(hash: &[u8; 32]) -> u64 {
+    u64::from_le_bytes(hash[..8].try_into().expect("eight of 32 bytes"))
+}
+
+/// Reads a node and checks every rule that can be checked without its children.
+pub(crate) fn decode<S: Sequence>(bytes: &Bytes) -> Result<SequenceNode<S>, Malformed> {
+    let mut from = Reader::object(S::KIND, bytes)?;
+    let mut level = 0;
+    let mut items = Vec::new();
+    let mut links = Vec::new();
+    while let Some((field, value)) = from.next_field()? {
+        match field {
+            1 => level = value.small(1)?,
+            2 => items.push(S::read_item(value.message(2)?)?),
+            3 => links.push(S::read_link(value.message(3)?)?),
+            number => return Err(Malformed::Field { number }),
+        }
+        if items.len() > ITEMS_MAX || links.len() > ITEMS_MAX {
+            return Err(Malformed::TooMuch { what: "a node's items" });
+        }
+    }
+    if level == 0 {
+        if !links.is_empty() {
+            return Err(Malformed::Field { number: 3 });
+        }
+        if items.is_empty() {
+            return Err(Malformed::TooFew);
+        }
+        S::check_items(&items)?;
+        check_cuts(items.iter().map(S::item_hash))?;
+        return Ok(SequenceNode::Leaf(items));
+    }
+    if level > LEVEL_MAX {
+        return Err(Malformed::TooMuch { what: "a node's level" });
+    }
+    if !items.is_empty() {
+        return Err(Malformed::Field { number: 2 });
+    }
+    if links.is_empty() {
+        return Err(Malformed::TooFew);
+    }
+    S::check_links(&links)?;
+    check_cuts(links.iter().map(|link| S::link_hash(link, level)))?;
+    let total = links.iter().try_fold(0_u64, |sum, link| match S::link_count(link) {
+        0 => None,
+        count => sum.checked_add(count),
+    });
+    total.ok_or(Malformed::Overflow)?;
+    Ok(SequenceNode::Inner { level, links })
+}
+
+/// A node must not go on after an item that ends it. (That it does not end too early is seen from its parent.)
+fn check_cuts(hashes: impl ExactSizeIterator<Item = u64>) -> Result<(), Malformed> {
+    let last = hashes.len();
+    for (index, hash) in hashes.enumerate() {
+        if index + 1 < last && ends_node(index + 1, hash) {
+            return Err(Malformed::Boundary);
+        }
+    }
+    Ok(())
+}

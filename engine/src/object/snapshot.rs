@@ -1,0 +1,115 @@
+//! A snapshot: a tree and where it came from. Immutable; labels, rewards and notes are references, never part of its hash.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::codec::{Reader, Writer};
+use crate::error::Malformed;
+use crate::id::{ObjectKind, RootId, SnapshotId};
+use crate::time::Time;
+
+const PARENTS_MAX: usize = 64;
+const TEXT_BYTES_MAX: usize = 1 << 20;
+
+/// A tree with its history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The tree.
+    pub root: RootId,
+    /// What it was made from; several after a merge, none for a first one.
+    pub parents: Vec<SnapshotId>,
+    /// Who made it.
+    pub author: String,
+    /// When.
+    pub time: Time,
+    /// Why, in words.
+    pub message: String,
+    /// Whatever else the author wants to keep with it, small.
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl Snapshot {
+    /// Its canonical bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::object(ObjectKind::Snapshot);
+        out.bytes(1, self.root.as_bytes());
+        self.parents.iter().for_each(|parent| out.item(2, parent.as_bytes()));
+        out.bytes(3, self.author.as_bytes());
+        out.sint(4, self.time.0);
+        out.bytes(5, self.message.as_bytes());
+        for (key, value) in &self.metadata {
+            out.message(6, |out| {
+                out.bytes(1, key.as_bytes());
+                out.bytes(2, value.as_bytes());
+            });
+        }
+        out.finish()
+    }
+
+    /// Checks what a caller put together.
+    pub fn check(&self) -> Result<(), Malformed> {
+        if self.parents.len() > PARENTS_MAX {
+            return Err(Malformed::TooMuch { what: "a snapshot's parents" });
+        }
+        let metadata: usize = self.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+        if self.author.len() + self.message.len() + metadata > TEXT_BYTES_MAX {
+            return Err(Malformed::TooMuch { what: "a snapshot's texts" });
+        }
+        let mut parents = self.parents.clone();
+        parents.sort();
+        if parents.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Malformed::Rule("the same parent twice"));
+        }
+        if self.metadata.contains_key("") {
+            return Err(Malformed::Rule("metadata with an empty key"));
+        }
+        Ok(())
+    }
+
+    /// Reads a snapshot.
+    pub fn decode(bytes: &Bytes) -> Result<Self, Malformed> {
+        let mut from = Reader::object(ObjectKind::Snapshot, bytes)?;
+        let mut root = None;
+        let mut snapshot = Self {
+            root: RootId::from_bytes([0; 32]),
+            parents: Vec::new(),
+            author: String::new(),
+            time: Time::EPOCH,
+            message: String::new(),
+            metadata: BTreeMap::new(),
+        };
+        while let Some((field, value)) = from.next_field()? {
+            match field {
+                1 => root = Some(RootId::from_bytes(value.hash(1)?)),
+                2 => snapshot.parents.push(SnapshotId::from_bytes(value.hash(2)?)),
+                3 => snapshot.author = value.text(3)?,
+                4 => snapshot.time = Time(value.signed(4)?),
+                5 => snapshot.message = value.text(5)?,
+                6 => {
+                    let (key, value) = read_pair(value.message(6)?)?;
+                    if snapshot.metadata.last_key_value().is_some_and(|(last, _)| *last >= key) {
+                        return Err(Malformed::Order);
+                    }
+                    snapshot.metadata.insert(key, value);
+                }
+                number => return Err(Malformed::Field { number }),
+            }
+        }
+        snapshot.root = root.ok_or(Malformed::Rule("a snapshot without a root"))?;
+        snapshot.check()?;
+        Ok(snapshot)
+    }
+}
+
+fn read_pair(mut from: Reader) -> Result<(String, String), Malformed> {
+    let mut pair = (String::new(), String::new());
+    while let Some((field, value)) = from.next_field()? {
+        match field {
+            1 => pair.0 = value.text(1)?,
+            2 => pair.1 = value.text(2)?,
+            number => return Err(Malformed::Field { number }),
+        }
+    }
+    Ok(pair)
+}

@@ -1,0 +1,225 @@
+//! References: the only mutable names, and the operation records that say how they moved. Plain values with their encoding.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::error::Malformed;
+use crate::id::{ObjectId, ObjectKind};
+use crate::object::codec::{Reader, Writer};
+use crate::time::Time;
+
+const REF_NAME_BYTES_MAX: usize = 512;
+const REF_NOTE_BYTES_MAX: usize = 64 << 10;
+const REQUEST_ID_BYTES_MAX: usize = 128;
+const OPERATION_TEXT_BYTES_MAX: usize = 64 << 10;
+/// The most references one transaction moves.
+pub const REFS_PER_TRANSACTION_MAX: usize = 100_000;
+
+/// The name of a reference: 1 to 512 bytes of printable UTF-8, by custom `kind/name`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RefName(String);
+
+impl RefName {
+    /// Checks a name.
+    pub fn new(name: impl Into<String>) -> Result<Self, Malformed> {
+        let name = name.into();
+        if name.is_empty() || name.len() > REF_NAME_BYTES_MAX || name.chars().any(char::is_control) {
+            return Err(Malformed::Rule("a reference's name has 1 to 512 printable bytes"));
+        }
+        Ok(Self(name))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RefName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a reference holds: an object that it keeps alive, a small note, or both.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RefValue {
+    /// The object it points at.
+    pub target: Option<ObjectId>,
+    /// Anything small beside it.
+    pub note: Bytes,
+}
+
+impl RefValue {
+    /// A reference to an object and nothing else.
+    pub fn to(target: impl Into<ObjectId>) -> Self {
+        Self { target: Some(target.into()), note: Bytes::new() }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Malformed> {
+        if self.note.len() > REF_NOTE_BYTES_MAX {
+            return Err(Malformed::TooMuch { what: "a reference's note" });
+        }
+        Ok(())
+    }
+
+    /// Its bytes in the store.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::record();
+        self.write(&mut out);
+        out.finish()
+    }
+
+    fn write(&self, out: &mut Writer) {
+        if let Some(target) = self.target {
+            out.uint(1, target.kind as u64);
+            out.bytes(2, &target.hash);
+        }
+        out.bytes(3, &self.note);
+    }
+
+    /// Reads those bytes.
+    pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
+        Self::read(Reader::record(bytes))
+    }
+
+    fn read(mut from: Reader) -> Result<Self, Malformed> {
+        let (mut kind, mut hash, mut note) = (None, None, Bytes::new());
+        while let Some((field, value)) = from.next_field()? {
+            match field {
+                1 => kind = u8::try_from(value.number(1)?).ok().and_then(ObjectKind::from_number),
+                2 => hash = Some(value.hash(2)?),
+                3 => note = value.bytes(3)?,
+                number => return Err(Malformed::Field { number }),
+            }
+        }
+        let target = match (kind, hash) {
+            (Some(kind), Some(hash)) => Some(ObjectId { kind, hash }),
+            (None, None) => None,
+            _ => return Err(Malformed::Rule("a reference with half a target")),
+        };
+        let value = Self { target, note };
+        value.check()?;
+        Ok(value)
+    }
+}
+
+/// A name the caller gives a request so that a retry is recognised. Up to 128 bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId(Bytes);
+
+impl RequestId {
+    /// Checks the length.
+    pub fn new(id: impl AsRef<[u8]>) -> Result<Self, Malformed> {
+        let id = id.as_ref();
+        if id.is_empty() || id.len() > REQUEST_ID_BYTES_MAX {
+            return Err(Malformed::Rule("a request id has 1 to 128 bytes"));
+        }
+        Ok(Self(Bytes::copy_from_slice(id)))
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// What the caller says of a change; the store adds the rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OperationDraft {
+    /// Who.
+    pub actor: String,
+    /// When.
+    pub time: Time,
+    /// What, in a word (`commit`, `fork`, …).
+    pub action: String,
+    /// Makes a retry of the same request return the first one's result.
+    pub request: Option<RequestId>,
+}
+
+impl OperationDraft {
+    pub(crate) fn check(&self) -> Result<(), Malformed> {
+        if self.actor.len() + self.action.len() > OPERATION_TEXT_BYTES_MAX {
+            return Err(Malformed::TooMuch { what: "an operation's texts" });
+        }
+        Ok(())
+    }
+}
+
+/// How one reference moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefChange {
+    /// Which one.
+    pub name: RefName,
+    /// What it was.
+    pub before: Option<RefValue>,
+    /// What it became.
+    pub after: Option<RefValue>,
+}
+
+/// One change of the store's state, written in the same batch as the change itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// Its place in the log: ascending, without gaps in what is visible.
+    pub sequence: u64,
+    /// Who, when, what.
+    pub draft: OperationDraft,
+    /// The references that moved.
+    pub changes: Vec<RefChange>,
+}
+
+impl Operation {
+    /// Its bytes in the store; the sequence number is its key.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::record();
+        out.bytes(1, self.draft.actor.as_bytes());
+        out.sint(2, self.draft.time.0);
+        out.bytes(3, self.draft.action.as_bytes());
+        if let Some(request) = &self.draft.request {
+            out.bytes(4, request.as_bytes());
+        }
+        for change in &self.changes {
+            out.message(5, |out| {
+                out.bytes(1, change.name.as_str().as_bytes());
+                for (field, value) in [(2, &change.before), (3, &change.after)] {
+                    if let Some(value) = value {
+                        out.message(field, |out| value.write(out));
+                    }
+                }
+            });
+        }
+        out.finish()
+    }
+
+    /// Reads those bytes.
+    pub fn decode(sequence: u64, bytes: Bytes) -> Result<Self, Malformed> {
+        let mut from = Reader::record(bytes);
+        let mut operation = Self { sequence, draft: OperationDraft::default(), changes: Vec::new() };
+        while let Some((field, value)) = from.next_field()? {
+            match field {
+                1 => operation.draft.actor = value.text(1)?,
+                2 => operation.draft.time = Time(value.signed(2)?),
+                3 => operation.draft.action = value.text(3)?,
+                4 => operation.draft.request = Some(RequestId::new(value.bytes(4)?)?),
+                5 => operation.changes.push(read_change(value.message(5)?)?),
+                number => return Err(Malformed::Field { number }),
+            }
+        }
+        Ok(operation)
+    }
+}
+
+fn read_change(mut from: Reader) -> Result<RefChange, Malformed> {
+    let (mut name, mut before, mut after) = (None, None, None);
+    while let Some((field, value)) = from.next_field()? {
+        match field {
+            1 => name = Some(RefName::new(value.text(1)?)?),
+            2 => before = Some(RefValue::read(value.message(2)?)?),
+            3 => after = Some(RefValue::read(value.message(3)?)?),
+            number => return Err(Malformed::Field { number }),
+        }
+    }
+    let name = name.ok_or(Malformed::Rule("a change without a name"))?;
+    Ok(RefChange { name, before, after })
+}

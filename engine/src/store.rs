@@ -1,0 +1,225 @@
+//! What everybody holds: objects with their types, verified on the way out, decoded once and cached.
+
+mod cache;
+mod pin;
+mod session;
+mod sweep;
+
+pub use pin::Pin;
+pub(crate) use session::SessionMark;
+pub use session::{RefMove, WriteSession};
+pub use sweep::SweepRound;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::backend::{Committed, Memory, Sweep, Transaction};
+use crate::compress;
+use crate::error::{Error, Malformed, Result};
+use crate::id::{ChunkId, ObjectId, RootId, SnapshotId};
+use crate::object::{self, Root, Sequence, SequenceNode, Snapshot, Xattr, Xattrs};
+use crate::reference::{Operation, RefName, RefValue, RequestId};
+use cache::{Cached, ObjectCache};
+use pin::PinTable;
+use session::SessionTable;
+
+/// A store: cheap to clone, shared by threads.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    backend: Arc<dyn Sweep>,
+    cache: ObjectCache,
+    pins: Arc<PinTable>,
+    sessions: Mutex<SessionTable>,
+}
+
+/// Settings of a store.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Memory for decoded directories, ropes, roots and snapshots.
+    pub cache_bytes: u64,
+    /// Settings of the store on disk.
+    #[cfg(feature = "rocksdb")]
+    pub rocks: crate::backend::RocksOptions,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 64 << 20,
+            #[cfg(feature = "rocksdb")]
+            rocks: crate::backend::RocksOptions::default(),
+        }
+    }
+}
+
+impl Store {
+    /// A store over any backend.
+    pub fn new(backend: Arc<dyn Sweep>, options: &StoreOptions) -> Self {
+        let cache = ObjectCache::new(options.cache_bytes);
+        let inner = Inner { backend, cache, pins: Arc::default(), sessions: Mutex::default() };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// A store that lives in memory.
+    pub fn in_memory() -> Self {
+        Self::new(Arc::new(Memory::default()), &StoreOptions::default())
+    }
+
+    /// The store in a directory; made if there is none yet.
+    #[cfg(feature = "rocksdb")]
+    pub fn open(directory: impl AsRef<std::path::Path>) -> Result<Self> {
+        Self::open_with(directory, &StoreOptions::default())
+    }
+
+    /// The same with settings.
+    #[cfg(feature = "rocksdb")]
+    pub fn open_with(directory: impl AsRef<std::path::Path>, options: &StoreOptions) -> Result<Self> {
+        let rocks = crate::backend::Rocks::open(directory.as_ref(), &options.rocks)?;
+        Ok(Self::new(Arc::new(rocks), options))
+    }
+
+    /// Opens a write session. All puts go through one.
+    pub fn session(&self) -> WriteSession {
+        WriteSession::open(self.clone())
+    }
+
+    /// Keeps an object and all it refers to from collection while the guard lives.
+    pub fn pin(&self, id: impl Into<ObjectId>) -> Pin {
+        self.inner.pins.pin(id.into())
+    }
+
+    /// A snapshot.
+    pub fn snapshot(&self, id: SnapshotId) -> Result<Arc<Snapshot>> {
+        let decode = |bytes: &Bytes| Snapshot::decode(bytes).map(|snapshot| Cached::Snapshot(Arc::new(snapshot)));
+        match self.cached(id.object(), decode)? {
+            Cached::Snapshot(snapshot) => Ok(snapshot),
+            _ => unreachable!("an id names its kind"),
+        }
+    }
+
+    /// A tree's root object.
+    pub fn root(&self, id: RootId) -> Result<Arc<Root>> {
+        let decode = |bytes: &Bytes| Root::decode(bytes).map(|root| Cached::Root(Arc::new(root)));
+        match self.cached(id.object(), decode)? {
+            Cached::Root(root) => Ok(root),
+            _ => unreachable!("an id names its kind"),
+        }
+    }
+
+    /// The extended attributes of an entry.
+    pub fn xattrs(&self, xattrs: &Xattrs) -> Result<Vec<Xattr>> {
+        match xattrs {
+            Xattrs::None => Ok(Vec::new()),
+            Xattrs::Inline(list) => Ok(list.clone()),
+            Xattrs::Apart(id) => {
+                let bytes = self.canonical(id.object())?;
+                object::decode_xattrs(&bytes).map_err(|source| Error::Malformed { id: id.object(), source })
+            }
+        }
+    }
+
+    /// A chunk of this length.
+    pub fn chunk(&self, id: ChunkId, length: u64) -> Result<Bytes> {
+        let bytes = self.canonical(id.object())?;
+        expect_length(id, &bytes, length)?;
+        Ok(bytes)
+    }
+
+    /// Many chunks, with their lengths, in the order asked for; read in the order that suits the disk.
+    pub fn chunks(&self, wanted: &[(ChunkId, u64)]) -> Result<Vec<Bytes>> {
+        let ids: Vec<_> = wanted.iter().map(|(id, _)| id.object()).collect();
+        let stored = self.inner.backend.get_many(&ids)?;
+        let mut chunks = Vec::with_capacity(wanted.len());
+        for ((id, length), stored) in wanted.iter().zip(stored) {
+            let bytes = verified(id.object(), stored)?;
+            expect_length(*id, &bytes, *length)?;
+            chunks.push(bytes);
+        }
+        Ok(chunks)
+    }
+
+    /// The canonical bytes of any object, hashed.
+    pub fn canonical(&self, id: ObjectId) -> Result<Bytes> {
+        verified(id, self.inner.backend.get(id)?)
+    }
+
+    /// What a reference holds.
+    pub fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>> {
+        self.inner.backend.read_ref(name)
+    }
+
+    /// Up to `limit` references whose name starts with `prefix` and follows `after`, by name.
+    pub fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
+        self.inner.backend.list_refs(prefix, after, limit)
+    }
+
+    /// Up to `limit` operations that follow the one with this sequence number. The log starts at 1.
+    pub fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {
+        self.inner.backend.list_operations(after, limit)
+    }
+
+    /// The operation that a request came to, if it was done.
+    pub fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
+        self.inner.backend.find_request(request)
+    }
+
+    /// Makes every acknowledged commit durable.
+    pub fn sync(&self) -> Result<()> {
+        self.inner.backend.sync()
+    }
+
+    /// Begins a collection; see [`SweepRound`].
+    pub fn begin_sweep(&self) -> Result<SweepRound> {
+        SweepRound::begin(self.clone())
+    }
+
+    /// A node of a sequence, decoded once.
+    pub(crate) fn node<S: CachedSequence>(&self, id: ObjectId) -> Result<Arc<SequenceNode<S>>> {
+        let decode = |bytes: &Bytes| object::decode_node::<S>(bytes).map(|node| S::into_cached(Arc::new(node)));
+        let cached = self.cached(id, decode)?;
+        Ok(S::from_cached(cached).expect("an id names its kind"))
+    }
+
+    fn cached(&self, id: ObjectId, decode: impl Fn(&Bytes) -> Result<Cached, Malformed>) -> Result<Cached> {
+        if let Some(cached) = self.inner.cache.get(id) {
+            return Ok(cached);
+        }
+        let bytes = self.canonical(id)?;
+        let cached = decode(&bytes).map_err(|source| Error::Malformed { id, source })?;
+        self.inner.cache.insert(id, cached.clone(), bytes.len());
+        Ok(cached)
+    }
+
+    fn transact(&self, transaction: Transaction) -> Result<Committed> {
+        self.inner.backend.transact(transaction)
+    }
+}
+
+/// A sequence whose nodes the store caches.
+pub(crate) trait CachedSequence: Sequence {
+    fn into_cached(node: Arc<SequenceNode<Self>>) -> Cached;
+    fn from_cached(cached: Cached) -> Option<Arc<SequenceNode<Self>>>;
+}
+
+/// The damage of one byte anywhere is an error here, never wrong bytes.
+fn verified(id: ObjectId, stored: Option<Bytes>) -> Result<Bytes> {
+    let stored = stored.ok_or(Error::Missing { id })?;
+    let canonical = compress::canonical(id, &stored)?;
+    if ObjectId::of(id.kind, &canonical) != id {
+        return Err(Error::HashMismatch { id });
+    }
+    Ok(canonical.into_owned())
+}
+
+fn expect_length(id: ChunkId, bytes: &Bytes, length: u64) -> Result<()> {
+    if bytes.len() as u64 == length {
+        return Ok(());
+    }
+    Err(Error::Malformed { id: id.object(), source: Malformed::Link })
+}

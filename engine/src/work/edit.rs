@@ -1,0 +1,539 @@
+//! Changing a tree. Each call does all of it or, with an error, nothing.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::WorkingTree;
+use super::file::FileData;
+use super::look::{Lookup, not_a_file};
+use super::node::{Body, Child, Dir, GroupKey, Leaf, Meta, XattrsNow, dir_mut, leaf_mut};
+use crate::directory;
+use crate::error::{Error, Malformed, Result};
+use crate::name::{Name, TreePath};
+use crate::object::{Device, Entry, EntryKind, Node, Owner, SYMLINK_TARGET_BYTES_MAX, StateItem, Xattr, check_xattrs};
+use crate::time::Time;
+
+/// What a rename does when the target exists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Takes its place, as POSIX has it: a file that of a file, a directory that of an empty directory.
+    #[default]
+    Replace,
+    /// Refuses.
+    NoReplace,
+    /// Swaps the two.
+    Exchange,
+}
+
+/// Entries that are neither files, directories nor symlinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// A named pipe.
+    Fifo,
+    /// A socket's name.
+    Socket,
+    /// A character device.
+    CharDevice(Device),
+    /// A block device.
+    BlockDevice(Device),
+}
+
+impl WorkingTree {
+    /// Makes an empty file.
+    pub fn create(&mut self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
+        self.add_leaf(path.as_ref(), Body::File(FileData::empty()), mode)
+    }
+
+    /// Writes a whole file, new or in place of what it held. A new one gets mode `0o644`.
+    pub fn write(&mut self, path: impl AsRef<[u8]>, bytes: &[u8]) -> Result<()> {
+        let path = TreePath::new(path)?;
+        let mut data = FileData::empty();
+        data.write_at(&*self.log, 0, bytes)?;
+        if self.lookup(&path)?.is_none() {
+            return self.add_leaf(path.as_bytes(), Body::File(data), 0o644);
+        }
+        self.change_file(&path, |file, _| {
+            *file = data;
+            Ok(())
+        })
+    }
+
+    /// Writes at an offset of an existing file; what lies between its end and the offset becomes zeros.
+    pub fn write_at(&mut self, path: impl AsRef<[u8]>, offset: u64, bytes: &[u8]) -> Result<()> {
+        let log = Arc::clone(&self.log);
+        self.change_file(&TreePath::new(path)?, |file, _| file.write_at(&*log, offset, bytes))
+    }
+
+    /// Writes at the end of an existing file and returns where that was.
+    pub fn append(&mut self, path: impl AsRef<[u8]>, bytes: &[u8]) -> Result<u64> {
+        let log = Arc::clone(&self.log);
+        self.change_file(&TreePath::new(path)?, |file, _| {
+            let offset = file.size();
+            file.write_at(&*log, offset, bytes)?;
+            Ok(offset)
+        })
+    }
+
+    /// Cuts a file, or lengthens it with zeros.
+    pub fn truncate(&mut self, path: impl AsRef<[u8]>, size: u64) -> Result<()> {
+        self.change_file(&TreePath::new(path)?, |file, _| file.truncate(size))
+    }
+
+    /// Makes a range of a file zeros; its size stays.
+    pub fn punch_hole(&mut self, path: impl AsRef<[u8]>, range: Range<u64>) -> Result<()> {
+        self.change_file(&TreePath::new(path)?, |file, _| {
+            file.punch_hole(range);
+            Ok(())
+        })
+    }
+
+    /// Makes a directory.
+    pub fn create_directory(&mut self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
+        check_mode(mode)?;
+        let (parent, name) = self.vacant(path.as_ref())?;
+        let dir = Arc::new(Dir::empty(Meta::new(mode, self.now)));
+        self.place(&parent, name, Child::Dir(dir))
+    }
+
+    /// Makes a directory and, where they are missing, those above it, with mode `0o755`.
+    pub fn create_directories(&mut self, path: impl AsRef<[u8]>) -> Result<()> {
+        let mut here = TreePath::root();
+        for name in TreePath::new(path)?.names() {
+            here = here.join(&name);
+            match self.lookup(&here)? {
+                None => self.create_directory(here.as_bytes(), 0o755)?,
+                Some(found) if found.kind() == EntryKind::Directory => {}
+                Some(_) => return Err(Error::NotADirectory { path: here }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a symlink.
+    pub fn symlink(&mut self, path: impl AsRef<[u8]>, target: impl AsRef<[u8]>) -> Result<()> {
+        let target = target.as_ref();
+        if target.is_empty() || target.contains(&0) {
+            return Err(Error::Invalid { what: "symlink target", why: "it is empty or holds a NUL".to_owned() });
+        }
+        if target.len() > SYMLINK_TARGET_BYTES_MAX {
+            let (value, max) = (target.len() as u64, SYMLINK_TARGET_BYTES_MAX as u64);
+            return Err(Error::TooLarge { what: "a symlink target", value, max });
+        }
+        let node = Node::Symlink(Bytes::copy_from_slice(target));
+        self.add_leaf(path.as_ref(), Body::Other(node), 0o777)
+    }
+
+    /// Makes a FIFO, a socket or a device.
+    pub fn create_special(&mut self, path: impl AsRef<[u8]>, special: Special, mode: u32) -> Result<()> {
+        let node = match special {
+            Special::Fifo => Node::Fifo,
+            Special::Socket => Node::Socket,
+            Special::CharDevice(device) => Node::CharDevice(device),
+            Special::BlockDevice(device) => Node::BlockDevice(device),
+        };
+        self.add_leaf(path.as_ref(), Body::Other(node), mode)
+    }
+
+    /// Gives a file one more name.
+    pub fn link(&mut self, existing: impl AsRef<[u8]>, new: impl AsRef<[u8]>) -> Result<()> {
+        let existing = TreePath::new(existing)?;
+        match self.existing(&existing)?.kind() {
+            EntryKind::Directory => return Err(Error::IsADirectory { path: existing }),
+            EntryKind::Conflict => {
+                return Err(Error::WrongKind { path: existing, wanted: "a file", found: EntryKind::Conflict.word() });
+            }
+            _ => {}
+        }
+        let (parent, name) = self.vacant(new.as_ref())?;
+        let key = self.group_of(&existing)?;
+        let path = parent.join(&name);
+        self.place(&parent, name, Child::Linked(key))?;
+        self.group_mut(key).members.insert(path, ());
+        Ok(())
+    }
+
+    /// Removes anything but a directory.
+    pub fn remove(&mut self, path: impl AsRef<[u8]>) -> Result<()> {
+        let path = TreePath::new(path)?;
+        if self.existing(&path)?.kind() == EntryKind::Directory {
+            return Err(Error::IsADirectory { path });
+        }
+        self.remove_tree(&path)
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_directory(&mut self, path: impl AsRef<[u8]>) -> Result<()> {
+        let path = TreePath::new(path)?;
+        if self.existing(&path)?.kind() != EntryKind::Directory {
+            return Err(Error::NotADirectory { path });
+        }
+        if self.list(path.as_bytes())?.next().transpose()?.is_some() {
+            return Err(Error::NotEmpty { path });
+        }
+        self.remove_tree(&path)
+    }
+
+    /// Removes whatever is there, a directory with all it holds.
+    pub fn remove_all(&mut self, path: impl AsRef<[u8]>) -> Result<()> {
+        let path = TreePath::new(path)?;
+        self.existing(&path)?;
+        self.remove_tree(&path)
+    }
+
+    fn remove_tree(&mut self, path: &TreePath) -> Result<()> {
+        let (parent, name) = split(path)?;
+        let links = self.links_below(path)?;
+        self.vacate(&parent, &name)?;
+        for (path, key) in links {
+            self.remove_member(key, &path);
+        }
+        Ok(())
+    }
+
+    /// Moves something to another name.
+    pub fn rename(&mut self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>, mode: RenameMode) -> Result<()> {
+        let (from, to) = (TreePath::new(from)?, TreePath::new(to)?);
+        let (from_parent, from_name) = split(&from)?;
+        let (to_parent, to_name) = split(&to)?;
+        let moving = self.existing(&from)?.kind();
+        self.existing_directory(&to_parent)?;
+        let target = self.lookup(&to)?.map(|found| found.kind());
+        if mode == RenameMode::Exchange && target.is_none() {
+            return Err(Error::NotFound { path: to });
+        }
+        if mode == RenameMode::NoReplace && target.is_some() {
+            return Err(Error::Exists { path: to });
+        }
+        if from == to {
+            return Ok(());
+        }
+        if to.below(&from).is_some() || (mode == RenameMode::Exchange && from.below(&to).is_some()) {
+            return Err(Error::IntoItself { path: from });
+        }
+        if mode != RenameMode::Exchange {
+            self.check_replace(moving, target, &to)?;
+        }
+        let moved_links = self.links_below(&from)?;
+        let target_links = if target.is_some() { self.links_below(&to)? } else { Vec::new() };
+        if let ([(_, ours)], [(_, theirs)]) = (&moved_links[..], &target_links[..])
+            && ours == theirs
+            && moving != EntryKind::Directory
+        {
+            // Two names of one file: POSIX has rename do nothing at all.
+            return Ok(());
+        }
+        let moved_links = renamed_links(moved_links, &from, &to)?;
+        let target_links = renamed_links(target_links, &to, &from)?;
+        let moved = self.child_at(&from_parent, &from_name)?;
+        if mode == RenameMode::Exchange {
+            let displaced = self.child_at(&to_parent, &to_name)?;
+            self.place(&from_parent, from_name, displaced)?;
+        } else {
+            self.vacate(&from_parent, &from_name)?;
+        }
+        self.place(&to_parent, to_name, moved)?;
+        for link in moved_links.iter().chain(&target_links) {
+            self.group_mut(link.key).members.remove(&link.before);
+        }
+        for link in moved_links {
+            self.group_mut(link.key).members.insert(link.after, ());
+        }
+        for link in target_links {
+            match mode {
+                RenameMode::Exchange => drop(self.group_mut(link.key).members.insert(link.after, ())),
+                RenameMode::Replace | RenameMode::NoReplace => self.remove_member(link.key, &link.before),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_replace(&self, moving: EntryKind, target: Option<EntryKind>, to: &TreePath) -> Result<()> {
+        match (moving, target) {
+            (_, None) => Ok(()),
+            (EntryKind::Directory, Some(EntryKind::Directory)) => {
+                match self.list(to.as_bytes())?.next().transpose()? {
+                    Some(_) => Err(Error::NotEmpty { path: to.clone() }),
+                    None => Ok(()),
+                }
+            }
+            (EntryKind::Directory, Some(_)) => Err(Error::NotADirectory { path: to.clone() }),
+            (_, Some(EntryKind::Directory)) => Err(Error::IsADirectory { path: to.clone() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sets the permission bits.
+    pub fn set_mode(&mut self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
+        check_mode(mode)?;
+        let path = TreePath::new(path)?;
+        let kind = self.existing(&path)?.kind();
+        if matches!(kind, EntryKind::Symlink | EntryKind::Conflict) {
+            return Err(Error::WrongKind { path, wanted: "an entry with permission bits", found: kind.word() });
+        }
+        self.meta_mut(&path)?.mode = mode;
+        Ok(())
+    }
+
+    /// Sets the time of the last change.
+    pub fn set_mtime(&mut self, path: impl AsRef<[u8]>, mtime: Time) -> Result<()> {
+        let path = self.with_attributes(path.as_ref())?;
+        self.meta_mut(&path)?.mtime = mtime;
+        Ok(())
+    }
+
+    /// Sets the owner; `None` is the workspace's.
+    pub fn set_owner(&mut self, path: impl AsRef<[u8]>, owner: Option<Owner>) -> Result<()> {
+        let path = self.with_attributes(path.as_ref())?;
+        self.meta_mut(&path)?.owner = owner;
+        Ok(())
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(&mut self, path: impl AsRef<[u8]>, name: &[u8], value: &[u8]) -> Result<()> {
+        let path = self.with_attributes(path.as_ref())?;
+        let mut list = self.xattrs(path.as_bytes())?;
+        let xattr = Xattr { name: Bytes::copy_from_slice(name), value: Bytes::copy_from_slice(value) };
+        match list.binary_search_by(|other| other.name[..].cmp(name)) {
+            Ok(at) => list[at] = xattr,
+            Err(at) => list.insert(at, xattr),
+        }
+        check_xattrs(&list).map_err(|why| Error::Invalid { what: "extended attribute", why: why.to_string() })?;
+        self.meta_mut(&path)?.xattrs = XattrsNow::Edited(Arc::new(list));
+        Ok(())
+    }
+
+    /// Removes an extended attribute; false if it was not there.
+    pub fn remove_xattr(&mut self, path: impl AsRef<[u8]>, name: &[u8]) -> Result<bool> {
+        let path = TreePath::new(path)?;
+        let mut list = self.xattrs(path.as_bytes())?;
+        let Ok(at) = list.binary_search_by(|other| other.name[..].cmp(name)) else {
+            return Ok(false);
+        };
+        list.remove(at);
+        self.meta_mut(&path)?.xattrs = XattrsNow::Edited(Arc::new(list));
+        Ok(true)
+    }
+
+    /// Sets a state value, as JSON text of up to 64 KiB.
+    pub fn set_state(&mut self, key: &str, json: &str) -> Result<()> {
+        let item = StateItem::new(key, json).map_err(|why| state_refused(&why))?;
+        self.state.values.insert(item.key, Some(item.value));
+        Ok(())
+    }
+
+    /// Removes a state value; false if it was not there.
+    pub fn remove_state(&mut self, key: &str) -> Result<bool> {
+        let was_there = self.state(key)?.is_some();
+        if was_there {
+            self.state.values.insert(Bytes::copy_from_slice(key.as_bytes()), None);
+        }
+        Ok(was_there)
+    }
+
+    fn with_attributes(&self, path: &[u8]) -> Result<TreePath> {
+        let path = TreePath::new(path)?;
+        match self.existing(&path)?.kind() {
+            EntryKind::Conflict => {
+                Err(Error::WrongKind { path, wanted: "an entry with attributes", found: EntryKind::Conflict.word() })
+            }
+            _ => Ok(path),
+        }
+    }
+
+    fn add_leaf(&mut self, path: &[u8], body: Body, mode: u32) -> Result<()> {
+        check_mode(mode)?;
+        let (parent, name) = self.vacant(path)?;
+        let leaf = Arc::new(Leaf::new(body, Meta::new(mode, self.now)));
+        self.place(&parent, name, Child::Leaf(leaf))
+    }
+
+    /// Checks that a path is free and its directory is there.
+    fn vacant(&self, path: &[u8]) -> Result<(TreePath, Name)> {
+        let path = TreePath::new(path)?;
+        let Some((parent, name)) = path.split_last() else {
+            return Err(Error::Exists { path });
+        };
+        self.existing_directory(&parent)?;
+        match self.lookup(&path)? {
+            Some(_) => Err(Error::Exists { path }),
+            None => Ok((parent, name)),
+        }
+    }
+
+    fn existing_directory(&self, path: &TreePath) -> Result<()> {
+        match self.existing(path)?.kind() {
+            EntryKind::Directory => Ok(()),
+            _ => Err(Error::NotADirectory { path: path.clone() }),
+        }
+    }
+
+    fn place(&mut self, parent: &TreePath, name: Name, child: Child) -> Result<()> {
+        let now = self.now;
+        let dir = self.directory_mut(parent)?;
+        dir.set(name, child);
+        dir.meta.mtime = now;
+        Ok(())
+    }
+
+    /// Takes a name out of its directory.
+    fn vacate(&mut self, parent: &TreePath, name: &Name) -> Result<()> {
+        let now = self.now;
+        let store = self.store.clone();
+        let dir = self.directory_mut(parent)?;
+        if directory::get(&store, dir.base, name)?.is_some() {
+            dir.edits.insert(name.clone(), None);
+        } else {
+            dir.edits.remove(name);
+        }
+        dir.meta.mtime = now;
+        Ok(())
+    }
+
+    /// What a name stands for, in a form that can be put elsewhere. Linked files are in the table by now.
+    fn child_at(&mut self, parent: &TreePath, name: &Name) -> Result<Child> {
+        let path = parent.join(name);
+        if let Some(entry) = self.unloaded_link(&path)? {
+            let link = entry.link().expect("it is a link");
+            return Ok(Child::Linked(self.load_group(link, &entry)?));
+        }
+        let store = self.store.clone();
+        let dir = self.directory_mut(parent)?;
+        if let Some(Some(child)) = dir.edits.get(name) {
+            return Ok(linked_child(child.clone()));
+        }
+        let stored = directory::get(&store, dir.base, name)?;
+        stored.map(|entry| linked_child(Child::Clean(entry))).ok_or(Error::NotFound { path })
+    }
+
+    fn unloaded_link(&self, path: &TreePath) -> Result<Option<Entry>> {
+        Ok(match self.lookup(path)? {
+            Some(Lookup::Clean(entry)) if entry.link().is_some() => Some(entry),
+            _ => None,
+        })
+    }
+
+    /// The directory at a path, ready to be changed; the directories above it become changed too.
+    pub(super) fn directory_mut(&mut self, path: &TreePath) -> Result<&mut Dir> {
+        let store = self.store.clone();
+        let mut here = TreePath::root();
+        // First look, then touch: a path that is wrong at its end changes nothing at its beginning.
+        self.existing_directory(path)?;
+        let mut dir = dir_mut(&mut self.state.root);
+        for name in path.names() {
+            here = here.join(&name);
+            if !matches!(dir.edits.get(&name), Some(Some(Child::Dir(_)))) {
+                let entry = match dir.edits.get(&name) {
+                    Some(Some(Child::Clean(entry))) => Some(entry.clone()),
+                    Some(_) => None,
+                    None => directory::get(&store, dir.base, &name)?,
+                };
+                let Some((entry, contents)) = entry.and_then(|entry| match entry.node {
+                    Node::Directory(contents) => Some((entry, contents)),
+                    _ => None,
+                }) else {
+                    return Err(Error::NotADirectory { path: here });
+                };
+                dir.set(name.clone(), Child::Dir(Arc::new(Dir::stored(&entry, contents))));
+            }
+            let Some(Some(Child::Dir(below))) = dir.edits.get_mut(&name) else {
+                unreachable!("it was just made a directory under edit");
+            };
+            dir = dir_mut(below);
+        }
+        Ok(dir)
+    }
+
+    /// The entry at a path that is not a directory, ready to be changed.
+    fn leaf_at(&mut self, path: &TreePath) -> Result<&mut Leaf> {
+        let (parent, name) = split(path)?;
+        if let Some((_, key)) = self.links_below(path)?.pop() {
+            return Ok(leaf_mut(&mut self.group_mut(key).leaf));
+        }
+        let leaf = match self.existing(path)? {
+            Lookup::Clean(entry) => Some(Arc::new(Leaf::stored(&entry))),
+            Lookup::Leaf(..) => None,
+            Lookup::Dir(_) => return Err(Error::IsADirectory { path: path.clone() }),
+        };
+        let dir = self.directory_mut(&parent)?;
+        if let Some(leaf) = leaf {
+            dir.set(name.clone(), Child::Leaf(leaf));
+        }
+        match dir.edits.get_mut(&name) {
+            Some(Some(Child::Leaf(leaf))) => Ok(leaf_mut(leaf)),
+            _ => unreachable!("a leaf without links is in its directory"),
+        }
+    }
+
+    fn meta_mut(&mut self, path: &TreePath) -> Result<&mut Meta> {
+        if self.existing(path)?.kind() == EntryKind::Directory {
+            return Ok(&mut self.directory_mut(path)?.meta);
+        }
+        Ok(&mut self.leaf_at(path)?.meta)
+    }
+
+    /// Changes a file's bytes and its time; neither if the change fails.
+    fn change_file<T>(
+        &mut self,
+        path: &TreePath,
+        change: impl FnOnce(&mut FileData, &TreePath) -> Result<T>,
+    ) -> Result<T> {
+        let kind = self.existing(path)?.kind();
+        if kind != EntryKind::File {
+            return Err(not_a_file(path, kind));
+        }
+        let now = self.now;
+        let leaf = self.leaf_at(path)?;
+        let Body::File(data) = &mut leaf.body else { unreachable!("its kind was checked") };
+        let changed = change(data, path)?;
+        leaf.meta.mtime = now;
+        Ok(changed)
+    }
+}
+
+/// A name of a linked file, before and after a rename.
+struct RenamedLink {
+    key: GroupKey,
+    before: TreePath,
+    after: TreePath,
+}
+
+/// Where the links below a path go; known before anything is changed, because a path can become too deep.
+fn renamed_links(links: Vec<(TreePath, GroupKey)>, from: &TreePath, to: &TreePath) -> Result<Vec<RenamedLink>> {
+    let renamed = |(before, key): (TreePath, GroupKey)| {
+        let after = match before.below(from).expect("links were collected below it") {
+            [] => to.clone(),
+            rest => TreePath::new([to.as_bytes(), b"/", rest].concat())?,
+        };
+        Ok(RenamedLink { key, before, after })
+    };
+    links.into_iter().map(renamed).collect()
+}
+
+/// A stored link whose group is in the table is moved as a link.
+fn linked_child(child: Child) -> Child {
+    match child {
+        Child::Clean(entry) => match entry.link() {
+            Some(link) => Child::Linked(GroupKey::Known(link)),
+            None => Child::Clean(entry),
+        },
+        other => other,
+    }
+}
+
+fn split(path: &TreePath) -> Result<(TreePath, Name)> {
+    path.split_last()
+        .ok_or_else(|| Error::Invalid { what: "path", why: "the root cannot be moved, removed or replaced".to_owned() })
+}
+
+fn check_mode(mode: u32) -> Result<()> {
+    if mode <= 0o7777 {
+        return Ok(());
+    }
+    Err(Error::Invalid { what: "mode", why: format!("{mode:o} has more than permission bits") })
+}
+
+fn state_refused(why: &Malformed) -> Error {
+    Error::Invalid { what: "state value", why: why.to_string() }
+}

@@ -1,0 +1,283 @@
+//! Turning a tree under edit into objects: only what is dirty is read, hashed and put, children before parents.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::WorkingTree;
+use super::node::{Body, Child, Dir, GroupKey, Leaf, Meta, XattrsNow};
+use super::ordmap::OrdMap;
+use crate::directory;
+use crate::error::Result;
+use crate::id::{LinkGroup, LinksId, RootId, StateId};
+use crate::merkle::{self, Items, Keyed, Splice, find};
+use crate::name::{Name, TreePath};
+use crate::object::{Entry, LinkMember, Links, Node, Root, StateItem, States};
+use crate::store::{Store, WriteSession};
+
+/// From this many dirty bytes on, files are frozen on all cores.
+const PARALLEL_BYTES_MIN: u64 = 1 << 20;
+
+/// A tree as it was at one moment. Taking it is a pointer; the tree can be edited on while this one is written.
+pub struct Frozen {
+    pub(super) tree: WorkingTree,
+}
+
+/// What writing a frozen tree came to.
+pub(crate) struct Written {
+    pub(crate) root: Arc<Root>,
+    pub(crate) id: RootId,
+    pub(super) assigned: OrdMap<u64, LinkGroup>,
+}
+
+impl WorkingTree {
+    /// The tree as it is now, in constant time.
+    pub fn freeze(&self) -> Frozen {
+        Frozen { tree: self.fork() }
+    }
+}
+
+impl Frozen {
+    /// Puts what is not stored yet and returns the root. The objects are part of the store once the session is committed.
+    pub fn write(&self, session: &WriteSession) -> Result<RootId> {
+        self.write_root(session).map(|written| written.id)
+    }
+
+    pub(crate) fn write_root(&self, session: &WriteSession) -> Result<Written> {
+        let mut tree = self.tree.fork();
+        let mut assigned = tree.state.assigned.clone();
+        let links = freeze_links(&mut tree, session, &mut assigned)?;
+        freeze_leaves(session, &tree.state.root)?;
+        let directory = freeze_directories(session, &tree.state.root)?;
+        let state = freeze_values(&tree, session)?;
+        let root = Root { directory, links, state };
+        let id = session.put_root(&root)?;
+        Ok(Written { root: Arc::new(root), id, assigned })
+    }
+}
+
+/// Freezes every dirty file, so that what is left to the directories is small.
+fn freeze_leaves(session: &WriteSession, root: &Arc<Dir>) -> Result<()> {
+    let mut leaves: Vec<&Leaf> = Vec::new();
+    let mut open: Vec<&Dir> = vec![root];
+    while let Some(dir) = open.pop() {
+        if dir.memo.get(session.mark()).is_some() {
+            continue;
+        }
+        for (_, child) in dir.edits.iter() {
+            match child {
+                Some(Child::Dir(below)) => open.push(below),
+                Some(Child::Leaf(leaf)) if leaf.memo.get(session.mark()).is_none() => leaves.push(leaf),
+                _ => {}
+            }
+        }
+    }
+    let dirty_bytes = |leaf: &Leaf| match &leaf.body {
+        Body::File(data) => data.dirty_bytes(),
+        Body::Other(_) => 0,
+    };
+    let freeze = |leaf: &Leaf| freeze_leaf(session, leaf).map(drop);
+    if leaves.len() > 1 && leaves.iter().map(|leaf| dirty_bytes(leaf)).sum::<u64>() >= PARALLEL_BYTES_MIN {
+        return leaves.into_par_iter().try_for_each(freeze);
+    }
+    leaves.into_iter().try_for_each(freeze)
+}
+
+fn freeze_leaf(session: &WriteSession, leaf: &Leaf) -> Result<Entry> {
+    if let Some(entry) = leaf.memo.get(session.mark()) {
+        return Ok(entry.clone());
+    }
+    let node = match &leaf.body {
+        Body::File(data) => Node::File { size: data.size(), content: data.freeze(session)? },
+        Body::Other(node) => node.clone(),
+    };
+    let entry = entry(session, node, &leaf.meta)?;
+    leaf.memo.set(entry.clone(), session.mark());
+    Ok(entry)
+}
+
+fn entry(session: &WriteSession, node: Node, meta: &Meta) -> Result<Entry> {
+    let entry = Entry::new(node, meta.mode, meta.mtime);
+    let xattrs = match &meta.xattrs {
+        XattrsNow::Stored(xattrs) => xattrs.clone(),
+        XattrsNow::Edited(list) => session.put_xattrs(list.to_vec())?,
+    };
+    Ok(entry.with_extra(|extra| {
+        extra.owner = meta.owner;
+        extra.xattrs = xattrs;
+    }))
+}
+
+/// A dirty directory in the order of discovery: parents before children.
+struct Found<'a> {
+    dir: &'a Dir,
+    parent: usize,
+    name: Option<&'a Name>,
+    frozen: Vec<(Name, Entry)>,
+}
+
+fn freeze_directories(session: &WriteSession, root: &Arc<Dir>) -> Result<Entry> {
+    if let Some(entry) = root.memo.get(session.mark()) {
+        return Ok(entry.clone());
+    }
+    let mut found = vec![Found { dir: root, parent: 0, name: None, frozen: Vec::new() }];
+    let mut next = 0;
+    while next < found.len() {
+        for (name, child) in found[next].dir.edits.iter() {
+            if let Some(Child::Dir(below)) = child
+                && below.memo.get(session.mark()).is_none()
+            {
+                found.push(Found { dir: below, parent: next, name: Some(name), frozen: Vec::new() });
+            }
+        }
+        next += 1;
+    }
+    while let Some(Found { dir, parent, name, frozen }) = found.pop() {
+        let entry = freeze_directory(session, dir, frozen)?;
+        match name {
+            Some(name) => found[parent].frozen.push((name.clone(), entry)),
+            None => return Ok(entry),
+        }
+    }
+    unreachable!("the root comes last")
+}
+
+/// Freezes one directory whose dirty sub-directories are frozen already, given in descending order of names.
+fn freeze_directory(session: &WriteSession, dir: &Dir, mut below: Vec<(Name, Entry)>) -> Result<Entry> {
+    let mut edits = Vec::new();
+    for (name, child) in dir.edits.iter() {
+        let entry = match child {
+            None => None,
+            Some(Child::Clean(entry)) => Some(entry.clone()),
+            Some(Child::Leaf(leaf)) => Some(freeze_leaf(session, leaf)?),
+            Some(Child::Dir(child)) => match below.pop_if(|(frozen, _)| frozen == name) {
+                Some((_, entry)) => Some(entry),
+                None => Some(child.memo.get(session.mark()).expect("it was frozen before").clone()),
+            },
+            Some(Child::Linked(_)) => unreachable!("links are resolved before directories are frozen"),
+        };
+        edits.push((name.clone(), entry));
+    }
+    let contents = directory::apply(session, dir.base, edits)?;
+    let entry = entry(session, Node::Directory(contents), &dir.meta)?;
+    dir.memo.set(entry.clone(), session.mark());
+    Ok(entry)
+}
+
+/// Gives every touched group its id, writes its entry to all its names, and returns the new map of links.
+fn freeze_links(
+    tree: &mut WorkingTree,
+    session: &WriteSession,
+    assigned: &mut OrdMap<u64, LinkGroup>,
+) -> Result<Option<LinksId>> {
+    let before = tree.state.base.root.as_ref().and_then(|root| root.links);
+    if tree.state.groups.is_empty() {
+        return Ok(before);
+    }
+    let groups: Vec<_> = tree.state.groups.iter().map(|(key, group)| (*key, Arc::clone(group))).collect();
+    let ids = group_ids(tree, assigned)?;
+    let mut members: BTreeMap<LinkMember, Option<LinkMember>> = BTreeMap::new();
+    for (key, group) in groups {
+        if let GroupKey::Known(link) = key {
+            let stored = tree.stored_members(link)?.into_iter().map(|path| LinkMember { group: link, path });
+            members.extend(stored.map(|member| (member, None)));
+        }
+        let link = ids.get(&key).copied();
+        let entry = freeze_leaf(session, &group.leaf)?.with_extra(|extra| extra.link = link);
+        for (path, ()) in group.members.iter() {
+            let (parent, name) = path.split_last().expect("a file is not the root");
+            tree.directory_mut(&parent)?.set(name, Child::Clean(entry.clone()));
+            if let Some(group) = link {
+                let member = LinkMember { group, path: path.clone() };
+                members.insert(member.clone(), Some(member));
+            }
+        }
+    }
+    let top = apply::<Links, _>(session, before.map(|links| links.object()), members)?;
+    Ok(top.map(|link| link.id))
+}
+
+/// The ids of the groups that have at least two names. New ones get theirs in the order of their smallest names, so that the
+/// order of edits does not matter.
+fn group_ids(tree: &WorkingTree, assigned: &mut OrdMap<u64, LinkGroup>) -> Result<BTreeMap<GroupKey, LinkGroup>> {
+    let mut ids = BTreeMap::new();
+    let mut taken = BTreeSet::new();
+    let mut new: Vec<(TreePath, u64)> = Vec::new();
+    for (key, group) in tree.state.groups.iter() {
+        let mut members = group.members.iter();
+        let (Some((smallest, ())), Some(_)) = (members.next(), members.next()) else {
+            continue;
+        };
+        match key {
+            GroupKey::Known(link) => {
+                ids.insert(*key, *link);
+                taken.insert(*link);
+            }
+            GroupKey::New(number) => new.push((smallest.clone(), *number)),
+        }
+    }
+    new.sort();
+    for (smallest, number) in new {
+        let mut attempt = 0;
+        let link = loop {
+            let link = match assigned.get(&number) {
+                Some(link) if attempt == 0 => *link,
+                _ => LinkGroup::first_seen_at(smallest.as_bytes(), attempt),
+            };
+            let stored = tree.state.groups.get(&GroupKey::Known(link)).is_none() && is_stored(tree, link)?;
+            if !stored && taken.insert(link) {
+                break link;
+            }
+            attempt += 1;
+        };
+        assigned.insert(number, link);
+        ids.insert(GroupKey::New(number), link);
+    }
+    Ok(ids)
+}
+
+fn is_stored(tree: &WorkingTree, group: LinkGroup) -> Result<bool> {
+    let top = tree.state.base.root.as_ref().and_then(|root| root.links).map(|links| links.object());
+    let first = LinkMember { group, path: TreePath::root() };
+    let next = Items::<Links>::from(tree.store(), top, &first)?.next().transpose()?;
+    Ok(next.is_some_and(|member| member.group == group))
+}
+
+fn freeze_values(tree: &WorkingTree, session: &WriteSession) -> Result<Option<StateId>> {
+    let before = tree.state.base.root.as_ref().and_then(|root| root.state);
+    if tree.state.values.is_empty() {
+        return Ok(before);
+    }
+    let values = tree.state.values.iter();
+    let edits: BTreeMap<_, _> = values
+        .map(|(key, value)| {
+            (key.clone(), value.as_ref().map(|value| StateItem { key: key.clone(), value: value.clone() }))
+        })
+        .collect();
+    let top = apply::<States, _>(session, before.map(|state| state.object()), edits)?;
+    Ok(top.map(|link| link.id))
+}
+
+/// A sorted sequence with these keys set or, with `None`, removed.
+fn apply<S: Keyed, K: std::borrow::Borrow<S::Key>>(
+    session: &WriteSession,
+    top: Option<crate::id::ObjectId>,
+    edits: BTreeMap<K, Option<S::Item>>,
+) -> Result<Option<S::Link>> {
+    let store: &Store = session.store();
+    let mut splices = Vec::new();
+    for (key, item) in edits {
+        let (index, there) = match top {
+            Some(top) => {
+                let found = find::<S>(store, top, key.borrow())?;
+                (found.index, u64::from(found.item.is_some()))
+            }
+            None => (0, 0),
+        };
+        if there == 1 || item.is_some() {
+            splices.push(Splice { range: index..index + there, items: item.into_iter().collect() });
+        }
+    }
+    merkle::splice::<S>(session, top, splices)
+}

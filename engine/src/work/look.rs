@@ -1,0 +1,353 @@
+//! Reading a tree under edit: its own changes first, then what is stored.
+
+use std::iter::Peekable;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::WorkingTree;
+use super::group::Group;
+use super::node::{Body, Child, Dir, GroupKey, Leaf, Meta, XattrsNow};
+use super::ordmap;
+use crate::content;
+use crate::directory;
+use crate::error::{Error, Result};
+use crate::merkle::{Items, find};
+use crate::name::{Name, TreePath};
+use crate::object::{Directories, DirectoryItem, DirectoryRef, Entry, EntryKind, Node, Owner, States, Xattr};
+use crate::time::Time;
+
+/// The most that [`WorkingTree::read`] returns in one piece.
+const READ_BYTES_MAX: u64 = 1 << 30;
+
+/// What can be asked of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its kind.
+    pub kind: EntryKind,
+    /// Permission bits.
+    pub mode: u32,
+    /// When it last changed.
+    pub mtime: Time,
+    /// The bytes of a file or of a symlink's target; 0 otherwise.
+    pub size: u64,
+    /// How many names a file has.
+    pub links: u64,
+    /// The owner, where it is not the workspace's.
+    pub owner: Option<Owner>,
+    /// What is stored of it, when it has no changes of its own.
+    pub entry: Option<Entry>,
+}
+
+/// A node of the tree, wherever it lives.
+pub(super) enum Lookup<'a> {
+    Clean(Entry),
+    Dir(&'a Arc<Dir>),
+    Leaf(&'a Arc<Leaf>, Option<(GroupKey, &'a Group)>),
+}
+
+impl WorkingTree {
+    pub(super) fn lookup(&self, path: &TreePath) -> Result<Option<Lookup<'_>>> {
+        let mut here = Lookup::Dir(&self.state.root);
+        for name in path.names() {
+            let contents = match here {
+                Lookup::Dir(dir) => match dir.edits.get(&name) {
+                    Some(None) => return Ok(None),
+                    Some(Some(child)) => {
+                        here = self.resolve(child);
+                        continue;
+                    }
+                    None => dir.base,
+                },
+                Lookup::Clean(Entry { node: Node::Directory(contents), .. }) => contents,
+                // Whether the rest of the path would exist cannot be asked of something without names.
+                Lookup::Clean(_) | Lookup::Leaf(..) => {
+                    return Err(Error::NotADirectory { path: path.clone() });
+                }
+            };
+            match directory::get(&self.store, contents, &name)? {
+                Some(entry) => here = self.stored(entry),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(here))
+    }
+
+    pub(super) fn existing(&self, path: &TreePath) -> Result<Lookup<'_>> {
+        self.lookup(path)?.ok_or_else(|| Error::NotFound { path: path.clone() })
+    }
+
+    fn resolve<'a>(&'a self, child: &'a Child) -> Lookup<'a> {
+        match child {
+            Child::Clean(entry) => self.stored(entry.clone()),
+            Child::Dir(dir) => Lookup::Dir(dir),
+            Child::Leaf(leaf) => Lookup::Leaf(leaf, None),
+            Child::Linked(key) => {
+                let group = self.state.groups.get(key).expect("a linked name has its group in the table");
+                Lookup::Leaf(&group.leaf, Some((*key, group)))
+            }
+        }
+    }
+
+    /// A stored entry, or what became of the file that it is a name of.
+    fn stored(&self, entry: Entry) -> Lookup<'_> {
+        let key = entry.link().map(GroupKey::Known);
+        match key.and_then(|key| Some((key, self.state.groups.get(&key)?))) {
+            Some((key, group)) => Lookup::Leaf(&group.leaf, Some((key, group))),
+            None => Lookup::Clean(entry),
+        }
+    }
+
+    /// What there is to know of a path; nothing if it is not there.
+    pub fn stat(&self, path: impl AsRef<[u8]>) -> Result<Option<Stat>> {
+        let found = match self.lookup(&TreePath::new(path)?) {
+            Err(Error::NotADirectory { .. }) => None,
+            found => found?,
+        };
+        found.map(|found| self.stat_of(&found)).transpose()
+    }
+
+    fn stat_of(&self, found: &Lookup<'_>) -> Result<Stat> {
+        let of_meta = |kind, meta: &Meta, size| Stat {
+            kind,
+            mode: meta.mode,
+            mtime: meta.mtime,
+            size,
+            links: 1,
+            owner: meta.owner,
+            entry: None,
+        };
+        Ok(match found {
+            Lookup::Clean(entry) => {
+                let links = match entry.link() {
+                    Some(link) => self.stored_members(link)?.len() as u64,
+                    None => 1,
+                };
+                let (kind, size) = (entry.kind(), size_of(&entry.node));
+                let (mode, mtime, owner) = (entry.mode, entry.mtime, entry.owner());
+                Stat { kind, mode, mtime, size, links, owner, entry: Some(entry.clone()) }
+            }
+            Lookup::Dir(dir) => of_meta(EntryKind::Directory, &dir.meta, 0),
+            Lookup::Leaf(leaf, group) => {
+                let size = match &leaf.body {
+                    Body::File(data) => data.size(),
+                    Body::Other(node) => size_of(node),
+                };
+                let mut stat = of_meta(leaf.kind(), &leaf.meta, size);
+                if let Some((_, group)) = group {
+                    stat.links = group.members.iter().count() as u64;
+                }
+                stat
+            }
+        })
+    }
+
+    /// Whether a path is there.
+    pub fn exists(&self, path: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.stat(path)?.is_some())
+    }
+
+    /// All bytes of a file, up to 1 GiB; [`read_at`](Self::read_at) reads larger ones part by part.
+    pub fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let path = TreePath::new(path)?;
+        let size = self.file_size(&path)?;
+        if size > READ_BYTES_MAX {
+            return Err(Error::TooLarge { what: "a file read in one piece", value: size, max: READ_BYTES_MAX });
+        }
+        self.read_range(&path, 0, size)
+    }
+
+    /// Up to `length` bytes of a file from an offset; fewer at its end.
+    pub fn read_at(&self, path: impl AsRef<[u8]>, offset: u64, length: usize) -> Result<Vec<u8>> {
+        self.read_range(&TreePath::new(path)?, offset, length as u64)
+    }
+
+    fn read_range(&self, path: &TreePath, offset: u64, length: u64) -> Result<Vec<u8>> {
+        let size = self.file_size(path)?;
+        let length = length.min(size.saturating_sub(offset));
+        // Read in steps, so that what a hostile size claims is not allocated before a byte of it was seen.
+        const STEP: u64 = 16 << 20;
+        let mut bytes = Vec::new();
+        let mut done = 0;
+        while done < length {
+            let step = (length - done).min(STEP);
+            bytes.resize((done + step) as usize, 0);
+            let target = &mut bytes[done as usize..];
+            match self.existing(path)? {
+                Lookup::Clean(Entry { node: Node::File { size, content }, .. }) => {
+                    content::read_at(&self.store, &content, size, offset + done, target)?;
+                }
+                Lookup::Leaf(leaf, _) => match &leaf.body {
+                    Body::File(data) => data.read_at(&self.store, offset + done, target)?,
+                    Body::Other(_) => unreachable!("the size was asked of a file"),
+                },
+                _ => unreachable!("the size was asked of a file"),
+            }
+            done += step;
+        }
+        Ok(bytes)
+    }
+
+    fn file_size(&self, path: &TreePath) -> Result<u64> {
+        match self.existing(path)? {
+            Lookup::Clean(Entry { node: Node::File { size, .. }, .. }) => Ok(size),
+            Lookup::Leaf(leaf, _) if let Body::File(data) = &leaf.body => Ok(data.size()),
+            other => Err(not_a_file(path, other.kind())),
+        }
+    }
+
+    /// How many bytes from this offset of a file on lie in a hole; 0 in data.
+    pub fn hole_at(&self, path: impl AsRef<[u8]>, offset: u64) -> Result<u64> {
+        let path = TreePath::new(path)?;
+        match self.existing(&path)? {
+            Lookup::Clean(Entry { node: Node::File { size, content }, .. }) => {
+                content::hole_at(&self.store, &content, size, offset)
+            }
+            Lookup::Leaf(leaf, _) if let Body::File(data) = &leaf.body => data.hole_at(&self.store, offset),
+            other => Err(not_a_file(&path, other.kind())),
+        }
+    }
+
+    /// Where a symlink points.
+    pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Bytes> {
+        let path = TreePath::new(path)?;
+        match self.existing(&path)? {
+            Lookup::Clean(Entry { node: Node::Symlink(target), .. }) => Ok(target),
+            Lookup::Leaf(leaf, _) if let Body::Other(Node::Symlink(target)) = &leaf.body => Ok(target.clone()),
+            other => Err(Error::WrongKind { path, wanted: "a symlink", found: other.kind().word() }),
+        }
+    }
+
+    /// The names in a directory with what they stand for, sorted.
+    pub fn list(&self, path: impl AsRef<[u8]>) -> Result<Listing<'_>> {
+        let path = TreePath::new(path)?;
+        match self.existing(&path)? {
+            Lookup::Dir(dir) => Listing::of(self, dir.base, Some(dir)),
+            Lookup::Clean(Entry { node: Node::Directory(contents), .. }) => Listing::of(self, contents, None),
+            _ => Err(Error::NotADirectory { path }),
+        }
+    }
+
+    /// All extended attributes of a path, sorted by name.
+    pub fn xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<Xattr>> {
+        let path = TreePath::new(path)?;
+        match self.existing(&path)? {
+            Lookup::Clean(entry) => self.store.xattrs(entry.xattrs()),
+            Lookup::Dir(dir) => self.xattrs_of(&dir.meta),
+            Lookup::Leaf(leaf, _) => self.xattrs_of(&leaf.meta),
+        }
+    }
+
+    pub(super) fn xattrs_of(&self, meta: &Meta) -> Result<Vec<Xattr>> {
+        match &meta.xattrs {
+            XattrsNow::Stored(xattrs) => self.store.xattrs(xattrs),
+            XattrsNow::Edited(list) => Ok(list.to_vec()),
+        }
+    }
+
+    /// One extended attribute.
+    pub fn xattr(&self, path: impl AsRef<[u8]>, name: &[u8]) -> Result<Option<Bytes>> {
+        let list = self.xattrs(path)?;
+        Ok(list.into_iter().find(|xattr| xattr.name == name).map(|xattr| xattr.value))
+    }
+
+    /// A state value, as JSON text.
+    pub fn state(&self, key: &str) -> Result<Option<String>> {
+        let value = match self.state.values.get(key.as_bytes()) {
+            Some(value) => value.clone(),
+            None => match self.state.base.root.as_ref().and_then(|root| root.state) {
+                Some(top) => find::<States>(&self.store, top.object(), key.as_bytes())?.item.map(|item| item.value),
+                None => None,
+            },
+        };
+        Ok(value.map(|value| String::from_utf8_lossy(&value).into_owned()))
+    }
+}
+
+impl Lookup<'_> {
+    pub(super) fn kind(&self) -> EntryKind {
+        match self {
+            Self::Clean(entry) => entry.kind(),
+            Self::Dir(_) => EntryKind::Directory,
+            Self::Leaf(leaf, _) => leaf.kind(),
+        }
+    }
+}
+
+fn size_of(node: &Node) -> u64 {
+    match node {
+        Node::File { size, .. } => *size,
+        Node::Symlink(target) => target.len() as u64,
+        _ => 0,
+    }
+}
+
+pub(super) fn not_a_file(path: &TreePath, found: EntryKind) -> Error {
+    match found {
+        EntryKind::Directory => Error::IsADirectory { path: path.clone() },
+        other => Error::WrongKind { path: path.clone(), wanted: "a file", found: other.word() },
+    }
+}
+
+/// The names of a directory, stored and changed ones merged, read as they are asked for.
+pub struct Listing<'a> {
+    tree: &'a WorkingTree,
+    stored: Peekable<Items<Directories>>,
+    edits: Option<Peekable<ordmap::Iter<'a, Name, Option<Child>>>>,
+}
+
+impl<'a> Listing<'a> {
+    pub(super) fn of(tree: &'a WorkingTree, contents: Option<DirectoryRef>, dir: Option<&'a Arc<Dir>>) -> Result<Self> {
+        let stored = directory::list(&tree.store, contents)?.peekable();
+        Ok(Self { tree, stored, edits: dir.map(|dir| dir.edits.iter().peekable()) })
+    }
+
+    fn next_lookup(&mut self) -> Option<Result<(Name, Lookup<'a>)>> {
+        loop {
+            let stored = match self.stored.peek() {
+                Some(Ok(item)) => Some(&item.name),
+                Some(Err(_)) => {
+                    return self.stored.next().map(|error| error.map(|_| unreachable!("just seen")));
+                }
+                None => None,
+            };
+            let edited = self.edits.as_mut().and_then(|edits| edits.peek().copied());
+            match (stored, edited) {
+                (None, None) => return None,
+                (Some(stored), Some((name, child))) if name <= stored => {
+                    if name == stored {
+                        self.stored.next();
+                    }
+                    self.edits.as_mut().expect("it was just looked at").next();
+                    if let Some(child) = child {
+                        return Some(Ok((name.clone(), self.tree.resolve(child))));
+                    }
+                }
+                (None, Some((name, child))) => {
+                    self.edits.as_mut().expect("it was just looked at").next();
+                    if let Some(child) = child {
+                        return Some(Ok((name.clone(), self.tree.resolve(child))));
+                    }
+                }
+                (Some(_), _) => {
+                    let item = self.stored.next().expect("it was just looked at");
+                    return Some(item.map(|DirectoryItem { name, entry }| (name, self.tree.stored(entry))));
+                }
+            }
+        }
+    }
+
+    /// The same without asking what the names stand for in detail.
+    pub(super) fn lookups(mut self) -> impl Iterator<Item = Result<(Name, Lookup<'a>)>> {
+        std::iter::from_fn(move || self.next_lookup())
+    }
+}
+
+impl Iterator for Listing<'_> {
+    type Item = Result<(Name, Stat)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.next_lookup()?;
+        Some(next.and_then(|(name, found)| Ok((name, self.tree.stat_of(&found)?))))
+    }
+}
