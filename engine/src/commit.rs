@@ -6,10 +6,10 @@ use crate::backend::Durability;
 use crate::error::{Error, Result};
 use crate::id::{ObjectKind, SnapshotId};
 use crate::object::Snapshot;
-use crate::reference::{OperationDraft, RefName, RefValue, RequestId};
-use crate::store::RefMove;
+use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
+use crate::store::{RefMove, SessionMark};
 use crate::time::Time;
-use crate::work::WorkingTree;
+use crate::work::{Frozen, WorkingTree, Written};
 
 /// What a commit is to say and do.
 #[derive(Clone, Debug)]
@@ -96,23 +96,30 @@ impl Commit {
     }
 }
 
-impl WorkingTree {
-    /// Commits a tree. Afterwards the tree's base is the new snapshot.
+/// A frozen tree that was committed; its working tree has yet to settle on it.
+pub struct Landed {
+    /// What was done.
+    pub done: CommitDone,
+    frozen: Frozen,
+    /// Nothing when a replayed request had committed another tree.
+    written: Option<(Written, SessionMark)>,
+}
+
+impl Frozen {
+    /// Commits the tree as it was frozen. The working tree may be edited on in the meantime, and settles afterwards.
     ///
     /// When the name stands elsewhere than expected, nothing changes and the error carries where it stands.
-    pub fn commit(&mut self, commit: Commit) -> Result<CommitDone> {
-        let tree = self;
-        let store = tree.store().clone();
+    pub fn commit(self, commit: Commit) -> Result<Landed> {
+        let store = self.store().clone();
         let session = store.session();
         let mark = session.mark().clone();
-        let frozen = tree.freeze();
-        let written = frozen.write_root(&session)?;
+        let written = self.write_root(&session)?;
         let expected = match commit.expect {
-            Expect::Base => tree.base(),
+            Expect::Base => self.base(),
             Expect::Absent => None,
             Expect::At(snapshot) => Some(snapshot),
         };
-        let mut parents: Vec<_> = tree.base().into_iter().collect();
+        let mut parents: Vec<_> = self.base().into_iter().collect();
         parents.extend(commit.other_parents);
         let snapshot = session.put_snapshot(Snapshot {
             root: written.id,
@@ -123,34 +130,54 @@ impl WorkingTree {
             metadata: commit.metadata,
         })?;
         let name = commit.reference;
+        let operation = OperationDraft {
+            actor: commit.author,
+            time: commit.time,
+            action: "commit".to_owned(),
+            request: commit.request,
+        };
         let refs = RefMove {
             expect: vec![(name.clone(), expected.map(RefValue::to))],
             set: vec![(name, Some(RefValue::to(snapshot)))],
-            operation: OperationDraft {
-                actor: commit.author,
-                time: commit.time,
-                action: "commit".to_owned(),
-                request: commit.request,
-            },
+            operation,
             durability: commit.durability,
         };
         let committed = session.commit(written.id, refs)?;
         let operation = committed.operation.expect("a commit writes its operation");
-        if committed.replayed {
-            let done =
-                operation.changes.first().and_then(|change| change.after.as_ref()).and_then(|value| value.target);
-            let done = done.filter(|target| target.kind == ObjectKind::Snapshot).ok_or_else(|| Error::Invalid {
-                what: "request id",
-                why: "it belongs to another kind of request".to_owned(),
-            })?;
-            let done = SnapshotId::from_bytes(done.hash);
-            if store.snapshot(done)?.root == written.id {
-                let mark = crate::store::SessionMark::stored(store.pin(written.id));
-                tree.settle(&frozen, written, done, mark)?;
-            }
-            return Ok(CommitDone { snapshot: done, operation: operation.sequence, replayed: true });
+        if !committed.replayed {
+            let done = CommitDone { snapshot, operation: operation.sequence, replayed: false };
+            return Ok(Landed { done, frozen: self, written: Some((written, mark)) });
         }
-        tree.settle(&frozen, written, snapshot, mark)?;
-        Ok(CommitDone { snapshot, operation: operation.sequence, replayed: false })
+        let first = replayed_snapshot(&operation)?;
+        let same_tree = store.snapshot(first)?.root == written.id;
+        let mark = SessionMark::stored(store.pin(written.id));
+        let done = CommitDone { snapshot: first, operation: operation.sequence, replayed: true };
+        Ok(Landed { done, frozen: self, written: same_tree.then_some((written, mark)) })
+    }
+}
+
+fn replayed_snapshot(operation: &Operation) -> Result<SnapshotId> {
+    let after = operation.changes.first().and_then(|change| change.after.as_ref());
+    match after.and_then(|value| value.target) {
+        Some(target) if target.kind == ObjectKind::Snapshot => Ok(SnapshotId::from_bytes(target.hash)),
+        _ => Err(Error::Invalid { what: "request id", why: "it belongs to another kind of request".to_owned() }),
+    }
+}
+
+impl WorkingTree {
+    /// Commits the tree. Afterwards its base is the new snapshot.
+    pub fn commit(&mut self, commit: Commit) -> Result<CommitDone> {
+        let landed = self.freeze().commit(commit)?;
+        let done = landed.done.clone();
+        self.settle(landed)?;
+        Ok(done)
+    }
+
+    /// Makes a committed freeze of this tree its base; only what was edited since the freeze stays dirty.
+    pub fn settle(&mut self, landed: Landed) -> Result<()> {
+        match landed.written {
+            Some((written, mark)) => self.settle_on(&landed.frozen, written, landed.done.snapshot, mark),
+            None => Ok(()),
+        }
     }
 }

@@ -15,7 +15,7 @@ mod store;
 mod time;
 pub mod work;
 
-pub use commit::{Commit, CommitDone, Expect};
+pub use commit::{Commit, CommitDone, Expect, Landed};
 pub use diff::*;
 pub use error::{Error, ErrorKind, Malformed, Result};
 pub use id::*;

@@ -17,6 +17,7 @@ mod settle;
 
 pub use edit::{RenameMode, Special};
 pub use freeze::Frozen;
+pub(crate) use freeze::Written;
 pub use look::{Listing, Stat};
 pub use segment::{FileSegments, MemorySegments, Segment, SegmentLog, SegmentRange};
 
@@ -56,18 +57,20 @@ struct State {
     values: OrdMap<Bytes, Option<Bytes>>,
 }
 
-/// What the tree was made from. The mark keeps it in the store.
+/// What the tree was made from. The marks keep it in the store.
 #[derive(Clone)]
 struct Base {
     root: Option<Arc<Root>>,
     snapshot: Option<SnapshotId>,
     mark: Option<SessionMark>,
+    /// Earlier bases that something edited during a commit still reads from.
+    older: Vec<SessionMark>,
 }
 
 impl WorkingTree {
     /// An empty tree.
     pub fn new(store: &Store) -> Self {
-        let base = Base { root: None, snapshot: None, mark: None };
+        let base = Base { root: None, snapshot: None, mark: None, older: Vec::new() };
         let root = Arc::new(Dir::empty(Meta::new(0o755, Time::EPOCH)));
         Self::with_state(store, State::new(base, root))
     }
@@ -158,6 +161,7 @@ impl State {
         };
         let dir = Dir::stored(&root.directory, contents);
         dir.memo.set(root.directory.clone(), &mark);
-        Self::new(Base { root: Some(root), snapshot, mark: Some(mark) }, Arc::new(dir))
+        let base = Base { root: Some(root), snapshot, mark: Some(mark), older: Vec::new() };
+        Self::new(base, Arc::new(dir))
     }
 }

@@ -53,7 +53,7 @@ fn finish(top: Option<RopeLink>, size: u64) -> Result<Content> {
 }
 
 /// A file as it was.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Base {
     pub(crate) content: Content,
     pub(crate) size: u64,

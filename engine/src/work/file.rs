@@ -214,6 +214,38 @@ impl FileData {
         dirty
     }
 
+    /// Whether the base is needed to read it.
+    pub(super) fn needs_base(&self) -> bool {
+        self.extents.iter().any(|(_, extent)| matches!(extent.source, Source::Base))
+    }
+
+    /// The same file over the content that a freeze of an earlier state of it came to. Nothing when it takes bytes from its
+    /// base that the frozen one did not have at the same place.
+    pub(super) fn over(&self, frozen: &Self, content: Content) -> Option<Self> {
+        if self.base != frozen.base {
+            return None;
+        }
+        let mut extents = OrdMap::default();
+        for (start, extent) in self.extents.iter() {
+            let frozen_extent = frozen.extents.floor(start);
+            let within = frozen_extent.filter(|(begin, other)| *begin + other.length >= start + extent.length);
+            let stored = within.is_some_and(|(begin, other)| match (&other.source, &extent.source) {
+                (Source::Base, Source::Base) => true,
+                (Source::Segment(theirs), Source::Segment(ours)) => {
+                    Arc::ptr_eq(&theirs.segment, &ours.segment) && theirs.offset + (start - begin) == ours.offset
+                }
+                _ => false,
+            });
+            let source = match &extent.source {
+                _ if stored => Source::Base,
+                Source::Base => return None,
+                Source::Segment(range) => Source::Segment(range.clone()),
+            };
+            extents.insert(*start, Extent { length: extent.length, source });
+        }
+        Some(Self { base: Base { content, size: frozen.size }, size: self.size, extents })
+    }
+
     /// Puts what is new and returns the content.
     pub(super) fn freeze(&self, session: &WriteSession) -> Result<Content> {
         let dirty = self.dirty();

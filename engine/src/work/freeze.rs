@@ -10,7 +10,7 @@ use super::node::{Body, Child, Dir, GroupKey, Leaf, Meta, XattrsNow};
 use super::ordmap::OrdMap;
 use crate::directory;
 use crate::error::Result;
-use crate::id::{LinkGroup, LinksId, RootId, StateId};
+use crate::id::{LinkGroup, LinksId, RootId, SnapshotId, StateId};
 use crate::merkle::{self, Items, Keyed, Splice, find};
 use crate::name::{Name, TreePath};
 use crate::object::{Entry, LinkMember, Links, Node, Root, StateItem, States};
@@ -39,6 +39,16 @@ impl WorkingTree {
 }
 
 impl Frozen {
+    /// The store it will be written to.
+    pub fn store(&self) -> &Store {
+        self.tree.store()
+    }
+
+    /// The snapshot its tree was opened at or last committed as.
+    pub fn base(&self) -> Option<SnapshotId> {
+        self.tree.base()
+    }
+
     /// Puts what is not stored yet and returns the root. The objects are part of the store once the session is committed.
     pub fn write(&self, session: &WriteSession) -> Result<RootId> {
         self.write_root(session).map(|written| written.id)
@@ -86,7 +96,7 @@ fn freeze_leaves(session: &WriteSession, root: &Arc<Dir>) -> Result<()> {
 
 fn freeze_leaf(session: &WriteSession, leaf: &Leaf) -> Result<Entry> {
     if let Some(entry) = leaf.memo.get(session.mark()) {
-        return Ok(entry.clone());
+        return Ok(entry);
     }
     let node = match &leaf.body {
         Body::File(data) => Node::File { size: data.size(), content: data.freeze(session)? },
@@ -119,7 +129,7 @@ struct Found<'a> {
 
 fn freeze_directories(session: &WriteSession, root: &Arc<Dir>) -> Result<Entry> {
     if let Some(entry) = root.memo.get(session.mark()) {
-        return Ok(entry.clone());
+        return Ok(entry);
     }
     let mut found = vec![Found { dir: root, parent: 0, name: None, frozen: Vec::new() }];
     let mut next = 0;
@@ -153,7 +163,7 @@ fn freeze_directory(session: &WriteSession, dir: &Dir, mut below: Vec<(Name, Ent
             Some(Child::Leaf(leaf)) => Some(freeze_leaf(session, leaf)?),
             Some(Child::Dir(child)) => match below.pop_if(|(frozen, _)| frozen == name) {
                 Some((_, entry)) => Some(entry),
-                None => Some(child.memo.get(session.mark()).expect("it was frozen before").clone()),
+                None => Some(child.memo.get(session.mark()).expect("it was frozen before")),
             },
             Some(Child::Linked(_)) => unreachable!("links are resolved before directories are frozen"),
         };

@@ -1,6 +1,8 @@
 //! The nodes of a tree under edit. A node that is shared with a fork or a freeze is never changed, only copied.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::file::FileData;
 use super::ordmap::OrdMap;
@@ -60,8 +62,8 @@ pub(super) enum XattrsNow {
 }
 
 /// The entry that a freeze made of a node, and the session that has its objects. Lives as long as the node is unchanged.
-#[derive(Clone, Default)]
-pub(super) struct Memo(OnceLock<(Entry, SessionMark)>);
+#[derive(Default)]
+pub(super) struct Memo(Mutex<Option<(Entry, SessionMark)>>);
 
 /// A file with several names: stored as such, or linked since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,24 +74,30 @@ pub(super) enum GroupKey {
 
 impl Memo {
     /// The entry, if its objects are in the store or on their way there in this session.
-    pub(super) fn get(&self, session: &SessionMark) -> Option<&Entry> {
-        let (entry, mark) = self.0.get()?;
-        (mark.is_committed() || mark.is_same(session)).then_some(entry)
+    pub(super) fn get(&self, session: &SessionMark) -> Option<Entry> {
+        let memo = self.0.lock();
+        let (entry, mark) = memo.as_ref()?;
+        (mark.is_committed() || mark.is_same(session)).then(|| entry.clone())
     }
 
     /// Whether the node is as a freeze or the store left it.
     pub(super) fn is_set(&self) -> bool {
-        self.0.get().is_some()
+        self.0.lock().is_some()
     }
 
     /// The entry, if its objects are in the store.
-    pub(super) fn stored(&self) -> Option<&Entry> {
-        self.0.get().filter(|(_, mark)| mark.is_committed()).map(|(entry, _)| entry)
+    pub(super) fn stored(&self) -> Option<Entry> {
+        self.0.lock().as_ref().filter(|(_, mark)| mark.is_committed()).map(|(entry, _)| entry.clone())
     }
 
-    /// Remembers an entry. One of a session that failed stays; it is never used.
     pub(super) fn set(&self, entry: Entry, session: &SessionMark) {
-        self.0.set((entry, session.clone())).ok();
+        *self.0.lock() = Some((entry, session.clone()));
+    }
+}
+
+impl Clone for Memo {
+    fn clone(&self) -> Self {
+        Self(Mutex::new(self.0.lock().clone()))
     }
 }
 
@@ -120,6 +128,22 @@ impl Dir {
 
     pub(super) fn set(&mut self, name: Name, child: Child) {
         self.edits.insert(name, Some(child));
+    }
+}
+
+impl Drop for Dir {
+    /// Takes nested directories apart one by one: dropping them inside each other would need a deep stack.
+    fn drop(&mut self) {
+        let mut open = vec![std::mem::take(&mut self.edits)];
+        while let Some(edits) = open.pop() {
+            edits.take_apart(|child| {
+                if let Some(Child::Dir(mut dir)) = child
+                    && let Some(dir) = Arc::get_mut(&mut dir)
+                {
+                    open.push(std::mem::take(&mut dir.edits));
+                }
+            });
+        }
     }
 }
 

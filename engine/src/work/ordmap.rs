@@ -107,6 +107,18 @@ impl<K: Ord + Clone, V: Clone> OrdMap<K, V> {
         remove(&mut self.root, key).map(|(_, value)| value)
     }
 
+    /// Ends this map and hands out the values that no other map shares.
+    pub(crate) fn take_apart(self, mut each: impl FnMut(V)) {
+        let mut open = Vec::from_iter(self.root);
+        while let Some(node) = open.pop() {
+            if let Some(node) = Arc::into_inner(node) {
+                open.extend(node.left);
+                open.extend(node.right);
+                each(node.value);
+            }
+        }
+    }
+
     pub(crate) fn iter(&self) -> Iter<'_, K, V> {
         let mut iter = Iter { path: Vec::new() };
         iter.go_left(&self.root);
