@@ -1,4 +1,44 @@
-//! engine (doc to come)
+//! A content-addressed state engine: trees of files as immutable snapshots that are forked, edited, committed, compared and
+//! restored in time proportional to the change, not to the tree.
+//!
+//! ```
+//! use amalgam_engine::{Commit, DiffOptions, RefName, Store, Time, WorkingTree, diff};
+//!
+//! let store = Store::in_memory(); // or Store::open("some/directory")?
+//! let main = RefName::new("head/main")?;
+//! let mut tree = WorkingTree::new(&store);
+//! tree.write("hello.txt", b"hello")?;
+//! let first = tree.commit(Commit::new(&main, "first").by("ada", Time::EPOCH))?;
+//!
+//! let mut fork = tree.fork(); // a pointer, whatever the size of the tree
+//! fork.write_at("hello.txt", 5, b", world")?;
+//! let second = fork.commit(Commit::new(&main, "more to say").buffered())?;
+//!
+//! for change in diff(&store, first.snapshot, second.snapshot, DiffOptions::default())? {
+//!     assert_eq!(change?.path.to_string(), "hello.txt");
+//! }
+//! fork.restore(first.snapshot)?; // a pointer too
+//! assert_eq!(fork.read("hello.txt")?, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # How it stands
+//!
+//! Bytes become chunks, chunks and entries become trees, a tree becomes a snapshot, and only then does a name point at it.
+//! Everything below the names is immutable and filed under its hash ([`object`]); names move by compare-and-swap, together
+//! with an operation record ([`reference`], [`backend`]). [`Store`] is what a program holds: typed, verified, cached.
+//! [`WorkingTree`] is where edits happen. Directories, ropes and maps share one shape, a Merkle sequence whose nodes are cut
+//! by their contents, so that equal contents have equal ids whatever their history.
+//!
+//! # What is absent
+//!
+//! The engine is synchronous and knows no network, no clock, no random source and no environment: time and ids are
+//! arguments. It follows no symlinks and asks for no permissions; a file system on top of it does. It deletes nothing: it
+//! only guarantees ([`SweepRound`]) that a collector can.
+//!
+//! The cost: every file is hashed and its metadata kept in full, so a store is about as large as the compressed files plus
+//! some hundred bytes for each; and a directory of one entry is an object of its own.
+
 pub mod backend;
 mod commit;
 mod compress;
@@ -15,11 +55,18 @@ mod store;
 mod time;
 pub mod work;
 
+pub use backend::Durability;
 pub use commit::{Commit, CommitDone, Expect, Landed};
-pub use diff::*;
+pub use compress::unpack_chunk;
+pub use diff::{
+    Change, Diff, DiffOptions, MetadataChange, StateChange, What, diff, diff_roots, diff_state, diff_with_renames,
+};
 pub use error::{Error, ErrorKind, Malformed, Result};
-pub use id::*;
-pub use name::*;
-pub use store::*;
+pub use id::{
+    Bare, ChunkId, DirectoryId, LinkGroup, LinksId, ObjectId, ObjectKind, RootId, RopeId, SnapshotId, StateId, XattrsId,
+};
+pub use name::{DEPTH_MAX, InvalidName, NAME_BYTES_MAX, Name, TreePath};
+pub use reference::{RefName, RequestId};
+pub use store::{Pin, RefMove, Store, StoreOptions, SweepRound, WriteSession};
 pub use time::Time;
 pub use work::WorkingTree;

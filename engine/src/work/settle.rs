@@ -26,6 +26,10 @@ impl WorkingTree {
     ) -> Result<()> {
         let before = &frozen.tree.state;
         let live = &mut self.state;
+        if live.base.snapshot != before.base.snapshot || live.base.root != before.base.root {
+            // The tree went elsewhere since, by a restore or by another freeze that landed first.
+            return Ok(());
+        }
         let values_same = live.values.is_same(&before.values);
         if Arc::ptr_eq(&live.root, &before.root) && live.groups.is_same(&before.groups) && values_same {
             *live = State::clean(written.root, Some(snapshot), mark);
