@@ -171,7 +171,7 @@ impl WriteSession {
             pending.bytes = 0;
             std::mem::take(&mut pending.objects)
         };
-        let written = self.store.inner.backend.put_ahead(ahead, self.epoch);
+        let written = self.store.inner.backend.put_ahead(ahead);
         if let Err(error) = &written {
             self.pending.lock().failed = Some(error.clone());
         }
@@ -187,8 +187,7 @@ impl WriteSession {
             return Err(error);
         }
         let RefMove { expect, set, operation, durability } = refs;
-        let transaction =
-            Transaction { objects, epoch: self.epoch, expect, set, operation: Some(operation), durability };
+        let transaction = Transaction { objects, expect, set, operation: Some(operation), durability };
         let committed = self.store.transact(transaction)?;
         if !committed.replayed {
             // Pinned before the session closes, so that there is no moment without protection.
