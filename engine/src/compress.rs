@@ -15,6 +15,7 @@ const ZSTD_LEVEL: i32 = 1;
 /// Below this nothing is gained.
 const COMPRESS_BYTES_MIN: usize = 64;
 const ZSTD_HEADER_BYTES: usize = 5;
+const CHUNK_BYTES_MAX_U64: u64 = CHUNK_BYTES_MAX as u64;
 
 thread_local! {
     static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
@@ -59,22 +60,28 @@ fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
     })
 }
 
+/// How long a stored chunk is unpacked, by its header.
+pub(crate) fn chunk_bytes(stored: &[u8]) -> Result<u64, Malformed> {
+    let length = match stored {
+        [RAW, raw @ ..] if !raw.is_empty() => raw.len() as u64,
+        [ZSTD, a, b, c, d, _, ..] => u64::from(u32::from_le_bytes([*a, *b, *c, *d])),
+        [RAW | ZSTD, ..] | [] => return Err(Malformed::Truncated),
+        _ => return Err(Malformed::Rule("a chunk in an unknown codec")),
+    };
+    match length {
+        1..=CHUNK_BYTES_MAX_U64 => Ok(length),
+        _ => Err(Malformed::TooMuch { what: "a chunk" }),
+    }
+}
+
 /// The bytes of a stored chunk. Allocates no more than a chunk may have, whatever the header claims.
 pub fn unpack_chunk(stored: &Bytes) -> Result<Bytes, Malformed> {
-    match stored.first() {
-        Some(&RAW) if (2..=CHUNK_BYTES_MAX + 1).contains(&stored.len()) => Ok(stored.slice(1..)),
-        Some(&ZSTD) if stored.len() > ZSTD_HEADER_BYTES => {
-            let header = stored[1..ZSTD_HEADER_BYTES].try_into().expect("the length was checked");
-            let length = u32::from_le_bytes(header) as usize;
-            if !(1..=CHUNK_BYTES_MAX).contains(&length) {
-                return Err(Malformed::TooMuch { what: "a chunk" });
-            }
-            let raw = decompress(&stored[ZSTD_HEADER_BYTES..], length).map_err(|_| Malformed::Rule("broken zstd"))?;
-            if raw.len() == length { Ok(raw.into()) } else { Err(Malformed::Truncated) }
-        }
-        Some(&(RAW | ZSTD)) | None => Err(Malformed::Truncated),
-        Some(_) => Err(Malformed::Rule("a chunk in an unknown codec")),
+    let length = chunk_bytes(stored)? as usize;
+    if stored[0] == RAW {
+        return Ok(stored.slice(1..));
     }
+    let raw = decompress(&stored[ZSTD_HEADER_BYTES..], length).map_err(|_| Malformed::Rule("broken zstd"))?;
+    if raw.len() == length { Ok(raw.into()) } else { Err(Malformed::Truncated) }
 }
 
 fn decompress(packed: &[u8], length: usize) -> std::io::Result<Vec<u8>> {

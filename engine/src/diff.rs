@@ -148,7 +148,7 @@ impl Diff {
         if key(before) == key(after) {
             return Ok(());
         }
-        if self.open.len() > DEPTH_MAX {
+        if self.open.len() >= DEPTH_MAX {
             let id = after.or(before).expect("one differs from the other").id.object();
             return Err(Error::Malformed { id, source: Malformed::Name(InvalidName::TooDeep) });
         }

@@ -300,6 +300,12 @@ pub enum Malformed {
     /// A node is not cut where the rule of cutting says.
     #[error("a node boundary in the wrong place")]
     Boundary,
+    /// An object from outside refers to one that has not come.
+    #[error("{id}, which it refers to, is not here; what an object refers to comes before it")]
+    Absent {
+        /// The one that is not here.
+        id: ObjectId,
+    },
     /// What a link says of its child is not so.
     #[error("a link does not describe its child")]
     Link,

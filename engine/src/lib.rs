@@ -39,6 +39,7 @@
 //! The cost: every file is hashed and its metadata kept in full, so a store is about as large as the compressed files plus
 //! some hundred bytes for each; and a directory of one entry is an object of its own.
 
+mod admit;
 pub mod backend;
 mod commit;
 mod compress;

@@ -67,13 +67,7 @@ pub fn outgoing(kind: ObjectKind, canonical: &Bytes) -> Result<Outgoing, Malform
 /// Checks that bytes from outside are the one encoding of a valid object of this kind.
 pub fn check(kind: ObjectKind, bytes: &Bytes) -> Result<(), Malformed> {
     let canonical = match kind {
-        ObjectKind::Chunk => {
-            return match bytes.len() {
-                1..=CHUNK_BYTES_MAX => Ok(()),
-                0 => Err(Malformed::TooFew),
-                _ => Err(Malformed::TooMuch { what: "a chunk" }),
-            };
-        }
+        ObjectKind::Chunk => return check_chunk(bytes.len()),
         _ if bytes.len() > OBJECT_BYTES_MAX => return Err(Malformed::TooMuch { what: "an object" }),
         ObjectKind::Rope => sequence::decode::<Ropes>(bytes)?.encode(),
         ObjectKind::Directory => sequence::decode::<Directories>(bytes)?.encode(),
@@ -84,6 +78,15 @@ pub fn check(kind: ObjectKind, bytes: &Bytes) -> Result<(), Malformed> {
         ObjectKind::Xattrs => xattrs::encode_apart(&xattrs::decode_apart(bytes)?),
     };
     if canonical == bytes[..] { Ok(()) } else { Err(Malformed::NotCanonical) }
+}
+
+/// Checks the length of a chunk.
+pub(crate) fn check_chunk(bytes: usize) -> Result<(), Malformed> {
+    match bytes {
+        1..=CHUNK_BYTES_MAX => Ok(()),
+        0 => Err(Malformed::TooFew),
+        _ => Err(Malformed::TooMuch { what: "a chunk" }),
+    }
 }
 
 pub(crate) use sequence::{decode as decode_node, ends_node};

@@ -202,6 +202,9 @@ impl Operation {
                 2 => operation.draft.time = Time(value.signed(2)?),
                 3 => operation.draft.action = value.text(3)?,
                 4 => operation.draft.request = Some(RequestId::new(value.bytes(4)?)?),
+                5 if operation.changes.len() == REFS_PER_TRANSACTION_MAX => {
+                    return Err(Malformed::TooMuch { what: "an operation's changes" });
+                }
                 5 => operation.changes.push(read_change(value.message(5)?)?),
                 number => return Err(Malformed::Field { number }),
             }

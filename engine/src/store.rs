@@ -144,6 +144,11 @@ impl Store {
         Ok(chunks)
     }
 
+    /// An object as it is stored, not hashed.
+    pub(crate) fn stored(&self, id: ObjectId) -> Result<Bytes> {
+        self.inner.backend.get(id)?.ok_or(Error::Missing { id })
+    }
+
     /// The canonical bytes of any object, hashed.
     pub fn canonical(&self, id: ObjectId) -> Result<Bytes> {
         verified(id, self.inner.backend.get(id)?)

@@ -10,6 +10,9 @@ use crate::merkle::{load_child, load_top};
 use crate::object::{Content, Ropes, Segment, SegmentSource, SequenceNode};
 use crate::store::Store;
 
+/// How many segments are looked up and read together.
+const SEGMENTS_AT_ONCE: usize = 4_096;
+
 /// A segment and where it lies in its file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed {
@@ -33,10 +36,14 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// From the segment that holds this offset; from the last one for any offset behind the end.
-    pub(super) fn from(store: &Store, rope: RopeId, offset: u64) -> Result<Self> {
+    /// From the segment that holds this offset; from the last one for any offset behind the end. `size` is what the rope
+    /// must be long.
+    pub(super) fn from(store: &Store, rope: RopeId, size: u64, offset: u64) -> Result<Self> {
         let mut segments = Self { store: store.clone(), path: Vec::new(), start: 0, index: 0 };
         let mut node = load_top::<Ropes>(store, rope.object())?;
+        if node.length() != size {
+            return Err(Error::Malformed { id: rope.object(), source: Malformed::Link });
+        }
         loop {
             let mut at = 0;
             let below = match &*node {
@@ -136,23 +143,31 @@ pub fn read_at(store: &Store, content: &Content, size: u64, offset: u64, buffer:
             Ok(())
         }
         Content::Rope(_) if buffer.is_empty() => Ok(()),
-        Content::Rope(rope) => read_rope(store, *rope, offset, end, buffer),
+        Content::Rope(rope) => read_rope(store, *rope, size, offset, buffer),
     }
 }
 
-fn read_rope(store: &Store, rope: RopeId, offset: u64, end: u64, buffer: &mut [u8]) -> Result<()> {
-    let mut placed = Vec::new();
-    for segment in Segments::from(store, rope, offset)? {
-        let segment = segment?;
-        if segment.start >= end {
-            break;
+fn read_rope(store: &Store, rope: RopeId, size: u64, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    let end = offset + buffer.len() as u64;
+    let mut segments = Segments::from(store, rope, size, offset)?;
+    let mut done = offset;
+    // In batches: segments of a byte each, which no cutter makes but a hostile rope may have, must not fill the memory.
+    while done < end {
+        let mut batch: Vec<Placed> = Vec::new();
+        while batch.len() < SEGMENTS_AT_ONCE && done < end {
+            let placed =
+                segments.next().unwrap_or(Err(Error::Malformed { id: rope.object(), source: Malformed::Link }))?;
+            done = placed.end();
+            batch.push(placed);
         }
-        placed.push(segment);
+        read_batch(store, &batch, offset, buffer)?;
     }
-    if placed.last().is_none_or(|last| last.end() < end) {
-        return Err(Error::Malformed { id: rope.object(), source: Malformed::Link });
-    }
-    let wanted: Vec<_> = placed
+    Ok(())
+}
+
+fn read_batch(store: &Store, batch: &[Placed], offset: u64, buffer: &mut [u8]) -> Result<()> {
+    let end = offset + buffer.len() as u64;
+    let wanted: Vec<_> = batch
         .iter()
         .filter_map(|placed| match placed.segment.source {
             SegmentSource::Chunk(id) => Some((id, placed.segment.length)),
@@ -163,7 +178,7 @@ fn read_rope(store: &Store, rope: RopeId, offset: u64, end: u64, buffer: &mut [u
         [(id, length)] => vec![store.chunk(id, length)?].into_iter(),
         _ => store.chunks(&wanted)?.into_iter(),
     };
-    for placed in &placed {
+    for placed in batch {
         let from = placed.start.max(offset);
         let to = placed.end().min(end);
         let target = &mut buffer[(from - offset) as usize..(to - offset) as usize];
@@ -183,7 +198,7 @@ pub(crate) fn hole_at(store: &Store, content: &Content, size: u64, offset: u64) 
     match content {
         Content::Hole => Ok(size.saturating_sub(offset)),
         Content::Rope(rope) if offset < size => {
-            let placed = Segments::from(store, *rope, offset)?.next().transpose()?;
+            let placed = Segments::from(store, *rope, size, offset)?.next().transpose()?;
             Ok(placed
                 .filter(|placed| placed.segment.source == SegmentSource::Hole && placed.end() > offset)
                 .map_or(0, |placed| placed.end() - offset))

@@ -106,7 +106,7 @@ fn update_rope<B: ByteSource>(
         if region.end <= done_until {
             continue;
         }
-        let mut old = Segments::from(session.store(), rope, region.start)?.peekable();
+        let mut old = Segments::from(session.store(), rope, old_size, region.start)?.peekable();
         let Some(first) = old.peek().cloned().transpose()? else {
             break;
         };

@@ -103,7 +103,16 @@ pub(super) fn write(conflict: &Conflict, out: &mut Writer, timeless: bool) {
     }
 }
 
-pub(super) fn read_term(mut from: Reader) -> Result<Option<Entry>, Malformed> {
+/// Reads one more term; refuses as soon as there are too many.
+pub(super) fn push_term(terms: &mut Vec<Option<Entry>>, from: Reader) -> Result<(), Malformed> {
+    if terms.len() == TERMS_MAX {
+        return Err(Malformed::TooMuch { what: "a conflict's terms" });
+    }
+    terms.push(read_term(from)?);
+    Ok(())
+}
+
+fn read_term(mut from: Reader) -> Result<Option<Entry>, Malformed> {
     let mut term = None;
     while let Some((field, value)) = from.next_field()? {
         match field {

@@ -55,7 +55,8 @@ impl DirectoryNode {
         ))
     }
 
-    fn linked(&self) -> Result<u64, Malformed> {
+    /// The hard links below it.
+    pub(crate) fn linked(&self) -> Result<u64, Malformed> {
         match self {
             Self::Leaf(items) => items.iter().try_fold(0_u64, |sum, item| sum.checked_add(item.entry.linked())),
             Self::Inner { links, .. } => links.iter().try_fold(0_u64, |sum, link| sum.checked_add(link.linked)),

@@ -123,7 +123,7 @@ fn read(mut from: Reader) -> Result<(LinkMember, Option<LinksId>, u64), Malforme
         }
     }
     match (group, path) {
-        (Some(group), Some(path)) => Ok((LinkMember { group, path }, id, count)),
+        (Some(group), Some(path)) if !path.is_root() => Ok((LinkMember { group, path }, id, count)),
         _ => Err(Malformed::Rule("a hard link without group or path")),
     }
 }

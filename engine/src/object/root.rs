@@ -69,7 +69,7 @@ impl Root {
         }
     }
 
-    pub(super) fn outgoing(&self) -> Vec<ObjectId> {
+    pub(crate) fn outgoing(&self) -> Vec<ObjectId> {
         let mut ids = Vec::new();
         self.directory.collect_outgoing(&mut ids);
         ids.extend(self.links.map(ObjectId::from));

@@ -111,7 +111,8 @@ impl<S: Sequence> SequenceNode<S> {
         out.finish()
     }
 
-    pub(super) fn outgoing(&self) -> Vec<ObjectId> {
+    /// The ids it refers to.
+    pub(crate) fn outgoing(&self) -> Vec<ObjectId> {
         let mut ids = Vec::new();
         match self {
             Self::Leaf(items) => items.iter().for_each(|item| S::item_outgoing(item, &mut ids)),

@@ -70,7 +70,7 @@ impl Snapshot {
     /// Reads a snapshot.
     pub fn decode(bytes: &Bytes) -> Result<Self, Malformed> {
         let mut from = Reader::object(ObjectKind::Snapshot, bytes)?;
-        let mut root = None;
+        let (mut root, mut text_bytes) = (None, 0);
         let mut snapshot = Self {
             root: RootId::from_bytes([0; 32]),
             parents: Vec::new(),
@@ -82,6 +82,9 @@ impl Snapshot {
         while let Some((field, value)) = from.next_field()? {
             match field {
                 1 => root = Some(RootId::from_bytes(value.hash(1)?)),
+                2 if snapshot.parents.len() == PARENTS_MAX => {
+                    return Err(Malformed::TooMuch { what: "a snapshot's parents" });
+                }
                 2 => snapshot.parents.push(SnapshotId::from_bytes(value.hash(2)?)),
                 3 => snapshot.author = value.text(3)?,
                 4 => snapshot.time = Time(value.signed(4)?),
@@ -90,6 +93,10 @@ impl Snapshot {
                     let (key, value) = read_pair(value.message(6)?)?;
                     if snapshot.metadata.last_key_value().is_some_and(|(last, _)| *last >= key) {
                         return Err(Malformed::Order);
+                    }
+                    text_bytes += key.len() + value.len();
+                    if text_bytes > TEXT_BYTES_MAX {
+                        return Err(Malformed::TooMuch { what: "a snapshot's texts" });
                     }
                     snapshot.metadata.insert(key, value);
                 }

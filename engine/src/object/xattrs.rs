@@ -43,17 +43,7 @@ pub(crate) fn total_bytes(xattrs: &[Xattr]) -> usize {
 
 /// The rules for any list of attributes.
 pub(crate) fn check(xattrs: &[Xattr]) -> Result<(), Malformed> {
-    for xattr in xattrs {
-        if xattr.name.is_empty() || xattr.name.contains(&0) {
-            return Err(Malformed::Rule("an attribute name that is empty or holds a NUL"));
-        }
-        if xattr.name.len() > XATTR_NAME_BYTES_MAX {
-            return Err(Malformed::TooMuch { what: "an attribute name" });
-        }
-        if xattr.value.len() > XATTR_VALUE_BYTES_MAX {
-            return Err(Malformed::TooMuch { what: "an attribute value" });
-        }
-    }
+    xattrs.iter().try_for_each(check_one)?;
     if !xattrs.is_sorted_by(|a, b| a.name < b.name) {
         return Err(Malformed::Order);
     }
@@ -63,12 +53,37 @@ pub(crate) fn check(xattrs: &[Xattr]) -> Result<(), Malformed> {
     Ok(())
 }
 
+fn check_one(xattr: &Xattr) -> Result<(), Malformed> {
+    if xattr.name.is_empty() || xattr.name.contains(&0) {
+        return Err(Malformed::Rule("an attribute name that is empty or holds a NUL"));
+    }
+    if xattr.name.len() > XATTR_NAME_BYTES_MAX {
+        return Err(Malformed::TooMuch { what: "an attribute name" });
+    }
+    if xattr.value.len() > XATTR_VALUE_BYTES_MAX {
+        return Err(Malformed::TooMuch { what: "an attribute value" });
+    }
+    Ok(())
+}
+
 pub(super) fn write_one(xattr: &Xattr, out: &mut Writer) {
     out.bytes(1, &xattr.name);
     out.bytes(2, &xattr.value);
 }
 
-pub(super) fn read_one(mut from: Reader) -> Result<Xattr, Malformed> {
+/// Reads one more attribute of a list. The first that breaks the order ends it, so that a list is never much larger in
+/// memory than its bytes.
+pub(super) fn push(xattrs: &mut Vec<Xattr>, from: Reader) -> Result<(), Malformed> {
+    let xattr = read_one(from)?;
+    check_one(&xattr)?;
+    if xattrs.last().is_some_and(|last| last.name >= xattr.name) {
+        return Err(Malformed::Order);
+    }
+    xattrs.push(xattr);
+    Ok(())
+}
+
+fn read_one(mut from: Reader) -> Result<Xattr, Malformed> {
     let mut xattr = Xattr { name: Bytes::new(), value: Bytes::new() };
     while let Some((field, value)) = from.next_field()? {
         match field {
@@ -95,7 +110,7 @@ pub(crate) fn decode_apart(bytes: &Bytes) -> Result<Vec<Xattr>, Malformed> {
     let mut xattrs = Vec::new();
     while let Some((field, value)) = from.next_field()? {
         match field {
-            1 => xattrs.push(read_one(value.message(1)?)?),
+            1 => push(&mut xattrs, value.message(1)?)?,
             number => return Err(Malformed::Field { number }),
         }
     }

@@ -4,10 +4,10 @@
 //! that epoch, and a sweep takes nothing from the epoch of any session that was open when it began. So an id may enter a new
 //! object only if it was put in this session, or is reached from a pin.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use super::cache::Cached;
 use super::{CachedSequence, Pin, Store};
@@ -28,6 +28,11 @@ pub struct WriteSession {
     epoch: Epoch,
     mark: SessionMark,
     pending: Mutex<Pending>,
+    /// Held shared by whoever writes objects ahead: in the meantime they are neither pending nor in the store.
+    ahead: RwLock<()>,
+    /// Objects from outside that were looked at in this session, each with the depth of names below it. All that they
+    /// refer to carries the session's epoch.
+    known: Mutex<HashMap<ObjectId, usize>>,
 }
 
 #[derive(Default)]
@@ -76,7 +81,14 @@ impl WriteSession {
             *sessions.0.entry(epoch).or_insert(0) += 1;
             epoch
         };
-        Self { store, epoch, mark: SessionMark::default(), pending: Mutex::default() }
+        Self {
+            store,
+            epoch,
+            mark: SessionMark::default(),
+            pending: Mutex::default(),
+            ahead: RwLock::default(),
+            known: Mutex::default(),
+        }
     }
 
     /// The store it writes to.
@@ -90,6 +102,7 @@ impl WriteSession {
 
     /// Puts a chunk of 1 byte to 128 KiB.
     pub fn put_chunk(&self, raw: &[u8]) -> Result<ChunkId> {
+        object::check_chunk(raw.len()).map_err(|source| Error::Refused { kind: ObjectKind::Chunk, source })?;
         let id = ChunkId::of(raw);
         if !self.has(id.object())? {
             self.add(id.object(), || compress::pack_chunk(raw))?;
@@ -148,7 +161,35 @@ impl WriteSession {
         Ok(id)
     }
 
-    fn has(&self, id: ObjectId) -> Result<bool> {
+    /// A node of a sequence, whether it is in the store or on its way there.
+    pub(crate) fn node<S: CachedSequence>(&self, id: ObjectId) -> Result<Arc<SequenceNode<S>>> {
+        self.reading(|store| store.node::<S>(id))
+    }
+
+    /// Reads through the store and, if something is missing there, once more with all that is pending written.
+    pub(crate) fn reading<T>(&self, read: impl Fn(&Store) -> Result<T>) -> Result<T> {
+        match read(&self.store) {
+            Err(Error::Missing { .. }) => {
+                self.write_all_ahead()?;
+                read(&self.store)
+            }
+            other => other,
+        }
+    }
+
+    /// Writes all that was put so far, so that the store can read it.
+    pub(crate) fn write_all_ahead(&self) -> Result<()> {
+        self.write_ahead(true)?;
+        drop(self.ahead.write());
+        Ok(())
+    }
+
+    pub(crate) fn known(&self) -> &Mutex<HashMap<ObjectId, usize>> {
+        &self.known
+    }
+
+    /// Whether an object is in the store or on its way there; from now on the session keeps it from collection.
+    pub(crate) fn has(&self, id: ObjectId) -> Result<bool> {
         if self.pending.lock().ids.contains(&id) {
             return Ok(true);
         }
@@ -157,21 +198,29 @@ impl WriteSession {
 
     fn add(&self, id: ObjectId, stored: impl FnOnce() -> bytes::Bytes) -> Result<()> {
         let bytes = stored();
-        let ahead = {
+        {
             let mut pending = self.pending.lock();
             if !pending.ids.insert(id) {
                 return Ok(());
             }
             pending.bytes += bytes.len();
             pending.objects.push(StoredObject { id, bytes });
-            if pending.bytes < AHEAD_BYTES {
+        }
+        self.write_ahead(false)
+    }
+
+    /// Writes pending objects ahead of their transaction: when they are many, or all of them now.
+    fn write_ahead(&self, now: bool) -> Result<()> {
+        let (objects, _writing) = {
+            let mut pending = self.pending.lock();
+            if pending.objects.is_empty() || (pending.bytes < AHEAD_BYTES && !now) {
                 return Ok(());
             }
             pending.ids.clear();
             pending.bytes = 0;
-            std::mem::take(&mut pending.objects)
+            (std::mem::take(&mut pending.objects), self.ahead.read_recursive())
         };
-        let written = self.store.inner.backend.put_ahead(ahead);
+        let written = self.store.inner.backend.put_ahead(objects);
         if let Err(error) = &written {
             self.pending.lock().failed = Some(error.clone());
         }

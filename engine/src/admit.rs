@@ -1,0 +1,219 @@
+//! Objects from outside: nothing that they claim is believed.
+//!
+//! An object is admitted when its bytes are the one encoding of a valid value and all it says of its children is so. The
+//! children come first: they are in the store, or were put in the same session. Not looked at are the cuts inside a file,
+//! which only reading all its bytes again would tell, and a snapshot's parents, which may have been thinned out.
+//!
+//! What was in the store before is trusted, but met: everything below it gets the session's epoch, so that no collection
+//! takes it, and its depth is counted. That costs one walk over it per session.
+
+mod reach;
+mod seam;
+
+use bytes::Bytes;
+
+use crate::compress;
+use crate::directory;
+use crate::error::{Error, Malformed, Result};
+use crate::id::{ChunkId, LinksId, ObjectId, ObjectKind};
+use crate::merkle::Items;
+use crate::name::TreePath;
+use crate::object::{
+    self, Content, Directories, DirectoryRef, Entry, Links, Node, Root, Ropes, Segment, SegmentSource, SequenceNode,
+    Snapshot, States,
+};
+use crate::store::{CachedSequence, Store, WriteSession};
+use reach::Edges;
+
+impl WriteSession {
+    /// Takes in an object from outside by its canonical bytes, children before parents. When it breaks a rule of the format
+    /// or says of a child what is not so, it is refused and nothing of it is kept.
+    pub fn admit(&self, kind: ObjectKind, bytes: impl Into<Bytes>) -> Result<ObjectId> {
+        let bytes = bytes.into();
+        let gate = Gate { session: self, kind };
+        object::check(kind, &bytes).map_err(|source| gate.refusal(source))?;
+        let offered = Offered::decode(kind, &bytes).map_err(|source| gate.refusal(source))?;
+        let depth = gate.depth(&offered.edges())?;
+        gate.check(&offered)?;
+        let id = match kind {
+            ObjectKind::Chunk => self.put_chunk(&bytes)?.object(),
+            _ => self.put(kind, bytes.into())?,
+        };
+        self.known().lock().insert(id, depth);
+        Ok(id)
+    }
+}
+
+/// An object with its claims.
+enum Offered {
+    /// Bytes that claim nothing: a chunk, attributes.
+    Bytes,
+    Rope(SequenceNode<Ropes>),
+    Directory(SequenceNode<Directories>),
+    Links(SequenceNode<Links>),
+    State(SequenceNode<States>),
+    Root(Root),
+    Snapshot(Snapshot),
+}
+
+impl Offered {
+    fn decode(kind: ObjectKind, bytes: &Bytes) -> Result<Self, Malformed> {
+        Ok(match kind {
+            ObjectKind::Chunk | ObjectKind::Xattrs => Self::Bytes,
+            ObjectKind::Rope => Self::Rope(object::decode_node(bytes)?),
+            ObjectKind::Directory => Self::Directory(object::decode_node(bytes)?),
+            ObjectKind::Links => Self::Links(object::decode_node(bytes)?),
+            ObjectKind::State => Self::State(object::decode_node(bytes)?),
+            ObjectKind::Root => Self::Root(Root::decode(bytes)?),
+            ObjectKind::Snapshot => Self::Snapshot(Snapshot::decode(bytes)?),
+        })
+    }
+
+    fn edges(&self) -> Edges {
+        match self {
+            Self::Bytes => Edges::default(),
+            Self::Rope(node) => Edges::of_node(node),
+            Self::Directory(node) => Edges::of_directory(node),
+            Self::Links(node) => Edges::of_node(node),
+            Self::State(node) => Edges::of_node(node),
+            Self::Root(root) => Edges::of_root(root),
+            Self::Snapshot(snapshot) => Edges::of_snapshot(snapshot),
+        }
+    }
+}
+
+/// The check of one object.
+struct Gate<'a> {
+    session: &'a WriteSession,
+    kind: ObjectKind,
+}
+
+impl Gate<'_> {
+    fn refusal(&self, source: Malformed) -> Error {
+        Error::Refused { kind: self.kind, source }
+    }
+
+    /// A claim about a child, which must hold.
+    fn claim(&self, holds: bool) -> Result<()> {
+        if holds { Ok(()) } else { Err(self.refusal(Malformed::Link)) }
+    }
+
+    fn check(&self, offered: &Offered) -> Result<()> {
+        match offered {
+            Offered::Bytes => Ok(()),
+            Offered::Rope(SequenceNode::Leaf(segments)) => segments.iter().try_for_each(|item| self.segment(item)),
+            Offered::Rope(node) => self.seams(node),
+            Offered::Directory(SequenceNode::Leaf(items)) => items.iter().try_for_each(|item| self.entry(&item.entry)),
+            Offered::Directory(node) => self.inner_directory(node),
+            Offered::Links(node) => self.seams(node),
+            Offered::State(node) => self.seams(node),
+            Offered::Root(root) => self.root(root),
+            Offered::Snapshot(snapshot) => {
+                // History is weak: a parent may be missing, and is kept if it is there.
+                snapshot.parents.iter().try_for_each(|parent| self.session.has(parent.object()).map(drop))
+            }
+        }
+    }
+
+    fn inner_directory(&self, node: &SequenceNode<Directories>) -> Result<()> {
+        if let SequenceNode::Inner { links, .. } = node {
+            for link in links {
+                self.claim(self.session.node::<Directories>(link.id.object())?.bare() == link.bare)?;
+            }
+        }
+        self.seams(node)
+    }
+
+    fn segment(&self, segment: &Segment) -> Result<()> {
+        match segment.source {
+            SegmentSource::Chunk(id) => self.chunk(id, segment.length),
+            SegmentSource::Hole => Ok(()),
+        }
+    }
+
+    fn chunk(&self, id: ChunkId, length: u64) -> Result<()> {
+        let id = id.object();
+        let stored = self.session.reading(|store| store.stored(id))?;
+        let found = compress::chunk_bytes(&stored).map_err(|source| Error::Malformed { id, source })?;
+        self.claim(found == length)
+    }
+
+    fn entry(&self, entry: &Entry) -> Result<()> {
+        match &entry.node {
+            Node::File { size, content: Content::Chunk(id) } => self.chunk(*id, *size),
+            Node::File { size, content: Content::Rope(id) } => {
+                let top = self.session.node::<Ropes>(id.object())?;
+                self.top(&top)?;
+                if top.count() < 2 {
+                    return Err(self.refusal(Malformed::TooFew));
+                }
+                self.claim(top.length() == *size)
+            }
+            Node::Directory(Some(contents)) => self.directory(contents),
+            Node::Conflict(conflict) => conflict.terms().iter().flatten().try_for_each(|term| self.entry(term)),
+            _ => Ok(()),
+        }
+    }
+
+    fn directory(&self, contents: &DirectoryRef) -> Result<()> {
+        let top = self.session.node::<Directories>(contents.id.object())?;
+        self.top(&top)?;
+        self.claim(top.linked() == Ok(contents.linked) && top.bare() == contents.bare)
+    }
+
+    /// A sequence of one node is a leaf: an inner node at the top has two links or more.
+    fn top<S: CachedSequence>(&self, top: &SequenceNode<S>) -> Result<()> {
+        match top {
+            SequenceNode::Inner { links, .. } if links.len() < 2 => Err(self.refusal(Malformed::TooFew)),
+            _ => Ok(()),
+        }
+    }
+
+    fn root(&self, root: &Root) -> Result<()> {
+        self.entry(&root.directory)?;
+        if let Some(state) = root.state {
+            self.top(&*self.session.node::<States>(state.object())?)?;
+        }
+        match root.links {
+            Some(links) => self.members(root, links),
+            None => Ok(()),
+        }
+    }
+
+    /// Every listed name is there and in its group. As many are listed as there are links in the tree, so none is missing.
+    fn members(&self, root: &Root, links: LinksId) -> Result<()> {
+        let top = self.session.node::<Links>(links.object())?;
+        self.top(&top)?;
+        self.claim(top.count() == root.directory.linked())?;
+        let (mut group, mut names) = (None, 2);
+        // Whatever is pending is read from the store here: a list of links is too long to be held.
+        self.session.write_all_ahead()?;
+        let store = self.session.store();
+        for member in Items::<Links>::all(store, Some(links.object()))? {
+            let member = member?;
+            self.claim(find(store, root, &member.path)?.and_then(|entry| entry.link()) == Some(member.group))?;
+            if group != Some(member.group) {
+                self.several(names)?;
+                (group, names) = (Some(member.group), 0);
+            }
+            names += 1;
+        }
+        self.several(names)
+    }
+
+    fn several(&self, names: u64) -> Result<()> {
+        if names < 2 { Err(self.refusal(Malformed::Rule("a hard link with a single name"))) } else { Ok(()) }
+    }
+}
+
+fn find(store: &Store, root: &Root, path: &TreePath) -> Result<Option<Entry>> {
+    let mut here = root.directory.clone();
+    for name in path.names() {
+        let Node::Directory(contents) = here.node else { return Ok(None) };
+        match directory::get(store, contents, &name)? {
+            Some(entry) => here = entry,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(here))
+}

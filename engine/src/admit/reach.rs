@@ -1,0 +1,107 @@
+//! All that lies below an object: whether it is there, that no collection takes it, and how deep it is.
+
+use super::Gate;
+use crate::error::{Malformed, Result};
+use crate::id::{ObjectId, ObjectKind, RootId, SnapshotId};
+use crate::name::{DEPTH_MAX, InvalidName};
+use crate::object::{Directories, Links, Root, Ropes, Sequence, SequenceNode, Snapshot, States};
+use crate::store::WriteSession;
+
+/// What an object refers to.
+#[derive(Default)]
+pub(super) struct Edges {
+    ids: Vec<ObjectId>,
+    /// 1 where a name stands between the object and what it refers to: in a leaf of a directory.
+    names: usize,
+}
+
+impl Edges {
+    pub(super) fn of_node<S: Sequence>(node: &SequenceNode<S>) -> Self {
+        Self { ids: node.outgoing(), names: 0 }
+    }
+
+    pub(super) fn of_directory(node: &SequenceNode<Directories>) -> Self {
+        Self { ids: node.outgoing(), names: usize::from(node.level() == 0) }
+    }
+
+    pub(super) fn of_root(root: &Root) -> Self {
+        Self { ids: root.outgoing(), names: 0 }
+    }
+
+    pub(super) fn of_snapshot(snapshot: &Snapshot) -> Self {
+        Self { ids: vec![snapshot.root.object()], names: 0 }
+    }
+
+    fn of_stored(session: &WriteSession, id: ObjectId) -> Result<Self> {
+        Ok(match id.kind {
+            ObjectKind::Chunk | ObjectKind::Xattrs => Self::default(),
+            ObjectKind::Rope => Self::of_node(&*session.node::<Ropes>(id)?),
+            ObjectKind::Directory => Self::of_directory(&*session.node::<Directories>(id)?),
+            ObjectKind::Links => Self::of_node(&*session.node::<Links>(id)?),
+            ObjectKind::State => Self::of_node(&*session.node::<States>(id)?),
+            ObjectKind::Root => Self::of_root(&*session.reading(|store| store.root(RootId::from_bytes(id.hash)))?),
+            ObjectKind::Snapshot => {
+                Self::of_snapshot(&*session.reading(|store| store.snapshot(SnapshotId::from_bytes(id.hash)))?)
+            }
+        })
+    }
+}
+
+/// An object on the way down, and how far its children have been followed.
+struct Open {
+    id: Option<ObjectId>,
+    edges: Edges,
+    next: usize,
+    /// The longest path of names below it, as far as is known.
+    depth: usize,
+}
+
+impl Open {
+    fn new(id: Option<ObjectId>, edges: Edges) -> Self {
+        let depth = edges.names;
+        Self { id, edges, next: 0, depth }
+    }
+}
+
+impl Gate<'_> {
+    /// The longest path of names below an object with these edges. Each object below it is followed once in a session,
+    /// however many ways lead to it; the way down is as long as a path may be, times the levels of a sequence.
+    pub(super) fn depth(&self, edges: &Edges) -> Result<usize> {
+        let mut names = edges.names;
+        let mut open = vec![Open::new(None, Edges { ids: edges.ids.clone(), names: edges.names })];
+        loop {
+            let here = open.last_mut().expect("the first one returns");
+            if let Some(id) = here.edges.ids.get(here.next).copied() {
+                here.next += 1;
+                if let Some(below) = self.known(id)? {
+                    here.depth = here.depth.max(here.edges.names + below);
+                    continue;
+                }
+                let edges = Edges::of_stored(self.session, id)?;
+                names += edges.names;
+                open.push(Open::new(Some(id), edges));
+            } else {
+                let done = open.pop().expect("it was just looked at");
+                names -= done.edges.names;
+                let (Some(id), Some(parent)) = (done.id, open.last_mut()) else { return Ok(done.depth) };
+                parent.depth = parent.depth.max(parent.edges.names + done.depth);
+                self.session.known().lock().insert(id, done.depth);
+            }
+            let deepest = open.last().map_or(0, |here| here.depth);
+            if names > DEPTH_MAX || deepest > DEPTH_MAX {
+                return Err(self.refusal(Malformed::Name(InvalidName::TooDeep)));
+            }
+        }
+    }
+
+    /// The depth below an object that has no children or was followed before; refuses one that is not there.
+    fn known(&self, id: ObjectId) -> Result<Option<usize>> {
+        if let Some(depth) = self.session.known().lock().get(&id) {
+            return Ok(Some(*depth));
+        }
+        if !self.session.has(id)? {
+            return Err(self.refusal(Malformed::Absent { id }));
+        }
+        Ok(matches!(id.kind, ObjectKind::Chunk | ObjectKind::Xattrs).then_some(0))
+    }
+}
