@@ -220,6 +220,7 @@ impl WorkingTree {
         if let ([(_, ours)], [(_, theirs)]) = (&moved_links[..], &target_links[..])
             && ours == theirs
             && moving != EntryKind::Directory
+            && target != Some(EntryKind::Directory)
         {
             // Two names of one file: POSIX has rename do nothing at all.
             return Ok(());
