@@ -132,7 +132,7 @@ fn tell(store: &Store, story: &[(Vec<Op>, Moment)], start: WorkingTree) {
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(cases(2_000))]
 
     #[test]
     fn behaves_as_the_model_in_memory(story in story()) {
@@ -142,7 +142,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(12))]
+    #![proptest_config(cases(20))]
 
     #[test]
     fn behaves_as_the_model_on_disk(story in story()) {
@@ -161,7 +161,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(200))]
+    #![proptest_config(cases(1_500))]
 
     /// Whatever the way to a tree, its root is that of the same tree built in the order of paths. Hard links only since the
     /// last commit: a group keeps the id of the name it was first seen at.
@@ -191,5 +191,123 @@ proptest! {
             tree.store().root(root).expect("root").bare()
         };
         prop_assert_eq!(bare(&tree), bare(&rebuilt));
+    }
+}
+
+/// Edits of which each has paths of its own, so that they may come in any order.
+fn independent_edit(index: usize, kind: u8) -> Op {
+    let file = Raw(format!("d{}/f{index}", index % 7).into_bytes());
+    let new = Raw(format!("d{}/n{index}", index % 5).into_bytes());
+    match kind {
+        0 => Op::Write { path: new, fill: Fill { seed: index as u64, length: 100 } },
+        1 => Op::WriteAt { path: file, offset: 10, fill: Fill { seed: 5, length: 90_000 } },
+        2 => Op::Remove { path: file },
+        3 => Op::Rename { from: file, to: new, mode: amalgam_engine::work::RenameMode::Replace },
+        4 => Op::Link { existing: file, new },
+        5 => Op::SetMode { path: file, mode: 0o4711 },
+        6 => Op::SetXattr { path: file, name: Raw::from("user.x"), value: Fill { seed: 1, length: 1_500 } },
+        7 => Op::SetState { key: format!("k{index}"), json: index.to_string() },
+        8 => Op::CreateDirectory { path: new, mode: 0o700 },
+        _ => Op::Truncate { path: file, size: 70_000 },
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(150))]
+
+    #[test]
+    fn the_order_of_edits_does_not_matter(
+        (edits, shuffled) in prop::collection::vec(0_u8..10, 1..200)
+            .prop_map(|kinds| kinds.into_iter().enumerate().collect::<Vec<_>>())
+            .prop_flat_map(|edits| (Just(edits.clone()), Just(edits).prop_shuffle())),
+        commit_at in 0_usize..200,
+    ) {
+        let store = Store::in_memory();
+        let mut tree = WorkingTree::new(&store);
+        for directory in 0..7 {
+            tree.create_directory(format!("d{directory}"), 0o755).expect("mkdir");
+        }
+        for index in 0..200 {
+            tree.write(format!("d{}/f{index}", index % 7), format!("file {index}").as_bytes()).expect("write");
+        }
+        commit(&mut tree).expect("commit");
+        let mut other = tree.fork();
+        for (index, kind) in &edits {
+            perform(&mut tree, &independent_edit(*index, *kind)).expect("an edit of its own paths");
+        }
+        let linked = edits.iter().any(|(_, kind)| *kind == 4);
+        for (done, (index, kind)) in shuffled.iter().enumerate() {
+            perform(&mut other, &independent_edit(*index, *kind)).expect("an edit of its own paths");
+            // A commit between changes nothing either, but for the ids of groups first seen in it.
+            if done == commit_at && !linked {
+                commit(&mut other).expect("commit");
+            }
+        }
+        prop_assert_eq!(write_root(&tree).expect("write"), write_root(&other).expect("write"));
+    }
+}
+
+/// A change of many names of one wide directory: every `stride`th of a range comes, goes or changes.
+#[derive(Clone, Copy, Debug)]
+struct Sweep {
+    start: u32,
+    length: u32,
+    stride: u32,
+    what: u8,
+}
+
+const WIDE: u32 = 3_000;
+
+fn sweep() -> impl Strategy<Value = Sweep> {
+    let length = prop_oneof![3 => 1_u32..4, 2 => 1_u32..200, 1 => 1_u32..WIDE];
+    let stride = prop_oneof![3 => Just(1_u32), 1 => 2_u32..40];
+    (0..WIDE, length, stride, 0_u8..3).prop_map(|(start, length, stride, what)| Sweep { start, length, stride, what })
+}
+
+/// Applies it to the tree and to a plain map of what it holds: names of files, their links, and state values alike.
+fn apply_sweep(tree: &mut WorkingTree, there: &mut std::collections::BTreeMap<u32, u8>, sweep: Sweep, round: u8) {
+    let numbers = (sweep.start..(sweep.start + sweep.length).min(WIDE)).step_by(sweep.stride as usize);
+    for number in numbers {
+        let (file, link, key) = (format!("f{number:05}"), format!("l{number:05}"), format!("k{number:05}"));
+        if sweep.what == 0 {
+            if there.remove(&number).is_some() {
+                tree.remove(&file).expect("remove");
+                tree.remove(&link).expect("remove");
+                assert!(tree.remove_state(&key).expect("remove"));
+            }
+            continue;
+        }
+        tree.write(&file, &[round]).expect("write");
+        tree.set_state(&key, &round.to_string()).expect("set");
+        if there.insert(number, round).is_none() {
+            tree.link(&file, &link).expect("link");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(80))]
+
+    #[test]
+    fn wide_directories_links_and_states_follow_from_their_contents(
+        rounds in prop::collection::vec(prop::collection::vec(sweep(), 1..6), 1..6)
+    ) {
+        let store = Store::in_memory();
+        let mut tree = WorkingTree::new(&store);
+        let mut there = std::collections::BTreeMap::new();
+        for (round, sweeps) in rounds.iter().enumerate() {
+            sweeps.iter().for_each(|sweep| apply_sweep(&mut tree, &mut there, *sweep, round as u8));
+            commit(&mut tree).expect("commit");
+        }
+        let other_store = Store::in_memory();
+        let mut rebuilt = WorkingTree::new(&other_store);
+        for (number, round) in &there {
+            rebuilt.write(format!("f{number:05}"), &[*round]).expect("write");
+            rebuilt.link(format!("f{number:05}"), format!("l{number:05}")).expect("link");
+            rebuilt.set_state(&format!("k{number:05}"), &round.to_string()).expect("set");
+        }
+        prop_assert_eq!(write_root(&tree).expect("write"), write_root(&rebuilt).expect("write"));
+        let names: Vec<_> = tree.list("").expect("list").map(|listed| listed.expect("read").1.links).collect();
+        prop_assert_eq!(names, vec![2; 2 * there.len()]);
     }
 }
