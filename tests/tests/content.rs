@@ -5,17 +5,12 @@ use std::sync::Arc;
 use amalgam_engine::object::{Content, HOLE_BYTES_MIN, Node, SINGLE_CHUNK_BYTES_MAX};
 use amalgam_engine::work::FileSegments;
 use amalgam_engine::{Store, WorkingTree};
-use amalgam_tests::model::{Fill, commit};
+use amalgam_tests::model::{Fill, cases, commit};
 use proptest::prelude::*;
 
 const HOLE: usize = HOLE_BYTES_MIN as usize;
 const SMALL: usize = SINGLE_CHUNK_BYTES_MAX as usize;
 const MEDIUM: usize = 64 << 20;
-
-fn cases(few: u32) -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(few);
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
-}
 
 /// A part of a file.
 #[derive(Clone, Copy, Debug)]

@@ -3,16 +3,11 @@
 use amalgam_engine::work::FileSegments;
 use amalgam_engine::{Store, Time, WorkingTree};
 use amalgam_tests::model::{
-    Fill, Model, Op, Raw, commit, contents, edit_unlinked, fixed_root, link_classes, op, ops, perform, write_root,
+    Fill, Model, Op, Raw, cases, commit, contents, edit_unlinked, fixed_root, link_classes, op, ops, perform,
+    write_root,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
-
-/// As `PROPTEST_CASES` says, else so many.
-fn cases(few: u32) -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(few);
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
-}
 
 /// What happens after a batch of operations.
 #[derive(Clone, Copy, Debug)]

@@ -302,3 +302,9 @@ pub fn ops<S: Strategy<Value = Op>>(
 ) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, count)
 }
+
+/// As many cases as `PROPTEST_CASES` says, or else `few`. A failure prints what made it; nothing is written beside the tests.
+pub fn cases(few: u32) -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(few);
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
