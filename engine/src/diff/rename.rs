@@ -72,40 +72,59 @@ fn size_of(entry: &Entry) -> u64 {
     }
 }
 
-/// Removed places by what they hold; a partner with the same last name is preferred.
+/// Removed places, sorted by path, by what they hold; a partner with the same last name is preferred.
 struct Pool {
     options: DiffOptions,
     places: Vec<Option<Place>>,
+    spans: Vec<Span>,
     by_contents: HashMap<Same, Vec<usize>>,
+}
+
+/// How a place lies among the others.
+struct Span {
+    /// The directory in the pool that it lies in.
+    parent: Option<usize>,
+    /// The first place behind it that does not lie below it.
+    end: usize,
+    /// Whether nothing below it was taken by itself.
+    whole: bool,
 }
 
 impl Pool {
     fn new(places: Vec<Place>, options: DiffOptions) -> Self {
         let mut by_contents: HashMap<Same, Vec<usize>> = HashMap::new();
+        let mut spans: Vec<Span> = Vec::with_capacity(places.len());
+        let mut open: Vec<usize> = Vec::new();
         for (index, place) in places.iter().enumerate() {
+            while let Some(last) = open.pop_if(|last| place.path.below(&places[*last].path).is_none()) {
+                spans[last].end = index;
+            }
+            spans.push(Span { parent: open.last().copied(), end: places.len(), whole: true });
+            open.push(index);
             if let Some(key) = same(&place.entry, options) {
                 by_contents.entry(key).or_default().push(index);
             }
         }
-        Self { options, places: places.into_iter().map(Some).collect(), by_contents }
+        Self { options, places: places.into_iter().map(Some).collect(), spans, by_contents }
     }
 
     /// Takes the partner of a new place out of the pool, with all that lies below it.
     fn take(&mut self, place: &Place) -> Option<Place> {
         let candidates = self.by_contents.get(&same(&place.entry, self.options)?)?;
         let name = place.path.split_last().map(|(_, name)| name);
-        let left = || candidates.iter().copied().filter(|index| self.places[*index].is_some());
+        let left =
+            || candidates.iter().copied().filter(|index| self.places[*index].is_some() && self.spans[*index].whole);
         let same_name = left().find(|index| {
             let path = self.places[*index].as_ref().map(|place| &place.path);
             path.and_then(TreePath::split_last).map(|(_, name)| name) == name
         });
         let index = same_name.or_else(|| left().next())?;
         let taken = self.places[index].take()?;
-        for below in &mut self.places[index + 1..] {
-            match below {
-                Some(place) if place.path.below(&taken.path).is_none() => break,
-                _ => *below = None,
-            }
+        self.places[index + 1..self.spans[index].end].fill(None);
+        let mut above = self.spans[index].parent;
+        while let Some(parent) = above {
+            self.spans[parent].whole = false;
+            above = self.spans[parent].parent;
         }
         Some(taken)
     }
