@@ -8,7 +8,7 @@ use amalgam_engine::work::{FileSegments, RenameMode, Special};
 use amalgam_engine::{
     Commit, DEPTH_MAX, DiffOptions, Error, ErrorKind, Expect, NAME_BYTES_MAX, Store, Time, TreePath, WorkingTree, diff,
 };
-use amalgam_tests::model::{Refusal, commit, contents};
+use amalgam_tests::model::{Refusal, commit, contents, write_root};
 
 fn head() -> RefName {
     RefName::new("head/main").expect("a name")
@@ -85,6 +85,10 @@ fn paths_have_up_to_2048_names_and_need_little_stack() {
         let mut tree = WorkingTree::new(&store);
         let path = vec!["n"; DEPTH_MAX - 1].join("/");
         tree.create_directories(&path).expect("mkdir");
+        drop(tree.fork());
+        let mut uncommitted = WorkingTree::new(&store);
+        uncommitted.create_directories(&path).expect("mkdir");
+        drop(uncommitted);
         let empty = tree.commit(Commit::new(&head(), "directories")).expect("commit").snapshot;
         tree.write(format!("{path}/f"), b"deep").expect("write");
         tree.link(format!("{path}/f"), "link").expect("link");
@@ -108,6 +112,33 @@ fn paths_have_up_to_2048_names_and_need_little_stack() {
         assert_eq!(tree.stat("link").expect("stat").expect("there").links, 1);
     };
     std::thread::Builder::new().stack_size(2 << 20).spawn(deep).expect("a thread").join().expect("no panic");
+}
+
+/// Otherwise such moves could make trees of any depth, which nothing could address and few stacks could hold.
+#[test]
+fn a_rename_that_would_make_a_path_too_deep_is_refused() {
+    let half = vec!["n"; DEPTH_MAX / 2].join("/");
+    for stored in [false, true] {
+        let mut tree = sample();
+        tree.create_directories(format!("e/{half}")).expect("mkdir");
+        tree.create_directories(format!("{half}/x")).expect("mkdir");
+        if stored {
+            commit(&mut tree).expect("commit");
+        }
+        let before = write_root(&tree).expect("write");
+        for mode in [RenameMode::Replace, RenameMode::NoReplace] {
+            let error = tree.rename("e", format!("{half}/e"), mode).expect_err("too deep by one");
+            assert_eq!(Refusal::of(&error), Some(Refusal::Name));
+        }
+        let deepest = format!("e/{half}");
+        for (from, to) in [("n", &deepest[..]), (&deepest[..], "n")] {
+            let error = tree.rename(from, to, RenameMode::Exchange).expect_err("too deep by one");
+            assert_eq!(Refusal::of(&error), Some(Refusal::Name));
+        }
+        assert_eq!(write_root(&tree).expect("write"), before);
+        tree.rename("e/n", format!("{half}/e"), RenameMode::Replace).expect("as deep as allowed");
+        assert!(tree.exists(format!("{half}/e{}", &half[1..])).expect("exists"));
+    }
 }
 
 #[test]
@@ -526,4 +557,31 @@ fn a_missing_path_is_an_absence_and_a_wrong_one_an_error() {
     );
     assert_eq!(tree.read("missing").expect_err("it is not there").kind(), ErrorKind::NotFound);
     assert_eq!(tree.read_at("f", 100, 5).expect("read"), b"", "behind the end there is nothing");
+}
+
+/// Every test that the document names is there, and every test here is named.
+#[test]
+fn every_promise_names_its_test() {
+    let tests = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let promises = std::fs::read_to_string(tests.join("../docs/SEMANTICS.md")).expect("the document");
+    let named: BTreeSet<&str> =
+        promises.split('`').skip(1).step_by(2).filter(|word| word.matches('_').count() > 1).collect();
+    let mut there = BTreeSet::new();
+    for suite in ["model", "content", "links", "diff", "semantics"] {
+        let source = std::fs::read_to_string(tests.join(format!("tests/{suite}.rs"))).expect("a suite");
+        let after_test = source.split("#[test]").skip(1);
+        let name = |text: &str| {
+            text.trim_start().strip_prefix("fn ").and_then(|text| text.split('(').next()).map(str::to_owned)
+        };
+        there.extend(after_test.filter_map(name).map(|name| (suite, name)));
+    }
+    for named in &named {
+        assert!(there.iter().any(|(_, test)| test == named), "{named} is promised and not there");
+    }
+    for (suite, test) in there.iter().filter(|(suite, _)| *suite == "semantics") {
+        assert!(
+            named.contains(&test[..]) || test == "every_promise_names_its_test",
+            "{suite}: {test} holds no promise"
+        );
+    }
 }
