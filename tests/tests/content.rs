@@ -185,7 +185,7 @@ proptest! {
         committed: bool,
     ) {
         let mut tree = WorkingTree::new(&Store::in_memory());
-        let mut bytes = base.0.clone();
+        let mut bytes = base.0;
         tree.write("f", &bytes).expect("write");
         edits.iter().for_each(|edit| apply(&mut tree, &mut bytes, edit));
         if committed {
@@ -205,7 +205,7 @@ proptest! {
         edits in prop::collection::vec(edit(), 0..5),
     ) {
         let mut tree = WorkingTree::new(&Store::in_memory());
-        let mut bytes = base.0.clone();
+        let mut bytes = base.0;
         tree.write("f", &bytes).expect("write");
         edits.iter().for_each(|edit| apply(&mut tree, &mut bytes, edit));
         commit(&mut tree).expect("commit");

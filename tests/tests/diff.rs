@@ -127,7 +127,7 @@ fn check(store: &Store, before: SnapshotId, after: SnapshotId) {
             assert_eq!(change.after.is_some(), plain_after.contains_key(&change.path));
         }
         let changes = renames(store, before, after, times);
-        assert!(changes.is_sorted_by(|a, b| a.path < b.path), "sorted and without doubles: {changes:#?}");
+        assert!(changes.is_sorted_by(|a, b| a.path < b.path), "sorted and without doubles: {:?}", words(&changes));
         let applied = apply(&plain_before, &plain_after, &changes);
         if times {
             assert_eq!(applied, plain_after);
@@ -357,7 +357,7 @@ fn a_partner_with_the_same_name_is_preferred() {
             rename(tree, "d/y", "e/x");
         },
     );
-    assert_eq!(pair.renames(), ["d/x -> e/x", "d/y -> e/y"]);
+    assert_eq!(pair.renames(), ["Added e", "d/x -> e/x", "d/y -> e/y"]);
 }
 
 #[test]
@@ -374,6 +374,39 @@ fn a_directory_that_became_a_file_gives_up_its_contents_once() {
         },
     );
     assert_eq!(pair.renames(), ["KindChanged d", "Removed d/lost", "d/kept -> kept"]);
+}
+
+#[test]
+fn nothing_moves_to_two_places() {
+    let pair = pair(
+        |tree| write(tree, "old/part/x", "one"),
+        |tree| {
+            write(tree, "copy/x", "one");
+            tree.create_directory("new", 0o755).expect("mkdir");
+            rename(tree, "old", "new/old");
+        },
+    );
+    assert_eq!(
+        pair.renames(),
+        ["old/part -> copy", "Added new", "Added new/old", "Added new/old/part", "Added new/old/part/x", "Removed old"]
+    );
+}
+
+#[test]
+fn times_below_a_moved_directory_are_seen_when_asked_for() {
+    let pair = pair(
+        |tree| write(tree, "old/d/x", "one"),
+        |tree| {
+            rename(tree, "old", "new");
+            tree.set_mtime("new/d/x", Time(77)).expect("touch");
+        },
+    );
+    assert_eq!(pair.renames(), ["old -> new"]);
+    let timed = renames(&pair.store, pair.before, pair.after, true);
+    assert_eq!(
+        words(&timed),
+        ["Metadata (root)", "Added new", "Added new/d", "old/d/x -> new/d/x", "Removed old", "Removed old/d"]
+    );
 }
 
 #[test]
@@ -426,4 +459,57 @@ fn the_model_and_the_tree_tell_the_same_difference() {
     let snapshot = commit(&mut tree).expect("commit");
     let seen: BTreeMap<_, _> = plain(&store, snapshot).into_iter().map(|(path, entry)| (path, entry.seen)).collect();
     assert_eq!(seen, model.contents().paths);
+}
+
+proptest! {
+    #![proptest_config(cases(60))]
+
+    /// Directories of many nodes, whose borders move as names come and go.
+    #[test]
+    fn wide_directories_are_compared_name_by_name(
+        before in prop::collection::vec((0_u32..4_000, 1_u32..1_500, 1_u32..5), 0..5),
+        edits in prop::collection::vec((0_u32..4_000, 1_u32..80, 0_u8..3), 0..12),
+    ) {
+        let store = Store::in_memory();
+        let mut tree = WorkingTree::new(&store);
+        let name = |number: u32| format!("f{number:04}");
+        let mut old: BTreeMap<u32, u8> = BTreeMap::new();
+        for (start, length, stride) in before {
+            old.extend((start..start + length).step_by(stride as usize).map(|number| (number, 0)));
+        }
+        for number in old.keys() {
+            tree.write(name(*number), &[0]).expect("write");
+            tree.set_state(&name(*number), "0").expect("set");
+        }
+        let before = commit(&mut tree).expect("commit");
+        let mut new = old.clone();
+        for (start, length, value) in edits {
+            for number in start..start + length {
+                if value == 0 && new.remove(&number).is_some() {
+                    tree.remove(name(number)).expect("remove");
+                    tree.remove_state(&name(number)).expect("remove");
+                } else if value > 0 {
+                    tree.write(name(number), &[value]).expect("write");
+                    tree.set_state(&name(number), &value.to_string()).expect("set");
+                    new.insert(number, value);
+                }
+            }
+        }
+        let after = commit(&mut tree).expect("commit");
+        let numbers: BTreeSet<_> = old.keys().chain(new.keys()).copied().collect();
+        let what = |number: &u32| match (old.get(number), new.get(number)) {
+            (None, _) => Some(What::Added),
+            (_, None) => Some(What::Removed),
+            (before, after) => (before != after).then_some(What::Modified),
+        };
+        let expected: Vec<_> = numbers.iter().filter_map(|number| Some((name(*number), what(number)?))).collect();
+        let changes = collect(&store, before, after, false);
+        let changes: Vec<_> = changes.into_iter().map(|change| (change.path.to_string(), change.what)).collect();
+        prop_assert_eq!(changes, expected);
+        let root = |snapshot| store.root(store.snapshot(snapshot).expect("snapshot").root).expect("root");
+        let states = diff_state(&store, &root(before), &root(after)).expect("diff");
+        let states: Vec<_> = states.map(|change| change.expect("change").key).collect();
+        let expected: Vec<_> = numbers.iter().filter(|number| what(number).is_some()).map(|number| name(*number)).collect();
+        prop_assert_eq!(states, expected);
+    }
 }
