@@ -470,10 +470,7 @@ fn records_have_their_bytes() {
 #[test]
 fn stored_chunks_still_unpack() {
     let raw = [&[b'a'; 500][..], &[b'b'; 500]].concat();
-    let stored = [
-        ("0068656c6c6f", b"hello".to_vec()),
-        ("01e803000028b52ffd00006d0000186161620200f04015ef2ac002", raw),
-    ];
+    let stored = [("0068656c6c6f", b"hello".to_vec()), ("01e803000028b52ffd00006d0000186161620200f04015ef2ac002", raw)];
     for (form, raw) in stored {
         let bytes: Vec<u8> =
             (0..form.len()).step_by(2).map(|at| u8::from_str_radix(&form[at..at + 2], 16).expect("hex")).collect();
