@@ -83,15 +83,17 @@ impl Gate<'_> {
             } else {
                 let done = open.pop().expect("it was just looked at");
                 names -= done.edges.names;
+                self.shallow(done.depth)?;
                 let (Some(id), Some(parent)) = (done.id, open.last_mut()) else { return Ok(done.depth) };
                 parent.depth = parent.depth.max(parent.edges.names + done.depth);
                 self.session.known().lock().insert(id, done.depth);
             }
-            let deepest = open.last().map_or(0, |here| here.depth);
-            if names > DEPTH_MAX || deepest > DEPTH_MAX {
-                return Err(self.refusal(Malformed::Name(InvalidName::TooDeep)));
-            }
+            self.shallow(names)?;
         }
+    }
+
+    fn shallow(&self, names: usize) -> Result<()> {
+        if names > DEPTH_MAX { Err(self.refusal(Malformed::Name(InvalidName::TooDeep))) } else { Ok(()) }
     }
 
     /// The depth below an object that has no children or was followed before; refuses one that is not there.
