@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::Advice;
-use rustix::thread::CpuSet;
+use rustix::thread::{CpuSet, Pid};
 
 use crate::Result;
 
@@ -51,19 +51,33 @@ pub fn peak_memory_bytes() -> Result<u64> {
     Ok(kibibytes("/proc/self/status", "VmHWM").ok_or("the kernel does not tell VmHWM")? << 10)
 }
 
-/// Runs something on one core alone; threads that it starts stay there too.
-pub fn on_one_core<T: Send>(run: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    std::thread::scope(|scope| {
-        let pinned = scope.spawn(|| {
-            let allowed = rustix::thread::sched_getaffinity(None)?;
-            let last = (0..CpuSet::MAX_CPU).rev().find(|core| allowed.is_set(*core)).unwrap_or(0);
-            let mut one = CpuSet::new();
-            one.set(last);
-            rustix::thread::sched_setaffinity(None, &one)?;
-            run()
-        });
-        pinned.join().map_err(|_| "the pinned thread panicked")?
-    })
+/// Runs something with all threads of this process on one core, those that are there and those it starts.
+pub fn on_one_core<T>(run: impl FnOnce() -> Result<T>) -> Result<T> {
+    let allowed = rustix::thread::sched_getaffinity(None)?;
+    let last = (0..CpuSet::MAX_CPU).rev().find(|core| allowed.is_set(*core)).ok_or("no core is allowed")?;
+    let mut one = CpuSet::new();
+    one.set(last);
+    move_all_threads(&one)?;
+    let done = run();
+    move_all_threads(&allowed)?;
+    done
+}
+
+fn move_all_threads(cores: &CpuSet) -> Result<()> {
+    for task in fs::read_dir("/proc/self/task")? {
+        let task = task?.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        match rustix::thread::sched_setaffinity(Some(task.ok_or("the kernel names no thread")?), cores) {
+            // A thread may end at any time.
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The processor time that this process has used, in seconds; exact to a hundredth.
+pub fn cpu_seconds() -> f64 {
+    cpu_ticks().unwrap_or(0) as f64 / 100.0
 }
 
 /// Waits until the work that this process does in the background has come to an end; a minute at most.
@@ -73,13 +87,13 @@ pub fn settle() {
     for _ in 0..240 {
         let before = used();
         std::thread::sleep(LOOK);
-        // A tick is a hundredth of a second.
         if used() - before <= 1 {
             break;
         }
     }
 }
 
+/// In hundredths of a second, which the kernel has promised to everybody.
 fn cpu_ticks() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/stat").ok()?;
     // The name, in parentheses, may hold anything.

@@ -34,12 +34,13 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         bytes += std::fs::read(file)?.len();
     }
     let turns = bench.size(3, 1);
-    let (mut rates, mut stored) = (Vec::new(), 0);
+    let (mut rates, mut cpu, mut stored) = (Vec::new(), Vec::new(), 0);
     for turn in 0..turns {
         let directory = bench.directory(&format!("linux-{turn}"));
         let store = Store::open(&directory)?;
-        let start = Instant::now();
+        let (start, cpu_before) = (Instant::now(), machine::cpu_seconds());
         put(&store, &files)?;
+        cpu.push(machine::cpu_seconds() - cpu_before);
         rates.push(bytes as f64 / MB / start.elapsed().as_secs_f64());
         drop(store);
         stored = machine::bytes_below(&directory.join("db"))?;
@@ -48,7 +49,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let input = format!("{} files, {:.0} MB", files.len(), bytes as f64 / MB);
     let how = format!(
         "{input}, in the page cache; read, cut, hashed, compressed and stored by {} threads, one durable commit at the end; \
-         median of {turns}: {rates:.0?}",
+         median of {turns}: {rates:.0?}, with {cpu:.1?} s of processor time",
         machine::cores()
     );
     bench.add(RATE, (median(rates), "MB/s"), Bar::AtLeast(300.0), how);
