@@ -1,10 +1,11 @@
 //! The embedded store on disk, in RocksDB. The only file that knows RocksDB.
 //!
-//! Families: `index` (hash -> kind, epoch, stored size, number) answers `contains`, scans and accounting; `chunks` is keyed
-//! by a number in the order of writing, so that what was written together is read together, and holds the id before the
-//! bytes; `trees` and `snapshots` are keyed by hash; `refs`, `operations` and `requests` are small. Chunks come compressed,
-//! so RocksDB's own compression is off. Transactions go through group commit: one leader compares, numbers and writes for
-//! all that wait, which makes the operation log gapless and shares the fsync.
+//! Families: `index` (hash -> kind, epoch, stored size, number) answers `contains`, scans and accounting; `chunks`, `trees`
+//! and `snapshots` hold the objects, each behind its id, keyed by a number in the order of writing. So what was written
+//! together is read together, and compaction moves files of objects instead of sorting them by hash again and again.
+//! `refs`, `operations` and `requests` are small. Chunks come compressed, so RocksDB's own compression is off. Transactions
+//! go through group commit: one leader compares, numbers and writes for all that wait, which makes the operation log gapless
+//! and shares the fsync.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -75,7 +76,8 @@ pub struct Rocks {
     commits: Group<Prepared, Result<Committed>>,
     /// Held by the leader of a group alone; here so that it outlives the group.
     next_operation: AtomicU64,
-    next_chunk: AtomicU64,
+    /// The key of the next object, in whichever family.
+    next_object: AtomicU64,
     next_ingest: AtomicU64,
     epoch: AtomicU64,
     /// A sweep's check and delete, and a session's check and stamp, of one object exclude each other.
@@ -122,7 +124,7 @@ impl Rocks {
             directory: directory.to_owned(),
             commits: Group::new(),
             next_operation: AtomicU64::new(1),
-            next_chunk: AtomicU64::new(0),
+            next_object: AtomicU64::new(0),
             next_ingest: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
@@ -147,7 +149,11 @@ impl Rocks {
             });
         }
         self.next_operation.store(last_operation + 1, Ordering::SeqCst);
-        self.next_chunk.store(self.last_number(CHUNKS)?.map_or(0, |last| last + 1), Ordering::SeqCst);
+        for family in OBJECT_FAMILIES {
+            if let Some(last) = self.last_number(family)? {
+                self.next_object.fetch_max(last + 1, Ordering::SeqCst);
+            }
+        }
         let epoch = self.read(META, EPOCH_KEY)?;
         let epoch = epoch.map_or(Ok(0), |bytes| number(&bytes, "epoch"))?;
         self.epoch.store(epoch, Ordering::SeqCst);
@@ -183,22 +189,14 @@ impl Rocks {
         batch.put_cf(self.family(INDEX), id.hash, value.encode());
     }
 
-    /// The rows of objects, chunks numbered in the order they come.
+    /// The rows of objects, numbered in the order they come.
     fn rows(&self, objects: Vec<StoredObject>, epoch: Epoch) -> Vec<Row> {
-        let chunks = objects.iter().filter(|object| object.id.kind == ObjectKind::Chunk).count() as u64;
-        let mut number = self.next_chunk.fetch_add(chunks, Ordering::SeqCst);
+        let first = self.next_object.fetch_add(objects.len() as u64, Ordering::SeqCst);
         let mut rows = Vec::with_capacity(objects.len() * 2);
-        for StoredObject { id, bytes } in objects {
-            let mut value = IndexValue { kind: id.kind, epoch, stored_bytes: bytes.len() as u64, number: 0 };
-            let (family, key, bytes) = match id.kind {
-                ObjectKind::Chunk => {
-                    value.number = number;
-                    number += 1;
-                    (CHUNKS, value.number.to_be_bytes().to_vec(), chunk_row(id, &bytes))
-                }
-                kind => (object_family(kind), id.hash.to_vec(), bytes),
-            };
-            rows.push(Row { family, key, value: bytes });
+        for (number, StoredObject { id, bytes }) in (first..).zip(objects) {
+            let value = IndexValue { kind: id.kind, epoch, stored_bytes: bytes.len() as u64, number };
+            let key = number.to_be_bytes().to_vec();
+            rows.push(Row { family: object_family(id.kind), key, value: object_row(id, &bytes) });
             rows.push(Row { family: INDEX, key: id.hash.to_vec(), value: Bytes::copy_from_slice(&value.encode()) });
         }
         rows
@@ -286,13 +284,19 @@ impl Rocks {
         Ok(true)
     }
 
-    /// The chunk rows with these numbers, read in the order of the numbers.
-    fn chunk_rows(&self, numbers: &[(u64, usize)], ids: &[ObjectId], found: &mut [Option<Bytes>]) -> Result<()> {
+    /// The objects of one family with these numbers, read in the order of the numbers.
+    fn object_rows(
+        &self,
+        family: &'static str,
+        numbers: &[(u64, usize)],
+        ids: &[ObjectId],
+        found: &mut [Option<Bytes>],
+    ) -> Result<()> {
         let keys: Vec<_> = numbers.iter().map(|(number, _)| number.to_be_bytes()).collect();
-        let rows = self.database.batched_multi_get_cf(self.family(CHUNKS), &keys, true);
+        let rows = self.database.batched_multi_get_cf(self.family(family), &keys, true);
         for ((_, place), row) in numbers.iter().zip(rows) {
             if let Some(row) = row.map_err(|source| fault("read", &source))? {
-                found[*place] = Some(chunk_bytes(ids[*place], &Bytes::copy_from_slice(&row))?);
+                found[*place] = Some(object_bytes(ids[*place], &Bytes::copy_from_slice(&row))?);
             }
         }
         Ok(())
@@ -368,31 +372,28 @@ impl Round<'_> {
 
 impl Backend for Rocks {
     fn get(&self, id: ObjectId) -> Result<Option<Bytes>> {
-        if id.kind != ObjectKind::Chunk {
-            return self.read(object_family(id.kind), &id.hash);
-        }
         let Some(value) = self.index_row(id)? else {
             return Ok(None);
         };
-        let row = self.read(CHUNKS, &value.number.to_be_bytes())?;
-        row.map(|row| chunk_bytes(id, &row)).transpose()
+        let row = self.read(object_family(id.kind), &value.number.to_be_bytes())?;
+        row.map(|row| object_bytes(id, &row)).transpose()
     }
 
     fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
         let mut found = vec![None; ids.len()];
-        let mut numbers = Vec::new();
-        let chunk_places: Vec<_> = (0..ids.len()).filter(|place| ids[*place].kind == ObjectKind::Chunk).collect();
-        let hashes: Vec<_> = chunk_places.iter().map(|place| ids[*place].hash).collect();
+        let mut numbers: HashMap<_, Vec<_>> = HashMap::new();
+        let hashes: Vec<_> = ids.iter().map(|id| id.hash).collect();
         let rows = self.database.batched_multi_get_cf(self.family(INDEX), &hashes, false);
-        for (place, row) in chunk_places.into_iter().zip(rows) {
-            if let Some(row) = row.map_err(|source| fault("read", &source))? {
-                numbers.push((IndexValue::decode(&row)?.number, place));
+        for (place, row) in rows.into_iter().enumerate() {
+            let Some(row) = row.map_err(|source| fault("read", &source))? else { continue };
+            let value = IndexValue::decode(&row)?;
+            if value.kind == ids[place].kind {
+                numbers.entry(object_family(value.kind)).or_default().push((value.number, place));
             }
         }
-        numbers.sort_unstable();
-        self.chunk_rows(&numbers, ids, &mut found)?;
-        for (place, id) in ids.iter().enumerate().filter(|(_, id)| id.kind != ObjectKind::Chunk) {
-            found[place] = self.get(*id)?;
+        for (family, mut numbers) in numbers {
+            numbers.sort_unstable();
+            self.object_rows(family, &numbers, ids, &mut found)?;
         }
         Ok(found)
     }
@@ -535,10 +536,7 @@ impl Sweep for Rocks {
             };
             let mut batch = WriteBatch::default();
             batch.delete_cf(self.family(INDEX), id.hash);
-            match id.kind {
-                ObjectKind::Chunk => batch.delete_cf(self.family(CHUNKS), value.number.to_be_bytes()),
-                kind => batch.delete_cf(self.family(object_family(kind)), id.hash),
-            }
+            batch.delete_cf(self.family(object_family(id.kind)), value.number.to_be_bytes());
             self.write(batch, false)?;
             deleted += 1;
         }
@@ -563,7 +561,7 @@ struct IndexValue {
     kind: ObjectKind,
     epoch: Epoch,
     stored_bytes: u64,
-    /// The key in the chunk family; 0 for other kinds.
+    /// The key in the family of its kind.
     number: u64,
 }
 
@@ -588,14 +586,14 @@ impl IndexValue {
     }
 }
 
-fn chunk_row(id: ObjectId, stored: &Bytes) -> Bytes {
+fn object_row(id: ObjectId, stored: &Bytes) -> Bytes {
     let mut row = Vec::with_capacity(32 + stored.len());
     row.extend_from_slice(&id.hash);
     row.extend_from_slice(stored);
     row.into()
 }
 
-fn chunk_bytes(id: ObjectId, row: &Bytes) -> Result<Bytes> {
+fn object_bytes(id: ObjectId, row: &Bytes) -> Result<Bytes> {
     if row.starts_with(&id.hash) { Ok(row.slice(32..)) } else { Err(Error::HashMismatch { id }) }
 }
 
@@ -612,6 +610,7 @@ fn object_family(kind: ObjectKind) -> &'static str {
     }
 }
 
+const OBJECT_FAMILIES: [&str; 3] = [CHUNKS, TREES, SNAPSHOTS];
 const FAMILIES: [&str; 8] = [META, INDEX, CHUNKS, TREES, SNAPSHOTS, REFS, OPERATIONS, REQUESTS];
 
 fn families(options: &RocksOptions, cache: &Cache) -> Vec<ColumnFamilyDescriptor> {
@@ -639,6 +638,8 @@ fn family_options(name: &str, options: &RocksOptions, cache: &Cache) -> Options 
             table.set_block_size(16 << 10);
             family.set_compression_type(DBCompressionType::Lz4);
         }
+        // Numbers that are not there are never asked for: no filter.
+        TREES | SNAPSHOTS => table.set_block_size(4 << 10),
         _ => {
             table.set_block_size(4 << 10);
             table.set_bloom_filter(10.0, false);
