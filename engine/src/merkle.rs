@@ -97,13 +97,12 @@ pub(crate) fn splice<S: CachedSequence>(
         })
         .collect();
     for level in 0..=top_node.level() {
-        let is_top = level == top_node.level();
-        let nodes = splice_level(session, &top_node, level, level_splices)?;
-        if is_top {
-            let nodes = nodes.into_iter().next().expect("the only node of the top level holds every splice").nodes;
+        let runs = splice_level(session, &top_node, level, level_splices)?;
+        if level == top_node.level() {
+            let nodes = top_nodes(session, &top_node, top, runs)?;
             return build_upwards(session, level, nodes);
         }
-        level_splices = nodes
+        level_splices = runs
             .into_iter()
             .map(|run| {
                 let links = run.nodes.put_all(session)?;
@@ -112,6 +111,30 @@ pub(crate) fn splice<S: CachedSequence>(
             .collect::<Result<_>>()?;
     }
     unreachable!("the loop ends at the top level")
+}
+
+/// All nodes of the top level after a splice. The old top is one of them when all that was new came to an end before it.
+fn top_nodes<S: CachedSequence>(
+    session: &WriteSession,
+    top_node: &SequenceNode<S>,
+    top: ObjectId,
+    runs: Vec<Run<S>>,
+) -> Result<Nodes<S>> {
+    let mut nodes = Nodes { links: Vec::new(), last: None };
+    let mut covered = false;
+    for run in runs {
+        covered |= !run.range.is_empty();
+        let mut links = nodes.put_all(session)?;
+        links.extend(run.nodes.links);
+        nodes = Nodes { links, last: run.nodes.last };
+    }
+    if !covered {
+        let old = S::describe(top_node, top).map_err(|source| Error::Malformed { id: top, source })?;
+        let mut links = nodes.put_all(session)?;
+        links.push(old);
+        nodes = Nodes { links, last: None };
+    }
+    Ok(nodes)
 }
 
 /// Adds levels until one node is left, then drops inner nodes with a single link from the top.
