@@ -29,7 +29,8 @@ use crate::error::Result;
 use crate::id::ObjectId;
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
 
-/// Counts collections. An object carries the epoch of the last session that put or met it.
+/// Counts collections. An object carries the epoch in which it was last written, or met by a session that needed it.
+/// A later write never carries an earlier epoch.
 pub type Epoch = u64;
 
 /// An object as it is stored: a chunk behind its codec byte, anything else in its canonical bytes.
@@ -56,8 +57,6 @@ pub enum Durability {
 pub struct Transaction {
     /// Objects that are not there yet; earlier ones may have gone ahead.
     pub objects: Vec<StoredObject>,
-    /// The epoch of the session that puts them.
-    pub epoch: Epoch,
     /// What these references must be for the transaction to happen.
     pub expect: Vec<(RefName, Option<RefValue>)>,
     /// What these become; each must be among the expected ones.
@@ -84,7 +83,7 @@ pub struct IndexRow {
     pub id: ObjectId,
     /// The bytes kept for it.
     pub stored_bytes: u64,
-    /// The last session that put or met it.
+    /// When it was last written or met.
     pub epoch: Epoch,
 }
 
@@ -96,11 +95,12 @@ pub trait Backend: Send + Sync + 'static {
     /// The same for many, in the order asked for; the backend chooses the order of reading.
     fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>>;
 
-    /// Which of these are there. Each one found is stamped with the epoch, so that a sweep does not take it any more.
-    fn contains_many(&self, ids: &[ObjectId], stamp: Epoch) -> Result<Vec<bool>>;
+    /// Which of these are there. Each one found carries at least the given epoch afterwards, so that a sweep does not take
+    /// it from a session of that epoch.
+    fn contains_many(&self, ids: &[ObjectId], at_least: Epoch) -> Result<Vec<bool>>;
 
     /// Writes objects of a large transaction ahead of it. No name points at them yet.
-    fn put_ahead(&self, objects: Vec<StoredObject>, epoch: Epoch) -> Result<()>;
+    fn put_ahead(&self, objects: Vec<StoredObject>) -> Result<()>;
 
     /// Objects, references and the operation record, all or nothing.
     fn transact(&self, transaction: Transaction) -> Result<Committed>;

@@ -67,6 +67,7 @@ pub use id::{
     Bare, ChunkId, DirectoryId, LinkGroup, LinksId, ObjectId, ObjectKind, RootId, RopeId, SnapshotId, StateId, XattrsId,
 };
 pub use name::{DEPTH_MAX, InvalidName, NAME_BYTES_MAX, Name, TreePath};
+pub use object::{Entry, EntryKind};
 pub use reference::{RefName, RequestId};
 pub use store::{Pin, RefMove, Store, StoreOptions, SweepRound, WriteSession};
 pub use time::Time;

@@ -1,1 +1,3 @@
 //! The test kit: models and harnesses that more than one suite uses. Nothing of the product depends on it.
+
+pub mod model;

@@ -87,14 +87,14 @@ impl<B: Backend> Backend for Fault<B> {
         self.inner.get_many(ids)
     }
 
-    fn contains_many(&self, ids: &[ObjectId], stamp: Epoch) -> Result<Vec<bool>> {
+    fn contains_many(&self, ids: &[ObjectId], at_least: Epoch) -> Result<Vec<bool>> {
         self.plan.read("look objects up")?;
-        self.inner.contains_many(ids, stamp)
+        self.inner.contains_many(ids, at_least)
     }
 
-    fn put_ahead(&self, objects: Vec<StoredObject>, epoch: Epoch) -> Result<()> {
+    fn put_ahead(&self, objects: Vec<StoredObject>) -> Result<()> {
         self.plan.write("write objects")?;
-        self.inner.put_ahead(objects, epoch)
+        self.inner.put_ahead(objects)
     }
 
     fn transact(&self, transaction: Transaction) -> Result<Committed> {

@@ -34,10 +34,11 @@ struct Object {
 }
 
 impl State {
-    fn put(&mut self, object: StoredObject, epoch: Epoch) {
+    fn put(&mut self, object: StoredObject) {
+        let epoch = self.epoch;
         let place = self.objects.entry(object.id.hash);
         let kept = place.or_insert(Object { kind: object.id.kind, bytes: object.bytes, epoch });
-        kept.epoch = kept.epoch.max(epoch);
+        kept.epoch = epoch;
     }
 
     fn object(&self, id: ObjectId) -> Option<&Object> {
@@ -55,27 +56,28 @@ impl Backend for Memory {
         Ok(ids.iter().map(|id| state.object(*id).map(|object| object.bytes.clone())).collect())
     }
 
-    fn contains_many(&self, ids: &[ObjectId], stamp: Epoch) -> Result<Vec<bool>> {
+    fn contains_many(&self, ids: &[ObjectId], at_least: Epoch) -> Result<Vec<bool>> {
         let state = self.state.read();
-        if ids.iter().all(|id| state.object(*id).is_none_or(|object| object.epoch >= stamp)) {
+        if ids.iter().all(|id| state.object(*id).is_none_or(|object| object.epoch >= at_least)) {
             return Ok(ids.iter().map(|id| state.object(*id).is_some()).collect());
         }
         drop(state);
         let mut state = self.state.write();
+        let epoch = state.epoch;
         let mut found = Vec::with_capacity(ids.len());
         for id in ids {
             let object = state.objects.get_mut(&id.hash).filter(|object| object.kind == id.kind);
             found.push(object.is_some());
             if let Some(object) = object {
-                object.epoch = object.epoch.max(stamp);
+                object.epoch = epoch;
             }
         }
         Ok(found)
     }
 
-    fn put_ahead(&self, objects: Vec<StoredObject>, epoch: Epoch) -> Result<()> {
+    fn put_ahead(&self, objects: Vec<StoredObject>) -> Result<()> {
         let mut state = self.state.write();
-        objects.into_iter().for_each(|object| state.put(object, epoch));
+        objects.into_iter().for_each(|object| state.put(object));
         Ok(())
     }
 
@@ -98,7 +100,7 @@ impl Backend for Memory {
         if !moved.is_empty() {
             return Err(Error::Stale { moved });
         }
-        transaction.objects.into_iter().for_each(|object| state.put(object, transaction.epoch));
+        transaction.objects.into_iter().for_each(|object| state.put(object));
         let mut changes = Vec::with_capacity(transaction.set.len());
         for (name, after) in transaction.set {
             let before = match &after {

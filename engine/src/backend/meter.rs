@@ -93,14 +93,14 @@ impl<B: Backend> Backend for Metered<B> {
         Ok(found)
     }
 
-    fn contains_many(&self, ids: &[ObjectId], stamp: Epoch) -> Result<Vec<bool>> {
+    fn contains_many(&self, ids: &[ObjectId], at_least: Epoch) -> Result<Vec<bool>> {
         self.meter.lookups.fetch_add(ids.len() as u64, Ordering::Relaxed);
-        self.inner.contains_many(ids, stamp)
+        self.inner.contains_many(ids, at_least)
     }
 
-    fn put_ahead(&self, objects: Vec<StoredObject>, epoch: Epoch) -> Result<()> {
+    fn put_ahead(&self, objects: Vec<StoredObject>) -> Result<()> {
         let (count, bytes) = size(&objects);
-        self.inner.put_ahead(objects, epoch)?;
+        self.inner.put_ahead(objects)?;
         self.meter.wrote(count, bytes);
         Ok(())
     }

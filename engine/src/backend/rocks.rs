@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode, Direction,
     IngestExternalFileOptions, IteratorMode, Options, ReadOptions, SstFileWriter, WriteBatch, WriteOptions,
@@ -77,7 +77,8 @@ pub struct Rocks {
     next_operation: AtomicU64,
     next_chunk: AtomicU64,
     next_ingest: AtomicU64,
-    epoch: AtomicU64,
+    /// Held for reading around every write of the index, so that what is written later never carries an earlier epoch.
+    epoch: RwLock<Epoch>,
     /// A sweep's check and delete, and a session's check and stamp, of one object exclude each other.
     stripes: Vec<Mutex<()>>,
     _lock: File,
@@ -85,17 +86,19 @@ pub struct Rocks {
 
 /// A transaction whose rows are ready: only comparing and numbering is left to the leader.
 struct Prepared {
-    rows: Vec<Row>,
+    rows: ObjectRows,
     expect: Vec<(RefName, Option<RefValue>)>,
     set: Vec<(RefName, Option<RefValue>)>,
     operation: Option<OperationDraft>,
     durability: Durability,
 }
 
-struct Row {
-    family: &'static str,
-    key: Vec<u8>,
-    value: Bytes,
+/// What objects become in the database; the epoch is filled in when they are written.
+#[derive(Default)]
+struct ObjectRows {
+    chunks: Vec<(u64, Bytes)>,
+    others: Vec<(ObjectId, Bytes)>,
+    index: Vec<(ObjectId, IndexValue)>,
 }
 
 impl Rocks {
@@ -124,7 +127,7 @@ impl Rocks {
             next_operation: AtomicU64::new(1),
             next_chunk: AtomicU64::new(0),
             next_ingest: AtomicU64::new(0),
-            epoch: AtomicU64::new(0),
+            epoch: RwLock::new(0),
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             _lock: lock,
         };
@@ -150,7 +153,7 @@ impl Rocks {
         self.next_chunk.store(self.last_number(CHUNKS)?.map_or(0, |last| last + 1), Ordering::SeqCst);
         let epoch = self.read(META, EPOCH_KEY)?;
         let epoch = epoch.map_or(Ok(0), |bytes| number(&bytes, "epoch"))?;
-        self.epoch.store(epoch, Ordering::SeqCst);
+        *self.epoch.write() = epoch;
         Ok(())
     }
 
@@ -184,34 +187,43 @@ impl Rocks {
     }
 
     /// The rows of objects, chunks numbered in the order they come.
-    fn rows(&self, objects: Vec<StoredObject>, epoch: Epoch) -> Vec<Row> {
+    fn rows(&self, objects: Vec<StoredObject>) -> ObjectRows {
         let chunks = objects.iter().filter(|object| object.id.kind == ObjectKind::Chunk).count() as u64;
         let mut number = self.next_chunk.fetch_add(chunks, Ordering::SeqCst);
-        let mut rows = Vec::with_capacity(objects.len() * 2);
+        let mut rows = ObjectRows::default();
         for StoredObject { id, bytes } in objects {
-            let mut value = IndexValue { kind: id.kind, epoch, stored_bytes: bytes.len() as u64, number: 0 };
-            let (family, key, bytes) = match id.kind {
-                ObjectKind::Chunk => {
-                    value.number = number;
-                    number += 1;
-                    (CHUNKS, value.number.to_be_bytes().to_vec(), chunk_row(id, &bytes))
-                }
-                kind => (object_family(kind), id.hash.to_vec(), bytes),
-            };
-            rows.push(Row { family, key, value: bytes });
-            rows.push(Row { family: INDEX, key: id.hash.to_vec(), value: Bytes::copy_from_slice(&value.encode()) });
+            let mut index = IndexValue { kind: id.kind, epoch: 0, stored_bytes: bytes.len() as u64, number: 0 };
+            if id.kind == ObjectKind::Chunk {
+                index.number = number;
+                number += 1;
+                rows.chunks.push((index.number, chunk_row(id, &bytes)));
+            } else {
+                rows.others.push((id, bytes));
+            }
+            rows.index.push((id, index));
         }
         rows
     }
 
-    fn add_rows(&self, batch: &mut WriteBatch, rows: &[Row]) {
-        for row in rows {
-            batch.put_cf(self.family(row.family), &row.key, &row.value);
+    fn add_chunks(&self, batch: &mut WriteBatch, rows: &ObjectRows) {
+        for (number, row) in &rows.chunks {
+            batch.put_cf(self.family(CHUNKS), number.to_be_bytes(), row);
+        }
+    }
+
+    /// Everything but chunks, with the index rows of chunks too.
+    fn add_others(&self, batch: &mut WriteBatch, rows: &mut ObjectRows, epoch: Epoch) {
+        for (id, bytes) in &rows.others {
+            batch.put_cf(self.family(object_family(id.kind)), id.hash, bytes);
+        }
+        for (id, index) in &mut rows.index {
+            index.epoch = epoch;
+            self.put_index(batch, *id, index);
         }
     }
 
     /// Writes chunk rows as a sorted file and hands it to RocksDB whole: no log, no memtable, no compaction.
-    fn ingest(&self, chunks: &[Row]) -> Result<()> {
+    fn ingest(&self, chunks: &[(u64, Bytes)]) -> Result<()> {
         let action = "write imported chunks";
         let ingest = self.directory.join(INGEST_DIRECTORY);
         fs::create_dir_all(&ingest).map_err(|source| Error::from_io(action, &source))?;
@@ -219,8 +231,8 @@ impl Rocks {
         let written = (|| {
             let mut writer = SstFileWriter::create(&self.chunk_options);
             writer.open(&path)?;
-            for row in chunks {
-                writer.put(&row.key, &row.value)?;
+            for (number, row) in chunks {
+                writer.put(number.to_be_bytes(), row)?;
             }
             writer.finish()?;
             let mut options = IngestExternalFileOptions::default();
@@ -236,8 +248,10 @@ impl Rocks {
 
     /// Leads a group: compares, numbers, writes once, and says to each what came of it.
     fn commit_group(&self, group: Vec<Prepared>) -> Vec<Result<Committed>> {
+        let epoch = self.epoch.read();
         let mut round = Round {
             rocks: self,
+            epoch: *epoch,
             batch: WriteBatch::default(),
             moved: HashMap::new(),
             requests: HashMap::new(),
@@ -271,18 +285,15 @@ impl Rocks {
         &self.stripes[usize::from(id.hash[0]) % STRIPES]
     }
 
-    /// Stamps an object that is there with an older epoch, unless a sweep took it in the meantime.
-    fn stamp(&self, id: ObjectId, epoch: Epoch) -> Result<bool> {
+    /// Stamps an object with the present epoch, unless a sweep took it in the meantime.
+    fn stamp(&self, id: ObjectId) -> Result<bool> {
+        let epoch = self.epoch.read();
         let _guard = self.stripe(id).lock();
-        let Some(mut value) = self.index_row(id)? else {
-            return Ok(false);
-        };
-        if value.epoch < epoch {
-            value.epoch = epoch;
-            let mut batch = WriteBatch::default();
-            self.put_index(&mut batch, id, &value);
-            self.write(batch, false)?;
-        }
+        let Some(mut value) = self.index_row(id)? else { return Ok(false) };
+        value.epoch = *epoch;
+        let mut batch = WriteBatch::default();
+        self.put_index(&mut batch, id, &value);
+        self.write(batch, false)?;
         Ok(true)
     }
 
@@ -302,6 +313,7 @@ impl Rocks {
 /// What a leader gathers for one write.
 struct Round<'a> {
     rocks: &'a Rocks,
+    epoch: Epoch,
     batch: WriteBatch,
     moved: HashMap<RefName, Option<RefValue>>,
     requests: HashMap<RequestId, Operation>,
@@ -309,7 +321,7 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    fn add(&mut self, prepared: Prepared) -> Result<Committed> {
+    fn add(&mut self, mut prepared: Prepared) -> Result<Committed> {
         let request = prepared.operation.as_ref().and_then(|draft| draft.request.clone());
         if let Some(request) = &request
             && let Some(operation) = self.find_request(request)?
@@ -329,7 +341,8 @@ impl Round<'_> {
         if !stale.is_empty() {
             return Err(Error::Stale { moved: stale });
         }
-        self.rocks.add_rows(&mut self.batch, &prepared.rows);
+        self.rocks.add_chunks(&mut self.batch, &prepared.rows);
+        self.rocks.add_others(&mut self.batch, &mut prepared.rows, self.epoch);
         let mut changes = Vec::with_capacity(prepared.set.len());
         for (name, after) in prepared.set {
             let refs = self.rocks.family(REFS);
@@ -397,33 +410,33 @@ impl Backend for Rocks {
         Ok(found)
     }
 
-    fn contains_many(&self, ids: &[ObjectId], stamp: Epoch) -> Result<Vec<bool>> {
+    fn contains_many(&self, ids: &[ObjectId], at_least: Epoch) -> Result<Vec<bool>> {
         let present = |id: &ObjectId| match self.index_row(*id)? {
             None => Ok(false),
-            Some(value) if value.epoch >= stamp => Ok(true),
-            Some(_) => self.stamp(*id, stamp),
+            Some(value) if value.epoch >= at_least => Ok(true),
+            Some(_) => self.stamp(*id),
         };
         ids.iter().map(present).collect()
     }
 
-    fn put_ahead(&self, objects: Vec<StoredObject>, epoch: Epoch) -> Result<()> {
-        let rows = self.rows(objects, epoch);
-        let (chunks, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.family == CHUNKS);
+    fn put_ahead(&self, objects: Vec<StoredObject>) -> Result<()> {
+        let mut rows = self.rows(objects);
         let mut batch = WriteBatch::default();
-        if chunks.iter().map(|row| row.value.len()).sum::<usize>() >= INGEST_BYTES_MIN {
+        if rows.chunks.iter().map(|(_, row)| row.len()).sum::<usize>() >= INGEST_BYTES_MIN {
             // The chunks are on disk before the index says so; a crash in between leaves rows that nothing names.
-            self.ingest(&chunks)?;
+            self.ingest(&rows.chunks)?;
         } else {
-            self.add_rows(&mut batch, &chunks);
+            self.add_chunks(&mut batch, &rows);
         }
-        self.add_rows(&mut batch, &others);
+        let epoch = self.epoch.read();
+        self.add_others(&mut batch, &mut rows, *epoch);
         self.write(batch, false)
     }
 
     fn transact(&self, transaction: Transaction) -> Result<Committed> {
         check(&transaction)?;
-        let Transaction { objects, epoch, expect, set, operation, durability } = transaction;
-        let prepared = Prepared { rows: self.rows(objects, epoch), expect, set, operation, durability };
+        let Transaction { objects, expect, set, operation, durability } = transaction;
+        let prepared = Prepared { rows: self.rows(objects), expect, set, operation, durability };
         self.commits.submit(prepared, |group| self.commit_group(group))
     }
 
@@ -432,7 +445,7 @@ impl Backend for Rocks {
     }
 
     fn epoch(&self) -> Epoch {
-        self.epoch.load(Ordering::SeqCst)
+        *self.epoch.read()
     }
 
     fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>> {
@@ -494,12 +507,12 @@ impl Backend for Rocks {
 
 impl Sweep for Rocks {
     fn advance_epoch(&self) -> Result<Epoch> {
+        let mut epoch = self.epoch.write();
         let mut batch = WriteBatch::default();
-        let epoch = self.epoch() + 1;
-        batch.put_cf(self.family(META), EPOCH_KEY, epoch.to_be_bytes());
+        batch.put_cf(self.family(META), EPOCH_KEY, (*epoch + 1).to_be_bytes());
         self.write(batch, true)?;
-        self.epoch.store(epoch, Ordering::SeqCst);
-        Ok(epoch)
+        *epoch += 1;
+        Ok(*epoch)
     }
 
     fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {

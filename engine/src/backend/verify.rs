@@ -35,13 +35,13 @@ impl<B: Backend> Backend for Verify<B> {
         Ok(found)
     }
 
-    fn contains_many(&self, ids: &[ObjectId], stamp: Epoch) -> Result<Vec<bool>> {
-        self.0.contains_many(ids, stamp)
+    fn contains_many(&self, ids: &[ObjectId], at_least: Epoch) -> Result<Vec<bool>> {
+        self.0.contains_many(ids, at_least)
     }
 
-    fn put_ahead(&self, objects: Vec<StoredObject>, epoch: Epoch) -> Result<()> {
+    fn put_ahead(&self, objects: Vec<StoredObject>) -> Result<()> {
         check_all(&objects)?;
-        self.0.put_ahead(objects, epoch)
+        self.0.put_ahead(objects)
     }
 
     fn transact(&self, transaction: Transaction) -> Result<Committed> {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::{Change, Diff, DiffOptions, MetadataChange, What, contents};
 use crate::directory;
 use crate::error::Result;
-use crate::id::{Bare, RootId};
+use crate::id::RootId;
 use crate::name::TreePath;
 use crate::object::{Content, Entry, Node};
 use crate::store::Store;
@@ -29,12 +29,6 @@ pub fn diff_with_renames(
         match (change.what.clone(), change.before.clone(), change.after.clone()) {
             (What::Removed, Some(entry), _) => removed.push(Place { path: change.path, entry }),
             (What::Added, _, Some(entry)) => added.push(Place { path: change.path, entry }),
-            (What::KindChanged, Some(before), Some(after)) => {
-                // The directory on one side of it opens: what was in it went or came.
-                expand(store, &Place { path: change.path.clone(), entry: before }, &mut removed)?;
-                expand(store, &Place { path: change.path.clone(), entry: after }, &mut added)?;
-                changes.push(change);
-            }
             _ => changes.push(change),
         }
     }
@@ -55,14 +49,16 @@ struct Place {
 /// What two places must share to be a rename.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Same {
-    Directory(Bare),
+    Directory([u8; 32]),
     File(Content, u64),
     Symlink(Bytes),
 }
 
-fn same(entry: &Entry) -> Option<Same> {
+fn same(entry: &Entry, options: DiffOptions) -> Option<Same> {
     match &entry.node {
-        Node::Directory(Some(contents)) => Some(Same::Directory(contents.bare)),
+        // A directory that moved is not opened: what was asked for must show at its top.
+        Node::Directory(Some(contents)) if options.times => Some(Same::Directory(*contents.id.as_bytes())),
+        Node::Directory(Some(contents)) => Some(Same::Directory(*contents.bare.as_bytes())),
         Node::File { size: 1.., content } => Some(Same::File(*content, size_of(entry))),
         Node::Symlink(target) => Some(Same::Symlink(target.clone())),
         _ => None,
@@ -76,39 +72,59 @@ fn size_of(entry: &Entry) -> u64 {
     }
 }
 
-/// Removed places by what they hold; a partner with the same last name is preferred.
+/// Removed places, sorted by path, by what they hold; a partner with the same last name is preferred.
 struct Pool {
+    options: DiffOptions,
     places: Vec<Option<Place>>,
+    spans: Vec<Span>,
     by_contents: HashMap<Same, Vec<usize>>,
 }
 
+/// How a place lies among the others.
+struct Span {
+    /// The directory in the pool that it lies in.
+    parent: Option<usize>,
+    /// The first place behind it that does not lie below it.
+    end: usize,
+    /// Whether nothing below it was taken by itself.
+    whole: bool,
+}
+
 impl Pool {
-    fn new(places: Vec<Place>) -> Self {
+    fn new(places: Vec<Place>, options: DiffOptions) -> Self {
         let mut by_contents: HashMap<Same, Vec<usize>> = HashMap::new();
+        let mut spans: Vec<Span> = Vec::with_capacity(places.len());
+        let mut open: Vec<usize> = Vec::new();
         for (index, place) in places.iter().enumerate() {
-            if let Some(key) = same(&place.entry) {
+            while let Some(last) = open.pop_if(|last| place.path.below(&places[*last].path).is_none()) {
+                spans[last].end = index;
+            }
+            spans.push(Span { parent: open.last().copied(), end: places.len(), whole: true });
+            open.push(index);
+            if let Some(key) = same(&place.entry, options) {
                 by_contents.entry(key).or_default().push(index);
             }
         }
-        Self { places: places.into_iter().map(Some).collect(), by_contents }
+        Self { options, places: places.into_iter().map(Some).collect(), spans, by_contents }
     }
 
     /// Takes the partner of a new place out of the pool, with all that lies below it.
     fn take(&mut self, place: &Place) -> Option<Place> {
-        let candidates = self.by_contents.get(&same(&place.entry)?)?;
+        let candidates = self.by_contents.get(&same(&place.entry, self.options)?)?;
         let name = place.path.split_last().map(|(_, name)| name);
-        let left = || candidates.iter().copied().filter(|index| self.places[*index].is_some());
+        let left =
+            || candidates.iter().copied().filter(|index| self.places[*index].is_some() && self.spans[*index].whole);
         let same_name = left().find(|index| {
             let path = self.places[*index].as_ref().map(|place| &place.path);
             path.and_then(TreePath::split_last).map(|(_, name)| name) == name
         });
         let index = same_name.or_else(|| left().next())?;
         let taken = self.places[index].take()?;
-        for below in &mut self.places[index + 1..] {
-            match below {
-                Some(place) if place.path.below(&taken.path).is_none() => break,
-                _ => *below = None,
-            }
+        self.places[index + 1..self.spans[index].end].fill(None);
+        let mut above = self.spans[index].parent;
+        while let Some(parent) = above {
+            self.spans[parent].whole = false;
+            above = self.spans[parent].parent;
         }
         Some(taken)
     }
@@ -122,7 +138,7 @@ struct Finder {
 impl Finder {
     /// Matches directories that went and came as wholes, before anything is opened.
     fn whole_directories(&mut self, removed: Vec<Place>, added: Vec<Place>) -> (Vec<Place>, Vec<Place>) {
-        let mut pool = Pool::new(removed);
+        let mut pool = Pool::new(removed, self.options);
         let mut rest = Vec::new();
         for place in added {
             let partner = match place.entry.node {
@@ -139,7 +155,7 @@ impl Finder {
 
     /// Matches everything else, new directories before their contents.
     fn match_below(&mut self, store: &Store, removed: Vec<Place>, mut added: Vec<Place>) -> Result<()> {
-        let mut pool = Pool::new(removed);
+        let mut pool = Pool::new(removed, self.options);
         let mut files = Vec::new();
         added.reverse();
         while let Some(place) = added.pop() {

@@ -1,6 +1,7 @@
 //! Comparing two sorted sequences in time proportional to their difference: equal sub-trees are never opened.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use super::search::Keyed;
 use super::{load_child, load_top};
@@ -15,16 +16,10 @@ pub(crate) type Differing<T> = (Option<T>, Option<T>);
 /// The differing items of two sequences, in order.
 pub(crate) struct Comparison<S: Keyed> {
     store: Store,
-    before: Vec<Ahead<S>>,
-    after: Vec<Ahead<S>>,
+    before: Side<S>,
+    after: Side<S>,
     same_link: fn(&S::Link, &S::Link) -> bool,
     same_item: fn(&S::Item, &S::Item) -> bool,
-}
-
-/// What lies ahead on one side; the next is the last of its stack.
-enum Ahead<S: Keyed> {
-    Item(S::Item),
-    Child { parent_level: u32, link: S::Link },
 }
 
 /// Compares two sequences by the caller's idea of equality.
@@ -35,37 +30,66 @@ pub(crate) fn compare<S: Keyed>(
     same_link: fn(&S::Link, &S::Link) -> bool,
     same_item: fn(&S::Item, &S::Item) -> bool,
 ) -> Result<Comparison<S>> {
-    let side = |top: Option<ObjectId>| -> Result<Vec<Ahead<S>>> {
-        let mut stack = Vec::new();
-        if let Some(top) = top {
-            push_elements(&mut stack, &*load_top::<S>(store, top)?);
-        }
-        Ok(stack)
-    };
-    let (before, after) = if before == after { (Vec::new(), Vec::new()) } else { (side(before)?, side(after)?) };
+    let (before, after) = if before == after { (None, None) } else { (before, after) };
+    let (before, after) = (Side::of(store, before)?, Side::of(store, after)?);
     Ok(Comparison { store: store.clone(), before, after, same_link, same_item })
 }
 
-fn push_elements<S: Keyed>(stack: &mut Vec<Ahead<S>>, node: &SequenceNode<S>) {
-    match node {
-        SequenceNode::Leaf(items) => stack.extend(items.iter().rev().cloned().map(Ahead::Item)),
-        SequenceNode::Inner { level, links } => {
-            stack.extend(links.iter().rev().cloned().map(|link| Ahead::Child { parent_level: *level, link }));
+/// A place in one of the two: open nodes from the top down, with the element that comes next in each.
+struct Side<S: Keyed> {
+    path: Vec<(Arc<SequenceNode<S>>, usize)>,
+}
+
+/// What comes next on one side.
+enum Ahead<'a, S: Keyed> {
+    Item(&'a S::Item),
+    Child { parent_level: u32, link: &'a S::Link },
+}
+
+impl<S: Keyed> Side<S> {
+    fn of(store: &Store, top: Option<ObjectId>) -> Result<Self> {
+        let path = top.map(|top| Ok((load_top::<S>(store, top)?, 0))).into_iter().collect::<Result<_>>()?;
+        Ok(Self { path })
+    }
+
+    fn ahead(&self) -> Option<Ahead<'_, S>> {
+        let (node, at) = self.path.last()?;
+        Some(match &**node {
+            SequenceNode::Leaf(items) => Ahead::Item(&items[*at]),
+            SequenceNode::Inner { level, links } => Ahead::Child { parent_level: *level, link: &links[*at] },
+        })
+    }
+
+    /// Goes on to the next element; nodes that end with it are closed.
+    fn step(&mut self) {
+        while let Some((node, at)) = self.path.last_mut() {
+            *at += 1;
+            let length = match &**node {
+                SequenceNode::Leaf(items) => items.len(),
+                SequenceNode::Inner { links, .. } => links.len(),
+            };
+            if *at < length {
+                return;
+            }
+            self.path.pop();
         }
     }
-}
 
-fn open<S: Keyed>(store: &Store, stack: &mut Vec<Ahead<S>>) -> Result<()> {
-    if let Some(Ahead::Child { parent_level, link }) = stack.pop() {
-        push_elements(stack, &*load_child::<S>(store, parent_level, &link)?);
+    fn open(&mut self, store: &Store) -> Result<()> {
+        if let Some(Ahead::Child { parent_level, link }) = self.ahead() {
+            let node = load_child::<S>(store, parent_level, link)?;
+            self.path.push((node, 0));
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-fn take_item<S: Keyed>(stack: &mut Vec<Ahead<S>>) -> Option<S::Item> {
-    match stack.pop() {
-        Some(Ahead::Item(item)) => Some(item),
-        _ => None,
+    fn take(&mut self) -> Option<S::Item> {
+        let item = match self.ahead() {
+            Some(Ahead::Item(item)) => Some(item.clone()),
+            _ => None,
+        };
+        self.step();
+        item
     }
 }
 
@@ -82,7 +106,7 @@ enum Step {
 
 impl<S: Keyed> Comparison<S> {
     fn step(&self) -> Step {
-        match (self.before.last(), self.after.last()) {
+        match (self.before.ahead(), self.after.ahead()) {
             (None, None) => Step::End,
             (Some(Ahead::Item(_)), None) => Step::TakeBefore,
             (None, Some(Ahead::Item(_))) => Step::TakeAfter,
@@ -119,7 +143,7 @@ impl<S: Keyed> Comparison<S> {
                     return Step::SkipBoth;
                 }
                 let keys = S::link_key(before).cmp(S::link_key(after));
-                match before_level.cmp(after_level).then(keys.reverse()) {
+                match before_level.cmp(&after_level).then(keys.reverse()) {
                     Ordering::Greater => Step::OpenBefore,
                     Ordering::Less => Step::OpenAfter,
                     Ordering::Equal => Step::OpenBoth,
@@ -133,18 +157,18 @@ impl<S: Keyed> Comparison<S> {
             match self.step() {
                 Step::End => return Ok(None),
                 Step::SkipBoth => {
-                    self.before.pop();
-                    self.after.pop();
+                    self.before.step();
+                    self.after.step();
                 }
-                Step::OpenBefore => open(&self.store, &mut self.before)?,
-                Step::OpenAfter => open(&self.store, &mut self.after)?,
+                Step::OpenBefore => self.before.open(&self.store)?,
+                Step::OpenAfter => self.after.open(&self.store)?,
                 Step::OpenBoth => {
-                    open(&self.store, &mut self.before)?;
-                    open(&self.store, &mut self.after)?;
+                    self.before.open(&self.store)?;
+                    self.after.open(&self.store)?;
                 }
-                Step::TakeBefore => return Ok(Some((take_item(&mut self.before), None))),
-                Step::TakeAfter => return Ok(Some((None, take_item(&mut self.after)))),
-                Step::TakeBoth => return Ok(Some((take_item(&mut self.before), take_item(&mut self.after)))),
+                Step::TakeBefore => return Ok(Some((self.before.take(), None))),
+                Step::TakeAfter => return Ok(Some((None, self.after.take()))),
+                Step::TakeBoth => return Ok(Some((self.before.take(), self.after.take()))),
             }
         }
     }
@@ -157,8 +181,8 @@ impl<S: Keyed> Iterator for Comparison<S> {
         match self.advance() {
             Ok(differing) => differing.map(Ok),
             Err(error) => {
-                self.before.clear();
-                self.after.clear();
+                self.before.path.clear();
+                self.after.path.clear();
                 Some(Err(error))
             }
         }

@@ -220,7 +220,7 @@ impl WriteSession {
             pending.bytes = 0;
             (std::mem::take(&mut pending.objects), self.ahead.read_recursive())
         };
-        let written = self.store.inner.backend.put_ahead(objects, self.epoch);
+        let written = self.store.inner.backend.put_ahead(objects);
         if let Err(error) = &written {
             self.pending.lock().failed = Some(error.clone());
         }
@@ -236,8 +236,7 @@ impl WriteSession {
             return Err(error);
         }
         let RefMove { expect, set, operation, durability } = refs;
-        let transaction =
-            Transaction { objects, epoch: self.epoch, expect, set, operation: Some(operation), durability };
+        let transaction = Transaction { objects, expect, set, operation: Some(operation), durability };
         let committed = self.store.transact(transaction)?;
         if !committed.replayed {
             // Pinned before the session closes, so that there is no moment without protection.

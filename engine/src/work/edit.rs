@@ -7,11 +7,11 @@ use bytes::Bytes;
 
 use super::WorkingTree;
 use super::file::FileData;
-use super::look::{Lookup, not_a_file};
+use super::look::{Listing, Lookup, not_a_file};
 use super::node::{Body, Child, Dir, GroupKey, Leaf, Meta, XattrsNow, dir_mut, leaf_mut};
 use crate::directory;
 use crate::error::{Error, Malformed, Result};
-use crate::name::{Name, TreePath};
+use crate::name::{DEPTH_MAX, InvalidName, Name, TreePath};
 use crate::object::{Device, Entry, EntryKind, Node, Owner, SYMLINK_TARGET_BYTES_MAX, StateItem, Xattr, check_xattrs};
 use crate::time::Time;
 
@@ -215,11 +215,16 @@ impl WorkingTree {
         if mode != RenameMode::Exchange {
             self.check_replace(moving, target, &to)?;
         }
+        self.check_depth(&from, &to)?;
+        if mode == RenameMode::Exchange {
+            self.check_depth(&to, &from)?;
+        }
         let moved_links = self.links_below(&from)?;
         let target_links = if target.is_some() { self.links_below(&to)? } else { Vec::new() };
         if let ([(_, ours)], [(_, theirs)]) = (&moved_links[..], &target_links[..])
             && ours == theirs
             && moving != EntryKind::Directory
+            && target != Some(EntryKind::Directory)
         {
             // Two names of one file: POSIX has rename do nothing at all.
             return Ok(());
@@ -262,6 +267,33 @@ impl WorkingTree {
             (_, Some(EntryKind::Directory)) => Err(Error::IsADirectory { path: to.clone() }),
             _ => Ok(()),
         }
+    }
+
+    /// Refuses to move something to where its deepest path would have too many names. Only what moves down is looked through,
+    /// and of it the directories.
+    fn check_depth(&self, from: &TreePath, to: &TreePath) -> Result<()> {
+        let (before, after) = (from.names().count(), to.names().count());
+        if after <= before {
+            return Ok(());
+        }
+        let mut open = vec![(after, self.existing(from)?)];
+        while let Some((depth, here)) = open.pop() {
+            let listing = match here {
+                Lookup::Dir(dir) => Listing::of(self, dir.base, Some(dir))?,
+                Lookup::Clean(Entry { node: Node::Directory(contents), .. }) => Listing::of(self, contents, None)?,
+                _ => continue,
+            };
+            for child in listing.lookups() {
+                let (_, child) = child?;
+                if depth == DEPTH_MAX {
+                    return Err(Error::Name { source: InvalidName::TooDeep });
+                }
+                if child.kind() == EntryKind::Directory {
+                    open.push((depth + 1, child));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Sets the permission bits.

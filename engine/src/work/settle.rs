@@ -131,3 +131,129 @@ impl Settling<'_> {
         Arc::clone(live)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::error::Error;
+    use crate::object::Snapshot;
+    use crate::store::RefMove;
+    use crate::time::Time;
+    use crate::work::RenameMode;
+
+    #[derive(Clone, Debug)]
+    enum Edit {
+        Write(&'static str, u8),
+        Directory(&'static str),
+        Remove(&'static str),
+        Rename(&'static str, &'static str, RenameMode),
+        Link(&'static str, &'static str),
+        Mode(&'static str, u32),
+        State(&'static str, Option<u8>),
+    }
+
+    fn edits(links: bool) -> impl Strategy<Value = Vec<Edit>> {
+        let path = || prop::sample::select(vec!["a", "b", "a/a", "a/b", "b/a", "a/b/a", "a/b/b", "b/a/a"]);
+        let mode = prop::sample::select(vec![RenameMode::Replace, RenameMode::Exchange]);
+        let edit = prop_oneof![
+            4 => (path(), 0_u8..3).prop_map(|(path, byte)| Edit::Write(path, byte)),
+            4 => path().prop_map(Edit::Directory),
+            2 => path().prop_map(Edit::Remove),
+            3 => (path(), path(), mode).prop_map(|(from, to, mode)| Edit::Rename(from, to, mode)),
+            u32::from(links) * 2 => (path(), path()).prop_map(|(from, to)| Edit::Link(from, to)),
+            1 => (path(), 0_u32..0o777).prop_map(|(path, mode)| Edit::Mode(path, mode)),
+            1 => (path(), prop::option::of(0_u8..3)).prop_map(|(key, value)| Edit::State(key, value)),
+        ];
+        prop::collection::vec(edit, 0..25)
+    }
+
+    /// Does the edits; what is refused is refused wherever they are done, and changes nothing.
+    fn perform(tree: &mut WorkingTree, edits: &[Edit]) -> Vec<bool> {
+        let done = |edit: &Edit| -> Result<(), Error> {
+            match *edit {
+                Edit::Write(path, byte) => tree.write(path, &vec![byte; 70_000]),
+                Edit::Directory(path) => tree.create_directory(path, 0o755),
+                Edit::Remove(path) => tree.remove_all(path),
+                Edit::Rename(from, to, mode) => tree.rename(from, to, mode),
+                Edit::Link(from, to) => tree.link(from, to),
+                Edit::Mode(path, mode) => tree.set_mode(path, mode),
+                Edit::State(key, Some(value)) => tree.set_state(key, &value.to_string()),
+                Edit::State(key, None) => tree.remove_state(key).map(drop),
+            }
+        };
+        edits.iter().map(done).map(|result| result.is_ok()).collect()
+    }
+
+    /// What a commit does, with edits between the freeze and its end.
+    fn commit_around(tree: &mut WorkingTree, during: &[Edit]) -> Vec<bool> {
+        let session = tree.store.session();
+        let mark = session.mark().clone();
+        let frozen = tree.freeze();
+        let done = perform(tree, during);
+        let written = frozen.write_root(&session).expect("write");
+        let root = written.id;
+        let snapshot = Snapshot {
+            root,
+            parents: Vec::new(),
+            author: String::new(),
+            time: Time::EPOCH,
+            message: String::new(),
+            metadata: Default::default(),
+        };
+        let snapshot = session.put_snapshot(snapshot).expect("put");
+        session.commit(root, RefMove::default()).expect("commit");
+        tree.settle(&frozen, written, snapshot, mark).expect("settle");
+        assert_eq!(tree.base(), Some(snapshot));
+        done
+    }
+
+    fn root(tree: &WorkingTree) -> crate::id::RootId {
+        let session = tree.store.session();
+        let root = tree.freeze().write(&session).expect("write");
+        session.commit(root, RefMove::default()).expect("commit");
+        root
+    }
+
+    fn check(rounds: &[(Vec<Edit>, Vec<Edit>)]) {
+        let store = Store::in_memory();
+        let (mut settled, mut plain) = (WorkingTree::new(&store), WorkingTree::new(&store));
+        for (before, during) in rounds {
+            assert_eq!(perform(&mut settled, before), perform(&mut plain, before));
+            assert_eq!(commit_around(&mut settled, during), perform(&mut plain, during));
+            assert_eq!(root(&settled), root(&plain));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn edits_during_a_commit_are_neither_lost_nor_doubled(
+            rounds in prop::collection::vec((edits(false), edits(false)), 1..5)
+        ) {
+            check(&rounds);
+        }
+
+        /// Compared by what is seen: the tree that never commits gives a group its id later, and so another one.
+        #[test]
+        fn edits_of_links_during_a_commit_are_neither_lost_nor_doubled(
+            rounds in prop::collection::vec((edits(true), edits(true)), 1..4)
+        ) {
+            let store = Store::in_memory();
+            let (mut settled, mut plain) = (WorkingTree::new(&store), WorkingTree::new(&store));
+            for (before, during) in &rounds {
+                assert_eq!(perform(&mut settled, before), perform(&mut plain, before));
+                assert_eq!(commit_around(&mut settled, during), perform(&mut plain, during));
+                for path in ["a", "b", "a/a", "a/b", "b/a", "a/b/a", "a/b/b", "b/a/a"] {
+                    let seen = |tree: &WorkingTree| {
+                        let stat = tree.stat(path).expect("stat");
+                        stat.map(|stat| (stat.kind, stat.mode, stat.links, tree.read(path).ok()))
+                    };
+                    let stored = WorkingTree::open_root(&store, root(&settled)).expect("open");
+                    assert_eq!(seen(&settled), seen(&plain), "{path}");
+                    assert_eq!(seen(&stored), seen(&plain), "{path}, stored");
+                }
+            }
+        }
+    }
+}
