@@ -204,7 +204,7 @@ mod tests {
         };
         let snapshot = session.put_snapshot(snapshot).expect("put");
         session.commit(root, RefMove::default()).expect("commit");
-        tree.settle(&frozen, written, snapshot, mark).expect("settle");
+        tree.settle_on(&frozen, written, snapshot, mark).expect("settle");
         assert_eq!(tree.base(), Some(snapshot));
         done
     }
