@@ -12,7 +12,7 @@ pub(super) struct IndexValue {
     pub(super) kind: ObjectKind,
     pub(super) epoch: Epoch,
     pub(super) stored_bytes: u64,
-    /// The key in the chunk family; 0 for other kinds.
+    /// The key in the family of its kind.
     pub(super) number: u64,
 }
 
@@ -37,16 +37,16 @@ impl IndexValue {
     }
 }
 
-/// A chunk's row: its hash, so that a row found by number is known to be the right one, and what is stored.
-pub(super) fn chunk_row(id: ObjectId, stored: &Bytes) -> Bytes {
+/// An object's row: its hash, so that a row found by number is known to be the right one, and what is stored.
+pub(super) fn object_row(id: ObjectId, stored: &Bytes) -> Bytes {
     let mut row = Vec::with_capacity(32 + stored.len());
     row.extend_from_slice(&id.hash);
     row.extend_from_slice(stored);
     row.into()
 }
 
-/// What is stored, out of a chunk's row.
-pub(super) fn chunk_bytes(id: ObjectId, row: &Bytes) -> Result<Bytes> {
+/// What is stored, out of an object's row.
+pub(super) fn object_bytes(id: ObjectId, row: &Bytes) -> Result<Bytes> {
     if row.starts_with(&id.hash) { Ok(row.slice(32..)) } else { Err(Error::HashMismatch { id }) }
 }
 
