@@ -36,7 +36,7 @@ lint: ## formatting, clippy, docs, licences and sources
 
 bench: bench-store ## every benchmark
 
-bench-store: ## store the Linux tree: capture, dedupe, read back (ARGS=...)
+bench-store: ## forks, commits, diffs and the Linux tree put into a store (ARGS=...)
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-store -- $(ARGS)
 

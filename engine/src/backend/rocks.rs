@@ -1,10 +1,11 @@
 //! The embedded store on disk, in RocksDB. The only file that knows RocksDB.
 //!
-//! Families: `index` (hash -> kind, epoch, stored size, number) answers `contains`, scans and accounting; `chunks` is keyed
-//! by a number in the order of writing, so that what was written together is read together, and holds the id before the
-//! bytes; `trees` and `snapshots` are keyed by hash; `refs`, `operations` and `requests` are small. Chunks come compressed,
-//! so RocksDB's own compression is off. Transactions go through group commit: one leader compares, numbers and writes for
-//! all that wait, which makes the operation log gapless and shares the fsync.
+//! Families: `index` (hash -> kind, epoch, stored size, number) answers `contains`, scans and accounting; `chunks`, `trees`
+//! and `snapshots` hold the objects, each behind its id, keyed by a number in the order of writing. So what was written
+//! together is read together, and compaction moves files of objects instead of sorting them by hash again and again.
+//! `refs`, `operations` and `requests` are small. Chunks come compressed, so RocksDB's own compression is off. Transactions
+//! go through group commit: one leader compares, numbers and writes for all that wait, which makes the operation log gapless
+//! and shares the fsync.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -21,7 +22,7 @@ use rocksdb::{
 use super::check::check;
 use super::group::Group;
 use super::home::{self, HeaderState, damaged};
-use super::rows::{IndexValue, chunk_bytes, chunk_row, number};
+use super::rows::{IndexValue, number, object_bytes, object_row};
 use super::{Backend, Committed, Durability, Epoch, IndexRow, StoredObject, Sweep, Transaction};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
@@ -76,7 +77,8 @@ pub struct Rocks {
     commits: Group<Prepared, Result<Committed>>,
     /// Held by the leader of a group alone; here so that it outlives the group.
     next_operation: AtomicU64,
-    next_chunk: AtomicU64,
+    /// The key of the next object, in whichever family.
+    next_object: AtomicU64,
     next_ingest: AtomicU64,
     /// Held for reading around every write of the index, so that what is written later never carries an earlier epoch.
     epoch: RwLock<Epoch>,
@@ -87,19 +89,18 @@ pub struct Rocks {
 
 /// A transaction whose rows are ready: only comparing and numbering is left to the leader.
 struct Prepared {
-    rows: ObjectRows,
+    objects: Vec<ObjectRow>,
     expect: Vec<(RefName, Option<RefValue>)>,
     set: Vec<(RefName, Option<RefValue>)>,
     operation: Option<OperationDraft>,
     durability: Durability,
 }
 
-/// What objects become in the database; the epoch is filled in when they are written.
-#[derive(Default)]
-struct ObjectRows {
-    chunks: Vec<(u64, Bytes)>,
-    others: Vec<(ObjectId, Bytes)>,
-    index: Vec<(ObjectId, IndexValue)>,
+/// What an object becomes in the database; the epoch is filled in when it is written.
+struct ObjectRow {
+    id: ObjectId,
+    index: IndexValue,
+    row: Bytes,
 }
 
 impl Rocks {
@@ -126,7 +127,7 @@ impl Rocks {
             directory: directory.to_owned(),
             commits: Group::new(),
             next_operation: AtomicU64::new(1),
-            next_chunk: AtomicU64::new(0),
+            next_object: AtomicU64::new(0),
             next_ingest: AtomicU64::new(0),
             epoch: RwLock::new(0),
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
@@ -151,7 +152,11 @@ impl Rocks {
             });
         }
         self.next_operation.store(last_operation + 1, Ordering::SeqCst);
-        self.next_chunk.store(self.last_number(CHUNKS)?.map_or(0, |last| last + 1), Ordering::SeqCst);
+        for family in OBJECT_FAMILIES {
+            if let Some(last) = self.last_number(family)? {
+                self.next_object.fetch_max(last + 1, Ordering::SeqCst);
+            }
+        }
         let epoch = self.read(META, EPOCH_KEY)?;
         let epoch = epoch.map_or(Ok(0), |bytes| number(&bytes, "epoch"))?;
         *self.epoch.write() = epoch;
@@ -187,44 +192,28 @@ impl Rocks {
         batch.put_cf(self.family(INDEX), id.hash, value.encode());
     }
 
-    /// The rows of objects, chunks numbered in the order they come.
-    fn rows(&self, objects: Vec<StoredObject>) -> ObjectRows {
-        let chunks = objects.iter().filter(|object| object.id.kind == ObjectKind::Chunk).count() as u64;
-        let mut number = self.next_chunk.fetch_add(chunks, Ordering::SeqCst);
-        let mut rows = ObjectRows::default();
-        for StoredObject { id, bytes } in objects {
-            let mut index = IndexValue { kind: id.kind, epoch: 0, stored_bytes: bytes.len() as u64, number: 0 };
-            if id.kind == ObjectKind::Chunk {
-                index.number = number;
-                number += 1;
-                rows.chunks.push((index.number, chunk_row(id, &bytes)));
-            } else {
-                rows.others.push((id, bytes));
-            }
-            rows.index.push((id, index));
-        }
-        rows
+    /// The rows of objects, numbered in the order they come.
+    fn rows(&self, objects: Vec<StoredObject>) -> Vec<ObjectRow> {
+        let first = self.next_object.fetch_add(objects.len() as u64, Ordering::SeqCst);
+        let row = |(number, StoredObject { id, bytes }): (u64, StoredObject)| ObjectRow {
+            id,
+            index: IndexValue { kind: id.kind, epoch: 0, stored_bytes: bytes.len() as u64, number },
+            row: object_row(id, &bytes),
+        };
+        (first..).zip(objects).map(row).collect()
     }
 
-    fn add_chunks(&self, batch: &mut WriteBatch, rows: &ObjectRows) {
-        for (number, row) in &rows.chunks {
-            batch.put_cf(self.family(CHUNKS), number.to_be_bytes(), row);
-        }
+    fn add_object(&self, batch: &mut WriteBatch, object: &ObjectRow) {
+        batch.put_cf(self.family(object_family(object.id.kind)), object.index.number.to_be_bytes(), &object.row);
     }
 
-    /// Everything but chunks, with the index rows of chunks too.
-    fn add_others(&self, batch: &mut WriteBatch, rows: &mut ObjectRows, epoch: Epoch) {
-        for (id, bytes) in &rows.others {
-            batch.put_cf(self.family(object_family(id.kind)), id.hash, bytes);
-        }
-        for (id, index) in &mut rows.index {
-            index.epoch = epoch;
-            self.put_index(batch, *id, index);
-        }
+    fn add_index(&self, batch: &mut WriteBatch, object: &mut ObjectRow, epoch: Epoch) {
+        object.index.epoch = epoch;
+        self.put_index(batch, object.id, &object.index);
     }
 
     /// Writes chunk rows as a sorted file and hands it to RocksDB whole: no log, no memtable, no compaction.
-    fn ingest(&self, chunks: &[(u64, Bytes)]) -> Result<()> {
+    fn ingest(&self, chunks: &[&ObjectRow]) -> Result<()> {
         let action = "write imported chunks";
         let ingest = self.directory.join(INGEST_DIRECTORY);
         fs::create_dir_all(&ingest).map_err(|source| Error::from_io(action, &source))?;
@@ -232,8 +221,8 @@ impl Rocks {
         let written = (|| {
             let mut writer = SstFileWriter::create(&self.chunk_options);
             writer.open(&path)?;
-            for (number, row) in chunks {
-                writer.put(number.to_be_bytes(), row)?;
+            for chunk in chunks {
+                writer.put(chunk.index.number.to_be_bytes(), &chunk.row)?;
             }
             writer.finish()?;
             let mut options = IngestExternalFileOptions::default();
@@ -298,13 +287,19 @@ impl Rocks {
         Ok(true)
     }
 
-    /// The chunk rows with these numbers, read in the order of the numbers.
-    fn chunk_rows(&self, numbers: &[(u64, usize)], ids: &[ObjectId], found: &mut [Option<Bytes>]) -> Result<()> {
+    /// The objects of one family with these numbers, read in the order of the numbers.
+    fn object_rows(
+        &self,
+        family: &'static str,
+        numbers: &[(u64, usize)],
+        ids: &[ObjectId],
+        found: &mut [Option<Bytes>],
+    ) -> Result<()> {
         let keys: Vec<_> = numbers.iter().map(|(number, _)| number.to_be_bytes()).collect();
-        let rows = self.database.batched_multi_get_cf(self.family(CHUNKS), &keys, true);
+        let rows = self.database.batched_multi_get_cf(self.family(family), &keys, true);
         for ((_, place), row) in numbers.iter().zip(rows) {
             if let Some(row) = row.map_err(|source| fault("read", &source))? {
-                found[*place] = Some(chunk_bytes(ids[*place], &Bytes::copy_from_slice(&row))?);
+                found[*place] = Some(object_bytes(ids[*place], &Bytes::copy_from_slice(&row))?);
             }
         }
         Ok(())
@@ -342,8 +337,10 @@ impl Round<'_> {
         if !stale.is_empty() {
             return Err(Error::Stale { moved: stale });
         }
-        self.rocks.add_chunks(&mut self.batch, &prepared.rows);
-        self.rocks.add_others(&mut self.batch, &mut prepared.rows, self.epoch);
+        for object in &mut prepared.objects {
+            self.rocks.add_object(&mut self.batch, object);
+            self.rocks.add_index(&mut self.batch, object, self.epoch);
+        }
         let mut changes = Vec::with_capacity(prepared.set.len());
         for (name, after) in prepared.set {
             let refs = self.rocks.family(REFS);
@@ -382,31 +379,26 @@ impl Round<'_> {
 
 impl Backend for Rocks {
     fn get(&self, id: ObjectId) -> Result<Option<Bytes>> {
-        if id.kind != ObjectKind::Chunk {
-            return self.read(object_family(id.kind), &id.hash);
-        }
-        let Some(value) = self.index_row(id)? else {
-            return Ok(None);
-        };
-        let row = self.read(CHUNKS, &value.number.to_be_bytes())?;
-        row.map(|row| chunk_bytes(id, &row)).transpose()
+        let Some(value) = self.index_row(id)? else { return Ok(None) };
+        let row = self.read(object_family(id.kind), &value.number.to_be_bytes())?;
+        row.map(|row| object_bytes(id, &row)).transpose()
     }
 
     fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
         let mut found = vec![None; ids.len()];
-        let mut numbers = Vec::new();
-        let chunk_places: Vec<_> = (0..ids.len()).filter(|place| ids[*place].kind == ObjectKind::Chunk).collect();
-        let hashes: Vec<_> = chunk_places.iter().map(|place| ids[*place].hash).collect();
+        let mut numbers: HashMap<_, Vec<_>> = HashMap::new();
+        let hashes: Vec<_> = ids.iter().map(|id| id.hash).collect();
         let rows = self.database.batched_multi_get_cf(self.family(INDEX), &hashes, false);
-        for (place, row) in chunk_places.into_iter().zip(rows) {
-            if let Some(row) = row.map_err(|source| fault("read", &source))? {
-                numbers.push((IndexValue::decode(&row)?.number, place));
+        for (place, row) in rows.into_iter().enumerate() {
+            let Some(row) = row.map_err(|source| fault("read", &source))? else { continue };
+            let value = IndexValue::decode(&row)?;
+            if value.kind == ids[place].kind {
+                numbers.entry(object_family(value.kind)).or_default().push((value.number, place));
             }
         }
-        numbers.sort_unstable();
-        self.chunk_rows(&numbers, ids, &mut found)?;
-        for (place, id) in ids.iter().enumerate().filter(|(_, id)| id.kind != ObjectKind::Chunk) {
-            found[place] = self.get(*id)?;
+        for (family, mut numbers) in numbers {
+            numbers.sort_unstable();
+            self.object_rows(family, &numbers, ids, &mut found)?;
         }
         Ok(found)
     }
@@ -421,23 +413,25 @@ impl Backend for Rocks {
     }
 
     fn put_ahead(&self, objects: Vec<StoredObject>) -> Result<()> {
-        let mut rows = self.rows(objects);
+        let mut objects = self.rows(objects);
         let mut batch = WriteBatch::default();
-        if rows.chunks.iter().map(|(_, row)| row.len()).sum::<usize>() >= INGEST_BYTES_MIN {
+        let (chunks, others): (Vec<_>, Vec<_>) = objects.iter().partition(|object| object.id.kind == ObjectKind::Chunk);
+        others.into_iter().for_each(|object| self.add_object(&mut batch, object));
+        if chunks.iter().map(|chunk| chunk.row.len()).sum::<usize>() >= INGEST_BYTES_MIN {
             // The chunks are on disk before the index says so; a crash in between leaves rows that nothing names.
-            self.ingest(&rows.chunks)?;
+            self.ingest(&chunks)?;
         } else {
-            self.add_chunks(&mut batch, &rows);
+            chunks.into_iter().for_each(|chunk| self.add_object(&mut batch, chunk));
         }
         let epoch = self.epoch.read();
-        self.add_others(&mut batch, &mut rows, *epoch);
+        objects.iter_mut().for_each(|object| self.add_index(&mut batch, object, *epoch));
         self.write(batch, false)
     }
 
     fn transact(&self, transaction: Transaction) -> Result<Committed> {
         check(&transaction)?;
         let Transaction { objects, expect, set, operation, durability } = transaction;
-        let prepared = Prepared { rows: self.rows(objects), expect, set, operation, durability };
+        let prepared = Prepared { objects: self.rows(objects), expect, set, operation, durability };
         self.commits.submit(prepared, |group| self.commit_group(group))
     }
 
@@ -549,10 +543,7 @@ impl Sweep for Rocks {
             };
             let mut batch = WriteBatch::default();
             batch.delete_cf(self.family(INDEX), id.hash);
-            match id.kind {
-                ObjectKind::Chunk => batch.delete_cf(self.family(CHUNKS), value.number.to_be_bytes()),
-                kind => batch.delete_cf(self.family(object_family(kind)), id.hash),
-            }
+            batch.delete_cf(self.family(object_family(id.kind)), value.number.to_be_bytes());
             self.write(batch, false)?;
             deleted += 1;
         }
@@ -585,6 +576,7 @@ fn object_family(kind: ObjectKind) -> &'static str {
     }
 }
 
+const OBJECT_FAMILIES: [&str; 3] = [CHUNKS, TREES, SNAPSHOTS];
 const FAMILIES: [&str; 8] = [META, INDEX, CHUNKS, TREES, SNAPSHOTS, REFS, OPERATIONS, REQUESTS];
 
 fn families(options: &RocksOptions, cache: &Cache) -> Vec<ColumnFamilyDescriptor> {
@@ -612,6 +604,8 @@ fn family_options(name: &str, options: &RocksOptions, cache: &Cache) -> Options 
             table.set_block_size(16 << 10);
             family.set_compression_type(DBCompressionType::Lz4);
         }
+        // Numbers that are not there are never asked for: no filter.
+        TREES | SNAPSHOTS => table.set_block_size(4 << 10),
         _ => {
             table.set_block_size(4 << 10);
             table.set_bloom_filter(10.0, false);

@@ -1,0 +1,229 @@
+//! Fork, restore, commit and diff against the size of the tree, nested and flat.
+
+use std::time::Instant;
+
+use amalgam_benches::random::Random;
+use amalgam_benches::svg::{Chart, Curve};
+use amalgam_benches::trees::{Plan, Shape, reference};
+use amalgam_benches::{Bar, Result, Samples, machine, microseconds, options};
+use amalgam_engine::reference::RefName;
+use amalgam_engine::{Commit, DiffOptions, Expect, SnapshotId, Store, WorkingTree, diff};
+
+use crate::Bench;
+
+const FORK: &str = "fork, 1 M files";
+const FORK_GROWTH: &str = "fork, 1 M files against 1 k";
+const RESTORE: &str = "restore, 1 M files";
+const RESTORE_GROWTH: &str = "restore, 1 M files against 1 k";
+const COMMIT: &str = "commit, buffered, 100 k files";
+const COMMIT_GROWTH: &str = "commit, buffered, 1 M files against 1 k";
+const DIFF: &str = "diff of one change, 100 k files";
+const DIFF_GROWTH: &str = "diff of one change, 1 M files against 1 k";
+const FLAT_COMMIT: &str = "commit, 1 M names in one directory against nested";
+const FLAT_DIFF: &str = "diff, 1 M names in one directory against nested";
+
+pub(crate) const FIGURES: &[&str] =
+    &[FORK, FORK_GROWTH, RESTORE, RESTORE_GROWTH, COMMIT, COMMIT_GROWTH, DIFF, DIFF_GROWTH, FLAT_COMMIT, FLAT_DIFF];
+
+/// Forks are too short to be timed one by one.
+const FORKS_TIMED: u32 = 100;
+const EDIT_BYTES: usize = 1 << 10;
+
+/// A tree under measurement.
+struct Subject {
+    plan: Plan,
+    store: Store,
+    tree: WorkingTree,
+    head: RefName,
+    random: Random,
+    snapshots: Vec<SnapshotId>,
+    forks: Vec<f64>,
+    restores: Vec<f64>,
+    writes: Vec<f64>,
+    commits: Vec<f64>,
+    diffs: Vec<f64>,
+}
+
+/// What an operation costs on one tree, in microseconds.
+struct Cost {
+    plan: Plan,
+    fork: Samples,
+    restore: Samples,
+    write: Samples,
+    commit: Samples,
+    diff: Samples,
+}
+
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
+    eprintln!("growth with the tree");
+    let sizes = bench.size([1_000, 10_000, 100_000, 1_000_000], [200, 500, 1_000, 2_000]);
+    let nested = |files| Plan { shape: Shape::Nested, files };
+    let flat = |files| Plan { shape: Shape::Flat, files };
+    let mut plans: Vec<_> = sizes.map(nested).into();
+    match bench.options.svg {
+        true => plans.extend(sizes.map(flat)),
+        false => plans.push(flat(sizes[3])),
+    }
+    let costs = measure(bench, &plans)?;
+    let of = |plan: Plan| costs.iter().find(|cost| cost.plan == plan).expect("every plan was measured");
+    let (small, medium, large) = (of(nested(sizes[0])), of(nested(sizes[2])), of(nested(sizes[3])));
+    let wide = of(flat(sizes[3]));
+
+    let ratio = |bench: &mut Bench, name, bar, [above, below]: [&Samples; 2]| {
+        let how = format!("{} over {}", above.describe("us"), below.describe("us"));
+        bench.add(name, (above.p50() / below.p50(), "x"), Bar::AtMost(bar), how);
+    };
+    let forked = format!("each time {FORKS_TIMED} forks and their ends: {}", large.fork.describe("us"));
+    bench.add(FORK, (large.fork.p50(), "us"), Bar::AtMost(10.0), forked);
+    ratio(bench, FORK_GROWTH, 1.5, [&large.fork, &small.fork]);
+    let restored = format!("to one of the last commits: {}", large.restore.describe("us"));
+    bench.add(RESTORE, (large.restore.p50(), "us"), Bar::AtMost(10.0), restored);
+    ratio(bench, RESTORE_GROWTH, 1.5, [&large.restore, &small.restore]);
+    let how = format!(
+        "1 KiB over a file chosen among all, default caches, write and commit: {}; of these the write {}",
+        medium.commit.describe("us"),
+        medium.write.describe("us"),
+    );
+    bench.add(COMMIT, (medium.commit.p50(), "us"), Bar::AtMost(100.0), how);
+    ratio(bench, COMMIT_GROWTH, 2.0, [&large.commit, &small.commit]);
+    let how = format!("a commit and the one before, all changes read: {}", medium.diff.describe("us"));
+    bench.add(DIFF, (medium.diff.p50(), "us"), Bar::AtMost(100.0), how);
+    ratio(bench, DIFF_GROWTH, 2.0, [&large.diff, &small.diff]);
+    ratio(bench, FLAT_COMMIT, 2.0, [&wide.commit, &large.commit]);
+    ratio(bench, FLAT_DIFF, 2.0, [&wide.diff, &large.diff]);
+    if bench.options.svg { draw(&costs) } else { Ok(()) }
+}
+
+/// Measures all trees in turns, so that what disturbs the machine for a while disturbs them alike.
+fn measure(bench: &mut Bench, plans: &[Plan]) -> Result<Vec<Cost>> {
+    let mut subjects = Vec::new();
+    for plan in plans {
+        let built = bench.tree(*plan)?;
+        subjects.push(Subject::open(*plan, &Store::open(&built.directory)?, built.snapshot)?);
+    }
+    machine::settle();
+    let (turns, steps) = bench.size((10, 400), (2, 20));
+    for turn in 0..turns {
+        for subject in &mut subjects {
+            // The first turn warms the caches up.
+            subject.turn(steps, turn > 0)?;
+        }
+    }
+    Ok(subjects.into_iter().map(Subject::cost).collect())
+}
+
+impl Subject {
+    fn open(plan: Plan, store: &Store, base: SnapshotId) -> Result<Self> {
+        let mut tree = WorkingTree::open(store, base)?;
+        let head = reference("head/growth");
+        let first = tree.commit(Commit::new(&head, "start").expecting(Expect::Absent))?.snapshot;
+        Ok(Self {
+            plan,
+            store: store.clone(),
+            tree,
+            head,
+            random: Random::new(plan.files),
+            snapshots: vec![first],
+            forks: Vec::new(),
+            restores: Vec::new(),
+            writes: Vec::new(),
+            commits: Vec::new(),
+            diffs: Vec::new(),
+        })
+    }
+
+    fn turn(&mut self, steps: usize, counts: bool) -> Result<()> {
+        let before = [&self.forks, &self.restores, &self.writes, &self.commits, &self.diffs].map(Vec::len);
+        let first = self.snapshots.len() - 1;
+        for _ in 0..steps {
+            self.commit_once()?;
+        }
+        let latest = self.snapshots[first..].to_vec();
+        for pair in latest.windows(2) {
+            self.diff_once(pair)?;
+        }
+        for _ in 0..steps {
+            let start = Instant::now();
+            for _ in 0..FORKS_TIMED {
+                drop(std::hint::black_box(self.tree.fork()));
+            }
+            self.forks.push(microseconds(start.elapsed()) / f64::from(FORKS_TIMED));
+        }
+        let mut tree = self.tree.fork();
+        for _ in 0..steps {
+            let target = latest[self.random.below(latest.len() as u64) as usize];
+            let start = Instant::now();
+            tree.restore(target)?;
+            self.restores.push(microseconds(start.elapsed()));
+        }
+        if !counts {
+            let all = [&mut self.forks, &mut self.restores, &mut self.writes, &mut self.commits, &mut self.diffs];
+            for (values, length) in all.into_iter().zip(before) {
+                values.truncate(length);
+            }
+        }
+        Ok(())
+    }
+
+    fn commit_once(&mut self) -> Result<()> {
+        let path = self.plan.path(self.random.below(self.plan.files));
+        let edit = self.random.text(EDIT_BYTES);
+        let commit = Commit::new(&self.head, "edit").buffered();
+        let start = Instant::now();
+        self.tree.write(&path, &edit)?;
+        let written = start.elapsed();
+        let done = self.tree.commit(commit)?;
+        self.commits.push(microseconds(start.elapsed()));
+        self.writes.push(microseconds(written));
+        self.snapshots.push(done.snapshot);
+        Ok(())
+    }
+
+    fn diff_once(&mut self, pair: &[SnapshotId]) -> Result<()> {
+        let start = Instant::now();
+        let changes = diff(&self.store, pair[0], pair[1], DiffOptions::default())?.collect::<Result<Vec<_>, _>>()?;
+        self.diffs.push(microseconds(start.elapsed()));
+        assert_eq!(changes.len(), 1, "one file was changed");
+        Ok(())
+    }
+
+    fn cost(self) -> Cost {
+        Cost {
+            plan: self.plan,
+            fork: Samples::new(self.forks),
+            restore: Samples::new(self.restores),
+            write: Samples::new(self.writes),
+            commit: Samples::new(self.commits),
+            diff: Samples::new(self.diffs),
+        }
+    }
+}
+
+fn draw(costs: &[Cost]) -> Result<()> {
+    let curve = |shape: Shape, value: fn(&Cost) -> f64| Curve {
+        name: shape.word().to_owned(),
+        points: costs
+            .iter()
+            .filter(|cost| cost.plan.shape == shape)
+            .map(|cost| (cost.plan.files as f64, value(cost)))
+            .collect(),
+    };
+    type Value = fn(&Cost) -> f64;
+    let charts = [
+        ("fork", "Fork of a working tree", 10.0, (|cost| cost.fork.p50()) as Value),
+        ("restore", "Restore to a snapshot", 10.0, |cost| cost.restore.p50()),
+        ("commit", "Buffered commit of one 1 KiB edit", 100.0, |cost| cost.commit.p50()),
+        ("diff", "Diff of one change", 100.0, |cost| cost.diff.p50()),
+    ];
+    for (name, title, bar, value) in charts {
+        let chart = Chart {
+            title,
+            x_label: "files in the tree",
+            y_label: "microseconds, p50",
+            bar: Some((bar, "bar")),
+            curves: vec![curve(Shape::Nested, value), curve(Shape::Flat, value)],
+        };
+        std::fs::write(options::repository().join(format!("docs/curves-{name}.svg")), chart.draw())?;
+    }
+    Ok(())
+}
