@@ -14,8 +14,9 @@ use bytes::Bytes;
 
 use crate::compress;
 use crate::directory;
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::id::{ChunkId, LinksId, ObjectId, ObjectKind};
+use crate::malformed::Malformed;
 use crate::merkle::Items;
 use crate::name::TreePath;
 use crate::object::{

@@ -14,6 +14,8 @@ mod memory;
 mod meter;
 #[cfg(feature = "rocksdb")]
 mod rocks;
+#[cfg(feature = "rocksdb")]
+mod rows;
 mod verify;
 
 pub use fault::{Fault, FaultPlan};

@@ -5,8 +5,9 @@ use std::cell::RefCell;
 
 use bytes::Bytes;
 
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
+use crate::malformed::Malformed;
 use crate::object::CHUNK_BYTES_MAX;
 
 const RAW: u8 = 0;

@@ -4,8 +4,9 @@ mod rename;
 
 pub use rename::diff_with_renames;
 
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::id::{RootId, SnapshotId};
+use crate::malformed::Malformed;
 use crate::merkle::{Comparison, compare};
 use crate::name::{DEPTH_MAX, InvalidName, TreePath};
 use crate::object::{Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry, Node, Root, StateItem, States};

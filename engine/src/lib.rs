@@ -48,6 +48,7 @@ mod diff;
 mod directory;
 mod error;
 mod id;
+mod malformed;
 mod merkle;
 mod name;
 pub mod object;
@@ -62,10 +63,11 @@ pub use compress::unpack_chunk;
 pub use diff::{
     Change, Diff, DiffOptions, MetadataChange, StateChange, What, diff, diff_roots, diff_state, diff_with_renames,
 };
-pub use error::{Error, ErrorKind, Malformed, Result};
+pub use error::{Error, ErrorKind, Result};
 pub use id::{
     Bare, ChunkId, DirectoryId, LinkGroup, LinksId, ObjectId, ObjectKind, RootId, RopeId, SnapshotId, StateId, XattrsId,
 };
+pub use malformed::Malformed;
 pub use name::{DEPTH_MAX, InvalidName, NAME_BYTES_MAX, Name, TreePath};
 pub use object::{Entry, EntryKind};
 pub use reference::{RefName, RequestId};

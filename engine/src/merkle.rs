@@ -13,8 +13,9 @@ pub(crate) use search::{Items, Keyed, find};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::id::ObjectId;
+use crate::malformed::Malformed;
 use crate::object::{SequenceNode, ends_node};
 use crate::store::{CachedSequence, Store, WriteSession};
 

@@ -29,8 +29,8 @@ pub use xattrs::{
     XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX, XATTRS_INLINE_BYTES_MAX, Xattr, Xattrs,
 };
 
-use crate::error::Malformed;
 use crate::id::{ObjectId, ObjectKind};
+use crate::malformed::Malformed;
 use bytes::Bytes;
 
 /// The largest object that is not a chunk.

@@ -4,8 +4,8 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use crate::error::Malformed;
 use crate::id::{ObjectId, ObjectKind};
+use crate::malformed::Malformed;
 use crate::object::codec::{Reader, Writer};
 use crate::time::Time;
 

@@ -17,8 +17,9 @@ use parking_lot::Mutex;
 
 use crate::backend::{Committed, Memory, Sweep, Transaction};
 use crate::compress;
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::id::{ChunkId, ObjectId, RootId, SnapshotId};
+use crate::malformed::Malformed;
 use crate::object::{self, Root, Sequence, SequenceNode, Snapshot, Xattr, Xattrs};
 use crate::reference::{Operation, RefName, RefValue, RequestId};
 use cache::{Cached, ObjectCache};

@@ -1,8 +1,9 @@
 //! All that lies below an object: whether it is there, that no collection takes it, and how deep it is.
 
 use super::Gate;
-use crate::error::{Malformed, Result};
+use crate::error::Result;
 use crate::id::{ObjectId, ObjectKind, RootId, SnapshotId};
+use crate::malformed::Malformed;
 use crate::name::{DEPTH_MAX, InvalidName};
 use crate::object::{Directories, Links, Root, Ropes, Sequence, SequenceNode, Snapshot, States};
 use crate::store::WriteSession;

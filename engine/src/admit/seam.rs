@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::Gate;
-use crate::error::{Malformed, Result};
+use crate::error::Result;
+use crate::malformed::Malformed;
 use crate::merkle::{Keyed, load_new_child};
 use crate::object::{Directories, Links, Ropes, Segment, SegmentSource, SequenceNode, States, ends_node};
 use crate::store::CachedSequence;

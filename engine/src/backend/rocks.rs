@@ -22,6 +22,7 @@ use rocksdb::{
 use super::check::check;
 use super::group::Group;
 use super::home::{self, HeaderState, damaged};
+use super::rows::{IndexValue, number, object_bytes, object_row};
 use super::{Backend, Committed, Durability, Epoch, IndexRow, StoredObject, Sweep, Transaction};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
@@ -562,47 +563,6 @@ impl Drop for Rocks {
     }
 }
 
-/// The value of a row of the object index.
-struct IndexValue {
-    kind: ObjectKind,
-    epoch: Epoch,
-    stored_bytes: u64,
-    /// The key in the family of its kind.
-    number: u64,
-}
-
-impl IndexValue {
-    const BYTES: usize = 25;
-
-    fn encode(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[0] = self.kind as u8;
-        bytes[1..9].copy_from_slice(&self.epoch.to_be_bytes());
-        bytes[9..17].copy_from_slice(&self.stored_bytes.to_be_bytes());
-        bytes[17..].copy_from_slice(&self.number.to_be_bytes());
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self> {
-        let wrong = || damaged("object index", &"a row of the wrong form");
-        let bytes: &[u8; Self::BYTES] = bytes.try_into().map_err(|_| wrong())?;
-        let part = |from: usize| u64::from_be_bytes(bytes[from..from + 8].try_into().expect("eight bytes"));
-        let kind = ObjectKind::from_number(bytes[0]).ok_or_else(wrong)?;
-        Ok(Self { kind, epoch: part(1), stored_bytes: part(9), number: part(17) })
-    }
-}
-
-fn object_row(id: ObjectId, stored: &Bytes) -> Bytes {
-    let mut row = Vec::with_capacity(32 + stored.len());
-    row.extend_from_slice(&id.hash);
-    row.extend_from_slice(stored);
-    row.into()
-}
-
-fn object_bytes(id: ObjectId, row: &Bytes) -> Result<Bytes> {
-    if row.starts_with(&id.hash) { Ok(row.slice(32..)) } else { Err(Error::HashMismatch { id }) }
-}
-
 fn object_family(kind: ObjectKind) -> &'static str {
     match kind {
         ObjectKind::Chunk => CHUNKS,
@@ -671,10 +631,6 @@ fn database_options() -> Options {
     database.set_stats_dump_period_sec(0);
     database.set_stats_persist_period_sec(0);
     database
-}
-
-fn number(bytes: &[u8], what: &str) -> Result<u64> {
-    bytes.try_into().map(u64::from_be_bytes).map_err(|_| damaged(what, &"a key of the wrong length"))
 }
 
 fn fault(action: &'static str, source: &rocksdb::Error) -> Error {

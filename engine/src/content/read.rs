@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::error::{Error, Malformed, Result};
+use crate::error::{Error, Result};
 use crate::id::RopeId;
+use crate::malformed::Malformed;
 use crate::merkle::{load_child, load_top};
 use crate::object::{Content, Ropes, Segment, SegmentSource, SequenceNode};
 use crate::store::Store;

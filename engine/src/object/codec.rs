@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
 
-use crate::error::Malformed;
 use crate::id::ObjectKind;
+use crate::malformed::Malformed;
 
 /// The version byte of every object kind so far.
 pub const OBJECT_VERSION: u8 = 1;

@@ -2,7 +2,7 @@
 
 use super::codec::{Reader, Writer};
 use super::entry::{Entry, Node};
-use crate::error::Malformed;
+use crate::malformed::Malformed;
 
 /// The most terms of a conflict.
 const TERMS_MAX: usize = 255;

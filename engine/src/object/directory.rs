@@ -3,8 +3,8 @@
 use super::codec::{Reader, Writer};
 use super::entry::Entry;
 use super::sequence::{Sequence, SequenceNode, key_hash};
-use crate::error::Malformed;
 use crate::id::{Bare, DirectoryId, ObjectId, ObjectKind};
+use crate::malformed::Malformed;
 use crate::name::Name;
 
 /// The sequence of a directory's entries.

@@ -8,8 +8,8 @@ use super::codec::{Reader, Writer};
 use super::conflict::{self, Conflict};
 use super::rope::{HOLE_BYTES_MIN, SINGLE_CHUNK_BYTES_MAX};
 use super::xattrs::{self, XATTRS_INLINE_BYTES_MAX, Xattrs};
-use crate::error::Malformed;
 use crate::id::{Bare, ChunkId, DirectoryId, LinkGroup, ObjectId, RopeId};
+use crate::malformed::Malformed;
 use crate::time::Time;
 
 /// The longest symlink target.

@@ -3,8 +3,8 @@
 use super::codec::{Reader, Writer};
 use super::directory::ascending;
 use super::sequence::{Sequence, SequenceNode, key_hash};
-use crate::error::Malformed;
 use crate::id::{LinkGroup, LinksId, ObjectId, ObjectKind};
+use crate::malformed::Malformed;
 use crate::name::TreePath;
 
 /// The sequence of a tree's hard links.

@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use super::codec::{Reader, Writer};
 use super::entry::{Entry, Node};
-use crate::error::Malformed;
 use crate::id::{Bare, LinksId, ObjectId, ObjectKind, RootId, StateId};
+use crate::malformed::Malformed;
 
 /// The root directory's entry, the hard-link map and the state map.
 #[derive(Clone, Debug, PartialEq, Eq)]

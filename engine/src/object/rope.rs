@@ -4,8 +4,8 @@
 use super::codec::{Reader, Writer};
 use super::entry::FILE_BYTES_MAX;
 use super::sequence::{Sequence, SequenceNode, id_hash, key_hash};
-use crate::error::Malformed;
 use crate::id::{ChunkId, ObjectId, ObjectKind, RopeId};
+use crate::malformed::Malformed;
 
 /// Files up to this size are one chunk.
 pub const SINGLE_CHUNK_BYTES_MAX: u64 = 64 << 10;

@@ -9,8 +9,8 @@ use std::fmt::Debug;
 use bytes::Bytes;
 
 use super::codec::{Reader, Writer};
-use crate::error::Malformed;
 use crate::id::{ObjectId, ObjectKind};
+use crate::malformed::Malformed;
 
 /// No node ends before this many items, unless the sequence does.
 pub const ITEMS_MIN: usize = 8;

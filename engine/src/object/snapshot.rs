@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::codec::{Reader, Writer};
-use crate::error::Malformed;
 use crate::id::{ObjectKind, RootId, SnapshotId};
+use crate::malformed::Malformed;
 use crate::time::Time;
 
 const PARENTS_MAX: usize = 64;

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use super::codec::{Reader, Writer};
 use super::directory::ascending;
 use super::sequence::{Sequence, SequenceNode, key_hash};
-use crate::error::Malformed;
 use crate::id::{ObjectId, ObjectKind, StateId};
+use crate::malformed::Malformed;
 
 /// The longest key.
 pub const STATE_KEY_BYTES_MAX: usize = 255;

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use super::codec::{Reader, Writer};
-use crate::error::Malformed;
 use crate::id::{ObjectKind, XattrsId};
+use crate::malformed::Malformed;
 
 /// The longest attribute name, as on Linux.
 pub const XATTR_NAME_BYTES_MAX: usize = 255;

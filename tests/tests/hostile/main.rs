@@ -5,6 +5,7 @@
 mod bombs;
 mod claims;
 mod corpus;
+mod json;
 mod limits;
 mod raw;
 mod rules;
