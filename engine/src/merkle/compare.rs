@@ -1,9 +1,10 @@
 //! Comparing two sorted sequences in time proportional to their difference: equal sub-trees are never opened.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use super::search::Keyed;
-use super::{load_child, load_top};
+use super::{elements, load_child, load_top};
 use crate::error::Result;
 use crate::id::ObjectId;
 use crate::object::SequenceNode;
@@ -15,16 +16,22 @@ pub(crate) type Differing<T> = (Option<T>, Option<T>);
 /// The differing items of two sequences, in order.
 pub(crate) struct Comparison<S: Keyed> {
     store: Store,
-    before: Vec<Ahead<S>>,
-    after: Vec<Ahead<S>>,
+    before: Side<S>,
+    after: Side<S>,
     same_link: fn(&S::Link, &S::Link) -> bool,
     same_item: fn(&S::Item, &S::Item) -> bool,
 }
 
-/// What lies ahead on one side; the next is the last of its stack.
-enum Ahead<S: Keyed> {
-    Item(S::Item),
-    Child { parent_level: u32, link: S::Link },
+/// What lies ahead on one side: open nodes with the place of the next element in each, the innermost last. No node stays
+/// open behind its last element.
+struct Side<S: Keyed> {
+    open: Vec<(Arc<SequenceNode<S>>, usize)>,
+}
+
+/// The next element of a side.
+enum Ahead<'a, S: Keyed> {
+    Item(&'a S::Item),
+    Child { parent_level: u32, link: &'a S::Link },
 }
 
 /// Compares two sequences by the caller's idea of equality.
@@ -35,37 +42,60 @@ pub(crate) fn compare<S: Keyed>(
     same_link: fn(&S::Link, &S::Link) -> bool,
     same_item: fn(&S::Item, &S::Item) -> bool,
 ) -> Result<Comparison<S>> {
-    let side = |top: Option<ObjectId>| -> Result<Vec<Ahead<S>>> {
-        let mut stack = Vec::new();
-        if let Some(top) = top {
-            push_elements(&mut stack, &*load_top::<S>(store, top)?);
+    let (mut sides, tops) = ([Side::default(), Side::default()], [before, after]);
+    if before != after {
+        for (side, top) in sides.iter_mut().zip(tops) {
+            if let Some(top) = top {
+                side.open.push((load_top::<S>(store, top)?, 0));
+            }
         }
-        Ok(stack)
-    };
-    let (before, after) = if before == after { (Vec::new(), Vec::new()) } else { (side(before)?, side(after)?) };
+    }
+    let [before, after] = sides;
     Ok(Comparison { store: store.clone(), before, after, same_link, same_item })
 }
 
-fn push_elements<S: Keyed>(stack: &mut Vec<Ahead<S>>, node: &SequenceNode<S>) {
-    match node {
-        SequenceNode::Leaf(items) => stack.extend(items.iter().rev().cloned().map(Ahead::Item)),
-        SequenceNode::Inner { level, links } => {
-            stack.extend(links.iter().rev().cloned().map(|link| Ahead::Child { parent_level: *level, link }));
+impl<S: Keyed> Default for Side<S> {
+    fn default() -> Self {
+        Self { open: Vec::new() }
+    }
+}
+
+impl<S: Keyed> Side<S> {
+    fn next(&self) -> Option<Ahead<'_, S>> {
+        let (node, at) = self.open.last()?;
+        Some(match &**node {
+            SequenceNode::Leaf(items) => Ahead::Item(&items[*at]),
+            SequenceNode::Inner { level, links } => Ahead::Child { parent_level: *level, link: &links[*at] },
+        })
+    }
+
+    fn skip(&mut self) {
+        if let Some((node, at)) = self.open.last_mut() {
+            *at += 1;
+            if *at == elements(node) {
+                self.open.pop();
+            }
         }
     }
-}
 
-fn open<S: Keyed>(store: &Store, stack: &mut Vec<Ahead<S>>) -> Result<()> {
-    if let Some(Ahead::Child { parent_level, link }) = stack.pop() {
-        push_elements(stack, &*load_child::<S>(store, parent_level, &link)?);
+    /// Goes into the next element, which is a child.
+    fn enter(&mut self, store: &Store) -> Result<()> {
+        if let Some(Ahead::Child { parent_level, link }) = self.next() {
+            let child = load_child::<S>(store, parent_level, link)?;
+            self.skip();
+            self.open.push((child, 0));
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-fn take_item<S: Keyed>(stack: &mut Vec<Ahead<S>>) -> Option<S::Item> {
-    match stack.pop() {
-        Some(Ahead::Item(item)) => Some(item),
-        _ => None,
+    /// Takes the next element, which is an item.
+    fn take(&mut self) -> Option<S::Item> {
+        let item = match self.next()? {
+            Ahead::Item(item) => item.clone(),
+            Ahead::Child { .. } => return None,
+        };
+        self.skip();
+        Some(item)
     }
 }
 
@@ -82,7 +112,7 @@ enum Step {
 
 impl<S: Keyed> Comparison<S> {
     fn step(&self) -> Step {
-        match (self.before.last(), self.after.last()) {
+        match (self.before.next(), self.after.next()) {
             (None, None) => Step::End,
             (Some(Ahead::Item(_)), None) => Step::TakeBefore,
             (None, Some(Ahead::Item(_))) => Step::TakeAfter,
@@ -119,7 +149,7 @@ impl<S: Keyed> Comparison<S> {
                     return Step::SkipBoth;
                 }
                 let keys = S::link_key(before).cmp(S::link_key(after));
-                match before_level.cmp(after_level).then(keys.reverse()) {
+                match before_level.cmp(&after_level).then(keys.reverse()) {
                     Ordering::Greater => Step::OpenBefore,
                     Ordering::Less => Step::OpenAfter,
                     Ordering::Equal => Step::OpenBoth,
@@ -133,18 +163,18 @@ impl<S: Keyed> Comparison<S> {
             match self.step() {
                 Step::End => return Ok(None),
                 Step::SkipBoth => {
-                    self.before.pop();
-                    self.after.pop();
+                    self.before.skip();
+                    self.after.skip();
                 }
-                Step::OpenBefore => open(&self.store, &mut self.before)?,
-                Step::OpenAfter => open(&self.store, &mut self.after)?,
+                Step::OpenBefore => self.before.enter(&self.store)?,
+                Step::OpenAfter => self.after.enter(&self.store)?,
                 Step::OpenBoth => {
-                    open(&self.store, &mut self.before)?;
-                    open(&self.store, &mut self.after)?;
+                    self.before.enter(&self.store)?;
+                    self.after.enter(&self.store)?;
                 }
-                Step::TakeBefore => return Ok(Some((take_item(&mut self.before), None))),
-                Step::TakeAfter => return Ok(Some((None, take_item(&mut self.after)))),
-                Step::TakeBoth => return Ok(Some((take_item(&mut self.before), take_item(&mut self.after)))),
+                Step::TakeBefore => return Ok(Some((self.before.take(), None))),
+                Step::TakeAfter => return Ok(Some((None, self.after.take()))),
+                Step::TakeBoth => return Ok(Some((self.before.take(), self.after.take()))),
             }
         }
     }
@@ -157,8 +187,8 @@ impl<S: Keyed> Iterator for Comparison<S> {
         match self.advance() {
             Ok(differing) => differing.map(Ok),
             Err(error) => {
-                self.before.clear();
-                self.after.clear();
+                self.before.open.clear();
+                self.after.open.clear();
                 Some(Err(error))
             }
         }
