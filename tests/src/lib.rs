@@ -1,1 +1,4 @@
 //! The test kit: models and harnesses that more than one suite uses. Nothing of the product depends on it.
+
+pub mod harness;
+pub mod linear;
