@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode, Direction,
     IngestExternalFileOptions, IteratorMode, Options, ReadOptions, SstFileWriter, WriteBatch, WriteOptions,
@@ -78,25 +78,29 @@ pub struct Rocks {
     next_chunk: AtomicU64,
     next_ingest: AtomicU64,
     epoch: AtomicU64,
-    /// A sweep's check and delete, and a session's check and stamp, of one object exclude each other.
+    /// A sweep's check and delete, a session's check and stamp, and a put of one object exclude each other.
     stripes: Vec<Mutex<()>>,
     _lock: File,
 }
 
 /// A transaction whose rows are ready: only comparing and numbering is left to the leader.
 struct Prepared {
-    rows: Vec<Row>,
+    objects: Vec<ObjectRow>,
     expect: Vec<(RefName, Option<RefValue>)>,
     set: Vec<(RefName, Option<RefValue>)>,
     operation: Option<OperationDraft>,
     durability: Durability,
 }
 
-struct Row {
-    family: &'static str,
-    key: Vec<u8>,
-    value: Bytes,
+/// An object as it lies in its family, and what the index is to say of it.
+struct ObjectRow {
+    id: ObjectId,
+    value: IndexValue,
+    bytes: Bytes,
 }
+
+/// What a batch puts, by hash, where the index may have to keep a younger epoch than that of the put.
+type Merge = HashMap<[u8; 32], IndexValue>;
 
 impl Rocks {
     /// Opens the store in a directory, or makes one where there is nothing yet.
@@ -184,34 +188,64 @@ impl Rocks {
     }
 
     /// The rows of objects, chunks numbered in the order they come.
-    fn rows(&self, objects: Vec<StoredObject>, epoch: Epoch) -> Vec<Row> {
+    fn rows(&self, objects: Vec<StoredObject>, epoch: Epoch) -> Vec<ObjectRow> {
         let chunks = objects.iter().filter(|object| object.id.kind == ObjectKind::Chunk).count() as u64;
         let mut number = self.next_chunk.fetch_add(chunks, Ordering::SeqCst);
-        let mut rows = Vec::with_capacity(objects.len() * 2);
-        for StoredObject { id, bytes } in objects {
+        let row = |StoredObject { id, bytes }| {
             let mut value = IndexValue { kind: id.kind, epoch, stored_bytes: bytes.len() as u64, number: 0 };
-            let (family, key, bytes) = match id.kind {
-                ObjectKind::Chunk => {
-                    value.number = number;
-                    number += 1;
-                    (CHUNKS, value.number.to_be_bytes().to_vec(), chunk_row(id, &bytes))
-                }
-                kind => (object_family(kind), id.hash.to_vec(), bytes),
-            };
-            rows.push(Row { family, key, value: bytes });
-            rows.push(Row { family: INDEX, key: id.hash.to_vec(), value: Bytes::copy_from_slice(&value.encode()) });
-        }
-        rows
+            if id.kind != ObjectKind::Chunk {
+                return ObjectRow { id, value, bytes };
+            }
+            value.number = number;
+            number += 1;
+            ObjectRow { id, value, bytes: chunk_row(id, &bytes) }
+        };
+        objects.into_iter().map(row).collect()
     }
 
-    fn add_rows(&self, batch: &mut WriteBatch, rows: &[Row]) {
-        for row in rows {
-            batch.put_cf(self.family(row.family), &row.key, &row.value);
+    /// Takes the locks of these objects, in the one order that everybody takes them in.
+    fn lock_stripes<'a>(&self, rows: impl Iterator<Item = &'a ObjectRow>) -> Vec<MutexGuard<'_, ()>> {
+        let mut wanted = [false; STRIPES];
+        rows.for_each(|row| wanted[stripe_of(row.id)] = true);
+        self.stripes.iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(stripe, _)| stripe.lock()).collect()
+    }
+
+    /// Somebody may have met an object in a younger epoch than that of its put only if there is a younger one. To be asked
+    /// under the locks of the objects.
+    fn merge(&self, mut epochs: impl Iterator<Item = Epoch>) -> Option<Merge> {
+        let now = self.epoch();
+        epochs.any(|epoch| epoch < now).then(Merge::default)
+    }
+
+    /// Adds an object to a batch. The caller holds its lock until the batch is written.
+    fn add_object(&self, batch: &mut WriteBatch, row: &ObjectRow, merge: &mut Option<Merge>) -> Result<()> {
+        let value = self.add_index(batch, row, merge)?;
+        match row.id.kind {
+            ObjectKind::Chunk => batch.put_cf(self.family(CHUNKS), value.number.to_be_bytes(), &row.bytes),
+            kind => batch.put_cf(self.family(object_family(kind)), row.id.hash, &row.bytes),
         }
+        Ok(())
+    }
+
+    /// The same for the index alone. What is there already stays where it is, and never becomes older.
+    fn add_index(&self, batch: &mut WriteBatch, row: &ObjectRow, merge: &mut Option<Merge>) -> Result<IndexValue> {
+        let mut value = row.value;
+        if let Some(merge) = merge {
+            let there = match merge.get(&row.id.hash) {
+                Some(there) => Some(*there),
+                None => self.index_row(row.id)?,
+            };
+            if let Some(there) = there {
+                value = IndexValue { epoch: there.epoch.max(value.epoch), ..there };
+            }
+            merge.insert(row.id.hash, value);
+        }
+        self.put_index(batch, row.id, &value);
+        Ok(value)
     }
 
     /// Writes chunk rows as a sorted file and hands it to RocksDB whole: no log, no memtable, no compaction.
-    fn ingest(&self, chunks: &[Row]) -> Result<()> {
+    fn ingest(&self, chunks: &[&ObjectRow]) -> Result<()> {
         let action = "write imported chunks";
         let ingest = self.directory.join(INGEST_DIRECTORY);
         fs::create_dir_all(&ingest).map_err(|source| Error::from_io(action, &source))?;
@@ -220,7 +254,7 @@ impl Rocks {
             let mut writer = SstFileWriter::create(&self.chunk_options);
             writer.open(&path)?;
             for row in chunks {
-                writer.put(&row.key, &row.value)?;
+                writer.put(row.value.number.to_be_bytes(), &row.bytes)?;
             }
             writer.finish()?;
             let mut options = IngestExternalFileOptions::default();
@@ -236,8 +270,11 @@ impl Rocks {
 
     /// Leads a group: compares, numbers, writes once, and says to each what came of it.
     fn commit_group(&self, group: Vec<Prepared>) -> Vec<Result<Committed>> {
+        let _guards = self.lock_stripes(group.iter().flat_map(|prepared| &prepared.objects));
+        let merge = self.merge(group.iter().flat_map(|prepared| &prepared.objects).map(|row| row.value.epoch));
         let mut round = Round {
             rocks: self,
+            merge,
             batch: WriteBatch::default(),
             moved: HashMap::new(),
             requests: HashMap::new(),
@@ -268,7 +305,7 @@ impl Rocks {
     }
 
     fn stripe(&self, id: ObjectId) -> &Mutex<()> {
-        &self.stripes[usize::from(id.hash[0]) % STRIPES]
+        &self.stripes[stripe_of(id)]
     }
 
     /// Stamps an object that is there with an older epoch, unless a sweep took it in the meantime.
@@ -302,6 +339,7 @@ impl Rocks {
 /// What a leader gathers for one write.
 struct Round<'a> {
     rocks: &'a Rocks,
+    merge: Option<Merge>,
     batch: WriteBatch,
     moved: HashMap<RefName, Option<RefValue>>,
     requests: HashMap<RequestId, Operation>,
@@ -329,7 +367,9 @@ impl Round<'_> {
         if !stale.is_empty() {
             return Err(Error::Stale { moved: stale });
         }
-        self.rocks.add_rows(&mut self.batch, &prepared.rows);
+        for row in &prepared.objects {
+            self.rocks.add_object(&mut self.batch, row, &mut self.merge)?;
+        }
         let mut changes = Vec::with_capacity(prepared.set.len());
         for (name, after) in prepared.set {
             let refs = self.rocks.family(REFS);
@@ -408,22 +448,29 @@ impl Backend for Rocks {
 
     fn put_ahead(&self, objects: Vec<StoredObject>, epoch: Epoch) -> Result<()> {
         let rows = self.rows(objects, epoch);
-        let (chunks, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.family == CHUNKS);
-        let mut batch = WriteBatch::default();
-        if chunks.iter().map(|row| row.value.len()).sum::<usize>() >= INGEST_BYTES_MIN {
+        let chunks: Vec<_> = rows.iter().filter(|row| row.id.kind == ObjectKind::Chunk).collect();
+        let ingested = chunks.iter().map(|row| row.bytes.len()).sum::<usize>() >= INGEST_BYTES_MIN;
+        if ingested {
             // The chunks are on disk before the index says so; a crash in between leaves rows that nothing names.
             self.ingest(&chunks)?;
-        } else {
-            self.add_rows(&mut batch, &chunks);
         }
-        self.add_rows(&mut batch, &others);
+        let _guards = self.lock_stripes(rows.iter());
+        let mut merge = self.merge(std::iter::once(epoch));
+        let mut batch = WriteBatch::default();
+        for row in &rows {
+            if ingested && row.id.kind == ObjectKind::Chunk {
+                self.add_index(&mut batch, row, &mut merge)?;
+            } else {
+                self.add_object(&mut batch, row, &mut merge)?;
+            }
+        }
         self.write(batch, false)
     }
 
     fn transact(&self, transaction: Transaction) -> Result<Committed> {
         check(&transaction)?;
         let Transaction { objects, epoch, expect, set, operation, durability } = transaction;
-        let prepared = Prepared { rows: self.rows(objects, epoch), expect, set, operation, durability };
+        let prepared = Prepared { objects: self.rows(objects, epoch), expect, set, operation, durability };
         self.commits.submit(prepared, |group| self.commit_group(group))
     }
 
@@ -558,7 +605,12 @@ impl Drop for Rocks {
     }
 }
 
+fn stripe_of(id: ObjectId) -> usize {
+    usize::from(id.hash[0]) % STRIPES
+}
+
 /// The value of a row of the object index.
+#[derive(Clone, Copy)]
 struct IndexValue {
     kind: ObjectKind,
     epoch: Epoch,
