@@ -39,10 +39,16 @@ pub(crate) fn load_child<S: CachedSequence>(
     parent_level: u32,
     link: &S::Link,
 ) -> Result<Arc<SequenceNode<S>>> {
-    let id = S::link_id(link);
-    let node = store.node::<S>(id)?;
+    checked_child::<S>(parent_level, link, store.node::<S>(S::link_id(link))?)
+}
+
+fn checked_child<S: CachedSequence>(
+    parent_level: u32,
+    link: &S::Link,
+    node: Arc<SequenceNode<S>>,
+) -> Result<Arc<SequenceNode<S>>> {
     if node.level() + 1 != parent_level || !S::describes(link, &node) {
-        return Err(Error::Malformed { id, source: Malformed::Link });
+        return Err(Error::Malformed { id: S::link_id(link), source: Malformed::Link });
     }
     Ok(node)
 }
@@ -110,8 +116,7 @@ fn build_upwards<S: CachedSequence>(
             return match nodes.last {
                 None => Ok(None),
                 Some(SequenceNode::Inner { level, links }) if links.len() == 1 => {
-                    drop_single_links::<S>(session.store(), level, links.into_iter().next().expect("one link"))
-                        .map(Some)
+                    drop_single_links::<S>(session, level, links.into_iter().next().expect("one link")).map(Some)
                 }
                 Some(node) => session.put_node(node).map(Some),
             };
@@ -125,9 +130,10 @@ fn build_upwards<S: CachedSequence>(
     }
 }
 
-fn drop_single_links<S: CachedSequence>(store: &Store, mut level: u32, mut link: S::Link) -> Result<S::Link> {
+fn drop_single_links<S: CachedSequence>(session: &WriteSession, mut level: u32, mut link: S::Link) -> Result<S::Link> {
     loop {
-        match &*load_child::<S>(store, level, &link)? {
+        // The child may just have been put.
+        match &*checked_child::<S>(level, &link, session.node::<S>(S::link_id(&link))?)? {
             SequenceNode::Inner { level: below, links } if links.len() == 1 => {
                 level = *below;
                 link = links[0].clone();

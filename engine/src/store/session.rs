@@ -4,9 +4,10 @@
 //! that epoch, and a sweep takes nothing from the epoch of any session that was open when it began. So an id may enter a new
 //! object only if it was put in this session, or is reached from a pin.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::cache::Cached;
@@ -33,7 +34,8 @@ pub struct WriteSession {
 #[derive(Default)]
 struct Pending {
     objects: Vec<StoredObject>,
-    ids: HashSet<ObjectId>,
+    /// The same by id, and what is on its way ahead.
+    by_id: HashMap<ObjectId, Bytes>,
     bytes: usize,
     /// An earlier write failed: what this session promised is not there, so it must not commit.
     failed: Option<Error>,
@@ -148,18 +150,29 @@ impl WriteSession {
         Ok(id)
     }
 
+    /// A node that this session may have put and the store does not have yet.
+    pub(crate) fn node<S: CachedSequence>(&self, id: ObjectId) -> Result<Arc<SequenceNode<S>>> {
+        let pending = self.pending.lock().by_id.get(&id).cloned();
+        match pending {
+            Some(bytes) => {
+                object::decode_node::<S>(&bytes).map(Arc::new).map_err(|source| Error::Malformed { id, source })
+            }
+            None => self.store.node::<S>(id),
+        }
+    }
+
     fn has(&self, id: ObjectId) -> Result<bool> {
-        if self.pending.lock().ids.contains(&id) {
+        if self.pending.lock().by_id.contains_key(&id) {
             return Ok(true);
         }
         Ok(self.store.inner.backend.contains_many(&[id], self.epoch)?[0])
     }
 
-    fn add(&self, id: ObjectId, stored: impl FnOnce() -> bytes::Bytes) -> Result<()> {
+    fn add(&self, id: ObjectId, stored: impl FnOnce() -> Bytes) -> Result<()> {
         let bytes = stored();
         let ahead = {
             let mut pending = self.pending.lock();
-            if !pending.ids.insert(id) {
+            if pending.by_id.insert(id, bytes.clone()).is_some() {
                 return Ok(());
             }
             pending.bytes += bytes.len();
@@ -167,13 +180,15 @@ impl WriteSession {
             if pending.bytes < AHEAD_BYTES {
                 return Ok(());
             }
-            pending.ids.clear();
             pending.bytes = 0;
             std::mem::take(&mut pending.objects)
         };
+        let ids: Vec<_> = ahead.iter().map(|object| object.id).collect();
         let written = self.store.inner.backend.put_ahead(ahead, self.epoch);
-        if let Err(error) = &written {
-            self.pending.lock().failed = Some(error.clone());
+        let mut pending = self.pending.lock();
+        match &written {
+            Ok(()) => ids.iter().for_each(|id| drop(pending.by_id.remove(id))),
+            Err(error) => pending.failed = Some(error.clone()),
         }
         written
     }
