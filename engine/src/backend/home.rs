@@ -97,19 +97,66 @@ fn write_file(directory: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()>
     File::open(directory)?.sync_all()
 }
 
-/// Remembers how far the operation log had come when the store was closed: a log that ends earlier later on was damaged.
-pub(super) fn write_mark(directory: &Path, last_operation: u64) -> std::io::Result<()> {
-    write_file(directory, MARK_FILE, format!("{last_operation}\n").as_bytes())
+/// What a closed store must still be when it is opened next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// How far the operation log had come: one that ends earlier later on was damaged.
+    pub(super) last_operation: u64,
+    /// The catalogue of the database, as it was. It only grows, and a database may not see that its end is gone.
+    pub(super) catalogue: Fingerprint,
 }
 
-pub(super) fn read_mark(directory: &Path) -> Result<Option<u64>> {
-    let mut text = String::new();
-    match File::open(directory.join(MARK_FILE)).and_then(|mut file| file.read_to_string(&mut text)) {
-        Ok(_) => text.trim_end().parse().map(Some).map_err(|_| damaged("mark", &"it is not a number")),
+/// The beginning of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fingerprint {
+    pub(super) name: String,
+    pub(super) length: u64,
+    pub(super) hash: blake3::Hash,
+}
+
+impl Fingerprint {
+    /// All of a file as it is now.
+    pub(super) fn of(directory: &Path, name: &str) -> std::io::Result<Self> {
+        let bytes = fs::read(directory.join(name))?;
+        Ok(Self { name: name.to_owned(), length: bytes.len() as u64, hash: blake3::hash(&bytes) })
+    }
+
+    /// Whether the file still begins like this.
+    pub(super) fn holds(&self, directory: &Path) -> std::io::Result<bool> {
+        let mut bytes = Vec::new();
+        File::open(directory.join(&self.name))?.take(self.length).read_to_end(&mut bytes)?;
+        Ok(bytes.len() as u64 == self.length && blake3::hash(&bytes) == self.hash)
+    }
+}
+
+pub(super) fn write_mark(directory: &Path, mark: &Mark) -> std::io::Result<()> {
+    let Mark { last_operation, catalogue: Fingerprint { name, length, hash } } = mark;
+    write_file(
+        directory,
+        MARK_FILE,
+        format!("operation {last_operation}\ncatalogue {name} {length} {hash}\n").as_bytes(),
+    )
+}
+
+pub(super) fn read_mark(directory: &Path) -> Result<Option<Mark>> {
+    match fs::read_to_string(directory.join(MARK_FILE)) {
+        Ok(text) => {
+            parse_mark(&text).map(Some).ok_or_else(|| damaged("mark", &"it does not say operation and catalogue"))
+        }
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) if source.kind() == std::io::ErrorKind::InvalidData => Err(damaged("mark", &"it is not text")),
         Err(source) => Err(Error::from_io("open the store", &source)),
     }
+}
+
+fn parse_mark(text: &str) -> Option<Mark> {
+    let (operation, catalogue) = text.strip_suffix('\n')?.split_once('\n')?;
+    let last_operation = operation.strip_prefix("operation ")?.parse().ok()?;
+    let mut words = catalogue.strip_prefix("catalogue ")?.split(' ');
+    let name = words.next()?.to_owned();
+    let length = words.next()?.parse().ok()?;
+    let hash = blake3::Hash::from_hex(words.next()?).ok()?;
+    words.next().is_none().then_some(Mark { last_operation, catalogue: Fingerprint { name, length, hash } })
 }
 
 pub(super) fn lock(directory: &Path) -> Result<File> {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode, Direction,
     IngestExternalFileOptions, IteratorMode, Options, ReadOptions, SstFileWriter, WriteBatch, WriteOptions,
@@ -21,7 +21,7 @@ use rocksdb::{
 
 use super::check::check;
 use super::group::Group;
-use super::home::{self, HeaderState, damaged};
+use super::home::{self, Fingerprint, HeaderState, Mark, damaged};
 use super::rows::{IndexValue, number, object_bytes, object_row};
 use super::{Backend, Committed, Durability, Epoch, IndexRow, StoredObject, Sweep, Transaction};
 use crate::error::{Error, Result};
@@ -82,7 +82,7 @@ pub struct Rocks {
     next_ingest: AtomicU64,
     /// Held for reading around every write of the index, so that what is written later never carries an earlier epoch.
     epoch: RwLock<Epoch>,
-    /// A sweep's check and delete, and a session's check and stamp, of one object exclude each other.
+    /// A sweep's check and delete, a session's check and stamp, and a put of one object exclude each other.
     stripes: Vec<Mutex<()>>,
     _lock: File,
 }
@@ -115,6 +115,10 @@ impl Rocks {
                 why: "the database is gone".to_owned(),
             });
         }
+        let mark = home::read_mark(directory)?;
+        if let Some(mark) = &mark {
+            check_catalogue(&database_path, &mark.catalogue)?;
+        }
         home::clear(&directory.join(INGEST_DIRECTORY))?;
         let cache = Cache::new_lru_cache(options.block_cache_bytes);
         let families = families(options, &cache);
@@ -133,7 +137,7 @@ impl Rocks {
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             _lock: lock,
         };
-        rocks.load_counters()?;
+        rocks.load_counters(mark.map_or(0, |mark| mark.last_operation))?;
         if state == HeaderState::Creating {
             rocks.database.flush_wal(true).map_err(|source| fault("create the store", &source))?;
             home::write_header(directory, HeaderState::Ready)?;
@@ -141,11 +145,10 @@ impl Rocks {
         Ok(rocks)
     }
 
-    fn load_counters(&self) -> Result<()> {
+    /// `marked` is where the operation log stood when the store was closed.
+    fn load_counters(&self, marked: u64) -> Result<()> {
         let last_operation = self.last_number(OPERATIONS)?.unwrap_or(0);
-        if let Some(marked) = home::read_mark(&self.directory)?
-            && marked > last_operation
-        {
+        if marked > last_operation {
             return Err(Error::DamagedRecord {
                 what: "operation log".to_owned(),
                 why: format!("it ends at {last_operation}, but was closed at {marked}"),
@@ -239,6 +242,7 @@ impl Rocks {
     /// Leads a group: compares, numbers, writes once, and says to each what came of it.
     fn commit_group(&self, group: Vec<Prepared>) -> Vec<Result<Committed>> {
         let epoch = self.epoch.read();
+        let _stripes = self.lock_stripes(group.iter().flat_map(|prepared| &prepared.objects));
         let mut round = Round {
             rocks: self,
             epoch: *epoch,
@@ -273,6 +277,13 @@ impl Rocks {
 
     fn stripe(&self, id: ObjectId) -> &Mutex<()> {
         &self.stripes[usize::from(id.hash[0]) % STRIPES]
+    }
+
+    /// Takes the locks of these objects, in the one order in which everybody takes them.
+    fn lock_stripes<'a>(&self, objects: impl IntoIterator<Item = &'a ObjectRow>) -> Vec<MutexGuard<'_, ()>> {
+        let mut wanted = [false; STRIPES];
+        objects.into_iter().for_each(|object| wanted[usize::from(object.id.hash[0]) % STRIPES] = true);
+        self.stripes.iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(stripe, _)| stripe.lock()).collect()
     }
 
     /// Stamps an object with the present epoch, unless a sweep took it in the meantime.
@@ -424,6 +435,7 @@ impl Backend for Rocks {
             chunks.into_iter().for_each(|chunk| self.add_object(&mut batch, chunk));
         }
         let epoch = self.epoch.read();
+        let _stripes = self.lock_stripes(&objects);
         objects.iter_mut().for_each(|object| self.add_index(&mut batch, object, *epoch));
         self.write(batch, false)
     }
@@ -556,10 +568,43 @@ impl Drop for Rocks {
     /// compares with. A failure here loses nothing: the log is still there.
     fn drop(&mut self) {
         let flushed = FAMILIES.iter().try_for_each(|name| self.database.flush_cf(self.family(name)));
-        if flushed.is_ok() && self.database.flush_wal(true).is_ok() {
-            let last = self.next_operation.load(Ordering::SeqCst) - 1;
-            home::write_mark(&self.directory, last).ok();
+        if flushed.is_err() || self.database.flush_wal(true).is_err() {
+            return;
         }
+        // From here on nothing is added to the catalogue.
+        self.database.cancel_all_background_work(true);
+        let last_operation = self.next_operation.load(Ordering::SeqCst) - 1;
+        let database_path = self.directory.join(DATABASE_DIRECTORY);
+        catalogue_name(&database_path)
+            .and_then(|name| Fingerprint::of(&database_path, &name))
+            .and_then(|catalogue| home::write_mark(&self.directory, &Mark { last_operation, catalogue }))
+            .ok();
+    }
+}
+
+/// The manifest in use. RocksDB begins a new one at every opening and then only appends to it.
+fn catalogue_name(database_path: &Path) -> std::io::Result<String> {
+    Ok(fs::read_to_string(database_path.join("CURRENT"))?.trim_end().to_owned())
+}
+
+/// A manifest that lost its end is taken for one that was never longer, and one with a certain damage is read for ever. So
+/// the one that the store was closed with is looked at first; another one belongs to a later opening, which ended early.
+fn check_catalogue(database_path: &Path, marked: &Fingerprint) -> Result<()> {
+    let holds = match catalogue_name(database_path) {
+        Ok(name) if name != marked.name => return Ok(()),
+        Ok(_) => marked.holds(database_path),
+        Err(source) => Err(source),
+    };
+    match holds {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(damaged("database", &format!("its file {} is not as it was closed", marked.name))),
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
+            Err(damaged("database", &format!("its file {} is gone", marked.name)))
+        }
+        Err(source) if source.kind() == std::io::ErrorKind::InvalidData => {
+            Err(damaged("database", &"its file CURRENT is not text"))
+        }
+        Err(source) => Err(Error::from_io("open the store", &source)),
     }
 }
 

@@ -1,0 +1,132 @@
+//! What the fault suites share: random numbers with a printed seed, trees as plain maps, stores over either backend, and
+//! the two faults that need a process of their own, a kill and a power cut.
+//!
+//! Everything here panics when the store is wrong: it is called by tests.
+
+pub mod kill;
+pub mod powercut;
+mod random;
+pub mod workload;
+
+pub use random::{Random, seed};
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use amalgam_engine::backend::{Memory, Rocks, RocksOptions, Sweep};
+use amalgam_engine::object::EntryKind;
+use amalgam_engine::reference::RefName;
+use amalgam_engine::{Result, Store, StoreOptions, WorkingTree};
+
+/// Where a suite that runs over both backends keeps its objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// In memory.
+    Memory,
+    /// In this directory.
+    Disk(&'a Path),
+}
+
+impl Place<'_> {
+    /// Opens a backend there. What was in memory is gone.
+    pub fn backend(self) -> Arc<dyn Sweep> {
+        match self {
+            Place::Memory => Arc::new(Memory::default()),
+            Place::Disk(directory) => {
+                Arc::new(Rocks::open(directory, &RocksOptions::default()).expect("the directory is the test's own"))
+            }
+        }
+    }
+
+    /// Opens a store there.
+    pub fn store(self) -> Store {
+        Store::new(self.backend(), &StoreOptions::default())
+    }
+}
+
+/// Runs a suite over both backends.
+pub fn over_both(suite: impl Fn(Place<'_>)) {
+    suite(Place::Memory);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    suite(Place::Disk(&directory.path().join("store")));
+}
+
+/// A reference's name.
+pub fn name(text: impl Into<String>) -> RefName {
+    RefName::new(text).expect("tests use valid names")
+}
+
+/// Every file of a tree with its bytes, by path. Fails where anything cannot be read.
+pub fn read_files(tree: &WorkingTree) -> Result<BTreeMap<String, Vec<u8>>> {
+    let mut files = BTreeMap::new();
+    walk(tree, &mut |path, tree| {
+        files.insert(path.to_owned(), tree.read(path)?);
+        Ok(())
+    })?;
+    Ok(files)
+}
+
+/// Calls `visit` with the path of every file of a tree.
+pub fn walk(tree: &WorkingTree, visit: &mut dyn FnMut(&str, &WorkingTree) -> Result<()>) -> Result<()> {
+    let mut open = vec![String::new()];
+    while let Some(directory) = open.pop() {
+        for item in tree.list(&directory)? {
+            let (child, stat) = item?;
+            let child = String::from_utf8_lossy(child.as_bytes()).into_owned();
+            let path = if directory.is_empty() { child } else { format!("{directory}/{child}") };
+            match stat.kind {
+                EntryKind::Directory => open.push(path),
+                _ => visit(&path, tree)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every reference of a store.
+pub fn all_refs(store: &Store) -> Result<Vec<(RefName, amalgam_engine::reference::RefValue)>> {
+    let mut refs: Vec<(RefName, _)> = Vec::new();
+    loop {
+        let page = store.list_refs("", refs.last().map(|(name, _)| name), 100)?;
+        if page.is_empty() {
+            return Ok(refs);
+        }
+        refs.extend(page);
+    }
+}
+
+/// The whole operation log. Panics where it has a gap.
+pub fn all_operations(store: &Store) -> Result<Vec<amalgam_engine::reference::Operation>> {
+    let mut operations: Vec<amalgam_engine::reference::Operation> = Vec::new();
+    loop {
+        let page = store.list_operations(operations.len() as u64, 1_000)?;
+        if page.is_empty() {
+            return Ok(operations);
+        }
+        for operation in page {
+            assert_eq!(operation.sequence, operations.len() as u64 + 1, "the operation log has a gap");
+            operations.push(operation);
+        }
+    }
+}
+
+/// Replays the operation log: each operation must begin where those before it ended, and the end must be the references.
+pub fn check_log(store: &Store) -> Result<Vec<amalgam_engine::reference::Operation>> {
+    let operations = all_operations(store)?;
+    let mut replayed = BTreeMap::new();
+    for operation in &operations {
+        for change in &operation.changes {
+            let sequence = operation.sequence;
+            let before = replayed.get(&change.name);
+            assert_eq!(before, change.before.as_ref(), "operation {sequence} of {}: another before", change.name);
+            match &change.after {
+                Some(value) => replayed.insert(change.name.clone(), value.clone()),
+                None => replayed.remove(&change.name),
+            };
+        }
+    }
+    let refs: BTreeMap<_, _> = all_refs(store)?.into_iter().collect();
+    assert_eq!(refs, replayed, "the references are not what the operation log says");
+    Ok(operations)
+}
