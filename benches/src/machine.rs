@@ -112,11 +112,6 @@ pub fn drop_caches(directory: &Path) -> Result<&'static str> {
     if fs::write("/proc/sys/vm/drop_caches", "3").is_ok() { Ok("drop_caches") } else { Ok("fadvise DONTNEED") }
 }
 
-/// The bytes of all files below a directory.
-pub fn bytes_below(directory: &Path) -> Result<u64> {
-    files_below(directory)?.iter().map(|file| Ok(file.metadata()?.len())).sum()
-}
-
 /// Every regular file below a directory, sorted by path.
 pub fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();

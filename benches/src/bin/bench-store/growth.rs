@@ -19,15 +19,31 @@ const COMMIT: &str = "commit, buffered, 100 k files";
 const COMMIT_GROWTH: &str = "commit, buffered, 1 M files against 1 k";
 const DIFF: &str = "diff of one change, 100 k files";
 const DIFF_GROWTH: &str = "diff of one change, 1 M files against 1 k";
+const COMMIT_ANY: &str = "commit, buffered, any of 1 M files";
+const DIFF_ANY: &str = "diff of one change, any of 1 M files";
 const FLAT_COMMIT: &str = "commit, 1 M names in one directory against nested";
 const FLAT_DIFF: &str = "diff, 1 M names in one directory against nested";
 
-pub(crate) const FIGURES: &[&str] =
-    &[FORK, FORK_GROWTH, RESTORE, RESTORE_GROWTH, COMMIT, COMMIT_GROWTH, DIFF, DIFF_GROWTH, FLAT_COMMIT, FLAT_DIFF];
+pub(crate) const FIGURES: &[&str] = &[
+    FORK,
+    FORK_GROWTH,
+    RESTORE,
+    RESTORE_GROWTH,
+    COMMIT,
+    COMMIT_GROWTH,
+    DIFF,
+    DIFF_GROWTH,
+    COMMIT_ANY,
+    DIFF_ANY,
+    FLAT_COMMIT,
+    FLAT_DIFF,
+];
 
 /// Forks are too short to be timed one by one.
 const FORKS_TIMED: u32 = 100;
 const EDIT_BYTES: usize = 1 << 10;
+/// Edits go to this many files all over the tree, so that its size is all that differs between trees.
+const FILES_EDITED: u64 = 1_000;
 
 /// A tree under measurement.
 struct Subject {
@@ -37,11 +53,19 @@ struct Subject {
     head: RefName,
     random: Random,
     snapshots: Vec<SnapshotId>,
+    times: Times,
+}
+
+/// What single operations took, in microseconds.
+#[derive(Default)]
+struct Times {
     forks: Vec<f64>,
     restores: Vec<f64>,
     writes: Vec<f64>,
     commits: Vec<f64>,
     diffs: Vec<f64>,
+    commits_any: Vec<f64>,
+    diffs_any: Vec<f64>,
 }
 
 /// What an operation costs on one tree, in microseconds.
@@ -52,6 +76,8 @@ struct Cost {
     write: Samples,
     commit: Samples,
     diff: Samples,
+    commit_any: Samples,
+    diff_any: Samples,
 }
 
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
@@ -80,7 +106,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     bench.add(RESTORE, (large.restore.p50(), "us"), Bar::AtMost(10.0), restored);
     ratio(bench, RESTORE_GROWTH, 1.5, [&large.restore, &small.restore]);
     let how = format!(
-        "1 KiB over a file chosen among all, default caches, write and commit: {}; of these the write {}",
+        "1 KiB over one of {FILES_EDITED} files all over the tree, write and commit: {}; of these the write {}",
         medium.commit.describe("us"),
         medium.write.describe("us"),
     );
@@ -89,6 +115,10 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let how = format!("a commit and the one before, all changes read: {}", medium.diff.describe("us"));
     bench.add(DIFF, (medium.diff.p50(), "us"), Bar::AtMost(100.0), how);
     ratio(bench, DIFF_GROWTH, 2.0, [&large.diff, &small.diff]);
+    let any =
+        |samples: &Samples| format!("files chosen among all, most of the tree in no cache: {}", samples.describe("us"));
+    bench.add(COMMIT_ANY, (large.commit_any.p50(), "us"), Bar::None, any(&large.commit_any));
+    bench.add(DIFF_ANY, (large.diff_any.p50(), "us"), Bar::None, any(&large.diff_any));
     ratio(bench, FLAT_COMMIT, 2.0, [&wide.commit, &large.commit]);
     ratio(bench, FLAT_DIFF, 2.0, [&wide.diff, &large.diff]);
     if bench.options.svg { draw(&costs) } else { Ok(()) }
@@ -102,12 +132,18 @@ fn measure(bench: &mut Bench, plans: &[Plan]) -> Result<Vec<Cost>> {
         subjects.push(Subject::open(*plan, &Store::open(&built.directory)?, built.snapshot)?);
     }
     machine::settle();
-    let (turns, steps) = bench.size((10, 400), (2, 20));
-    for turn in 0..turns {
+    let (turns, steps) = bench.size((6, 1_000), (2, 20));
+    for turn in 0..=turns {
         for subject in &mut subjects {
-            // The first turn warms the caches up.
-            subject.turn(steps, turn > 0)?;
+            subject.turn(steps)?;
+            if turn == 0 {
+                // That one warmed the caches up.
+                subject.times = Times::default();
+            }
         }
+    }
+    for subject in &mut subjects {
+        subject.turn_anywhere(steps)?;
     }
     Ok(subjects.into_iter().map(Subject::cost).collect())
 }
@@ -124,77 +160,87 @@ impl Subject {
             head,
             random: Random::new(plan.files),
             snapshots: vec![first],
-            forks: Vec::new(),
-            restores: Vec::new(),
-            writes: Vec::new(),
-            commits: Vec::new(),
-            diffs: Vec::new(),
+            times: Times::default(),
         })
     }
 
-    fn turn(&mut self, steps: usize, counts: bool) -> Result<()> {
-        let before = [&self.forks, &self.restores, &self.writes, &self.commits, &self.diffs].map(Vec::len);
+    fn turn(&mut self, steps: usize) -> Result<()> {
         let first = self.snapshots.len() - 1;
-        for _ in 0..steps {
-            self.commit_once()?;
+        for step in 0..steps as u64 {
+            let file = step % FILES_EDITED * self.plan.files / FILES_EDITED;
+            let (write, commit) = self.commit_once(file)?;
+            self.times.writes.push(write);
+            self.times.commits.push(write + commit);
         }
         let latest = self.snapshots[first..].to_vec();
         for pair in latest.windows(2) {
-            self.diff_once(pair)?;
+            let took = self.diff_once(pair)?;
+            self.times.diffs.push(took);
         }
         for _ in 0..steps {
             let start = Instant::now();
             for _ in 0..FORKS_TIMED {
                 drop(std::hint::black_box(self.tree.fork()));
             }
-            self.forks.push(microseconds(start.elapsed()) / f64::from(FORKS_TIMED));
+            self.times.forks.push(microseconds(start.elapsed()) / f64::from(FORKS_TIMED));
         }
         let mut tree = self.tree.fork();
         for _ in 0..steps {
             let target = latest[self.random.below(latest.len() as u64) as usize];
             let start = Instant::now();
             tree.restore(target)?;
-            self.restores.push(microseconds(start.elapsed()));
-        }
-        if !counts {
-            let all = [&mut self.forks, &mut self.restores, &mut self.writes, &mut self.commits, &mut self.diffs];
-            for (values, length) in all.into_iter().zip(before) {
-                values.truncate(length);
-            }
+            self.times.restores.push(microseconds(start.elapsed()));
         }
         Ok(())
     }
 
-    fn commit_once(&mut self) -> Result<()> {
-        let path = self.plan.path(self.random.below(self.plan.files));
+    /// Commits and diffs of files chosen among all.
+    fn turn_anywhere(&mut self, steps: usize) -> Result<()> {
+        let first = self.snapshots.len() - 1;
+        for _ in 0..steps {
+            let file = self.random.below(self.plan.files);
+            let (write, commit) = self.commit_once(file)?;
+            self.times.commits_any.push(write + commit);
+        }
+        for pair in self.snapshots[first..].to_vec().windows(2) {
+            let took = self.diff_once(pair)?;
+            self.times.diffs_any.push(took);
+        }
+        Ok(())
+    }
+
+    /// Edits a file and commits it; returns how long the two took.
+    fn commit_once(&mut self, file: u64) -> Result<(f64, f64)> {
+        let path = self.plan.path(file);
         let edit = self.random.text(EDIT_BYTES);
         let commit = Commit::new(&self.head, "edit").buffered();
         let start = Instant::now();
         self.tree.write(&path, &edit)?;
         let written = start.elapsed();
         let done = self.tree.commit(commit)?;
-        self.commits.push(microseconds(start.elapsed()));
-        self.writes.push(microseconds(written));
+        let committed = start.elapsed();
         self.snapshots.push(done.snapshot);
-        Ok(())
+        Ok((microseconds(written), microseconds(committed - written)))
     }
 
-    fn diff_once(&mut self, pair: &[SnapshotId]) -> Result<()> {
+    fn diff_once(&self, pair: &[SnapshotId]) -> Result<f64> {
         let start = Instant::now();
         let changes = diff(&self.store, pair[0], pair[1], DiffOptions::default())?.collect::<Result<Vec<_>, _>>()?;
-        self.diffs.push(microseconds(start.elapsed()));
+        let took = microseconds(start.elapsed());
         assert_eq!(changes.len(), 1, "one file was changed");
-        Ok(())
+        Ok(took)
     }
 
     fn cost(self) -> Cost {
         Cost {
             plan: self.plan,
-            fork: Samples::new(self.forks),
-            restore: Samples::new(self.restores),
-            write: Samples::new(self.writes),
-            commit: Samples::new(self.commits),
-            diff: Samples::new(self.diffs),
+            fork: Samples::new(self.times.forks),
+            restore: Samples::new(self.times.restores),
+            write: Samples::new(self.times.writes),
+            commit: Samples::new(self.times.commits),
+            diff: Samples::new(self.times.diffs),
+            commit_any: Samples::new(self.times.commits_any),
+            diff_any: Samples::new(self.times.diffs_any),
         }
     }
 }
