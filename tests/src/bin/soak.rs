@@ -1,0 +1,159 @@
+//! The long tests. `soak kill | powercut | model | linear | all`, with `--rounds N` and `--seed S`.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people, which tells what it does")]
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use amalgam_tests::harness::kill::kill_rounds;
+use amalgam_tests::harness::powercut::{in_own_namespace, is_root, powercut_rounds};
+use amalgam_tests::harness::workload::{Orders, commit_until_killed};
+use amalgam_tests::harness::{over_both, seed};
+use amalgam_tests::linear::{HistoryOptions, check_history, record};
+
+const USAGE: &str = "usage: soak kill|powercut|model|linear|all [--rounds N] [--seed S]";
+/// The committing process and the inner half of the power cuts are this program again.
+const COMMIT: &str = "commit";
+const POWERCUT_INSIDE: &str = "powercut-inside";
+const MODEL_CASES: u64 = 10_000;
+
+struct Options {
+    rounds: Option<u64>,
+    seed: u64,
+}
+
+impl Options {
+    fn parse(words: &[String]) -> Option<Self> {
+        let mut options = Self { rounds: None, seed: seed() };
+        let (pairs, []) = words.as_chunks::<2>() else { return None };
+        for [name, value] in pairs {
+            match name.as_str() {
+                "--rounds" => options.rounds = Some(value.parse().ok()?),
+                "--seed" => options.seed = value.parse().ok()?,
+                _ => return None,
+            }
+        }
+        Some(options)
+    }
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match run(&words) {
+        Some(true) => ExitCode::SUCCESS,
+        Some(false) => ExitCode::FAILURE,
+        None => {
+            eprintln!("{USAGE}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(words: &[String]) -> Option<bool> {
+    let (what, rest) = words.split_first()?;
+    match what.as_str() {
+        COMMIT => return commit(rest),
+        POWERCUT_INSIDE => return powercut_inside(rest),
+        _ => {}
+    }
+    let options = Options::parse(rest)?;
+    let passed = match what.as_str() {
+        "kill" => kill(&options),
+        "powercut" => powercut(&options),
+        "model" => model(&options),
+        "linear" => linear(&options),
+        "all" => kill(&options) && linear(&options) && model(&options) && powercut_if_possible(&options),
+        _ => return None,
+    };
+    Some(passed)
+}
+
+fn this_program() -> PathBuf {
+    std::env::current_exe().expect("a running program has a file")
+}
+
+fn committer() -> Command {
+    let mut command = Command::new(this_program());
+    command.arg(COMMIT);
+    command
+}
+
+fn commit(words: &[String]) -> Option<bool> {
+    let (directory, orders) = words.split_first()?;
+    let result = commit_until_killed(Path::new(directory), Orders::parse(orders)?);
+    if let Err(error) = &result {
+        eprintln!("soak: the committer ended: {error}");
+    }
+    Some(result.is_ok())
+}
+
+fn kill(options: &Options) -> bool {
+    println!("kill: seed {}", options.seed);
+    println!("kill: {}", kill_rounds(&committer, options.rounds.unwrap_or(200), options.seed));
+    true
+}
+
+fn linear(options: &Options) -> bool {
+    println!("linear: seed {}", options.seed);
+    for round in 0..options.rounds.unwrap_or(50) {
+        over_both(|place| {
+            let registers = 1 + round % 5;
+            let options =
+                HistoryOptions { seed: options.seed + round, threads: 16, calls: 600, registers: registers + 1 };
+            let figures = check_history(&record(&*place.backend(), options), options);
+            println!("linear: {options:?} {figures:?}");
+        });
+    }
+    true
+}
+
+/// The suites that compare with a model, each with many cases.
+fn model(options: &Options) -> bool {
+    let cases = options.rounds.unwrap_or(MODEL_CASES);
+    println!("model: {cases} cases each");
+    let suites = ["model", "content", "diff", "links"].map(|suite| ["--test", suite]);
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["test", "-p", "amalgam-tests", "--release"])
+        .args(suites.as_flattened())
+        .env("PROPTEST_CASES", cases.to_string())
+        .status();
+    status.expect("cargo starts").success()
+}
+
+fn powercut(options: &Options) -> bool {
+    if !is_root() {
+        eprintln!("soak: powercut mounts loop devices: run it as root");
+        return false;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let rounds = options.rounds.unwrap_or(100);
+    println!("powercut: seed {}", options.seed);
+    let words = [
+        POWERCUT_INSIDE.to_owned(),
+        directory.path().display().to_string(),
+        rounds.to_string(),
+        options.seed.to_string(),
+    ];
+    in_own_namespace(&this_program(), &words)
+}
+
+fn powercut_if_possible(options: &Options) -> bool {
+    if is_root() {
+        return powercut(options);
+    }
+    println!("powercut: left out, it needs root");
+    true
+}
+
+fn powercut_inside(words: &[String]) -> Option<bool> {
+    let [directory, rounds, seed] = words else { return None };
+    std::thread::spawn(|| {
+        // The outer half holds the other end: when it goes, this one goes, and the namespace with all mounts goes with it.
+        std::io::stdin().read_to_end(&mut Vec::new()).ok();
+        std::process::exit(2);
+    });
+    let tell = |line: String| println!("powercut: {line}");
+    let summary = powercut_rounds(&committer, Path::new(directory), rounds.parse().ok()?, seed.parse().ok()?, &tell);
+    println!("powercut: {summary}");
+    Some(true)
+}
