@@ -7,7 +7,10 @@ use crate::error::Result;
 use crate::object::{HOLE_BYTES_MIN, SINGLE_CHUNK_BYTES_MAX};
 
 const HOLE: usize = HOLE_BYTES_MIN as usize;
-const WINDOW: usize = 1 << 20;
+/// The window grows from the first of these to the second: a short look around an edit reads little, a long walk reads in
+/// large steps.
+const WINDOW_BYTES_MIN: u64 = 256 << 10;
+const WINDOW_BYTES_MAX: u64 = 1 << 20;
 
 /// The sizes of chunks, by the size of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +60,8 @@ pub(super) struct Cutter<'a, B: ByteSource> {
     /// What has been read of the source, from `window_start` on.
     window: Vec<u8>,
     window_start: u64,
+    /// How much it will cover when it moves on.
+    window_bytes: u64,
     /// The first hole that begins at or after the position, as far as was looked.
     next_hole: Option<u64>,
     /// No hole but `next_hole` begins before this.
@@ -72,6 +77,7 @@ impl<'a, B: ByteSource> Cutter<'a, B> {
             position: start,
             window: Vec::new(),
             window_start: start,
+            window_bytes: 0,
             next_hole: None,
             looked_until: start,
         }
@@ -131,9 +137,8 @@ impl<'a, B: ByteSource> Cutter<'a, B> {
         }
         self.window_start = start;
         let have = self.window.len();
-        // A short look around an edit reads little, a long walk reads in windows.
-        let step = if have == 0 { 0 } else { WINDOW as u64 };
-        let want = (end - start).max(step).min(self.length - start) as usize;
+        let want = (end - start).max(self.window_bytes).min(self.length - start) as usize;
+        self.window_bytes = (self.window_bytes * 2).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX);
         self.window.resize(want, 0);
         self.source.read_at(start + have as u64, &mut self.window[have..])
     }

@@ -33,8 +33,16 @@ impl Writer {
     /// A number; zero is left out.
     pub fn uint(&mut self, field: u32, value: u64) {
         if value != 0 {
-            encode_varint(u64::from(field) << 3 | WIRE_VARINT, &mut self.0);
-            encode_varint(value, &mut self.0);
+            self.varint(u64::from(field) << 3 | WIRE_VARINT);
+            self.varint(value);
+        }
+    }
+
+    /// Nearly all field keys and lengths take one byte.
+    fn varint(&mut self, value: u64) {
+        match u8::try_from(value) {
+            Ok(byte) if byte < 0x80 => self.0.push(byte),
+            _ => encode_varint(value, &mut self.0),
         }
     }
 
@@ -52,14 +60,14 @@ impl Writer {
 
     /// One element of a list of bytes; present even when empty.
     pub fn item(&mut self, field: u32, value: &[u8]) {
-        encode_varint(u64::from(field) << 3 | WIRE_BYTES, &mut self.0);
-        encode_varint(value.len() as u64, &mut self.0);
+        self.varint(u64::from(field) << 3 | WIRE_BYTES);
+        self.varint(value.len() as u64);
         self.0.extend_from_slice(value);
     }
 
     /// A message inside this one; present even when empty.
     pub fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) {
-        encode_varint(u64::from(field) << 3 | WIRE_BYTES, &mut self.0);
+        self.varint(u64::from(field) << 3 | WIRE_BYTES);
         let start = self.0.len();
         self.0.push(0);
         write(self);
