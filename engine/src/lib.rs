@@ -26,7 +26,7 @@
 //!
 //! Bytes become chunks, chunks and entries become trees, a tree becomes a snapshot, and only then does a name point at it.
 //! Everything below the names is immutable and filed under its hash ([`object`]); names move by compare-and-swap, together
-//! with an operation record ([`reference`], [`backend`]). [`Store`] is what a program holds: typed, verified, cached.
+//! with an operation record ([`mod@reference`], [`backend`]). [`Store`] is what a program holds: typed, verified, cached.
 //! [`WorkingTree`] is where edits happen. Directories, ropes and maps share one shape, a Merkle sequence whose nodes are cut
 //! by their contents, so that equal contents have equal ids whatever their history.
 //!
