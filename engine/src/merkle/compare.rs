@@ -152,8 +152,34 @@ impl<S: Keyed> Comparison<S> {
         }
     }
 
+    /// Goes past what is equal in the two nodes that are open, all at once.
+    fn skip_equal(&mut self) {
+        let (Some((before, from)), Some((after, to))) = (self.before.path.last_mut(), self.after.path.last_mut())
+        else {
+            return;
+        };
+        let equal = match (&**before, &**after) {
+            (SequenceNode::Leaf(before), SequenceNode::Leaf(after)) => {
+                let pairs = before[*from..].iter().zip(&after[*to..]);
+                pairs.take_while(|(a, b)| S::item_key(a) == S::item_key(b) && (self.same_item)(a, b)).count()
+            }
+            (SequenceNode::Inner { level, links: before }, SequenceNode::Inner { level: other, links: after })
+                if level == other =>
+            {
+                let pairs = before[*from..].iter().zip(&after[*to..]);
+                pairs.take_while(|(a, b)| (self.same_link)(a, b)).count()
+            }
+            _ => 0,
+        };
+        // The last of them is left to an ordinary step, which closes nodes that end with it.
+        let skipped = equal.saturating_sub(1);
+        *from += skipped;
+        *to += skipped;
+    }
+
     fn advance(&mut self) -> Result<Option<Differing<S::Item>>> {
         loop {
+            self.skip_equal();
             match self.step() {
                 Step::End => return Ok(None),
                 Step::SkipBoth => {
