@@ -1,7 +1,7 @@
 //! Merkle sequences: the one shape behind directories, ropes and maps.
 //!
 //! Items lie in leaf nodes, links to nodes in inner nodes, up to a single top node. Where a node ends depends on its items
-//! alone: after at least 8, at the first one whose hash has five zero bits, and after 128 at the latest. So the same items
+//! alone: after at least 8, at the first one whose hash has four zero bits, and after 128 at the latest. So the same items
 //! have the same nodes and the same id whatever the history, and one changed item re-cuts O(log n) nodes.
 
 use std::fmt::Debug;
@@ -17,7 +17,7 @@ pub const ITEMS_MIN: usize = 8;
 /// Every node ends after this many items.
 pub const ITEMS_MAX: usize = 128;
 /// Between them a node ends after an item whose hash has this many low bits zero.
-pub const CUT_BITS: u32 = 5;
+pub const CUT_BITS: u32 = 4;
 /// The highest level of a top node.
 pub const LEVEL_MAX: u32 = 32;
 

@@ -216,14 +216,15 @@ impl WriteSession {
             if pending.objects.is_empty() || (pending.bytes < AHEAD_BYTES && !now) {
                 return Ok(());
             }
-            pending.ids.clear();
             pending.bytes = 0;
             (std::mem::take(&mut pending.objects), self.ahead.read_recursive())
         };
+        let ids: Vec<_> = objects.iter().map(|object| object.id).collect();
         let written = self.store.inner.backend.put_ahead(objects);
-        if let Err(error) = &written {
-            self.pending.lock().failed = Some(error.clone());
-        }
+        let mut pending = self.pending.lock();
+        // Known until they are in the store, so that another thread of this session does not put them once more.
+        ids.iter().for_each(|id| drop(pending.ids.remove(id)));
+        pending.failed = pending.failed.take().or(written.clone().err());
         written
     }
 
