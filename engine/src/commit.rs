@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::id::{ObjectKind, SnapshotId};
 use crate::object::Snapshot;
 use crate::reference::{OperationDraft, RefName, RefValue, RequestId};
-use crate::store::RefMove;
+use crate::store::{RefMove, SessionMark};
 use crate::time::Time;
 use crate::work::WorkingTree;
 
@@ -144,9 +144,16 @@ impl WorkingTree {
                 why: "it belongs to another kind of request".to_owned(),
             })?;
             let done = SnapshotId::from_bytes(done.hash);
-            if store.snapshot(done)?.root == written.id {
-                let mark = crate::store::SessionMark::stored(store.pin(written.id));
-                tree.settle(&frozen, written, done, mark)?;
+            // What came of the request may be gone by now; then the tree stays as it is.
+            let held = match store.snapshot(done) {
+                Ok(snapshot) if snapshot.root == written.id => store.hold(written.id).map(Some),
+                Ok(_) => Ok(None),
+                Err(error) => Err(error),
+            };
+            match held {
+                Ok(Some(pin)) => tree.settle(&frozen, written, done, SessionMark::stored(pin))?,
+                Ok(None) | Err(Error::Missing { .. }) => {}
+                Err(error) => return Err(error),
             }
             return Ok(CommitDone { snapshot: done, operation: operation.sequence, replayed: true });
         }

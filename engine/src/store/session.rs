@@ -207,7 +207,7 @@ impl WriteSession {
         let committed = self.store.transact(transaction)?;
         if !committed.replayed {
             // Pinned before the session closes, so that there is no moment without protection.
-            self.mark.0.get_or_init(|| self.store.pin(keep));
+            self.mark.0.get_or_init(|| self.store.inner.pins.pin_own(keep.into()));
         }
         Ok(committed)
     }
