@@ -149,10 +149,19 @@ impl Frozen {
             return Ok(Landed { done, frozen: self, written: Some((written, mark)) });
         }
         let first = replayed_snapshot(&operation)?;
-        let same_tree = store.snapshot(first)?.root == written.id;
-        let mark = SessionMark::stored(store.pin(written.id));
         let done = CommitDone { snapshot: first, operation: operation.sequence, replayed: true };
-        Ok(Landed { done, frozen: self, written: same_tree.then_some((written, mark)) })
+        let held = match store.snapshot(first) {
+            Ok(snapshot) if snapshot.root == written.id => store.hold(written.id).map(Some),
+            Ok(_) => Ok(None),
+            Err(error) => Err(error),
+        };
+        // What came of the request may be gone by now; then the tree stays as it is.
+        let written = match held {
+            Ok(Some(pin)) => Some((written, SessionMark::stored(pin))),
+            Ok(None) | Err(Error::Missing { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Landed { done, frozen: self, written })
     }
 }
 

@@ -71,6 +71,6 @@ pub use malformed::Malformed;
 pub use name::{DEPTH_MAX, InvalidName, NAME_BYTES_MAX, Name, TreePath};
 pub use object::{Entry, EntryKind};
 pub use reference::{RefName, RequestId};
-pub use store::{Pin, RefMove, Store, StoreOptions, SweepRound, WriteSession};
+pub use store::{Pin, RefMove, Store, StoreOptions, SweepRound, Swept, WriteSession};
 pub use time::Time;
 pub use work::WorkingTree;

@@ -8,7 +8,7 @@ mod sweep;
 pub use pin::Pin;
 pub(crate) use session::SessionMark;
 pub use session::{RefMove, WriteSession};
-pub use sweep::SweepRound;
+pub use sweep::{SweepRound, Swept};
 
 use std::sync::Arc;
 
@@ -90,9 +90,19 @@ impl Store {
         WriteSession::open(self.clone())
     }
 
-    /// Keeps an object and all it refers to from collection while the guard lives.
+    /// Keeps an object and all it refers to from collection while the guard lives. Says nothing of what is gone already.
     pub fn pin(&self, id: impl Into<ObjectId>) -> Pin {
         self.inner.pins.pin(id.into())
+    }
+
+    /// Pins a tree and makes sure that it is there. Collections delete roots first: where the root is, all of it is.
+    pub(crate) fn hold(&self, root: RootId) -> Result<Pin> {
+        let pin = self.pin(root);
+        // The cache may know a tree that is long gone.
+        if self.inner.backend.contains_many(&[root.object()], 0)?[0] {
+            return Ok(pin);
+        }
+        Err(Error::Missing { id: root.object() })
     }
 
     /// A snapshot.

@@ -85,7 +85,7 @@ impl WorkingTree {
     /// A tree by its root, without history.
     pub fn open_root(store: &Store, root: RootId) -> Result<Self> {
         // Pinned before it is read: from here on a collection keeps all of it.
-        let mark = SessionMark::stored(store.pin(root));
+        let mark = SessionMark::stored(store.hold(root)?);
         let root = store.root(root)?;
         let state = State::clean(root, None, mark);
         Ok(Self::with_state(store, state))

@@ -56,42 +56,45 @@ pub struct Call {
     pub sequence: Option<u64>,
 }
 
-/// A step that was taken, the value before it, and the first step not taken before it.
-type Undo = (usize, Value, usize);
-
 /// Searches for an order of the steps that explains them all, from an empty register on.
 pub fn check_register(steps: &[Step]) -> Result<(), String> {
     let mut steps = steps.to_vec();
     steps.sort_by_key(|step| step.span.invoked);
     let mut search = Search { taken: vec![0; steps.len().div_ceil(64)], steps: &steps, first: 0, value: None };
     let mut seen = HashSet::new();
-    // What was tried at each depth: the candidates left, and how to take the last one back.
-    let mut path: Vec<(Vec<usize>, Option<Undo>)> = vec![(search.candidates(), None)];
+    let mut path = vec![Frame { candidates: search.candidates(), taken: None }];
     let mut deepest = 0;
-    while let Some((candidates, _)) = path.last_mut() {
+    while let Some(frame) = path.last_mut() {
         if search.first == steps.len() {
             return Ok(());
         }
-        let Some(next) = candidates.pop() else {
-            let (_, undo) = path.pop().expect("it was just looked at");
-            if let Some((step, value, first)) = undo {
-                search.taken[step / 64] &= !(1 << (step % 64));
-                (search.value, search.first) = (value, first);
-            }
+        let Some(next) = frame.candidates.pop() else {
+            let frame = path.pop().expect("it was just looked at");
+            frame.taken.iter().for_each(|taken| search.take_back(taken));
             continue;
         };
-        let undo = (next, search.value, search.first);
-        search.take(next);
+        let taken = search.take(next);
         if seen.insert((search.taken.clone(), search.value)) {
             deepest = deepest.max(path.len());
-            let candidates = search.candidates();
-            path.push((candidates, Some(undo)));
+            path.push(Frame { candidates: search.candidates(), taken: Some(taken) });
         } else {
-            search.taken[next / 64] &= !(1 << (next % 64));
-            (search.value, search.first) = (undo.1, undo.2);
+            search.take_back(&taken);
         }
     }
     Err(format!("no order explains more than {deepest} of {} steps", steps.len()))
+}
+
+/// A place in the search: what is left to try there, and the step that led to it.
+struct Frame {
+    candidates: Vec<usize>,
+    taken: Option<Taken>,
+}
+
+/// A step that was taken, and what the search was before.
+struct Taken {
+    step: usize,
+    value: Value,
+    first: usize,
 }
 
 struct Search<'a> {
@@ -130,7 +133,8 @@ impl Search<'_> {
         candidates
     }
 
-    fn take(&mut self, step: usize) {
+    fn take(&mut self, step: usize) -> Taken {
+        let taken = Taken { step, value: self.value, first: self.first };
         self.taken[step / 64] |= 1 << (step % 64);
         if let Effect::Moved(_, after) = self.steps[step].effect {
             self.value = after;
@@ -138,6 +142,12 @@ impl Search<'_> {
         while self.first < self.steps.len() && self.is_taken(self.first) {
             self.first += 1;
         }
+        taken
+    }
+
+    fn take_back(&mut self, taken: &Taken) {
+        self.taken[taken.step / 64] &= !(1 << (taken.step % 64));
+        (self.value, self.first) = (taken.value, taken.first);
     }
 }
 
@@ -146,7 +156,7 @@ pub fn check_log(calls: &[Call]) -> Result<(), String> {
     let mut writes: Vec<&Call> = calls.iter().filter(|call| call.sequence.is_some()).collect();
     writes.sort_by_key(|call| call.sequence);
     let states = replay(&writes)?;
-    // The latest return of any write up to a place, and the earliest invocation of any from it on, decide who may come where.
+    // Each call comes as early as those that returned before it allow: that leaves the most room to those after it.
     let mut sorted: Vec<&Call> = calls.iter().collect();
     sorted.sort_by_key(|call| call.span.invoked);
     let mut placed: Vec<(u64, u64)> = Vec::new();
@@ -490,7 +500,7 @@ mod tests {
             ),
             ("a swap from another value", vec![both.clone(), call(11, 12, Some(2), &[("a", Moved(Some(7), Some(8)))])]),
             ("a gap", vec![call(1, 2, Some(2), &[("a", Moved(None, Some(1)))])]),
-            ("a number twice", vec![both.clone(), call(11, 12, Some(1), &[("c", Moved(None, Some(1)))])]),
+            ("a number twice", vec![both, call(11, 12, Some(1), &[("c", Moved(None, Some(1)))])]),
         ] {
             assert!(check_log(&calls).is_err(), "{what} was believed");
         }

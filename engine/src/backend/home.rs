@@ -27,7 +27,7 @@ pub(super) fn prepare(directory: &Path, must_exist: bool) -> Result<HeaderState>
             if must_exist {
                 return no_store();
             }
-            fs::create_dir_all(directory).map_err(|source| Error::from_io("create the store", &source))?;
+            create_directory(directory).map_err(|source| Error::from_io("create the store", &source))?;
         }
         Err(source) if source.kind() == std::io::ErrorKind::NotADirectory => {
             return Err(Error::ForeignDirectory { path: directory.to_owned(), why: "it is a file".to_owned() });
@@ -55,6 +55,20 @@ pub(super) fn prepare(directory: &Path, must_exist: bool) -> Result<HeaderState>
         Err(source) if source.kind() == std::io::ErrorKind::InvalidData => Err(damaged("header", &"it is not text")),
         Err(source) => Err(Error::from_io(action, &source)),
     }
+}
+
+/// Makes a directory and those above it, names included: a power cut must not take a store with all its commits.
+fn create_directory(directory: &Path) -> std::io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    create_directory(parent)?;
+    match fs::create_dir(directory) {
+        Err(source) if source.kind() != std::io::ErrorKind::AlreadyExists => return Err(source),
+        _ => {}
+    }
+    File::open(parent)?.sync_all()
 }
 
 fn read_header(directory: &Path, header: &str) -> Result<HeaderState> {

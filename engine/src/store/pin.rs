@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::id::ObjectId;
 
-/// While it lives, its object and all that refers to from there stay in the store.
+/// While it lives, its object and all that it refers to stay in the store, if they were there when it was taken.
 pub struct Pin {
     id: ObjectId,
     table: Arc<PinTable>,
@@ -49,15 +49,22 @@ struct Pins {
     /// During a sweep, every pin that existed at any time since it began: a pin may hand its object on to a reference
     /// and go, and the sweep must not miss both.
     since_sweep: Option<HashSet<ObjectId>>,
+    /// Those of them that the collector has not been told of.
+    untold: Vec<ObjectId>,
 }
 
 impl PinTable {
     pub(super) fn pin(self: &Arc<Self>, id: ObjectId) -> Pin {
         let mut state = self.state.lock();
-        *state.counts.entry(id).or_insert(0) += 1;
-        if let Some(seen) = &mut state.since_sweep {
-            seen.insert(id);
+        if state.add(id) {
+            state.untold.push(id);
         }
+        Pin { id, table: Arc::clone(self) }
+    }
+
+    /// Pins what an open session made: a sweep takes none of it, so the collector need not be told.
+    pub(super) fn pin_own(self: &Arc<Self>, id: ObjectId) -> Pin {
+        self.state.lock().add(id);
         Pin { id, table: Arc::clone(self) }
     }
 
@@ -76,10 +83,33 @@ impl PinTable {
     }
 
     pub(super) fn since_sweep(&self) -> Vec<ObjectId> {
-        self.state.lock().since_sweep.iter().flatten().copied().collect()
+        let mut state = self.state.lock();
+        state.untold.clear();
+        state.since_sweep.iter().flatten().copied().collect()
+    }
+
+    /// Does something while no pin can come in, unless there are some that the collector does not know: then it returns them.
+    pub(super) fn unless_untold<T>(
+        &self,
+        is_alive: &dyn Fn(ObjectId) -> bool,
+        action: impl FnOnce() -> T,
+    ) -> Result<T, Vec<ObjectId>> {
+        let mut state = self.state.lock();
+        state.untold.retain(|id| !is_alive(*id));
+        if state.untold.is_empty() { Ok(action()) } else { Err(std::mem::take(&mut state.untold)) }
     }
 
     pub(super) fn end_sweep(&self) {
-        self.state.lock().since_sweep = None;
+        let mut state = self.state.lock();
+        state.since_sweep = None;
+        state.untold.clear();
+    }
+}
+
+impl Pins {
+    /// Counts a pin; true when a sweep runs and has not seen its object pinned before.
+    fn add(&mut self, id: ObjectId) -> bool {
+        *self.counts.entry(id).or_insert(0) += 1;
+        self.since_sweep.as_mut().is_some_and(|seen| seen.insert(id))
     }
 }

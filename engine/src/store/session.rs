@@ -223,7 +223,9 @@ impl WriteSession {
         let written = self.store.inner.backend.put_ahead(objects);
         let mut pending = self.pending.lock();
         // Known until they are in the store, so that another thread of this session does not put them once more.
-        ids.iter().for_each(|id| drop(pending.ids.remove(id)));
+        for id in &ids {
+            pending.ids.remove(id);
+        }
         pending.failed = pending.failed.take().or(written.clone().err());
         written
     }
@@ -241,7 +243,7 @@ impl WriteSession {
         let committed = self.store.transact(transaction)?;
         if !committed.replayed {
             // Pinned before the session closes, so that there is no moment without protection.
-            self.mark.0.get_or_init(|| self.store.pin(keep));
+            self.mark.0.get_or_init(|| self.store.inner.pins.pin_own(keep.into()));
         }
         Ok(committed)
     }

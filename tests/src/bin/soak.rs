@@ -97,9 +97,8 @@ fn linear(options: &Options) -> bool {
     println!("linear: seed {}", options.seed);
     for round in 0..options.rounds.unwrap_or(50) {
         over_both(|place| {
-            let registers = 1 + round % 5;
-            let options =
-                HistoryOptions { seed: options.seed + round, threads: 16, calls: 600, registers: registers + 1 };
+            let seed = options.seed.wrapping_add(round);
+            let options = HistoryOptions { seed, threads: 16, calls: 600, registers: 2 + round % 4 };
             let figures = check_history(&record(&*place.backend(), options), options);
             println!("linear: {options:?} {figures:?}");
         });
