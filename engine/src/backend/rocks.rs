@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use prost::encoding::{decode_varint, encode_varint};
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode, Direction,
     IngestExternalFileOptions, IteratorMode, Options, ReadOptions, SstFileWriter, WriteBatch, WriteOptions,
@@ -197,7 +198,7 @@ impl Rocks {
             let value = IndexValue { kind: id.kind, epoch, stored_bytes: bytes.len() as u64, number };
             let key = number.to_be_bytes().to_vec();
             rows.push(Row { family: object_family(id.kind), key, value: object_row(id, &bytes) });
-            rows.push(Row { family: INDEX, key: id.hash.to_vec(), value: Bytes::copy_from_slice(&value.encode()) });
+            rows.push(Row { family: INDEX, key: id.hash.to_vec(), value: value.encode().into() });
         }
         rows
     }
@@ -566,23 +567,23 @@ struct IndexValue {
 }
 
 impl IndexValue {
-    const BYTES: usize = 25;
-
-    fn encode(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[0] = self.kind as u8;
-        bytes[1..9].copy_from_slice(&self.epoch.to_be_bytes());
-        bytes[9..17].copy_from_slice(&self.stored_bytes.to_be_bytes());
-        bytes[17..].copy_from_slice(&self.number.to_be_bytes());
+    /// The kind, then three varints: there are as many of these as objects.
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(16);
+        bytes.push(self.kind as u8);
+        for part in [self.epoch, self.stored_bytes, self.number] {
+            encode_varint(part, &mut bytes);
+        }
         bytes
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
         let wrong = || damaged("object index", &"a row of the wrong form");
-        let bytes: &[u8; Self::BYTES] = bytes.try_into().map_err(|_| wrong())?;
-        let part = |from: usize| u64::from_be_bytes(bytes[from..from + 8].try_into().expect("eight bytes"));
-        let kind = ObjectKind::from_number(bytes[0]).ok_or_else(wrong)?;
-        Ok(Self { kind, epoch: part(1), stored_bytes: part(9), number: part(17) })
+        let (kind, mut rest) = bytes.split_first().ok_or_else(wrong)?;
+        let kind = ObjectKind::from_number(*kind).ok_or_else(wrong)?;
+        let mut part = || decode_varint(&mut rest).map_err(|_| wrong());
+        let value = Self { kind, epoch: part()?, stored_bytes: part()?, number: part()? };
+        if rest.is_empty() { Ok(value) } else { Err(wrong()) }
     }
 }
 
