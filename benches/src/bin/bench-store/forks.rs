@@ -7,8 +7,7 @@ use amalgam_benches::trees::reference;
 use amalgam_benches::{Bar, Result};
 use amalgam_engine::{Commit, Expect, WorkingTree};
 
-use crate::Bench;
-use crate::large::metered;
+use crate::{Bench, open_metered};
 
 const NEW: &str = "1,000 forks of 500 MB, 100 edited, new objects";
 const EACH: &str = "1,000 forks of 500 MB, a fork and its commit";
@@ -24,7 +23,7 @@ const FILES_EACH: u64 = 100;
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     eprintln!("forks");
     let files: u64 = bench.size(10_000, 200);
-    let (store, meter) = metered(bench, "forks")?;
+    let (store, meter) = open_metered(&bench.directory("forks"))?;
     let mut random = Random::new(5);
     let mut base = WorkingTree::new(&store);
     let path = |index: u64| format!("directory-{:03}/file-{index:05}", index / FILES_EACH);

@@ -1,15 +1,17 @@
 //! Fork, restore, commit and diff against the size of the tree, nested and flat.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use amalgam_benches::random::Random;
 use amalgam_benches::svg::{Chart, Curve};
 use amalgam_benches::trees::{Plan, Shape, reference};
 use amalgam_benches::{Bar, Result, Samples, machine, microseconds, options};
+use amalgam_engine::backend::Meter;
 use amalgam_engine::reference::RefName;
 use amalgam_engine::{Commit, DiffOptions, Expect, SnapshotId, Store, WorkingTree, diff};
 
-use crate::Bench;
+use crate::{Bench, Built, open_metered};
 
 const FORK: &str = "fork, 1 M files";
 const FORK_GROWTH: &str = "fork, 1 M files against 1 k";
@@ -43,12 +45,13 @@ pub(crate) const FIGURES: &[&str] = &[
 const FORKS_TIMED: u32 = 100;
 const EDIT_BYTES: usize = 1 << 10;
 /// Edits go to this many files all over the tree, so that its size is all that differs between trees.
-const FILES_EDITED: u64 = 1_000;
+const FILES_EDITED: u64 = 250;
 
 /// A tree under measurement.
 struct Subject {
     plan: Plan,
     store: Store,
+    meter: Arc<Meter>,
     tree: WorkingTree,
     head: RefName,
     random: Random,
@@ -66,6 +69,8 @@ struct Times {
     diffs: Vec<f64>,
     commits_any: Vec<f64>,
     diffs_any: Vec<f64>,
+    /// Objects that all these commits, but those of any file, read from the database.
+    reads: u64,
 }
 
 /// What an operation costs on one tree, in microseconds.
@@ -78,6 +83,8 @@ struct Cost {
     diff: Samples,
     commit_any: Samples,
     diff_any: Samples,
+    /// Objects that a commit read from the database.
+    reads: f64,
 }
 
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
@@ -106,13 +113,18 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     bench.add(RESTORE, (large.restore.p50(), "us"), Bar::AtMost(10.0), restored);
     ratio(bench, RESTORE_GROWTH, 1.5, [&large.restore, &small.restore]);
     let how = format!(
-        "1 KiB over one of {FILES_EDITED} files all over the tree, write and commit: {}; of these the write {}",
+        "1 KiB over one of {FILES_EDITED} files all over the tree, write and commit: {}; of these the write {}; objects \
+         read from the database for each at 1 k, 100 k and 1 M files and 1 M names: {:.2}, {:.2}, {:.2}, {:.2}",
         medium.commit.describe("us"),
         medium.write.describe("us"),
+        small.reads,
+        medium.reads,
+        large.reads,
+        wide.reads,
     );
     bench.add(COMMIT, (medium.commit.p50(), "us"), Bar::AtMost(100.0), how);
     ratio(bench, COMMIT_GROWTH, 2.0, [&large.commit, &small.commit]);
-    let how = format!("a commit and the one before, all changes read: {}", medium.diff.describe("us"));
+    let how = format!("a commit and the one before, just made, all changes read: {}", medium.diff.describe("us"));
     bench.add(DIFF, (medium.diff.p50(), "us"), Bar::AtMost(100.0), how);
     ratio(bench, DIFF_GROWTH, 2.0, [&large.diff, &small.diff]);
     let any =
@@ -129,7 +141,7 @@ fn measure(bench: &mut Bench, plans: &[Plan]) -> Result<Vec<Cost>> {
     let mut subjects = Vec::new();
     for plan in plans {
         let built = bench.tree(*plan)?;
-        subjects.push(Subject::open(*plan, &Store::open(&built.directory)?, built.snapshot)?);
+        subjects.push(Subject::open(*plan, &built)?);
     }
     machine::settle();
     let (turns, steps) = bench.size((6, 1_000), (2, 20));
@@ -149,13 +161,15 @@ fn measure(bench: &mut Bench, plans: &[Plan]) -> Result<Vec<Cost>> {
 }
 
 impl Subject {
-    fn open(plan: Plan, store: &Store, base: SnapshotId) -> Result<Self> {
-        let mut tree = WorkingTree::open(store, base)?;
+    fn open(plan: Plan, built: &Built) -> Result<Self> {
+        let (store, meter) = open_metered(&built.directory)?;
+        let mut tree = WorkingTree::open(&store, built.snapshot)?;
         let head = reference("head/growth");
         let first = tree.commit(Commit::new(&head, "start").expecting(Expect::Absent))?.snapshot;
         Ok(Self {
             plan,
-            store: store.clone(),
+            store,
+            meter,
             tree,
             head,
             random: Random::new(plan.files),
@@ -168,15 +182,15 @@ impl Subject {
         let first = self.snapshots.len() - 1;
         for step in 0..steps as u64 {
             let file = step % FILES_EDITED * self.plan.files / FILES_EDITED;
+            let reads = self.meter.gets();
             let (write, commit) = self.commit_once(file)?;
+            self.times.reads += self.meter.gets() - reads;
+            let diff = self.diff_once()?;
             self.times.writes.push(write);
             self.times.commits.push(write + commit);
+            self.times.diffs.push(diff);
         }
-        let latest = self.snapshots[first..].to_vec();
-        for pair in latest.windows(2) {
-            let took = self.diff_once(pair)?;
-            self.times.diffs.push(took);
-        }
+        let latest = &self.snapshots[first..];
         for _ in 0..steps {
             let start = Instant::now();
             for _ in 0..FORKS_TIMED {
@@ -196,15 +210,12 @@ impl Subject {
 
     /// Commits and diffs of files chosen among all.
     fn turn_anywhere(&mut self, steps: usize) -> Result<()> {
-        let first = self.snapshots.len() - 1;
         for _ in 0..steps {
             let file = self.random.below(self.plan.files);
             let (write, commit) = self.commit_once(file)?;
             self.times.commits_any.push(write + commit);
-        }
-        for pair in self.snapshots[first..].to_vec().windows(2) {
-            let took = self.diff_once(pair)?;
-            self.times.diffs_any.push(took);
+            let diff = self.diff_once()?;
+            self.times.diffs_any.push(diff);
         }
         Ok(())
     }
@@ -223,9 +234,11 @@ impl Subject {
         Ok((microseconds(written), microseconds(committed - written)))
     }
 
-    fn diff_once(&self, pair: &[SnapshotId]) -> Result<f64> {
+    /// The difference that the last commit made; returns how long it took.
+    fn diff_once(&self) -> Result<f64> {
+        let [.., before, after] = self.snapshots[..] else { return Err("there is one snapshot only".into()) };
         let start = Instant::now();
-        let changes = diff(&self.store, pair[0], pair[1], DiffOptions::default())?.collect::<Result<Vec<_>, _>>()?;
+        let changes = diff(&self.store, before, after, DiffOptions::default())?.collect::<Result<Vec<_>, _>>()?;
         let took = microseconds(start.elapsed());
         assert_eq!(changes.len(), 1, "one file was changed");
         Ok(took)
@@ -234,6 +247,7 @@ impl Subject {
     fn cost(self) -> Cost {
         Cost {
             plan: self.plan,
+            reads: self.times.reads as f64 / self.times.commits.len() as f64,
             fork: Samples::new(self.times.forks),
             restore: Samples::new(self.times.restores),
             write: Samples::new(self.times.writes),

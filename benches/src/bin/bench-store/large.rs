@@ -1,14 +1,11 @@
 //! Small edits in large files.
 
-use std::sync::Arc;
-
 use amalgam_benches::random::Random;
 use amalgam_benches::trees::reference;
 use amalgam_benches::{Bar, Result, Samples, machine, sample};
-use amalgam_engine::backend::{Meter, Metered, Rocks, RocksOptions};
-use amalgam_engine::{Commit, Store, StoreOptions, WorkingTree};
+use amalgam_engine::{Commit, WorkingTree};
 
-use crate::Bench;
+use crate::{Bench, open_metered};
 
 const EDIT: &str = "one byte in 1 GiB, edit and commit";
 const EDIT_NEW: &str = "one byte in 1 GiB, new objects";
@@ -18,14 +15,6 @@ const FRONT_NEW: &str = "a byte in front of 32 MiB, new objects";
 pub(crate) const FIGURES: &[&str] = &[EDIT, EDIT_NEW, SPREAD_NEW, FRONT_NEW];
 
 const KIB: f64 = 1024.0;
-
-/// A store that counts what is written to it.
-pub(crate) fn metered(bench: &Bench, name: &str) -> Result<(Store, Arc<Meter>)> {
-    let meter = Arc::new(Meter::default());
-    let rocks = Rocks::open(&bench.directory(name), &RocksOptions::default())?;
-    let store = Store::new(Arc::new(Metered::new(rocks, Arc::clone(&meter))), &StoreOptions::default());
-    Ok((store, meter))
-}
 
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     eprintln!("large files");
@@ -40,7 +29,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
 
 fn one_byte(bench: &mut Bench) -> Result<()> {
     let size: u64 = bench.size(1 << 30, 100 << 20);
-    let (store, meter) = metered(bench, "large")?;
+    let (store, meter) = open_metered(&bench.directory("large"))?;
     let head = reference("head/large");
     let mut tree = WorkingTree::new(&store);
     let mut random = Random::new(3);
@@ -70,7 +59,7 @@ fn one_byte(bench: &mut Bench) -> Result<()> {
 fn many_bytes(bench: &mut Bench) -> Result<()> {
     const SIZE: u64 = 32 << 20;
     const EDITS: u64 = 16;
-    let (store, meter) = metered(bench, "medium")?;
+    let (store, meter) = open_metered(&bench.directory("medium"))?;
     let head = reference("head/medium");
     let mut random = Random::new(4);
     let mut tree = WorkingTree::new(&store);

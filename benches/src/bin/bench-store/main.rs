@@ -15,14 +15,16 @@ mod search;
 mod times;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use amalgam_benches::options::{self, Options};
 use amalgam_benches::trees::{Plan, reference};
 use amalgam_benches::{Bar, Figure, Report, Result, machine};
-use amalgam_engine::{SnapshotId, Store};
+use amalgam_engine::backend::{Meter, Metered, Rocks};
+use amalgam_engine::{SnapshotId, Store, StoreOptions};
 use tempfile::TempDir;
 
 /// A group of figures that are measured together.
@@ -88,6 +90,14 @@ fn run(arguments: impl Iterator<Item = String>) -> Result<()> {
     }
     println!("{}", bench.report.table());
     bench.report.write_json(&options::results().join("store.json"))
+}
+
+/// Opens a store that counts what is read from it and written to it.
+fn open_metered(directory: &Path) -> Result<(Store, Arc<Meter>)> {
+    let options = StoreOptions::default();
+    let meter = Arc::new(Meter::default());
+    let rocks = Rocks::open(directory, &options.rocks)?;
+    Ok((Store::new(Arc::new(Metered::new(rocks, Arc::clone(&meter))), &options), meter))
 }
 
 impl Bench {
