@@ -12,15 +12,24 @@ use crate::object::CHUNK_BYTES_MAX;
 
 const RAW: u8 = 0;
 const ZSTD: u8 = 1;
+/// The fastest level, with a larger table and shorter matches than it has by itself: smaller and no slower on source text.
 const ZSTD_LEVEL: i32 = 1;
+const ZSTD_HASH_LOG: u32 = 14;
+const ZSTD_MATCH_BYTES_MIN: u32 = 5;
 /// Below this nothing is gained.
 const COMPRESS_BYTES_MIN: usize = 64;
 const ZSTD_HEADER_BYTES: usize = 5;
 const CHUNK_BYTES_MAX_U64: u64 = CHUNK_BYTES_MAX as u64;
 
 thread_local! {
-    static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
+    static PACKER: RefCell<Option<Packer>> = const { RefCell::new(None) };
     static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// A thread's compressor, and room for what comes out of it.
+struct Packer {
+    compressor: zstd::bulk::Compressor<'static>,
+    room: Vec<u8>,
 }
 
 /// The stored form of a chunk.
@@ -38,25 +47,31 @@ pub(crate) fn pack_chunk(raw: &[u8]) -> Bytes {
     stored.into()
 }
 
+impl Packer {
+    fn new() -> std::io::Result<Self> {
+        use zstd::zstd_safe::CParameter;
+        let mut compressor = zstd::bulk::Compressor::new(ZSTD_LEVEL)?;
+        compressor.set_parameter(CParameter::HashLog(ZSTD_HASH_LOG))?;
+        compressor.set_parameter(CParameter::MinMatch(ZSTD_MATCH_BYTES_MIN))?;
+        // Our header has the length; the id is the checksum.
+        compressor.set_parameter(CParameter::ContentSizeFlag(false))?;
+        compressor.set_parameter(CParameter::ChecksumFlag(false))?;
+        Ok(Self { compressor, room: vec![0; zstd::zstd_safe::compress_bound(CHUNK_BYTES_MAX)] })
+    }
+}
+
 fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
-    COMPRESSOR.with_borrow_mut(|place| {
-        let compressor = match place {
-            Some(compressor) => compressor,
-            None => {
-                let mut compressor = zstd::bulk::Compressor::new(ZSTD_LEVEL)?;
-                // Our header has the length; the id is the checksum.
-                compressor.set_parameter(zstd::zstd_safe::CParameter::ContentSizeFlag(false))?;
-                compressor.set_parameter(zstd::zstd_safe::CParameter::ChecksumFlag(false))?;
-                place.insert(compressor)
-            }
+    PACKER.with_borrow_mut(|place| {
+        let packer = match place {
+            Some(packer) => packer,
+            None => place.insert(Packer::new()?),
         };
-        let mut stored = vec![0; ZSTD_HEADER_BYTES + zstd::zstd_safe::compress_bound(raw.len())];
-        let written = compressor.compress_to_buffer(raw, &mut stored[ZSTD_HEADER_BYTES..])?;
-        stored.truncate(ZSTD_HEADER_BYTES + written);
-        stored[0] = ZSTD;
+        let written = packer.compressor.compress_to_buffer(raw, &mut packer.room[..])?;
         let length = u32::try_from(raw.len()).expect("a chunk is far below 4 GiB");
-        stored[1..ZSTD_HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
-        stored.shrink_to_fit();
+        let mut stored = Vec::with_capacity(ZSTD_HEADER_BYTES + written);
+        stored.push(ZSTD);
+        stored.extend_from_slice(&length.to_le_bytes());
+        stored.extend_from_slice(&packer.room[..written]);
         Ok(stored)
     })
 }

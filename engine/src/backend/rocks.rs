@@ -1,7 +1,7 @@
 //! The embedded store on disk, in RocksDB. The only file that knows RocksDB.
 //!
 //! Families: `index` (hash -> kind, epoch, stored size, number) answers `contains`, scans and accounting; `chunks`, `trees`
-//! and `snapshots` hold the objects, each behind its id, keyed by a number in the order of writing. So what was written
+//! and `snapshots` hold the objects, keyed by a number in the order of writing. So what was written
 //! together is read together, and compaction moves files of objects instead of sorting them by hash again and again.
 //! `refs`, `operations` and `requests` are small. Chunks come compressed, so RocksDB's own compression is off. Transactions
 //! go through group commit: one leader compares, numbers and writes for all that wait, which makes the operation log gapless
@@ -22,7 +22,7 @@ use rocksdb::{
 use super::check::check;
 use super::group::Group;
 use super::home::{self, Fingerprint, HeaderState, Mark, damaged};
-use super::rows::{IndexValue, number, object_bytes, object_row};
+use super::rows::{IndexValue, number};
 use super::{Backend, Committed, Durability, Epoch, IndexRow, StoredObject, Sweep, Transaction};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
@@ -100,7 +100,7 @@ struct Prepared {
 struct ObjectRow {
     id: ObjectId,
     index: IndexValue,
-    row: Bytes,
+    bytes: Bytes,
 }
 
 impl Rocks {
@@ -201,13 +201,13 @@ impl Rocks {
         let row = |(number, StoredObject { id, bytes }): (u64, StoredObject)| ObjectRow {
             id,
             index: IndexValue { kind: id.kind, epoch: 0, stored_bytes: bytes.len() as u64, number },
-            row: object_row(id, &bytes),
+            bytes,
         };
         (first..).zip(objects).map(row).collect()
     }
 
     fn add_object(&self, batch: &mut WriteBatch, object: &ObjectRow) {
-        batch.put_cf(self.family(object_family(object.id.kind)), object.index.number.to_be_bytes(), &object.row);
+        batch.put_cf(self.family(object_family(object.id.kind)), object.index.number.to_be_bytes(), &object.bytes);
     }
 
     fn add_index(&self, batch: &mut WriteBatch, object: &mut ObjectRow, epoch: Epoch) {
@@ -225,7 +225,7 @@ impl Rocks {
             let mut writer = SstFileWriter::create(&self.chunk_options);
             writer.open(&path)?;
             for chunk in chunks {
-                writer.put(chunk.index.number.to_be_bytes(), &chunk.row)?;
+                writer.put(chunk.index.number.to_be_bytes(), &chunk.bytes)?;
             }
             writer.finish()?;
             let mut options = IngestExternalFileOptions::default();
@@ -299,18 +299,12 @@ impl Rocks {
     }
 
     /// The objects of one family with these numbers, read in the order of the numbers.
-    fn object_rows(
-        &self,
-        family: &'static str,
-        numbers: &[(u64, usize)],
-        ids: &[ObjectId],
-        found: &mut [Option<Bytes>],
-    ) -> Result<()> {
+    fn object_rows(&self, family: &'static str, numbers: &[(u64, usize)], found: &mut [Option<Bytes>]) -> Result<()> {
         let keys: Vec<_> = numbers.iter().map(|(number, _)| number.to_be_bytes()).collect();
         let rows = self.database.batched_multi_get_cf(self.family(family), &keys, true);
         for ((_, place), row) in numbers.iter().zip(rows) {
             if let Some(row) = row.map_err(|source| fault("read", &source))? {
-                found[*place] = Some(object_bytes(ids[*place], &Bytes::copy_from_slice(&row))?);
+                found[*place] = Some(Bytes::copy_from_slice(&row));
             }
         }
         Ok(())
@@ -391,8 +385,7 @@ impl Round<'_> {
 impl Backend for Rocks {
     fn get(&self, id: ObjectId) -> Result<Option<Bytes>> {
         let Some(value) = self.index_row(id)? else { return Ok(None) };
-        let row = self.read(object_family(id.kind), &value.number.to_be_bytes())?;
-        row.map(|row| object_bytes(id, &row)).transpose()
+        self.read(object_family(id.kind), &value.number.to_be_bytes())
     }
 
     fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
@@ -409,7 +402,7 @@ impl Backend for Rocks {
         }
         for (family, mut numbers) in numbers {
             numbers.sort_unstable();
-            self.object_rows(family, &numbers, ids, &mut found)?;
+            self.object_rows(family, &numbers, &mut found)?;
         }
         Ok(found)
     }
@@ -428,7 +421,7 @@ impl Backend for Rocks {
         let mut batch = WriteBatch::default();
         let (chunks, others): (Vec<_>, Vec<_>) = objects.iter().partition(|object| object.id.kind == ObjectKind::Chunk);
         others.into_iter().for_each(|object| self.add_object(&mut batch, object));
-        if chunks.iter().map(|chunk| chunk.row.len()).sum::<usize>() >= INGEST_BYTES_MIN {
+        if chunks.iter().map(|chunk| chunk.bytes.len()).sum::<usize>() >= INGEST_BYTES_MIN {
             // The chunks are on disk before the index says so; a crash in between leaves rows that nothing names.
             self.ingest(&chunks)?;
         } else {
@@ -652,6 +645,9 @@ fn family_options(name: &str, options: &RocksOptions, cache: &Cache) -> Options 
         // Numbers that are not there are never asked for: no filter.
         TREES | SNAPSHOTS => table.set_block_size(4 << 10),
         _ => {
+            // Most looks at the index find nothing: the filters answer them, that of the memory table too.
+            family.set_memtable_prefix_bloom_ratio(0.1);
+            family.set_memtable_whole_key_filtering(true);
             table.set_block_size(4 << 10);
             table.set_bloom_filter(10.0, false);
         }

@@ -1,11 +1,9 @@
 //! The rows of the store on disk, as plain bytes. Knows nothing of the database they lie in.
 
-use bytes::Bytes;
-
 use super::Epoch;
 use super::home::damaged;
-use crate::error::{Error, Result};
-use crate::id::{ObjectId, ObjectKind};
+use crate::error::Result;
+use crate::id::ObjectKind;
 
 /// The value of a row of the object index.
 pub(super) struct IndexValue {
@@ -17,37 +15,39 @@ pub(super) struct IndexValue {
 }
 
 impl IndexValue {
-    pub(super) const BYTES: usize = 25;
-
-    pub(super) fn encode(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[0] = self.kind as u8;
-        bytes[1..9].copy_from_slice(&self.epoch.to_be_bytes());
-        bytes[9..17].copy_from_slice(&self.stored_bytes.to_be_bytes());
-        bytes[17..].copy_from_slice(&self.number.to_be_bytes());
+    /// The kind, then three varints: there are as many of these as objects.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(16);
+        bytes.push(self.kind as u8);
+        for mut part in [self.epoch, self.stored_bytes, self.number] {
+            while part >= 0x80 {
+                bytes.push((part & 0x7f) as u8 | 0x80);
+                part >>= 7;
+            }
+            bytes.push(part as u8);
+        }
         bytes
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
         let wrong = || damaged("object index", &"a row of the wrong form");
-        let bytes: &[u8; Self::BYTES] = bytes.try_into().map_err(|_| wrong())?;
-        let part = |from: usize| u64::from_be_bytes(bytes[from..from + 8].try_into().expect("eight bytes"));
-        let kind = ObjectKind::from_number(bytes[0]).ok_or_else(wrong)?;
-        Ok(Self { kind, epoch: part(1), stored_bytes: part(9), number: part(17) })
+        let (kind, mut rest) = bytes.split_first().ok_or_else(wrong)?;
+        let kind = ObjectKind::from_number(*kind).ok_or_else(wrong)?;
+        let mut part = || -> Result<u64> {
+            let mut value = 0;
+            for shift in (0..64).step_by(7) {
+                let (byte, after) = rest.split_first().ok_or_else(wrong)?;
+                rest = after;
+                value |= u64::from(byte & 0x7f) << shift;
+                if *byte < 0x80 {
+                    return Ok(value);
+                }
+            }
+            Err(wrong())
+        };
+        let value = Self { kind, epoch: part()?, stored_bytes: part()?, number: part()? };
+        if rest.is_empty() { Ok(value) } else { Err(wrong()) }
     }
-}
-
-/// An object's row: its hash, so that a row found by number is known to be the right one, and what is stored.
-pub(super) fn object_row(id: ObjectId, stored: &Bytes) -> Bytes {
-    let mut row = Vec::with_capacity(32 + stored.len());
-    row.extend_from_slice(&id.hash);
-    row.extend_from_slice(stored);
-    row.into()
-}
-
-/// What is stored, out of an object's row.
-pub(super) fn object_bytes(id: ObjectId, row: &Bytes) -> Result<Bytes> {
-    if row.starts_with(&id.hash) { Ok(row.slice(32..)) } else { Err(Error::HashMismatch { id }) }
 }
 
 /// A number that is a key or a value.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use quick_cache::Weighter;
-use quick_cache::sync::Cache;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 use super::CachedSequence;
 use crate::id::ObjectId;
@@ -20,6 +20,10 @@ pub(crate) enum Cached {
     Snapshot(Arc<Snapshot>),
 }
 
+/// The part of the budget that is for objects asked for again and again. The rest is for new ones, which would otherwise be
+/// gone before anybody comes back to them: what a commit wrote is what the next one reads.
+const HOT_PART: f64 = 0.5;
+
 pub(super) struct ObjectCache(Cache<ObjectId, (Cached, u32), Weigh>);
 
 #[derive(Clone)]
@@ -34,7 +38,13 @@ impl Weighter<ObjectId, (Cached, u32)> for Weigh {
 impl ObjectCache {
     pub(super) fn new(bytes: u64) -> Self {
         let items = usize::try_from(bytes / 8_192).unwrap_or(usize::MAX).max(16);
-        Self(Cache::with_weighter(items, bytes, Weigh))
+        let options = OptionsBuilder::new()
+            .estimated_items_capacity(items)
+            .weight_capacity(bytes)
+            .hot_allocation(HOT_PART)
+            .build()
+            .expect("both capacities are set");
+        Self(Cache::with_options(options, Weigh, DefaultHashBuilder::default(), DefaultLifecycle::default()))
     }
 
     pub(super) fn get(&self, id: ObjectId) -> Option<Cached> {
