@@ -441,3 +441,29 @@ fn every_promise_names_its_test() {
     assert_eq!(page("# P\n\n- Names are text. (`a.rs`: `names_are_text`)\n"), 1);
     assert_eq!(page("# P\n\n- Names are bytes.\n"), 1);
 }
+
+/// Links between pages that lead nowhere. A design may name one that is still being written.
+fn broken_links(sources: &[Source]) -> Complaints {
+    let mut complaints = Complaints::new();
+    let is_page = |path: &str| path.ends_with(".md") && !path.starts_with("docs/design/");
+    for source in sources.iter().filter(|source| is_page(&source.path)) {
+        let folder = Path::new(&source.path).parent().expect("a folder");
+        for target in source.text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
+            let is_local = !target.is_empty() && !target.contains("://") && !target.contains(char::is_whitespace);
+            if is_local && !house().join(folder).join(target).exists() {
+                complaints.push(format!("{}: {target} is not there", source.path));
+            }
+        }
+    }
+    complaints
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    assert_none(&broken_links(&sources()));
+    assert_eq!(broken_links(&sample("docs/FORMAT.md", "see [this](NOWHERE.md#part)")).len(), 1);
+    assert_eq!(
+        broken_links(&sample("docs/FORMAT.md", "see [this](../README.md) and [that](https://example.org)")).len(),
+        0
+    );
+}
