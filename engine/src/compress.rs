@@ -32,10 +32,14 @@ struct Packer {
     room: Vec<u8>,
 }
 
-/// The stored form of a chunk.
-pub(crate) fn pack_chunk(raw: &[u8]) -> Bytes {
+/// Up to this size compressing a chunk takes longer than storing it, and saves some hundred bytes at most.
+pub(crate) const SMALL_CHUNK_BYTES_MAX: usize = 2 << 10;
+
+/// The stored form of a chunk. `pressed` is whether small ones are compressed too.
+pub(crate) fn pack_chunk(raw: &[u8], pressed: bool) -> Bytes {
     debug_assert!((1..=CHUNK_BYTES_MAX).contains(&raw.len()), "a chunk has its size from the chunker");
-    if raw.len() >= COMPRESS_BYTES_MIN
+    let compress_from = if pressed { COMPRESS_BYTES_MIN } else { SMALL_CHUNK_BYTES_MAX + 1 };
+    if raw.len() >= compress_from
         && let Ok(packed) = compress(raw)
         && packed.len() + raw.len() / 32 < raw.len()
     {

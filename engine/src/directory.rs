@@ -1,7 +1,7 @@
 //! A stored directory as a map: look up, list, change.
 
 use crate::error::Result;
-use crate::merkle::{self, Items, Splice, find};
+use crate::merkle::{self, Items, Splice};
 use crate::name::Name;
 use crate::object::{Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry};
 use crate::store::{Store, WriteSession};
@@ -11,8 +11,8 @@ pub(crate) fn get(store: &Store, directory: Option<DirectoryRef>, name: &Name) -
     match directory {
         None => Ok(None),
         Some(directory) => {
-            let found = find::<Directories>(store, directory.id.object(), name)?;
-            Ok(found.item.map(|item| item.entry))
+            let entry = |item: Option<&DirectoryItem>| item.map(|item| item.entry.clone());
+            merkle::look::<Directories, _>(store, directory.id.object(), name, entry).map(|(_, entry)| entry)
         }
     }
 }
@@ -32,20 +32,29 @@ pub(crate) fn apply(
         let items = edits.into_iter().filter_map(|(name, entry)| Some(DirectoryItem { name, entry: entry? }));
         return Ok(merkle::build::<Directories>(session, items)?.as_ref().map(reference));
     };
+    let top = before.id.object();
     let mut splices = Vec::with_capacity(edits.len());
+    let mut same_names = true;
     for (name, entry) in edits {
-        let found = find::<Directories>(session.store(), before.id.object(), &name)?;
-        let there = u64::from(found.item.is_some());
-        if found.item.map(|item| item.entry) == entry {
+        let look = |found: Option<&DirectoryItem>| (found.is_some(), found.map(|item| &item.entry) == entry.as_ref());
+        let (index, (there, same)) = merkle::look::<Directories, _>(session.store(), top, &name, look)?;
+        if same {
             continue;
         }
+        same_names &= there && entry.is_some();
         let items = entry.map(|entry| DirectoryItem { name, entry }).into_iter().collect();
-        splices.push(Splice { range: found.index..found.index + there, items });
+        splices.push(Splice { range: index..index + u64::from(there), items });
     }
     if splices.is_empty() {
         return Ok(directory);
     }
-    Ok(merkle::splice::<Directories>(session, Some(before.id.object()), splices)?.as_ref().map(reference))
+    let link = if same_names {
+        let items = splices.into_iter().flat_map(|splice| splice.items).collect();
+        Some(merkle::replace::<Directories>(session, top, items)?)
+    } else {
+        merkle::splice::<Directories>(session, Some(top), splices)?
+    };
+    Ok(link.as_ref().map(reference))
 }
 
 fn reference(link: &DirectoryLink) -> DirectoryRef {

@@ -5,10 +5,12 @@
 //! scratch.
 
 mod compare;
+mod replace;
 mod search;
 
 pub(crate) use compare::{Comparison, compare};
-pub(crate) use search::{Items, Keyed, find};
+pub(crate) use replace::replace;
+pub(crate) use search::{Items, Keyed, find, look};
 
 use std::ops::Range;
 use std::sync::Arc;

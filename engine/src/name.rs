@@ -1,6 +1,8 @@
 //! Names and paths inside a tree: bytes, validated once, never a path of the host.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -33,30 +35,66 @@ pub enum InvalidName {
 }
 
 /// One name in a directory: 1 to 255 bytes without `/` and NUL, not `.` or `..`. Any encoding.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Name(Bytes);
+#[derive(Clone)]
+pub struct Name(Letters);
+
+/// The longest name that needs no memory of its own. Nearly all names are shorter, and every changed node copies dozens.
+const NAME_BYTES_INLINE: usize = 22;
+
+#[derive(Clone)]
+enum Letters {
+    Inline { length: u8, bytes: [u8; NAME_BYTES_INLINE] },
+    Shared(Arc<[u8]>),
+}
 
 impl Name {
     /// Checks and copies.
     pub fn new(bytes: &[u8]) -> Result<Self, InvalidName> {
         check(bytes)?;
-        Ok(Self(Bytes::copy_from_slice(bytes)))
+        Ok(Self::checked(bytes))
     }
 
-    /// Checks and keeps the shared bytes.
-    pub fn from_shared(bytes: Bytes) -> Result<Self, InvalidName> {
-        check(&bytes)?;
-        Ok(Self(bytes))
+    fn checked(name: &[u8]) -> Self {
+        if name.len() > NAME_BYTES_INLINE {
+            return Self(Letters::Shared(name.into()));
+        }
+        let mut bytes = [0; NAME_BYTES_INLINE];
+        bytes[..name.len()].copy_from_slice(name);
+        Self(Letters::Inline { length: name.len() as u8, bytes })
     }
 
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            Letters::Inline { length, bytes } => &bytes[..usize::from(*length)],
+            Letters::Shared(bytes) => bytes,
+        }
     }
+}
 
-    /// The same name in memory of its own, so that it keeps no larger buffer alive.
-    pub fn detached(&self) -> Self {
-        Self(Bytes::copy_from_slice(&self.0))
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Name {}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
     }
 }
 
@@ -72,19 +110,19 @@ fn check(bytes: &[u8]) -> Result<(), InvalidName> {
 
 impl std::borrow::Borrow<[u8]> for Name {
     fn borrow(&self) -> &[u8] {
-        &self.0
+        self.as_bytes()
     }
 }
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0.escape_ascii())
+        write!(f, "{}", self.as_bytes().escape_ascii())
     }
 }
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\"", self.0.escape_ascii())
+        write!(f, "\"{}\"", self.as_bytes().escape_ascii())
     }
 }
 
@@ -129,7 +167,7 @@ impl TreePath {
     /// Its names, first to last.
     pub fn names(&self) -> impl DoubleEndedIterator<Item = Name> + '_ {
         let separators = (!self.0.is_empty()).then(|| self.0.split(|byte| *byte == b'/'));
-        separators.into_iter().flatten().map(|name| Name(self.0.slice_ref(name)))
+        separators.into_iter().flatten().map(|name| Name::checked(name))
     }
 
     /// The directory it lies in and its last name; nothing for the root.
@@ -138,20 +176,20 @@ impl TreePath {
             return None;
         }
         Some(match self.0.iter().rposition(|byte| *byte == b'/') {
-            Some(slash) => (Self(self.0.slice(..slash)), Name(self.0.slice(slash + 1..))),
-            None => (Self::root(), Name(self.0.clone())),
+            Some(slash) => (Self(self.0.slice(..slash)), Name::checked(&self.0[slash + 1..])),
+            None => (Self::root(), Name::checked(&self.0)),
         })
     }
 
     /// The path of a name in this directory.
     pub fn join(&self, name: &Name) -> Self {
         if self.is_root() {
-            return Self(name.0.clone());
+            return Self(Bytes::copy_from_slice(name.as_bytes()));
         }
-        let mut bytes = Vec::with_capacity(self.0.len() + 1 + name.0.len());
+        let mut bytes = Vec::with_capacity(self.0.len() + 1 + name.as_bytes().len());
         bytes.extend_from_slice(&self.0);
         bytes.push(b'/');
-        bytes.extend_from_slice(&name.0);
+        bytes.extend_from_slice(name.as_bytes());
         Self(bytes.into())
     }
 

@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode, Direction,
-    IngestExternalFileOptions, IteratorMode, Options, ReadOptions, SstFileWriter, WriteBatch, WriteOptions,
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBPinnableSlice,
+    DBRecoveryMode, Direction, IngestExternalFileOptions, IteratorMode, Options, ReadOptions, SstFileWriter,
+    WriteBatch, WriteOptions,
 };
 
 use super::check::check;
@@ -189,6 +190,14 @@ impl Rocks {
             self.database.get_pinned_cf(self.family(INDEX), id.hash).map_err(|source| fault("read", &source))?;
         let value = found.map(|bytes| IndexValue::decode(&bytes)).transpose()?;
         Ok(value.filter(|value| value.kind == id.kind))
+    }
+
+    /// The rows of many hashes, whatever their kinds.
+    fn index_rows(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexValue>>> {
+        let hashes: Vec<_> = ids.iter().map(|id| id.hash).collect();
+        let rows = self.database.batched_multi_get_cf(self.family(INDEX), &hashes, false);
+        let decode = |row: Option<DBPinnableSlice<'_>>| row.map(|row| IndexValue::decode(&row)).transpose();
+        rows.into_iter().map(|row| decode(row.map_err(|source| fault("read", &source))?)).collect()
     }
 
     fn put_index(&self, batch: &mut WriteBatch, id: ObjectId, value: &IndexValue) {
@@ -391,12 +400,8 @@ impl Backend for Rocks {
     fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
         let mut found = vec![None; ids.len()];
         let mut numbers: HashMap<_, Vec<_>> = HashMap::new();
-        let hashes: Vec<_> = ids.iter().map(|id| id.hash).collect();
-        let rows = self.database.batched_multi_get_cf(self.family(INDEX), &hashes, false);
-        for (place, row) in rows.into_iter().enumerate() {
-            let Some(row) = row.map_err(|source| fault("read", &source))? else { continue };
-            let value = IndexValue::decode(&row)?;
-            if value.kind == ids[place].kind {
+        for (place, value) in self.index_rows(ids)?.into_iter().enumerate() {
+            if let Some(value) = value.filter(|value| value.kind == ids[place].kind) {
                 numbers.entry(object_family(value.kind)).or_default().push((value.number, place));
             }
         }
@@ -408,12 +413,15 @@ impl Backend for Rocks {
     }
 
     fn contains_many(&self, ids: &[ObjectId], at_least: Epoch) -> Result<Vec<bool>> {
-        let present = |id: &ObjectId| match self.index_row(*id)? {
+        let present = |id: &ObjectId, value: Option<IndexValue>| match value.filter(|value| value.kind == id.kind) {
             None => Ok(false),
             Some(value) if value.epoch >= at_least => Ok(true),
             Some(_) => self.stamp(*id),
         };
-        ids.iter().map(present).collect()
+        if let [id] = ids {
+            return Ok(vec![present(id, self.index_row(*id)?)?]);
+        }
+        ids.iter().zip(self.index_rows(ids)?).map(|(id, value)| present(id, value)).collect()
     }
 
     fn put_ahead(&self, objects: Vec<StoredObject>) -> Result<()> {

@@ -11,7 +11,7 @@ use crate::object::{
 };
 use crate::store::{CachedSequence, Store};
 
-/// A sequence sorted by a key.
+/// A sequence sorted by a key, whose cuts depend on keys alone.
 pub(crate) trait Keyed: CachedSequence {
     type Key: Ord + ?Sized;
     fn item_key(item: &Self::Item) -> &Self::Key;
@@ -62,14 +62,23 @@ pub(crate) struct Found<T> {
 
 /// Finds a key.
 pub(crate) fn find<S: Keyed>(store: &Store, top: ObjectId, key: &S::Key) -> Result<Found<S::Item>> {
+    look::<S, _>(store, top, key, |item| item.cloned()).map(|(index, item)| Found { index, item })
+}
+
+/// How many items are before a key, and what there is to say of the item if it is there.
+pub(crate) fn look<S: Keyed, T>(
+    store: &Store,
+    top: ObjectId,
+    key: &S::Key,
+    say: impl FnOnce(Option<&S::Item>) -> T,
+) -> Result<(u64, T)> {
     let mut node = load_top::<S>(store, top)?;
     let mut index = 0;
     loop {
         let below = match &*node {
             SequenceNode::Leaf(items) => {
                 let at = items.partition_point(|item| S::item_key(item) < key);
-                let item = items.get(at).filter(|item| S::item_key(item) == key).cloned();
-                return Ok(Found { index: index + at as u64, item });
+                return Ok((index + at as u64, say(items.get(at).filter(|item| S::item_key(item) == key))));
             }
             SequenceNode::Inner { level, links } => {
                 let at = links.partition_point(|link| S::link_key(link) <= key).saturating_sub(1);

@@ -1,6 +1,8 @@
 //! The one encoding: protobuf, fields ascending, defaults absent. Written and read by hand on prost's primitives, because
 //! a derived decoder drops unknown fields silently and a derived encoder wants a second copy of every value.
 
+use std::cell::Cell;
+
 use bytes::Bytes;
 use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
 
@@ -10,8 +12,13 @@ use crate::malformed::Malformed;
 /// The version byte of every object kind so far.
 pub const OBJECT_VERSION: u8 = 1;
 
+const VARINT_BYTES_MAX: usize = 10;
 const WIRE_VARINT: u64 = 0;
 const WIRE_BYTES: u64 = 2;
+
+thread_local! {
+    static ROOM: Cell<[Vec<u8>; 2]> = const { Cell::new([Vec::new(), Vec::new()]) };
+}
 
 /// Writes fields in the order it is called.
 #[derive(Default)]
@@ -20,9 +27,59 @@ pub struct Writer(Vec<u8>);
 impl Writer {
     /// Starts an object.
     pub fn object(kind: ObjectKind) -> Self {
-        let mut out = Vec::with_capacity(1024);
-        out.extend([kind as u8, OBJECT_VERSION]);
-        Self(out)
+        let mut out = Self(Vec::with_capacity(1024));
+        out.header(kind);
+        out
+    }
+
+    /// Writes an object and looks at its bytes, in memory that is used again and again.
+    pub fn look_at_object<T>(kind: ObjectKind, write: impl FnOnce(&mut Self), look: impl FnOnce(&[u8]) -> T) -> T {
+        Self::look_at_two(kind, |out, _| write(out), |bytes, _| look(bytes))
+    }
+
+    /// The same for an object that is written in two forms at once.
+    pub fn look_at_two<T>(
+        kind: ObjectKind,
+        write: impl FnOnce(&mut Self, &mut Self),
+        look: impl FnOnce(&[u8], &[u8]) -> T,
+    ) -> T {
+        let [mut one, mut two] = ROOM.take().map(Self);
+        for out in [&mut one, &mut two] {
+            out.0.clear();
+            out.header(kind);
+        }
+        write(&mut one, &mut two);
+        let seen = look(&one.0, &two.0);
+        ROOM.set([one.0, two.0]);
+        seen
+    }
+
+    /// A message in two forms: `before` and `after` write what they share, `between` what the second has in addition.
+    pub fn message_in_two_forms<T>(
+        &mut self,
+        longer: &mut Self,
+        field: u32,
+        value: &T,
+        [before, after]: [fn(&T, &mut Self); 2],
+        between: fn(&T, &mut Self),
+    ) {
+        let mut split = 0;
+        let start = self.place_message(field, |out| {
+            let start = out.0.len();
+            before(value, out);
+            split = out.0.len() - start;
+            after(value, out);
+        });
+        longer.message(field, |out| {
+            let (before, after) = self.0[start..].split_at(split);
+            out.0.extend_from_slice(before);
+            between(value, out);
+            out.0.extend_from_slice(after);
+        });
+    }
+
+    fn header(&mut self, kind: ObjectKind) {
+        self.0.extend([kind as u8, OBJECT_VERSION]);
     }
 
     /// Starts a record that has no header of its own.
@@ -31,19 +88,26 @@ impl Writer {
     }
 
     /// A number; zero is left out.
+    #[inline]
     pub fn uint(&mut self, field: u32, value: u64) {
         if value != 0 {
-            self.varint(u64::from(field) << 3 | WIRE_VARINT);
-            self.varint(value);
+            self.key_and_number(u64::from(field) << 3 | WIRE_VARINT, value);
         }
     }
 
-    /// Nearly all field keys and lengths take one byte.
-    fn varint(&mut self, value: u64) {
-        match u8::try_from(value) {
-            Ok(byte) if byte < 0x80 => self.0.push(byte),
-            _ => encode_varint(value, &mut self.0),
+    /// The key of a field and the number behind it, in one go: most of an object's bytes pass here one by one.
+    #[inline]
+    fn key_and_number(&mut self, key: u64, value: u64) {
+        if let (Ok(key @ ..0x80), Ok(value @ ..0x80)) = (u8::try_from(key), u8::try_from(value)) {
+            self.0.extend_from_slice(&[key, value]);
+            return;
         }
+        let mut room = [0; 2 * VARINT_BYTES_MAX];
+        let mut rest = &mut room[..];
+        encode_varint(key, &mut rest);
+        encode_varint(value, &mut rest);
+        let written = 2 * VARINT_BYTES_MAX - rest.len();
+        self.0.extend_from_slice(&room[..written]);
     }
 
     /// A signed number, zigzag; zero is left out.
@@ -52,6 +116,7 @@ impl Writer {
     }
 
     /// Bytes; none is left out.
+    #[inline]
     pub fn bytes(&mut self, field: u32, value: &[u8]) {
         if !value.is_empty() {
             self.item(field, value);
@@ -59,26 +124,34 @@ impl Writer {
     }
 
     /// One element of a list of bytes; present even when empty.
+    #[inline]
     pub fn item(&mut self, field: u32, value: &[u8]) {
-        self.varint(u64::from(field) << 3 | WIRE_BYTES);
-        self.varint(value.len() as u64);
+        self.key_and_number(u64::from(field) << 3 | WIRE_BYTES, value.len() as u64);
         self.0.extend_from_slice(value);
     }
 
     /// A message inside this one; present even when empty.
     pub fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) {
-        self.varint(u64::from(field) << 3 | WIRE_BYTES);
-        let start = self.0.len();
-        self.0.push(0);
+        self.place_message(field, write);
+    }
+
+    /// The same; returns where its first field lies.
+    fn place_message(&mut self, field: u32, write: impl FnOnce(&mut Self)) -> usize {
+        self.key_and_number(u64::from(field) << 3 | WIRE_BYTES, 0);
+        let start = self.0.len() - 1;
         write(self);
         let length = self.0.len() - start - 1;
         match encoded_len_varint(length as u64) {
-            1 => self.0[start] = u8::try_from(length).expect("one byte of varint is below 128"),
+            1 => {
+                self.0[start] = u8::try_from(length).expect("one byte of varint is below 128");
+                start + 1
+            }
             more => {
                 // Room for the longer length; the body is moved once and is short.
                 self.0.splice(start..=start, std::iter::repeat_n(0, more));
                 let mut place = &mut self.0[start..start + more];
                 encode_varint(length as u64, &mut place);
+                start + more
             }
         }
     }

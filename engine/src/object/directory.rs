@@ -1,7 +1,7 @@
 //! A directory: a sorted map from name to entry. Nodes are cut by names alone, so times and contents never re-shape it.
 
 use super::codec::{Reader, Writer};
-use super::entry::Entry;
+use super::entry::{Entry, Node};
 use super::sequence::{Sequence, SequenceNode, key_hash};
 use crate::id::{Bare, DirectoryId, ObjectId, ObjectKind};
 use crate::malformed::Malformed;
@@ -41,18 +41,44 @@ pub struct DirectoryLink {
 impl DirectoryNode {
     /// The hash of this node without times: its own, and its children's by their `bare`.
     pub fn bare(&self) -> Bare {
-        Bare::of(&self.encode_with(
-            |item, out| {
-                out.bytes(1, item.name.as_bytes());
-                item.entry.write(out, true);
-            },
-            |link, out| {
-                out.bytes(1, link.first.as_bytes());
-                out.bytes(3, link.bare.as_bytes());
-                out.uint(4, link.count);
-                out.uint(5, link.linked);
-            },
-        ))
+        let item = |item: &DirectoryItem, out: &mut Writer| {
+            write_name(item, out);
+            item.entry.write_rest(out, true);
+        };
+        let link = |link: &DirectoryLink, out: &mut Writer| {
+            write_first(link, out);
+            write_child(link, out);
+        };
+        Writer::look_at_object(Directories::KIND, |out| self.write_with(out, item, link), Bare::of)
+    }
+
+    /// Both forms at once: without times, and whole. All but a few bytes of them are the same.
+    fn write_both(&self, bare: &mut Writer, whole: &mut Writer) {
+        match self {
+            Self::Leaf(items) => {
+                for item in items {
+                    if let Node::Conflict(_) = item.entry.node {
+                        // Its terms have times of their own.
+                        bare.message(2, |out| {
+                            write_name(item, out);
+                            item.entry.write_rest(out, true);
+                        });
+                        whole.message(2, |out| Directories::write_item(item, out));
+                        continue;
+                    }
+                    let shared: [fn(&DirectoryItem, &mut Writer); 2] =
+                        [write_name, |item, out| item.entry.write_rest(out, true)];
+                    bare.message_in_two_forms(whole, 2, item, shared, |item, out| item.entry.write_times(out));
+                }
+            }
+            Self::Inner { level, links } => {
+                bare.uint(1, u64::from(*level));
+                whole.uint(1, u64::from(*level));
+                for link in links {
+                    bare.message_in_two_forms(whole, 3, link, [write_first, write_child], write_id);
+                }
+            }
+        }
     }
 
     /// The hard links below it.
@@ -62,6 +88,16 @@ impl DirectoryNode {
             Self::Inner { links, .. } => links.iter().try_fold(0_u64, |sum, link| sum.checked_add(link.linked)),
         }
         .ok_or(Malformed::Overflow)
+    }
+
+    fn link(&self, id: ObjectId, bare: Bare) -> Result<DirectoryLink, Malformed> {
+        Ok(DirectoryLink {
+            first: self.first().clone(),
+            id: DirectoryId::from_bytes(id.hash),
+            bare,
+            count: self.count(),
+            linked: self.linked()?,
+        })
     }
 
     fn first(&self) -> &Name {
@@ -94,13 +130,21 @@ impl Sequence for Directories {
     }
 
     fn describe(node: &DirectoryNode, id: ObjectId) -> Result<DirectoryLink, Malformed> {
-        Ok(DirectoryLink {
-            first: node.first().clone(),
-            id: DirectoryId::from_bytes(id.hash),
-            bare: node.bare(),
-            count: node.count(),
-            linked: node.linked()?,
-        })
+        node.link(id, node.bare())
+    }
+
+    fn look_and_describe<E: From<Malformed>>(
+        node: &DirectoryNode,
+        look: impl FnOnce(&[u8]) -> Result<ObjectId, E>,
+    ) -> Result<DirectoryLink, E> {
+        Writer::look_at_two(
+            Self::KIND,
+            |bare, whole| node.write_both(bare, whole),
+            |bare, whole| {
+                let id = look(whole)?;
+                Ok(node.link(id, Bare::of(bare))?)
+            },
+        )
     }
 
     fn describes(link: &DirectoryLink, node: &DirectoryNode) -> bool {
@@ -108,28 +152,27 @@ impl Sequence for Directories {
     }
 
     fn write_item(item: &DirectoryItem, out: &mut Writer) {
-        out.bytes(1, item.name.as_bytes());
-        item.entry.write(out, false);
+        write_name(item, out);
+        item.entry.write_times(out);
+        item.entry.write_rest(out, false);
     }
 
     fn write_link(link: &DirectoryLink, out: &mut Writer) {
-        out.bytes(1, link.first.as_bytes());
-        out.bytes(2, link.id.as_bytes());
-        out.bytes(3, link.bare.as_bytes());
-        out.uint(4, link.count);
-        out.uint(5, link.linked);
+        write_first(link, out);
+        write_id(link, out);
+        write_child(link, out);
     }
 
     fn read_item(from: Reader) -> Result<DirectoryItem, Malformed> {
         let (name, entry) = Entry::read(from, false)?;
-        Ok(DirectoryItem { name: Name::from_shared(name)?, entry })
+        Ok(DirectoryItem { name: Name::new(&name)?, entry })
     }
 
     fn read_link(mut from: Reader) -> Result<DirectoryLink, Malformed> {
         let (mut first, mut id, mut bare, mut count, mut linked) = (None, None, None, 0, 0);
         while let Some((field, value)) = from.next_field()? {
             match field {
-                1 => first = Some(Name::from_shared(value.bytes(1)?)?),
+                1 => first = Some(Name::new(&value.bytes(1)?)?),
                 2 => id = Some(DirectoryId::from_bytes(value.hash(2)?)),
                 3 => bare = Some(Bare::from_bytes(value.hash(3)?)),
                 4 => count = value.number(4)?,
@@ -154,6 +197,25 @@ impl Sequence for Directories {
     fn item_outgoing(item: &DirectoryItem, into: &mut Vec<ObjectId>) {
         item.entry.collect_outgoing(into);
     }
+}
+
+fn write_name(item: &DirectoryItem, out: &mut Writer) {
+    out.bytes(1, item.name.as_bytes());
+    item.entry.write_kind(out);
+}
+
+fn write_first(link: &DirectoryLink, out: &mut Writer) {
+    out.bytes(1, link.first.as_bytes());
+}
+
+fn write_id(link: &DirectoryLink, out: &mut Writer) {
+    out.bytes(2, link.id.as_bytes());
+}
+
+fn write_child(link: &DirectoryLink, out: &mut Writer) {
+    out.bytes(3, link.bare.as_bytes());
+    out.uint(4, link.count);
+    out.uint(5, link.linked);
 }
 
 pub(super) fn ascending(sorted: bool) -> Result<(), Malformed> {

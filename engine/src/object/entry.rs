@@ -224,11 +224,28 @@ impl Entry {
 
     /// Writes the fields from number 2 on; field 1 is the name, for those that have one.
     pub(super) fn write(&self, out: &mut Writer, timeless: bool) {
+        self.write_kind(out);
+        if !timeless {
+            self.write_times(out);
+        }
+        self.write_rest(out, timeless);
+    }
+
+    pub(super) fn write_kind(&self, out: &mut Writer) {
         out.uint(2, self.kind_number());
         out.uint(3, u64::from(self.mode));
-        if !timeless {
-            out.sint(4, self.mtime.0);
+    }
+
+    /// What the form without times does not have: the time, and a directory's id with the times below it.
+    pub(super) fn write_times(&self, out: &mut Writer) {
+        out.sint(4, self.mtime.0);
+        if let Node::Directory(Some(below)) = self.node {
+            out.bytes(7, below.id.as_bytes());
         }
+    }
+
+    /// The fields after those; `timeless` matters to a conflict alone.
+    pub(super) fn write_rest(&self, out: &mut Writer, timeless: bool) {
         match &self.node {
             Node::File { size, content } => {
                 out.uint(5, *size);
@@ -246,9 +263,6 @@ impl Entry {
                 }
             }
             Node::Directory(Some(below)) => {
-                if !timeless {
-                    out.bytes(7, below.id.as_bytes());
-                }
                 out.bytes(8, below.bare.as_bytes());
                 out.uint(9, below.linked);
             }

@@ -40,6 +40,14 @@ pub trait Sequence: Sized + Debug + Send + Sync + 'static {
     fn link_count(link: &Self::Link) -> u64;
     /// The link that describes a node.
     fn describe(node: &SequenceNode<Self>, id: ObjectId) -> Result<Self::Link, Malformed>;
+    /// Lets a look at a node's canonical bytes find its id, and returns the link that describes it.
+    fn look_and_describe<E: From<Malformed>>(
+        node: &SequenceNode<Self>,
+        look: impl FnOnce(&[u8]) -> Result<ObjectId, E>,
+    ) -> Result<Self::Link, E> {
+        let id = node.look_at_bytes(look)?;
+        Ok(Self::describe(node, id)?)
+    }
     /// Whether a link describes a node, as far as can be told without hashing.
     fn describes(link: &Self::Link, node: &SequenceNode<Self>) -> bool;
 
@@ -60,7 +68,7 @@ pub trait Sequence: Sized + Debug + Send + Sync + 'static {
 }
 
 /// A node of a sequence.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub enum SequenceNode<S: Sequence> {
     /// Items, at level 0.
     Leaf(Vec<S::Item>),
@@ -71,6 +79,15 @@ pub enum SequenceNode<S: Sequence> {
         /// At least one; the top node of a sequence has two or more.
         links: Vec<S::Link>,
     },
+}
+
+impl<S: Sequence> Clone for SequenceNode<S> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Leaf(items) => Self::Leaf(items.clone()),
+            Self::Inner { level, links } => Self::Inner { level: *level, links: links.clone() },
+        }
+    }
 }
 
 impl<S: Sequence> SequenceNode<S> {
@@ -92,15 +109,20 @@ impl<S: Sequence> SequenceNode<S> {
 
     /// Its canonical bytes.
     pub fn encode(&self) -> Vec<u8> {
-        self.encode_with(S::write_item, S::write_link)
+        self.look_at_bytes(<[u8]>::to_vec)
     }
 
-    pub(super) fn encode_with(
+    /// The same, for who needs them for a moment only.
+    pub(crate) fn look_at_bytes<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
+        Writer::look_at_object(S::KIND, |out| self.write_with(out, S::write_item, S::write_link), look)
+    }
+
+    pub(super) fn write_with(
         &self,
+        out: &mut Writer,
         write_item: impl Fn(&S::Item, &mut Writer),
         write_link: impl Fn(&S::Link, &mut Writer),
-    ) -> Vec<u8> {
-        let mut out = Writer::object(S::KIND);
+    ) {
         match self {
             Self::Leaf(items) => items.iter().for_each(|item| out.message(2, |out| write_item(item, out))),
             Self::Inner { level, links } => {
@@ -108,7 +130,6 @@ impl<S: Sequence> SequenceNode<S> {
                 links.iter().for_each(|link| out.message(3, |out| write_link(link, out)));
             }
         }
-        out.finish()
     }
 
     /// The ids it refers to.

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 
 use super::cache::Cached;
@@ -15,12 +16,15 @@ use crate::backend::{Committed, Durability, Epoch, StoredObject, Transaction};
 use crate::compress;
 use crate::error::{Error, Result};
 use crate::id::{ChunkId, ObjectId, ObjectKind, RootId, SnapshotId, XattrsId};
+use crate::malformed::Malformed;
 use crate::object::XATTRS_INLINE_BYTES_MAX;
 use crate::object::{self, Root, SequenceNode, Snapshot, Xattr, Xattrs};
 use crate::reference::{OperationDraft, RefName, RefValue};
 
 /// Objects wait in memory up to this much, then go ahead of their transaction.
 const AHEAD_BYTES: usize = 16 << 20;
+/// From this much on a session is an import rather than an edit.
+const MANY_BYTES: usize = 256 << 10;
 
 /// Takes objects in and makes them part of the store, in one transaction at its end or partly ahead of it.
 pub struct WriteSession {
@@ -37,11 +41,32 @@ pub struct WriteSession {
 
 #[derive(Default)]
 struct Pending {
-    objects: Vec<StoredObject>,
+    objects: Vec<(StoredObject, Is)>,
     ids: HashSet<ObjectId>,
     bytes: usize,
+    /// Of all objects so far, before compression.
+    bytes_taken: usize,
     /// An earlier write failed: what this session promised is not there, so it must not commit.
     failed: Option<Error>,
+}
+
+/// Why a node was not put.
+enum NotPut {
+    Store(Error),
+    Node(Malformed),
+}
+
+impl From<Malformed> for NotPut {
+    fn from(source: Malformed) -> Self {
+        Self::Node(source)
+    }
+}
+
+/// What is known of an object that waits. Asking costs less for many at once, but who is to compress a chunk asks first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Is {
+    New,
+    Unknown,
 }
 
 /// Tells, afterwards, whether a session's objects became part of the store, and keeps them there.
@@ -105,7 +130,10 @@ impl WriteSession {
         object::check_chunk(raw.len()).map_err(|source| Error::Refused { kind: ObjectKind::Chunk, source })?;
         let id = ChunkId::of(raw);
         if !self.has(id.object())? {
-            self.add(id.object(), || compress::pack_chunk(raw))?;
+            // A lone small file is stored as it is; among many, the bytes that compression saves add up.
+            let many = self.pending.lock().bytes_taken >= MANY_BYTES;
+            let packed = compress::pack_chunk(raw, many);
+            self.add(id.object(), Is::New, raw.len(), || packed)?;
         }
         Ok(id)
     }
@@ -144,20 +172,24 @@ impl WriteSession {
 
     /// Puts a node of a sequence and returns the link to it.
     pub(crate) fn put_node<S: CachedSequence>(&self, node: SequenceNode<S>) -> Result<S::Link> {
-        let bytes = node.encode();
-        let length = bytes.len();
-        let id = self.put(S::KIND, bytes)?;
-        let link = S::describe(&node, id).map_err(|source| Error::Malformed { id, source })?;
-        self.store.inner.cache.insert(id, S::into_cached(Arc::new(node)), length);
+        let mut length = 0;
+        let link = S::look_and_describe(&node, |bytes| {
+            length = bytes.len();
+            let id = ObjectId::of(S::KIND, bytes);
+            self.add(id, Is::Unknown, length, || Bytes::copy_from_slice(bytes)).map(|()| id).map_err(NotPut::Store)
+        });
+        let link = link.map_err(|why| match why {
+            NotPut::Store(error) => error,
+            NotPut::Node(source) => Error::Refused { kind: S::KIND, source },
+        })?;
+        self.store.inner.cache.insert(S::link_id(&link), S::into_cached(Arc::new(node)), length);
         Ok(link)
     }
 
     /// Puts the canonical bytes of an object that this process made itself.
     pub(crate) fn put(&self, kind: ObjectKind, canonical: Vec<u8>) -> Result<ObjectId> {
         let id = ObjectId::of(kind, &canonical);
-        if !self.has(id)? {
-            self.add(id, || canonical.into())?;
-        }
+        self.add(id, Is::Unknown, canonical.len(), || canonical.into())?;
         Ok(id)
     }
 
@@ -196,17 +228,27 @@ impl WriteSession {
         Ok(self.store.inner.backend.contains_many(&[id], self.epoch)?[0])
     }
 
-    fn add(&self, id: ObjectId, stored: impl FnOnce() -> bytes::Bytes) -> Result<()> {
-        let bytes = stored();
+    fn add(&self, id: ObjectId, is: Is, taken: usize, stored: impl FnOnce() -> Bytes) -> Result<()> {
         {
             let mut pending = self.pending.lock();
             if !pending.ids.insert(id) {
                 return Ok(());
             }
+            let bytes = stored();
             pending.bytes += bytes.len();
-            pending.objects.push(StoredObject { id, bytes });
+            pending.bytes_taken += taken;
+            pending.objects.push((StoredObject { id, bytes }, is));
         }
         self.write_ahead(false)
+    }
+
+    /// Those of the objects that are not in the store yet. The others are kept from collection from now on.
+    fn new_ones(&self, objects: Vec<(StoredObject, Is)>) -> Result<Vec<StoredObject>> {
+        let unknown = objects.iter().filter(|(_, is)| *is == Is::Unknown);
+        let unknown: Vec<_> = unknown.map(|(object, _)| object.id).collect();
+        let mut there = self.store.inner.backend.contains_many(&unknown, self.epoch)?.into_iter();
+        let mut is_there = |is| is == Is::Unknown && there.next().expect("an answer for each");
+        Ok(objects.into_iter().filter_map(|(object, is)| (!is_there(is)).then_some(object)).collect())
     }
 
     /// Writes pending objects ahead of their transaction: when they are many, or all of them now.
@@ -219,8 +261,8 @@ impl WriteSession {
             pending.bytes = 0;
             (std::mem::take(&mut pending.objects), self.ahead.read_recursive())
         };
-        let ids: Vec<_> = objects.iter().map(|object| object.id).collect();
-        let written = self.store.inner.backend.put_ahead(objects);
+        let ids: Vec<_> = objects.iter().map(|(object, _)| object.id).collect();
+        let written = self.new_ones(objects).and_then(|objects| self.store.inner.backend.put_ahead(objects));
         let mut pending = self.pending.lock();
         // Known until they are in the store, so that another thread of this session does not put them once more.
         for id in &ids {
@@ -238,6 +280,7 @@ impl WriteSession {
         if let Some(error) = failed {
             return Err(error);
         }
+        let objects = self.new_ones(objects)?;
         let RefMove { expect, set, operation, durability } = refs;
         let transaction = Transaction { objects, expect, set, operation: Some(operation), durability };
         let committed = self.store.transact(transaction)?;

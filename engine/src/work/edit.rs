@@ -449,24 +449,27 @@ impl WorkingTree {
 
     /// The directory at a path, ready to be changed; the directories above it become changed too.
     pub(super) fn directory_mut(&mut self, path: &TreePath) -> Result<&mut Dir> {
-        let store = self.store.clone();
-        let mut here = TreePath::root();
         // First look, then touch: a path that is wrong at its end changes nothing at its beginning.
         self.existing_directory(path)?;
+        self.known_directory_mut(path)
+    }
+
+    /// The same for a path that was looked at before.
+    fn known_directory_mut(&mut self, path: &TreePath) -> Result<&mut Dir> {
+        let store = &self.store;
         let mut dir = dir_mut(&mut self.state.root);
         for name in path.names() {
-            here = here.join(&name);
             if !matches!(dir.edits.get(&name), Some(Some(Child::Dir(_)))) {
                 let entry = match dir.edits.get(&name) {
                     Some(Some(Child::Clean(entry))) => Some(entry.clone()),
                     Some(_) => None,
-                    None => directory::get(&store, dir.base, &name)?,
+                    None => directory::get(store, dir.base, &name)?,
                 };
                 let Some((entry, contents)) = entry.and_then(|entry| match entry.node {
                     Node::Directory(contents) => Some((entry, contents)),
                     _ => None,
                 }) else {
-                    return Err(Error::NotADirectory { path: here });
+                    return Err(Error::NotADirectory { path: path.clone() });
                 };
                 dir.set(name.clone(), Child::Dir(Arc::new(Dir::stored(&entry, contents))));
             }
@@ -489,7 +492,7 @@ impl WorkingTree {
             Lookup::Leaf(..) => None,
             Lookup::Dir(_) => return Err(Error::IsADirectory { path: path.clone() }),
         };
-        let dir = self.directory_mut(&parent)?;
+        let dir = self.known_directory_mut(&parent)?;
         if let Some(leaf) = leaf {
             dir.set(name.clone(), Child::Leaf(leaf));
         }

@@ -1,0 +1,45 @@
+//! Items in the place of others with the same keys. Keys alone decide where nodes end, so no node is cut anew: the path to
+//! each item is copied, and that is all.
+
+use std::vec::IntoIter;
+
+use super::search::Keyed;
+use super::{load_child, load_top};
+use crate::error::Result;
+use crate::id::ObjectId;
+use crate::object::SequenceNode;
+use crate::store::WriteSession;
+
+/// The sequence with these items in it, sorted by key. Each takes the place of one that is there.
+pub(crate) fn replace<S: Keyed>(session: &WriteSession, top: ObjectId, items: Vec<S::Item>) -> Result<S::Link> {
+    let node = load_top::<S>(session.store(), top)?;
+    replace_below(session, &node, &mut items.into_iter(), None)
+}
+
+/// Replaces what belongs below this node: the items before the key at which the next node starts.
+fn replace_below<S: Keyed>(
+    session: &WriteSession,
+    node: &SequenceNode<S>,
+    items: &mut IntoIter<S::Item>,
+    end: Option<&S::Key>,
+) -> Result<S::Link> {
+    let mut node = node.clone();
+    while let Some(item) = items.as_slice().first()
+        && end.is_none_or(|end| S::item_key(item) < end)
+    {
+        let key = S::item_key(item);
+        match &mut node {
+            SequenceNode::Leaf(kept) => {
+                let at = kept.binary_search_by(|kept| S::item_key(kept).cmp(key)).expect("the key is there");
+                kept[at] = items.next().expect("it was looked at");
+            }
+            SequenceNode::Inner { level, links } => {
+                let at = links.partition_point(|link| S::link_key(link) <= key).saturating_sub(1);
+                let below = load_child::<S>(session.store(), *level, &links[at])?;
+                let end = links.get(at + 1).map(S::link_key).or(end);
+                links[at] = replace_below(session, &below, items, end)?;
+            }
+        }
+    }
+    session.put_node(node)
+}
