@@ -6,7 +6,7 @@ mod session;
 mod sweep;
 
 pub use pin::Pin;
-pub(crate) use session::SessionMark;
+pub(crate) use session::{Is, SessionMark};
 pub use session::{RefMove, WriteSession};
 pub use sweep::{SweepRound, Swept};
 

@@ -8,7 +8,7 @@ use super::{load_child, load_top};
 use crate::error::Result;
 use crate::id::ObjectId;
 use crate::object::SequenceNode;
-use crate::store::WriteSession;
+use crate::store::{Is, WriteSession};
 
 /// The sequence with these items in it, sorted by key. Each takes the place of one that is there.
 pub(crate) fn replace<S: Keyed>(session: &WriteSession, top: ObjectId, items: Vec<S::Item>) -> Result<S::Link> {
@@ -24,6 +24,8 @@ fn replace_below<S: Keyed>(
     end: Option<&S::Key>,
 ) -> Result<S::Link> {
     let mut node = node.clone();
+    let mut is = Is::Unknown;
+    let mut below_it = Vec::new();
     while let Some(item) = items.as_slice().first()
         && end.is_none_or(|end| S::item_key(item) < end)
     {
@@ -31,6 +33,7 @@ fn replace_below<S: Keyed>(
         match &mut node {
             SequenceNode::Leaf(kept) => {
                 let at = kept.binary_search_by(|kept| S::item_key(kept).cmp(key)).expect("the key is there");
+                S::item_outgoing(item, &mut below_it);
                 kept[at] = items.next().expect("it was looked at");
             }
             SequenceNode::Inner { level, links } => {
@@ -38,8 +41,12 @@ fn replace_below<S: Keyed>(
                 let below = load_child::<S>(session.store(), *level, &links[at])?;
                 let end = links.get(at + 1).map(S::link_key).or(end);
                 links[at] = replace_below(session, &below, items, end)?;
+                below_it.push(S::link_id(&links[at]));
             }
         }
+        if is == Is::Unknown && below_it.drain(..).any(|id| session.is_new(id)) {
+            is = Is::New;
+        }
     }
-    session.put_node(node)
+    session.put_node_that(is, node)
 }

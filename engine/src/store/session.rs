@@ -4,7 +4,8 @@
 //! that epoch, and a sweep takes nothing from the epoch of any session that was open when it began. So an id may enter a new
 //! object only if it was put in this session, or is reached from a pin.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::id::{ChunkId, ObjectId, ObjectKind, RootId, SnapshotId, XattrsId};
 use crate::malformed::Malformed;
 use crate::object::XATTRS_INLINE_BYTES_MAX;
-use crate::object::{self, Root, SequenceNode, Snapshot, Xattr, Xattrs};
+use crate::object::{self, Node, Root, SequenceNode, Snapshot, Xattr, Xattrs};
 use crate::reference::{OperationDraft, RefName, RefValue};
 
 /// Objects wait in memory up to this much, then go ahead of their transaction.
@@ -42,7 +43,7 @@ pub struct WriteSession {
 #[derive(Default)]
 struct Pending {
     objects: Vec<(StoredObject, Is)>,
-    ids: HashSet<ObjectId>,
+    ids: HashMap<ObjectId, Is>,
     bytes: usize,
     /// Of all objects so far, before compression.
     bytes_taken: usize,
@@ -64,7 +65,9 @@ impl From<Malformed> for NotPut {
 
 /// What is known of an object that waits. Asking costs less for many at once, but who is to compress a chunk asks first.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Is {
+pub(crate) enum Is {
+    /// Not in the store: asked, or it refers to something that is not. Nothing in a store refers to what is missing, but
+    /// for what a sweep is about to take.
     New,
     Unknown,
 }
@@ -155,7 +158,11 @@ impl WriteSession {
     pub fn put_root(&self, root: &Root) -> Result<RootId> {
         let bytes = root.encode();
         let length = bytes.len();
-        let id = self.put(ObjectKind::Root, bytes)?;
+        let directory = match &root.directory.node {
+            Node::Directory(Some(contents)) => Some(contents.id.object()),
+            _ => None,
+        };
+        let id = self.put_that(self.above(directory), ObjectKind::Root, bytes)?;
         self.store.inner.cache.insert(id, Cached::Root(Arc::new(root.clone())), length);
         Ok(RootId::from_bytes(id.hash))
     }
@@ -165,18 +172,24 @@ impl WriteSession {
         snapshot.check().map_err(|source| Error::Refused { kind: ObjectKind::Snapshot, source })?;
         let bytes = snapshot.encode();
         let length = bytes.len();
-        let id = self.put(ObjectKind::Snapshot, bytes)?;
+        let is = self.above(Some(snapshot.root.object()));
+        let id = self.put_that(is, ObjectKind::Snapshot, bytes)?;
         self.store.inner.cache.insert(id, Cached::Snapshot(Arc::new(snapshot)), length);
         Ok(SnapshotId::from_bytes(id.hash))
     }
 
     /// Puts a node of a sequence and returns the link to it.
     pub(crate) fn put_node<S: CachedSequence>(&self, node: SequenceNode<S>) -> Result<S::Link> {
+        self.put_node_that(Is::Unknown, node)
+    }
+
+    /// The same, with what is known of the node.
+    pub(crate) fn put_node_that<S: CachedSequence>(&self, is: Is, node: SequenceNode<S>) -> Result<S::Link> {
         let mut length = 0;
         let link = S::look_and_describe(&node, |bytes| {
             length = bytes.len();
             let id = ObjectId::of(S::KIND, bytes);
-            self.add(id, Is::Unknown, length, || Bytes::copy_from_slice(bytes)).map(|()| id).map_err(NotPut::Store)
+            self.add(id, is, length, || Bytes::copy_from_slice(bytes)).map(|()| id).map_err(NotPut::Store)
         });
         let link = link.map_err(|why| match why {
             NotPut::Store(error) => error,
@@ -188,9 +201,23 @@ impl WriteSession {
 
     /// Puts the canonical bytes of an object that this process made itself.
     pub(crate) fn put(&self, kind: ObjectKind, canonical: Vec<u8>) -> Result<ObjectId> {
+        self.put_that(Is::Unknown, kind, canonical)
+    }
+
+    fn put_that(&self, is: Is, kind: ObjectKind, canonical: Vec<u8>) -> Result<ObjectId> {
         let id = ObjectId::of(kind, &canonical);
-        self.add(id, Is::Unknown, canonical.len(), || canonical.into())?;
+        self.add(id, is, canonical.len(), || canonical.into())?;
         Ok(id)
+    }
+
+    /// Whether an object was put in this session and known not to be in the store then.
+    pub(crate) fn is_new(&self, id: ObjectId) -> bool {
+        self.pending.lock().ids.get(&id) == Some(&Is::New)
+    }
+
+    /// What is known of an object that refers to this one.
+    fn above(&self, below: Option<ObjectId>) -> Is {
+        if below.is_some_and(|below| self.is_new(below)) { Is::New } else { Is::Unknown }
     }
 
     /// A node of a sequence, whether it is in the store or on its way there.
@@ -222,7 +249,7 @@ impl WriteSession {
 
     /// Whether an object is in the store or on its way there; from now on the session keeps it from collection.
     pub(crate) fn has(&self, id: ObjectId) -> Result<bool> {
-        if self.pending.lock().ids.contains(&id) {
+        if self.pending.lock().ids.contains_key(&id) {
             return Ok(true);
         }
         Ok(self.store.inner.backend.contains_many(&[id], self.epoch)?[0])
@@ -231,9 +258,8 @@ impl WriteSession {
     fn add(&self, id: ObjectId, is: Is, taken: usize, stored: impl FnOnce() -> Bytes) -> Result<()> {
         {
             let mut pending = self.pending.lock();
-            if !pending.ids.insert(id) {
-                return Ok(());
-            }
+            let Entry::Vacant(place) = pending.ids.entry(id) else { return Ok(()) };
+            place.insert(is);
             let bytes = stored();
             pending.bytes += bytes.len();
             pending.bytes_taken += taken;
