@@ -1,4 +1,4 @@
-//! The embedded store on disk, in RocksDB. The only file that knows RocksDB.
+//! The embedded store on disk, in RocksDB. Only this file and its folder know RocksDB.
 //!
 //! Families: `index` (hash -> kind, epoch, stored size, number) answers `contains`, scans and accounting; `chunks`, `trees`
 //! and `snapshots` hold the objects, keyed by a number in the order of writing. So what was written
@@ -6,6 +6,12 @@
 //! `refs`, `operations` and `requests` are small. Chunks come compressed, so RocksDB's own compression is off. Transactions
 //! go through group commit: one leader compares, numbers and writes for all that wait, which makes the operation log gapless
 //! and shares the fsync.
+
+mod round;
+mod settings;
+mod sweep;
+
+pub use settings::RocksOptions;
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -15,60 +21,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBPinnableSlice,
-    DBRecoveryMode, Direction, IngestExternalFileOptions, IteratorMode, Options, ReadOptions, SstFileWriter,
-    WriteBatch, WriteOptions,
+    Cache, ColumnFamily, DB, DBPinnableSlice, Direction, IngestExternalFileOptions, IteratorMode, Options,
+    SstFileWriter, WriteBatch, WriteOptions,
 };
 
 use super::check::check;
 use super::group::Group;
 use super::home::{self, Fingerprint, HeaderState, Mark, damaged};
 use super::rows::{IndexValue, number};
-use super::{Backend, Committed, Durability, Epoch, IndexRow, StoredObject, Sweep, Transaction};
+use super::{Backend, Committed, Durability, Epoch, StoredObject, Transaction};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
-use crate::reference::{Operation, OperationDraft, RefChange, RefName, RefValue, RequestId};
+use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
+use round::Round;
+use settings::{
+    CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS, database_options, families,
+    family_options, fault, object_family, opening,
+};
 
 const DATABASE_DIRECTORY: &str = "db";
 const INGEST_DIRECTORY: &str = "ingest";
 
-const INDEX: &str = "index";
-const CHUNKS: &str = "chunks";
-const TREES: &str = "trees";
-const SNAPSHOTS: &str = "snapshots";
-const REFS: &str = "refs";
-const OPERATIONS: &str = "operations";
-const REQUESTS: &str = "requests";
-const META: &str = "default";
-const EPOCH_KEY: &[u8] = b"epoch";
-
 /// From this many bytes of chunks on, a batch is written as a file of its own instead of through the log.
 const INGEST_BYTES_MIN: usize = 4 << 20;
 const STRIPES: usize = 256;
-
-/// Settings that cost memory.
-#[derive(Clone, Debug)]
-pub struct RocksOptions {
-    /// RocksDB's cache of blocks, bloom filters and file indexes.
-    pub block_cache_bytes: usize,
-    /// Memory for chunks that are not yet in files.
-    pub chunk_buffer_bytes: usize,
-    /// The same for each of the other families.
-    pub other_buffer_bytes: usize,
-    /// Refuse to make a store where there is none.
-    pub must_exist: bool,
-}
-
-impl Default for RocksOptions {
-    fn default() -> Self {
-        Self {
-            block_cache_bytes: 64 << 20,
-            chunk_buffer_bytes: 32 << 20,
-            other_buffer_bytes: 8 << 20,
-            must_exist: false,
-        }
-    }
-}
 
 /// A store in a directory.
 pub struct Rocks {
@@ -320,77 +296,6 @@ impl Rocks {
     }
 }
 
-/// What a leader gathers for one write.
-struct Round<'a> {
-    rocks: &'a Rocks,
-    epoch: Epoch,
-    batch: WriteBatch,
-    moved: HashMap<RefName, Option<RefValue>>,
-    requests: HashMap<RequestId, Operation>,
-    next_operation: u64,
-}
-
-impl Round<'_> {
-    fn add(&mut self, mut prepared: Prepared) -> Result<Committed> {
-        let request = prepared.operation.as_ref().and_then(|draft| draft.request.clone());
-        if let Some(request) = &request
-            && let Some(operation) = self.find_request(request)?
-        {
-            return Ok(Committed { operation: Some(operation), replayed: true });
-        }
-        let mut before = HashMap::with_capacity(prepared.expect.len());
-        let mut stale = Vec::new();
-        for (name, expected) in prepared.expect {
-            let current = self.current(&name)?;
-            if current == expected {
-                before.insert(name, current);
-            } else {
-                stale.push((name, current));
-            }
-        }
-        if !stale.is_empty() {
-            return Err(Error::Stale { moved: stale });
-        }
-        for object in &mut prepared.objects {
-            self.rocks.add_object(&mut self.batch, object);
-            self.rocks.add_index(&mut self.batch, object, self.epoch);
-        }
-        let mut changes = Vec::with_capacity(prepared.set.len());
-        for (name, after) in prepared.set {
-            let refs = self.rocks.family(REFS);
-            match &after {
-                Some(value) => self.batch.put_cf(refs, name.as_str(), value.encode()),
-                None => self.batch.delete_cf(refs, name.as_str()),
-            }
-            self.moved.insert(name.clone(), after.clone());
-            let before = before.remove(&name).flatten();
-            changes.push(RefChange { name, before, after });
-        }
-        let operation = prepared.operation.map(|draft| Operation { sequence: self.next_operation, draft, changes });
-        if let Some(operation) = &operation {
-            self.next_operation += 1;
-            let key = operation.sequence.to_be_bytes();
-            self.batch.put_cf(self.rocks.family(OPERATIONS), key, operation.encode());
-            if let Some(request) = request {
-                self.batch.put_cf(self.rocks.family(REQUESTS), request.as_bytes(), key);
-                self.requests.insert(request, operation.clone());
-            }
-        }
-        Ok(Committed { operation, replayed: false })
-    }
-
-    fn current(&self, name: &RefName) -> Result<Option<RefValue>> {
-        self.moved.get(name).map_or_else(|| self.rocks.read_ref(name), |value| Ok(value.clone()))
-    }
-
-    fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
-        match self.requests.get(request) {
-            Some(operation) => Ok(Some(operation.clone())),
-            None => self.rocks.find_request(request),
-        }
-    }
-}
-
 impl Backend for Rocks {
     fn get(&self, id: ObjectId) -> Result<Option<Bytes>> {
         let Some(value) = self.index_row(id)? else { return Ok(None) };
@@ -513,57 +418,6 @@ impl Backend for Rocks {
     }
 }
 
-impl Sweep for Rocks {
-    fn advance_epoch(&self) -> Result<Epoch> {
-        let mut epoch = self.epoch.write();
-        let mut batch = WriteBatch::default();
-        batch.put_cf(self.family(META), EPOCH_KEY, (*epoch + 1).to_be_bytes());
-        self.write(batch, true)?;
-        *epoch += 1;
-        Ok(*epoch)
-    }
-
-    fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {
-        let mode = match &after {
-            None => IteratorMode::Start,
-            Some(id) => IteratorMode::From(&id.hash, Direction::Forward),
-        };
-        let mut options = ReadOptions::default();
-        options.fill_cache(false);
-        let mut rows = Vec::new();
-        for row in self.database.iterator_cf_opt(self.family(INDEX), options, mode) {
-            let (key, value) = row.map_err(|source| fault("scan objects", &source))?;
-            if after.is_some_and(|id| id.hash[..] == *key) {
-                continue;
-            }
-            if rows.len() == limit {
-                break;
-            }
-            let hash = key[..].try_into().map_err(|why| damaged("object index", &why))?;
-            let value = IndexValue::decode(&value)?;
-            let id = ObjectId { kind: value.kind, hash };
-            rows.push(IndexRow { id, stored_bytes: value.stored_bytes, epoch: value.epoch });
-        }
-        Ok(rows)
-    }
-
-    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<u64> {
-        let mut deleted = 0;
-        for id in ids {
-            let _guard = self.stripe(*id).lock();
-            let Some(value) = self.index_row(*id)?.filter(|value| value.epoch < older_than) else {
-                continue;
-            };
-            let mut batch = WriteBatch::default();
-            batch.delete_cf(self.family(INDEX), id.hash);
-            batch.delete_cf(self.family(object_family(id.kind)), value.number.to_be_bytes());
-            self.write(batch, false)?;
-            deleted += 1;
-        }
-        Ok(deleted)
-    }
-}
-
 impl Drop for Rocks {
     /// Empties the log into files, so that the next opening replays nothing, and leaves the mark that the next opening
     /// compares with. A failure here loses nothing: the log is still there.
@@ -606,99 +460,5 @@ fn check_catalogue(database_path: &Path, marked: &Fingerprint) -> Result<()> {
             Err(damaged("database", &"its file CURRENT is not text"))
         }
         Err(source) => Err(Error::from_io("open the store", &source)),
-    }
-}
-
-fn object_family(kind: ObjectKind) -> &'static str {
-    match kind {
-        ObjectKind::Chunk => CHUNKS,
-        ObjectKind::Snapshot => SNAPSHOTS,
-        ObjectKind::Rope
-        | ObjectKind::Directory
-        | ObjectKind::Root
-        | ObjectKind::Links
-        | ObjectKind::State
-        | ObjectKind::Xattrs => TREES,
-    }
-}
-
-const OBJECT_FAMILIES: [&str; 3] = [CHUNKS, TREES, SNAPSHOTS];
-const FAMILIES: [&str; 8] = [META, INDEX, CHUNKS, TREES, SNAPSHOTS, REFS, OPERATIONS, REQUESTS];
-
-fn families(options: &RocksOptions, cache: &Cache) -> Vec<ColumnFamilyDescriptor> {
-    FAMILIES.iter().map(|name| ColumnFamilyDescriptor::new(*name, family_options(name, options, cache))).collect()
-}
-
-fn family_options(name: &str, options: &RocksOptions, cache: &Cache) -> Options {
-    let mut table = BlockBasedOptions::default();
-    table.set_block_cache(cache);
-    table.set_cache_index_and_filter_blocks(true);
-    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
-    table.set_format_version(6);
-    let mut family = Options::default();
-    family.set_write_buffer_size(options.other_buffer_bytes);
-    family.set_max_write_buffer_number(3);
-    family.set_target_file_size_base(16 << 20);
-    family.set_compression_type(DBCompressionType::None);
-    match name {
-        CHUNKS => {
-            table.set_block_size(16 << 10);
-            family.set_write_buffer_size(options.chunk_buffer_bytes);
-            family.set_target_file_size_base(64 << 20);
-        }
-        OPERATIONS => {
-            table.set_block_size(16 << 10);
-            family.set_compression_type(DBCompressionType::Lz4);
-        }
-        // Numbers that are not there are never asked for: no filter.
-        TREES | SNAPSHOTS => table.set_block_size(4 << 10),
-        _ => {
-            // Most looks at the index find nothing: the filters answer them, that of the memory table too.
-            family.set_memtable_prefix_bloom_ratio(0.1);
-            family.set_memtable_whole_key_filtering(true);
-            table.set_block_size(4 << 10);
-            table.set_bloom_filter(10.0, false);
-        }
-    }
-    family.set_block_based_table_factory(&table);
-    family
-}
-
-fn database_options() -> Options {
-    let mut database = Options::default();
-    database.create_if_missing(true);
-    database.create_missing_column_families(true);
-    database.set_max_background_jobs(2);
-    // Many systems allow a process 1,024 files.
-    database.set_max_open_files(512);
-    database.set_max_total_wal_size(64 << 20);
-    database.set_recycle_log_file_num(4);
-    // After a power cut the log ends where it was last whole: a suffix may be lost, never the middle.
-    database.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
-    database.set_keep_log_file_num(4);
-    database.set_max_log_file_size(4 << 20);
-    database.set_stats_dump_period_sec(0);
-    database.set_stats_persist_period_sec(0);
-    database
-}
-
-fn fault(action: &'static str, source: &rocksdb::Error) -> Error {
-    let why = source.to_string();
-    if why.contains("No space left on device") || why.contains("Disk quota exceeded") || why.contains("NoSpace") {
-        return Error::Full { action, why };
-    }
-    match source.kind() {
-        rocksdb::ErrorKind::Corruption => Error::DamagedRecord { what: "database".to_owned(), why },
-        _ => Error::Fault { action, why },
-    }
-}
-
-fn opening(source: &rocksdb::Error) -> Error {
-    match fault("open the store", source) {
-        // A database that cannot be opened for lack of one of its files is damaged, whatever RocksDB calls it.
-        Error::Fault { why, .. } if why.contains("No such file") => {
-            Error::DamagedRecord { what: "database".to_owned(), why }
-        }
-        other => other,
     }
 }

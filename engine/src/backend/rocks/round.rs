@@ -1,0 +1,82 @@
+//! What the leader of a group commit does: compare, number, gather everybody's rows into one batch.
+
+use std::collections::HashMap;
+
+use rocksdb::WriteBatch;
+
+use super::settings::{OPERATIONS, REFS, REQUESTS};
+use super::{Prepared, Rocks};
+use crate::backend::{Backend, Committed, Epoch};
+use crate::error::{Error, Result};
+use crate::reference::{Operation, RefChange, RefName, RefValue, RequestId};
+
+/// What a leader gathers for one write.
+pub(super) struct Round<'a> {
+    pub(super) rocks: &'a Rocks,
+    pub(super) epoch: Epoch,
+    pub(super) batch: WriteBatch,
+    pub(super) moved: HashMap<RefName, Option<RefValue>>,
+    pub(super) requests: HashMap<RequestId, Operation>,
+    pub(super) next_operation: u64,
+}
+
+impl Round<'_> {
+    pub(super) fn add(&mut self, mut prepared: Prepared) -> Result<Committed> {
+        let request = prepared.operation.as_ref().and_then(|draft| draft.request.clone());
+        if let Some(request) = &request
+            && let Some(operation) = self.find_request(request)?
+        {
+            return Ok(Committed { operation: Some(operation), replayed: true });
+        }
+        let mut before = HashMap::with_capacity(prepared.expect.len());
+        let mut stale = Vec::new();
+        for (name, expected) in prepared.expect {
+            let current = self.current(&name)?;
+            if current == expected {
+                before.insert(name, current);
+            } else {
+                stale.push((name, current));
+            }
+        }
+        if !stale.is_empty() {
+            return Err(Error::Stale { moved: stale });
+        }
+        for object in &mut prepared.objects {
+            self.rocks.add_object(&mut self.batch, object);
+            self.rocks.add_index(&mut self.batch, object, self.epoch);
+        }
+        let mut changes = Vec::with_capacity(prepared.set.len());
+        for (name, after) in prepared.set {
+            let refs = self.rocks.family(REFS);
+            match &after {
+                Some(value) => self.batch.put_cf(refs, name.as_str(), value.encode()),
+                None => self.batch.delete_cf(refs, name.as_str()),
+            }
+            self.moved.insert(name.clone(), after.clone());
+            let before = before.remove(&name).flatten();
+            changes.push(RefChange { name, before, after });
+        }
+        let operation = prepared.operation.map(|draft| Operation { sequence: self.next_operation, draft, changes });
+        if let Some(operation) = &operation {
+            self.next_operation += 1;
+            let key = operation.sequence.to_be_bytes();
+            self.batch.put_cf(self.rocks.family(OPERATIONS), key, operation.encode());
+            if let Some(request) = request {
+                self.batch.put_cf(self.rocks.family(REQUESTS), request.as_bytes(), key);
+                self.requests.insert(request, operation.clone());
+            }
+        }
+        Ok(Committed { operation, replayed: false })
+    }
+
+    fn current(&self, name: &RefName) -> Result<Option<RefValue>> {
+        self.moved.get(name).map_or_else(|| self.rocks.read_ref(name), |value| Ok(value.clone()))
+    }
+
+    fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
+        match self.requests.get(request) {
+            Some(operation) => Ok(Some(operation.clone())),
+            None => self.rocks.find_request(request),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The families of the database and how each is set up, and what its failures are called.
+
+use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, DBRecoveryMode, Options};
+
+use crate::error::Error;
+use crate::id::ObjectKind;
+
+pub(super) const INDEX: &str = "index";
+pub(super) const CHUNKS: &str = "chunks";
+pub(super) const TREES: &str = "trees";
+pub(super) const SNAPSHOTS: &str = "snapshots";
+pub(super) const REFS: &str = "refs";
+pub(super) const OPERATIONS: &str = "operations";
+pub(super) const REQUESTS: &str = "requests";
+pub(super) const META: &str = "default";
+pub(super) const EPOCH_KEY: &[u8] = b"epoch";
+
+/// Settings that cost memory.
+#[derive(Clone, Debug)]
+pub struct RocksOptions {
+    /// RocksDB's cache of blocks, bloom filters and file indexes.
+    pub block_cache_bytes: usize,
+    /// Memory for chunks that are not yet in files.
+    pub chunk_buffer_bytes: usize,
+    /// The same for each of the other families.
+    pub other_buffer_bytes: usize,
+    /// Refuse to make a store where there is none.
+    pub must_exist: bool,
+}
+
+impl Default for RocksOptions {
+    fn default() -> Self {
+        Self {
+            block_cache_bytes: 64 << 20,
+            chunk_buffer_bytes: 32 << 20,
+            other_buffer_bytes: 8 << 20,
+            must_exist: false,
+        }
+    }
+}
+
+pub(super) fn object_family(kind: ObjectKind) -> &'static str {
+    match kind {
+        ObjectKind::Chunk => CHUNKS,
+        ObjectKind::Snapshot => SNAPSHOTS,
+        ObjectKind::Rope
+        | ObjectKind::Directory
+        | ObjectKind::Root
+        | ObjectKind::Links
+        | ObjectKind::State
+        | ObjectKind::Xattrs => TREES,
+    }
+}
+
+pub(super) const OBJECT_FAMILIES: [&str; 3] = [CHUNKS, TREES, SNAPSHOTS];
+pub(super) const FAMILIES: [&str; 8] = [META, INDEX, CHUNKS, TREES, SNAPSHOTS, REFS, OPERATIONS, REQUESTS];
+
+pub(super) fn families(options: &RocksOptions, cache: &Cache) -> Vec<ColumnFamilyDescriptor> {
+    FAMILIES.iter().map(|name| ColumnFamilyDescriptor::new(*name, family_options(name, options, cache))).collect()
+}
+
+pub(super) fn family_options(name: &str, options: &RocksOptions, cache: &Cache) -> Options {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(cache);
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    table.set_format_version(6);
+    let mut family = Options::default();
+    family.set_write_buffer_size(options.other_buffer_bytes);
+    family.set_max_write_buffer_number(3);
+    family.set_target_file_size_base(16 << 20);
+    family.set_compression_type(DBCompressionType::None);
+    match name {
+        CHUNKS => {
+            table.set_block_size(16 << 10);
+            family.set_write_buffer_size(options.chunk_buffer_bytes);
+            family.set_target_file_size_base(64 << 20);
+        }
+        OPERATIONS => {
+            table.set_block_size(16 << 10);
+            family.set_compression_type(DBCompressionType::Lz4);
+        }
+        // Numbers that are not there are never asked for: no filter.
+        TREES | SNAPSHOTS => table.set_block_size(4 << 10),
+        _ => {
+            // Most looks at the index find nothing: the filters answer them, that of the memory table too.
+            family.set_memtable_prefix_bloom_ratio(0.1);
+            family.set_memtable_whole_key_filtering(true);
+            table.set_block_size(4 << 10);
+            table.set_bloom_filter(10.0, false);
+        }
+    }
+    family.set_block_based_table_factory(&table);
+    family
+}
+
+pub(super) fn database_options() -> Options {
+    let mut database = Options::default();
+    database.create_if_missing(true);
+    database.create_missing_column_families(true);
+    database.set_max_background_jobs(2);
+    // Many systems allow a process 1,024 files.
+    database.set_max_open_files(512);
+    database.set_max_total_wal_size(64 << 20);
+    database.set_recycle_log_file_num(4);
+    // After a power cut the log ends where it was last whole: a suffix may be lost, never the middle.
+    database.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
+    database.set_keep_log_file_num(4);
+    database.set_max_log_file_size(4 << 20);
+    database.set_stats_dump_period_sec(0);
+    database.set_stats_persist_period_sec(0);
+    database
+}
+
+pub(super) fn fault(action: &'static str, source: &rocksdb::Error) -> Error {
+    let why = source.to_string();
+    if why.contains("No space left on device") || why.contains("Disk quota exceeded") || why.contains("NoSpace") {
+        return Error::Full { action, why };
+    }
+    match source.kind() {
+        rocksdb::ErrorKind::Corruption => Error::DamagedRecord { what: "database".to_owned(), why },
+        _ => Error::Fault { action, why },
+    }
+}
+
+pub(super) fn opening(source: &rocksdb::Error) -> Error {
+    match fault("open the store", source) {
+        // A database that cannot be opened for lack of one of its files is damaged, whatever RocksDB calls it.
+        Error::Fault { why, .. } if why.contains("No such file") => {
+            Error::DamagedRecord { what: "database".to_owned(), why }
+        }
+        other => other,
+    }
+}
