@@ -111,7 +111,13 @@ impl Gate<'_> {
             Offered::Root(root) => self.root(root),
             Offered::Snapshot(snapshot) => {
                 // History is weak: a parent may be missing, and is kept if it is there.
-                snapshot.parents.iter().try_for_each(|parent| self.session.has(parent.object()).map(drop))
+                for parent in &snapshot.parents {
+                    if self.session.has(parent.object())? {
+                        let parent = self.session.reading(|store| store.snapshot(*parent))?;
+                        self.claim(parent.generation < snapshot.generation)?;
+                    }
+                }
+                Ok(())
             }
         }
     }

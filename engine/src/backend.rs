@@ -116,6 +116,9 @@ pub trait Backend: Send + Sync + 'static {
     /// What a reference holds.
     fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>>;
 
+    /// The sequence number of the operation that last moved a reference; 0 when it is not there.
+    fn last_move(&self, name: &RefName) -> Result<u64>;
+
     /// Up to `limit` references whose name starts with `prefix` and follows `after`, by name.
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>>;
 

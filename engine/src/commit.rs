@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::id::{ObjectKind, SnapshotId};
 use crate::object::Snapshot;
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
-use crate::store::{RefMove, SessionMark};
+use crate::store::{RefMove, SessionMark, Store};
 use crate::time::Time;
 use crate::work::{Frozen, WorkingTree, Written};
 
@@ -96,6 +96,14 @@ impl Commit {
     }
 }
 
+/// What a snapshot says of itself.
+pub(crate) struct Words {
+    pub(crate) author: String,
+    pub(crate) time: Time,
+    pub(crate) message: String,
+    pub(crate) metadata: BTreeMap<String, String>,
+}
+
 /// A frozen tree that was committed; its working tree has yet to settle on it.
 pub struct Landed {
     /// What was done.
@@ -110,39 +118,54 @@ impl Frozen {
     ///
     /// When the name stands elsewhere than expected, nothing changes and the error carries where it stands.
     pub fn commit(self, commit: Commit) -> Result<Landed> {
-        let store = self.store().clone();
-        let session = store.session();
-        let mark = session.mark().clone();
-        let written = self.write_root(&session)?;
         let expected = match commit.expect {
             Expect::Base => self.base(),
             Expect::Absent => None,
             Expect::At(snapshot) => Some(snapshot),
         };
-        let mut parents: Vec<_> = self.base().into_iter().collect();
-        parents.extend(commit.other_parents);
-        let snapshot = session.put_snapshot(Snapshot {
-            root: written.id,
-            parents,
-            author: commit.author.clone(),
-            time: commit.time,
-            message: commit.message,
-            metadata: commit.metadata,
-        })?;
-        let name = commit.reference;
         let operation = OperationDraft {
-            actor: commit.author,
+            actor: commit.author.clone(),
             time: commit.time,
             action: "commit".to_owned(),
             request: commit.request,
+            reverts: None,
         };
-        let refs = RefMove {
+        let mut parents: Vec<_> = self.base().into_iter().collect();
+        parents.extend(commit.other_parents);
+        let words =
+            Words { author: commit.author, time: commit.time, message: commit.message, metadata: commit.metadata };
+        let (name, durability) = (commit.reference, commit.durability);
+        self.land(parents, words, |snapshot| RefMove {
             expect: vec![(name.clone(), expected.map(RefValue::to))],
             set: vec![(name, Some(RefValue::to(snapshot)))],
             operation,
-            durability: commit.durability,
-        };
-        let committed = session.commit(written.id, refs)?;
+            durability,
+        })
+    }
+
+    /// Makes a snapshot of the tree as it was frozen, and moves references to it. The first one that is set points at it.
+    pub(crate) fn land(
+        self,
+        parents: Vec<SnapshotId>,
+        words: Words,
+        refs: impl FnOnce(SnapshotId) -> RefMove,
+    ) -> Result<Landed> {
+        let store = self.store().clone();
+        let session = store.session();
+        let mark = session.mark().clone();
+        let written = self.write_root(&session)?;
+        let generation = generation_above(&store, &parents)?;
+        let Words { author, time, message, metadata } = words;
+        let snapshot = session.put_snapshot(Snapshot {
+            root: written.id,
+            parents,
+            author,
+            time,
+            message,
+            metadata,
+            generation,
+        })?;
+        let committed = session.commit(written.id, refs(snapshot))?;
         let operation = committed.operation.expect("a commit writes its operation");
         if !committed.replayed {
             let done = CommitDone { snapshot, operation: operation.sequence, replayed: false };
@@ -163,6 +186,20 @@ impl Frozen {
         };
         Ok(Landed { done, frozen: self, written })
     }
+}
+
+/// One more than the greatest generation among the parents. What is not known of one that is gone does not count.
+pub(crate) fn generation_above(store: &Store, parents: &[SnapshotId]) -> Result<u64> {
+    let mut generation = 0;
+    for parent in parents {
+        let of_parent = match store.snapshot(*parent) {
+            Ok(snapshot) => snapshot.generation,
+            Err(Error::Missing { .. }) => 0,
+            Err(error) => return Err(error),
+        };
+        generation = generation.max(of_parent.saturating_add(1));
+    }
+    Ok(generation)
 }
 
 fn replayed_snapshot(operation: &Operation) -> Result<SnapshotId> {

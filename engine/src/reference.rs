@@ -11,6 +11,7 @@ use crate::time::Time;
 
 const REF_NAME_BYTES_MAX: usize = 512;
 const REF_NOTE_BYTES_MAX: usize = 64 << 10;
+const REF_KEEPS_MAX: usize = 16;
 const REQUEST_ID_BYTES_MAX: usize = 128;
 const OPERATION_TEXT_BYTES_MAX: usize = 64 << 10;
 /// The most references one transaction moves.
@@ -47,6 +48,8 @@ impl fmt::Display for RefName {
 pub struct RefValue {
     /// The object it points at.
     pub target: Option<ObjectId>,
+    /// Other objects that it keeps alive, such as the one that a workspace began with.
+    pub keeps: Vec<ObjectId>,
     /// Anything small beside it.
     pub note: Bytes,
 }
@@ -54,10 +57,23 @@ pub struct RefValue {
 impl RefValue {
     /// A reference to an object and nothing else.
     pub fn to(target: impl Into<ObjectId>) -> Self {
-        Self { target: Some(target.into()), note: Bytes::new() }
+        Self { target: Some(target.into()), ..Self::default() }
+    }
+
+    /// A note and nothing else.
+    pub fn noting(note: impl Into<Bytes>) -> Self {
+        Self { note: note.into(), ..Self::default() }
+    }
+
+    /// Every object that it keeps alive.
+    pub fn roots(&self) -> impl Iterator<Item = ObjectId> + '_ {
+        self.target.iter().chain(&self.keeps).copied()
     }
 
     pub(crate) fn check(&self) -> Result<(), Malformed> {
+        if self.keeps.len() > REF_KEEPS_MAX {
+            return Err(Malformed::TooMuch { what: "what a reference keeps" });
+        }
         if self.note.len() > REF_NOTE_BYTES_MAX {
             return Err(Malformed::TooMuch { what: "a reference's note" });
         }
@@ -77,6 +93,12 @@ impl RefValue {
             out.bytes(2, &target.hash);
         }
         out.bytes(3, &self.note);
+        for kept in &self.keeps {
+            out.message(4, |out| {
+                out.uint(1, kept.kind as u64);
+                out.bytes(2, &kept.hash);
+            });
+        }
     }
 
     /// Reads those bytes.
@@ -85,12 +107,16 @@ impl RefValue {
     }
 
     fn read(mut from: Reader) -> Result<Self, Malformed> {
-        let (mut kind, mut hash, mut note) = (None, None, Bytes::new());
+        let (mut kind, mut hash, mut note, mut keeps) = (None, None, Bytes::new(), Vec::new());
         while let Some((field, value)) = from.next_field()? {
             match field {
                 1 => kind = u8::try_from(value.number(1)?).ok().and_then(ObjectKind::from_number),
                 2 => hash = Some(value.hash(2)?),
                 3 => note = value.bytes(3)?,
+                4 if keeps.len() == REF_KEEPS_MAX => {
+                    return Err(Malformed::TooMuch { what: "what a reference keeps" });
+                }
+                4 => keeps.push(read_kept(value.message(4)?)?),
                 number => return Err(Malformed::Field { number }),
             }
         }
@@ -99,9 +125,17 @@ impl RefValue {
             (None, None) => None,
             _ => return Err(Malformed::Rule("a reference with half a target")),
         };
-        let value = Self { target, note };
+        let value = Self { target, keeps, note };
         value.check()?;
         Ok(value)
+    }
+}
+
+fn read_kept(from: Reader) -> Result<ObjectId, Malformed> {
+    let value = RefValue::read(from)?;
+    match (value.target, value.keeps.is_empty() && value.note.is_empty()) {
+        (Some(kept), true) => Ok(kept),
+        _ => Err(Malformed::Rule("a reference that keeps nothing in particular")),
     }
 }
 
@@ -136,6 +170,17 @@ pub struct OperationDraft {
     pub action: String,
     /// Makes a retry of the same request return the first one's result.
     pub request: Option<RequestId>,
+    /// The operation that this one takes back, or does again.
+    pub reverts: Option<Revert>,
+}
+
+/// An operation about another one, by its sequence number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Revert {
+    /// Takes it back.
+    Undo(u64),
+    /// Does it again after it was taken back.
+    Redo(u64),
 }
 
 impl OperationDraft {
@@ -144,6 +189,24 @@ impl OperationDraft {
             return Err(Malformed::TooMuch { what: "an operation's texts" });
         }
         Ok(())
+    }
+}
+
+impl Revert {
+    /// The operation that is taken back.
+    pub fn undone(self) -> Option<u64> {
+        match self {
+            Self::Undo(sequence) => Some(sequence),
+            Self::Redo(_) => None,
+        }
+    }
+
+    /// The operation that is done again.
+    pub fn redone(self) -> Option<u64> {
+        match self {
+            Self::Undo(_) => None,
+            Self::Redo(sequence) => Some(sequence),
+        }
     }
 }
 
@@ -156,6 +219,8 @@ pub struct RefChange {
     pub before: Option<RefValue>,
     /// What it became.
     pub after: Option<RefValue>,
+    /// The operation that had moved it before; 0 when it was not there.
+    pub previous: u64,
 }
 
 /// One change of the store's state, written in the same batch as the change itself.
@@ -179,6 +244,7 @@ impl Operation {
         if let Some(request) = &self.draft.request {
             out.bytes(4, request.as_bytes());
         }
+        let revert = |of: fn(Revert) -> Option<u64>| self.draft.reverts.and_then(of).unwrap_or(0);
         for change in &self.changes {
             out.message(5, |out| {
                 out.bytes(1, change.name.as_str().as_bytes());
@@ -187,8 +253,11 @@ impl Operation {
                         out.message(field, |out| value.write(out));
                     }
                 }
+                out.uint(4, change.previous);
             });
         }
+        out.uint(6, revert(Revert::undone));
+        out.uint(7, revert(Revert::redone));
         out.finish()
     }
 
@@ -206,6 +275,8 @@ impl Operation {
                     return Err(Malformed::TooMuch { what: "an operation's changes" });
                 }
                 5 => operation.changes.push(read_change(value.message(5)?)?),
+                6 => operation.draft.reverts = Some(Revert::Undo(value.number(6)?)),
+                7 => operation.draft.reverts = Some(Revert::Redo(value.number(7)?)),
                 number => return Err(Malformed::Field { number }),
             }
         }
@@ -214,15 +285,16 @@ impl Operation {
 }
 
 fn read_change(mut from: Reader) -> Result<RefChange, Malformed> {
-    let (mut name, mut before, mut after) = (None, None, None);
+    let (mut name, mut before, mut after, mut previous) = (None, None, None, 0);
     while let Some((field, value)) = from.next_field()? {
         match field {
             1 => name = Some(RefName::new(value.text(1)?)?),
             2 => before = Some(RefValue::read(value.message(2)?)?),
             3 => after = Some(RefValue::read(value.message(3)?)?),
+            4 => previous = value.number(4)?,
             number => return Err(Malformed::Field { number }),
         }
     }
     let name = name.ok_or(Malformed::Rule("a change without a name"))?;
-    Ok(RefChange { name, before, after })
+    Ok(RefChange { name, before, after, previous })
 }

@@ -170,6 +170,11 @@ impl Store {
         self.inner.backend.read_ref(name)
     }
 
+    /// The sequence number of the operation that last moved a reference; 0 when it is not there.
+    pub fn last_move(&self, name: &RefName) -> Result<u64> {
+        self.inner.backend.last_move(name)
+    }
+
     /// Up to `limit` references whose name starts with `prefix` and follows `after`, by name.
     pub fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
         self.inner.backend.list_refs(prefix, after, limit)

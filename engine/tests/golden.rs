@@ -14,7 +14,7 @@ use amalgam_engine::object::{
     Links, Node, Owner, Root, RopeLink, Ropes, Segment, SegmentSource, Sequence, SequenceNode, Settled, Snapshot,
     StateItem, StateLink, States, Xattr, Xattrs, check,
 };
-use amalgam_engine::reference::{Operation, OperationDraft, RefChange, RefName, RefValue, RequestId};
+use amalgam_engine::reference::{Operation, OperationDraft, RefChange, RefName, RefValue, RequestId, Revert};
 use amalgam_engine::{
     Bare, ChunkId, Commit, DirectoryId, LinkGroup, Name, ObjectId, ObjectKind, RefMove, Result, RootId, RopeId,
     SnapshotId, Store, StoreOptions, Time, TreePath, WorkingTree, WriteSession, XattrsId, unpack_chunk,
@@ -168,6 +168,7 @@ fn objects() -> Vec<(String, ObjectKind, Vec<u8>)> {
         time: Time::EPOCH,
         message: String::new(),
         metadata: BTreeMap::new(),
+        generation: 0,
     };
     let merge = Snapshot {
         root: root.id(),
@@ -176,6 +177,7 @@ fn objects() -> Vec<(String, ObjectKind, Vec<u8>)> {
         time: TIME,
         message: "merge\n".to_owned(),
         metadata: BTreeMap::from([("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())]),
+        generation: 300,
     };
     let mut objects = vec![
         ("chunk".to_owned(), ObjectKind::Chunk, b"hello".to_vec()),
@@ -440,9 +442,14 @@ fn trees_have_their_ids() {
     compare("tree/", &found);
 }
 
+fn change(name: &str, before: Option<RefValue>, after: Option<RefValue>, previous: u64) -> RefChange {
+    RefChange { name: RefName::new(name).expect("a name"), before, after, previous }
+}
+
 #[test]
 fn records_have_their_bytes() {
-    let value = RefValue { target: Some(hello().object()), note: Bytes::from_static(b"note") };
+    let kept = hello().object();
+    let value = RefValue { target: Some(kept), keeps: vec![kept], note: Bytes::from_static(b"note") };
     let operation = Operation {
         sequence: 7,
         draft: OperationDraft {
@@ -450,10 +457,11 @@ fn records_have_their_bytes() {
             time: TIME,
             action: "commit".to_owned(),
             request: Some(RequestId::new(b"request").expect("an id")),
+            reverts: Some(Revert::Undo(5)),
         },
         changes: vec![
-            RefChange { name: RefName::new("head/main").expect("a name"), before: None, after: Some(value.clone()) },
-            RefChange { name: RefName::new("x").expect("a name"), before: Some(RefValue::default()), after: None },
+            change("head/main", None, Some(value.clone()), 0),
+            change("x", Some(RefValue::default()), None, 3),
         ],
     };
     assert_eq!(RefValue::decode(value.encode().into()), Ok(value.clone()));

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use amalgam_engine::object::{Owner as EngineOwner, outgoing};
-use amalgam_engine::reference::{OperationDraft, RefName, RefValue as EngineRefValue, RequestId};
+use amalgam_engine::reference::{OperationDraft, RefName, RefValue as EngineRefValue, RequestId, Revert};
 use amalgam_engine::work::Special;
 use amalgam_engine::{Commit, ObjectId, ObjectKind, RefMove, Store, Time, WorkingTree};
 use prost::Message;
@@ -201,6 +201,8 @@ struct Snapshot {
     message: String,
     #[prost(message, repeated, tag = "6")]
     metadata: Vec<Pair>,
+    #[prost(uint64, tag = "7")]
+    generation: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -225,6 +227,16 @@ struct RefValue {
     hash: Vec<u8>,
     #[prost(bytes = "vec", tag = "3")]
     note: Vec<u8>,
+    #[prost(message, repeated, tag = "4")]
+    keeps: Vec<Kept>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Kept {
+    #[prost(uint32, tag = "1")]
+    kind: u32,
+    #[prost(bytes = "vec", tag = "2")]
+    hash: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -239,6 +251,10 @@ struct Operation {
     request: Vec<u8>,
     #[prost(message, repeated, tag = "5")]
     changes: Vec<RefChange>,
+    #[prost(uint64, tag = "6")]
+    undoes: u64,
+    #[prost(uint64, tag = "7")]
+    redoes: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -249,6 +265,8 @@ struct RefChange {
     before: Option<RefValue>,
     #[prost(message, optional, tag = "3")]
     after: Option<RefValue>,
+    #[prost(uint64, tag = "4")]
+    previous: u64,
 }
 
 fn again<M: Message + Default>(body: &[u8]) -> Vec<u8> {
@@ -369,7 +387,8 @@ fn whatever_a_commit_writes() {
 fn whatever_a_transaction_records() {
     let store = Store::in_memory();
     let (one, two) = (RefName::new("one").expect("a name"), RefName::new("two/zwei").expect("a name"));
-    let value = EngineRefValue { target: Some(large_tree(&store, 9)), note: bytes::Bytes::from_static(b"a note") };
+    let tree = large_tree(&store, 9);
+    let value = EngineRefValue { target: Some(tree), keeps: vec![tree], note: bytes::Bytes::from_static(b"a note") };
     let steps = [
         (vec![(one.clone(), None), (two.clone(), None)], vec![(one.clone(), Some(value.clone())), (two, None)]),
         (vec![(one.clone(), Some(value.clone()))], vec![(one.clone(), Some(EngineRefValue::default()))]),
@@ -381,6 +400,7 @@ fn whatever_a_transaction_records() {
             time: Time(-1),
             action: String::new(),
             request: (number > 0).then(|| RequestId::new([number as u8; 128]).expect("an id")),
+            reverts: [None, Some(Revert::Undo(1)), Some(Revert::Redo(1))][number],
         };
         let refs = RefMove { expect, set, operation, ..RefMove::default() };
         store.session().commit(value.target.expect("a target"), refs).expect("done");

@@ -266,7 +266,7 @@ struct Caller<'a> {
 }
 
 fn to_note(value: Value) -> Option<RefValue> {
-    value.map(|value| RefValue { target: None, note: value.to_be_bytes().to_vec().into() })
+    value.map(|value| RefValue::noting(value.to_be_bytes().to_vec()))
 }
 
 fn from_note(value: Option<&RefValue>) -> Value {

@@ -27,7 +27,7 @@ fn references_are_linearizable() {
 fn request_transaction(request: u64, thread: u64) -> Transaction {
     let key = name(format!("register/{request}/{thread}"));
     let request = Some(RequestId::new(format!("request {request}")).expect("a valid id"));
-    let value = RefValue { target: None, note: "set".into() };
+    let value = RefValue::noting("set");
     Transaction {
         expect: vec![(key.clone(), None)],
         set: vec![(key, Some(value))],

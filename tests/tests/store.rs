@@ -234,7 +234,7 @@ fn reopening_keeps_references_operations_and_counters() {
 }
 
 fn value(text: &str) -> Option<RefValue> {
-    Some(RefValue { target: None, note: Bytes::copy_from_slice(text.as_bytes()) })
+    Some(RefValue::noting(Bytes::copy_from_slice(text.as_bytes())))
 }
 
 type Side<'a> = &'a [(&'a str, Option<&'a str>)];
@@ -258,7 +258,7 @@ fn transactions_that_break_a_rule_change_nothing() {
         let mut unrecorded = transaction(&[("a", None)], &[("a", Some("1"))]);
         unrecorded.operation = None;
         let mut long = transaction(&[("a", None)], &[("a", None)]);
-        long.set[0].1 = Some(RefValue { target: None, note: vec![0; (64 << 10) + 1].into() });
+        long.set[0].1 = Some(RefValue::noting(vec![0; (64 << 10) + 1]));
         for (broken, says) in [
             (transaction(&[], &[("a", Some("1"))]), "a would move without being compared first"),
             (transaction(&[("a", None), ("a", None)], &[]), "a is expected twice"),
@@ -455,6 +455,10 @@ impl Backend for Shared {
     fn read_ref(&self, name: &RefName) -> amalgam_engine::Result<Option<RefValue>> {
         self.0.read_ref(name)
     }
+    fn last_move(&self, name: &RefName) -> amalgam_engine::Result<u64> {
+        self.0.last_move(name)
+    }
+
     fn list_refs(
         &self,
         prefix: &str,

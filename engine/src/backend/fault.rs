@@ -116,6 +116,11 @@ impl<B: Backend> Backend for Fault<B> {
         self.inner.read_ref(name)
     }
 
+    fn last_move(&self, name: &RefName) -> Result<u64> {
+        self.plan.read("read a reference")?;
+        self.inner.last_move(name)
+    }
+
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
         self.plan.read("list references")?;
         self.inner.list_refs(prefix, after, limit)

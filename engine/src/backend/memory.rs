@@ -21,7 +21,7 @@ pub struct Memory {
 #[derive(Default)]
 struct State {
     objects: BTreeMap<[u8; 32], Object>,
-    refs: BTreeMap<RefName, RefValue>,
+    refs: BTreeMap<RefName, (RefValue, u64)>,
     operations: Vec<Operation>,
     requests: HashMap<RequestId, u64>,
     epoch: Epoch,
@@ -93,7 +93,7 @@ impl Backend for Memory {
         let moved: Vec<_> = transaction
             .expect
             .iter()
-            .map(|(name, expected)| (name, expected, state.refs.get(name)))
+            .map(|(name, expected)| (name, expected, state.refs.get(name).map(|(value, _)| value)))
             .filter(|(_, expected, current)| expected.as_ref() != *current)
             .map(|(name, _, current)| (name.clone(), current.cloned()))
             .collect();
@@ -101,16 +101,17 @@ impl Backend for Memory {
             return Err(Error::Stale { moved });
         }
         transaction.objects.into_iter().for_each(|object| state.put(object));
+        let sequence = state.operations.len() as u64 + 1;
         let mut changes = Vec::with_capacity(transaction.set.len());
         for (name, after) in transaction.set {
             let before = match &after {
-                Some(value) => state.refs.insert(name.clone(), value.clone()),
+                Some(value) => state.refs.insert(name.clone(), (value.clone(), sequence)),
                 None => state.refs.remove(&name),
             };
-            changes.push(RefChange { name, before, after });
+            let (before, previous) = before.map_or((None, 0), |(value, previous)| (Some(value), previous));
+            changes.push(RefChange { name, before, after, previous });
         }
         let operation = transaction.operation.map(|draft| {
-            let sequence = state.operations.len() as u64 + 1;
             if let Some(request) = &draft.request {
                 state.requests.insert(request.clone(), sequence);
             }
@@ -129,7 +130,11 @@ impl Backend for Memory {
     }
 
     fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>> {
-        Ok(self.state.read().refs.get(name).cloned())
+        Ok(self.state.read().refs.get(name).map(|(value, _)| value.clone()))
+    }
+
+    fn last_move(&self, name: &RefName) -> Result<u64> {
+        Ok(self.state.read().refs.get(name).map_or(0, |(_, operation)| *operation))
     }
 
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
@@ -137,7 +142,7 @@ impl Backend for Memory {
         let after = after.map_or(Bound::Unbounded, |name| Bound::Excluded(name.clone()));
         let range = state.refs.range((after, Bound::Unbounded));
         let wanted = range.filter(|(name, _)| name.as_str().starts_with(prefix)).take(limit);
-        Ok(wanted.map(|(name, value)| (name.clone(), value.clone())).collect())
+        Ok(wanted.map(|(name, (value, _))| (name.clone(), value.clone())).collect())
     }
 
     fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {

@@ -127,6 +127,10 @@ impl<B: Backend> Backend for Metered<B> {
         self.inner.read_ref(name)
     }
 
+    fn last_move(&self, name: &RefName) -> Result<u64> {
+        self.inner.last_move(name)
+    }
+
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
         self.inner.list_refs(prefix, after, limit)
     }

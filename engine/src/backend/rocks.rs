@@ -28,7 +28,7 @@ use rocksdb::{
 use super::check::check;
 use super::group::Group;
 use super::home::{self, Fingerprint, HeaderState, Mark, damaged};
-use super::rows::{IndexValue, number};
+use super::rows::{IndexValue, RefRow, number};
 use super::{Backend, Committed, Durability, Epoch, StoredObject, Transaction};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
@@ -166,6 +166,10 @@ impl Rocks {
             self.database.get_pinned_cf(self.family(INDEX), id.hash).map_err(|source| fault("read", &source))?;
         let value = found.map(|bytes| IndexValue::decode(&bytes)).transpose()?;
         Ok(value.filter(|value| value.kind == id.kind))
+    }
+
+    fn ref_row(&self, name: &RefName) -> Result<Option<RefRow>> {
+        self.read(REFS, name.as_str().as_bytes())?.map(RefRow::decode).transpose()
     }
 
     /// The rows of many hashes, whatever their kinds.
@@ -362,8 +366,11 @@ impl Backend for Rocks {
     }
 
     fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>> {
-        let found = self.read(REFS, name.as_str().as_bytes())?;
-        found.map(|bytes| RefValue::decode(bytes).map_err(|why| damaged("reference", &why))).transpose()
+        Ok(self.ref_row(name)?.map(|row| row.value))
+    }
+
+    fn last_move(&self, name: &RefName) -> Result<u64> {
+        Ok(self.ref_row(name)?.map_or(0, |row| row.operation))
     }
 
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
@@ -381,8 +388,7 @@ impl Backend for Rocks {
             }
             let name = String::from_utf8(key.into_vec()).map_err(|why| damaged("reference", &why))?;
             let name = RefName::new(name).map_err(|why| damaged("reference", &why))?;
-            let value = RefValue::decode(Bytes::from(value)).map_err(|why| damaged("reference", &why))?;
-            listed.push((name, value));
+            listed.push((name, RefRow::decode(Bytes::from(value))?.value));
         }
         Ok(listed)
     }

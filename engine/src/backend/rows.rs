@@ -1,9 +1,12 @@
 //! The rows of the store on disk, as plain bytes. Knows nothing of the database they lie in.
 
+use bytes::Bytes;
+
 use super::Epoch;
 use super::home::damaged;
 use crate::error::Result;
 use crate::id::ObjectKind;
+use crate::reference::RefValue;
 
 /// The value of a row of the object index.
 pub(super) struct IndexValue {
@@ -47,6 +50,29 @@ impl IndexValue {
         };
         let value = Self { kind, epoch: part()?, stored_bytes: part()?, number: part()? };
         if rest.is_empty() { Ok(value) } else { Err(wrong()) }
+    }
+}
+
+/// The row of a reference: what it holds, and the operation that last moved it.
+pub(super) struct RefRow {
+    pub(super) value: RefValue,
+    pub(super) operation: u64,
+}
+
+impl RefRow {
+    pub(super) fn encode(operation: u64, value: &RefValue) -> Vec<u8> {
+        let mut bytes = operation.to_be_bytes().to_vec();
+        bytes.extend(value.encode());
+        bytes
+    }
+
+    pub(super) fn decode(mut bytes: Bytes) -> Result<Self> {
+        if bytes.len() < 8 {
+            return Err(damaged("reference", &"a row of the wrong form"));
+        }
+        let operation = number(&bytes.split_to(8), "reference")?;
+        let value = RefValue::decode(bytes).map_err(|why| damaged("reference", &why))?;
+        Ok(Self { value, operation })
     }
 }
 

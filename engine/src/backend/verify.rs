@@ -61,6 +61,10 @@ impl<B: Backend> Backend for Verify<B> {
         self.0.read_ref(name)
     }
 
+    fn last_move(&self, name: &RefName) -> Result<u64> {
+        self.0.last_move(name)
+    }
+
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
         self.0.list_refs(prefix, after, limit)
     }

@@ -27,6 +27,8 @@ pub struct Snapshot {
     pub message: String,
     /// Whatever else the author wants to keep with it, small.
     pub metadata: BTreeMap<String, String>,
+    /// How far it is from a first one: one more than the greatest of its parents, 0 without any.
+    pub generation: u64,
 }
 
 impl Snapshot {
@@ -44,6 +46,7 @@ impl Snapshot {
                 out.bytes(2, value.as_bytes());
             });
         }
+        out.uint(7, self.generation);
         out.finish()
     }
 
@@ -60,6 +63,9 @@ impl Snapshot {
         parents.sort();
         if parents.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(Malformed::Rule("the same parent twice"));
+        }
+        if self.parents.is_empty() != (self.generation == 0) {
+            return Err(Malformed::Rule("a generation that does not fit the parents"));
         }
         if self.metadata.contains_key("") {
             return Err(Malformed::Rule("metadata with an empty key"));
@@ -78,6 +84,7 @@ impl Snapshot {
             time: Time::EPOCH,
             message: String::new(),
             metadata: BTreeMap::new(),
+            generation: 0,
         };
         while let Some((field, value)) = from.next_field()? {
             match field {
@@ -100,6 +107,7 @@ impl Snapshot {
                     }
                     snapshot.metadata.insert(key, value);
                 }
+                7 => snapshot.generation = value.number(7)?,
                 number => return Err(Malformed::Field { number }),
             }
         }

@@ -5,6 +5,7 @@ use super::Store;
 use crate::backend::Epoch;
 use crate::error::Result;
 use crate::id::{ObjectId, ObjectKind};
+use crate::reference::RefValue;
 
 const PAGE: usize = 256;
 
@@ -62,7 +63,7 @@ impl SweepRound {
         let mut after = None;
         loop {
             let page = self.store.list_refs("", after.as_ref(), PAGE)?;
-            roots.extend(page.iter().filter_map(|(_, value)| value.target));
+            roots.extend(page.iter().flat_map(|(_, value)| value.roots()));
             match page.into_iter().last() {
                 Some((name, _)) => after = Some(name),
                 None => break,
@@ -74,7 +75,7 @@ impl SweepRound {
             let Some(last) = page.last() else { break };
             sequence = last.sequence;
             let values = page.iter().flat_map(|operation| &operation.changes);
-            roots.extend(values.flat_map(|change| [&change.before, &change.after]).flatten().filter_map(|v| v.target));
+            roots.extend(values.flat_map(|change| [&change.before, &change.after]).flatten().flat_map(RefValue::roots));
         }
         roots.extend(self.store.inner.pins.since_sweep());
         roots.sort_unstable();

@@ -201,6 +201,7 @@ mod tests {
             time: Time::EPOCH,
             message: String::new(),
             metadata: Default::default(),
+            generation: 0,
         };
         let snapshot = session.put_snapshot(snapshot).expect("put");
         session.commit(root, RefMove::default()).expect("commit");

@@ -318,6 +318,7 @@ fn snapshots_have_their_root() {
         time: Time::EPOCH,
         message: String::new(),
         metadata: Default::default(),
+        generation: 1,
     };
     let absent = RootId::of(b"absent");
     let refused = refusal(session.admit(ObjectKind::Snapshot, snapshot(absent).encode()));

@@ -6,6 +6,7 @@ use rocksdb::WriteBatch;
 
 use super::settings::{OPERATIONS, REFS, REQUESTS};
 use super::{Prepared, Rocks};
+use crate::backend::rows::RefRow;
 use crate::backend::{Backend, Committed, Epoch};
 use crate::error::{Error, Result};
 use crate::reference::{Operation, RefChange, RefName, RefValue, RequestId};
@@ -15,7 +16,7 @@ pub(super) struct Round<'a> {
     pub(super) rocks: &'a Rocks,
     pub(super) epoch: Epoch,
     pub(super) batch: WriteBatch,
-    pub(super) moved: HashMap<RefName, Option<RefValue>>,
+    pub(super) moved: HashMap<RefName, (Option<RefValue>, u64)>,
     pub(super) requests: HashMap<RequestId, Operation>,
     pub(super) next_operation: u64,
 }
@@ -31,9 +32,9 @@ impl Round<'_> {
         let mut before = HashMap::with_capacity(prepared.expect.len());
         let mut stale = Vec::new();
         for (name, expected) in prepared.expect {
-            let current = self.current(&name)?;
+            let (current, previous) = self.current(&name)?;
             if current == expected {
-                before.insert(name, current);
+                before.insert(name, (current, previous));
             } else {
                 stale.push((name, current));
             }
@@ -49,12 +50,13 @@ impl Round<'_> {
         for (name, after) in prepared.set {
             let refs = self.rocks.family(REFS);
             match &after {
-                Some(value) => self.batch.put_cf(refs, name.as_str(), value.encode()),
+                Some(value) => self.batch.put_cf(refs, name.as_str(), RefRow::encode(self.next_operation, value)),
                 None => self.batch.delete_cf(refs, name.as_str()),
             }
-            self.moved.insert(name.clone(), after.clone());
-            let before = before.remove(&name).flatten();
-            changes.push(RefChange { name, before, after });
+            self.moved.insert(name.clone(), (after.clone(), self.next_operation));
+            let (before, previous) = before.remove(&name).unwrap_or_default();
+            let previous = if before.is_some() { previous } else { 0 };
+            changes.push(RefChange { name, before, after, previous });
         }
         let operation = prepared.operation.map(|draft| Operation { sequence: self.next_operation, draft, changes });
         if let Some(operation) = &operation {
@@ -69,8 +71,12 @@ impl Round<'_> {
         Ok(Committed { operation, replayed: false })
     }
 
-    fn current(&self, name: &RefName) -> Result<Option<RefValue>> {
-        self.moved.get(name).map_or_else(|| self.rocks.read_ref(name), |value| Ok(value.clone()))
+    /// What a reference holds in this round, and the operation that made it so.
+    fn current(&self, name: &RefName) -> Result<(Option<RefValue>, u64)> {
+        if let Some(moved) = self.moved.get(name) {
+            return Ok(moved.clone());
+        }
+        Ok(self.rocks.ref_row(name)?.map_or((None, 0), |row| (Some(row.value), row.operation)))
     }
 
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
