@@ -18,12 +18,11 @@ use crate::error::{Error, Result};
 use crate::id::{ChunkId, LinksId, ObjectId, ObjectKind};
 use crate::malformed::Malformed;
 use crate::merkle::Items;
-use crate::name::TreePath;
 use crate::object::{
     self, Content, Directories, DirectoryRef, Entry, Links, Node, Root, Ropes, Segment, SegmentSource, SequenceNode,
     Snapshot, States,
 };
-use crate::store::{CachedSequence, Store, WriteSession};
+use crate::store::{CachedSequence, WriteSession};
 use reach::Edges;
 
 impl WriteSession {
@@ -198,7 +197,9 @@ impl Gate<'_> {
         let store = self.session.store();
         for member in Items::<Links>::all(store, Some(links.object()))? {
             let member = member?;
-            self.claim(find(store, root, &member.path)?.and_then(|entry| entry.link()) == Some(member.group))?;
+            self.claim(
+                directory::entry_at(store, root, &member.path)?.and_then(|entry| entry.link()) == Some(member.group),
+            )?;
             if group != Some(member.group) {
                 self.several(names)?;
                 (group, names) = (Some(member.group), 0);
@@ -211,16 +212,4 @@ impl Gate<'_> {
     fn several(&self, names: u64) -> Result<()> {
         if names < 2 { Err(self.refusal(Malformed::Rule("a hard link with a single name"))) } else { Ok(()) }
     }
-}
-
-fn find(store: &Store, root: &Root, path: &TreePath) -> Result<Option<Entry>> {
-    let mut here = root.directory.clone();
-    for name in path.names() {
-        let Node::Directory(contents) = here.node else { return Ok(None) };
-        match directory::get(store, contents, &name)? {
-            Some(entry) => here = entry,
-            None => return Ok(None),
-        }
-    }
-    Ok(Some(here))
 }

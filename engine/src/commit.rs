@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::backend::Durability;
 use crate::error::{Error, Result};
-use crate::id::{ObjectKind, SnapshotId};
+use crate::id::{ObjectKind, RootId, SnapshotId};
 use crate::object::Snapshot;
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
-use crate::store::{RefMove, SessionMark, Store};
+use crate::store::{RefMove, SessionMark, Store, WriteSession};
 use crate::time::Time;
 use crate::work::{Frozen, WorkingTree, Written};
 
@@ -104,6 +104,13 @@ pub(crate) struct Words {
     pub(crate) metadata: BTreeMap<String, String>,
 }
 
+/// A frozen tree that was written and waits for its snapshot.
+pub(crate) struct Prepared {
+    frozen: Frozen,
+    session: WriteSession,
+    written: Written,
+}
+
 /// A frozen tree that was committed; its working tree has yet to settle on it.
 pub struct Landed {
     /// What was done.
@@ -150,10 +157,33 @@ impl Frozen {
         words: Words,
         refs: impl FnOnce(SnapshotId) -> RefMove,
     ) -> Result<Landed> {
-        let store = self.store().clone();
-        let session = store.session();
-        let mark = session.mark().clone();
+        self.prepare()?.land(parents, words, refs)
+    }
+
+    /// Writes the tree into a session of its own.
+    pub(crate) fn prepare(self) -> Result<Prepared> {
+        let session = self.store().session();
         let written = self.write_root(&session)?;
+        Ok(Prepared { frozen: self, session, written })
+    }
+}
+
+impl Prepared {
+    /// The tree that was written.
+    pub(crate) fn root(&self) -> RootId {
+        self.written.id
+    }
+
+    /// Makes a snapshot of it, and moves references to that. The first one that is set points at it.
+    pub(crate) fn land(
+        self,
+        parents: Vec<SnapshotId>,
+        words: Words,
+        refs: impl FnOnce(SnapshotId) -> RefMove,
+    ) -> Result<Landed> {
+        let Self { frozen, session, written } = self;
+        let store = frozen.store().clone();
+        let mark = session.mark().clone();
         let generation = generation_above(&store, &parents)?;
         let Words { author, time, message, metadata } = words;
         let snapshot = session.put_snapshot(Snapshot {
@@ -169,7 +199,7 @@ impl Frozen {
         let operation = committed.operation.expect("a commit writes its operation");
         if !committed.replayed {
             let done = CommitDone { snapshot, operation: operation.sequence, replayed: false };
-            return Ok(Landed { done, frozen: self, written: Some((written, mark)) });
+            return Ok(Landed { done, frozen, written: Some((written, mark)) });
         }
         let first = replayed_snapshot(&operation)?;
         let done = CommitDone { snapshot: first, operation: operation.sequence, replayed: true };
@@ -184,7 +214,7 @@ impl Frozen {
             Ok(None) | Err(Error::Missing { .. }) => None,
             Err(error) => return Err(error),
         };
-        Ok(Landed { done, frozen: self, written })
+        Ok(Landed { done, frozen, written })
     }
 }
 

@@ -112,6 +112,25 @@ pub fn diff_roots(store: &Store, before: Option<RootId>, after: Option<RootId>, 
     Diff::new(store, before, after, options, true)
 }
 
+/// The difference of what is at a path in two trees, with all below it.
+pub(crate) fn diff_entries(
+    store: &Store,
+    path: TreePath,
+    before: Option<Entry>,
+    after: Option<Entry>,
+    options: DiffOptions,
+) -> Result<Diff> {
+    let mut diff = Diff { store: store.clone(), options, descend: true, root: None, open: Vec::new() };
+    let same = match (&before, &after) {
+        (Some(before), Some(after)) if !options.times => before.equal_but_for_times(after),
+        (before, after) => before == after,
+    };
+    if !same {
+        diff.root = diff.change(path, before, after)?;
+    }
+    Ok(diff)
+}
+
 impl Diff {
     fn new(
         store: &Store,

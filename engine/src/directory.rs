@@ -2,8 +2,8 @@
 
 use crate::error::Result;
 use crate::merkle::{self, Items, Splice};
-use crate::name::Name;
-use crate::object::{Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry};
+use crate::name::{Name, TreePath};
+use crate::object::{Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry, Node, Root};
 use crate::store::{Store, WriteSession};
 
 /// The entry of a name.
@@ -15,6 +15,19 @@ pub(crate) fn get(store: &Store, directory: Option<DirectoryRef>, name: &Name) -
             merkle::look::<Directories, _>(store, directory.id.object(), name, entry).map(|(_, entry)| entry)
         }
     }
+}
+
+/// What is at a path of a tree; nothing where there is none.
+pub(crate) fn entry_at(store: &Store, root: &Root, path: &TreePath) -> Result<Option<Entry>> {
+    let mut here = root.directory.clone();
+    for name in path.names() {
+        let Node::Directory(contents) = here.node else { return Ok(None) };
+        match get(store, contents, &name)? {
+            Some(entry) => here = entry,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(here))
 }
 
 /// All names with their entries, sorted.

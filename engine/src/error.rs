@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::id::{ObjectId, ObjectKind};
+use crate::id::{ObjectId, ObjectKind, SnapshotId};
 use crate::malformed::Malformed;
 use crate::name::{InvalidName, TreePath};
 use crate::reference::{RefName, RefValue};
@@ -79,6 +79,48 @@ pub enum Error {
     Stale {
         /// Each reference that differs, with its present value.
         moved: Vec<(RefName, Option<RefValue>)>,
+    },
+    /// A workspace's head is not where the caller's work began.
+    #[error("workspace {workspace} has moved on to {}; {}", head_text(.current), "look at what it has now, then restore or merge and commit again")]
+    StaleHead {
+        /// The workspace.
+        workspace: String,
+        /// Where the work began.
+        expected: Option<SnapshotId>,
+        /// Where it stands now.
+        current: Option<SnapshotId>,
+    },
+    /// An operation cannot be taken back or done again, because something that it touched moved since.
+    #[error("cannot {word} operation {operation}: {}", moved_text(.moved))]
+    MovedSince {
+        /// `undo` or `redo`.
+        word: &'static str,
+        /// The operation.
+        operation: u64,
+        /// What moved, and the operation that moved it last; 0 when it is not there any more.
+        moved: Vec<(RefName, u64)>,
+    },
+    /// Something that was named is not there.
+    #[error("there is no {what}; {hint}")]
+    Absent {
+        /// What was asked for.
+        what: String,
+        /// What could be meant, or done.
+        hint: String,
+    },
+    /// A name that stands for several things.
+    #[error("{text} could be {}; say more of it", .candidates.join(", "))]
+    Ambiguous {
+        /// What was written.
+        text: String,
+        /// What it could be.
+        candidates: Vec<String>,
+    },
+    /// A name that is taken.
+    #[error("{what} exists already; choose another name")]
+    Taken {
+        /// What has the name.
+        what: String,
     },
     /// A name inside a tree is not allowed.
     #[error("not a path in a tree: {source}")]
@@ -206,9 +248,9 @@ impl Error {
             Self::Missing { .. } | Self::HashMismatch { .. } | Self::DamagedRecord { .. } => ErrorKind::Corrupt,
             Self::Malformed { source: Malformed::Version { .. }, .. } => ErrorKind::Unsupported,
             Self::Malformed { .. } => ErrorKind::Corrupt,
-            Self::Stale { .. } => ErrorKind::Stale,
-            Self::NotFound { .. } | Self::NoStore { .. } => ErrorKind::NotFound,
-            Self::Exists { .. } | Self::NotEmpty { .. } => ErrorKind::Exists,
+            Self::Stale { .. } | Self::StaleHead { .. } | Self::MovedSince { .. } => ErrorKind::Stale,
+            Self::NotFound { .. } | Self::NoStore { .. } | Self::Absent { .. } => ErrorKind::NotFound,
+            Self::Exists { .. } | Self::NotEmpty { .. } | Self::Taken { .. } => ErrorKind::Exists,
             Self::Refused { .. }
             | Self::Name { .. }
             | Self::NotADirectory { .. }
@@ -217,6 +259,7 @@ impl Error {
             | Self::IntoItself { .. }
             | Self::TooLarge { .. }
             | Self::Invalid { .. }
+            | Self::Ambiguous { .. }
             | Self::ForeignDirectory { .. } => ErrorKind::Invalid,
             Self::NewerFormat { .. } => ErrorKind::Unsupported,
             Self::Busy { .. } => ErrorKind::Busy,
@@ -237,6 +280,23 @@ impl Error {
 
 fn first_name(moved: &[(RefName, Option<RefValue>)]) -> String {
     moved.first().map_or_else(|| "a reference".to_owned(), |(name, _)| name.to_string())
+}
+
+fn head_text(head: &Option<SnapshotId>) -> String {
+    head.map_or_else(|| "nothing".to_owned(), |head| head.short())
+}
+
+fn moved_text(moved: &[(RefName, u64)]) -> String {
+    const SHOWN: usize = 3;
+    let one = |(name, by): &(RefName, u64)| match by {
+        0 => format!("{name} is gone since"),
+        by => format!("{name} was moved since by operation {by}"),
+    };
+    let mut text = moved.iter().take(SHOWN).map(one).collect::<Vec<_>>().join(", ");
+    if moved.len() > SHOWN {
+        text.push_str(&format!(" and {} more", moved.len() - SHOWN));
+    }
+    text
 }
 
 fn and_others(moved: &[(RefName, Option<RefValue>)]) -> String {

@@ -209,6 +209,13 @@ object_newtype!(/// A node of the state map.
 object_newtype!(/// A set of large extended attributes.
     XattrsId, Xattrs);
 
+impl SnapshotId {
+    /// Its first 12 hex digits, for people. A store tells which snapshot is meant.
+    pub fn short(&self) -> String {
+        Hex(&self.0[..6]).to_string()
+    }
+}
+
 hash_newtype!(
     /// The second hash of a directory or root: the same tree without its times. Equal `bare`, equal but for mtimes.
     Bare

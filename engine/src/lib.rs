@@ -52,10 +52,13 @@ mod malformed;
 mod merkle;
 mod name;
 pub mod object;
+pub mod operation;
 pub mod reference;
+mod revision;
 mod store;
 mod time;
 pub mod work;
+pub mod workspace;
 
 pub use backend::Durability;
 pub use commit::{Commit, CommitDone, Expect, Landed};
@@ -70,7 +73,10 @@ pub use id::{
 pub use malformed::Malformed;
 pub use name::{DEPTH_MAX, InvalidName, NAME_BYTES_MAX, Name, TreePath};
 pub use object::{Entry, EntryKind};
+pub use operation::{Act, OperationCursor, Past};
 pub use reference::{RefName, RequestId};
+pub use revision::Revision;
 pub use store::{Pin, RefMove, Store, StoreOptions, SweepRound, Swept, WriteSession};
 pub use time::Time;
 pub use work::WorkingTree;
+pub use workspace::{Workspace, WorkspaceName, Workspaces};

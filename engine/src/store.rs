@@ -4,6 +4,7 @@ mod cache;
 mod pin;
 mod session;
 mod sweep;
+mod waiting;
 
 pub use pin::Pin;
 pub(crate) use session::{Is, SessionMark};
@@ -11,11 +12,12 @@ pub use session::{RefMove, WriteSession};
 pub use sweep::{SweepRound, Swept};
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::backend::{Committed, Memory, Sweep, Transaction};
+use crate::backend::{Committed, IndexRow, Memory, Sweep, Transaction};
 use crate::compress;
 use crate::error::{Error, Result};
 use crate::id::{ChunkId, ObjectId, RootId, SnapshotId};
@@ -25,6 +27,7 @@ use crate::reference::{Operation, RefName, RefValue, RequestId};
 use cache::{Cached, ObjectCache};
 use pin::PinTable;
 use session::SessionTable;
+use waiting::Waiting;
 
 /// A store: cheap to clone, shared by threads.
 #[derive(Clone)]
@@ -37,6 +40,7 @@ struct Inner {
     cache: ObjectCache,
     pins: Arc<PinTable>,
     sessions: Mutex<SessionTable>,
+    waiting: Waiting,
 }
 
 /// Settings of a store.
@@ -63,7 +67,8 @@ impl Store {
     /// A store over any backend.
     pub fn new(backend: Arc<dyn Sweep>, options: &StoreOptions) -> Self {
         let cache = ObjectCache::new(options.cache_bytes);
-        let inner = Inner { backend, cache, pins: Arc::default(), sessions: Mutex::default() };
+        let inner =
+            Inner { backend, cache, pins: Arc::default(), sessions: Mutex::default(), waiting: Waiting::default() };
         Self { inner: Arc::new(inner) }
     }
 
@@ -185,6 +190,11 @@ impl Store {
         self.inner.backend.list_operations(after, limit)
     }
 
+    /// The sequence number of the newest operation; 0 when there is none.
+    pub fn last_operation(&self) -> Result<u64> {
+        self.inner.backend.last_operation()
+    }
+
     /// The operation that a request came to, if it was done.
     pub fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
         self.inner.backend.find_request(request)
@@ -217,8 +227,25 @@ impl Store {
         Ok(cached)
     }
 
-    fn transact(&self, transaction: Transaction) -> Result<Committed> {
-        self.inner.backend.transact(transaction)
+    pub(crate) fn transact(&self, transaction: Transaction) -> Result<Committed> {
+        let committed = self.inner.backend.transact(transaction)?;
+        self.inner.waiting.tell();
+        Ok(committed)
+    }
+
+    /// Whether an object is there. Says nothing of the next moment, unless it is pinned.
+    pub(crate) fn has(&self, id: ObjectId) -> Result<bool> {
+        Ok(self.inner.backend.contains_many(&[id], 0)?[0])
+    }
+
+    /// Rows of the object index, in the order of hashes.
+    pub(crate) fn scan_index(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {
+        self.inner.backend.scan(after, limit)
+    }
+
+    /// Waits until the log goes on behind this operation, and no longer than this.
+    pub(crate) fn wait_for_operation(&self, after: u64, at_most: Duration) -> Result<()> {
+        self.inner.waiting.wait(at_most, || Ok(self.last_operation()? > after))
     }
 }
 

@@ -8,6 +8,7 @@
 mod edit;
 mod file;
 mod freeze;
+mod graft;
 mod group;
 mod look;
 mod node;
@@ -118,6 +119,11 @@ impl WorkingTree {
     /// The time that edits get from now on. Until it is set they get 1970-01-01.
     pub fn set_now(&mut self, now: Time) {
         self.now = now;
+    }
+
+    /// That time.
+    pub fn now(&self) -> Time {
+        self.now
     }
 
     /// The store it reads from.

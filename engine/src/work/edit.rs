@@ -402,7 +402,7 @@ impl WorkingTree {
         }
     }
 
-    fn place(&mut self, parent: &TreePath, name: Name, child: Child) -> Result<()> {
+    pub(super) fn place(&mut self, parent: &TreePath, name: Name, child: Child) -> Result<()> {
         let now = self.now;
         let dir = self.directory_mut(parent)?;
         dir.set(name, child);

@@ -1,0 +1,44 @@
+//! Waiting for the log to go on.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::Result;
+
+/// Those who wait. Costs a look at a number when there are none.
+#[derive(Default)]
+pub(super) struct Waiting {
+    count: AtomicUsize,
+    turn: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Waiting {
+    /// Wakes everybody up.
+    pub(super) fn tell(&self) {
+        if self.count.load(Ordering::SeqCst) > 0 {
+            drop(self.turn.lock());
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until something holds, and no longer than this.
+    pub(super) fn wait(&self, at_most: Duration, holds: impl Fn() -> Result<bool>) -> Result<()> {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        let mut turn = self.turn.lock();
+        let waited = loop {
+            match holds() {
+                Ok(false) => {}
+                other => break other.map(drop),
+            }
+            if self.changed.wait_for(&mut turn, at_most).timed_out() {
+                break Ok(());
+            }
+        };
+        drop(turn);
+        self.count.fetch_sub(1, Ordering::SeqCst);
+        waited
+    }
+}

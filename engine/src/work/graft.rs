@@ -1,0 +1,51 @@
+//! Putting stored entries into a tree as they are.
+
+use std::sync::Arc;
+
+use super::WorkingTree;
+use super::node::{Child, Dir, Meta};
+use crate::error::Result;
+use crate::id::{RootId, SnapshotId};
+use crate::name::TreePath;
+use crate::object::{Entry, Node};
+use crate::store::SessionMark;
+use crate::time::Time;
+
+impl WorkingTree {
+    /// Makes another snapshot the one that the next commit follows; the tree stays what it is.
+    pub(crate) fn rebase(&mut self, snapshot: Option<SnapshotId>) {
+        self.state.base.snapshot = snapshot;
+    }
+
+    /// Keeps another tree in the store for as long as entries of it may be in this one.
+    pub(crate) fn keep(&mut self, root: RootId) -> Result<()> {
+        self.state.base.older.push(SessionMark::stored(self.store.hold(root)?));
+        Ok(())
+    }
+
+    /// Puts a stored entry in the place of whatever is there. A directory comes without what it holds; one that is there
+    /// already keeps that, and only gets the entry's attributes. A file comes without its other names.
+    pub(crate) fn put_entry(&mut self, path: &TreePath, entry: &Entry, mtime: Time) -> Result<()> {
+        let Some((parent, name)) = path.split_last() else {
+            let root = self.directory_mut(path)?;
+            root.meta = Meta { mtime: root.meta.mtime, ..Meta::of(entry) };
+            return Ok(());
+        };
+        let is_directory = matches!(entry.node, Node::Directory(_));
+        match self.stat(path.as_bytes())? {
+            Some(found) if is_directory && found.kind == crate::object::EntryKind::Directory => {
+                let dir = self.directory_mut(path)?;
+                dir.meta = Meta { mtime: dir.meta.mtime, ..Meta::of(entry) };
+                return Ok(());
+            }
+            Some(_) => self.remove_all(path.as_bytes())?,
+            None => {}
+        }
+        let child = if is_directory {
+            Child::Dir(Arc::new(Dir::empty(Meta { mtime, ..Meta::of(entry) })))
+        } else {
+            Child::Clean(Entry { mtime, ..entry.clone() }.with_extra(|extra| extra.link = None))
+        };
+        self.place(&parent, name, child)
+    }
+}

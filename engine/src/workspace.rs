@@ -1,0 +1,251 @@
+//! Workspaces: named lines of work, each with a head that moves by compare-and-swap.
+//!
+//! ```
+//! use amalgam_engine::{Act, Store, Time};
+//! use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
+//!
+//! let store = Store::in_memory();
+//! let workspaces = Workspaces::of(&store);
+//! let (main, attempt) = (WorkspaceName::new("main")?, WorkspaceName::new("attempt/1")?);
+//! let ada = Act::new("ada", Time(1));
+//! workspaces.create(&main, &NewWorkspace::default(), &ada)?;
+//! let mut tree = workspaces.open(&main)?;
+//! tree.write("plan.md", b"think")?;
+//! workspaces.commit(&main, &mut tree, Change::new("a plan"), &ada)?;
+//!
+//! workspaces.fork(&main, std::slice::from_ref(&attempt), &ada)?;
+//! let mut tree = workspaces.open(&attempt)?;
+//! tree.write("plan.md", b"act")?;
+//! workspaces.commit(&attempt, &mut tree, Change::new("enough thinking").reward(0.5), &ada)?;
+//! workspaces.undo(&attempt, &ada)?;
+//! assert_eq!(workspaces.open(&attempt)?.read("plan.md")?, b"think");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod commit;
+mod label;
+mod name;
+mod record;
+mod restore;
+
+pub use commit::{Change, Committed};
+pub use label::{LabelName, Labels};
+pub use name::WorkspaceName;
+pub(crate) use name::distance;
+pub use record::Workspace;
+
+use crate::error::{Error, Result};
+use crate::id::SnapshotId;
+use crate::operation::{self, Act, Step, hold_snapshot, hold_value, move_refs, recorded};
+use crate::reference::{Operation, RefName, RefValue};
+use crate::store::Store;
+use crate::work::WorkingTree;
+use record::Record;
+
+/// A commit or a change of names that meets another one at the same moment tries again this often.
+const TRIES: usize = 16;
+/// How many near names an error lists.
+const HINTS: usize = 5;
+
+/// The workspaces of a store.
+#[derive(Clone)]
+pub struct Workspaces {
+    store: Store,
+}
+
+/// What a new workspace begins with.
+#[derive(Clone, Debug, Default)]
+pub struct NewWorkspace {
+    /// The snapshot it begins at; an empty tree without one.
+    pub from: Option<SnapshotId>,
+    /// Whose it is.
+    pub agent: String,
+    /// What it belongs to.
+    pub project: String,
+}
+
+impl Workspaces {
+    /// Those of a store.
+    pub fn of(store: &Store) -> Self {
+        Self { store: store.clone() }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Makes a workspace.
+    pub fn create(&self, name: &WorkspaceName, new: &NewWorkspace, act: &Act) -> Result<Workspace> {
+        let _pins = new.from.map(|from| hold_snapshot(&self.store, from)).transpose()?;
+        let record = Record { agent: new.agent.clone(), project: new.project.clone(), created: act.time };
+        let value = record.value(new.from, new.from)?;
+        let step = Step { name: name.reference(), before: None, after: Some(value.clone()) };
+        match self.move_by(act, "create", vec![step]) {
+            Err(Error::Stale { .. }) => Err(Error::Taken { what: format!("workspace {name}") }),
+            done => {
+                done?;
+                Workspace::read(name.clone(), value)
+            }
+        }
+    }
+
+    /// A workspace, if it is there.
+    pub fn find(&self, name: &WorkspaceName) -> Result<Option<Workspace>> {
+        self.store.read_ref(&name.reference())?.map(|value| Workspace::read(name.clone(), value)).transpose()
+    }
+
+    /// A workspace that has to be there.
+    pub fn get(&self, name: &WorkspaceName) -> Result<Workspace> {
+        match self.find(name)? {
+            Some(workspace) => Ok(workspace),
+            None => Err(self.absent(name)?),
+        }
+    }
+
+    /// Up to `limit` workspaces whose name starts with `prefix` and follows `after`, by name.
+    pub fn list(&self, prefix: &str, after: Option<&WorkspaceName>, limit: usize) -> Result<Vec<Workspace>> {
+        let after = after.map(WorkspaceName::reference);
+        let found = self.store.list_refs(&format!("{}{prefix}", name::PREFIX), after.as_ref(), limit)?;
+        found.into_iter().map(|(name, value)| Workspace::read(WorkspaceName::of_reference(&name)?, value)).collect()
+    }
+
+    /// The tree of a workspace's head, to be edited.
+    pub fn open(&self, name: &WorkspaceName) -> Result<WorkingTree> {
+        match self.get(name)?.head {
+            Some(head) => WorkingTree::open(&self.store, head),
+            None => Ok(WorkingTree::new(&self.store)),
+        }
+    }
+
+    /// Makes workspaces that begin where another one stands, all of them or none.
+    pub fn fork(&self, from: &WorkspaceName, into: &[WorkspaceName], act: &Act) -> Result<Operation> {
+        let source = self.get(from)?;
+        let _pins = source.head.map(|head| hold_snapshot(&self.store, head)).transpose()?;
+        let record = Record { created: act.time, ..source.record() };
+        let value = record.value(source.head, source.head)?;
+        let step = |name: &WorkspaceName| Step { name: name.reference(), before: None, after: Some(value.clone()) };
+        match self.move_by(act, "fork", into.iter().map(step).collect()) {
+            Err(Error::Stale { moved }) => {
+                let taken = moved.first().map_or_else(String::new, |(name, _)| name.to_string());
+                Err(Error::Taken { what: taken.replacen(name::PREFIX, "workspace ", 1) })
+            }
+            done => done,
+        }
+    }
+
+    /// Says whose a workspace is and what it belongs to.
+    pub fn describe(&self, name: &WorkspaceName, agent: &str, project: &str, act: &Act) -> Result<Operation> {
+        self.trying(|| {
+            let workspace = self.get(name)?;
+            let record = Record { agent: agent.to_owned(), project: project.to_owned(), ..workspace.record() };
+            let after = record.value(workspace.head, workspace.base)?;
+            let step = Step { name: name.reference(), before: Some(workspace.into_value()), after: Some(after) };
+            self.move_by(act, "describe", vec![step])
+        })
+    }
+
+    /// Gives a workspace another name.
+    pub fn rename(&self, from: &WorkspaceName, to: &WorkspaceName, act: &Act) -> Result<Operation> {
+        self.trying(|| {
+            let value = self.get(from)?.into_value();
+            if from != to && self.find(to)?.is_some() {
+                return Err(Error::Taken { what: format!("workspace {to}") });
+            }
+            let _pins = hold_value(&self.store, &value)?;
+            let steps = vec![
+                Step { name: from.reference(), before: Some(value.clone()), after: None },
+                Step { name: to.reference(), before: None, after: Some(value) },
+            ];
+            self.move_by(act, "rename", steps)
+        })
+    }
+
+    /// Deletes a workspace. What it held stays until it is collected, and comes back with [`undelete`](Self::undelete).
+    pub fn delete(&self, name: &WorkspaceName, act: &Act) -> Result<Operation> {
+        self.trying(|| {
+            let value = self.get(name)?.into_value();
+            let number = self.deleted(name)?.last().map_or(1, |(number, _)| number + 1);
+            let _pins = hold_value(&self.store, &value)?;
+            let steps = vec![
+                Step { name: name.reference(), before: Some(value.clone()), after: None },
+                Step { name: name.deleted_reference(number), before: None, after: Some(value) },
+            ];
+            self.move_by(act, "delete", steps)
+        })
+    }
+
+    /// Brings back what was last deleted under this name.
+    pub fn undelete(&self, name: &WorkspaceName, act: &Act) -> Result<Operation> {
+        self.trying(|| {
+            if self.find(name)?.is_some() {
+                return Err(Error::Taken { what: format!("workspace {name}") });
+            }
+            let Some((number, value)) = self.deleted(name)?.pop() else {
+                let hint = "no workspace of this name was deleted, or it was forgotten since".to_owned();
+                return Err(Error::Absent { what: format!("deleted workspace {name}"), hint });
+            };
+            let _pins = hold_value(&self.store, &value)?;
+            let steps = vec![
+                Step { name: name.reference(), before: None, after: Some(value.clone()) },
+                Step { name: name.deleted_reference(number), before: Some(value), after: None },
+            ];
+            self.move_by(act, "undelete", steps)
+        })
+    }
+
+    /// Takes back the last operation on a workspace; again, the one before it.
+    pub fn undo(&self, name: &WorkspaceName, act: &Act) -> Result<Operation> {
+        operation::undo(&self.store, &name.reference(), act)
+    }
+
+    /// Does again what was taken back last.
+    pub fn redo(&self, name: &WorkspaceName, act: &Act) -> Result<Operation> {
+        operation::redo(&self.store, &name.reference(), act)
+    }
+
+    /// The names under which a workspace was deleted, oldest first.
+    fn deleted(&self, name: &WorkspaceName) -> Result<Vec<(u64, RefValue)>> {
+        let prefix = name.deleted_prefix();
+        let mut found = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.store.list_refs(&prefix, after.as_ref(), 256)?;
+            let Some((last, _)) = page.last() else { break };
+            after = Some(last.clone());
+            let number = |name: &RefName| name.as_str().strip_prefix(&prefix).and_then(|number| number.parse().ok());
+            found.extend(page.into_iter().filter_map(|(name, value)| Some((number(&name)?, value))));
+        }
+        found.sort_by_key(|(number, _)| *number);
+        Ok(found)
+    }
+
+    fn move_by(&self, act: &Act, action: &str, steps: Vec<Step>) -> Result<Operation> {
+        move_refs(&self.store, act, act.draft(action), steps).map(recorded)
+    }
+
+    /// Does something that reads, decides and moves, once more when somebody else was quicker.
+    fn trying<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
+        let mut last = attempt();
+        for _ in 1..TRIES {
+            match last {
+                Err(Error::Stale { .. }) => last = attempt(),
+                other => return other,
+            }
+        }
+        last
+    }
+
+    fn absent(&self, name: &WorkspaceName) -> Result<Error> {
+        let mut near: Vec<_> = self.list("", None, 1_000)?.into_iter().map(|workspace| workspace.name).collect();
+        near.sort_by_key(|other| (name::distance(other.as_str(), name.as_str()), other.clone()));
+        near.truncate(HINTS);
+        let names: Vec<_> = near.iter().map(|name| name.as_str()).collect();
+        let hint = match (names.is_empty(), self.deleted(name)?.is_empty()) {
+            (_, false) => "it was deleted; undelete brings it back".to_owned(),
+            (true, true) => "the store has none yet; create one first".to_owned(),
+            (false, true) => format!("nearest by name: {}", names.join(", ")),
+        };
+        Ok(Error::Absent { what: format!("workspace {name}"), hint })
+    }
+}

@@ -1,0 +1,151 @@
+//! What can be said of a snapshot afterwards: labels, which keep it, and notes and rewards, which do not.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use super::name;
+use crate::error::{Error, Result};
+use crate::id::SnapshotId;
+use crate::operation::{Act, Step, hold_snapshot, move_refs, recorded, snapshot_of};
+use crate::reference::{Operation, RefName, RefValue};
+use crate::store::Store;
+
+const LABEL_PREFIX: &str = "label/";
+const NOTE_PREFIX: &str = "note/";
+const REWARD_PREFIX: &str = "reward/";
+const NOTE_BYTES_MAX: usize = 32 << 10;
+const TRIES: usize = 16;
+
+/// The name of a label, with the rules of a workspace's name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LabelName(String);
+
+impl LabelName {
+    /// Checks a name.
+    pub fn new(name: impl Into<String>) -> Result<Self> {
+        let name = name.into();
+        match name::check(&name) {
+            None => Ok(Self(name)),
+            Some(why) => Err(Error::Invalid { what: "label", why: format!("`{name}` {why}") }),
+        }
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(super) fn reference(&self) -> RefName {
+        RefName::new(format!("{LABEL_PREFIX}{}", self.0)).expect("a label's name is a part of a reference's")
+    }
+}
+
+impl fmt::Display for LabelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The labels, notes and rewards of a store.
+#[derive(Clone)]
+pub struct Labels {
+    store: Store,
+}
+
+impl Labels {
+    /// Those of a store.
+    pub fn of(store: &Store) -> Self {
+        Self { store: store.clone() }
+    }
+
+    /// The snapshot that a label names.
+    pub fn find(&self, label: &LabelName) -> Result<Option<SnapshotId>> {
+        Ok(self.store.read_ref(&label.reference())?.and_then(|value| value.target).and_then(snapshot_of))
+    }
+
+    /// Puts a label on a snapshot, or takes it away. It may have been on another one.
+    pub fn set(&self, label: &LabelName, snapshot: Option<SnapshotId>, act: &Act) -> Result<Operation> {
+        let _pins = snapshot.map(|snapshot| hold_snapshot(&self.store, snapshot)).transpose()?;
+        self.set_reference(&label.reference(), snapshot.map(RefValue::to), "label", act)
+    }
+
+    /// Up to `limit` labels whose name starts with `prefix` and follows `after`, by name.
+    pub fn list(&self, prefix: &str, after: Option<&LabelName>, limit: usize) -> Result<Vec<(LabelName, SnapshotId)>> {
+        let after = after.map(LabelName::reference);
+        let found = self.store.list_refs(&format!("{LABEL_PREFIX}{prefix}"), after.as_ref(), limit)?;
+        let read = |(name, value): (RefName, RefValue)| {
+            let label = name.as_str().strip_prefix(LABEL_PREFIX).unwrap_or_default();
+            let snapshot = value.target.and_then(snapshot_of).ok_or_else(|| Error::DamagedRecord {
+                what: format!("label {label}"),
+                why: "it is on no snapshot".to_owned(),
+            })?;
+            Ok((LabelName(label.to_owned()), snapshot))
+        };
+        found.into_iter().map(read).collect()
+    }
+
+    /// The note about a snapshot.
+    pub fn note(&self, snapshot: SnapshotId) -> Result<Option<String>> {
+        let value = self.store.read_ref(&note_reference(snapshot))?;
+        Ok(value.map(|value| String::from_utf8_lossy(&value.note).into_owned()))
+    }
+
+    /// Writes a note about a snapshot, or takes it away.
+    pub fn set_note(&self, snapshot: SnapshotId, note: Option<&str>, act: &Act) -> Result<Operation> {
+        let value = note.map(note_value).transpose()?;
+        self.set_reference(&note_reference(snapshot), value, "note", act)
+    }
+
+    /// The reward of a snapshot.
+    pub fn reward(&self, snapshot: SnapshotId) -> Result<Option<f64>> {
+        let Some(value) = self.store.read_ref(&reward_reference(snapshot))? else { return Ok(None) };
+        let bytes = value.note[..].try_into().map_err(|_| Error::DamagedRecord {
+            what: format!("reward of {}", snapshot.short()),
+            why: "it is not a number".to_owned(),
+        })?;
+        Ok(Some(f64::from_be_bytes(bytes)))
+    }
+
+    /// Gives a snapshot a reward, or takes it away.
+    pub fn set_reward(&self, snapshot: SnapshotId, reward: Option<f64>, act: &Act) -> Result<Operation> {
+        let value = reward.map(reward_value).transpose()?;
+        self.set_reference(&reward_reference(snapshot), value, "reward", act)
+    }
+
+    /// The last one to set it wins.
+    fn set_reference(&self, name: &RefName, after: Option<RefValue>, word: &str, act: &Act) -> Result<Operation> {
+        let mut tries = TRIES;
+        loop {
+            let before = self.store.read_ref(name)?;
+            let step = Step { name: name.clone(), before, after: after.clone() };
+            tries -= 1;
+            match move_refs(&self.store, act, act.draft(word), vec![step]) {
+                Err(Error::Stale { .. }) if tries > 0 => {}
+                done => return done.map(recorded),
+            }
+        }
+    }
+}
+
+pub(super) fn note_reference(snapshot: SnapshotId) -> RefName {
+    RefName::new(format!("{NOTE_PREFIX}{snapshot}")).expect("hex digits are a name")
+}
+
+pub(super) fn note_value(note: &str) -> Result<RefValue> {
+    if note.len() > NOTE_BYTES_MAX {
+        return Err(Error::TooLarge { what: "a note", value: note.len() as u64, max: NOTE_BYTES_MAX as u64 });
+    }
+    Ok(RefValue::noting(Bytes::copy_from_slice(note.as_bytes())))
+}
+
+pub(super) fn reward_reference(snapshot: SnapshotId) -> RefName {
+    RefName::new(format!("{REWARD_PREFIX}{snapshot}")).expect("hex digits are a name")
+}
+
+pub(super) fn reward_value(reward: f64) -> Result<RefValue> {
+    if reward.is_nan() {
+        return Err(Error::Invalid { what: "reward", why: "it is not a number, and could not be compared".to_owned() });
+    }
+    Ok(RefValue::noting(reward.to_be_bytes().to_vec()))
+}

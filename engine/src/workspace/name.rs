@@ -1,0 +1,118 @@
+//! What a workspace may be called.
+
+use std::fmt;
+
+use crate::error::{Error, Result};
+use crate::reference::RefName;
+
+/// References to heads start so.
+pub(super) const PREFIX: &str = "workspace/";
+const DELETED_PREFIX: &str = "deleted/";
+const NAME_BYTES_MAX: usize = 200;
+/// These have a meaning where snapshots are named.
+const RESERVED: &[char] = &['@', '~', '^', ':', '?', '*', '[', ']', '{', '}', '\\', '"', '\''];
+
+/// The name of a workspace: 1 to 200 bytes of printable text without spaces and without `@ ~ ^ : ? * [ ] { } \ " '`. Slashes
+/// group, as in `agent/7`; it neither starts nor ends with one, has no two in a row, and does not start with `-`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkspaceName(String);
+
+impl WorkspaceName {
+    /// Checks a name.
+    pub fn new(name: impl Into<String>) -> Result<Self> {
+        let name = name.into();
+        match check(&name) {
+            None => Ok(Self(name)),
+            Some(why) => Err(Error::Invalid { what: "workspace name", why: format!("`{name}` {why}") }),
+        }
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The reference that is its head.
+    pub fn reference(&self) -> RefName {
+        RefName::new(format!("{PREFIX}{}", self.0)).expect("a workspace's name is a part of a reference's")
+    }
+
+    pub(super) fn of_reference(name: &RefName) -> Result<Self> {
+        let text = name.as_str().strip_prefix(PREFIX).unwrap_or_default();
+        Self::new(text).map_err(|why| Error::DamagedRecord { what: format!("reference {name}"), why: why.to_string() })
+    }
+
+    pub(super) fn deleted_prefix(&self) -> String {
+        format!("{DELETED_PREFIX}{}@", self.0)
+    }
+
+    pub(super) fn deleted_reference(&self, number: u64) -> RefName {
+        RefName::new(format!("{}{number}", self.deleted_prefix())).expect("as above")
+    }
+}
+
+/// What is wrong with a name.
+pub(super) fn check(name: &str) -> Option<&'static str> {
+    let odd = |c: char| c.is_control() || c.is_whitespace() || RESERVED.contains(&c);
+    match name {
+        "" => Some("is empty"),
+        _ if name.len() > NAME_BYTES_MAX => Some("is longer than 200 bytes"),
+        _ if name.contains(odd) => Some("holds a space or one of @ ~ ^ : ? * [ ] { } \\ \" '"),
+        _ if name.starts_with('-') => Some("starts with a dash"),
+        _ if name.split('/').any(|part| part.is_empty() || part == "." || part == "..") => {
+            Some("has an empty part, or one of dots, between slashes")
+        }
+        _ => None,
+    }
+}
+
+/// How many letters have to change to make one text the other, up to a point.
+pub(crate) fn distance(one: &str, other: &str) -> usize {
+    let (one, other): (Vec<_>, Vec<_>) = (one.chars().take(64).collect(), other.chars().take(64).collect());
+    let mut row: Vec<_> = (0..=other.len()).collect();
+    for (i, a) in one.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in other.iter().enumerate() {
+            let kept = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = kept.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}
+
+impl fmt::Display for WorkspaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for WorkspaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_mean_something_else_are_refused() {
+        for name in ["", "a b", "a@", "~", "-x", "a//b", "/a", "a/", "a/../b", "x:y", &"x".repeat(201)] {
+            assert!(WorkspaceName::new(name).is_err(), "{name}");
+        }
+        for name in ["main", "agent/7", "näme", "a.b-c_d", &"x".repeat(200)] {
+            assert!(WorkspaceName::new(name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn distance_counts_letters() {
+        assert_eq!(distance("main", "main"), 0);
+        assert_eq!(distance("main", "mian"), 2);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+}

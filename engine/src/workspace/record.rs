@@ -1,0 +1,97 @@
+//! What a store keeps of a workspace: its head and its base as objects, the rest as a note of the same reference.
+
+use super::name::WorkspaceName;
+use crate::error::{Error, Result};
+use crate::id::SnapshotId;
+use crate::malformed::Malformed;
+use crate::object::codec::{Reader, Writer};
+use crate::operation::snapshot_of;
+use crate::reference::RefValue;
+use crate::time::Time;
+
+const TEXT_BYTES_MAX: usize = 1 << 10;
+
+/// A workspace as it was when it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workspace {
+    /// Its name.
+    pub name: WorkspaceName,
+    /// Its newest snapshot; none before the first commit of one that began empty.
+    pub head: Option<SnapshotId>,
+    /// Where it began. Kept from collection as long as the workspace is.
+    pub base: Option<SnapshotId>,
+    /// Whose it is.
+    pub agent: String,
+    /// What it belongs to.
+    pub project: String,
+    /// When it was made.
+    pub created: Time,
+    value: RefValue,
+}
+
+/// The note of a workspace's reference.
+#[derive(Clone)]
+pub(super) struct Record {
+    pub(super) agent: String,
+    pub(super) project: String,
+    pub(super) created: Time,
+}
+
+impl Workspace {
+    pub(super) fn read(name: WorkspaceName, value: RefValue) -> Result<Self> {
+        let damaged = |why: String| Error::DamagedRecord { what: format!("workspace {name}"), why };
+        let snapshot = |id| snapshot_of(id).ok_or_else(|| damaged("its head is not a snapshot".to_owned()));
+        let head = value.target.map(snapshot).transpose()?;
+        let base = value.keeps.first().copied().map(snapshot).transpose()?;
+        let Record { agent, project, created } = Record::read(&value).map_err(|why| damaged(why.to_string()))?;
+        Ok(Self { name, head, base, agent, project, created, value })
+    }
+
+    /// What its reference held when it was read.
+    pub(crate) fn value(&self) -> &RefValue {
+        &self.value
+    }
+
+    pub(super) fn into_value(self) -> RefValue {
+        self.value
+    }
+
+    pub(super) fn record(&self) -> Record {
+        Record { agent: self.agent.clone(), project: self.project.clone(), created: self.created }
+    }
+}
+
+impl Record {
+    /// What the reference holds.
+    pub(super) fn value(&self, head: Option<SnapshotId>, base: Option<SnapshotId>) -> Result<RefValue> {
+        for (what, text) in [("agent", &self.agent), ("project", &self.project)] {
+            if text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control) {
+                let why = format!("at most {TEXT_BYTES_MAX} bytes of printable text");
+                return Err(Error::Invalid { what, why });
+            }
+        }
+        let mut note = Writer::record();
+        note.bytes(1, self.agent.as_bytes());
+        note.bytes(2, self.project.as_bytes());
+        note.sint(3, self.created.0);
+        Ok(RefValue {
+            target: head.map(SnapshotId::object),
+            keeps: base.map(SnapshotId::object).into_iter().collect(),
+            note: note.finish().into(),
+        })
+    }
+
+    fn read(value: &RefValue) -> Result<Self, Malformed> {
+        let mut from = Reader::record(value.note.clone());
+        let mut record = Self { agent: String::new(), project: String::new(), created: Time::EPOCH };
+        while let Some((field, value)) = from.next_field()? {
+            match field {
+                1 => record.agent = value.text(1)?,
+                2 => record.project = value.text(2)?,
+                3 => record.created = Time(value.signed(3)?),
+                number => return Err(Malformed::Field { number }),
+            }
+        }
+        Ok(record)
+    }
+}

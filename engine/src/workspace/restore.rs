@@ -1,0 +1,122 @@
+//! Restore: an old tree, or some paths of it, as a new snapshot on top. Nothing is abandoned.
+
+use super::commit::Committed;
+use super::{Change, TRIES, WorkspaceName, Workspaces};
+use crate::diff::{DiffOptions, What, diff_entries};
+use crate::directory::entry_at;
+use crate::error::{Error, Result};
+use crate::id::SnapshotId;
+use crate::name::TreePath;
+use crate::object::{EntryKind, Root};
+use crate::operation::{Act, hold_snapshot};
+use crate::work::WorkingTree;
+
+impl Workspaces {
+    /// Makes the tree of a snapshot the workspace's newest one, times included. The head it had is the parent.
+    pub fn restore(&self, name: &WorkspaceName, to: SnapshotId, act: &Act) -> Result<Committed> {
+        let _pins = hold_snapshot(&self.store, to)?;
+        self.restore_with(name, act, format!("restore {}", to.short()), |head| {
+            let mut tree = WorkingTree::open(&self.store, to)?;
+            tree.rebase(head);
+            Ok(tree)
+        })
+    }
+
+    /// Makes some paths what they were in a snapshot, with all below them; what was not there is removed. Files whose bytes
+    /// change get the time of this operation, so that what is built from them is built again.
+    ///
+    /// A file that had several names in that snapshot comes back as a file of its own.
+    pub fn restore_paths(
+        &self,
+        name: &WorkspaceName,
+        from: SnapshotId,
+        paths: &[TreePath],
+        act: &Act,
+    ) -> Result<Committed> {
+        let _pins = hold_snapshot(&self.store, from)?;
+        let root = self.store.snapshot(from)?.root;
+        let words = paths.iter().map(TreePath::to_string).collect::<Vec<_>>().join(", ");
+        self.restore_with(name, act, format!("restore {words} from {}", from.short()), |head| {
+            let mut tree = match head {
+                Some(head) => WorkingTree::open(&self.store, head)?,
+                None => WorkingTree::new(&self.store),
+            };
+            tree.set_now(act.time);
+            tree.keep(root)?;
+            let before = head.map(|head| self.store.root(self.store.snapshot(head)?.root)).transpose()?;
+            let after = self.store.root(root)?;
+            for path in paths {
+                take(&mut tree, before.as_deref(), &after, path)?;
+            }
+            Ok(tree)
+        })
+    }
+
+    /// Commits what is made of the head, and once more of another head when somebody was quicker.
+    fn restore_with(
+        &self,
+        name: &WorkspaceName,
+        act: &Act,
+        message: String,
+        make: impl Fn(Option<SnapshotId>) -> Result<WorkingTree>,
+    ) -> Result<Committed> {
+        let change = Change::new(message);
+        let mut tries = TRIES;
+        loop {
+            let head = self.get(name)?.head;
+            let mut tree = make(head)?;
+            tries -= 1;
+            match self.commit_as(name, &mut tree, change.clone(), act, "restore") {
+                Err(Error::StaleHead { .. }) if tries > 0 => {}
+                done => return done,
+            }
+        }
+    }
+}
+
+/// Makes a path of a tree, and all below it, what it is in another one. `before` is the tree as it is stored.
+fn take(tree: &mut WorkingTree, before: Option<&Root>, after: &Root, path: &TreePath) -> Result<()> {
+    let store = tree.store().clone();
+    let old = before.map(|root| entry_at(&store, root, path)).transpose()?.flatten();
+    let new = entry_at(&store, after, path)?;
+    if old.is_none() && new.is_none() {
+        return Err(Error::NotFound { path: path.clone() });
+    }
+    let now = tree.now();
+    if new.is_some() {
+        let mut above = TreePath::root();
+        for name in path.split_last().map(|(parent, _)| parent).unwrap_or_default().names() {
+            above = above.join(&name);
+            if !tree.exists(above.as_bytes())?
+                && let Some(entry) = entry_at(&store, after, &above)?
+            {
+                tree.put_entry(&above, &entry, now)?;
+            }
+        }
+    }
+    let mut removed: Option<TreePath> = None;
+    for change in diff_entries(&store, path.clone(), old, new, DiffOptions::default())? {
+        let change = change?;
+        if removed.as_ref().is_some_and(|removed| change.path.below(removed).is_some()) {
+            continue;
+        }
+        let was_directory = change.before.as_ref().is_some_and(|entry| entry.kind() == EntryKind::Directory);
+        match &change.after {
+            None => {
+                tree.remove_all(change.path.as_bytes())?;
+                removed = Some(change.path);
+            }
+            Some(entry) => {
+                let mtime = match (&change.what, &change.before) {
+                    (What::Metadata, Some(before)) => before.mtime,
+                    _ => now,
+                };
+                tree.put_entry(&change.path, entry, mtime)?;
+                if was_directory && entry.kind() != EntryKind::Directory {
+                    removed = Some(change.path);
+                }
+            }
+        }
+    }
+    Ok(())
+}
