@@ -200,3 +200,46 @@ impl Changes {
         Ok(some)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory;
+    use crate::name::{Name, TreePath};
+    use crate::object::{Conflict, EntryKind, Node, Root, Settled};
+    use crate::reference::{RefName, RefValue};
+    use crate::store::RefMove;
+    use crate::time::Time;
+
+    fn root_with(store: &Store, entries: Vec<(Name, Option<Entry>)>) -> RootId {
+        let session = store.session();
+        let mut directory = Entry::empty_directory(0o755, Time::EPOCH);
+        directory.node = Node::Directory(directory::apply(&session, None, entries).expect("a directory"));
+        let root = session.put_root(&Root { directory, links: None, state: None }).expect("a root");
+        let name = RefName::new("test/root").expect("a name");
+        let expect = vec![(name.clone(), store.read_ref(&name).expect("a reference"))];
+        let set = vec![(name, Some(RefValue::to(root)))];
+        session.commit(root, RefMove { expect, set, ..RefMove::default() }).expect("a commit");
+        root
+    }
+
+    #[test]
+    fn conflicts_are_counted_and_left_out_of_patches() {
+        let term = |mode| Some(Entry::new(Node::Fifo, mode, Time::EPOCH));
+        let Ok(Settled::Conflicted(conflict)) = Conflict::settle(vec![term(1), term(2), term(3)]) else {
+            panic!("they disagree");
+        };
+        let store = Store::in_memory();
+        let entry = Entry::new(Node::Conflict(conflict.into()), 0, Time::EPOCH);
+        let before = root_with(&store, Vec::new());
+        let after = root_with(&store, vec![(Name::new(b"c").expect("a name"), Some(entry))]);
+        let files = insight(&store, Some(before), Some(after), &InsightOptions::default()).expect("an insight");
+        let summary = files.finish().expect("read");
+        assert_eq!((summary.conflicts, summary.files.added, summary.score()), (1, 1, 110));
+        let mut text = Vec::new();
+        let report = patch(&store, Some(before), Some(after), &PatchOptions::default(), &mut text).expect("a patch");
+        let path = TreePath::new("c").expect("a path");
+        let left_out = LeftOut { path, why: Omission::Kind(EntryKind::Conflict) };
+        assert_eq!((text.len(), report.left_out), (0, vec![left_out]));
+    }
+}
