@@ -41,7 +41,7 @@ fn applied(files: &Files, text: &[u8], more: &[&str]) -> Result<Files, String> {
 fn check(before: &Files, after: &Files) -> Result<(), String> {
     let all = PatchOptions::default();
     let without_renames = PatchOptions { renames: None, ..all.clone() };
-    let no_context = PatchOptions { context_lines: 0, ..all.clone() };
+    let less_context = PatchOptions { context_lines: 1, ..all.clone() };
     let (text, report) = patch_of(before, after, &all);
     if !report.left_out.is_empty() {
         return Err(format!("left out: {:?}", report.left_out));
@@ -54,7 +54,7 @@ fn check(before: &Files, after: &Files) -> Result<(), String> {
     let back = applied(after, &text, &["--reverse"])?;
     same(without_lost_modes(back, after), &without_lost_modes(before.clone(), after), "back")?;
     same(applied(before, &patch_of(before, after, &without_renames).0, &[])?, after, "without renames")?;
-    same(applied(before, &patch_of(before, after, &no_context).0, &["--unidiff-zero"])?, after, "without context")
+    same(applied(before, &patch_of(before, after, &less_context).0, &[])?, after, "with less context")
 }
 
 /// In reverse, Git (2.47) makes plain files of all that its own patches delete: there only the bytes are compared.
@@ -109,6 +109,8 @@ fn files_are_added_changed_and_deleted() {
     put(&mut after, b"d/change", File::text(&lines(0..40).replace("line 5\n", "").replace("line 30\n", "thirty\n")));
     put(&mut after, b"new/deep/file", File::text("new\n"));
     assert_applies(&base, &after);
+    let (text, _) = patch_of(&base, &after, &PatchOptions { context_lines: 0, ..PatchOptions::default() });
+    assert_eq!(applied(&base, &text, &["--unidiff-zero"]), Ok(after));
 }
 
 #[test]
