@@ -27,9 +27,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let after = edited(&before, changed);
     let directory = bench.directory("insight-store");
     let store = Store::open(&directory)?;
-    let roots = [&before, &after].map(|files| commit(&store, files));
-    let [first, second] = roots;
-    let roots = (Some(first?), Some(second?));
+    let roots = (Some(commit(&store, "head/before", &before)?), Some(commit(&store, "head/after", &after)?));
     let repository = bench.directory("insight-git");
     let commits = git_commits(&repository, &[&before, &after])?;
     machine::settle();
@@ -137,7 +135,7 @@ fn edit(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     lines.concat()
 }
 
-fn commit(store: &Store, files: &Files) -> Result<RootId> {
+fn commit(store: &Store, head: &str, files: &Files) -> Result<RootId> {
     let mut tree = WorkingTree::new(store);
     for (path, bytes) in files {
         if let Some((directory, _)) = path.rsplit_once('/') {
@@ -145,8 +143,7 @@ fn commit(store: &Store, files: &Files) -> Result<RootId> {
         }
         tree.write(path, bytes)?;
     }
-    let head = reference(&format!("head/{}", files.len()));
-    let done = tree.commit(Commit::new(&head, "the whole tree"))?;
+    let done = tree.commit(Commit::new(&reference(head), "the whole tree"))?;
     Ok(store.snapshot(done.snapshot)?.root)
 }
 
