@@ -286,6 +286,9 @@ fn omissions(edit: impl FnOnce(&mut WorkingTree)) -> Vec<(String, Omission)> {
     let store = Store::in_memory();
     let mut tree = WorkingTree::new(&store);
     tree.write("f", b"text\n").expect("write");
+    tree.write("g", b"text\n").expect("write");
+    tree.write("h", b"text\n").expect("write");
+    tree.set_mode("h", 0o640).expect("mode");
     tree.create_directories("d/e").expect("directories");
     tree.write("d/e/only", b"alone\n").expect("write");
     tree.create_directory("hollow", 0o755).expect("mkdir");
@@ -319,11 +322,19 @@ fn what_git_cannot_express_is_listed() {
     check(&|tree| tree.set_mode("f", 0o600).expect("mode"), &[("f", Omission::Mode)]);
     check(&|tree| tree.set_mode("f", 0o4755).expect("mode"), &[("f", Omission::Mode)]);
     check(&|tree| tree.set_mode("f", 0o755).expect("mode"), &[]);
+    check(
+        &|tree| {
+            tree.set_mode("g", 0o640).expect("mode");
+            tree.write("g", b"other\n").expect("write");
+        },
+        &[("g", Omission::Mode)],
+    );
+    check(&|tree| tree.write("h", b"other\n").expect("write"), &[("h", Omission::Mode)]);
     check(&|tree| tree.set_mode("d", 0o700).expect("mode"), &[("d", Omission::Mode)]);
     check(&|tree| tree.set_mtime("f", Time(7)).expect("time"), &[("f", Omission::Time)]);
     check(&|tree| tree.set_owner("f", Some(Owner { uid: 1, gid: 1 })).expect("owner"), &[("f", Omission::Owner)]);
     check(&|tree| tree.set_xattr("f", b"user.x", b"y").expect("xattr"), &[("f", Omission::Xattrs)]);
-    check(&|tree| tree.link("f", "g").expect("link"), &[("f", Omission::HardLink), ("g", Omission::HardLink)]);
+    check(&|tree| tree.link("f", "i").expect("link"), &[("f", Omission::HardLink), ("i", Omission::HardLink)]);
     check(
         &|tree| {
             tree.create_directories(".git").expect("directories");

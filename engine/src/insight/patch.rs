@@ -62,7 +62,7 @@ pub struct PatchReport {
     pub bytes: u64,
     /// Whether all renames were looked for.
     pub renames: RenameSearch,
-    /// What differs and is not in the patch.
+    /// What differs and is not in the patch, and attributes that are lost where Git writes a file anew.
     pub left_out: Vec<LeftOut>,
 }
 

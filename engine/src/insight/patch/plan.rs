@@ -28,6 +28,11 @@ pub(super) struct Side {
 }
 
 impl Step {
+    /// Where it is in the order of a patch.
+    fn path(&self) -> Option<&TreePath> {
+        self.after.as_ref().or(self.before.as_ref()).map(|side| &side.path)
+    }
+
     /// How much has to be read and rendered.
     pub(super) fn bytes(&self) -> u64 {
         [&self.before, &self.after].into_iter().flatten().map(|side| body::size(&side.entry)).sum()
@@ -73,7 +78,7 @@ impl<'a> Plan<'a> {
             (What::Renamed { from }, Some(before), Some(after)) => match (&before.node, &after.node) {
                 (Node::Directory(_), Node::Directory(contents)) => self.moved(&from, &path, *contents, &after)?,
                 _ => {
-                    self.lost(&path, Some(&before), &after, metadata);
+                    self.lost(&path, true, Some(&before), &after, metadata);
                     self.step(Some((from, before)), Some((path, after)), similarity);
                 }
             },
@@ -88,8 +93,8 @@ impl<'a> Plan<'a> {
             (_, Some(before), None) => self.one(&path, before, false),
             (_, None, Some(after)) => self.one(&path, after, true),
             (_, Some(before), Some(after)) => {
-                self.lost(&path, Some(&before), &after, metadata);
-                let differ = before.node != after.node;
+                let differ = before.node != after.node && !matches!(after.node, Node::Directory(_));
+                self.lost(&path, differ, Some(&before), &after, metadata);
                 match after.node {
                     Node::File { .. } | Node::Symlink(_)
                         if differ || is_executable(&before) != is_executable(&after) =>
@@ -141,7 +146,7 @@ impl<'a> Plan<'a> {
             _ => return self.omit(path, Omission::Kind(entry.kind())),
         }
         if came {
-            self.lost(path, None, &entry, MetadataChange::default());
+            self.lost(path, true, None, &entry, MetadataChange::default());
         }
         if matches!(entry.node, Node::Directory(_)) {
             return;
@@ -153,7 +158,8 @@ impl<'a> Plan<'a> {
 
     /// A directory that moved as a whole: each file below it is a rename.
     fn moved(&mut self, from: &TreePath, to: &TreePath, contents: Option<DirectoryRef>, entry: &Entry) -> Result<()> {
-        self.lost(to, None, entry, MetadataChange::default());
+        let first = self.steps.len();
+        self.lost(to, true, None, entry, MetadataChange::default());
         let mut open = vec![(from.clone(), to.clone(), contents)];
         while let Some((from, to, contents)) = open.pop() {
             for item in directory::list(self.store, contents)? {
@@ -161,11 +167,11 @@ impl<'a> Plan<'a> {
                 let (from, to) = (from.join(&item.name), to.join(&item.name));
                 match item.entry.node {
                     Node::Directory(Some(below)) => {
-                        self.lost(&to, None, &item.entry, MetadataChange::default());
+                        self.lost(&to, true, None, &item.entry, MetadataChange::default());
                         open.push((from, to, Some(below)));
                     }
                     Node::File { size: 1.., .. } | Node::Symlink(_) => {
-                        self.lost(&to, None, &item.entry, MetadataChange::default());
+                        self.lost(&to, true, None, &item.entry, MetadataChange::default());
                         self.step(Some((from, item.entry.clone())), Some((to, item.entry)), Some(100));
                     }
                     // What Git calls a rename has contents.
@@ -176,6 +182,7 @@ impl<'a> Plan<'a> {
                 }
             }
         }
+        self.steps[first..].sort_by(|a, b| a.path().cmp(&b.path()));
         Ok(())
     }
 
@@ -225,9 +232,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Lists the attributes that are new or changed and that Git does not keep.
-    fn lost(&mut self, path: &TreePath, before: Option<&Entry>, after: &Entry, metadata: MetadataChange) {
-        let new = before.is_none();
+    /// Lists the attributes that changed, or that are lost because Git writes the entry anew, and that it does not keep.
+    fn lost(&mut self, path: &TreePath, anew: bool, before: Option<&Entry>, after: &Entry, metadata: MetadataChange) {
         let kept_mode = match after.node {
             Node::File { .. } if is_executable(after) => 0o755,
             Node::File { .. } => 0o644,
@@ -237,13 +243,13 @@ impl<'a> Plan<'a> {
         let unseen = before.is_some_and(|before| {
             matches!(after.node, Node::Directory(_)) || is_executable(before) == is_executable(after)
         });
-        let mode = if new { after.mode != kept_mode } else { metadata.mode && (unseen || after.mode != kept_mode) };
+        let mode = (anew || metadata.mode) && after.mode != kept_mode || metadata.mode && unseen;
         for (lost, why) in [
             (mode, Omission::Mode),
             (metadata.mtime, Omission::Time),
-            (metadata.owner || new && after.owner().is_some(), Omission::Owner),
-            (metadata.xattrs || new && *after.xattrs() != Xattrs::None, Omission::Xattrs),
-            (metadata.link || new && after.link().is_some(), Omission::HardLink),
+            (metadata.owner || anew && after.owner().is_some(), Omission::Owner),
+            (metadata.xattrs || anew && *after.xattrs() != Xattrs::None, Omission::Xattrs),
+            (metadata.link || anew && after.link().is_some(), Omission::HardLink),
         ] {
             if lost {
                 self.omit(path, why);
