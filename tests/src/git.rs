@@ -257,7 +257,7 @@ pub fn some_file() -> impl Strategy<Value = File> {
         2 => text().prop_map(File::Executable),
         2 => binary.prop_map(File::Plain),
         1 => Just(File::Plain(Raw(Vec::new()))),
-        // They lead nowhere: Git looks through a symlink that gives way to a directory, and refuses what it finds there.
+        // They lead nowhere: Git does not make a directory of a symlink that leads to itself.
         2 => (0..NAMES.len()).prop_map(|name| File::Symlink(Raw([b"nowhere/", NAMES[name]].concat()))),
     ]
 }

@@ -1,5 +1,7 @@
 //! Patches against `git apply`: what it makes of one tree must be the other.
 
+#![expect(clippy::print_stdout, reason = "what is skipped and found is printed")]
+
 use amalgam_engine::insight::{LeftOut, Omission, RenameSearch};
 use amalgam_engine::object::{Device, EntryKind, Owner};
 use amalgam_engine::work::Special;

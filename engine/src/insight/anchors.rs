@@ -148,7 +148,27 @@ fn ascending(pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn hunks_make_one_list_of_the_other(
+            before in prop::collection::vec(0..20_u32, 0..60),
+            after in prop::collection::vec(0..20_u32, 0..60),
+        ) {
+            let tokens = |numbers: &[u32]| numbers.iter().map(|number| Token(*number)).collect::<Vec<_>>();
+            let (mut at, mut made) = (0, Vec::new());
+            for hunk in hunks(&tokens(&before), &tokens(&after), 20) {
+                made.extend_from_slice(&before[at..hunk.before.start]);
+                made.extend_from_slice(&after[hunk.after]);
+                at = hunk.before.end;
+            }
+            made.extend_from_slice(&before[at..]);
+            prop_assert_eq!(made, after);
+        }
+    }
 
     #[test]
     fn the_longest_ascending_part_is_found() {

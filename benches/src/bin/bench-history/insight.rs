@@ -50,7 +50,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let renames = numbers.lines().filter(|line| line.contains(" => ")).count();
     let what = format!(
         "{count} files of the Linux tree, {} changed: {} modified, {} renamed with edits, {} added, {} removed, {} + {} lines, \
-         {:.1} MB on both sides; git lists {} of them and {renames} renames",
+         {:.1} MB on both sides; git lists {} files, {renames} renames, {} + {} lines",
         summary.files.total(),
         summary.files.modified,
         summary.files.renamed,
@@ -60,6 +60,8 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         summary.lines_removed,
         (summary.bytes_before + summary.bytes_after) as f64 / 1e6,
         numbers.lines().count(),
+        column(&numbers, 0),
+        column(&numbers, 1),
     );
     let spread = format!("ms: ours {ours:.0?}, git {gits:.0?}");
     let (ours, gits) = (median(ours), median(gits));
@@ -181,6 +183,11 @@ fn git_commits(repository: &PathBuf, trees: &[&Files]) -> Result<Vec<String>> {
 
 fn git_diff(repository: &Path, commits: &[String]) -> Result<String> {
     output(git(repository).args(["diff", "-M", "--numstat"]).args(commits))
+}
+
+/// The sum of the added or the removed lines.
+fn column(numbers: &str, index: usize) -> u64 {
+    numbers.lines().filter_map(|line| line.split('\t').nth(index)?.parse::<u64>().ok()).sum()
 }
 
 fn output(command: &mut Command) -> Result<String> {
