@@ -33,6 +33,9 @@ fn without_renames() -> InsightOptions {
 /// Lines added and removed, or nothing for a binary file, by path.
 type Numbers = BTreeMap<Vec<u8>, Option<(u64, u64)>>;
 
+/// What was renamed, by its new path: the old one and the similarity.
+type Renames = BTreeMap<Vec<u8>, (Vec<u8>, u8)>;
+
 /// What we say of each file.
 fn ours(files: &[FileInsight]) -> Numbers {
     let is_directory = |file: &FileInsight| {
@@ -52,8 +55,8 @@ fn ours(files: &[FileInsight]) -> Numbers {
         .collect()
 }
 
-/// What Git says of each file, and what was renamed, by its new path: the old one and the similarity.
-fn gits(before: &Files, after: &Files, more: &[&str]) -> (Numbers, BTreeMap<Vec<u8>, (Vec<u8>, u8)>) {
+/// What Git says of each file, and what was renamed.
+fn gits(before: &Files, after: &Files, more: &[&str]) -> (Numbers, Renames) {
     let directory = tempfile::tempdir().expect("a directory");
     let [first, second] = two_trees(directory.path(), before, after);
     let ask = |form: &str| {
@@ -75,7 +78,7 @@ fn gits(before: &Files, after: &Files, more: &[&str]) -> (Numbers, BTreeMap<Vec<
         };
         numbers.insert(path.to_vec(), added.zip(removed));
     }
-    let mut renames = BTreeMap::new();
+    let mut renames = Renames::new();
     let text = ask("--raw");
     let mut parts = text.split(|byte| *byte == 0);
     while let Some(part) = parts.next().filter(|part| !part.is_empty()) {
@@ -111,7 +114,7 @@ fn assert_agree(ours: &Numbers, gits: &Numbers) -> Result<usize, String> {
 }
 
 proptest! {
-    #![proptest_config(cases(40))]
+    #![proptest_config(cases(24))]
 
     #[test]
     fn lines_are_those_of_git(before in some_files(), edits in prop::collection::vec(some_edit(), 0..10)) {
@@ -129,7 +132,7 @@ proptest! {
 
 #[test]
 fn consecutive_commits_count_as_in_git() {
-    let history = own_history(8);
+    let history = own_history(5);
     if history.len() < 2 {
         println!("skipped: the sources are no checkout with history");
         return;
@@ -171,7 +174,7 @@ fn clear_renames_are_those_of_git() {
     ]);
     let (found, summary) = look_at(&before, &after, &InsightOptions::default());
     let (numbers, renames) = gits(&before, &after, &["-M"]);
-    let our_renames: BTreeMap<_, _> = found
+    let our_renames: Renames = found
         .iter()
         .filter_map(|file| match &file.change.what {
             What::Renamed { from } => {

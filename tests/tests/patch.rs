@@ -84,7 +84,7 @@ fn text_of(before: &Files, after: &Files) -> String {
 }
 
 proptest! {
-    #![proptest_config(cases(40))]
+    #![proptest_config(cases(30))]
 
     #[test]
     fn git_makes_one_tree_of_the_other(
@@ -264,7 +264,7 @@ fn only_the_paths_asked_for() {
 
 #[test]
 fn consecutive_commits_of_this_repository() {
-    let history = own_history(8);
+    let history = own_history(5);
     if history.len() < 2 {
         println!("skipped: the sources are no checkout with history");
         return;
