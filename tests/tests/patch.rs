@@ -256,7 +256,7 @@ fn only_the_paths_asked_for() {
     let paths = vec![TreePath::new("in").expect("a path")];
     let (text, report) = patch_of(&before, &after, &PatchOptions { paths, ..PatchOptions::default() });
     assert_eq!(report.files, 3);
-    let mut expected = after.clone();
+    let mut expected = after;
     expected.remove(&b"away"[..]);
     expected.insert(b"out".to_vec(), before[&b"out"[..]].clone());
     assert_eq!(applied(&before, &text, &[]), Ok(expected));
