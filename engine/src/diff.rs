@@ -71,7 +71,7 @@ pub struct DiffOptions {
 }
 
 impl MetadataChange {
-    fn between(before: &Entry, after: &Entry, times: bool) -> Self {
+    pub(crate) fn between(before: &Entry, after: &Entry, times: bool) -> Self {
         Self {
             mode: before.mode != after.mode,
             mtime: times && before.mtime != after.mtime,

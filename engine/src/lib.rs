@@ -48,6 +48,7 @@ mod diff;
 mod directory;
 mod error;
 mod id;
+pub mod insight;
 mod malformed;
 mod merkle;
 mod name;
@@ -69,6 +70,10 @@ pub use diff::{
 pub use error::{Error, ErrorKind, Result};
 pub use id::{
     Bare, ChunkId, DirectoryId, LinkGroup, LinksId, ObjectId, ObjectKind, RootId, RopeId, SnapshotId, StateId, XattrsId,
+};
+pub use insight::{
+    FileInsight, Insight, InsightOptions, PatchOptions, PatchReport, RenameOptions, Risk, RiskHint, Summary, insight,
+    patch,
 };
 pub use malformed::Malformed;
 pub use name::{DEPTH_MAX, InvalidName, NAME_BYTES_MAX, Name, TreePath};

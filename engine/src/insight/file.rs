@@ -1,0 +1,154 @@
+//! One change, looked into.
+
+use super::InsightOptions;
+use super::body;
+use super::language::language;
+use super::lines::{byte_ranges, count_lines, rough_hunks};
+use super::risk::{Risk, RiskHint, outer_risks};
+use super::secret;
+use super::similar::Found;
+use crate::diff::{Change, What};
+use crate::error::Result;
+use crate::object::{Entry, EntryKind, Node};
+use crate::store::Store;
+
+/// The most credentials that are reported of one file.
+const CREDENTIALS_MAX: usize = 16;
+
+/// One change with what there is to know of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FileInsight {
+    /// The path, what happened to it, and both entries. A rename may have other contents too.
+    pub change: Change,
+    /// For a rename, how similar the two are in percent; 100 for equal contents.
+    pub similarity: Option<u8>,
+    /// How the contents differ.
+    pub contents: Contents,
+    /// The size before: a file's bytes, or those of a symlink's target.
+    pub bytes_before: u64,
+    /// The size after.
+    pub bytes_after: u64,
+    /// The language, where the name of a file tells it.
+    pub language: Option<&'static str>,
+    /// What deserves a look.
+    pub risks: Vec<Risk>,
+    /// Added bytes that were not searched for credentials.
+    pub unscanned_bytes: u64,
+}
+
+/// How the contents of two sides differ. A symlink's target is a text of one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// In lines.
+    Text {
+        /// Lines of the side after that the side before does not have.
+        lines_added: u64,
+        /// Lines of the side before that the side after does not have.
+        lines_removed: u64,
+    },
+    /// In bytes: one side has a NUL among its first 8,000.
+    Binary,
+    /// In bytes: one side is above the limit and was not read.
+    TooLarge,
+    /// Not at all: equal contents, not read.
+    Same,
+    /// There are none on either side: directories, FIFOs, devices, conflicts.
+    None,
+}
+
+impl FileInsight {
+    /// The kinds before and after.
+    pub fn kinds(&self) -> (Option<EntryKind>, Option<EntryKind>) {
+        let kind = |entry: &Option<Entry>| entry.as_ref().map(Entry::kind);
+        (kind(&self.change.before), kind(&self.change.after))
+    }
+
+    /// Looks into a change.
+    pub(super) fn of(store: &Store, found: Found, options: &InsightOptions) -> Result<Self> {
+        let Found { change, similarity } = found;
+        let size = |entry: &Option<Entry>| entry.as_ref().map_or(0, body::size);
+        let (bytes_before, bytes_after) = (size(&change.before), size(&change.after));
+        let mut risks = outer_risks(&change, options.growth);
+        let mut unscanned_bytes = 0;
+        let contents = match sides(&change) {
+            Sides::None => Contents::None,
+            Sides::Same => Contents::Same,
+            Sides::Differ if bytes_before.max(bytes_after) > options.file_bytes_max => Contents::TooLarge,
+            Sides::Differ => {
+                let load = |entry: &Option<Entry>| entry.as_ref().map(|entry| body::load(store, entry)).transpose();
+                let (before, after) = (load(&change.before)?, load(&change.after)?);
+                let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
+                if body::is_binary(&before) || body::is_binary(&after) {
+                    Contents::Binary
+                } else {
+                    let text = compare(&before, &after, options.scan_bytes_max);
+                    unscanned_bytes = text.unscanned_bytes;
+                    risks.extend(text.credentials.into_iter().map(|hint| Risk { path: change.path.clone(), hint }));
+                    text.contents
+                }
+            }
+        };
+        let new = change.before.is_none() || change.what == What::KindChanged;
+        if contents == Contents::Binary && new && bytes_after > 0 {
+            risks.push(Risk { path: change.path.clone(), hint: RiskHint::BinaryAdded { bytes: bytes_after } });
+        }
+        let is_file =
+            [&change.before, &change.after].into_iter().flatten().any(|entry| matches!(entry.node, Node::File { .. }));
+        let language = if is_file { language(&change.path) } else { None };
+        Ok(Self { change, similarity, contents, bytes_before, bytes_after, language, risks, unscanned_bytes })
+    }
+}
+
+enum Sides {
+    None,
+    Same,
+    Differ,
+}
+
+fn sides(change: &Change) -> Sides {
+    let has_bytes = |entry: &&Entry| matches!(entry.node, Node::File { .. } | Node::Symlink(_));
+    let before = change.before.as_ref().filter(has_bytes);
+    let after = change.after.as_ref().filter(has_bytes);
+    match (before, after) {
+        (None, None) => Sides::None,
+        (Some(before), Some(after)) if before.node == after.node => Sides::Same,
+        _ => Sides::Differ,
+    }
+}
+
+struct Text {
+    contents: Contents,
+    credentials: Vec<RiskHint>,
+    unscanned_bytes: u64,
+}
+
+fn compare(before: &[u8], after: &[u8], scan_bytes_max: usize) -> Text {
+    let hunks = match (before, after) {
+        // Nothing to compare: the whole side counts.
+        ([], _) | (_, []) => Vec::new(),
+        _ => rough_hunks(before, after),
+    };
+    let (lines_added, lines_removed, added) = match (before, after) {
+        ([], _) => (count_lines(after), 0, vec![(0, 0..after.len())]),
+        (_, []) => (0, count_lines(before), Vec::new()),
+        _ => {
+            let added: usize = hunks.iter().map(|hunk| hunk.after.len()).sum();
+            let removed: usize = hunks.iter().map(|hunk| hunk.before.len()).sum();
+            let ranges = byte_ranges(after, hunks.iter().map(|hunk| hunk.after.clone()));
+            let starts = hunks.iter().filter(|hunk| !hunk.after.is_empty()).map(|hunk| hunk.after.start);
+            (added as u64, removed as u64, starts.zip(ranges).collect())
+        }
+    };
+    let (mut credentials, mut left, mut unscanned_bytes) = (Vec::new(), scan_bytes_max, 0);
+    for (line, range) in added {
+        let text = &after[range];
+        let scanned = text.len().min(left);
+        left -= scanned;
+        unscanned_bytes += (text.len() - scanned) as u64;
+        for finding in secret::find(&text[..scanned], CREDENTIALS_MAX - credentials.len()) {
+            let line = (line + finding.line + 1) as u64;
+            credentials.push(RiskHint::Credential { shape: finding.shape, line });
+        }
+    }
+    Text { contents: Contents::Text { lines_added, lines_removed }, credentials, unscanned_bytes }
+}

@@ -1,0 +1,203 @@
+//! Two texts compared line by line.
+//!
+//! A line is the bytes up to and with `\n`; the last one may lack it, and then differs from one that has it. Bytes of any
+//! encoding. The algorithm is Git's histogram; [`anchors`] bounds the time of large texts.
+
+use std::ops::Range;
+
+use imara_diff::{Algorithm, Diff, InternedInput};
+use memchr::{memchr_iter, memrchr};
+
+use super::anchors;
+
+/// Lines that differ: those of one side stand for those of the other. One of the ranges may be empty, not both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hunk {
+    /// Lines before, counted from 0.
+    pub(crate) before: Range<usize>,
+    /// Lines after.
+    pub(crate) after: Range<usize>,
+}
+
+/// The hunks that make one text of another, ascending, with a common line at least between two of them. Where a hunk could
+/// lie in several places it lies where a reader expects it, unless the texts are large.
+pub(crate) fn hunks(before: &[u8], after: &[u8]) -> Vec<Hunk> {
+    let input = InternedInput::new(before, after);
+    if !anchors::is_small(input.before.len(), input.after.len()) {
+        return rough_hunks(before, after);
+    }
+    let mut diff = Diff::compute(Algorithm::Histogram, &input);
+    diff.postprocess_lines(&input);
+    collect(&diff, 0)
+}
+
+/// The same without the search for the best place: as many lines, faster.
+pub(crate) fn rough_hunks(before: &[u8], after: &[u8]) -> Vec<Hunk> {
+    let start = common_start(before, after);
+    let (before, after, above) = (&before[start..], &after[start..], count_newlines(&before[..start]));
+    let end = common_end(before, after);
+    let (before, after) = (&before[..before.len() - end], &after[..after.len() - end]);
+    if before.is_empty() && after.is_empty() {
+        return Vec::new();
+    }
+    if before.is_empty() || after.is_empty() {
+        let whole = |side| above..above + count_lines(side) as usize;
+        return vec![Hunk { before: whole(before), after: whole(after) }];
+    }
+    let input = InternedInput::new(before, after);
+    if anchors::is_small(input.before.len(), input.after.len()) {
+        return collect(&Diff::compute(Algorithm::Histogram, &input), above);
+    }
+    let shift = |range: Range<usize>| range.start + above..range.end + above;
+    let hunks = anchors::hunks(&input.before, &input.after, input.interner.num_tokens()).into_iter();
+    hunks.map(|hunk| Hunk { before: shift(hunk.before), after: shift(hunk.after) }).collect()
+}
+
+/// How many lines a text has.
+pub(crate) fn count_lines(text: &[u8]) -> u64 {
+    let unfinished = !text.is_empty() && !text.ends_with(b"\n");
+    count_newlines(text) as u64 + u64::from(unfinished)
+}
+
+/// The lines of a text with their terminators.
+pub(crate) fn split(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split_inclusive(|byte| *byte == b'\n')
+}
+
+/// The bytes that these ranges of lines take up. The ranges ascend.
+pub(crate) fn byte_ranges(text: &[u8], lines: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+    let mut starts = std::iter::once(0).chain(memchr_iter(b'\n', text).map(|at| at + 1)).enumerate();
+    let mut start_of = |line: usize| starts.find(|(number, _)| *number == line).map_or(text.len(), |(_, start)| start);
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for lines in lines.filter(|lines| !lines.is_empty()) {
+        let start = start_of(lines.start);
+        ranges.push(start..start_of(lines.end));
+    }
+    ranges
+}
+
+fn collect(diff: &Diff, above: usize) -> Vec<Hunk> {
+    let shift = |range: Range<u32>| range.start as usize + above..range.end as usize + above;
+    diff.hunks().map(|hunk| Hunk { before: shift(hunk.before), after: shift(hunk.after) }).collect()
+}
+
+fn count_newlines(text: &[u8]) -> usize {
+    memchr_iter(b'\n', text).count()
+}
+
+/// The bytes of the whole lines that both begin with.
+fn common_start(before: &[u8], after: &[u8]) -> usize {
+    const STEP: usize = 64;
+    let steps = before.chunks_exact(STEP).zip(after.chunks_exact(STEP)).take_while(|(ours, theirs)| ours == theirs);
+    let mut common = steps.count() * STEP;
+    common += before[common..].iter().zip(&after[common..]).take_while(|(ours, theirs)| ours == theirs).count();
+    if common == before.len() && common == after.len() {
+        return common;
+    }
+    memrchr(b'\n', &before[..common]).map_or(0, |newline| newline + 1)
+}
+
+/// The bytes of the whole lines that both end with.
+fn common_end(before: &[u8], after: &[u8]) -> usize {
+    const STEP: usize = 64;
+    let steps = before.rchunks_exact(STEP).zip(after.rchunks_exact(STEP)).take_while(|(ours, theirs)| ours == theirs);
+    let mut common = steps.count() * STEP;
+    let rest = |side: &[u8]| side.len() - common;
+    let (ours, theirs) = (&before[..rest(before)], &after[..rest(after)]);
+    common += ours.iter().rev().zip(theirs.iter().rev()).take_while(|(ours, theirs)| ours == theirs).count();
+    let tail = &before[before.len() - common..];
+    memchr::memchr(b'\n', tail).map_or(0, |newline| tail.len() - newline - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(before: &str, after: &str, expected: &[(Range<usize>, Range<usize>)]) {
+        let expected: Vec<_> =
+            expected.iter().map(|(before, after)| Hunk { before: before.clone(), after: after.clone() }).collect();
+        assert_eq!(hunks(before.as_bytes(), after.as_bytes()), expected, "{before:?} {after:?}");
+        assert_eq!(rough_hunks(before.as_bytes(), after.as_bytes()), expected, "{before:?} {after:?}");
+    }
+
+    #[test]
+    fn hunks_are_ranges_of_lines() {
+        check("", "", &[]);
+        check("a\nb\n", "a\nb\n", &[]);
+        check("", "a\nb\n", &[(0..0, 0..2)]);
+        check("a\nb\n", "", &[(0..2, 0..0)]);
+        check("a\nb\nc\n", "a\nx\nc\n", &[(1..2, 1..2)]);
+        check("a\nb\nc\nd\n", "x\na\nb\nc\n", &[(0..0, 0..1), (3..4, 4..4)]);
+    }
+
+    #[test]
+    fn a_last_line_without_newline_differs_from_one_with_it() {
+        check("a\nb", "a\nb\n", &[(1..2, 1..2)]);
+        check("a\nb", "a\nb", &[]);
+        check("a", "a\r\n", &[(0..1, 0..1)]);
+        check("b\na", "a", &[(0..1, 0..0)]);
+    }
+
+    #[test]
+    fn counts_and_places_lines() {
+        assert_eq!([b"".as_slice(), b"\n", b"a", b"a\nb", b"a\nb\n"].map(count_lines), [0, 1, 1, 2, 2]);
+        assert_eq!(byte_ranges(b"ab\nc\n\nd", [0..1, 1..1, 2..4].into_iter()), [0..3, 5..7]);
+        assert_eq!(byte_ranges(b"ab\nc\n", [0..0, 1..2].into_iter()), vec![3..5]);
+    }
+
+    #[test]
+    fn hostile_texts_take_bounded_work() {
+        let text = |odd: &str, of: usize| -> Vec<u8> {
+            (0..60_000).flat_map(|line| format!("{}\n{odd}{line}\n", line % of).into_bytes()).collect()
+        };
+        for of in [usize::MAX, 70, 3] {
+            let (before, after) = (text("a", of), text("b", of));
+            let hunks = rough_hunks(&before, &after);
+            assert_eq!(apply(&before, &after, &hunks), after);
+            // With anchors every other line is common; without them the stretch is too long to be compared.
+            assert_eq!(hunks.len(), if of == usize::MAX { 60_000 } else { 1 });
+        }
+    }
+
+    /// Does what the hunks say.
+    fn apply(before: &[u8], after: &[u8], hunks: &[Hunk]) -> Vec<u8> {
+        let (old, new): (Vec<_>, Vec<_>) = (split(before).collect(), split(after).collect());
+        let mut out = Vec::new();
+        let mut at = 0;
+        for hunk in hunks {
+            assert!(!hunk.before.is_empty() || !hunk.after.is_empty());
+            out.extend_from_slice(&old[at..hunk.before.start]);
+            out.extend_from_slice(&new[hunk.after.clone()]);
+            at = hunk.before.end;
+        }
+        out.extend_from_slice(&old[at..]);
+        out.concat()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn hunks_make_one_text_of_the_other(
+            before in prop::collection::vec(0..6_u8, 0..40),
+            after in prop::collection::vec(0..6_u8, 0..40),
+            cut in any::<bool>(),
+        ) {
+            let text = |lines: &[u8]| -> Vec<u8> {
+                lines.iter().flat_map(|line| [&b"  {}\n"[..], b"\n", b"a\n", b"\tb\n", b"c\r\n", b"dd\n"][*line as usize].to_vec()).collect()
+            };
+            let (before, mut after) = (text(&before), text(&after));
+            if cut {
+                after.pop();
+            }
+            let (fine, rough) = (hunks(&before, &after), rough_hunks(&before, &after));
+            prop_assert_eq!(&apply(&before, &after, &fine), &after);
+            prop_assert_eq!(&apply(&before, &after, &rough), &after);
+            let lines = |hunks: &[Hunk]| hunks.iter().fold((0, 0), |(old, new), hunk| (old + hunk.before.len(), new + hunk.after.len()));
+            prop_assert_eq!(lines(&fine), lines(&rough));
+            prop_assert!(fine.windows(2).all(|pair| pair[0].before.end < pair[1].before.start && pair[0].after.end < pair[1].after.start));
+        }
+    }
+}
