@@ -1,6 +1,7 @@
 //! A stored directory as a map: look up, list, change.
 
 use crate::error::Result;
+use crate::id::RootId;
 use crate::merkle::{self, Items, Splice};
 use crate::name::{Name, TreePath};
 use crate::object::{Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry, Node, Root};
@@ -28,6 +29,30 @@ pub(crate) fn entry_at(store: &Store, root: &Root, path: &TreePath) -> Result<Op
         }
     }
     Ok(Some(here))
+}
+
+/// What is at a path of each of many trees. Nothing at all for a tree that is not there.
+pub(crate) fn entries_at(store: &Store, roots: &[RootId], path: &TreePath) -> Result<Vec<Option<Option<Entry>>>> {
+    let roots = store.roots(roots)?;
+    let mut here: Vec<_> = roots.iter().map(|root| root.as_ref().map(|root| Some(root.directory.clone()))).collect();
+    for name in path.names() {
+        let contents = |entry: &Option<Option<Entry>>| match entry {
+            Some(Some(Entry { node: Node::Directory(Some(contents)), .. })) => Some(contents.id.object()),
+            _ => None,
+        };
+        // Neighbours in history share nearly all of their directories.
+        let mut tops: Vec<_> = here.iter().filter_map(contents).collect();
+        tops.sort_unstable();
+        tops.dedup();
+        let found = merkle::find_many::<Directories>(store, &tops, &name)?;
+        for entry in &mut here {
+            let top = contents(entry).map(|top| tops.binary_search(&top).expect("it is among them"));
+            if let Some(entry) = entry {
+                *entry = top.and_then(|top| found[top].as_ref().map(|item| item.entry.clone()));
+            }
+        }
+    }
+    Ok(here)
 }
 
 /// All names with their entries, sorted.

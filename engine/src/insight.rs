@@ -41,6 +41,7 @@ mod secret;
 mod similar;
 mod summary;
 
+pub(crate) use body::load;
 pub use file::{Contents, FileInsight};
 pub use patch::{LeftOut, Omission, PatchOptions, PatchReport, patch};
 pub use risk::{Risk, RiskHint};
@@ -51,9 +52,10 @@ use std::collections::VecDeque;
 
 use rayon::prelude::*;
 
-use crate::diff::{Diff, DiffOptions, diff_roots};
+use crate::diff::{Diff, DiffOptions, What, diff_roots};
 use crate::error::Result;
 use crate::id::RootId;
+use crate::name::TreePath;
 use crate::object::Entry;
 use crate::store::Store;
 use similar::Found;
@@ -119,6 +121,19 @@ pub fn insight(
         }
     };
     Ok(Insight { store: store.clone(), options: *options, changes, ready: VecDeque::new(), summary })
+}
+
+/// Where a file that is new at a path came from, if it was renamed, alone or with a directory above it.
+pub(crate) fn renamed_from(store: &Store, before: RootId, after: RootId, path: &TreePath) -> Result<Option<TreePath>> {
+    let options = RenameOptions::default();
+    let (found, _) = similar::changes(store, Some(before), Some(after), DiffOptions::default(), &options)?;
+    for Found { change, .. } in found {
+        if let (What::Renamed { from }, Some(rest)) = (&change.what, path.below(&change.path)) {
+            let names = TreePath::new(rest)?;
+            return Ok(Some(names.names().fold(from.clone(), |path, name| path.join(&name))));
+        }
+    }
+    Ok(None)
 }
 
 /// The changes of two trees, each looked into as it is asked for.

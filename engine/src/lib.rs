@@ -47,6 +47,7 @@ pub mod content;
 mod diff;
 mod directory;
 mod error;
+pub mod history;
 mod id;
 pub mod insight;
 mod malformed;
@@ -68,6 +69,7 @@ pub use diff::{
     Change, Diff, DiffOptions, MetadataChange, StateChange, What, diff, diff_roots, diff_state, diff_with_renames,
 };
 pub use error::{Error, ErrorKind, Result};
+pub use history::History;
 pub use id::{
     Bare, ChunkId, DirectoryId, LinkGroup, LinksId, ObjectId, ObjectKind, RootId, RopeId, SnapshotId, StateId, XattrsId,
 };

@@ -27,7 +27,7 @@ const FLOORS: [(&str, u32); 13] = [
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 
 /// The engine's modules from the ground up. Each uses only those before it.
-const MODULES: [&str; 18] = [
+const MODULES: [&str; 22] = [
     "time",
     "name",
     "id",
@@ -46,6 +46,10 @@ const MODULES: [&str; 18] = [
     "insight",
     "commit",
     "admit",
+    "operation",
+    "workspace",
+    "revision",
+    "history",
 ];
 
 const FILE_LINES_MAX: usize = 700;

@@ -20,7 +20,7 @@ pub(super) fn size(entry: &Entry) -> u64 {
 }
 
 /// The bytes of a file or of a symlink's target; none of anything else.
-pub(super) fn load(store: &Store, entry: &Entry) -> Result<Bytes> {
+pub(crate) fn load(store: &Store, entry: &Entry) -> Result<Bytes> {
     match &entry.node {
         Node::File { size, content: Content::Chunk(id) } => store.chunk(*id, *size),
         Node::File { size, content } => {

@@ -116,9 +116,8 @@ fn effective(store: &Store, name: &RefName, last: Operation) -> Result<Option<Op
 /// The operation that had moved the reference before this one did.
 fn previous(store: &Store, name: &RefName, found: &Operation) -> Result<Option<Operation>> {
     match found.changes.iter().find(|change| change.name == *name).map_or(0, |change| change.previous) {
-        // One that was taken back in between has not begun anew.
-        0 if found.draft.reverts.is_some() => newest_before(store, name, found.sequence),
-        0 => Ok(None),
+        // It was not there; what had removed it is further back.
+        0 => newest_before(store, name, found.sequence),
         sequence => operation(store, sequence).map(Some),
     }
 }

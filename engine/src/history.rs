@@ -1,0 +1,107 @@
+//! History: what came of what, who changed what and when, and where it broke.
+//!
+//! A [`History`] remembers the shape of what it has walked, about a hundred bytes a snapshot, so a program that asks often
+//! keeps one. Snapshots never change; so what is remembered is never wrong.
+
+mod bisect;
+mod blame;
+mod common;
+mod graph;
+mod layout;
+mod log;
+mod versions;
+
+pub use bisect::{Bisected, Verdict};
+pub use blame::{Blame, BlamedLines};
+pub use layout::{GraphEdge, GraphLayout, GraphRow};
+pub use log::{Log, LogEntry, LogOrder};
+pub use versions::{PathChange, Version, Versions};
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use crate::id::SnapshotId;
+use crate::store::Store;
+use graph::{Graph, Place};
+
+/// The history of a store's snapshots.
+#[derive(Clone)]
+pub struct History {
+    store: Store,
+    graph: Arc<Mutex<Graph>>,
+}
+
+impl History {
+    /// That of a store. Nothing is read yet.
+    pub fn of(store: &Store) -> Self {
+        Self { store: store.clone(), graph: Arc::default() }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Whether a snapshot's tree was dropped by retention; its record is there.
+    pub fn is_thinned(&self, snapshot: SnapshotId) -> Result<bool> {
+        let root = self.store.snapshot(snapshot)?.root;
+        Ok(!self.store.has(root.object())?)
+    }
+
+    /// Whether one snapshot came before another, or is the same.
+    pub fn is_ancestor(&self, ancestor: SnapshotId, of: SnapshotId) -> Result<bool> {
+        let mut graph = self.graph.lock();
+        let (ancestor, start) = (graph.need(&self.store, ancestor)?, graph.need(&self.store, of)?);
+        let wanted = graph.generation(ancestor);
+        let mut seen = std::collections::HashSet::from([start]);
+        let mut open = vec![start];
+        while let Some(here) = open.pop() {
+            if here == ancestor {
+                return Ok(true);
+            }
+            for parent in graph.parents(&self.store, here)? {
+                if graph.generation(parent) >= wanted && seen.insert(parent) {
+                    open.push(parent);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// The ancestors of a snapshot that are no ancestors of some others, itself included, children before parents.
+    pub fn range(&self, of: SnapshotId, but_not: &[SnapshotId]) -> Result<Vec<SnapshotId>> {
+        let mut graph = self.graph.lock();
+        let places = self.range_of(&mut graph, of, but_not)?;
+        Ok(places.into_iter().map(|place| graph.id(place)).collect())
+    }
+
+    fn range_of(&self, graph: &mut Graph, of: SnapshotId, but_not: &[SnapshotId]) -> Result<Vec<Place>> {
+        let mut walk = graph::Walk::default();
+        let place = graph.need(&self.store, of)?;
+        walk.start(graph, place, WANTED);
+        for other in but_not {
+            let place = graph.need(&self.store, *other)?;
+            walk.start(graph, place, UNWANTED);
+        }
+        let mut found = Vec::new();
+        while walk.open_without(UNWANTED) > 0 {
+            let Some((here, flags)) = walk.next() else { break };
+            if flags & UNWANTED == 0 {
+                found.push(here);
+            }
+            for parent in graph.parents(&self.store, here)? {
+                walk.start(graph, parent, flags);
+            }
+        }
+        Ok(found)
+    }
+}
+
+const WANTED: u8 = 1;
+const UNWANTED: u8 = 2;
+
+fn absent(id: SnapshotId) -> Error {
+    Error::Absent { what: format!("snapshot {}", id.short()), hint: "the store has no record of it".to_owned() }
+}

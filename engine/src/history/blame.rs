@@ -1,0 +1,188 @@
+//! Which snapshot each line of a file comes from.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::History;
+use super::graph::Place;
+use super::versions::{Look, is_same};
+use crate::error::{Error, Result};
+use crate::id::SnapshotId;
+use crate::insight::lines::hunks;
+use crate::insight::{load, renamed_from};
+use crate::name::TreePath;
+use crate::object::{Entry, Node, Snapshot};
+use crate::store::Store;
+
+/// Larger files are not blamed.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// A run of lines from one snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlamedLines {
+    /// The lines, counted from 0.
+    pub lines: Range<usize>,
+    /// The snapshot that brought them.
+    pub id: SnapshotId,
+    /// Who, when and why.
+    pub snapshot: Arc<Snapshot>,
+    /// The file's path there.
+    pub path: TreePath,
+    /// Where the run begins in the file as it was there.
+    pub first_line: usize,
+}
+
+/// A file and where each of its lines comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blame {
+    /// The file's bytes.
+    pub text: Bytes,
+    /// Runs of lines, ascending, all of the file.
+    pub runs: Vec<BlamedLines>,
+}
+
+/// Lines whose origin is not known yet: where they are in the file at hand, and where in the one that was asked for.
+#[derive(Clone, Debug)]
+struct Suspect {
+    here: usize,
+    last: usize,
+    count: usize,
+}
+
+/// A version of the file that some lines came through.
+struct Stop {
+    entry: Entry,
+    suspects: Vec<Suspect>,
+}
+
+impl History {
+    /// Which snapshot each line of a file comes from, renames followed. Lines that a merge took over belong to the parent that
+    /// had them, the first one where several had.
+    pub fn blame(&self, head: SnapshotId, path: &TreePath) -> Result<Blame> {
+        let store = &self.store;
+        let mut graph = self.graph.lock();
+        let mut look = Look::default();
+        let start = graph.need(store, head)?;
+        let found = look.entry(store, &mut graph, start, path)?.flatten();
+        let entry = found.ok_or_else(|| Error::NotFound { path: path.clone() })?;
+        let text = read(store, path, &entry)?;
+        let lines = text.split_inclusive(|byte| *byte == b'\n').count();
+        let mut open: BTreeMap<(u64, Place, TreePath), Stop> = BTreeMap::new();
+        let whole = Suspect { here: 0, last: 0, count: lines };
+        let suspects = if lines == 0 { Vec::new() } else { vec![whole] };
+        open.insert((graph.generation(start), start, path.clone()), Stop { entry, suspects });
+        let mut runs = Vec::new();
+        while let Some(((_, place, path), Stop { entry, mut suspects })) = open.pop_last() {
+            let mut parents = Vec::new();
+            for parent in look.parents_with_trees(store, &mut graph, place)? {
+                let mut from = path.clone();
+                let mut before = look.entry(store, &mut graph, parent, &path)?.flatten();
+                if before.as_ref().is_none_or(|before| !matches!(before.node, Node::File { .. }))
+                    && let Some(old) = renamed_from(store, graph.root(parent), graph.root(place), &path)?
+                {
+                    before = look.entry(store, &mut graph, parent, &old)?.flatten();
+                    from = old;
+                }
+                if let Some(before) = before.filter(|before| matches!(before.node, Node::File { .. })) {
+                    parents.push((parent, from, before));
+                }
+            }
+            // A parent that has the same file had it before; nothing of it is from here.
+            parents.sort_by_key(|(_, _, before)| !is_same_file(before, &entry));
+            let mut text_here = None;
+            for (parent, from, before) in parents {
+                if suspects.is_empty() {
+                    break;
+                }
+                let passed = if is_same_file(&before, &entry) {
+                    std::mem::take(&mut suspects)
+                } else {
+                    let here = match &text_here {
+                        Some(text) => text,
+                        None => text_here.insert(read(store, &path, &entry)?),
+                    };
+                    let older = read(store, &from, &before)?;
+                    let (passed, kept) = pass(&suspects, &older, here);
+                    suspects = kept;
+                    passed
+                };
+                if !passed.is_empty() {
+                    let key = (graph.generation(parent), parent, from);
+                    open.entry(key).or_insert(Stop { entry: before, suspects: Vec::new() }).suspects.extend(passed);
+                }
+            }
+            let id = graph.id(place);
+            for Suspect { here, last, count } in suspects {
+                let snapshot = store.snapshot(id)?;
+                runs.push(BlamedLines {
+                    lines: last..last + count,
+                    id,
+                    snapshot,
+                    path: path.clone(),
+                    first_line: here,
+                });
+            }
+        }
+        runs.sort_by_key(|run| run.lines.start);
+        runs.dedup_by(|next, run| {
+            let joins = run.id == next.id
+                && run.path == next.path
+                && run.lines.end == next.lines.start
+                && run.first_line + run.lines.len() == next.first_line;
+            if joins {
+                run.lines.end = next.lines.end;
+            }
+            joins
+        });
+        Ok(Blame { text, runs })
+    }
+}
+
+fn is_same_file(before: &Entry, after: &Entry) -> bool {
+    before.node == after.node || is_same(Some(before), Some(after))
+}
+
+fn read(store: &Store, path: &TreePath, entry: &Entry) -> Result<Bytes> {
+    match &entry.node {
+        Node::File { size, .. } if *size > FILE_BYTES_MAX => {
+            Err(Error::TooLarge { what: "a file to be blamed", value: *size, max: FILE_BYTES_MAX })
+        }
+        Node::File { .. } => load(store, entry),
+        _ => Err(Error::WrongKind { path: path.clone(), wanted: "a file", found: entry.kind().word() }),
+    }
+}
+
+/// Divides lines into those that the older text has, and those that it has not.
+fn pass(suspects: &[Suspect], older: &[u8], newer: &[u8]) -> (Vec<Suspect>, Vec<Suspect>) {
+    let hunks = hunks(older, newer);
+    let (mut passed, mut kept) = (Vec::new(), Vec::new());
+    for suspect in suspects {
+        let (mut here, end) = (suspect.here, suspect.here + suspect.count);
+        // The first hunk that ends behind the line, and how far lines before it are shifted.
+        let mut at = hunks.partition_point(|hunk| hunk.after.end <= here);
+        while here < end {
+            let last = suspect.last + (here - suspect.here);
+            let hunk = hunks.get(at);
+            let (count, older) = match hunk {
+                Some(hunk) if hunk.after.start <= here => (hunk.after.end.min(end) - here, None),
+                Some(hunk) => (hunk.after.start.min(end) - here, Some(hunk.before.start - (hunk.after.start - here))),
+                None => {
+                    let (before, after) = hunks.last().map_or((0, 0), |hunk| (hunk.before.end, hunk.after.end));
+                    (end - here, Some(before + (here - after)))
+                }
+            };
+            match older {
+                Some(older) => passed.push(Suspect { here: older, last, count }),
+                None => kept.push(Suspect { here, last, count }),
+            }
+            here += count;
+            if hunk.is_some_and(|hunk| hunk.after.end <= here) {
+                at += 1;
+            }
+        }
+    }
+    (passed, kept)
+}

@@ -1,0 +1,154 @@
+//! The shape of history in memory.
+
+use std::collections::{BinaryHeap, HashMap};
+
+use super::absent;
+use crate::error::{Error, Result};
+use crate::id::{RootId, SnapshotId};
+use crate::store::Store;
+
+/// A snapshot's place in the graph.
+pub(super) type Place = u32;
+
+/// What is remembered of a snapshot.
+struct Known {
+    id: SnapshotId,
+    root: RootId,
+    generation: u64,
+    parents: Parents,
+}
+
+/// Nearly all have one parent or none. A parent whose record is gone is left out.
+enum Parents {
+    Unread(Vec<SnapshotId>),
+    One(Place),
+    Several(Vec<Place>),
+}
+
+/// The snapshots that were walked so far.
+#[derive(Default)]
+pub(super) struct Graph {
+    places: HashMap<SnapshotId, Place>,
+    known: Vec<Known>,
+}
+
+impl Graph {
+    pub(super) fn id(&self, place: Place) -> SnapshotId {
+        self.known[place as usize].id
+    }
+
+    pub(super) fn root(&self, place: Place) -> RootId {
+        self.known[place as usize].root
+    }
+
+    pub(super) fn generation(&self, place: Place) -> u64 {
+        self.known[place as usize].generation
+    }
+
+    /// The place of a snapshot that has to be there.
+    pub(super) fn need(&mut self, store: &Store, id: SnapshotId) -> Result<Place> {
+        self.place(store, id)?.ok_or_else(|| absent(id))
+    }
+
+    fn place(&mut self, store: &Store, id: SnapshotId) -> Result<Option<Place>> {
+        if let Some(place) = self.places.get(&id) {
+            return Ok(Some(*place));
+        }
+        let snapshot = match store.snapshot(id) {
+            Ok(snapshot) => snapshot,
+            Err(Error::Missing { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let place = Place::try_from(self.known.len()).map_err(|_| Error::TooLarge {
+            what: "a history",
+            value: self.known.len() as u64,
+            max: u64::from(Place::MAX),
+        })?;
+        let parents = Parents::Unread(snapshot.parents.clone());
+        self.known.push(Known { id, root: snapshot.root, generation: snapshot.generation, parents });
+        self.places.insert(id, place);
+        Ok(Some(place))
+    }
+
+    /// The parents whose records are there.
+    pub(super) fn parents(&mut self, store: &Store, of: Place) -> Result<ParentList> {
+        if let Parents::Unread(ids) = &self.known[of as usize].parents {
+            let ids = ids.clone();
+            let mut places = Vec::with_capacity(ids.len());
+            for id in ids {
+                places.extend(self.place(store, id)?);
+            }
+            self.known[of as usize].parents = match places[..] {
+                [one] => Parents::One(one),
+                _ => Parents::Several(places),
+            };
+        }
+        Ok(match &self.known[of as usize].parents {
+            Parents::One(one) => ParentList::One(Some(*one)),
+            Parents::Several(several) => ParentList::Several(several.clone().into_iter()),
+            Parents::Unread(_) => unreachable!("they were read above"),
+        })
+    }
+}
+
+/// An iterator that allocates for merges only.
+pub(super) enum ParentList {
+    One(Option<Place>),
+    Several(std::vec::IntoIter<Place>),
+}
+
+impl Iterator for ParentList {
+    type Item = Place;
+
+    fn next(&mut self) -> Option<Place> {
+        match self {
+            Self::One(place) => place.take(),
+            Self::Several(places) => places.next(),
+        }
+    }
+}
+
+/// Goes down from some snapshots, generation by generation, so that everything is met after all that came of it. Flags are
+/// handed down by the caller.
+#[derive(Default)]
+pub(super) struct Walk {
+    open: BinaryHeap<(u64, Place)>,
+    /// The flags of each place that was met, by place; 0 for the others.
+    flags: Vec<u8>,
+    /// How many open ones have each set of flags.
+    counts: [usize; 8],
+}
+
+impl Walk {
+    /// Adds flags to a place, and the place to what is open.
+    pub(super) fn start(&mut self, graph: &Graph, place: Place, flags: u8) {
+        if self.flags.len() <= place as usize {
+            self.flags.resize(graph.known.len().max(place as usize + 1), 0);
+        }
+        let before = self.flags[place as usize];
+        let after = before | flags;
+        if before == after {
+            return;
+        }
+        self.flags[place as usize] = after;
+        if before == 0 {
+            self.open.push((graph.generation(place), place));
+        } else {
+            self.counts[usize::from(before)] -= 1;
+        }
+        self.counts[usize::from(after)] += 1;
+    }
+
+    /// The next place, with all the flags it will ever have if generations tell the truth.
+    pub(super) fn next(&mut self) -> Option<(Place, u8)> {
+        let (_, place) = self.open.pop()?;
+        let flags = self.flags[place as usize];
+        self.counts[usize::from(flags)] -= 1;
+        Some((place, flags))
+    }
+
+    /// How many open places lack a flag.
+    pub(super) fn open_without(&self, flag: u8) -> usize {
+        (0..8_u8).filter(|flags| flags & flag == 0).map(|flags| self.counts[usize::from(flags)]).sum()
+    }
+}

@@ -1,0 +1,217 @@
+//! The versions of one path: which snapshots changed it.
+
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::History;
+use super::graph::{Graph, Place};
+use crate::directory::entries_at;
+use crate::error::Result;
+use crate::id::SnapshotId;
+use crate::insight::renamed_from;
+use crate::name::TreePath;
+use crate::object::{Entry, Snapshot};
+
+/// Trees that are looked into at once: few at first, for who wants the newest version only, then more and more.
+const AHEAD_MIN: usize = 8;
+const AHEAD_MAX: usize = 1_024;
+
+/// What a snapshot did to a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PathChange {
+    /// It was not there before.
+    Added,
+    /// It is not there any more.
+    Removed,
+    /// It is another than before: contents or attributes, times not considered.
+    Modified,
+    /// It came from another path, changed or not.
+    Renamed {
+        /// Where it was.
+        from: TreePath,
+    },
+}
+
+/// A snapshot that changed a path.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Version {
+    /// The snapshot.
+    pub id: SnapshotId,
+    /// Who, when and why.
+    pub snapshot: Arc<Snapshot>,
+    /// The path at that time; another one than asked for before a rename.
+    pub path: TreePath,
+    /// What was done to it.
+    pub change: PathChange,
+    /// What it was then; nothing when it was removed.
+    pub entry: Option<Entry>,
+}
+
+/// The versions of a path, newest first, read as they are asked for.
+///
+/// A merge that took a path as one of its parents had it is not a version, and only that parent is looked into: the others had
+/// no part in what the path is. Snapshots whose tree was dropped by retention are passed over; what they did shows in the
+/// next one.
+pub struct Versions {
+    history: History,
+    follow: bool,
+    open: BinaryHeap<(u64, Place, TreePath)>,
+    seen: HashSet<(Place, TreePath)>,
+    look: Look,
+}
+
+impl History {
+    /// The versions of a path that led to a snapshot. With `follow` they go on behind renames.
+    pub fn versions(&self, head: SnapshotId, path: &TreePath, follow: bool) -> Result<Versions> {
+        let mut versions = Versions {
+            history: self.clone(),
+            follow,
+            open: BinaryHeap::new(),
+            seen: HashSet::new(),
+            look: Look::default(),
+        };
+        let mut graph = self.graph.lock();
+        let place = graph.need(&self.store, head)?;
+        versions.push(&graph, place, path.clone());
+        drop(graph);
+        Ok(versions)
+    }
+}
+
+impl Versions {
+    fn push(&mut self, graph: &Graph, place: Place, path: TreePath) {
+        if self.seen.insert((place, path.clone())) {
+            self.open.push((graph.generation(place), place, path));
+        }
+    }
+
+    fn advance(&mut self) -> Result<Option<Version>> {
+        let history = self.history.clone();
+        let store = &history.store;
+        let mut graph = history.graph.lock();
+        while let Some((_, place, path)) = self.open.pop() {
+            let Some(entry) = self.look.entry(store, &mut graph, place, &path)? else {
+                // Its tree is gone: its parents stand for it.
+                for parent in graph.parents(store, place)? {
+                    self.push(&graph, parent, path.clone());
+                }
+                continue;
+            };
+            let mut parents = Vec::new();
+            for parent in self.look.parents_with_trees(store, &mut graph, place)? {
+                let before = self.look.entry(store, &mut graph, parent, &path)?.expect("it has a tree");
+                parents.push((parent, before));
+            }
+            if let Some((same, _)) = parents.iter().find(|(_, before)| is_same(before.as_ref(), entry.as_ref())) {
+                self.push(&graph, *same, path);
+                continue;
+            }
+            if parents.is_empty() && entry.is_none() {
+                continue;
+            }
+            let before = parents.first().and_then(|(_, before)| before.as_ref());
+            let mut from = None;
+            if let (true, Some(_), None, Some((parent, _))) = (self.follow, &entry, before, parents.first()) {
+                from = renamed_from(store, graph.root(*parent), graph.root(place), &path)?;
+            }
+            let earlier = from.clone().unwrap_or_else(|| path.clone());
+            for (parent, _) in &parents {
+                self.push(&graph, *parent, earlier.clone());
+            }
+            let change = match (before, &entry, from) {
+                (_, _, Some(from)) => PathChange::Renamed { from },
+                (None, _, None) => PathChange::Added,
+                (Some(_), None, None) => PathChange::Removed,
+                (Some(_), Some(_), None) => PathChange::Modified,
+            };
+            let id = graph.id(place);
+            return Ok(Some(Version { id, snapshot: store.snapshot(id)?, path, change, entry }));
+        }
+        Ok(None)
+    }
+}
+
+impl Iterator for Versions {
+    type Item = Result<Version>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.advance() {
+            Ok(version) => version.map(Ok),
+            Err(error) => {
+                self.open.clear();
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+pub(super) fn is_same(before: Option<&Entry>, after: Option<&Entry>) -> bool {
+    match (before, after) {
+        (Some(before), Some(after)) => before.equal_but_for_times(after),
+        (before, after) => before.is_none() && after.is_none(),
+    }
+}
+
+/// What paths were in trees of the past, looked up ahead of the walk, many trees at once.
+#[derive(Default)]
+pub(super) struct Look {
+    known: HashMap<TreePath, HashMap<Place, Option<Option<Entry>>>>,
+    ahead: usize,
+}
+
+impl Look {
+    /// What a path was in a snapshot; nothing at all when its tree is gone.
+    pub(super) fn entry(
+        &mut self,
+        store: &crate::store::Store,
+        graph: &mut Graph,
+        place: Place,
+        path: &TreePath,
+    ) -> Result<Option<Option<Entry>>> {
+        if !self.known.contains_key(path) {
+            self.known.insert(path.clone(), HashMap::new());
+        }
+        let known = self.known.get_mut(path).expect("it was just put there");
+        if let Some(entry) = known.get(&place) {
+            return Ok(entry.clone());
+        }
+        self.ahead = (self.ahead * 2).clamp(AHEAD_MIN, AHEAD_MAX);
+        let mut places = vec![place];
+        let mut here = place;
+        while places.len() < self.ahead
+            && let Some(parent) = graph.parents(store, here)?.next()
+            && !known.contains_key(&parent)
+        {
+            places.push(parent);
+            here = parent;
+        }
+        let roots: Vec<_> = places.iter().map(|place| graph.root(*place)).collect();
+        known.extend(places.into_iter().zip(entries_at(store, &roots, path)?));
+        Ok(known[&place].clone())
+    }
+
+    /// The nearest ancestors whose trees are there.
+    pub(super) fn parents_with_trees(
+        &mut self,
+        store: &crate::store::Store,
+        graph: &mut Graph,
+        of: Place,
+    ) -> Result<Vec<Place>> {
+        let mut found = Vec::new();
+        let mut open: Vec<_> = graph.parents(store, of)?.collect();
+        open.reverse();
+        while let Some(place) = open.pop() {
+            // With a path at hand its look-up tells as well, and is needed anyway.
+            let is_there = match self.known.values().find_map(|known| known.get(&place)) {
+                Some(entry) => entry.is_some(),
+                None => store.has(graph.root(place).object())?,
+            };
+            if !is_there {
+                open.extend(graph.parents(store, place)?);
+            } else if !found.contains(&place) {
+                found.push(place);
+            }
+        }
+        Ok(found)
+    }
+}
