@@ -149,7 +149,7 @@ impl Workspaces {
     pub fn rename(&self, from: &WorkspaceName, to: &WorkspaceName, act: &Act) -> Result<Operation> {
         self.trying(|| {
             let value = self.get(from)?.into_value();
-            if from != to && self.find(to)?.is_some() {
+            if self.find(to)?.is_some() {
                 return Err(Error::Taken { what: format!("workspace {to}") });
             }
             let _pins = hold_value(&self.store, &value)?;

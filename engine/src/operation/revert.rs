@@ -1,8 +1,11 @@
 //! Undo and redo.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use super::{Act, Step, hold_value, move_refs, operation, recorded};
 use crate::error::{Error, Result};
-use crate::reference::{Operation, RefChange, RefName, Revert};
+use crate::reference::{Operation, OperationDraft, RefChange, RefName, Revert};
 use crate::store::Store;
 
 /// Operations read at once on the way back through the log.
@@ -10,70 +13,88 @@ const PAGE: u64 = 256;
 
 /// Takes back the operation that made a reference what it is. Again, the one before it, and so on.
 pub fn undo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
-    let last = last_operation_of(store, name, "undo")?;
-    match effective(store, name, last)? {
-        Some(target) => undo_operation(store, target.sequence, act),
+    match Chain::new(store).to_undo(name)? {
+        Some(target) => undo_operation(store, target, act),
         None => Err(nothing("undo", name)),
     }
 }
 
 /// Does again what was taken back last and not done again since. Anything else that moved the reference in between ends that.
 pub fn redo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
-    let last = last_operation_of(store, name, "redo")?;
-    let mut redone_again = 0_usize;
-    let mut here = Some(last);
-    while let Some(found) = here {
-        match found.draft.reverts {
-            Some(Revert::Redo(_)) => redone_again += 1,
-            Some(Revert::Undo(target)) if redone_again == 0 => return redo_operation(store, target, act),
-            Some(Revert::Undo(_)) => redone_again -= 1,
-            None => break,
-        }
-        here = previous(store, name, &found)?;
+    match Chain::new(store).to_redo(name)? {
+        Some(target) => redo_operation(store, target, act),
+        None => Err(nothing("redo", name)),
     }
-    Err(nothing("redo", name))
 }
 
-/// Takes an operation back, whatever it was, if nothing that it touched moved since.
+/// Takes an operation back, whatever it was, if nothing that it touched moved since, there and back included. An undo is taken
+/// back by doing again what it took back, and the other way round.
 pub fn undo_operation(store: &Store, sequence: u64, act: &Act) -> Result<Operation> {
-    let found = operation(store, sequence)?;
-    revert(store, &found, Revert::Undo(sequence), act, |change| Step {
+    let mut chain = Chain::new(store);
+    let found = chain.operation(sequence)?;
+    if let Some(reverts) = found.draft.reverts {
+        let mut moved = Vec::new();
+        for change in &found.changes {
+            match chain.last(&change.name)? {
+                Some(last) if last.sequence == sequence => {}
+                last => moved.push((change.name.clone(), last.map_or(0, |last| last.sequence))),
+            }
+        }
+        return match (moved.is_empty(), reverts) {
+            (false, _) => Err(Error::MovedSince { word: "undo", operation: sequence, moved }),
+            (true, Revert::Undo(target)) => redo_operation(store, target, act),
+            (true, Revert::Redo(target)) => undo_operation(store, target, act),
+        };
+    }
+    let step = |change: &RefChange| Step {
         name: change.name.clone(),
         before: change.after.clone(),
         after: change.before.clone(),
-    })
+    };
+    revert(store, Revert::Undo(sequence), sequence, act, step)
 }
 
-/// Does an operation again that was taken back.
+/// Does an operation again that was taken back, if nothing that it touched moved since.
 pub fn redo_operation(store: &Store, sequence: u64, act: &Act) -> Result<Operation> {
-    let found = operation(store, sequence)?;
-    revert(store, &found, Revert::Redo(sequence), act, |change| Step {
+    let step = |change: &RefChange| Step {
         name: change.name.clone(),
         before: change.before.clone(),
         after: change.after.clone(),
-    })
+    };
+    revert(store, Revert::Redo(sequence), sequence, act, step)
 }
 
 fn revert(
     store: &Store,
-    found: &Operation,
     how: Revert,
+    sequence: u64,
     act: &Act,
     step: impl Fn(&RefChange) -> Step,
 ) -> Result<Operation> {
-    let (word, mut draft) = match how {
-        Revert::Undo(_) => ("undo", act.draft("undo")),
-        Revert::Redo(_) => ("redo", act.draft("redo")),
+    if let Some(request) = &act.request
+        && let Some(done) = store.find_request(request)?
+    {
+        return Ok(done);
+    }
+    let mut chain = Chain::new(store);
+    let found = chain.operation(sequence)?;
+    let word = match how {
+        Revert::Undo(_) => "undo",
+        Revert::Redo(_) => "redo",
     };
-    draft.reverts = Some(how);
+    let draft = OperationDraft { reverts: Some(how), ..act.draft(word) };
     let steps: Vec<_> = found.changes.iter().map(step).collect();
     if steps.is_empty() {
-        return Err(Error::Invalid { what: "operation", why: format!("{} moved nothing", found.sequence) });
+        return Err(Error::Invalid { what: "operation", why: format!("{sequence} moved nothing") });
     }
-    // Looked at first, so that what was collected is not reported when something moved anyway.
     let mut moved = Vec::new();
     for Step { name, before, .. } in &steps {
-        if store.read_ref(name)? != *before {
+        let is_next = store.read_ref(name)? == *before
+            && match how {
+                Revert::Undo(_) => store.last_move(name)? == sequence || chain.to_undo(name)? == Some(sequence),
+                Revert::Redo(_) => chain.to_redo(name)? == Some(sequence),
+            };
+        if !is_next {
             moved.push((name.clone(), store.last_move(name)?));
         }
     }
@@ -91,55 +112,90 @@ fn revert(
             }
             done => return done.map(recorded),
         }
-    } else if let Some(request) = &act.request
-        && let Some(done) = store.find_request(request)?
-    {
-        return Ok(done);
     }
-    Err(Error::MovedSince { word, operation: found.sequence, moved })
+    Err(Error::MovedSince { word, operation: sequence, moved })
 }
 
-/// The operation whose doing made the reference what it is after `last`: itself, or for an undo what came before that which
-/// was taken back.
-fn effective(store: &Store, name: &RefName, last: Operation) -> Result<Option<Operation>> {
-    let mut here = Some(last);
-    while let Some(found) = here {
-        match found.draft.reverts {
-            None => return Ok(Some(found)),
-            Some(Revert::Redo(target)) => return operation(store, target).map(Some),
-            Some(Revert::Undo(target)) => here = previous(store, name, &operation(store, target)?)?,
+/// The operations on references, from the newest back. Remembers what it read: one operation may have moved thousands.
+struct Chain<'a> {
+    store: &'a Store,
+    read: HashMap<u64, Arc<Operation>>,
+}
+
+impl<'a> Chain<'a> {
+    fn new(store: &'a Store) -> Self {
+        Self { store, read: HashMap::new() }
+    }
+
+    fn operation(&mut self, sequence: u64) -> Result<Arc<Operation>> {
+        if let Some(found) = self.read.get(&sequence) {
+            return Ok(Arc::clone(found));
+        }
+        let found = Arc::new(operation(self.store, sequence)?);
+        self.read.insert(sequence, Arc::clone(&found));
+        Ok(found)
+    }
+
+    /// The operation whose doing made a reference what it is: the last one, or for an undo what came before that which was
+    /// taken back.
+    fn to_undo(&mut self, name: &RefName) -> Result<Option<u64>> {
+        let mut here = self.last(name)?;
+        while let Some(found) = here {
+            match found.draft.reverts {
+                None => return Ok(Some(found.sequence)),
+                Some(Revert::Redo(target)) => return Ok(Some(target)),
+                Some(Revert::Undo(target)) => {
+                    let undone = self.operation(target)?;
+                    here = self.previous(name, &undone)?;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The operation that was taken back last and not done again since.
+    fn to_redo(&mut self, name: &RefName) -> Result<Option<u64>> {
+        let mut redone = 0_usize;
+        let mut here = self.last(name)?;
+        while let Some(found) = here {
+            match found.draft.reverts {
+                Some(Revert::Redo(_)) => redone += 1,
+                Some(Revert::Undo(target)) if redone == 0 => return Ok(Some(target)),
+                Some(Revert::Undo(_)) => redone -= 1,
+                None => break,
+            }
+            here = self.previous(name, &found)?;
+        }
+        Ok(None)
+    }
+
+    fn last(&mut self, name: &RefName) -> Result<Option<Arc<Operation>>> {
+        match self.store.last_move(name)? {
+            0 => newest_before(self.store, name, u64::MAX),
+            sequence => self.operation(sequence).map(Some),
         }
     }
-    Ok(None)
-}
 
-/// The operation that had moved the reference before this one did.
-fn previous(store: &Store, name: &RefName, found: &Operation) -> Result<Option<Operation>> {
-    match found.changes.iter().find(|change| change.name == *name).map_or(0, |change| change.previous) {
-        // It was not there; what had removed it is further back.
-        0 => newest_before(store, name, found.sequence),
-        sequence => operation(store, sequence).map(Some),
+    /// The operation that had moved the reference before this one did.
+    fn previous(&mut self, name: &RefName, found: &Operation) -> Result<Option<Arc<Operation>>> {
+        match found.changes.iter().find(|change| change.name == *name).map_or(0, |change| change.previous) {
+            // It was not there; what had removed it is further back.
+            0 => newest_before(self.store, name, found.sequence),
+            sequence => self.operation(sequence).map(Some),
+        }
     }
-}
-
-fn last_operation_of(store: &Store, name: &RefName, word: &'static str) -> Result<Operation> {
-    let last = match store.last_move(name)? {
-        0 => newest_before(store, name, u64::MAX)?,
-        sequence => Some(operation(store, sequence)?),
-    };
-    last.ok_or_else(|| nothing(word, name))
 }
 
 /// The newest operation before this number that moved a reference, by reading the log backwards: for those that are not
 /// there, and so do not say themselves.
-fn newest_before(store: &Store, name: &RefName, before: u64) -> Result<Option<Operation>> {
+fn newest_before(store: &Store, name: &RefName, before: u64) -> Result<Option<Arc<Operation>>> {
     let mut end = before.min(store.last_operation()?.saturating_add(1));
     while end > 1 {
         let start = end.saturating_sub(PAGE).max(1);
         let page = store.list_operations(start - 1, usize::try_from(end - start).expect("a page is short"))?;
         let mut newest_first = page.into_iter().rev();
         if let Some(found) = newest_first.find(|found| found.changes.iter().any(|change| change.name == *name)) {
-            return Ok(Some(found));
+            return Ok(Some(Arc::new(found)));
         }
         end = start;
     }

@@ -1,0 +1,743 @@
+//! Workspaces and operations: random histories against a plain model, and the promises of each call.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use amalgam_engine::reference::{RefName, RefValue, RequestId};
+use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace};
+use amalgam_engine::{
+    Act, Error, ErrorKind, OperationCursor, Past, Revision, SnapshotId, Store, Time, TreePath, WorkspaceName,
+    Workspaces, operation,
+};
+use amalgam_tests::harness::{Place, over_both};
+use amalgam_tests::model::cases;
+use proptest::prelude::*;
+
+fn ada() -> Act {
+    Act::new("ada", Time(1_000)).buffered()
+}
+
+fn ws(text: &str) -> WorkspaceName {
+    WorkspaceName::new(text).expect("a valid name")
+}
+
+fn path(text: &str) -> TreePath {
+    TreePath::new(text).expect("a valid path")
+}
+
+/// A file's text as of a workspace's head.
+fn text(workspaces: &Workspaces, name: &WorkspaceName, file: &str) -> Option<String> {
+    let tree = workspaces.open(name).expect("open");
+    tree.exists(file).expect("look").then(|| String::from_utf8(tree.read(file).expect("read")).expect("text"))
+}
+
+fn write(workspaces: &Workspaces, name: &WorkspaceName, file: &str, text: &str) -> SnapshotId {
+    let mut tree = workspaces.open(name).expect("open");
+    tree.write(file, text.as_bytes()).expect("write");
+    workspaces.commit(name, &mut tree, Change::new(text), &ada()).expect("commit").snapshot
+}
+
+fn started(store: &Store) -> Workspaces {
+    let workspaces = Workspaces::of(store);
+    workspaces.create(&ws("main"), &NewWorkspace::default(), &ada()).expect("create");
+    workspaces
+}
+
+// A story of many operations on few names.
+
+#[derive(Clone, Debug)]
+enum Op {
+    Create(u8, Option<u8>),
+    Commit(u8, u8),
+    Fork(u8, Vec<u8>),
+    Restore(u8, u8),
+    Rename(u8, u8),
+    Delete(u8),
+    Undelete(u8),
+    Label(u8, u8),
+    Undo(u8),
+    Redo(u8),
+    UndoThat(u8),
+}
+
+const NAMES: u8 = 4;
+
+fn op() -> impl Strategy<Value = Op> {
+    let name = 0..NAMES;
+    prop_oneof![
+        2 => (name.clone(), prop::option::of(any::<u8>())).prop_map(|(n, s)| Op::Create(n, s)),
+        6 => (name.clone(), any::<u8>()).prop_map(|(n, v)| Op::Commit(n, v)),
+        2 => (name.clone(), prop::collection::vec(0..NAMES, 1..3)).prop_map(|(n, into)| Op::Fork(n, into)),
+        2 => (name.clone(), any::<u8>()).prop_map(|(n, s)| Op::Restore(n, s)),
+        1 => (name.clone(), 0..NAMES).prop_map(|(n, m)| Op::Rename(n, m)),
+        1 => name.clone().prop_map(Op::Delete),
+        1 => name.clone().prop_map(Op::Undelete),
+        1 => (any::<u8>(), any::<u8>()).prop_map(|(l, s)| Op::Label(l % 2, s)),
+        5 => name.clone().prop_map(Op::Undo),
+        4 => name.prop_map(Op::Redo),
+        1 => any::<u8>().prop_map(Op::UndoThat),
+    ]
+}
+
+/// What a reference holds in the model: the contents of its head, and which commit it is, for two commits may be alike.
+type Held = (Option<SnapshotId>, BTreeMap<String, u8>);
+
+/// What is kept of an operation: each name with what it held before and after.
+type Changes = Vec<(String, Option<Held>, Option<Held>)>;
+
+#[derive(Default)]
+struct Model {
+    refs: BTreeMap<String, Held>,
+    log: Vec<Changes>,
+    /// For each workspace the operations that can be taken back, and those that can be done again.
+    stacks: BTreeMap<String, (Vec<usize>, Vec<usize>)>,
+    /// What each operation was, and the last one that moved each name.
+    turns: Vec<Turn>,
+    last: BTreeMap<String, usize>,
+    snapshots: Vec<(SnapshotId, BTreeMap<String, u8>)>,
+}
+
+#[derive(Clone, Copy)]
+enum Turn {
+    New,
+    Undo(usize),
+    Redo(usize),
+}
+
+impl Model {
+    fn name(number: u8) -> String {
+        format!("workspace/w{number}")
+    }
+
+    fn deleted(&self, number: u8) -> (Option<String>, String) {
+        let prefix = format!("deleted/w{number}@");
+        let numbers = self.refs.keys().filter_map(|name| name.strip_prefix(&prefix)?.parse::<u64>().ok());
+        match numbers.max() {
+            Some(last) => (Some(format!("{prefix}{last}")), format!("{prefix}{}", last + 1)),
+            None => (None, format!("{prefix}1")),
+        }
+    }
+
+    fn snapshot(&self, number: u8) -> Option<(SnapshotId, BTreeMap<String, u8>)> {
+        (!self.snapshots.is_empty()).then(|| self.snapshots[usize::from(number) % self.snapshots.len()].clone())
+    }
+
+    fn apply(&mut self, changes: Changes, turn: Turn) {
+        for (name, _, after) in &changes {
+            match after {
+                Some(held) => self.refs.insert(name.clone(), held.clone()),
+                None => self.refs.remove(name),
+            };
+        }
+        let number = self.log.len();
+        let names: BTreeSet<_> = changes.iter().map(|(name, ..)| name.clone()).collect();
+        self.turns.push(turn);
+        for name in names {
+            self.last.insert(name.clone(), number);
+            let (undo, redo) = self.stacks.entry(name).or_default();
+            match turn {
+                Turn::New => {
+                    undo.push(number);
+                    redo.clear();
+                }
+                Turn::Undo(of) => {
+                    undo.retain(|other| *other != of);
+                    redo.push(of);
+                }
+                Turn::Redo(of) => {
+                    redo.retain(|other| *other != of);
+                    undo.push(of);
+                }
+            }
+        }
+        self.log.push(changes);
+    }
+
+    /// The changes that take an operation back, or nothing when something moved since.
+    fn reverse(&self, of: usize) -> Option<Changes> {
+        let fits = self.log[of].iter().all(|(name, ..)| self.stacks[name].0.last() == Some(&of));
+        fits.then(|| self.log[of].iter().map(|(n, before, after)| (n.clone(), after.clone(), before.clone())).collect())
+    }
+
+    fn again(&self, of: usize) -> Option<Changes> {
+        let fits = self.log[of].iter().all(|(name, ..)| self.stacks[name].1.last() == Some(&of));
+        fits.then(|| self.log[of].clone())
+    }
+}
+
+struct Story<'a> {
+    store: &'a Store,
+    workspaces: Workspaces,
+    model: Model,
+}
+
+impl Story<'_> {
+    fn step(&mut self, op: &Op) {
+        let act = ada();
+        let name = |number: u8| ws(&format!("w{number}"));
+        let held = |model: &Model, number: u8| model.refs.get(&Model::name(number)).cloned();
+        match op {
+            Op::Create(number, from) => {
+                let from = from.and_then(|from| self.model.snapshot(from));
+                let new = NewWorkspace { from: from.as_ref().map(|(id, _)| *id), ..NewWorkspace::default() };
+                let done = self.workspaces.create(&name(*number), &new, &act);
+                if held(&self.model, *number).is_some() {
+                    assert_eq!(done.expect_err("taken").kind(), ErrorKind::Exists);
+                    return;
+                }
+                done.expect("create");
+                let after = from.map_or((None, BTreeMap::new()), |(id, files)| (Some(id), files));
+                self.model.apply(vec![(Model::name(*number), None, Some(after))], Turn::New);
+            }
+            Op::Commit(number, value) => {
+                let Some(before) = held(&self.model, *number) else {
+                    assert_eq!(self.workspaces.open(&name(*number)).err().expect("absent").kind(), ErrorKind::NotFound);
+                    return;
+                };
+                let mut tree = self.workspaces.open(&name(*number)).expect("open");
+                let file = format!("f{}", value % 3);
+                tree.write(&file, &[*value]).expect("write");
+                let done = self.workspaces.commit(&name(*number), &mut tree, Change::new("c"), &act).expect("commit");
+                let mut files = before.1.clone();
+                if before.0.is_some() && files.get(&file) == Some(value) {
+                    assert_eq!((done.is_new, Some(done.snapshot)), (false, before.0), "a commit of nothing");
+                    return;
+                }
+                files.insert(file, *value);
+                self.model.snapshots.push((done.snapshot, files.clone()));
+                let after = Some((Some(done.snapshot), files));
+                self.model.apply(vec![(Model::name(*number), Some(before), after)], Turn::New);
+            }
+            Op::Fork(number, into) => {
+                let into: BTreeSet<_> = into.iter().copied().collect();
+                let names: Vec<_> = into.iter().map(|number| name(*number)).collect();
+                let done = self.workspaces.fork(&name(*number), &names, &act);
+                let Some(from) = held(&self.model, *number) else {
+                    assert_eq!(done.expect_err("absent").kind(), ErrorKind::NotFound);
+                    return;
+                };
+                if into.iter().any(|number| held(&self.model, *number).is_some()) {
+                    assert_eq!(done.expect_err("taken").kind(), ErrorKind::Exists);
+                    return;
+                }
+                done.expect("fork");
+                let changes = into.iter().map(|number| (Model::name(*number), None, Some(from.clone()))).collect();
+                self.model.apply(changes, Turn::New);
+            }
+            Op::Restore(number, snapshot) => {
+                let (Some(before), Some((id, files))) = (held(&self.model, *number), self.model.snapshot(*snapshot))
+                else {
+                    return;
+                };
+                let done = self.workspaces.restore(&name(*number), id, &act).expect("restore");
+                let is_same = before.0.is_some() && before.1 == files;
+                assert_eq!(done.is_new, !is_same);
+                if done.is_new {
+                    self.model.snapshots.push((done.snapshot, files.clone()));
+                    let after = Some((Some(done.snapshot), files));
+                    self.model.apply(vec![(Model::name(*number), Some(before), after)], Turn::New);
+                }
+            }
+            Op::Rename(from, to) => {
+                let done = self.workspaces.rename(&name(*from), &name(*to), &act);
+                let Some(before) = held(&self.model, *from) else {
+                    assert_eq!(done.expect_err("absent").kind(), ErrorKind::NotFound);
+                    return;
+                };
+                if held(&self.model, *to).is_some() {
+                    assert_eq!(done.expect_err("taken").kind(), ErrorKind::Exists);
+                    return;
+                }
+                done.expect("rename");
+                let changes =
+                    vec![(Model::name(*from), Some(before.clone()), None), (Model::name(*to), None, Some(before))];
+                self.model.apply(changes, Turn::New);
+            }
+            Op::Delete(number) => {
+                let done = self.workspaces.delete(&name(*number), &act);
+                let Some(before) = held(&self.model, *number) else {
+                    assert_eq!(done.expect_err("absent").kind(), ErrorKind::NotFound);
+                    return;
+                };
+                done.expect("delete");
+                let (_, next) = self.model.deleted(*number);
+                let changes = vec![(Model::name(*number), Some(before.clone()), None), (next, None, Some(before))];
+                self.model.apply(changes, Turn::New);
+            }
+            Op::Undelete(number) => {
+                let done = self.workspaces.undelete(&name(*number), &act);
+                if held(&self.model, *number).is_some() {
+                    assert_eq!(done.expect_err("taken").kind(), ErrorKind::Exists);
+                    return;
+                }
+                let Some(last) = self.model.deleted(*number).0 else {
+                    assert_eq!(done.expect_err("absent").kind(), ErrorKind::NotFound);
+                    return;
+                };
+                done.expect("undelete");
+                let value = self.model.refs[&last].clone();
+                let changes = vec![(Model::name(*number), None, Some(value.clone())), (last, Some(value), None)];
+                self.model.apply(changes, Turn::New);
+            }
+            Op::Label(label, snapshot) => {
+                let Some((id, files)) = self.model.snapshot(*snapshot) else { return };
+                let label = format!("l{label}");
+                Labels::of(self.store).set(&LabelName::new(&*label).expect("a name"), Some(id), &act).expect("label");
+                let name = format!("label/{label}");
+                let before = self.model.refs.get(&name).cloned();
+                self.model.apply(vec![(name, before, Some((Some(id), files)))], Turn::New);
+            }
+            Op::Undo(number) => {
+                let done = self.workspaces.undo(&name(*number), &act);
+                let stack = self.model.stacks.entry(Model::name(*number)).or_default();
+                let Some(of) = stack.0.last().copied() else {
+                    assert_eq!(done.expect_err("nothing to undo").kind(), ErrorKind::NotFound);
+                    return;
+                };
+                match self.model.reverse(of) {
+                    Some(changes) => {
+                        done.unwrap_or_else(|error| panic!("undo of {}: {error}", of + 1));
+                        self.model.apply(changes, Turn::Undo(of));
+                    }
+                    None => assert_eq!(done.expect_err("it moved since").kind(), ErrorKind::Stale),
+                }
+            }
+            Op::Redo(number) => {
+                let done = self.workspaces.redo(&name(*number), &act);
+                let stack = self.model.stacks.entry(Model::name(*number)).or_default();
+                let Some(of) = stack.1.last().copied() else {
+                    assert_eq!(done.expect_err("nothing to redo").kind(), ErrorKind::NotFound);
+                    return;
+                };
+                match self.model.again(of) {
+                    Some(changes) => {
+                        done.unwrap_or_else(|error| panic!("redo of {}: {error}", of + 1));
+                        self.model.apply(changes, Turn::Redo(of));
+                    }
+                    None => assert_eq!(done.expect_err("it moved since").kind(), ErrorKind::Stale),
+                }
+            }
+            Op::UndoThat(number) => {
+                if self.model.log.is_empty() {
+                    return;
+                }
+                let of = usize::from(*number) % self.model.log.len();
+                let done = operation::undo_operation(self.store, of as u64 + 1, &act);
+                let untouched = self.model.log[of].iter().all(|(name, ..)| self.model.last[name] == of);
+                let changes = match self.model.turns[of] {
+                    Turn::New => self.model.reverse(of).map(|changes| (changes, Turn::Undo(of))),
+                    Turn::Undo(target) if untouched => {
+                        self.model.again(target).map(|changes| (changes, Turn::Redo(target)))
+                    }
+                    Turn::Redo(target) if untouched => {
+                        self.model.reverse(target).map(|changes| (changes, Turn::Undo(target)))
+                    }
+                    Turn::Undo(_) | Turn::Redo(_) => None,
+                };
+                match changes {
+                    Some((changes, turn)) => {
+                        done.unwrap_or_else(|error| panic!("undo of {}: {error}", of + 1));
+                        self.model.apply(changes, turn);
+                    }
+                    None => match done.expect_err("it moved since") {
+                        Error::MovedSince { moved, .. } => assert!(!moved.is_empty(), "it names what moved"),
+                        other => panic!("{other}"),
+                    },
+                }
+            }
+        }
+    }
+
+    /// Every reference is what the model says, and reads as the model says.
+    fn check(&self) {
+        let stored: BTreeMap<_, _> = refs(self.store).into_iter().map(|(n, v)| (n.to_string(), v)).collect();
+        let (ours, theirs): (Vec<_>, Vec<_>) = (stored.keys().collect(), self.model.refs.keys().collect());
+        assert_eq!(ours, theirs);
+        for (name, (head, files)) in &self.model.refs {
+            assert_eq!(stored[name].target, head.map(|head| head.object()), "{name}");
+            if let Some(number) = name.strip_prefix("workspace/") {
+                let tree = self.workspaces.open(&ws(number)).expect("open");
+                for (file, value) in files {
+                    assert_eq!(tree.read(file).expect("read"), [*value], "{name} {file}");
+                }
+                assert_eq!(tree.list("").expect("list").count(), files.len(), "{name}");
+            }
+        }
+        assert_eq!(self.store.last_operation().expect("log"), self.model.log.len() as u64);
+    }
+}
+
+fn refs(store: &Store) -> Vec<(RefName, RefValue)> {
+    store.list_refs("", None, 10_000).expect("list")
+}
+
+fn tell(place: Place<'_>, ops: &[Op]) {
+    let store = place.store();
+    let mut story = Story { store: &store, workspaces: Workspaces::of(&store), model: Model::default() };
+    for op in ops {
+        story.step(op);
+    }
+    story.check();
+    // However far back, all of it comes again.
+    let before = refs(&store);
+    for number in 0..NAMES {
+        let name = ws(&format!("w{number}"));
+        let mut undone = 0;
+        while story.workspaces.undo(&name, &ada()).is_ok() {
+            undone += 1;
+        }
+        for _ in 0..undone {
+            story.workspaces.redo(&name, &ada()).expect("what was undone can be redone");
+        }
+        assert_eq!(refs(&store), before);
+    }
+    // And every moment of the past can be looked at.
+    let mut now: BTreeMap<RefName, RefValue> = BTreeMap::new();
+    for operation in store.list_operations(0, usize::MAX).expect("log") {
+        for change in &operation.changes {
+            assert_eq!(now.get(&change.name), change.before.as_ref());
+            match &change.after {
+                Some(value) => now.insert(change.name.clone(), value.clone()),
+                None => now.remove(&change.name),
+            };
+        }
+        if operation.sequence % 7 == 0 {
+            let past = Past::at(&store, operation.sequence).expect("the past");
+            let then: Vec<_> = past.refs("").map(|(name, value)| (name.clone(), value.clone())).collect();
+            assert_eq!(then, now.clone().into_iter().collect::<Vec<_>>());
+        }
+    }
+    assert_eq!(now.into_iter().collect::<Vec<_>>(), before);
+}
+
+proptest! {
+    #![proptest_config(cases(64))]
+
+    #[test]
+    fn histories_go_as_the_model_in_memory(ops in prop::collection::vec(op(), 1..60)) {
+        tell(Place::Memory, &ops);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(12))]
+
+    #[test]
+    fn histories_go_as_the_model_on_disk(ops in prop::collection::vec(op(), 1..40)) {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        tell(Place::Disk(&directory.path().join("store")), &ops);
+    }
+}
+
+// One promise at a time.
+
+#[test]
+fn a_stale_head_is_an_error_that_carries_the_current_one() {
+    over_both(|place| {
+        let workspaces = started(&place.store());
+        let mut late = workspaces.open(&ws("main")).expect("open");
+        let head = write(&workspaces, &ws("main"), "a", "1");
+        late.write("b", b"2").expect("write");
+        match workspaces.commit(&ws("main"), &mut late, Change::new("late"), &ada()) {
+            Err(error @ Error::StaleHead { expected: None, current: Some(current), .. }) => {
+                assert_eq!((error.kind(), current), (ErrorKind::Stale, head));
+                assert!(error.to_string().contains(&head.short()), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(text(&workspaces, &ws("main"), "b"), None);
+    });
+}
+
+#[test]
+fn a_commit_of_nothing_returns_the_head() {
+    let store = Store::in_memory();
+    let workspaces = started(&store);
+    let head = write(&workspaces, &ws("main"), "a", "1");
+    let operations = store.last_operation().expect("log");
+    let mut tree = workspaces.open(&ws("main")).expect("open");
+    tree.write("a", b"2").expect("write");
+    tree.write("a", b"1").expect("and back");
+    let done = workspaces.commit(&ws("main"), &mut tree, Change::new("nothing"), &ada()).expect("commit");
+    assert_eq!((done.snapshot, done.operation, done.is_new), (head, None, false));
+    assert_eq!(store.last_operation().expect("log"), operations);
+    let label = LabelName::new("same").expect("a name");
+    let change = Change::new("nothing, with a label").label(label.clone());
+    let done = workspaces.commit(&ws("main"), &mut tree, change, &ada()).expect("commit");
+    assert_eq!((done.snapshot, done.is_new), (head, false));
+    assert_eq!(Labels::of(&store).find(&label).expect("find"), Some(head));
+}
+
+#[test]
+fn labels_notes_and_rewards_come_with_the_commit_or_later() {
+    over_both(|place| {
+        let store = place.store();
+        let (workspaces, labels) = (started(&store), Labels::of(&store));
+        let v1 = LabelName::new("v1").expect("a name");
+        let mut tree = workspaces.open(&ws("main")).expect("open");
+        tree.write("a", b"1").expect("write");
+        let before = store.last_operation().expect("log");
+        let change = Change::new("all at once").label(v1.clone()).note("well done").reward(0.5);
+        let done = workspaces.commit(&ws("main"), &mut tree, change, &ada()).expect("commit");
+        assert_eq!(store.last_operation().expect("log"), before + 1, "one operation");
+        assert_eq!(labels.find(&v1).expect("find"), Some(done.snapshot));
+        assert_eq!(labels.note(done.snapshot).expect("note").as_deref(), Some("well done"));
+        assert_eq!(labels.reward(done.snapshot).expect("reward"), Some(0.5));
+        workspaces.undo(&ws("main"), &ada()).expect("undo");
+        assert_eq!(labels.find(&v1).expect("find"), None, "taken back together");
+        workspaces.redo(&ws("main"), &ada()).expect("redo");
+        labels.set_reward(done.snapshot, Some(-1.0), &ada()).expect("reward");
+        labels.set_note(done.snapshot, None, &ada()).expect("note");
+        labels.set(&v1, None, &ada()).expect("label");
+        assert_eq!(labels.reward(done.snapshot).expect("reward"), Some(-1.0));
+        assert_eq!(labels.note(done.snapshot).expect("note"), None);
+        assert_eq!(labels.list("", None, 10).expect("list"), []);
+        assert_eq!(
+            labels.set_reward(done.snapshot, Some(f64::NAN), &ada()).expect_err("NaN").kind(),
+            ErrorKind::Invalid
+        );
+    });
+}
+
+#[test]
+fn a_request_is_done_once_wherever_the_head_is_by_then() {
+    over_both(|place| {
+        let store = place.store();
+        let workspaces = started(&store);
+        let mut tree = workspaces.open(&ws("main")).expect("open");
+        tree.write("a", b"1").expect("write");
+        let mut again = tree.fork();
+        let act = ada().as_request(RequestId::new("r").expect("an id"));
+        let first = workspaces.commit(&ws("main"), &mut tree, Change::new("1"), &act).expect("commit");
+        write(&workspaces, &ws("main"), "b", "2");
+        let operations = store.last_operation().expect("log");
+        let second = workspaces.commit(&ws("main"), &mut again, Change::new("1"), &act).expect("the same");
+        assert_eq!((second.snapshot, second.operation), (first.snapshot, first.operation));
+        assert_eq!(store.last_operation().expect("log"), operations);
+    });
+}
+
+#[test]
+fn a_whole_restore_is_a_new_snapshot_with_the_old_tree() {
+    let store = Store::in_memory();
+    let workspaces = started(&store);
+    let old = write(&workspaces, &ws("main"), "a", "1");
+    let head = write(&workspaces, &ws("main"), "a", "2");
+    let done = workspaces.restore(&ws("main"), old, &ada()).expect("restore");
+    let (before, after) = (store.snapshot(old).expect("old"), store.snapshot(done.snapshot).expect("new"));
+    assert_eq!((after.root, &after.parents[..]), (before.root, &[head][..]));
+    assert!(!workspaces.restore(&ws("main"), old, &ada()).expect("again").is_new);
+}
+
+#[test]
+fn restored_paths_get_the_time_of_the_restore_and_nothing_else_changes() {
+    over_both(|place| {
+        let store = place.store();
+        let workspaces = started(&store);
+        let name = ws("main");
+        let mut tree = workspaces.open(&name).expect("open");
+        tree.set_now(Time(10));
+        tree.create_directories("d/e").expect("mkdir");
+        for file in ["d/same", "d/changed", "d/gone", "d/e/deep", "kind", "other"] {
+            tree.write(file, b"old").expect("write");
+        }
+        tree.set_mode("d/same", 0o755).expect("chmod");
+        let old = workspaces.commit(&name, &mut tree, Change::new("old"), &ada()).expect("commit").snapshot;
+        tree.set_now(Time(20));
+        tree.write("d/changed", b"new").expect("write");
+        tree.write("other", b"new").expect("write");
+        tree.write("d/added", b"new").expect("write");
+        tree.remove("d/gone").expect("remove");
+        tree.remove_all("d/e").expect("remove");
+        tree.write("d/e", b"a file now").expect("write");
+        tree.set_mode("d/same", 0o644).expect("chmod");
+        tree.remove("kind").expect("remove");
+        tree.create_directories("kind/below").expect("mkdir");
+        workspaces.commit(&name, &mut tree, Change::new("new"), &ada()).expect("commit");
+
+        let act = Act::new("ada", Time(30)).buffered();
+        workspaces.restore_paths(&name, old, &[path("d"), path("kind")], &act).expect("restore");
+        let tree = workspaces.open(&name).expect("open");
+        let mtime = |file: &str| tree.stat(file).expect("stat").expect(file).mtime;
+        for file in ["d/changed", "d/gone", "d/e/deep", "kind"] {
+            assert_eq!(tree.read(file).expect(file), b"old");
+            assert_eq!(mtime(file), Time(30), "{file}: its bytes changed");
+        }
+        assert_eq!((mtime("d/same"), tree.stat("d/same").expect("stat").expect("there").mode), (Time(10), 0o755));
+        assert!(!tree.exists("d/added").expect("look"));
+        assert_eq!((tree.read("other").expect("read"), mtime("other")), (b"new".to_vec(), Time(20)));
+        let error = workspaces.restore_paths(&name, old, &[path("nowhere")], &act).expect_err("absent");
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn names_of_snapshots_are_found_or_the_error_says_what_could_be_meant() {
+    let store = Store::in_memory();
+    let workspaces = started(&store);
+    let (main, here) = (ws("main"), Some(ws("main")));
+    let find = |text: &str| Revision::parse(text).and_then(|revision| revision.resolve(&store, here.as_ref()));
+    assert_eq!(find("@").expect_err("nothing yet").kind(), ErrorKind::NotFound);
+    let ids: Vec<_> = (0..300).map(|number| write(&workspaces, &main, "a", &number.to_string())).collect();
+    let last = ids.len() - 1;
+    Labels::of(&store).set(&LabelName::new("v1").expect("a name"), Some(ids[3]), &ada()).expect("label");
+    assert_eq!(find("@").expect("head"), ids[last]);
+    assert_eq!(find("main@~2").expect("two back"), ids[last - 2]);
+    assert_eq!(find("@~").expect("one back"), ids[last - 1]);
+    assert_eq!(find("v1~1").expect("before the label"), ids[2]);
+    assert_eq!(find(&ids[7].to_string()).expect("whole id"), ids[7]);
+    assert_eq!(find(&ids[7].short()).expect("short id"), ids[7]);
+    assert_eq!(find(&ids[7].short().to_uppercase()).expect("short id"), ids[7]);
+    let hint = |text: &str| find(text).expect_err("not there").to_string();
+    assert!(hint("v2").contains("v1"), "{}", hint("v2"));
+    assert!(hint("main").contains("main@"), "{}", hint("main"));
+    assert!(hint("mian@").contains("main"), "{}", hint("mian@"));
+    assert!(hint("@~300").contains("history begins 299 back"), "{}", hint("@~300"));
+    assert_eq!(find("@@").expect_err("nonsense").kind(), ErrorKind::Invalid);
+    // Of 300 ids some two share their first digits.
+    let mut sorted: Vec<_> = ids.iter().map(ToString::to_string).collect();
+    sorted.sort();
+    let shared = |a: &str, b: &str| a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count();
+    let pair = sorted.windows(2).max_by_key(|pair| shared(&pair[0], &pair[1])).expect("many");
+    let digits = shared(&pair[0], &pair[1]);
+    if digits >= 4 {
+        match find(&pair[0][..digits]) {
+            Err(Error::Ambiguous { candidates, .. }) => assert_eq!(candidates.len(), 2),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(find(&pair[0][..digits + 4]).expect("unique").to_string(), pair[0]);
+}
+
+#[test]
+fn a_cursor_follows_the_log_and_waits() {
+    over_both(|place| {
+        let store = place.store();
+        let workspaces = started(&store);
+        let mut cursor = OperationCursor::after(&store, 0);
+        assert_eq!(cursor.read().expect("read").len(), 1);
+        assert_eq!(cursor.wait(Duration::from_millis(1)).expect("nothing").len(), 0);
+        let follower = std::thread::spawn(move || {
+            let mut seen = Vec::new();
+            while seen.len() < 20 {
+                seen.extend(cursor.wait(Duration::from_secs(30)).expect("wait").into_iter().map(|o| o.sequence));
+            }
+            seen
+        });
+        for number in 0..20 {
+            write(&workspaces, &ws("main"), "a", &number.to_string());
+        }
+        assert_eq!(follower.join().expect("no panic"), (2..22).collect::<Vec<_>>());
+        assert_eq!(OperationCursor::at_end(&store).expect("end").position(), 21);
+    });
+}
+
+#[test]
+fn forks_are_made_together_or_not_at_all() {
+    let store = Store::in_memory();
+    let workspaces = started(&store);
+    write(&workspaces, &ws("main"), "a", "1");
+    let names: Vec<_> = (0..1_000).map(|number| ws(&format!("fork/{number}"))).collect();
+    workspaces.fork(&ws("main"), &names, &ada()).expect("fork");
+    assert_eq!(workspaces.list("fork/", None, 2_000).expect("list").len(), 1_000);
+    let fork = workspaces.get(&names[7]).expect("there");
+    let main = workspaces.get(&ws("main")).expect("there");
+    assert_eq!((fork.head, fork.base), (main.head, main.head));
+    let more = [ws("new"), ws("fork/3")];
+    let error = workspaces.fork(&ws("main"), &more, &ada()).expect_err("one is taken");
+    assert_eq!((error.kind(), error.to_string().contains("fork/3")), (ErrorKind::Exists, true));
+    assert!(workspaces.find(&ws("new")).expect("look").is_none());
+    workspaces.undo(&names[0], &ada()).expect("undo");
+    assert_eq!(workspaces.list("fork/", None, 2_000).expect("list").len(), 0, "taken back together");
+}
+
+#[test]
+fn what_was_deleted_comes_back_and_the_error_says_how() {
+    let store = Store::in_memory();
+    let workspaces = started(&store);
+    write(&workspaces, &ws("main"), "a", "1");
+    workspaces.delete(&ws("main"), &ada()).expect("delete");
+    let error = workspaces.get(&ws("main")).expect_err("deleted").to_string();
+    assert!(error.contains("undelete"), "{error}");
+    workspaces.create(&ws("main"), &NewWorkspace::default(), &ada()).expect("the name is free");
+    assert_eq!(workspaces.undelete(&ws("main"), &ada()).expect_err("taken").kind(), ErrorKind::Exists);
+    workspaces.rename(&ws("main"), &ws("other"), &ada()).expect("rename");
+    workspaces.undelete(&ws("main"), &ada()).expect("undelete");
+    assert_eq!(text(&workspaces, &ws("main"), "a").as_deref(), Some("1"));
+}
+
+/// 32 threads on few workspaces: the log tells one story, in which every acknowledged operation happened once, at a moment
+/// between its call and its answer.
+#[test]
+fn threads_agree_on_one_story() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    over_both(|place| {
+        let store = place.store();
+        let workspaces = Workspaces::of(&store);
+        for number in 0..4 {
+            workspaces.create(&ws(&format!("w{number}")), &NewWorkspace::default(), &ada()).expect("create");
+        }
+        let acknowledged = AtomicU64::new(store.last_operation().expect("log"));
+        let done: Vec<(u64, u64)> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..32_u64)
+                .map(|thread| {
+                    let (workspaces, acknowledged) = (&workspaces, &acknowledged);
+                    scope.spawn(move || {
+                        let mut done = Vec::new();
+                        let act = Act::new(format!("t{thread}"), Time(1)).buffered();
+                        for step in 0..25_u64 {
+                            let name = ws(&format!("w{}", (thread + step) % 4));
+                            let floor = acknowledged.load(Ordering::SeqCst);
+                            let sequence = match (thread + step * 3) % 5 {
+                                0 | 1 => {
+                                    let Ok(mut tree) = workspaces.open(&name) else { continue };
+                                    tree.write(format!("f{thread}"), &step.to_be_bytes()).expect("write");
+                                    let change = Change::new("c");
+                                    workspaces.commit(&name, &mut tree, change, &act).map(|done| done.operation)
+                                }
+                                2 => {
+                                    let into = [ws(&format!("fork-{thread}-{step}"))];
+                                    workspaces.fork(&name, &into, &act).map(|operation| Some(operation.sequence))
+                                }
+                                3 => workspaces.undo(&name, &act).map(|operation| Some(operation.sequence)),
+                                _ => workspaces.redo(&name, &act).map(|operation| Some(operation.sequence)),
+                            };
+                            match sequence {
+                                Ok(Some(sequence)) => {
+                                    acknowledged.fetch_max(sequence, Ordering::SeqCst);
+                                    done.push((floor, sequence));
+                                }
+                                Ok(None) => {}
+                                Err(error) => {
+                                    assert!(matches!(error.kind(), ErrorKind::Stale | ErrorKind::NotFound), "{error}")
+                                }
+                            }
+                        }
+                        done
+                    })
+                })
+                .collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+        });
+        assert!(done.len() > 100, "only {} operations came through", done.len());
+        for (floor, sequence) in &done {
+            assert!(sequence > floor, "an operation is in the log before one that was acknowledged before it began");
+        }
+        let mut sequences: Vec<_> = done.iter().map(|(_, sequence)| *sequence).collect();
+        sequences.sort_unstable();
+        let log = store.list_operations(0, usize::MAX).expect("log");
+        assert_eq!(sequences, (5..=log.len() as u64).collect::<Vec<_>>(), "each acknowledged one once, and no other");
+        let mut state: BTreeMap<RefName, RefValue> = BTreeMap::new();
+        for (number, operation) in log.into_iter().enumerate() {
+            assert_eq!(operation.sequence, number as u64 + 1);
+            for change in operation.changes {
+                assert_eq!(state.get(&change.name), change.before.as_ref(), "operation {}", operation.sequence);
+                match change.after {
+                    Some(value) => state.insert(change.name, value),
+                    None => state.remove(&change.name),
+                };
+            }
+        }
+        assert_eq!(state.into_iter().collect::<Vec<_>>(), refs(&store));
+    });
+}
