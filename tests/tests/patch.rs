@@ -84,7 +84,7 @@ fn text_of(before: &Files, after: &Files) -> String {
 }
 
 proptest! {
-    #![proptest_config(cases(30))]
+    #![proptest_config(cases(20))]
 
     #[test]
     fn git_makes_one_tree_of_the_other(
