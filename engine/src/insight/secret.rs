@@ -56,6 +56,8 @@ const SHAPES: [Shape; 27] = [
 
 /// No shape is shorter.
 const TOKEN_BYTES_MIN: usize = 20;
+/// What is longer is looked at this far, so that a long line takes no quadratic time.
+const TOKEN_BYTES_MAX: usize = 1_024;
 const VALUE_BYTES_MIN: usize = 12;
 const VALUE_BYTES_MAX: usize = 256;
 /// Bits for each byte, as they are distributed in the value: words have less, random text has more.
@@ -96,16 +98,17 @@ fn is_private_key(line: &[u8]) -> bool {
 fn token(run: &[u8]) -> Option<&'static str> {
     let starts = (0..run.len() - TOKEN_BYTES_MIN + 1).filter(|at| *at == 0 || !is_word(&run[at - 1]));
     starts.into_iter().find_map(|at| {
-        let run = &run[at..];
+        let run = &run[at..run.len().min(at + TOKEN_BYTES_MAX)];
         let found = SHAPES.iter().find(|shape| {
             let Some(rest) = run.strip_prefix(shape.prefix) else { return false };
             let fits = rest.iter().take_while(|byte| (shape.rest)(byte)).count();
             let exact = rest.get(fits).is_none_or(|behind| !is_word(behind));
             fits >= shape.rest_bytes_min && exact && is_varied(&rest[..fits])
         })?;
-        // A signed web token has three parts.
-        let parts = run.iter().filter(|byte| **byte == b'.').count();
-        (found.prefix != b"eyJ" || parts == 2).then_some(found.word)
+        // A signed web token has three parts; the last one may lie where nobody looked.
+        let dots = run.iter().filter(|byte| **byte == b'.').count();
+        let three = dots == 2 || dots == 1 && run.len() == TOKEN_BYTES_MAX;
+        (found.prefix != b"eyJ" || three).then_some(found.word)
     })
 }
 
@@ -150,7 +153,7 @@ fn is_secret_value(behind: &[u8]) -> bool {
         behind.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'=' | b'>' | b'"' | b'\'' | b'`')).count();
     let quoted = behind[..skip].iter().any(|byte| matches!(byte, b'"' | b'\'' | b'`'));
     let value = &behind[skip..];
-    let length = value.iter().take_while(|byte| is_value(byte)).count();
+    let length = value.iter().take(VALUE_BYTES_MAX + 1).take_while(|byte| is_value(byte)).count();
     let (value, rest) = value.split_at(length);
     if !(VALUE_BYTES_MIN..=VALUE_BYTES_MAX).contains(&length) {
         return false;
@@ -266,6 +269,15 @@ mod tests {
         ] {
             assert_eq!(shape_of(&line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn long_lines_are_looked_through_once() {
+        for part in ["token=", "glpat-", "eyJ.", "password: ", "-----BEGIN "] {
+            assert_eq!(shape_of(&part.repeat((256 << 10) / part.len())), None, "{part}");
+        }
+        let long = [made_up("eyJ", 700), made_up("", 800), made_up("", 43)].join(".");
+        assert_eq!(shape_of(&long), Some("signed web token"));
     }
 
     #[test]
