@@ -236,7 +236,14 @@ impl Store {
             Cached::Root(root) => root,
             _ => unreachable!("an id names its kind"),
         };
-        self.many(&ids, known, Root::decode)
+        let mut roots = self.many(&ids, known, Root::decode)?;
+        // The cache may know a tree that is long gone.
+        for (root, is_there) in roots.iter_mut().zip(self.inner.backend.contains_many(&ids, 0)?) {
+            if !is_there {
+                *root = None;
+            }
+        }
+        Ok(roots)
     }
 
     fn many<T: Send + Sync>(
