@@ -1,10 +1,12 @@
 //! A stored directory as a map: look up, list, change.
 
+use std::collections::HashMap;
+
 use crate::error::Result;
-use crate::id::RootId;
+use crate::id::{ObjectId, RootId};
 use crate::merkle::{self, Items, Splice};
 use crate::name::{Name, TreePath};
-use crate::object::{Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry, Node, Root};
+use crate::object::{Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry, Node, Root, Said};
 use crate::store::{Store, WriteSession};
 
 /// The entry of a name.
@@ -41,18 +43,42 @@ pub(crate) fn entries_at(store: &Store, roots: &[RootId], path: &TreePath) -> Re
             _ => None,
         };
         // Neighbours in history share nearly all of their directories.
-        let mut tops: Vec<_> = here.iter().filter_map(contents).collect();
-        tops.sort_unstable();
-        tops.dedup();
-        let found = merkle::find_many::<Directories>(store, &tops, &name)?;
+        let mut places = HashMap::new();
+        let mut tops = Vec::new();
+        for top in here.iter().filter_map(contents) {
+            places.entry(top).or_insert_with(|| {
+                tops.push(top);
+                tops.len() - 1
+            });
+        }
+        let found = get_in_many(store, &tops, &name)?;
         for entry in &mut here {
-            let top = contents(entry).map(|top| tops.binary_search(&top).expect("it is among them"));
+            let top = contents(entry).map(|top| places[&top]);
             if let Some(entry) = entry {
-                *entry = top.and_then(|top| found[top].as_ref().map(|item| item.entry.clone()));
+                *entry = top.and_then(|top| found[top].clone());
             }
         }
     }
     Ok(here)
+}
+
+/// The entry of a name in each of many directories, read level by level for all of them at once.
+fn get_in_many(store: &Store, tops: &[ObjectId], name: &Name) -> Result<Vec<Option<Entry>>> {
+    let mut found = vec![None; tops.len()];
+    let mut open: Vec<_> = tops.iter().copied().enumerate().collect();
+    while !open.is_empty() {
+        let ids: Vec<_> = open.iter().map(|(_, id)| *id).collect();
+        let said = store.ask_directories(&ids, name)?;
+        let mut below = Vec::new();
+        for ((place, _), said) in open.into_iter().zip(said) {
+            match &*said {
+                Said::Entry(entry) => found[place].clone_from(entry),
+                Said::Below(_, link) => below.push((place, link.id.object())),
+            }
+        }
+        open = below;
+    }
+    Ok(found)
 }
 
 /// All names with their entries, sorted.

@@ -10,7 +10,7 @@ mod search;
 
 pub(crate) use compare::{Comparison, compare};
 pub(crate) use replace::replace;
-pub(crate) use search::{Items, Keyed, find, find_many, look};
+pub(crate) use search::{Items, Keyed, find, look};
 
 use std::ops::Range;
 use std::sync::Arc;

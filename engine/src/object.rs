@@ -17,6 +17,7 @@ mod xattrs;
 
 pub use conflict::{Conflict, Settled};
 pub use directory::{Directories, DirectoryItem, DirectoryLink, DirectoryNode};
+pub(crate) use directory::{Said, say};
 pub(crate) use entry::FILE_BYTES_MAX;
 pub use entry::{Content, Device, DirectoryRef, Entry, EntryKind, Extra, Node, Owner, SYMLINK_TARGET_BYTES_MAX};
 pub use links::{LinkLink, LinkMember, Links};

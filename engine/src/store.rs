@@ -11,6 +11,7 @@ pub(crate) use session::{Is, SessionMark};
 pub use session::{RefMove, WriteSession};
 pub use sweep::{SweepRound, Swept};
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ use crate::compress;
 use crate::error::{Error, Result};
 use crate::id::{ChunkId, ObjectId, RootId, SnapshotId};
 use crate::malformed::Malformed;
-use crate::object::{self, Root, Sequence, SequenceNode, Snapshot, Xattr, Xattrs};
+use crate::name::Name;
+use crate::object::{self, Root, Said, Sequence, SequenceNode, Snapshot, Xattr, Xattrs};
 use crate::reference::{Operation, RefName, RefValue, RequestId};
 use cache::{Cached, ObjectCache};
 use pin::PinTable;
@@ -221,12 +223,15 @@ impl Store {
         Ok(S::from_cached(cached).expect("an id names its kind"))
     }
 
-    /// Many nodes, read in the order that suits the disk and decoded on all cores. They do not enter the cache: who asks for
-    /// many asks for what is long past.
-    pub(crate) fn nodes<S: CachedSequence>(&self, ids: &[ObjectId]) -> Result<Vec<Arc<SequenceNode<S>>>> {
-        let decode = |bytes: &Bytes| object::decode_node::<S>(bytes);
-        let found = self.many(ids, |cached| S::from_cached(cached).expect("an id names its kind"), decode)?;
-        found.into_iter().zip(ids).map(|(node, id)| node.ok_or(Error::Missing { id: *id })).collect()
+    /// What many directory nodes say of a name, read in the order that suits the disk, on all cores. They do not enter the
+    /// cache: who asks many asks what is long past.
+    pub(crate) fn ask_directories(&self, ids: &[ObjectId], name: &Name) -> Result<Vec<Arc<Said>>> {
+        let known = |cached| match cached {
+            Cached::Directory(node) => Arc::new(node.say(name)),
+            _ => unreachable!("an id names its kind"),
+        };
+        let found = self.many(ids, known, |bytes| object::say(bytes, name))?;
+        found.into_iter().zip(ids).map(|(said, id)| said.ok_or(Error::Missing { id: *id })).collect()
     }
 
     /// Many roots; nothing for those that are not there.
@@ -253,10 +258,15 @@ impl Store {
         decode: impl Fn(&Bytes) -> Result<T, Malformed> + Sync,
     ) -> Result<Vec<Option<Arc<T>>>> {
         let mut found: Vec<_> = ids.iter().map(|id| self.inner.cache.get(*id).map(&known)).collect();
-        let mut missing: Vec<_> =
-            ids.iter().zip(&found).filter(|(_, found)| found.is_none()).map(|(id, _)| *id).collect();
-        missing.sort_unstable();
-        missing.dedup();
+        // Each once, in the order asked for: what belongs together was written together.
+        let mut places = HashMap::new();
+        let mut missing = Vec::new();
+        for (id, _) in ids.iter().zip(&found).filter(|(_, found)| found.is_none()) {
+            places.entry(*id).or_insert_with(|| {
+                missing.push(*id);
+                missing.len() - 1
+            });
+        }
         let read = |ids: &[ObjectId]| -> Result<Vec<Option<Arc<T>>>> {
             let stored = self.inner.backend.get_many(ids)?;
             let decoded = stored.into_iter().zip(ids).map(|(stored, id)| {
@@ -271,7 +281,7 @@ impl Store {
         let read: Vec<_> = pages.into_iter().flatten().collect();
         for (id, place) in ids.iter().zip(&mut found) {
             if place.is_none() {
-                place.clone_from(&read[missing.binary_search(id).expect("it is among them")]);
+                place.clone_from(&read[places[id]]);
             }
         }
         Ok(found)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{described, load_child, load_top};
+use super::{load_child, load_top};
 use crate::error::Result;
 use crate::id::ObjectId;
 use crate::name::Name;
@@ -88,36 +88,6 @@ pub(crate) fn look<S: Keyed, T>(
         };
         node = below;
     }
-}
-
-/// The item of a key in each of many sequences, read level by level for all of them at once.
-pub(crate) fn find_many<S: Keyed>(store: &Store, tops: &[ObjectId], key: &S::Key) -> Result<Vec<Option<S::Item>>> {
-    let mut found = vec![None; tops.len()];
-    let mut open: Vec<(usize, ObjectId, Option<(u32, S::Link)>)> =
-        tops.iter().enumerate().map(|(place, top)| (place, *top, None)).collect();
-    while !open.is_empty() {
-        let ids: Vec<_> = open.iter().map(|(_, id, _)| *id).collect();
-        let nodes = store.nodes::<S>(&ids)?;
-        let mut below = Vec::new();
-        for ((place, _, link), node) in open.into_iter().zip(nodes) {
-            let node = match link {
-                Some((level, link)) => described::<S>(level, &link, node)?,
-                None => node,
-            };
-            match &*node {
-                SequenceNode::Leaf(items) => {
-                    let at = items.partition_point(|item| S::item_key(item) < key);
-                    found[place] = items.get(at).filter(|item| S::item_key(item) == key).cloned();
-                }
-                SequenceNode::Inner { level, links } => {
-                    let at = links.partition_point(|link| S::link_key(link) <= key).saturating_sub(1);
-                    below.push((place, S::link_id(&links[at]), Some((*level, links[at].clone()))));
-                }
-            }
-        }
-        open = below;
-    }
-    Ok(found)
 }
 
 /// The items of a sequence in order, read as they are asked for.

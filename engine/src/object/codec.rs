@@ -2,6 +2,7 @@
 //! a derived decoder drops unknown fields silently and a derived encoder wants a second copy of every value.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use bytes::Bytes;
 use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
@@ -163,16 +164,17 @@ impl Writer {
 }
 
 /// The value of a field.
-pub enum Value {
+pub enum Value<'a> {
     /// A varint.
     Number(u64),
-    /// A run of bytes, shared with the object's buffer.
-    Bytes(Bytes),
+    /// A run of bytes of the object's buffer.
+    Bytes(&'a Bytes, Range<usize>),
 }
 
 /// Reads fields one by one; never allocates what a length claims.
 pub struct Reader {
-    rest: Bytes,
+    buffer: Bytes,
+    rest: Range<usize>,
     field: u32,
 }
 
@@ -182,18 +184,18 @@ impl Reader {
         match bytes[..] {
             [found, _, ..] if found != kind as u8 => Err(Malformed::Kind { found }),
             [_, found, ..] if found != OBJECT_VERSION => Err(Malformed::Version { found }),
-            [_, _, ..] => Ok(Self::record(bytes.slice(2..))),
+            [_, _, ..] => Ok(Self { buffer: bytes.clone(), rest: 2..bytes.len(), field: 0 }),
             _ => Err(Malformed::Truncated),
         }
     }
 
     /// Reads a message without a header.
     pub fn record(bytes: Bytes) -> Self {
-        Self { rest: bytes, field: 0 }
+        Self { rest: 0..bytes.len(), buffer: bytes, field: 0 }
     }
 
     /// The next field, its number not below the last one's.
-    pub fn next_field(&mut self) -> Result<Option<(u32, Value)>, Malformed> {
+    pub fn next_field(&mut self) -> Result<Option<(u32, Value<'_>)>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -210,7 +212,9 @@ impl Reader {
                 if length > self.rest.len() {
                     return Err(Malformed::Truncated);
                 }
-                Value::Bytes(self.rest.split_to(length))
+                let start = self.rest.start;
+                self.rest.start += length;
+                Value::Bytes(&self.buffer, start..start + length)
             }
             _ => return Err(Malformed::Field { number }),
         };
@@ -218,16 +222,24 @@ impl Reader {
     }
 
     fn varint(&mut self) -> Result<u64, Malformed> {
-        decode_varint(&mut self.rest).map_err(|_| Malformed::Truncated)
+        let mut rest = &self.buffer[self.rest.clone()];
+        // Most of them are one byte long.
+        if let [byte @ ..0x80, ..] = rest {
+            self.rest.start += 1;
+            return Ok(u64::from(*byte));
+        }
+        let value = decode_varint(&mut rest).map_err(|_| Malformed::Truncated)?;
+        self.rest.start = self.rest.end - rest.len();
+        Ok(value)
     }
 }
 
-impl Value {
+impl<'a> Value<'a> {
     /// The number in it.
     pub fn number(self, field: u32) -> Result<u64, Malformed> {
         match self {
             Self::Number(value) => Ok(value),
-            Self::Bytes(_) => Err(Malformed::Field { number: field }),
+            Self::Bytes(..) => Err(Malformed::Field { number: field }),
         }
     }
 
@@ -242,27 +254,38 @@ impl Value {
         u32::try_from(self.number(field)?).map_err(|_| Malformed::Overflow)
     }
 
-    /// The bytes in it.
+    /// The bytes in it, where they are.
+    pub fn slice(self, field: u32) -> Result<&'a [u8], Malformed> {
+        match self {
+            Self::Bytes(buffer, range) => Ok(&buffer[range]),
+            Self::Number(_) => Err(Malformed::Field { number: field }),
+        }
+    }
+
+    /// The bytes in it, shared with the object's buffer.
     pub fn bytes(self, field: u32) -> Result<Bytes, Malformed> {
         match self {
-            Self::Bytes(value) => Ok(value),
+            Self::Bytes(buffer, range) => Ok(buffer.slice(range)),
             Self::Number(_) => Err(Malformed::Field { number: field }),
         }
     }
 
     /// The 32 bytes in it.
     pub fn hash(self, field: u32) -> Result<[u8; 32], Malformed> {
-        let bytes = self.bytes(field)?;
-        bytes[..].try_into().map_err(|_| Malformed::Hash { bytes: bytes.len() })
+        let bytes = self.slice(field)?;
+        bytes.try_into().map_err(|_| Malformed::Hash { bytes: bytes.len() })
     }
 
     /// The text in it.
     pub fn text(self, field: u32) -> Result<String, Malformed> {
-        String::from_utf8(self.bytes(field)?.into()).map_err(|_| Malformed::Rule("text that is not UTF-8"))
+        String::from_utf8(self.slice(field)?.to_vec()).map_err(|_| Malformed::Rule("text that is not UTF-8"))
     }
 
     /// A reader of the message in it.
     pub fn message(self, field: u32) -> Result<Reader, Malformed> {
-        Ok(Reader::record(self.bytes(field)?))
+        match self {
+            Self::Bytes(buffer, range) => Ok(Reader { buffer: buffer.clone(), rest: range, field: 0 }),
+            Self::Number(_) => Err(Malformed::Field { number: field }),
+        }
     }
 }

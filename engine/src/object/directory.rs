@@ -1,6 +1,10 @@
 //! A directory: a sorted map from name to entry. Nodes are cut by names alone, so times and contents never re-shape it.
 
-use super::codec::{Reader, Writer};
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+
+use super::codec::{Reader, Value, Writer};
 use super::entry::{Entry, Node};
 use super::sequence::{Sequence, SequenceNode, key_hash};
 use crate::id::{Bare, DirectoryId, ObjectId, ObjectKind};
@@ -172,7 +176,7 @@ impl Sequence for Directories {
         let (mut first, mut id, mut bare, mut count, mut linked) = (None, None, None, 0, 0);
         while let Some((field, value)) = from.next_field()? {
             match field {
-                1 => first = Some(Name::new(&value.bytes(1)?)?),
+                1 => first = Some(Name::new(value.slice(1)?)?),
                 2 => id = Some(DirectoryId::from_bytes(value.hash(2)?)),
                 3 => bare = Some(Bare::from_bytes(value.hash(3)?)),
                 4 => count = value.number(4)?,
@@ -196,6 +200,73 @@ impl Sequence for Directories {
 
     fn item_outgoing(item: &DirectoryItem, into: &mut Vec<ObjectId>) {
         item.entry.collect_outgoing(into);
+    }
+}
+
+/// What a node says of a name.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Said {
+    /// This is it, or it is not there.
+    Entry(Option<Entry>),
+    /// A node below, of which it holds this, says more.
+    Below(u32, DirectoryLink),
+}
+
+impl DirectoryNode {
+    /// What it says of a name.
+    pub(crate) fn say(&self, name: &Name) -> Said {
+        match self {
+            Self::Leaf(items) => {
+                let found = items.binary_search_by(|item| item.name.cmp(name));
+                Said::Entry(found.ok().map(|at| items[at].entry.clone()))
+            }
+            Self::Inner { level, links } => {
+                let at = links.partition_point(|link| link.first <= *name).saturating_sub(1);
+                Said::Below(*level, links[at].clone())
+            }
+        }
+    }
+}
+
+/// The same of a node in its canonical bytes, which have their hash, without reading the rest of it.
+pub(crate) fn say(bytes: &Bytes, name: &Name) -> Result<Said, Malformed> {
+    let mut from = Reader::object(ObjectKind::Directory, bytes)?;
+    let (mut level, mut below) = (0, None);
+    while let Some((field, value)) = from.next_field()? {
+        match (field, value) {
+            (1, value) => level = value.small(1)?,
+            (field @ (2 | 3), Value::Bytes(buffer, range)) => {
+                let first = first_bytes(&buffer[range.clone()])?;
+                match (field, first.cmp(name.as_bytes())) {
+                    (2, Ordering::Equal) => {
+                        let item = Directories::read_item(Value::Bytes(buffer, range).message(2)?)?;
+                        return Ok(Said::Entry(Some(item.entry)));
+                    }
+                    (3, Ordering::Less | Ordering::Equal) => below = Some(range),
+                    (3, Ordering::Greater) if below.is_none() => below = Some(range),
+                    (_, Ordering::Greater) => break,
+                    (_, _) => {}
+                }
+            }
+            (number, _) => return Err(Malformed::Field { number }),
+        }
+    }
+    match below {
+        None => Ok(Said::Entry(None)),
+        Some(range) => Directories::read_link(Reader::record(bytes.slice(range))).map(|link| Said::Below(level, link)),
+    }
+}
+
+/// The bytes of a message's first field, which is the name of an item or of a link.
+fn first_bytes(message: &[u8]) -> Result<&[u8], Malformed> {
+    const KEY: u8 = 1 << 3 | 2;
+    match message {
+        [KEY, length @ ..0x80, rest @ ..] => rest.get(..usize::from(*length)).ok_or(Malformed::Truncated),
+        [KEY, low, high @ ..0x80, rest @ ..] => {
+            let length = usize::from(low & 0x7f) | usize::from(*high) << 7;
+            rest.get(..length).ok_or(Malformed::Truncated)
+        }
+        _ => Err(Malformed::Rule("an item without a name")),
     }
 }
 

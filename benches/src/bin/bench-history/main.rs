@@ -1,16 +1,22 @@
-//! Measures what is asked of a history: what changed between two trees, and what it comes to.
+//! Measures workspaces, and what is asked of a history: what led to what, who changed what, what a change comes to.
 //!
 //! Prints a table and writes `target/bench/history.json`. Each module measures one group of figures.
 
 #![allow(clippy::print_stderr, reason = "it is a program for a terminal")]
 
 mod insight;
+mod log;
+mod workspaces;
 
 use std::process::ExitCode;
 
 use amalgam_benches::bench::{Bench, Group};
 
-const GROUPS: &[Group] = &[Group { figures: insight::FIGURES, run: insight::run }];
+const GROUPS: &[Group] = &[
+    Group { figures: workspaces::FIGURES, run: workspaces::run },
+    Group { figures: log::FIGURES, run: log::run },
+    Group { figures: insight::FIGURES, run: insight::run },
+];
 
 fn main() -> ExitCode {
     match Bench::run("history", GROUPS, std::env::args().skip(1)) {
