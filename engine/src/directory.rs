@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::error::Result;
-use crate::id::{ObjectId, RootId};
+use crate::id::{DirectoryId, ObjectId};
 use crate::merkle::{self, Items, Splice};
 use crate::name::{Name, TreePath};
 use crate::object::{Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry, Node, Root, Said};
@@ -33,37 +33,46 @@ pub(crate) fn entry_at(store: &Store, root: &Root, path: &TreePath) -> Result<Op
     Ok(Some(here))
 }
 
-/// What is at a path of each of many trees. Nothing at all for a tree that is not there.
-pub(crate) fn entries_at(store: &Store, roots: &[RootId], path: &TreePath) -> Result<Vec<Option<Option<Entry>>>> {
-    let roots = store.roots(roots)?;
-    let mut here: Vec<_> = roots.iter().map(|root| root.as_ref().map(|root| Some(root.directory.clone()))).collect();
-    for name in path.names() {
-        let contents = |entry: &Option<Option<Entry>>| match entry {
-            Some(Some(Entry { node: Node::Directory(Some(contents)), .. })) => Some(contents.id.object()),
-            _ => None,
-        };
+/// What is at a path, not the root, of each of many trees, given by the top nodes of their root directories. Nothing at all
+/// for a tree that is not there.
+pub(crate) fn entries_at(
+    store: &Store,
+    tops: &[Option<DirectoryId>],
+    path: &TreePath,
+) -> Result<Vec<Option<Option<Entry>>>> {
+    let mut here: Vec<Option<Option<Entry>>> = vec![Some(None); tops.len()];
+    let mut open: Vec<_> = tops.to_vec();
+    for (depth, name) in path.names().enumerate() {
         // Neighbours in history share nearly all of their directories.
         let mut places = HashMap::new();
-        let mut tops = Vec::new();
-        for top in here.iter().filter_map(contents) {
-            places.entry(top).or_insert_with(|| {
-                tops.push(top);
-                tops.len() - 1
+        let mut distinct = Vec::new();
+        for top in open.iter().flatten() {
+            places.entry(*top).or_insert_with(|| {
+                distinct.push(top.object());
+                distinct.len() - 1
             });
         }
-        let found = get_in_many(store, &tops, &name)?;
-        for entry in &mut here {
-            let top = contents(entry).map(|top| places[&top]);
-            if let Some(entry) = entry {
-                *entry = top.and_then(|top| found[top].clone());
-            }
+        let found = get_in_many(store, &distinct, &name)?;
+        for (entry, top) in here.iter_mut().zip(&mut open) {
+            *entry = match top.map(|top| &found[places[&top]]) {
+                // Collections take a tree from its root down, so a directory that is gone is no matter of the path.
+                Some(None) => None,
+                Some(Some(found)) => Some(found.clone()),
+                None if depth == 0 || entry.is_some() => Some(None),
+                None => None,
+            };
+            *top = match entry {
+                Some(Some(Entry { node: Node::Directory(Some(contents)), .. })) => Some(contents.id),
+                _ => None,
+            };
         }
     }
     Ok(here)
 }
 
-/// The entry of a name in each of many directories, read level by level for all of them at once.
-fn get_in_many(store: &Store, tops: &[ObjectId], name: &Name) -> Result<Vec<Option<Entry>>> {
+/// The entry of a name in each of many directories, read level by level for all of them at once. Nothing at all for a
+/// directory that is not there.
+fn get_in_many(store: &Store, tops: &[ObjectId], name: &Name) -> Result<Vec<Option<Option<Entry>>>> {
     let mut found = vec![None; tops.len()];
     let mut open: Vec<_> = tops.iter().copied().enumerate().collect();
     while !open.is_empty() {
@@ -71,9 +80,10 @@ fn get_in_many(store: &Store, tops: &[ObjectId], name: &Name) -> Result<Vec<Opti
         let said = store.ask_directories(&ids, name)?;
         let mut below = Vec::new();
         for ((place, _), said) in open.into_iter().zip(said) {
-            match &*said {
-                Said::Entry(entry) => found[place].clone_from(entry),
-                Said::Below(_, link) => below.push((place, link.id.object())),
+            match said.as_deref() {
+                Some(Said::Entry(entry)) => found[place] = Some(entry.clone()),
+                Some(Said::Below(_, link)) => below.push((place, link.id.object())),
+                None => {}
             }
         }
         open = below;

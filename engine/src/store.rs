@@ -223,15 +223,14 @@ impl Store {
         Ok(S::from_cached(cached).expect("an id names its kind"))
     }
 
-    /// What many directory nodes say of a name, read in the order that suits the disk, on all cores. They do not enter the
-    /// cache: who asks many asks what is long past.
-    pub(crate) fn ask_directories(&self, ids: &[ObjectId], name: &Name) -> Result<Vec<Arc<Said>>> {
+    /// What many directory nodes say of a name; nothing for those that are not there. They are
+    /// read in the order that suits the disk, on all cores, and do not enter the cache: who asks many asks what is long past.
+    pub(crate) fn ask_directories(&self, ids: &[ObjectId], name: &Name) -> Result<Vec<Option<Arc<Said>>>> {
         let known = |cached| match cached {
             Cached::Directory(node) => Arc::new(node.say(name)),
             _ => unreachable!("an id names its kind"),
         };
-        let found = self.many(ids, known, |bytes| object::say(bytes, name))?;
-        found.into_iter().zip(ids).map(|(said, id)| said.ok_or(Error::Missing { id: *id })).collect()
+        self.many(ids, known, |bytes| object::say(bytes, name))
     }
 
     /// Many roots; nothing for those that are not there.

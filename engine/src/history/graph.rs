@@ -4,7 +4,8 @@ use std::collections::{BinaryHeap, HashMap};
 
 use super::absent;
 use crate::error::{Error, Result};
-use crate::id::{RootId, SnapshotId};
+use crate::id::{DirectoryId, RootId, SnapshotId};
+use crate::object::Node;
 use crate::store::Store;
 
 /// A snapshot's place in the graph.
@@ -16,6 +17,16 @@ struct Known {
     root: RootId,
     generation: u64,
     parents: Parents,
+    top: Top,
+}
+
+/// The root directory of a snapshot's tree.
+#[derive(Clone, Copy)]
+enum Top {
+    Unread,
+    /// The tree was dropped.
+    Gone,
+    Is(Option<DirectoryId>),
 }
 
 /// Nearly all have one parent or none. A parent whose record is gone is left out.
@@ -65,9 +76,29 @@ impl Graph {
             max: u64::from(Place::MAX),
         })?;
         let parents = Parents::Unread(snapshot.parents.clone());
-        self.known.push(Known { id, root: snapshot.root, generation: snapshot.generation, parents });
+        let (root, generation) = (snapshot.root, snapshot.generation);
+        self.known.push(Known { id, root, generation, parents, top: Top::Unread });
         self.places.insert(id, place);
         Ok(Some(place))
+    }
+
+    /// The top nodes of the root directories of some snapshots; nothing at all where the tree is gone.
+    pub(super) fn tops(&mut self, store: &Store, of: &[Place]) -> Result<Vec<Option<Option<DirectoryId>>>> {
+        let is_unread = |place: &&Place| matches!(self.known[**place as usize].top, Top::Unread);
+        let unread: Vec<_> = of.iter().filter(is_unread).copied().collect();
+        let roots: Vec<_> = unread.iter().map(|place| self.root(*place)).collect();
+        for (place, root) in unread.into_iter().zip(store.roots(&roots)?) {
+            self.known[place as usize].top = match root.as_ref().map(|root| &root.directory.node) {
+                None => Top::Gone,
+                Some(Node::Directory(contents)) => Top::Is(contents.map(|contents| contents.id)),
+                Some(_) => Top::Is(None),
+            };
+        }
+        let top = |place: &Place| match self.known[*place as usize].top {
+            Top::Is(top) => Some(top),
+            Top::Gone | Top::Unread => None,
+        };
+        Ok(of.iter().map(top).collect())
     }
 
     /// The parents whose records are there.

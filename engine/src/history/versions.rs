@@ -185,8 +185,18 @@ impl Look {
             places.push(parent);
             here = parent;
         }
-        let roots: Vec<_> = places.iter().map(|place| graph.root(*place)).collect();
-        known.extend(places.into_iter().zip(entries_at(store, &roots, path)?));
+        if path.is_root() {
+            let roots: Vec<_> = places.iter().map(|place| graph.root(*place)).collect();
+            let entries = store.roots(&roots)?.into_iter().map(|root| root.map(|root| Some(root.directory.clone())));
+            known.extend(places.into_iter().zip(entries));
+            return Ok(known[&place].clone());
+        }
+        let tops = graph.tops(store, &places)?;
+        let there: Vec<_> = tops.iter().copied().flatten().collect();
+        let mut found = entries_at(store, &there, path)?.into_iter();
+        for (place, top) in places.into_iter().zip(tops) {
+            known.insert(place, top.and_then(|_| found.next().expect("an answer for each")));
+        }
         Ok(known[&place].clone())
     }
 
