@@ -55,6 +55,7 @@ pub mod object;
 pub mod reference;
 mod store;
 mod time;
+pub mod verify;
 pub mod work;
 
 pub use backend::Durability;
@@ -73,4 +74,5 @@ pub use object::{Entry, EntryKind};
 pub use reference::{RefName, RequestId};
 pub use store::{Pin, RefMove, Store, StoreOptions, SweepRound, Swept, WriteSession};
 pub use time::Time;
+pub use verify::{VerifyOptions, VerifyReport, repair, verify};
 pub use work::WorkingTree;

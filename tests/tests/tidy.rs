@@ -27,7 +27,7 @@ const FLOORS: [(&str, u32); 13] = [
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 
 /// The engine's modules from the ground up. Each uses only those before it.
-const MODULES: [&str; 17] = [
+const MODULES: [&str; 18] = [
     "time",
     "name",
     "id",
@@ -45,6 +45,7 @@ const MODULES: [&str; 17] = [
     "diff",
     "commit",
     "admit",
+    "verify",
 ];
 
 const FILE_LINES_MAX: usize = 700;
