@@ -1,264 +1,20 @@
 //! Verification finds every damage and says where it shows; repair loses nothing else. Damage is planted in the rows, over both
 //! backends.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod house;
+mod rules;
+
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use amalgam_engine::backend::{Family, Fault, FaultPlan, Inspect, Memory, RowEdit, StoredObject, Transaction};
-use amalgam_engine::object::{
-    Content, Directories, DirectoryItem, DirectoryRef, Entry, Node, Root, SequenceNode, outgoing,
-};
-use amalgam_engine::reference::{OperationDraft, RefValue};
-use amalgam_engine::verify::{Damage, Problem, Record, Repaired, VerifyOptions, VerifyReport};
-use amalgam_engine::{
-    Bare, ChunkId, Commit, Malformed, Name, ObjectId, ObjectKind, RequestId, SnapshotId, Store, StoreOptions, Time,
-    WorkingTree, repair, unpack_chunk, verify,
-};
-use amalgam_tests::harness::{Place, Random, check_log, name, over_both, read_files};
+use amalgam_engine::backend::{Family, Fault, FaultPlan, Memory, RowEdit};
+use amalgam_engine::verify::{Damage, Record, Repaired, VerifyOptions};
+use amalgam_engine::{ChunkId, Commit, ObjectId, ObjectKind, WorkingTree, repair, verify};
+use amalgam_tests::harness::{Place, Random, check_log, name, over_both};
 use bytes::Bytes;
 
-type Rows = BTreeMap<(Family, Bytes), Bytes>;
-type Files = BTreeMap<String, Vec<u8>>;
-
-/// A store with a tree that holds every kind of object, and another one that shares nothing with it.
-struct House {
-    backend: Arc<dyn Inspect>,
-    main: SnapshotId,
-    other: SnapshotId,
-    main_files: Files,
-    other_files: Files,
-    sound: Rows,
-}
-
-fn quiet(_: &amalgam_engine::verify::VerifyProgress) -> ControlFlow<()> {
-    ControlFlow::Continue(())
-}
-
-fn store_over(backend: &Arc<dyn Inspect>) -> Store {
-    Store::new(Arc::clone(backend), &StoreOptions::default())
-}
-
-fn check(backend: &Arc<dyn Inspect>) -> VerifyReport {
-    verify(&store_over(backend), &VerifyOptions::reading_data(), &quiet).expect("a report")
-}
-
-fn all_rows(backend: &dyn Inspect) -> Rows {
-    let mut rows = Rows::new();
-    for family in Family::ALL {
-        let page = backend.rows(family, &[], None, usize::MAX).expect("rows");
-        rows.extend(page.rows.into_iter().map(|(key, value)| ((family, key), value)));
-    }
-    rows
-}
-
-/// Makes the rows what they were.
-fn set_rows(backend: &dyn Inspect, wanted: &Rows) {
-    let now = all_rows(backend);
-    let gone = now.keys().filter(|key| !wanted.contains_key(*key));
-    let mut edits: Vec<_> =
-        gone.map(|(family, key)| RowEdit { family: *family, key: key.clone(), value: None }).collect();
-    let changed = wanted.iter().filter(|(key, value)| now.get(*key) != Some(*value));
-    edits.extend(changed.map(|((family, key), value)| put(*family, key, value.clone())));
-    backend.edit(edits).expect("edit");
-}
-
-fn put(family: Family, key: &[u8], value: impl Into<Bytes>) -> RowEdit {
-    RowEdit { family, key: Bytes::copy_from_slice(key), value: Some(value.into()) }
-}
-
-fn take(family: Family, key: &[u8]) -> RowEdit {
-    RowEdit { family, key: Bytes::copy_from_slice(key), value: None }
-}
-
-fn plant_tree(tree: &mut WorkingTree, seed: u64) {
-    let mut random = Random::new(seed);
-    tree.create_directories("small/below").expect("mkdir");
-    tree.create_directories("wide").expect("mkdir");
-    tree.write("small/below/file", format!("small {seed}").as_bytes()).expect("write");
-    tree.write("big", &random.bytes(1_500_000)).expect("write");
-    for number in 0..120 {
-        tree.write(format!("wide/{number:03}"), format!("{seed} {number}").as_bytes()).expect("write");
-    }
-    tree.write(format!("one {seed}"), format!("linked {seed}").as_bytes()).expect("write");
-    tree.link(format!("one {seed}"), format!("two {seed}")).expect("link");
-    tree.set_state("key", &format!("{{\"seed\":{seed}}}")).expect("state");
-    tree.write("tagged", format!("tagged {seed}").as_bytes()).expect("write");
-    tree.set_xattr("tagged", b"user.large", &random.bytes(3_000)).expect("xattr");
-}
-
-impl House {
-    fn new(backend: Arc<dyn Inspect>) -> Self {
-        let store = store_over(&backend);
-        let commit = |reference: &str, seed: u64| {
-            let mut tree = WorkingTree::new(&store);
-            plant_tree(&mut tree, seed);
-            let mut commit = Commit::new(&name(reference), "all of it");
-            commit.request = Some(RequestId::new(reference).expect("an id"));
-            let done = tree.commit(commit).expect("commit");
-            (done.snapshot, read_files(&tree).expect("files"))
-        };
-        let (main, main_files) = commit("head/main", 1);
-        let (other, other_files) = commit("head/other", 2);
-        let sound = all_rows(&*backend);
-        Self { backend, main, other, main_files, other_files, sound }
-    }
-
-    fn restore(&self) {
-        set_rows(&*self.backend, &self.sound);
-    }
-
-    /// Where an object lies: its family, and its key there.
-    fn place(&self, id: ObjectId) -> (Family, [u8; 8]) {
-        let row = &self.sound[&(Family::Index, Bytes::copy_from_slice(&id.hash))];
-        // A kind and three varints, the last of which is the number.
-        let mut numbers = Vec::new();
-        let (mut value, mut shift) = (0, 0);
-        for byte in &row[1..] {
-            value |= u64::from(byte & 0x7f) << shift;
-            shift += 7;
-            if *byte < 0x80 {
-                numbers.push(value);
-                (value, shift) = (0, 0);
-            }
-        }
-        (Family::of(id.kind), numbers[2].to_be_bytes())
-    }
-
-    fn stored(&self, id: ObjectId) -> Bytes {
-        let (family, key) = self.place(id);
-        self.sound[&(family, Bytes::copy_from_slice(&key))].clone()
-    }
-
-    /// Every object below one, that one first.
-    fn below(&self, top: ObjectId) -> Vec<ObjectId> {
-        let (mut all, mut open, mut seen) = (Vec::new(), vec![top], BTreeSet::new());
-        while let Some(id) = open.pop() {
-            if seen.insert(id) {
-                all.push(id);
-                open.extend(outgoing(id.kind, &self.stored(id)).expect("sound").strong);
-            }
-        }
-        all
-    }
-
-    /// One object of every sort in a tree, with the path that it affects.
-    fn targets(&self, top: SnapshotId, seed: u64) -> Vec<(&'static str, ObjectId, &'static str)> {
-        let below = self.below(top.object());
-        let of = |kind: ObjectKind| below.iter().copied().filter(move |id| id.kind == kind);
-        let is_inner = |id: &ObjectId| self.stored(*id)[2] == 0x08;
-        let holds = |id: &ObjectId, other: ObjectId| {
-            outgoing(id.kind, &self.stored(*id)).expect("sound").strong.contains(&other)
-        };
-        let first = ChunkId::of(format!("{seed} 0").as_bytes()).object();
-        let leaf = of(ObjectKind::Directory).find(|id| holds(id, first)).expect("a leaf");
-        let inner = of(ObjectKind::Directory).find(|id| is_inner(id) && holds(id, leaf)).expect("an inner node");
-        let one = |kind| of(kind).next().expect("every kind is there");
-        let big = of(ObjectKind::Rope).find(is_inner).expect("an inner rope");
-        let piece = of(ObjectKind::Rope).find(|id| !is_inner(id)).expect("a leaf of a rope");
-        vec![
-            ("chunk", ChunkId::of(format!("small {seed}").as_bytes()).object(), "small/below/file"),
-            ("chunk of a rope", outgoing(piece.kind, &self.stored(piece)).expect("sound").strong[0], "big"),
-            ("rope leaf", piece, "big"),
-            ("rope inner", big, "big"),
-            ("directory leaf", leaf, "wide"),
-            ("directory inner", inner, "wide"),
-            ("xattrs", one(ObjectKind::Xattrs), "tagged"),
-            ("links", one(ObjectKind::Links), ""),
-            ("state", one(ObjectKind::State), ""),
-            ("root", one(ObjectKind::Root), ""),
-            ("snapshot", top.object(), ""),
-        ]
-    }
-
-    fn plant(&self, planted: &Plant, id: ObjectId, twin: ObjectId) {
-        let (family, key) = self.place(id);
-        let mut bytes = self.stored(id).to_vec();
-        let mut index = self.sound[&(Family::Index, Bytes::copy_from_slice(&id.hash))].to_vec();
-        let middle = bytes.len() / 2;
-        let edits = match planted {
-            Plant::Flip => {
-                bytes[middle] ^= 0x10;
-                vec![put(family, &key, bytes)]
-            }
-            Plant::Cut => {
-                bytes.truncate(middle);
-                vec![put(family, &key, bytes)]
-            }
-            Plant::Swap => {
-                let (_, twin_key) = self.place(twin);
-                vec![put(family, &key, self.stored(twin)), put(family, &twin_key, bytes)]
-            }
-            Plant::RowGone => vec![take(family, &key)],
-            Plant::IndexGone => vec![take(Family::Index, &id.hash)],
-            Plant::AllGone => vec![take(family, &key), take(Family::Index, &id.hash)],
-            Plant::KindWrong => {
-                index[0] = if id.kind == ObjectKind::Rope { 3 } else { 2 };
-                vec![put(Family::Index, &id.hash, index)]
-            }
-        };
-        self.backend.edit(edits).expect("plant");
-        assert!(all_rows(&*self.backend) != self.sound, "{planted:?} of {id}: nothing was planted");
-    }
-
-    /// What of the files of a snapshot can be read, path by path.
-    fn readable(&self, snapshot: SnapshotId, files: &Files) -> BTreeSet<String> {
-        let store = store_over(&self.backend);
-        let Ok(tree) = WorkingTree::open(&store, snapshot) else { return BTreeSet::new() };
-        let mut readable = BTreeSet::new();
-        for (path, bytes) in files {
-            if let Ok(read) = tree.read(path) {
-                assert_eq!(read, *bytes, "{path}: wrong bytes");
-                readable.insert(path.clone());
-            }
-        }
-        readable
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Plant {
-    Flip,
-    Cut,
-    Swap,
-    RowGone,
-    IndexGone,
-    AllGone,
-    KindWrong,
-}
-
-impl Plant {
-    const ALL: [Self; 7] =
-        [Self::Flip, Self::Cut, Self::Swap, Self::RowGone, Self::IndexGone, Self::AllGone, Self::KindWrong];
-
-    /// Whether nothing is lost by it.
-    fn heals(self) -> bool {
-        matches!(self, Self::Swap | Self::IndexGone | Self::KindWrong)
-    }
-
-    fn explains(self, damage: &Damage, held: bool) -> bool {
-        match self {
-            Self::Flip | Self::Cut => matches!(damage, Damage::Corrupt { .. }),
-            Self::Swap => matches!(damage, Damage::Corrupt { says } if says.contains("those of")),
-            Self::RowGone | Self::IndexGone | Self::AllGone if held => *damage == Damage::Dangling,
-            Self::RowGone | Self::IndexGone | Self::AllGone => *damage == Damage::Missing,
-            Self::KindWrong => matches!(damage, Damage::WrongKind { .. }),
-        }
-    }
-}
-
-fn problem_of(report: &VerifyReport, id: ObjectId) -> &Problem {
-    let found: Vec<_> = report.problems.iter().filter(|problem| problem.id == id).collect();
-    assert_eq!(found.len(), 1, "{id}: {:#?}", report.problems);
-    found[0]
-}
-
-fn affects(problem: &Problem, snapshot: SnapshotId, path: &str) -> bool {
-    let here = |place: &amalgam_engine::verify::Place| {
-        place.top == snapshot.object() && place.path.as_bytes() == path.as_bytes() && !place.refs.is_empty()
-    };
-    problem.reached && problem.places.iter().any(here) && problem.places_more == 0
-}
+use house::{House, Plant, Rows, affects, all_rows, check, problem_of, put, quiet, set_rows, store_over, take};
 
 #[test]
 fn a_sound_store_is_clean() {
@@ -310,7 +66,7 @@ fn damage_is_found_named_and_repaired() {
 
 fn repaired(house: &House, planted: Plant, id: ObjectId, path: &str, here: &str) {
     let done = repair(&store_over(&house.backend), &VerifyOptions::default()).expect("repair");
-    assert_eq!(done.found.problems.is_empty(), false, "{here}");
+    assert!(!done.found.problems.is_empty(), "{here}");
     let all_main: BTreeSet<_> = house.main_files.keys().cloned().collect();
     let all_other: BTreeSet<_> = house.other_files.keys().cloned().collect();
     let main = house.readable(house.main, &house.main_files);
@@ -479,106 +235,6 @@ fn loose_rows_are_dropped_named_or_kept_aside() {
     });
 }
 
-/// A tree whose objects were written as they are, rules or not.
-fn hold(backend: &dyn Inspect, reference: &str, objects: Vec<(ObjectKind, Vec<u8>)>) -> ObjectId {
-    let objects: Vec<_> = objects
-        .into_iter()
-        .map(|(kind, bytes)| {
-            let canonical = if kind == ObjectKind::Chunk {
-                unpack_chunk(&bytes.clone().into()).expect("raw")
-            } else {
-                bytes.clone().into()
-            };
-            StoredObject { id: ObjectId::of(kind, &canonical), bytes: bytes.into() }
-        })
-        .collect();
-    let top = objects.last().expect("a top").id;
-    let set = vec![(name(reference), Some(RefValue::to(top)))];
-    let operation = Some(OperationDraft { action: "plant".to_owned(), ..OperationDraft::default() });
-    let expect = vec![(name(reference), None)];
-    backend.transact(Transaction { objects, expect, set, operation, ..Transaction::default() }).expect("planted");
-    top
-}
-
-#[test]
-fn an_object_of_a_newer_version_is_told_and_left_alone() {
-    over_both(|place| {
-        let house = House::new(place.backend());
-        let mut planted = Vec::new();
-        for (sort, id, _) in house.targets(house.main, 1).into_iter().filter(|(_, id, _)| id.kind != ObjectKind::Chunk)
-        {
-            let mut bytes = house.stored(id).to_vec();
-            bytes[1] = 2;
-            planted.push((sort, hold(&*house.backend, &format!("new/{sort}"), vec![(id.kind, bytes)])));
-        }
-        let done = repair(&store_over(&house.backend), &VerifyOptions::default()).expect("repair");
-        assert_eq!(done.done, [], "{place:?}: nothing is done to them");
-        for (sort, id) in &planted {
-            assert_eq!(problem_of(&done.left, *id).damage, Damage::UnknownVersion { found: 2 }, "{place:?}, {sort}");
-        }
-        assert_eq!(done.left.problems.len(), planted.len());
-    });
-}
-
-fn directory_of(entries: Vec<(&str, Entry)>) -> SequenceNode<Directories> {
-    let item =
-        |(name, entry): (&str, Entry)| DirectoryItem { name: Name::new(name.as_bytes()).expect("a name"), entry };
-    SequenceNode::Leaf(entries.into_iter().map(item).collect())
-}
-
-fn root_of(node: &SequenceNode<Directories>, bare: Bare, linked: u64) -> Root {
-    let id = amalgam_engine::DirectoryId::of(&node.encode());
-    let directory = Entry::new(Node::Directory(Some(DirectoryRef { id, bare, linked })), 0o755, Time::EPOCH);
-    Root { directory, links: None, state: None }
-}
-
-#[test]
-fn objects_that_break_the_rules_are_told_and_left_alone() {
-    over_both(|place| {
-        let house = House::new(place.backend());
-        let file = |content, size| Entry::new(Node::File { size, content }, 0o644, Time::EPOCH);
-        let right = directory_of(vec![("a", file(Content::Empty, 0))]);
-        let long = directory_of(vec![("a", file(Content::Chunk(ChunkId::of(b"chunk")), 6))]);
-        let mut not_canonical = right.encode();
-        not_canonical.extend([0x12, 0x05, 0x0a, 0x01, 0x62, 0x10, 0x81]);
-        not_canonical.push(0x00);
-        not_canonical[9 + 1] = 0x06;
-        let mut stolen = Root::decode(&house.stored(house.targets(house.main, 1)[9].1)).expect("a root");
-        let other = Root::decode(&house.stored(house.targets(house.other, 2)[9].1)).expect("a root");
-        stolen.links = other.links;
-        let bad_bare = root_of(&right, Bare::of(b"another"), 0);
-        let cases: Vec<(&str, Vec<(ObjectKind, Vec<u8>)>, usize, Malformed)> = vec![
-            (
-                "bare",
-                vec![(ObjectKind::Directory, right.encode()), (ObjectKind::Root, bad_bare.encode())],
-                1,
-                Malformed::Link,
-            ),
-            (
-                "length",
-                vec![
-                    (ObjectKind::Chunk, b"\0chunk".to_vec()),
-                    (ObjectKind::Directory, long.encode()),
-                    (ObjectKind::Root, root_of(&long, long.bare(), 0).encode()),
-                ],
-                1,
-                Malformed::Link,
-            ),
-            ("links", vec![(ObjectKind::Root, stolen.encode())], 0, Malformed::Link),
-            ("encoding", vec![(ObjectKind::Directory, not_canonical)], 0, Malformed::NotCanonical),
-        ];
-        for (what, objects, to_blame, rule) in cases {
-            let (kind, bytes) = objects[to_blame].clone();
-            hold(&*house.backend, &format!("bad/{what}"), objects);
-            let report = check(&house.backend);
-            let found = &problem_of(&report, ObjectId::of(kind, &bytes)).damage;
-            assert_eq!(*found, Damage::Malformed { source: rule }, "{place:?}, {what}");
-        }
-        let done = repair(&store_over(&house.backend), &VerifyOptions::default()).expect("repair");
-        assert_eq!((done.done.len(), done.left.problems.len()), (0, 4), "{place:?}: {:#?}", done.left);
-    });
-}
-
 #[test]
 fn history_may_be_thinned() {
     over_both(|place| {
@@ -669,4 +325,102 @@ fn a_store_in_use_is_not_repaired() {
     repair(&store, &VerifyOptions::default()).expect_err("a pin is held");
     drop(pin);
     repair(&store, &VerifyOptions::default()).expect("nobody uses it");
+}
+
+/// One byte of the database's own files: it is the database that sees it.
+#[test]
+fn what_the_database_cannot_read_is_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = Place::Disk(directory.path());
+    let noise: Vec<_> = (0..5).map(|seed| Random::new(seed).bytes(50_000)).collect();
+    let store = place.store();
+    let mut tree = WorkingTree::new(&store);
+    for (number, noise) in noise.iter().enumerate() {
+        tree.write(format!("noise {number}"), noise).expect("write");
+    }
+    let snapshot = tree.commit(Commit::new(&name("head/main"), "noise")).expect("commit").snapshot;
+    drop((tree, store));
+    // Opening a store looks at the last rows of a family, so it is the first of them that is hit.
+    let mut hit = None;
+    for file in std::fs::read_dir(directory.path().join("db")).expect("list") {
+        let path = file.expect("entry").path();
+        let mut bytes = std::fs::read(&path).expect("read");
+        let begins = |at: &usize| noise.iter().position(|noise| bytes[*at..].starts_with(&noise[..64]));
+        let first = (0..bytes.len()).find(|at| begins(at).is_some());
+        if let Some(at) = first.filter(|_| path.extension().is_some_and(|suffix| suffix == "sst")) {
+            assert!(hit.is_none(), "the chunks lie in one file");
+            hit = begins(&at);
+            bytes[at + 30] ^= 4;
+            std::fs::write(&path, bytes).expect("write");
+        }
+    }
+    let hit = hit.expect("the chunks lie in a file");
+    let backend = place.backend();
+    let id = ChunkId::of(&noise[hit]).object();
+    let report = check(&backend);
+    assert!(matches!(problem_of(&report, id).damage, Damage::Unreadable { .. }), "{report:#?}");
+    assert!(affects(problem_of(&report, id), snapshot, &format!("noise {hit}")), "{report:#?}");
+    assert_eq!((report.problems.len(), report.records.len()), (1, 0), "what lies behind it is read: {report:#?}");
+    let done = repair(&store_over(&backend), &VerifyOptions::default()).expect("repair");
+    assert_eq!(problem_of(&done.left, id).damage, Damage::Missing);
+    assert_eq!(done.left.problems.len(), 1);
+    let store = store_over(&backend);
+    let tree = WorkingTree::open(&store, snapshot).expect("open");
+    for (number, noise) in noise.iter().enumerate() {
+        let read = tree.read(format!("noise {number}"));
+        assert_eq!(read.ok().as_ref(), (number != hit).then_some(noise), "noise {number}");
+    }
+}
+
+/// More than one thread reads at a time, and each family is more than one part.
+#[test]
+fn large_stores_are_read_in_parts() {
+    over_both(|place| {
+        let backend = place.backend();
+        let store = store_over(&backend);
+        let mut tree = WorkingTree::new(&store);
+        tree.write("noise", &Random::new(5).bytes(14 << 20)).expect("write");
+        for number in 0..2_000 {
+            tree.write(format!("file {number}"), format!("{number}").as_bytes()).expect("write");
+        }
+        tree.commit(Commit::new(&name("head/main"), "much")).expect("commit");
+        drop((tree, store));
+        let report = check(&backend);
+        assert!(report.is_clean(), "{place:?}: {report:#?}");
+        assert!(report.bytes > 14 << 20, "{place:?}");
+        let sound = all_rows(&*backend);
+        let chunks = sound.iter().filter(|((family, _), _)| *family == Family::Chunks);
+        let gone: Vec<_> = chunks.step_by(97).map(|((family, key), _)| take(*family, key)).collect();
+        let count = gone.len();
+        backend.edit(gone).expect("plant");
+        let report = check(&backend);
+        assert_eq!(report.problems.len(), count, "{place:?}");
+        assert!(report.problems.iter().all(|problem| problem.damage == Damage::Missing && !problem.places.is_empty()));
+    });
+}
+
+/// What is listed has a limit; what is not listed is counted.
+#[test]
+fn places_are_listed_up_to_a_limit_and_counted_beyond() {
+    over_both(|place| {
+        let backend = place.backend();
+        let store = store_over(&backend);
+        let mut tree = WorkingTree::new(&store);
+        for number in 0..50 {
+            tree.create_directories(format!("in {number}")).expect("mkdir");
+            tree.write(format!("in {number}/same"), b"the same").expect("write");
+            tree.write(format!("in {number}/own"), format!("{number}").as_bytes()).expect("write");
+        }
+        tree.commit(Commit::new(&name("head/main"), "first")).expect("commit");
+        tree.write("more", b"more").expect("write");
+        tree.commit(Commit::new(&name("head/main"), "second")).expect("commit");
+        drop((tree, store));
+        let id = ChunkId::of(b"the same").object();
+        backend.edit(vec![take(Family::Index, &id.hash)]).expect("plant");
+        let options = VerifyOptions { listed_max: 10, ..VerifyOptions::default() };
+        let report = verify(&store_over(&backend), &options, &quiet).expect("a report");
+        let problem = problem_of(&report, id);
+        assert_eq!((problem.places.len(), problem.places_more), (10, 90), "{place:?}: 50 paths in two snapshots");
+        assert_eq!((problem.parents.len(), problem.parents_more), (10, 40), "{place:?}: 50 directories");
+    });
 }
