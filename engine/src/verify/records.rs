@@ -82,6 +82,8 @@ impl Records {
 
     fn read_log(&mut self, inspect: &dyn Inspect) -> Result<Log> {
         let mut log = Log::default();
+        // Asked first: operations that come in meanwhile are no gap.
+        let last = inspect.last_operation()?;
         let unreadable = each_row(inspect, Family::Operations, &[], None, &mut |key, value| {
             let Ok(sequence) = number(&key, "operations") else { return };
             log.lost.extend((log.last + 1..sequence).map(|gone| (gone, None)));
@@ -99,7 +101,6 @@ impl Records {
             }
         })?;
         self.unreadable(Family::Operations, unreadable);
-        let last = inspect.last_operation()?;
         log.lost.extend((log.last + 1..=last).map(|gone| (gone, None)));
         log.last = log.last.max(last);
         self.operations = log.last - log.lost.len() as u64;
@@ -118,6 +119,7 @@ impl Records {
             }
         })?;
         self.unreadable(Family::Refs, unreadable);
+        let now = inspect.last_operation()?;
         for (key, value, name, why) in broken {
             let why = why.unwrap_or_else(|| "a name that is none".to_owned());
             let mut edits = quarantine(Family::Refs, &key, &value, &why).to_vec();
@@ -134,7 +136,11 @@ impl Records {
             let newest = log.newest.get(name);
             let known = newest.map_or(0, |(_, sequence)| *sequence);
             let by_lost = row.operation > known && log.lost.contains_key(&row.operation);
-            if by_lost || newest.is_some_and(|(held, at)| held.as_ref() == Some(&row.value) && *at == row.operation) {
+            let by_later = (log.last + 1..=now).contains(&row.operation);
+            if by_lost
+                || by_later
+                || newest.is_some_and(|(held, at)| held.as_ref() == Some(&row.value) && *at == row.operation)
+            {
                 self.refs.insert(name.clone(), row.value.clone());
                 continue;
             }
@@ -149,8 +155,8 @@ impl Records {
             self.flaw(Record::Reference(name.to_string()), why, edits, "put back as the log has it");
         }
         for (name, (held, sequence)) in &log.newest {
-            // A lost operation may have removed it.
-            let unsure = log.lost.range(sequence + 1..).next().is_some();
+            // A lost operation, or one that came in meanwhile, may have removed it.
+            let unsure = now > log.last || log.lost.range(sequence + 1..).next().is_some();
             if let Some(held) = held
                 && !unsure
                 && !rows.contains_key(name)
@@ -178,6 +184,8 @@ impl Records {
             seen.insert(key);
         })?;
         self.unreadable(Family::Requests, unreadable);
+        let now = inspect.last_operation()?;
+        wrong.retain(|(_, _, sequence)| !sequence.is_some_and(|sequence| (log.last + 1..=now).contains(&sequence)));
         for (key, value, sequence) in wrong {
             let why = match sequence {
                 Some(sequence) => format!("operation {sequence} is not what it came to"),

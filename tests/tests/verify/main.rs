@@ -10,11 +10,13 @@ use std::sync::Arc;
 
 use amalgam_engine::backend::{Family, Fault, FaultPlan, Memory, RowEdit};
 use amalgam_engine::verify::{Damage, Record, Repaired, VerifyOptions};
-use amalgam_engine::{ChunkId, Commit, ObjectId, ObjectKind, WorkingTree, repair, verify};
+use amalgam_engine::{ChunkId, Commit, ObjectId, ObjectKind, RequestId, WorkingTree, repair, verify};
 use amalgam_tests::harness::{Place, Random, check_log, name, over_both};
 use bytes::Bytes;
 
-use house::{House, Plant, Rows, affects, all_rows, check, problem_of, put, quiet, set_rows, store_over, take};
+use house::{
+    House, Plant, Rows, affects, all_rows, check, plant_tree, problem_of, put, quiet, set_rows, store_over, take,
+};
 
 #[test]
 fn a_sound_store_is_clean() {
@@ -312,6 +314,38 @@ fn it_tells_how_far_it_is_and_can_be_ended() {
     assert_eq!(objects, report.expect("a report").objects);
     let ended = verify(&store, &VerifyOptions::reading_data(), &|_| ControlFlow::Break(())).expect("a report");
     assert!(!ended.finished && !ended.is_clean(), "{ended:?}");
+}
+
+#[test]
+fn writers_do_no_harm_to_a_verification() {
+    over_both(|place| {
+        let backend = place.backend();
+        let store = store_over(&backend);
+        let mut tree = WorkingTree::new(&store);
+        plant_tree(&mut tree, 3);
+        tree.commit(Commit::new(&name("head/main"), "first")).expect("commit");
+        let ended = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for turn in 0.. {
+                    tree.write(format!("wide/more {turn}"), format!("turn {turn}").as_bytes()).expect("write");
+                    let mut commit = Commit::new(&name("head/main"), "turn").buffered();
+                    commit.request = Some(RequestId::new(format!("turn {turn}")).expect("an id"));
+                    tree.commit(commit).expect("commit");
+                    if ended.load(std::sync::atomic::Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+            for _ in 0..10 {
+                let report = verify(&store, &VerifyOptions::reading_data(), &quiet).expect("a report");
+                assert!(report.is_clean(), "{place:?}: {report:#?}");
+            }
+            ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let operations = check_log(&store).expect("a log").len();
+        assert!(operations > 10, "{place:?}: {operations} commits beside ten verifications");
+    });
 }
 
 #[test]
