@@ -3,6 +3,8 @@
 //! A benchmark is a binary `bench-NAME` of this package. It measures everything in one run, so that its ratios compare like
 //! with like, prints a table and writes `target/bench/NAME.json`. It never fails for being slow.
 
+pub mod bench;
+pub mod linux;
 pub mod machine;
 pub mod options;
 pub mod random;

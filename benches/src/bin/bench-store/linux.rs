@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use amalgam_benches::trees::reference;
-use amalgam_benches::{Bar, Result, machine, median};
+use amalgam_benches::{Bar, Result, linux, machine, median};
 use amalgam_engine::backend::Durability;
 use amalgam_engine::content::write_content;
 use amalgam_engine::object::{Entry, Root};
@@ -26,7 +26,7 @@ const MB: f64 = 1e6;
 
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     eprintln!("the Linux tree");
-    let tree = linux_tree()?;
+    let tree = linux::tree()?;
     let tree = if bench.options.quick { tree.join("kernel") } else { tree };
     let files = machine::files_below(&tree)?;
     let mut bytes = 0;
@@ -56,13 +56,6 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let how = format!("{input}; the database's table files after it was closed: chunks, ropes and index");
     bench.add(STORED, (stored as f64 / MB, "MB"), Bar::AtMost(300.0), how);
     peers(bench, &tree, &input)
-}
-
-fn linux_tree() -> Result<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").filter(|cache| !cache.is_empty()).map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let tree = cache.ok_or("neither XDG_CACHE_HOME nor HOME is set")?.join("amalgam/linux-6.1");
-    if tree.is_dir() { Ok(tree) } else { Err("the Linux tree is missing: run scripts/setup bench".into()) }
 }
 
 /// What is stored; logs are left over for use again and are not counted.
