@@ -22,11 +22,14 @@ pub(super) struct Above<'a> {
     parents: HashMap<Seat, BTreeMap<Seat, u64>>,
     /// The references that hold an object; none for a snapshot of the history.
     tops: BTreeMap<Seat, Vec<RefName>>,
-    /// The names in leaves of directories, with what they hold.
-    names: HashMap<Seat, Arc<Vec<(Name, Vec<ObjectId>)>>>,
+    /// What was read of directories.
+    names: HashMap<Seat, Names>,
     ways: HashMap<Seat, u64>,
     listed_max: usize,
 }
+
+/// The names in a leaf of a directory, each with what it holds.
+type Names = Arc<Vec<(Name, Vec<ObjectId>)>>;
 
 /// Names on the way down, the last one innermost.
 #[derive(Clone)]
@@ -156,7 +159,7 @@ impl<'a> Above<'a> {
         Ok((places, listed))
     }
 
-    fn names(&mut self, seat: Seat) -> Result<Arc<Vec<(Name, Vec<ObjectId>)>>> {
+    fn names(&mut self, seat: Seat) -> Result<Names> {
         if let Some(names) = self.names.get(&seat) {
             return Ok(Arc::clone(names));
         }

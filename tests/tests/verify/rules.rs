@@ -15,8 +15,11 @@ use bytes::Bytes;
 
 use crate::house::{House, check, problem_of, store_over};
 
+/// Kinds and canonical bytes, children first; a chunk in its stored form.
+type Objects = Vec<(ObjectKind, Vec<u8>)>;
+
 /// A tree whose objects were written as they are, rules or not.
-fn hold(backend: &dyn Inspect, reference: &str, objects: Vec<(ObjectKind, Vec<u8>)>) -> ObjectId {
+fn hold(backend: &dyn Inspect, reference: &str, objects: Objects) -> ObjectId {
     let objects: Vec<_> = objects
         .into_iter()
         .map(|(kind, bytes)| {
@@ -85,7 +88,7 @@ fn objects_that_break_the_rules_are_told_and_left_alone() {
         let other = Root::decode(&house.stored(house.targets(house.other, 2)[9].1)).expect("a root");
         stolen.links = other.links;
         let bad_bare = root_of(&right, Bare::of(b"another"), 0);
-        let cases: Vec<(&str, Vec<(ObjectKind, Vec<u8>)>, usize, Malformed)> = vec![
+        let cases: Vec<(&str, Objects, usize, Malformed)> = vec![
             (
                 "bare",
                 vec![(ObjectKind::Directory, right.encode()), (ObjectKind::Root, bad_bare.encode())],
@@ -123,7 +126,7 @@ fn objects_that_break_the_rules_are_told_and_left_alone() {
 }
 
 /// Two leaves below an inner node, whose links count `more` items too many.
-fn split(leaves: &[[&str; 2]; 2], more: u64) -> Vec<(ObjectKind, Vec<u8>)> {
+fn split(leaves: &[[&str; 2]; 2], more: u64) -> Objects {
     let empty = || Entry::new(Node::File { size: 0, content: Content::Empty }, 0o644, Time::EPOCH);
     let leaves = leaves.map(|names| directory_of(names.into_iter().map(|name| (name, empty())).collect()));
     let link = |leaf: &SequenceNode<Directories>| match leaf {
@@ -141,7 +144,7 @@ fn split(leaves: &[[&str; 2]; 2], more: u64) -> Vec<(ObjectKind, Vec<u8>)> {
 }
 
 /// Directories inside each other, and the root above them.
-fn nested(names: usize) -> Vec<(ObjectKind, Vec<u8>)> {
+fn nested(names: usize) -> Objects {
     let mut objects = Vec::new();
     let mut below = Entry::empty_directory(0o755, Time::EPOCH);
     for _ in 0..names {
@@ -154,7 +157,7 @@ fn nested(names: usize) -> Vec<(ObjectKind, Vec<u8>)> {
 }
 
 /// A snapshot that is said to come before its parent.
-fn generations(parent: SnapshotId, bytes: &Bytes) -> Vec<(ObjectKind, Vec<u8>)> {
+fn generations(parent: SnapshotId, bytes: &Bytes) -> Objects {
     let mut old = Snapshot::decode(bytes).expect("a snapshot");
     (old.parents, old.generation) = (vec![parent], 5);
     let mut young = old.clone();
