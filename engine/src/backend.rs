@@ -2,7 +2,7 @@
 //! [`Store`](crate::Store) is what everybody else holds.
 //!
 //! Objects are immutable and puts idempotent. References move only by compare-and-swap, any number at once, all or nothing,
-//! together with the operation record that says so. Nothing here deletes but [`Sweep`].
+//! together with the operation record that says so. Nothing here deletes but [`Sweep`], and [`Inspect`] when it repairs.
 
 mod check;
 mod fault;
@@ -10,15 +10,16 @@ mod fault;
 mod group;
 #[cfg(feature = "rocksdb")]
 mod home;
+mod inspect;
 mod memory;
 mod meter;
 #[cfg(feature = "rocksdb")]
 mod rocks;
-#[cfg(feature = "rocksdb")]
-mod rows;
+pub(crate) mod rows;
 mod verify;
 
 pub use fault::{Fault, FaultPlan};
+pub use inspect::{Family, Inspect, Page, PageEnd, RowEdit};
 pub use memory::Memory;
 pub use meter::{Meter, Metered};
 #[cfg(feature = "rocksdb")]

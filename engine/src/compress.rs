@@ -23,6 +23,7 @@ const CHUNK_BYTES_MAX_U64: u64 = CHUNK_BYTES_MAX as u64;
 
 thread_local! {
     static PACKER: RefCell<Option<Packer>> = const { RefCell::new(None) };
+    static UNPACKED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
@@ -104,13 +105,31 @@ pub fn unpack_chunk(stored: &Bytes) -> Result<Bytes, Malformed> {
     if raw.len() == length { Ok(raw.into()) } else { Err(Malformed::Truncated) }
 }
 
+/// Looks at the bytes of a stored chunk, in memory that is used again and again.
+pub(crate) fn look_at_chunk<T>(stored: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<T, Malformed> {
+    let length = chunk_bytes(stored)? as usize;
+    if stored[0] == RAW {
+        return Ok(look(&stored[1..]));
+    }
+    let broken = |_| Malformed::Rule("broken zstd");
+    UNPACKED.with_borrow_mut(|room| {
+        room.resize(CHUNK_BYTES_MAX, 0);
+        let packed = &stored[ZSTD_HEADER_BYTES..];
+        let unpacked = with_decompressor(|decompressor| decompressor.decompress_to_buffer(packed, &mut room[..length]));
+        if unpacked.map_err(broken)? == length { Ok(look(&room[..length])) } else { Err(Malformed::Truncated) }
+    })
+}
+
 fn decompress(packed: &[u8], length: usize) -> std::io::Result<Vec<u8>> {
-    DECOMPRESSOR.with_borrow_mut(|place| {
-        let decompressor = match place {
-            Some(decompressor) => decompressor,
-            None => place.insert(zstd::bulk::Decompressor::new()?),
-        };
-        decompressor.decompress(packed, length)
+    with_decompressor(|decompressor| decompressor.decompress(packed, length))
+}
+
+fn with_decompressor<T>(
+    run: impl FnOnce(&mut zstd::bulk::Decompressor<'static>) -> std::io::Result<T>,
+) -> std::io::Result<T> {
+    DECOMPRESSOR.with_borrow_mut(|place| match place {
+        Some(decompressor) => run(decompressor),
+        None => run(place.insert(zstd::bulk::Decompressor::new()?)),
     })
 }
 

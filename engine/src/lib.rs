@@ -59,6 +59,7 @@ pub mod reference;
 mod revision;
 mod store;
 mod time;
+pub mod verify;
 pub mod work;
 pub mod workspace;
 
@@ -85,5 +86,6 @@ pub use reference::{RefName, RequestId};
 pub use revision::Revision;
 pub use store::{Pin, RefMove, Store, StoreOptions, SweepRound, Swept, WriteSession};
 pub use time::Time;
+pub use verify::{VerifyOptions, VerifyReport, repair, verify};
 pub use work::WorkingTree;
 pub use workspace::{Workspace, WorkspaceName, Workspaces};

@@ -167,7 +167,7 @@ impl TreePath {
     /// Its names, first to last.
     pub fn names(&self) -> impl DoubleEndedIterator<Item = Name> + '_ {
         let separators = (!self.0.is_empty()).then(|| self.0.split(|byte| *byte == b'/'));
-        separators.into_iter().flatten().map(|name| Name::checked(name))
+        separators.into_iter().flatten().map(Name::checked)
     }
 
     /// The directory it lies in and its last name; nothing for the root.

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rayon::prelude::*;
 
-use crate::backend::{Committed, IndexRow, Memory, Sweep, Transaction};
+use crate::backend::{Committed, IndexRow, Inspect, Memory, Transaction};
 use crate::compress;
 use crate::error::{Error, Result};
 use crate::id::{ChunkId, ObjectId, RootId, SnapshotId};
@@ -42,7 +42,7 @@ pub struct Store {
 }
 
 struct Inner {
-    backend: Arc<dyn Sweep>,
+    backend: Arc<dyn Inspect>,
     cache: ObjectCache,
     pins: Arc<PinTable>,
     sessions: Mutex<SessionTable>,
@@ -71,7 +71,7 @@ impl Default for StoreOptions {
 
 impl Store {
     /// A store over any backend.
-    pub fn new(backend: Arc<dyn Sweep>, options: &StoreOptions) -> Self {
+    pub fn new(backend: Arc<dyn Inspect>, options: &StoreOptions) -> Self {
         let cache = ObjectCache::new(options.cache_bytes);
         let inner =
             Inner { backend, cache, pins: Arc::default(), sessions: Mutex::default(), waiting: Waiting::default() };
@@ -214,6 +214,22 @@ impl Store {
     /// Begins a collection; see [`SweepRound`].
     pub fn begin_sweep(&self) -> Result<SweepRound> {
         SweepRound::begin(self.clone())
+    }
+
+    /// The rows below, for verification and repair.
+    pub(crate) fn inspect(&self) -> &dyn Inspect {
+        &*self.inner.backend
+    }
+
+    /// Refuses what needs the store for itself while sessions are open, and forgets what is cached of it.
+    pub(crate) fn alone(&self) -> Result<()> {
+        let sessions = self.inner.sessions.lock();
+        if sessions.oldest().is_some() || self.inner.pins.any() {
+            let why = "the store is in use; end its write sessions and drop its trees and pins first".to_owned();
+            return Err(Error::Invalid { what: "repair", why });
+        }
+        self.inner.cache.clear();
+        Ok(())
     }
 
     /// A node of a sequence, decoded once.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use amalgam_engine::backend::{Memory, StoredObject, Sweep, Transaction};
+use amalgam_engine::backend::{Inspect, Memory, StoredObject, Transaction};
 use amalgam_engine::content::{ByteSource, write_content};
 use amalgam_engine::object::codec::{Reader, Value};
 use amalgam_engine::object::{
@@ -487,7 +487,7 @@ fn stored_chunks_still_unpack() {
         let id = ChunkId::of(&raw);
         let backend = Memory::default();
         let objects = vec![StoredObject { id: id.object(), bytes }];
-        let backend: std::sync::Arc<dyn Sweep> = {
+        let backend: std::sync::Arc<dyn Inspect> = {
             use amalgam_engine::backend::Backend as _;
             backend.transact(Transaction { objects, ..Transaction::default() }).expect("put");
             std::sync::Arc::new(backend)

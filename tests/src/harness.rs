@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use amalgam_engine::backend::{Memory, Rocks, RocksOptions, Sweep};
+use amalgam_engine::backend::{Inspect, Memory, Rocks, RocksOptions};
 use amalgam_engine::object::EntryKind;
 use amalgam_engine::reference::RefName;
 use amalgam_engine::{Result, Store, StoreOptions, WorkingTree};
@@ -30,7 +30,7 @@ pub enum Place<'a> {
 
 impl Place<'_> {
     /// Opens a backend there. What was in memory is gone.
-    pub fn backend(self) -> Arc<dyn Sweep> {
+    pub fn backend(self) -> Arc<dyn Inspect> {
         match self {
             Place::Memory => Arc::new(Memory::default()),
             Place::Disk(directory) => {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use amalgam_engine::backend::{Fault, FaultPlan, Memory, Rocks, RocksOptions, Sweep};
+use amalgam_engine::backend::{Fault, FaultPlan, Inspect, Memory, Rocks, RocksOptions};
 use amalgam_engine::work::FileSegments;
 use amalgam_engine::{Commit, ErrorKind, SnapshotId, Store, StoreOptions, WorkingTree};
 use amalgam_tests::harness::{Random, check_log, name, read_files, seed};
@@ -207,7 +207,7 @@ fn bulk_tree(store: &Store) -> WorkingTree {
     tree
 }
 
-fn fail_at_every_write(inner: impl Fn() -> Arc<dyn Sweep>, wrap: impl Fn(Arc<FaultPlan>) -> Arc<dyn Sweep>) {
+fn fail_at_every_write(inner: impl Fn() -> Arc<dyn Inspect>, wrap: impl Fn(Arc<FaultPlan>) -> Arc<dyn Inspect>) {
     let head = name("head/main");
     let reference = Store::new(inner(), &StoreOptions::default());
     let mut tree = bulk_tree(&reference);

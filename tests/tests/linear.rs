@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Barrier};
 
-use amalgam_engine::backend::{Sweep, Transaction};
+use amalgam_engine::backend::{Inspect, Transaction};
 use amalgam_engine::reference::{Operation, OperationDraft, RefValue, RequestId};
 use amalgam_engine::{Commit, Store, StoreOptions, WorkingTree};
 use amalgam_tests::harness::{Place, name, over_both, seed};
@@ -37,7 +37,7 @@ fn request_transaction(request: u64, thread: u64) -> Transaction {
 }
 
 /// What each of the threads that raced with one request id got.
-fn race(backend: &Arc<dyn Sweep>, request: u64) -> Vec<(Operation, bool)> {
+fn race(backend: &Arc<dyn Inspect>, request: u64) -> Vec<(Operation, bool)> {
     let barrier = Barrier::new(16);
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..16_u64)

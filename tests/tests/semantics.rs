@@ -567,7 +567,7 @@ fn every_promise_names_its_test() {
     let named: BTreeSet<&str> =
         promises.split('`').skip(1).step_by(2).filter(|word| word.matches('_').count() > 1).collect();
     let mut there = BTreeSet::new();
-    for suite in ["model", "content", "links", "diff", "semantics"] {
+    for suite in ["model", "content", "links", "diff", "semantics", "verify/main", "verify/rules"] {
         let source = std::fs::read_to_string(tests.join(format!("tests/{suite}.rs"))).expect("a suite");
         let after_test = source.split("#[test]").skip(1);
         let name = |text: &str| {

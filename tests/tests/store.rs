@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use amalgam_engine::backend::{
-    Backend, Committed, Durability, Fault, FaultPlan, Memory, Meter, Metered, Rocks, RocksOptions, StoredObject, Sweep,
-    Transaction, Verify,
+    Backend, Committed, Durability, Fault, FaultPlan, Inspect, Memory, Meter, Metered, Rocks, RocksOptions,
+    StoredObject, Sweep, Transaction, Verify,
 };
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue, RequestId};
 use amalgam_engine::{ChunkId, Commit, Error, ErrorKind, ObjectId, ObjectKind, Store, StoreOptions, WorkingTree};
@@ -428,7 +428,7 @@ fn verify_refuses_an_id_that_lies() {
 }
 
 /// An `Arc` of a backend as a backend, for decorators that own theirs.
-struct Shared(Arc<dyn Sweep>);
+struct Shared(Arc<dyn Inspect>);
 
 impl Backend for Shared {
     fn get(&self, id: ObjectId) -> amalgam_engine::Result<Option<Bytes>> {

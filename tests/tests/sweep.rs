@@ -8,7 +8,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use amalgam_engine::backend::Transaction;
-use amalgam_engine::backend::{StoredObject, Sweep};
+use amalgam_engine::backend::{Inspect, StoredObject};
 use amalgam_engine::object::outgoing;
 use amalgam_engine::reference::OperationDraft;
 use amalgam_engine::{
@@ -176,7 +176,7 @@ fn work(store: &Store, mut random: Random, counts: &Counts, stop: &AtomicBool) -
     Ok(())
 }
 
-fn stress(backend: Arc<dyn Sweep>, seed: u64, cache_bytes: u64) {
+fn stress(backend: Arc<dyn Inspect>, seed: u64, cache_bytes: u64) {
     let reading = Arc::clone(&backend);
     let store = Store::new(backend, &StoreOptions { cache_bytes, ..StoreOptions::default() });
     let counts = Counts::default();

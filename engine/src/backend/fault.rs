@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-use super::{Backend, Committed, Epoch, IndexRow, StoredObject, Sweep, Transaction};
+use super::{Backend, Committed, Epoch, Family, IndexRow, Inspect, Page, RowEdit, StoredObject, Sweep, Transaction};
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
 use crate::reference::{Operation, RefName, RefValue, RequestId};
@@ -153,5 +153,17 @@ impl<B: Sweep> Sweep for Fault<B> {
     fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<u64> {
         self.plan.write("delete objects")?;
         self.inner.delete(ids, older_than)
+    }
+}
+
+impl<B: Inspect> Inspect for Fault<B> {
+    fn rows(&self, family: Family, from: &[u8], until: Option<&[u8]>, room_bytes: usize) -> Result<Page> {
+        self.plan.read("read rows")?;
+        self.inner.rows(family, from, until, room_bytes)
+    }
+
+    fn edit(&self, edits: Vec<RowEdit>) -> Result<()> {
+        self.plan.write("repair")?;
+        self.inner.edit(edits)
     }
 }

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
+pub(super) use super::rows::damaged;
 use crate::error::{Error, Result};
 
 /// The store format this version writes, and the newest it reads.
@@ -194,8 +195,4 @@ pub(super) fn clear(ingest: &Path) -> Result<()> {
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(source) => Err(Error::from_io("clear what an import left behind", &source)),
     }
-}
-
-pub(super) fn damaged(what: &str, why: &dyn std::fmt::Display) -> Error {
-    Error::DamagedRecord { what: what.to_owned(), why: why.to_string() }
 }

@@ -1,15 +1,18 @@
-//! Everything in memory: the reference implementation, and the store of a search that needs no disk.
+//! Everything in memory: the reference implementation, and the store of a search that needs no disk. Keeps the same rows as
+//! the store on disk, so that what is verified and repaired here is there too.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use bytes::Bytes;
 use parking_lot::RwLock;
 
 use super::check::check;
+use super::inspect::{Family, Inspect, Page, PageEnd, RowEdit};
+use super::rows::{IndexValue, RefRow, damaged, number};
 use super::{Backend, Committed, Epoch, IndexRow, StoredObject, Sweep, Transaction};
 use crate::error::{Error, Result};
-use crate::id::{ObjectId, ObjectKind};
+use crate::id::ObjectId;
 use crate::reference::{Operation, RefChange, RefName, RefValue, RequestId};
 
 /// A backend that forgets everything when it is dropped.
@@ -18,58 +21,106 @@ pub struct Memory {
     state: RwLock<State>,
 }
 
+type Rows = BTreeMap<Vec<u8>, Bytes>;
+
 #[derive(Default)]
 struct State {
-    objects: BTreeMap<[u8; 32], Object>,
-    refs: BTreeMap<RefName, (RefValue, u64)>,
-    operations: Vec<Operation>,
-    requests: HashMap<RequestId, u64>,
+    families: [Rows; Family::ALL.len()],
     epoch: Epoch,
-}
-
-struct Object {
-    kind: ObjectKind,
-    bytes: Bytes,
-    epoch: Epoch,
+    /// The key of the next object, in whichever family.
+    next_object: u64,
+    last_operation: u64,
 }
 
 impl State {
-    fn put(&mut self, object: StoredObject) {
-        let epoch = self.epoch;
-        let place = self.objects.entry(object.id.hash);
-        let kept = place.or_insert(Object { kind: object.id.kind, bytes: object.bytes, epoch });
-        kept.epoch = epoch;
+    fn family(&self, family: Family) -> &Rows {
+        &self.families[family as usize]
     }
 
-    fn object(&self, id: ObjectId) -> Option<&Object> {
-        self.objects.get(&id.hash).filter(|object| object.kind == id.kind)
+    fn set(&mut self, family: Family, key: impl Into<Vec<u8>>, value: impl Into<Bytes>) {
+        self.families[family as usize].insert(key.into(), value.into());
     }
+
+    fn index(&self, id: ObjectId) -> Result<Option<IndexValue>> {
+        let row = self.family(Family::Index).get(&id.hash[..]);
+        let value = row.map(|row| IndexValue::decode(row)).transpose()?;
+        Ok(value.filter(|value| value.kind == id.kind))
+    }
+
+    fn get(&self, id: ObjectId) -> Result<Option<Bytes>> {
+        let Some(value) = self.index(id)? else { return Ok(None) };
+        Ok(self.family(Family::of(id.kind)).get(&value.number.to_be_bytes()[..]).cloned())
+    }
+
+    fn stamp(&mut self, id: ObjectId, mut value: IndexValue) {
+        value.epoch = self.epoch;
+        self.set(Family::Index, id.hash, value.encode());
+    }
+
+    fn put(&mut self, StoredObject { id, bytes }: StoredObject) -> Result<()> {
+        if let Some(value) = self.index(id)? {
+            self.stamp(id, value);
+            return Ok(());
+        }
+        let number = self.next_object;
+        self.next_object += 1;
+        let value = IndexValue { kind: id.kind, epoch: self.epoch, stored_bytes: bytes.len() as u64, number };
+        self.set(Family::of(id.kind), number.to_be_bytes(), bytes);
+        self.set(Family::Index, id.hash, value.encode());
+        Ok(())
+    }
+
+    fn ref_row(&self, name: &RefName) -> Result<Option<RefRow>> {
+        self.family(Family::Refs).get(name.as_str().as_bytes()).cloned().map(RefRow::decode).transpose()
+    }
+
+    fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
+        let Some(key) = self.family(Family::Requests).get(request.as_bytes()) else { return Ok(None) };
+        let sequence = number(key, "request")?;
+        let missing = || damaged("operation log", &format!("operation {sequence} is missing"));
+        let row = self.family(Family::Operations).get(&key[..]).ok_or_else(missing)?;
+        read_operation(sequence, row).map(Some)
+    }
+}
+
+fn read_operation(sequence: u64, row: &Bytes) -> Result<Operation> {
+    Operation::decode(sequence, row.clone()).map_err(|why| damaged("operation", &why))
+}
+
+fn read_name(key: &[u8]) -> Result<RefName> {
+    let name = String::from_utf8(key.to_vec()).map_err(|why| damaged("reference", &why))?;
+    RefName::new(name).map_err(|why| damaged("reference", &why))
 }
 
 impl Backend for Memory {
     fn get(&self, id: ObjectId) -> Result<Option<Bytes>> {
-        Ok(self.state.read().object(id).map(|object| object.bytes.clone()))
+        self.state.read().get(id)
     }
 
     fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
         let state = self.state.read();
-        Ok(ids.iter().map(|id| state.object(*id).map(|object| object.bytes.clone())).collect())
+        ids.iter().map(|id| state.get(*id)).collect()
     }
 
     fn contains_many(&self, ids: &[ObjectId], at_least: Epoch) -> Result<Vec<bool>> {
         let state = self.state.read();
-        if ids.iter().all(|id| state.object(*id).is_none_or(|object| object.epoch >= at_least)) {
-            return Ok(ids.iter().map(|id| state.object(*id).is_some()).collect());
-        }
-        drop(state);
-        let mut state = self.state.write();
-        let epoch = state.epoch;
+        let mut old = Vec::new();
         let mut found = Vec::with_capacity(ids.len());
         for id in ids {
-            let object = state.objects.get_mut(&id.hash).filter(|object| object.kind == id.kind);
-            found.push(object.is_some());
-            if let Some(object) = object {
-                object.epoch = epoch;
+            let value = state.index(*id)?;
+            if value.as_ref().is_some_and(|value| value.epoch < at_least) {
+                old.push(found.len());
+            }
+            found.push(value.is_some());
+        }
+        drop(state);
+        if !old.is_empty() {
+            let mut state = self.state.write();
+            for place in old {
+                // A sweep may have taken it in the meantime.
+                let value = state.index(ids[place])?;
+                found[place] = value.is_some();
+                value.into_iter().for_each(|value| state.stamp(ids[place], value));
             }
         }
         Ok(found)
@@ -77,47 +128,50 @@ impl Backend for Memory {
 
     fn put_ahead(&self, objects: Vec<StoredObject>) -> Result<()> {
         let mut state = self.state.write();
-        objects.into_iter().for_each(|object| state.put(object));
-        Ok(())
+        objects.into_iter().try_for_each(|object| state.put(object))
     }
 
     fn transact(&self, transaction: Transaction) -> Result<Committed> {
         check(&transaction)?;
         let mut state = self.state.write();
         if let Some(request) = transaction.operation.as_ref().and_then(|draft| draft.request.as_ref())
-            && let Some(sequence) = state.requests.get(request)
+            && let Some(operation) = state.find_request(request)?
         {
-            let index = usize::try_from(*sequence - 1).expect("a log in memory fits it");
-            return Ok(Committed { operation: Some(state.operations[index].clone()), replayed: true });
+            return Ok(Committed { operation: Some(operation), replayed: true });
         }
-        let moved: Vec<_> = transaction
-            .expect
-            .iter()
-            .map(|(name, expected)| (name, expected, state.refs.get(name).map(|(value, _)| value)))
-            .filter(|(_, expected, current)| expected.as_ref() != *current)
-            .map(|(name, _, current)| (name.clone(), current.cloned()))
-            .collect();
+        let mut before = BTreeMap::new();
+        let mut moved = Vec::new();
+        for (name, expected) in transaction.expect {
+            let row = state.ref_row(&name)?;
+            let (current, previous) = row.map_or((None, 0), |row| (Some(row.value), row.operation));
+            if current == expected {
+                before.insert(name, (current, previous));
+            } else {
+                moved.push((name, current));
+            }
+        }
         if !moved.is_empty() {
             return Err(Error::Stale { moved });
         }
-        transaction.objects.into_iter().for_each(|object| state.put(object));
-        let sequence = state.operations.len() as u64 + 1;
+        transaction.objects.into_iter().try_for_each(|object| state.put(object))?;
+        let sequence = state.last_operation + 1;
         let mut changes = Vec::with_capacity(transaction.set.len());
         for (name, after) in transaction.set {
-            let before = match &after {
-                Some(value) => state.refs.insert(name.clone(), (value.clone(), sequence)),
-                None => state.refs.remove(&name),
-            };
-            let (before, previous) = before.map_or((None, 0), |(value, previous)| (Some(value), previous));
+            match &after {
+                Some(value) => state.set(Family::Refs, name.as_str(), RefRow::encode(sequence, value)),
+                None => drop(state.families[Family::Refs as usize].remove(name.as_str().as_bytes())),
+            }
+            let (before, previous) = before.remove(&name).unwrap_or_default();
             changes.push(RefChange { name, before, after, previous });
         }
-        let operation = transaction.operation.map(|draft| {
-            if let Some(request) = &draft.request {
-                state.requests.insert(request.clone(), sequence);
+        let operation = transaction.operation.map(|draft| Operation { sequence, draft, changes });
+        if let Some(operation) = &operation {
+            if let Some(request) = &operation.draft.request {
+                state.set(Family::Requests, request.as_bytes(), sequence.to_be_bytes().to_vec());
             }
-            Operation { sequence, draft, changes }
-        });
-        state.operations.extend(operation.clone());
+            state.set(Family::Operations, sequence.to_be_bytes(), operation.encode());
+            state.last_operation = sequence;
+        }
         Ok(Committed { operation, replayed: false })
     }
 
@@ -130,35 +184,37 @@ impl Backend for Memory {
     }
 
     fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>> {
-        Ok(self.state.read().refs.get(name).map(|(value, _)| value.clone()))
+        Ok(self.state.read().ref_row(name)?.map(|row| row.value))
     }
 
     fn last_move(&self, name: &RefName) -> Result<u64> {
-        Ok(self.state.read().refs.get(name).map_or(0, |(_, operation)| *operation))
+        Ok(self.state.read().ref_row(name)?.map_or(0, |row| row.operation))
     }
 
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
         let state = self.state.read();
-        let after = after.map_or(Bound::Unbounded, |name| Bound::Excluded(name.clone()));
-        let range = state.refs.range((after, Bound::Unbounded));
-        let wanted = range.filter(|(name, _)| name.as_str().starts_with(prefix)).take(limit);
-        Ok(wanted.map(|(name, (value, _))| (name.clone(), value.clone())).collect())
+        let start = match after.map(RefName::as_str).filter(|after| *after >= prefix) {
+            Some(after) => Bound::Excluded(after.as_bytes()),
+            None => Bound::Included(prefix.as_bytes()),
+        };
+        let range = state.family(Family::Refs).range::<[u8], _>((start, Bound::Unbounded));
+        let wanted = range.take_while(|(name, _)| name.starts_with(prefix.as_bytes())).take(limit);
+        wanted.map(|(name, row)| Ok((read_name(name)?, RefRow::decode(row.clone())?.value))).collect()
     }
 
     fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {
         let state = self.state.read();
-        let skipped = usize::try_from(after).unwrap_or(usize::MAX);
-        Ok(state.operations.iter().skip(skipped).take(limit).cloned().collect())
+        let start = Bound::Excluded(&after.to_be_bytes()[..]);
+        let rows = state.family(Family::Operations).range::<[u8], _>((start, Bound::Unbounded)).take(limit);
+        rows.map(|(key, row)| read_operation(number(key, "operations")?, row)).collect()
     }
 
     fn last_operation(&self) -> Result<u64> {
-        Ok(self.state.read().operations.len() as u64)
+        Ok(self.state.read().last_operation)
     }
 
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
-        let state = self.state.read();
-        let index = state.requests.get(request).map(|sequence| usize::try_from(*sequence - 1).expect("as above"));
-        Ok(index.map(|index| state.operations[index].clone()))
+        self.state.read().find_request(request)
     }
 }
 
@@ -171,25 +227,66 @@ impl Sweep for Memory {
 
     fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {
         let state = self.state.read();
-        let after = after.map_or(Bound::Unbounded, |id| Bound::Excluded(id.hash));
-        let rows = state.objects.range((after, Bound::Unbounded)).take(limit);
-        Ok(rows
-            .map(|(hash, object)| IndexRow {
-                id: ObjectId { kind: object.kind, hash: *hash },
-                stored_bytes: object.bytes.len() as u64,
-                epoch: object.epoch,
-            })
-            .collect())
+        let after = after.as_ref().map_or(Bound::Unbounded, |id| Bound::Excluded(&id.hash[..]));
+        let rows = state.family(Family::Index).range::<[u8], _>((after, Bound::Unbounded)).take(limit);
+        rows.map(|(hash, row)| {
+            let hash = hash[..].try_into().map_err(|why| damaged("object index", &why))?;
+            let value = IndexValue::decode(row)?;
+            let id = ObjectId { kind: value.kind, hash };
+            Ok(IndexRow { id, stored_bytes: value.stored_bytes, epoch: value.epoch })
+        })
+        .collect()
     }
 
     fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<u64> {
         let mut state = self.state.write();
-        let before = state.objects.len();
+        let mut deleted = 0;
         for id in ids {
-            if state.object(*id).is_some_and(|object| object.epoch < older_than) {
-                state.objects.remove(&id.hash);
+            if let Some(value) = state.index(*id)?.filter(|value| value.epoch < older_than) {
+                state.families[Family::Index as usize].remove(&id.hash[..]);
+                state.families[Family::of(id.kind) as usize].remove(&value.number.to_be_bytes()[..]);
+                deleted += 1;
             }
         }
-        Ok((before - state.objects.len()) as u64)
+        Ok(deleted)
+    }
+}
+
+impl Inspect for Memory {
+    fn rows(&self, family: Family, from: &[u8], until: Option<&[u8]>, room_bytes: usize) -> Result<Page> {
+        let state = self.state.read();
+        let mut page = Page { rows: Vec::new(), end: PageEnd::Range };
+        let mut taken = 0;
+        for (key, value) in state.family(family).range::<[u8], _>((Bound::Included(from), Bound::Unbounded)) {
+            if until.is_some_and(|until| &key[..] >= until) {
+                break;
+            }
+            if taken >= room_bytes {
+                page.end = PageEnd::Room;
+                break;
+            }
+            taken += key.len() + value.len();
+            page.rows.push((Bytes::copy_from_slice(key), value.clone()));
+        }
+        Ok(page)
+    }
+
+    fn edit(&self, edits: Vec<RowEdit>) -> Result<()> {
+        let mut state = self.state.write();
+        for RowEdit { family, key, value } in edits {
+            let Some(value) = value else {
+                state.families[family as usize].remove(&key[..]);
+                continue;
+            };
+            match family {
+                Family::Operations => state.last_operation = state.last_operation.max(number(&key, "operations")?),
+                _ if Family::OBJECTS.contains(&family) => {
+                    state.next_object = state.next_object.max(number(&key, "objects")? + 1);
+                }
+                _ => {}
+            }
+            state.set(family, &key[..], value);
+        }
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-use super::{Backend, Committed, Epoch, IndexRow, StoredObject, Sweep, Transaction};
+use super::{Backend, Committed, Epoch, Family, IndexRow, Inspect, Page, RowEdit, StoredObject, Sweep, Transaction};
 use crate::error::Result;
 use crate::id::ObjectId;
 use crate::reference::{Operation, RefName, RefValue, RequestId};
@@ -159,5 +159,15 @@ impl<B: Sweep> Sweep for Metered<B> {
 
     fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<u64> {
         self.inner.delete(ids, older_than)
+    }
+}
+
+impl<B: Inspect> Inspect for Metered<B> {
+    fn rows(&self, family: Family, from: &[u8], until: Option<&[u8]>, room_bytes: usize) -> Result<Page> {
+        self.inner.rows(family, from, until, room_bytes)
+    }
+
+    fn edit(&self, edits: Vec<RowEdit>) -> Result<()> {
+        self.inner.edit(edits)
     }
 }

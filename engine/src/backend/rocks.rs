@@ -3,10 +3,11 @@
 //! Families: `index` (hash -> kind, epoch, stored size, number) answers `contains`, scans and accounting; `chunks`, `trees`
 //! and `snapshots` hold the objects, keyed by a number in the order of writing. So what was written
 //! together is read together, and compaction moves files of objects instead of sorting them by hash again and again.
-//! `refs`, `operations` and `requests` are small. Chunks come compressed, so RocksDB's own compression is off. Transactions
+//! `refs`, `operations` and `requests` are small; `quarantine` holds what repair took out of the others. Chunks come compressed, so RocksDB's own compression is off. Transactions
 //! go through group commit: one leader compares, numbers and writes for all that wait, which makes the operation log gapless
 //! and shares the fsync.
 
+mod inspect;
 mod round;
 mod settings;
 mod sweep;

@@ -1,25 +1,24 @@
-//! The rows of the store on disk, as plain bytes. Knows nothing of the database they lie in.
+//! The rows of a store, as plain bytes. Knows nothing of the database they lie in.
 
 use bytes::Bytes;
 
 use super::Epoch;
-use super::home::damaged;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::ObjectKind;
 use crate::reference::RefValue;
 
 /// The value of a row of the object index.
-pub(super) struct IndexValue {
-    pub(super) kind: ObjectKind,
-    pub(super) epoch: Epoch,
-    pub(super) stored_bytes: u64,
+pub(crate) struct IndexValue {
+    pub(crate) kind: ObjectKind,
+    pub(crate) epoch: Epoch,
+    pub(crate) stored_bytes: u64,
     /// The key in the family of its kind.
-    pub(super) number: u64,
+    pub(crate) number: u64,
 }
 
 impl IndexValue {
     /// The kind, then three varints: there are as many of these as objects.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(16);
         bytes.push(self.kind as u8);
         for mut part in [self.epoch, self.stored_bytes, self.number] {
@@ -32,7 +31,7 @@ impl IndexValue {
         bytes
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let wrong = || damaged("object index", &"a row of the wrong form");
         let (kind, mut rest) = bytes.split_first().ok_or_else(wrong)?;
         let kind = ObjectKind::from_number(*kind).ok_or_else(wrong)?;
@@ -54,19 +53,19 @@ impl IndexValue {
 }
 
 /// The row of a reference: what it holds, and the operation that last moved it.
-pub(super) struct RefRow {
-    pub(super) value: RefValue,
-    pub(super) operation: u64,
+pub(crate) struct RefRow {
+    pub(crate) value: RefValue,
+    pub(crate) operation: u64,
 }
 
 impl RefRow {
-    pub(super) fn encode(operation: u64, value: &RefValue) -> Vec<u8> {
+    pub(crate) fn encode(operation: u64, value: &RefValue) -> Vec<u8> {
         let mut bytes = operation.to_be_bytes().to_vec();
         bytes.extend(value.encode());
         bytes
     }
 
-    pub(super) fn decode(mut bytes: Bytes) -> Result<Self> {
+    pub(crate) fn decode(mut bytes: Bytes) -> Result<Self> {
         if bytes.len() < 8 {
             return Err(damaged("reference", &"a row of the wrong form"));
         }
@@ -77,6 +76,29 @@ impl RefRow {
 }
 
 /// A number that is a key or a value.
-pub(super) fn number(bytes: &[u8], what: &str) -> Result<u64> {
+pub(crate) fn number(bytes: &[u8], what: &str) -> Result<u64> {
     bytes.try_into().map(u64::from_be_bytes).map_err(|_| damaged(what, &"a key of the wrong length"))
+}
+
+pub(crate) fn damaged(what: &str, why: &dyn std::fmt::Display) -> Error {
+    Error::DamagedRecord { what: what.to_owned(), why: why.to_string() }
+}
+
+/// What lies in quarantine: where it was, why it went, and the bytes as they were found.
+pub(crate) struct Quarantined {
+    /// The kind of an object, 0 for any other row.
+    pub(crate) kind: u8,
+    pub(crate) reason: String,
+    pub(crate) bytes: Bytes,
+}
+
+impl Quarantined {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let length = u32::try_from(self.reason.len()).unwrap_or(u32::MAX) as usize;
+        let mut bytes = vec![self.kind];
+        bytes.extend((length as u32).to_be_bytes());
+        bytes.extend(&self.reason.as_bytes()[..length]);
+        bytes.extend(&self.bytes);
+        bytes
+    }
 }

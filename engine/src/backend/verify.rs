@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Backend, Committed, Epoch, IndexRow, StoredObject, Sweep, Transaction};
+use super::{Backend, Committed, Epoch, Family, IndexRow, Inspect, Page, RowEdit, StoredObject, Sweep, Transaction};
 use crate::compress;
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
@@ -93,5 +93,15 @@ impl<B: Sweep> Sweep for Verify<B> {
 
     fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<u64> {
         self.0.delete(ids, older_than)
+    }
+}
+
+impl<B: Inspect> Inspect for Verify<B> {
+    fn rows(&self, family: Family, from: &[u8], until: Option<&[u8]>, room_bytes: usize) -> Result<Page> {
+        self.0.rows(family, from, until, room_bytes)
+    }
+
+    fn edit(&self, edits: Vec<RowEdit>) -> Result<()> {
+        self.0.edit(edits)
     }
 }

@@ -51,6 +51,10 @@ impl ObjectCache {
         self.0.get(&id).map(|(cached, _)| cached)
     }
 
+    pub(super) fn clear(&self) {
+        self.0.clear();
+    }
+
     /// `encoded_bytes` is the size of its canonical form; decoded it takes about three times that.
     pub(super) fn insert(&self, id: ObjectId, cached: Cached, encoded_bytes: usize) {
         let weight = u32::try_from(encoded_bytes.saturating_mul(3) + 256).unwrap_or(u32::MAX);

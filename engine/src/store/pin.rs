@@ -77,6 +77,10 @@ impl PinTable {
         }
     }
 
+    pub(super) fn any(&self) -> bool {
+        !self.state.lock().counts.is_empty()
+    }
+
     pub(super) fn begin_sweep(&self) {
         let mut state = self.state.lock();
         state.since_sweep = Some(state.counts.keys().copied().collect());

@@ -6,6 +6,7 @@
 
 mod insight;
 mod log;
+mod verify;
 mod workspaces;
 
 use std::process::ExitCode;
@@ -16,6 +17,7 @@ const GROUPS: &[Group] = &[
     Group { figures: workspaces::FIGURES, run: workspaces::run },
     Group { figures: log::FIGURES, run: log::run },
     Group { figures: insight::FIGURES, run: insight::run },
+    Group { figures: verify::FIGURES, run: verify::run },
 ];
 
 fn main() -> ExitCode {

@@ -1,0 +1,266 @@
+//! The objects of a store as a graph: what is reached, and whether what each says of the others is so.
+
+use std::collections::{HashMap, HashSet};
+
+use rayon::prelude::*;
+
+use super::facts::{CUT, HOLE_FIRST, HOLE_LAST, How, SEVERAL, TOP};
+use super::index::{Index, Seat};
+use super::report::Damage;
+use super::scan::{Edge, Ghosts, Member, Scan};
+use crate::id::{ObjectId, ObjectKind};
+use crate::malformed::Malformed;
+use crate::name::{DEPTH_MAX, InvalidName};
+
+const NONE: u32 = u32::MAX;
+
+pub(super) struct Graph {
+    pub(super) index: Index,
+    pub(super) ghosts: Vec<ObjectId>,
+    members: Vec<Member>,
+    edges: Vec<Edge>,
+    /// Where an object is among the members.
+    places: Vec<u32>,
+    pub(super) damage: HashMap<Seat, Damage>,
+    chunk_bytes: Vec<u32>,
+    /// Whether a reference or the history leads to an object.
+    pub(super) reached: Vec<bool>,
+    pub(super) thinned: u64,
+    pub(super) absent: u64,
+    /// Snapshots that only the history leads to.
+    pub(super) history: Vec<Seat>,
+}
+
+impl Graph {
+    pub(super) fn new(index: Index, ghosts: Ghosts, scan: Scan) -> Self {
+        let mut places = vec![NONE; index.rows.len() + ghosts.ids.len()];
+        (0..).zip(&scan.members).for_each(|(at, member)| places[member.seat as usize] = at);
+        let reached = vec![false; places.len()];
+        Self {
+            index,
+            ghosts: ghosts.ids,
+            members: scan.members,
+            edges: scan.edges,
+            places,
+            damage: scan.damage,
+            chunk_bytes: scan.chunk_bytes,
+            reached,
+            thinned: 0,
+            absent: 0,
+            history: Vec::new(),
+        }
+    }
+
+    pub(super) fn id(&self, seat: Seat) -> ObjectId {
+        match (seat as usize).checked_sub(self.index.rows.len()) {
+            Some(ghost) => self.ghosts[ghost],
+            None => self.index.id(seat),
+        }
+    }
+
+    pub(super) fn is_ghost(&self, seat: Seat) -> bool {
+        seat as usize >= self.index.rows.len()
+    }
+
+    pub(super) fn member(&self, seat: Seat) -> Option<&Member> {
+        self.members.get(self.places[seat as usize] as usize)
+    }
+
+    pub(super) fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    pub(super) fn edges(&self, member: &Member) -> &[Edge] {
+        let (start, count) = member.edges;
+        &self.edges[start..start + count as usize]
+    }
+
+    pub(super) fn edges_of(&self, seat: Seat) -> &[Edge] {
+        self.member(seat).map_or(&[], |member| self.edges(member))
+    }
+
+    /// Follows all that these hold, and then the history. `is_lost` tells a tree that repair took out from one that may be gone.
+    pub(super) fn walk(&mut self, tops: impl IntoIterator<Item = Seat>, is_lost: &dyn Fn(ObjectId) -> bool) {
+        let (mut parents, mut absent) = (Vec::new(), HashSet::new());
+        for top in tops {
+            self.reach(top, &mut parents);
+        }
+        while let Some(parent) = parents.pop() {
+            if self.reached[parent as usize] {
+                continue;
+            }
+            if self.is_ghost(parent) {
+                if is_lost(self.id(parent)) {
+                    self.reached[parent as usize] = true;
+                } else {
+                    absent.insert(parent);
+                }
+                continue;
+            }
+            let tree = self.edges_of(parent).iter().find(|edge| edge.how == How::Root).map(|edge| edge.to);
+            self.history.push(parent);
+            match tree {
+                Some(tree) if self.is_ghost(tree) && !is_lost(self.id(tree)) => {
+                    self.thinned += 1;
+                    self.reached[parent as usize] = true;
+                    let more = self.edges_of(parent).iter().filter(|edge| edge.how == How::Parent);
+                    parents.extend(more.map(|edge| edge.to));
+                }
+                _ => self.reach(parent, &mut parents),
+            }
+        }
+        self.absent = absent.into_iter().filter(|parent| !self.reached[*parent as usize]).count() as u64;
+    }
+
+    fn reach(&mut self, top: Seat, parents: &mut Vec<Seat>) {
+        let mut open = vec![top];
+        while let Some(seat) = open.pop() {
+            if std::mem::replace(&mut self.reached[seat as usize], true) {
+                continue;
+            }
+            for edge in self.edges_of(seat) {
+                match edge.how {
+                    How::Parent => parents.push(edge.to),
+                    _ if self.reached[edge.to as usize] => {}
+                    _ => open.push(edge.to),
+                }
+            }
+        }
+    }
+
+    /// What is reached and not there.
+    pub(super) fn mark_missing(&mut self, held: &HashSet<Seat>) {
+        for seat in 0..self.reached.len() as Seat {
+            if self.reached[seat as usize] && self.is_ghost(seat) {
+                let wrong_kind = self.index.find(&self.id(seat).hash).map(|other| self.index.rows[other as usize].kind);
+                let damage = match wrong_kind {
+                    Some(found) => Damage::WrongKind { found },
+                    None => Damage::Missing,
+                };
+                self.damage.insert(seat, damage);
+            }
+        }
+        for seat in held {
+            if let Some(damage @ Damage::Missing) = self.damage.get_mut(seat) {
+                *damage = Damage::Dangling;
+            }
+        }
+    }
+
+    /// Compares what objects say of each other with what is so. The one that says it is to blame.
+    pub(super) fn compare(&mut self) {
+        let wrong: Vec<_> = self
+            .members
+            .par_iter()
+            .filter_map(|member| Some((member.seat, self.broken_rule(member)?)))
+            .chain(self.too_deep().into_par_iter().map(|seat| (seat, Malformed::Name(InvalidName::TooDeep))))
+            .collect();
+        for (seat, source) in wrong {
+            self.damage.entry(seat).or_insert(Damage::Malformed { source });
+        }
+    }
+
+    fn broken_rule(&self, member: &Member) -> Option<Malformed> {
+        let edges = self.edges(member);
+        edges.iter().find_map(|edge| self.broken_claim(member, edge)).or_else(|| self.broken_seam(member, edges))
+    }
+
+    fn broken_claim(&self, member: &Member, edge: &Edge) -> Option<Malformed> {
+        if edge.how == How::Chunk {
+            let bytes = *self.chunk_bytes.get(edge.to as usize)?;
+            return (bytes != 0 && u64::from(bytes) != edge.says).then_some(Malformed::Link);
+        }
+        let other = &self.member(edge.to)?.facts;
+        let holds = match edge.how {
+            How::Child => other.as_child == edge.says,
+            How::Directory | How::File | How::Links => other.as_top == edge.says,
+            How::Parent => other.as_top < edge.says,
+            How::State | How::Attributes | How::Root | How::Chunk => true,
+        };
+        let needed = match edge.how {
+            How::File => TOP | SEVERAL,
+            How::Directory | How::Links | How::State => TOP,
+            _ => 0,
+        };
+        debug_assert!(member.seat != edge.to, "no object holds its own hash");
+        match holds {
+            false => Some(Malformed::Link),
+            true if other.marks & needed != needed => Some(Malformed::TooFew),
+            true => None,
+        }
+    }
+
+    /// Where the children of a node meet: all but the last end at a cut, down to the leaf, and their items follow each other.
+    fn broken_seam(&self, member: &Member, edges: &[Edge]) -> Option<Malformed> {
+        if member.facts.level == 0 {
+            return None;
+        }
+        for pair in edges.windows(2) {
+            let (before, after) = (self.spine(pair[0].to, true)?, self.spine(pair[1].to, false)?);
+            if before.iter().any(|node| node.facts.marks & CUT == 0) {
+                return Some(Malformed::Boundary);
+            }
+            let (before, after) = (&before.last()?.facts, &after.last()?.facts);
+            if self.id(member.seat).kind == ObjectKind::Rope {
+                if before.marks & HOLE_LAST != 0 && after.marks & HOLE_FIRST != 0 {
+                    return Some(Malformed::Rule("two holes side by side"));
+                }
+            } else if before.ends[1] >= after.ends[0] {
+                return Some(Malformed::Order);
+            }
+        }
+        None
+    }
+
+    /// The nodes from one down to its last leaf, or to its first; nothing where one of them is not there.
+    fn spine(&self, top: Seat, last: bool) -> Option<Vec<&Member>> {
+        let mut nodes = vec![self.member(top)?];
+        while let Some(node) = nodes.last().filter(|node| node.facts.level > 0) {
+            let edges = self.edges(node);
+            let below = if last { edges.last() } else { edges.first() };
+            let below = self.member(below?.to)?;
+            if below.facts.level >= node.facts.level {
+                return None;
+            }
+            nodes.push(below);
+        }
+        Some(nodes)
+    }
+
+    /// Roots below which a path has too many names.
+    fn too_deep(&self) -> Vec<Seat> {
+        let mut depths: Vec<u32> = vec![NONE; self.members.len()];
+        let below = |seat: Seat| match self.places[seat as usize] as usize {
+            at if at < self.members.len() => Some(at),
+            _ => None,
+        };
+        let leads = |edge: &&Edge| matches!(edge.how, How::Child | How::Directory);
+        let is_tree = |member: &Member| matches!(self.id(member.seat).kind, ObjectKind::Directory | ObjectKind::Root);
+        let mut deep = Vec::new();
+        for start in 0..self.members.len() {
+            if self.id(self.members[start].seat).kind != ObjectKind::Root {
+                continue;
+            }
+            let mut open = vec![(start, false)];
+            while let Some((at, seen)) = open.pop() {
+                if depths[at] != NONE {
+                    continue;
+                }
+                let member = &self.members[at];
+                let children = self.edges(member).iter().filter(leads).filter_map(|edge| below(edge.to));
+                if seen {
+                    let leaf = self.id(member.seat).kind == ObjectKind::Directory && member.facts.level == 0;
+                    let deepest = children.map(|child| depths[child]).filter(|depth| *depth != NONE).max();
+                    depths[at] = deepest.unwrap_or(0).saturating_add(u32::from(leaf)).min(NONE - 1);
+                } else {
+                    open.push((at, true));
+                    open.extend(children.filter(|child| is_tree(&self.members[*child])).map(|child| (child, false)));
+                }
+            }
+            if depths[start] as usize > DEPTH_MAX {
+                deep.push(self.members[start].seat);
+            }
+        }
+        deep
+    }
+}

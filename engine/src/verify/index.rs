@@ -1,0 +1,156 @@
+//! The object index in memory: sorted by hash, 48 bytes an object, found by the first bits of the hash.
+
+use bytes::Bytes;
+use rayon::prelude::*;
+
+use crate::backend::rows::IndexValue;
+use crate::backend::{Epoch, Family, Inspect, PageEnd};
+use crate::error::{Error, Result};
+use crate::id::{ObjectId, ObjectKind};
+
+/// Rows of the index and of records are read this much at a time.
+const ROOM_BYTES: usize = 1 << 20;
+const PARTS: u16 = 16;
+const BUCKETS: usize = 1 << 16;
+
+/// An object's place in the index: the objects are counted from 0 in the order of hashes.
+pub(super) type Seat = u32;
+
+pub(super) struct Indexed {
+    pub(super) hash: [u8; 32],
+    pub(super) kind: ObjectKind,
+    pub(super) epoch: u32,
+    pub(super) stored_bytes: u32,
+    pub(super) number: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Index {
+    pub(super) rows: Vec<Indexed>,
+    /// Where the hashes with these first two bytes begin.
+    buckets: Vec<u32>,
+    /// Rows that say nothing, with the reason.
+    pub(super) wrong: Vec<(Bytes, Bytes, String)>,
+    /// What the database says of rows that it cannot read.
+    pub(super) unreadable: Vec<String>,
+}
+
+impl Index {
+    pub(super) fn read(inspect: &dyn Inspect) -> Result<Self> {
+        let part = |part: u16| {
+            let mut index = Self::default();
+            let edge = |part: u16| u8::try_from(part * (256 / PARTS)).ok().map(|byte| vec![byte]);
+            let (from, until) = (edge(part).unwrap_or_default(), edge(part + 1));
+            let from = if part == 0 { Vec::new() } else { from };
+            index.unreadable = each_row(inspect, Family::Index, &from, until.as_deref(), &mut |key, value| {
+                index_row(&key, &value).map(|row| index.rows.push(row)).unwrap_or_else(|why| {
+                    index.wrong.push((key, value, why));
+                });
+            })?;
+            Ok(index)
+        };
+        let parts: Result<Vec<Self>> = (0..PARTS).into_par_iter().map(part).collect();
+        let mut index = Self::default();
+        for part in parts? {
+            index.rows.extend(part.rows);
+            index.wrong.extend(part.wrong);
+            index.unreadable.extend(part.unreadable);
+        }
+        if index.rows.len() >= Seat::MAX as usize / 2 {
+            let (value, max) = (index.rows.len() as u64, u64::from(Seat::MAX / 2));
+            return Err(Error::TooLarge { what: "objects to verify at once", value, max });
+        }
+        index.buckets = (0..=BUCKETS).map(|_| 0).collect();
+        for row in &index.rows {
+            index.buckets[bucket(&row.hash) + 1] += 1;
+        }
+        for at in 0..BUCKETS {
+            index.buckets[at + 1] += index.buckets[at];
+        }
+        Ok(index)
+    }
+
+    /// The seat of a hash, whatever its kind.
+    pub(super) fn find(&self, hash: &[u8; 32]) -> Option<Seat> {
+        let bucket = bucket(hash);
+        let start = *self.buckets.get(bucket)?;
+        let among = &self.rows[start as usize..self.buckets[bucket + 1] as usize];
+        among.binary_search_by(|row| row.hash.cmp(hash)).ok().map(|at| start + at as u32)
+    }
+
+    pub(super) fn id(&self, seat: Seat) -> ObjectId {
+        let row = &self.rows[seat as usize];
+        ObjectId { kind: row.kind, hash: row.hash }
+    }
+
+    /// The seats of the objects in a family, in the order of their rows.
+    pub(super) fn in_family(&self, family: Family) -> Vec<Seat> {
+        let seats = (0..).zip(&self.rows).filter(|(_, row)| Family::of(row.kind) == family);
+        let mut seats: Vec<_> = seats.map(|(seat, row)| (row.number, seat)).collect();
+        seats.par_sort_unstable();
+        seats.into_iter().map(|(_, seat)| seat).collect()
+    }
+}
+
+fn bucket(hash: &[u8; 32]) -> usize {
+    usize::from(hash[0]) << 8 | usize::from(hash[1])
+}
+
+fn index_row(key: &[u8], value: &[u8]) -> Result<Indexed, String> {
+    let hash = key.try_into().map_err(|_| "a key that is no hash".to_owned())?;
+    let IndexValue { kind, epoch, stored_bytes, number } =
+        IndexValue::decode(value).map_err(|_| "a row of the wrong form".to_owned())?;
+    let small = |value: u64| u32::try_from(value).map_err(|_| "a size or epoch out of range".to_owned());
+    Ok(Indexed { hash, kind, epoch: small(epoch)?, stored_bytes: small(stored_bytes)?, number })
+}
+
+impl Indexed {
+    pub(super) fn value(&self) -> IndexValue {
+        let (epoch, stored_bytes) = (Epoch::from(self.epoch), u64::from(self.stored_bytes));
+        IndexValue { kind: self.kind, epoch, stored_bytes, number: self.number }
+    }
+}
+
+/// Gives every row of a range that can be read. Returns what the database says of those that cannot: it goes on behind them, in
+/// steps that double until something can be read again.
+pub(super) fn each_row(
+    inspect: &dyn Inspect,
+    family: Family,
+    from: &[u8],
+    until: Option<&[u8]>,
+    take: &mut dyn FnMut(Bytes, Bytes),
+) -> Result<Vec<String>> {
+    let (mut from, mut steps, mut unreadable) = (from.to_vec(), 0, Vec::new());
+    loop {
+        let page = inspect.rows(family, &from, until, ROOM_BYTES)?;
+        if let Some((last, _)) = page.rows.last() {
+            (from, steps) = ([last, &[0][..]].concat(), 0);
+        }
+        page.rows.into_iter().for_each(|(key, value)| take(key, value));
+        match page.end {
+            PageEnd::Range => return Ok(dedup(unreadable)),
+            PageEnd::Room => {}
+            PageEnd::Damaged { why } => {
+                unreadable.push(why);
+                match further(&from, steps) {
+                    Some(next) if until.is_none_or(|until| &next[..] < until) => from = next,
+                    _ => return Ok(dedup(unreadable)),
+                }
+                steps += 1;
+            }
+        }
+    }
+}
+
+fn dedup(mut whys: Vec<String>) -> Vec<String> {
+    whys.dedup();
+    whys
+}
+
+/// A key some way behind another one.
+fn further(key: &[u8], steps: u32) -> Option<Vec<u8>> {
+    let mut first = [0; 8];
+    first.iter_mut().zip(key).for_each(|(to, from)| *to = *from);
+    let next = u64::from_be_bytes(first).checked_add(1_u64.checked_shl(steps)?)?;
+    Some(next.to_be_bytes().to_vec())
+}

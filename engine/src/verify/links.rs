@@ -1,0 +1,50 @@
+//! The hard links of a tree: every listed name is there and in its group, and no group has a single name.
+
+use crate::directory;
+use crate::error::Result;
+use crate::id::{LinksId, RootId};
+use crate::malformed::Malformed;
+use crate::merkle::Items;
+use crate::name::TreePath;
+use crate::object::{Entry, Links, Node, Root};
+use crate::store::Store;
+
+/// The rule that a tree's map of hard links breaks. That as many are listed as there are was compared before, so none is missing.
+pub(super) fn broken_rule(store: &Store, root: RootId) -> Result<Option<Malformed>> {
+    let root = store.root(root)?;
+    match root.links {
+        Some(links) => broken_map(store, &root, links),
+        None => Ok(None),
+    }
+}
+
+fn broken_map(store: &Store, root: &Root, links: LinksId) -> Result<Option<Malformed>> {
+    const SINGLE: Malformed = Malformed::Rule("a hard link with a single name");
+    let (mut group, mut names) = (None, 2);
+    for member in Items::<Links>::all(store, Some(links.object()))? {
+        let member = member?;
+        if find(store, root, &member.path)?.and_then(|entry| entry.link()) != Some(member.group) {
+            return Ok(Some(Malformed::Link));
+        }
+        if group != Some(member.group) {
+            if names < 2 {
+                return Ok(Some(SINGLE));
+            }
+            (group, names) = (Some(member.group), 0);
+        }
+        names += 1;
+    }
+    Ok((names < 2).then_some(SINGLE))
+}
+
+fn find(store: &Store, root: &Root, path: &TreePath) -> Result<Option<Entry>> {
+    let mut here = root.directory.clone();
+    for name in path.names() {
+        let Node::Directory(contents) = here.node else { return Ok(None) };
+        match directory::get(store, contents, &name)? {
+            Some(entry) => here = entry,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(here))
+}

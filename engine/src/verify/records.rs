@@ -1,0 +1,274 @@
+//! References, operations and requests: whether they can be read and fit each other. The log is the truth; what differs from
+//! it can be made anew from it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use bytes::Bytes;
+
+use super::index::each_row;
+use super::report::{Record, RecordProblem};
+use crate::backend::rows::{Quarantined, RefRow, number};
+use crate::backend::{Family, Inspect, RowEdit};
+use crate::error::Result;
+use crate::reference::{Operation, OperationDraft, RefChange, RefName, RefValue, RequestId};
+
+/// The word for an operation of which only the references are known that it moved.
+const LOST: &str = "lost";
+
+/// What is wrong with a row, and the edits that put it right, as far as it can be.
+pub(super) struct Flaw {
+    pub(super) problem: RecordProblem,
+    pub(super) edits: Vec<RowEdit>,
+    /// What the edits come to, in words.
+    pub(super) remedy: &'static str,
+}
+
+#[derive(Default)]
+pub(super) struct Records {
+    /// What the references hold; where a row is damaged, what the log says.
+    pub(super) refs: BTreeMap<RefName, RefValue>,
+    pub(super) operations: u64,
+    pub(super) flaws: Vec<Flaw>,
+}
+
+/// What a name holds and which operation made it so.
+type Held = (Option<RefValue>, u64);
+
+/// What the log says.
+#[derive(Default)]
+struct Log {
+    newest: BTreeMap<RefName, Held>,
+    requests: HashMap<Bytes, u64>,
+    /// Numbers of operations that cannot be read, with what is left of them.
+    lost: BTreeMap<u64, Option<Bytes>>,
+    last: u64,
+}
+
+/// A row as it goes into quarantine.
+pub(super) fn quarantine(family: Family, key: &[u8], bytes: &Bytes, reason: &str) -> [RowEdit; 2] {
+    let kept = Quarantined { kind: 0, reason: reason.to_owned(), bytes: bytes.clone() };
+    let place = [&[family as u8 + 1], key].concat();
+    [
+        RowEdit { family: Family::Quarantine, key: place.into(), value: Some(kept.encode().into()) },
+        RowEdit { family, key: Bytes::copy_from_slice(key), value: None },
+    ]
+}
+
+fn put(family: Family, key: &[u8], value: Vec<u8>) -> RowEdit {
+    RowEdit { family, key: Bytes::copy_from_slice(key), value: Some(value.into()) }
+}
+
+pub(super) fn read(inspect: &dyn Inspect) -> Result<Records> {
+    let mut records = Records::default();
+    let log = records.read_log(inspect)?;
+    let rows = records.read_refs(inspect, &log)?;
+    records.read_requests(inspect, &log)?;
+    if !log.lost.is_empty() {
+        records.rebuild_operations(inspect, &log, &rows)?;
+    }
+    Ok(records)
+}
+
+impl Records {
+    fn flaw(&mut self, record: Record, why: impl Into<String>, edits: Vec<RowEdit>, remedy: &'static str) {
+        self.flaws.push(Flaw { problem: RecordProblem { record, why: why.into() }, edits, remedy });
+    }
+
+    fn unreadable(&mut self, family: Family, whys: Vec<String>) {
+        for why in whys {
+            self.flaw(Record::Rows(family), why, Vec::new(), "");
+        }
+    }
+
+    fn read_log(&mut self, inspect: &dyn Inspect) -> Result<Log> {
+        let mut log = Log::default();
+        // Asked first: operations that come in meanwhile are no gap.
+        let last = inspect.last_operation()?;
+        let unreadable = each_row(inspect, Family::Operations, &[], None, &mut |key, value| {
+            let Ok(sequence) = number(&key, "operations") else { return };
+            log.lost.extend((log.last + 1..sequence).map(|gone| (gone, None)));
+            log.last = sequence;
+            match Operation::decode(sequence, value.clone()) {
+                Ok(operation) => {
+                    for change in operation.changes {
+                        log.newest.insert(change.name, (change.after, sequence));
+                    }
+                    if let Some(request) = operation.draft.request {
+                        log.requests.insert(Bytes::copy_from_slice(request.as_bytes()), sequence);
+                    }
+                }
+                Err(_) => drop(log.lost.insert(sequence, Some(value))),
+            }
+        })?;
+        self.unreadable(Family::Operations, unreadable);
+        log.lost.extend((log.last + 1..=last).map(|gone| (gone, None)));
+        log.last = log.last.max(last);
+        self.operations = log.last - log.lost.len() as u64;
+        Ok(log)
+    }
+
+    /// Compares the references with the log, and returns those that can be read.
+    fn read_refs(&mut self, inspect: &dyn Inspect, log: &Log) -> Result<BTreeMap<RefName, RefRow>> {
+        let mut rows = BTreeMap::new();
+        let mut broken = Vec::new();
+        let unreadable = each_row(inspect, Family::Refs, &[], None, &mut |key, value| {
+            let name = std::str::from_utf8(&key).ok().and_then(|name| RefName::new(name).ok());
+            match (name, RefRow::decode(value.clone())) {
+                (Some(name), Ok(row)) => drop(rows.insert(name, row)),
+                (name, row) => broken.push((key, value, name, row.err().map(|error| error.to_string()))),
+            }
+        })?;
+        self.unreadable(Family::Refs, unreadable);
+        let now = inspect.last_operation()?;
+        for (key, value, name, why) in broken {
+            let why = why.unwrap_or_else(|| "a name that is none".to_owned());
+            let mut edits = quarantine(Family::Refs, &key, &value, &why).to_vec();
+            if let Some(name) = &name
+                && let Some((Some(held), sequence)) = log.newest.get(name)
+            {
+                edits[1] = put(Family::Refs, &key, RefRow::encode(*sequence, held));
+                self.refs.insert(name.clone(), held.clone());
+            }
+            let record = Record::Reference(String::from_utf8_lossy(&key).into_owned());
+            self.flaw(record, why, edits, "put back as the log has it, or taken out where the log does not have it");
+        }
+        for (name, row) in &rows {
+            let newest = log.newest.get(name);
+            let known = newest.map_or(0, |(_, sequence)| *sequence);
+            let by_lost = row.operation > known && log.lost.contains_key(&row.operation);
+            let by_later = (log.last + 1..=now).contains(&row.operation);
+            if by_lost
+                || by_later
+                || newest.is_some_and(|(held, at)| held.as_ref() == Some(&row.value) && *at == row.operation)
+            {
+                self.refs.insert(name.clone(), row.value.clone());
+                continue;
+            }
+            let key = name.as_str().as_bytes();
+            let found = Bytes::from(RefRow::encode(row.operation, &row.value));
+            let why = format!("it differs from what operation {known} made of it");
+            let mut edits = quarantine(Family::Refs, key, &found, &why).to_vec();
+            if let Some((Some(held), sequence)) = newest {
+                edits[1] = put(Family::Refs, key, RefRow::encode(*sequence, held));
+                self.refs.insert(name.clone(), held.clone());
+            }
+            self.flaw(Record::Reference(name.to_string()), why, edits, "put back as the log has it");
+        }
+        for (name, (held, sequence)) in &log.newest {
+            // A lost operation, or one that came in meanwhile, may have removed it.
+            let unsure = now > log.last || log.lost.range(sequence + 1..).next().is_some();
+            if let Some(held) = held
+                && !unsure
+                && !rows.contains_key(name)
+                && !self.refs.contains_key(name)
+            {
+                let edit = put(Family::Refs, name.as_str().as_bytes(), RefRow::encode(*sequence, held));
+                self.refs.insert(name.clone(), held.clone());
+                let why = format!("it is gone, and operation {sequence} set it");
+                self.flaw(Record::Reference(name.to_string()), why, vec![edit], "put back as the log has it");
+            }
+        }
+        Ok(rows)
+    }
+
+    fn read_requests(&mut self, inspect: &dyn Inspect, log: &Log) -> Result<()> {
+        let mut seen = HashSet::new();
+        let mut wrong = Vec::new();
+        let unreadable = each_row(inspect, Family::Requests, &[], None, &mut |key, value| {
+            let sequence = number(&value, "request").ok();
+            let fits = sequence
+                .is_some_and(|sequence| log.requests.get(&key) == Some(&sequence) || log.lost.contains_key(&sequence));
+            if !fits {
+                wrong.push((key.clone(), value, sequence));
+            }
+            seen.insert(key);
+        })?;
+        self.unreadable(Family::Requests, unreadable);
+        let now = inspect.last_operation()?;
+        wrong.retain(|(_, _, sequence)| !sequence.is_some_and(|sequence| (log.last + 1..=now).contains(&sequence)));
+        for (key, value, sequence) in wrong {
+            let why = match sequence {
+                Some(sequence) => format!("operation {sequence} is not what it came to"),
+                None => "a row of the wrong form".to_owned(),
+            };
+            let mut edits = quarantine(Family::Requests, &key, &value, &why).to_vec();
+            if let Some(sequence) = log.requests.get(&key) {
+                edits[1] = put(Family::Requests, &key, sequence.to_be_bytes().to_vec());
+            }
+            self.flaw(Record::Request(key.to_vec()), why, edits, "put back as the log has it, or taken out");
+        }
+        for (key, sequence) in log.requests.iter().filter(|(key, _)| !seen.contains(*key)) {
+            let edit = put(Family::Requests, key, sequence.to_be_bytes().to_vec());
+            let why = format!("it is gone, and operation {sequence} is what it came to");
+            self.flaw(Record::Request(key.to_vec()), why, vec![edit], "put back as the log has it");
+        }
+        Ok(())
+    }
+
+    /// Puts something in the place of each lost operation, so that the log has no gap: the references that it moved, as far as
+    /// later operations and the references themselves tell. Who, when and why are lost.
+    fn rebuild_operations(&mut self, inspect: &dyn Inspect, log: &Log, rows: &BTreeMap<RefName, RefRow>) -> Result<()> {
+        let mut moved: HashMap<u64, BTreeMap<RefName, RefValue>> = HashMap::new();
+        let mut requests: HashMap<u64, RequestId> = HashMap::new();
+        each_row(inspect, Family::Requests, &[], None, &mut |key, value| {
+            let sequence = number(&value, "request").ok().filter(|sequence| log.lost.contains_key(sequence));
+            if let (Some(sequence), Ok(request)) = (sequence, RequestId::new(&key)) {
+                requests.insert(sequence, request);
+            }
+        })?;
+        for (name, row) in rows.iter().filter(|(_, row)| log.lost.contains_key(&row.operation)) {
+            moved.entry(row.operation).or_default().insert(name.clone(), row.value.clone());
+        }
+        each_operation(inspect, &mut |operation| {
+            for change in operation.changes {
+                if let (Some(before), true) = (change.before, log.lost.contains_key(&change.previous)) {
+                    moved.entry(change.previous).or_default().insert(change.name, before);
+                }
+            }
+        })?;
+        let mut held: BTreeMap<RefName, Held> = BTreeMap::new();
+        let mut lost = log.lost.iter().peekable();
+        let mut rebuilt = Vec::new();
+        let mut rebuild = |sequence: u64, left: &Option<Bytes>, held: &mut BTreeMap<RefName, Held>| {
+            let request = requests.remove(&sequence);
+            let draft = OperationDraft { action: LOST.to_owned(), request, ..OperationDraft::default() };
+            let mut changes = Vec::new();
+            for (name, after) in moved.remove(&sequence).unwrap_or_default() {
+                let (before, previous) = held.insert(name.clone(), (Some(after.clone()), sequence)).unwrap_or_default();
+                let previous = if before.is_some() { previous } else { 0 };
+                changes.push(RefChange { name, before, after: Some(after), previous });
+            }
+            rebuilt.push((sequence, left.clone(), Operation { sequence, draft, changes }));
+        };
+        each_operation(inspect, &mut |operation| {
+            while let Some((sequence, left)) = lost.next_if(|(sequence, _)| **sequence < operation.sequence) {
+                rebuild(*sequence, left, &mut held);
+            }
+            for change in operation.changes {
+                held.insert(change.name, (change.after, operation.sequence));
+            }
+        })?;
+        for (sequence, left) in lost {
+            rebuild(*sequence, left, &mut held);
+        }
+        for (sequence, left, operation) in rebuilt {
+            let key = sequence.to_be_bytes();
+            let why = if left.is_some() { "it cannot be read" } else { "it is gone" };
+            let mut edits = vec![put(Family::Operations, &key, operation.encode())];
+            if let Some(left) = left {
+                edits.insert(0, quarantine(Family::Operations, &key, &left, why)[0].clone());
+            }
+            let remedy = "put back with the references that it moved; who, when and what are lost";
+            self.flaw(Record::Operation(sequence), why, edits, remedy);
+        }
+        Ok(())
+    }
+}
+
+fn each_operation(inspect: &dyn Inspect, take: &mut dyn FnMut(Operation)) -> Result<()> {
+    each_row(inspect, Family::Operations, &[], None, &mut |key, value| {
+        let operation = number(&key, "operations").ok().map(|sequence| Operation::decode(sequence, value));
+        operation.and_then(Result::ok).into_iter().for_each(&mut *take);
+    })?;
+    Ok(())
+}

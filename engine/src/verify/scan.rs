@@ -1,0 +1,320 @@
+//! Reads the families of objects from one end to the other, in the order of writing, on all cores: each row is hashed and
+//! decoded once, and what it says becomes edges of a graph in memory.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rayon::prelude::*;
+
+use super::facts::{self, Claim, Facts, How};
+use super::index::{Index, Seat};
+use super::report::{Damage, VerifyOptions, VerifyProgress, Watch};
+use crate::backend::rows::number;
+use crate::backend::{Family, Inspect, PageEnd};
+use crate::compress;
+use crate::error::Result;
+use crate::id::{ObjectId, ObjectKind};
+use crate::malformed::Malformed;
+use crate::object;
+
+/// Rows are read this much at a time.
+const ROOM_BYTES: usize = 1 << 20;
+/// A part of a family that one thread reads.
+const PART_BYTES: u64 = 4 << 20;
+
+/// An object that can be followed.
+pub(super) struct Member {
+    pub(super) seat: Seat,
+    pub(super) facts: Facts,
+    /// Where its edges begin, and how many there are.
+    pub(super) edges: (usize, u32),
+}
+
+pub(super) struct Edge {
+    pub(super) says: u64,
+    pub(super) to: Seat,
+    pub(super) how: How,
+}
+
+/// A row that is not the object that an index row says it is, or that none names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Loose {
+    pub(super) family: Family,
+    pub(super) number: u64,
+    /// Whether a row of the index names it.
+    pub(super) named: bool,
+}
+
+/// What was read.
+#[derive(Default)]
+pub(super) struct Scan {
+    pub(super) members: Vec<Member>,
+    pub(super) edges: Vec<Edge>,
+    pub(super) damage: HashMap<Seat, Damage>,
+    /// How long the chunks are, by seat; empty when they were not read.
+    pub(super) chunk_bytes: Vec<u32>,
+    pub(super) loose: Vec<Loose>,
+    /// Canonical bytes hashed.
+    pub(super) bytes: u64,
+}
+
+/// What is referred to and not in the index. They have seats behind the objects of the index.
+#[derive(Default)]
+pub(super) struct Ghosts {
+    pub(super) ids: Vec<ObjectId>,
+    seats: HashMap<ObjectId, Seat>,
+}
+
+impl Ghosts {
+    pub(super) fn seat(&mut self, index: &Index, id: ObjectId) -> Seat {
+        *self.seats.entry(id).or_insert_with(|| {
+            self.ids.push(id);
+            (index.rows.len() + self.ids.len() - 1) as Seat
+        })
+    }
+}
+
+/// The seat of an object, in the index or behind it.
+pub(super) fn seat_of(index: &Index, ghosts: &Mutex<Ghosts>, id: ObjectId) -> Seat {
+    match index.find(&id.hash) {
+        Some(seat) if index.rows[seat as usize].kind == id.kind => seat,
+        _ => ghosts.lock().seat(index, id),
+    }
+}
+
+/// A part of a family: the seats whose rows lie in it, and the numbers between which it lies.
+struct Part<'a> {
+    family: Family,
+    seats: &'a [Seat],
+    from: u64,
+    until: Option<u64>,
+}
+
+struct Reader<'a> {
+    inspect: &'a dyn Inspect,
+    index: &'a Index,
+    ghosts: &'a Mutex<Ghosts>,
+    watch: Watch<'a>,
+    total: VerifyProgress,
+    objects: AtomicU64,
+    bytes: AtomicU64,
+    ended: AtomicBool,
+}
+
+/// Reads all families, chunks only when asked for. Nothing, when it was ended.
+pub(super) fn scan(
+    inspect: &dyn Inspect,
+    index: &Index,
+    ghosts: &Mutex<Ghosts>,
+    options: &VerifyOptions,
+    watch: Watch<'_>,
+) -> Result<Option<Scan>> {
+    let families: &[Family] = if options.read_data { &Family::OBJECTS } else { &[Family::Trees, Family::Snapshots] };
+    let seats: Vec<_> = families.iter().map(|family| (*family, index.in_family(*family))).collect();
+    let all_bytes = seats.iter().flat_map(|(_, seats)| seats).map(|seat| stored(index, *seat)).sum();
+    let total = VerifyProgress { objects_total: index.rows.len() as u64, bytes_total: all_bytes, ..Default::default() };
+    let looked_up = total.objects_total - seats.iter().map(|(_, seats)| seats.len() as u64).sum::<u64>();
+    let reader = Reader {
+        inspect,
+        index,
+        ghosts,
+        watch,
+        total,
+        objects: AtomicU64::new(looked_up),
+        bytes: AtomicU64::new(0),
+        ended: AtomicBool::new(false),
+    };
+    let parts: Vec<_> = seats.iter().flat_map(|(family, seats)| parts(index, *family, seats)).collect();
+    let read: Result<Vec<Scan>> = parts.par_iter().map(|part| reader.read_part(part)).collect();
+    let read = read?;
+    if reader.ended.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
+    let mut all = Scan::default();
+    if options.read_data {
+        all.chunk_bytes = vec![0; index.rows.len()];
+    }
+    all.edges.reserve(read.iter().map(|part| part.edges.len()).sum());
+    all.members.reserve(read.iter().map(|part| part.members.len()).sum());
+    for (part, of) in read.into_iter().zip(&parts) {
+        let before = all.edges.len();
+        all.edges.extend(part.edges);
+        all.members.extend(part.members.into_iter().map(|member| {
+            let (start, count) = member.edges;
+            Member { edges: (before + start, count), ..member }
+        }));
+        all.damage.extend(part.damage);
+        all.loose.extend(part.loose);
+        all.bytes += part.bytes;
+        if of.family == Family::Chunks {
+            of.seats.iter().zip(part.chunk_bytes).for_each(|(seat, bytes)| all.chunk_bytes[*seat as usize] = bytes);
+        }
+    }
+    Ok(Some(all))
+}
+
+fn stored(index: &Index, seat: Seat) -> u64 {
+    u64::from(index.rows[seat as usize].stored_bytes)
+}
+
+fn parts<'a>(index: &Index, family: Family, seats: &'a [Seat]) -> Vec<Part<'a>> {
+    let number = |at: usize| index.rows[seats[at] as usize].number;
+    let (mut parts, mut start, mut bytes) = (Vec::new(), 0, 0);
+    for at in 0..=seats.len() {
+        // One number is never in two parts.
+        let can_end = at == seats.len() || (at > start && number(at) > number(at - 1) && bytes >= PART_BYTES);
+        if can_end {
+            let from = if start == 0 { 0 } else { number(start) };
+            let until = (at < seats.len()).then(|| number(at));
+            parts.push(Part { family, seats: &seats[start..at], from, until });
+            (start, bytes) = (at, 0);
+        }
+        bytes += seats.get(at).map_or(0, |seat| stored(index, *seat));
+    }
+    parts
+}
+
+impl Reader<'_> {
+    fn read_part(&self, part: &Part<'_>) -> Result<Scan> {
+        let mut read = Scan::default();
+        if part.family == Family::Chunks {
+            read.chunk_bytes = vec![0; part.seats.len()];
+        }
+        let number_of = |seat: Seat| self.index.rows[seat as usize].number;
+        let until = part.until.map(u64::to_be_bytes);
+        let (mut from, mut next, mut claims) = (part.from, 0, Vec::new());
+        while !self.ended.load(Ordering::Relaxed) {
+            let first = next;
+            let page =
+                self.inspect.rows(part.family, &from.to_be_bytes(), until.as_ref().map(|key| &key[..]), ROOM_BYTES)?;
+            let (page_rows, page_bytes) =
+                (page.rows.len(), page.rows.iter().map(|(_, value)| value.len() as u64).sum());
+            for (key, value) in page.rows {
+                let Ok(number) = number(&key, part.family.name()) else { continue };
+                while next < part.seats.len() && number_of(part.seats[next]) < number {
+                    read.damage.insert(part.seats[next], Damage::Missing);
+                    next += 1;
+                }
+                let named = &part.seats[next..];
+                let named = &named[..named.iter().take_while(|seat| number_of(**seat) == number).count()];
+                let mut is_one = false;
+                for (at, seat) in (next..).zip(named) {
+                    is_one |= self.read_row(*seat, at, &value, &mut read, &mut claims);
+                }
+                if !is_one {
+                    read.loose.push(Loose { family: part.family, number, named: !named.is_empty() });
+                }
+                next += named.len();
+                from = number.saturating_add(1);
+            }
+            let goes_on = page.end == PageEnd::Room;
+            match page.end {
+                PageEnd::Room => {}
+                PageEnd::Range => {
+                    read.damage.extend(part.seats[next..].iter().map(|seat| (*seat, Damage::Missing)));
+                    next = part.seats.len();
+                }
+                PageEnd::Damaged { why } => match part.seats.get(next) {
+                    Some(seat) if page_rows == 0 && number_of(*seat) == from => {
+                        read.damage.insert(*seat, Damage::Unreadable { why });
+                        next += 1;
+                        from = part.seats.get(next).map_or(from, |seat| number_of(*seat));
+                    }
+                    Some(seat) => from = number_of(*seat),
+                    None => {}
+                },
+            }
+            self.tell((next - first) as u64, page_bytes);
+            if next == part.seats.len() && !goes_on {
+                break;
+            }
+        }
+        Ok(read)
+    }
+
+    fn tell(&self, objects: u64, bytes: u64) {
+        let objects = self.objects.fetch_add(objects, Ordering::Relaxed) + objects;
+        let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if (self.watch)(&VerifyProgress { objects, bytes, ..self.total }).is_break() {
+            self.ended.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the row is the object that its index row says.
+    fn read_row(&self, seat: Seat, at: usize, stored: &Bytes, read: &mut Scan, claims: &mut Vec<Claim>) -> bool {
+        let id = self.index.id(seat);
+        if id.kind == ObjectKind::Chunk {
+            // Most of a store is chunks, and most of them are as they should be.
+            let look = |raw: &[u8]| (raw.len(), ObjectId::of(id.kind, raw) == id);
+            if let Ok((length, true)) = compress::look_at_chunk(stored, look) {
+                read.bytes += length as u64;
+                read.chunk_bytes[at] = length as u32;
+                return true;
+            }
+        }
+        let canonical = match compress::canonical(id, stored) {
+            Ok(canonical) => canonical,
+            Err(error) => {
+                read.damage.insert(seat, Damage::Corrupt { says: error.to_string() });
+                return false;
+            }
+        };
+        read.bytes += canonical.len() as u64;
+        if ObjectId::of(id.kind, &canonical) != id {
+            read.damage.insert(seat, self.mismatch(id, &canonical));
+            return false;
+        }
+        claims.clear();
+        match facts::read(id, &canonical, claims) {
+            Ok(facts) => {
+                let start = read.edges.len();
+                let edge = |claim: &Claim| Edge {
+                    says: claim.says,
+                    to: seat_of(self.index, self.ghosts, claim.id),
+                    how: claim.how,
+                };
+                read.edges.extend(claims.iter().map(edge));
+                read.members.push(Member { seat, facts, edges: (start, claims.len() as u32) });
+            }
+            Err(Malformed::Version { found }) => {
+                read.damage.insert(seat, Damage::UnknownVersion { found });
+            }
+            Err(source) => {
+                read.damage.insert(seat, Damage::Malformed { source });
+            }
+        }
+        true
+    }
+
+    /// What is there in the place of an object.
+    fn mismatch(&self, id: ObjectId, canonical: &Bytes) -> Damage {
+        if let Some(other) = identify(Family::of(id.kind), canonical)
+            && (other.kind != id.kind || self.index.find(&other.hash).is_some())
+        {
+            if other.kind != id.kind {
+                return Damage::WrongKind { found: other.kind };
+            }
+            return Damage::Corrupt { says: format!("they are those of {other}") };
+        }
+        let says = match (id.kind, object::check(id.kind, canonical)) {
+            (ObjectKind::Chunk, _) => "any bytes can be a chunk".to_owned(),
+            (_, Ok(())) => "they are another valid object of its kind".to_owned(),
+            (_, Err(source)) => source.to_string(),
+        };
+        Damage::Corrupt { says }
+    }
+}
+
+/// The object that canonical bytes in a family are, if they are a valid one.
+pub(super) fn identify(family: Family, canonical: &Bytes) -> Option<ObjectId> {
+    let kind = match family {
+        Family::Chunks => ObjectKind::Chunk,
+        _ => ObjectKind::from_number(*canonical.first()?).filter(|kind| Family::of(*kind) == family)?,
+    };
+    match object::check(kind, canonical) {
+        Ok(()) | Err(Malformed::Version { .. }) => Some(ObjectId::of(kind, canonical)),
+        Err(_) => None,
+    }
+}
