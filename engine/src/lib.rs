@@ -58,6 +58,7 @@ pub mod object;
 pub mod operation;
 pub mod reference;
 mod revision;
+pub mod search;
 mod store;
 mod time;
 pub mod work;

@@ -27,7 +27,7 @@ const FLOORS: [(&str, u32); 13] = [
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 
 /// The engine's modules from the ground up. Each uses only those before it.
-const MODULES: [&str; 23] = [
+const MODULES: [&str; 24] = [
     "time",
     "name",
     "id",
@@ -51,6 +51,7 @@ const MODULES: [&str; 23] = [
     "revision",
     "history",
     "episode",
+    "search",
 ];
 
 const FILE_LINES_MAX: usize = 700;

@@ -169,11 +169,7 @@ impl Episodes {
     }
 
     /// Does something with the episode's record and the next number, once more when either was not the newest.
-    fn placing<T>(
-        &self,
-        episode: &EpisodeName,
-        mut attempt: impl FnMut(&RefValue, StepId) -> Result<T>,
-    ) -> Result<T> {
+    fn placing<T>(&self, episode: &EpisodeName, mut attempt: impl FnMut(&RefValue, StepId) -> Result<T>) -> Result<T> {
         let mut is_stale = false;
         trying(|| {
             if is_stale || !self.known.lock().contains_key(episode) {
@@ -254,8 +250,6 @@ impl Episodes {
 /// The step that an operation recorded: another number than asked for, when it is the replay of a request.
 fn recorded_step(episode: &EpisodeName, operation: &Operation) -> Result<StepId> {
     let name = operation.changes.first().map(|change| &change.name);
-    name.and_then(|name| episode.step_of(name).ok()).ok_or_else(|| Error::Invalid {
-        what: "request id",
-        why: "it belongs to another kind of request".to_owned(),
-    })
+    name.and_then(|name| episode.step_of(name).ok())
+        .ok_or_else(|| Error::Invalid { what: "request id", why: "it belongs to another kind of request".to_owned() })
 }
