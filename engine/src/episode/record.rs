@@ -315,3 +315,55 @@ fn read_float(value: Value, field: u32) -> Result<f64, Malformed> {
     let number = f64::from_be_bytes(bytes);
     if number.is_finite() { Ok(number) } else { Err(Malformed::Rule("a number that is not finite")) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_have_golden_bytes_and_are_read_back() {
+        let name = EpisodeName::new("run").expect("a name");
+        let metadata = Metadata::from([("k".to_owned(), "v".to_owned()), ("l".to_owned(), String::new())]);
+        let step = Step {
+            id: StepId(9),
+            snapshot: SnapshotId::from_bytes([3; 32]),
+            parent: Some(StepId(8)),
+            depth: 2,
+            time: Time(-1),
+            reward: Some(0.5),
+            visits: 300,
+            total: 1.0,
+            metadata: metadata.clone(),
+        };
+        let value = step.value();
+        let golden: &[u8] =
+            b"\x08\x08\x10\x02\x18\x01\x22\x08\x3f\xe0\0\0\0\0\0\0\x28\xac\x02\x32\x08\x3f\xf0\0\0\0\0\0\0\
+            \x3a\x06\x0a\x01k\x12\x01v\x3a\x03\x0a\x01l";
+        assert_eq!(&value.note[..], golden);
+        assert_eq!(Step::read(&name, StepId(9), &value).expect("its own bytes"), step);
+        assert!(Step::read(&name, StepId(8), &value).is_err(), "a parent comes before its children");
+
+        let value = episode_value(EpisodeState::Dropping, Time(1), &metadata);
+        assert_eq!(&value.note[..], b"\x08\x02\x10\x02\x1a\x06\x0a\x01k\x12\x01v\x1a\x03\x0a\x01l");
+        let episode = Episode::read(name, value.clone()).expect("its own bytes");
+        assert_eq!((episode.state, episode.metadata == metadata), (EpisodeState::Dropping, true));
+        assert_eq!(episode.value_as(EpisodeState::Dropping), value);
+    }
+
+    #[test]
+    fn damaged_notes_are_refused() {
+        let name = EpisodeName::new("run").expect("a name");
+        let read = |note: &'static [u8]| {
+            let value = RefValue { target: Some(SnapshotId::from_bytes([3; 32]).object()), ..RefValue::noting(note) };
+            Step::read(&name, StepId(9), &value)
+        };
+        assert!(read(b"").is_ok());
+        for note in
+            [&b"\x40\x01"[..], b"\x08\x09", b"\x22\x01\x00", b"\x22\x08\x7f\xf8\0\0\0\0\0\0", b"\x3a\x00\x3a\x00"]
+        {
+            assert!(read(note).is_err(), "{note:?}");
+        }
+        assert!(Step::read(&name, StepId(9), &RefValue::noting(&b""[..])).is_err());
+        assert!(Episode::read(name, RefValue::noting(&b"\x08\x03"[..])).is_err());
+    }
+}
