@@ -1,7 +1,6 @@
 //! Episodes against a plain list of steps, over both backends: recorded, queried, exported, kept, dropped.
 #![expect(clippy::print_stdout, reason = "seeds are printed")]
 
-use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -71,7 +70,10 @@ fn record(episodes: &Episodes, name: &EpisodeName, model: &mut Model, random: &m
 
 fn update(episodes: &Episodes, name: &EpisodeName, model: &mut Model, random: &mut Random) {
     let mut updates = Vec::new();
-    for step in model.iter_mut().filter(|_| random.one_in(5)) {
+    for step in model {
+        if !random.one_in(5) {
+            continue;
+        }
         step.visits += 1 + random.below(5);
         step.total += random.below(100) as f64 / 8.0;
         step.reward = (!random.one_in(5)).then(|| random.below(8) as f64 / 4.0);

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::record::{EpisodeState, Step, StepDraft, StepUpdate};
 use super::{Episode, EpisodeName, Episodes, KNOWN_MAX, Known, StepId, half_dropped, trying};
 use crate::backend::Transaction;
-use crate::commit::Words;
+use crate::commit::{Landed, Words};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::operation::{Act, hold_snapshot, recorded};
@@ -56,6 +56,20 @@ impl Episodes {
         draft: &StepDraft,
         act: &Act,
     ) -> Result<CommittedStep> {
+        let (done, landed) = self.land_step(episode, tree, message, draft, act)?;
+        tree.settle(landed)?;
+        Ok(done)
+    }
+
+    /// The same for a tree that has yet to settle, or is not needed any more.
+    pub(crate) fn land_step(
+        &self,
+        episode: &EpisodeName,
+        tree: &WorkingTree,
+        message: &str,
+        draft: &StepDraft,
+        act: &Act,
+    ) -> Result<(CommittedStep, Landed)> {
         draft.check()?;
         let (landed, step) = self.placing(episode, |known, id| {
             // Everything but the snapshot, which is not made yet.
@@ -84,8 +98,7 @@ impl Episodes {
             Ok((landed, step))
         })?;
         let done = CommittedStep { step, snapshot: landed.done.snapshot, operation: landed.done.operation };
-        tree.settle(landed)?;
-        Ok(done)
+        Ok((done, landed))
     }
 
     /// Changes the numbers of many steps, all or none, at most [`STEPS_PER_UPDATE_MAX`].

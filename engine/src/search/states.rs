@@ -85,8 +85,8 @@ impl<E: Edits> Problem for Recorded<E> {
         self.edits.edit(&mut fork, action)?;
         let message = self.edits.describe(action);
         let draft = StepDraft::after(state.step).say("action", message.as_str());
-        let CommittedStep { step, snapshot, .. } =
-            self.episodes.commit_step(&self.episode, &mut fork, &message, &draft, &self.act)?;
+        let (CommittedStep { step, snapshot, .. }, _) =
+            self.episodes.land_step(&self.episode, &fork, &message, &draft, &self.act)?;
         Ok(TreeState { snapshot, step })
     }
 

@@ -25,6 +25,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let store = Store::open(bench.directory("search-store"))?;
     let (_, first) = plan.build(&store, &reference("head/search"))?;
     machine::settle();
+    let cpu_before = machine::cpu_seconds();
     // The first turn warms the caches up.
     let (mut rates, mut threads, mut leaves) = (Vec::new(), Vec::new(), Vec::new());
     for turn in 0..=turns {
@@ -40,11 +41,12 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
             leaves.push(leaf);
         }
     }
+    let each = (machine::cpu_seconds() - cpu_before) * 1e6 / (2 * (turns + 1) * states) as f64;
     let how = |what: &str, list: &[f64]| {
         format!(
             "{what}; {} files on disk in RocksDB, {ACTIONS} actions a state; each expansion opens its parent, writes 1 KiB to a \
              file, commits buffered and records a step in one transaction, and back-propagates; rewards and visits are \
-             written every 1,000 states, in the time; median of {turns} turns of {states} states: {list:.0?}",
+             written every 1,000 states, in the time; {each:.0} us of processor time for each; median of {turns} turns of {states} states: {list:.0?}",
             plan.files
         )
     };
