@@ -3,9 +3,9 @@
 //! A [`History`] remembers the shape of what it has walked, about a hundred bytes a snapshot, so a program that asks often
 //! keeps one. Snapshots never change; so what is remembered is never wrong.
 
+mod bases;
 mod bisect;
 mod blame;
-mod common;
 mod graph;
 mod layout;
 mod log;

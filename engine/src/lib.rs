@@ -46,6 +46,7 @@ mod compress;
 pub mod content;
 mod diff;
 mod directory;
+pub mod episode;
 mod error;
 pub mod history;
 mod id;
@@ -57,6 +58,7 @@ pub mod object;
 pub mod operation;
 pub mod reference;
 mod revision;
+pub mod search;
 mod store;
 mod time;
 pub mod verify;
@@ -69,6 +71,7 @@ pub use compress::unpack_chunk;
 pub use diff::{
     Change, Diff, DiffOptions, MetadataChange, StateChange, What, diff, diff_roots, diff_state, diff_with_renames,
 };
+pub use episode::{EpisodeName, Episodes, StepId};
 pub use error::{Error, ErrorKind, Result};
 pub use history::History;
 pub use id::{

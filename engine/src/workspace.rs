@@ -11,12 +11,12 @@
 //! workspaces.create(&main, &NewWorkspace::default(), &ada)?;
 //! let mut tree = workspaces.open(&main)?;
 //! tree.write("plan.md", b"think")?;
-//! workspaces.commit(&main, &mut tree, Change::new("a plan"), &ada)?;
+//! workspaces.commit(&main, &mut tree, &Change::new("a plan"), &ada)?;
 //!
 //! workspaces.fork(&main, std::slice::from_ref(&attempt), &ada)?;
 //! let mut tree = workspaces.open(&attempt)?;
 //! tree.write("plan.md", b"act")?;
-//! workspaces.commit(&attempt, &mut tree, Change::new("enough thinking").reward(0.5), &ada)?;
+//! workspaces.commit(&attempt, &mut tree, &Change::new("enough thinking").reward(0.5), &ada)?;
 //! workspaces.undo(&attempt, &ada)?;
 //! assert_eq!(workspaces.open(&attempt)?.read("plan.md")?, b"think");
 //! # Ok::<(), Box<dyn std::error::Error>>(())

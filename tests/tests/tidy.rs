@@ -27,7 +27,7 @@ const FLOORS: [(&str, u32); 13] = [
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 
 /// The engine's modules from the ground up. Each uses only those before it.
-const MODULES: [&str; 23] = [
+const MODULES: [&str; 25] = [
     "time",
     "name",
     "id",
@@ -50,6 +50,8 @@ const MODULES: [&str; 23] = [
     "workspace",
     "revision",
     "history",
+    "episode",
+    "search",
     "verify",
 ];
 

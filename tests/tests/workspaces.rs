@@ -34,7 +34,7 @@ fn text(workspaces: &Workspaces, name: &WorkspaceName, file: &str) -> Option<Str
 fn write(workspaces: &Workspaces, name: &WorkspaceName, file: &str, text: &str) -> SnapshotId {
     let mut tree = workspaces.open(name).expect("open");
     tree.write(file, text.as_bytes()).expect("write");
-    workspaces.commit(name, &mut tree, Change::new(text), &ada()).expect("commit").snapshot
+    workspaces.commit(name, &mut tree, &Change::new(text), &ada()).expect("commit").snapshot
 }
 
 fn started(store: &Store) -> Workspaces {
@@ -197,7 +197,7 @@ impl Story<'_> {
                 let mut tree = self.workspaces.open(&name(*number)).expect("open");
                 let file = format!("f{}", value % 3);
                 tree.write(&file, &[*value]).expect("write");
-                let done = self.workspaces.commit(&name(*number), &mut tree, Change::new("c"), &act).expect("commit");
+                let done = self.workspaces.commit(&name(*number), &mut tree, &Change::new("c"), &act).expect("commit");
                 let mut files = before.1.clone();
                 if before.0.is_some() && files.get(&file) == Some(value) {
                     assert_eq!((done.is_new, Some(done.snapshot)), (false, before.0), "a commit of nothing");
@@ -438,7 +438,7 @@ fn a_stale_head_is_an_error_that_carries_the_current_one() {
         let mut late = workspaces.open(&ws("main")).expect("open");
         let head = write(&workspaces, &ws("main"), "a", "1");
         late.write("b", b"2").expect("write");
-        match workspaces.commit(&ws("main"), &mut late, Change::new("late"), &ada()) {
+        match workspaces.commit(&ws("main"), &mut late, &Change::new("late"), &ada()) {
             Err(error @ Error::StaleHead { expected: None, current: Some(current), .. }) => {
                 assert_eq!((error.kind(), current), (ErrorKind::Stale, head));
                 assert!(error.to_string().contains(&head.short()), "{error}");
@@ -458,12 +458,12 @@ fn a_commit_of_nothing_returns_the_head() {
     let mut tree = workspaces.open(&ws("main")).expect("open");
     tree.write("a", b"2").expect("write");
     tree.write("a", b"1").expect("and back");
-    let done = workspaces.commit(&ws("main"), &mut tree, Change::new("nothing"), &ada()).expect("commit");
+    let done = workspaces.commit(&ws("main"), &mut tree, &Change::new("nothing"), &ada()).expect("commit");
     assert_eq!((done.snapshot, done.operation, done.is_new), (head, None, false));
     assert_eq!(store.last_operation().expect("log"), operations);
     let label = LabelName::new("same").expect("a name");
     let change = Change::new("nothing, with a label").label(label.clone());
-    let done = workspaces.commit(&ws("main"), &mut tree, change, &ada()).expect("commit");
+    let done = workspaces.commit(&ws("main"), &mut tree, &change, &ada()).expect("commit");
     assert_eq!((done.snapshot, done.is_new), (head, false));
     assert_eq!(Labels::of(&store).find(&label).expect("find"), Some(head));
 }
@@ -478,7 +478,7 @@ fn labels_notes_and_rewards_come_with_the_commit_or_later() {
         tree.write("a", b"1").expect("write");
         let before = store.last_operation().expect("log");
         let change = Change::new("all at once").label(v1.clone()).note("well done").reward(0.5);
-        let done = workspaces.commit(&ws("main"), &mut tree, change, &ada()).expect("commit");
+        let done = workspaces.commit(&ws("main"), &mut tree, &change, &ada()).expect("commit");
         assert_eq!(store.last_operation().expect("log"), before + 1, "one operation");
         assert_eq!(labels.find(&v1).expect("find"), Some(done.snapshot));
         assert_eq!(labels.note(done.snapshot).expect("note").as_deref(), Some("well done"));
@@ -508,10 +508,10 @@ fn a_request_is_done_once_wherever_the_head_is_by_then() {
         tree.write("a", b"1").expect("write");
         let mut again = tree.fork();
         let act = ada().as_request(RequestId::new("r").expect("an id"));
-        let first = workspaces.commit(&ws("main"), &mut tree, Change::new("1"), &act).expect("commit");
+        let first = workspaces.commit(&ws("main"), &mut tree, &Change::new("1"), &act).expect("commit");
         write(&workspaces, &ws("main"), "b", "2");
         let operations = store.last_operation().expect("log");
-        let second = workspaces.commit(&ws("main"), &mut again, Change::new("1"), &act).expect("the same");
+        let second = workspaces.commit(&ws("main"), &mut again, &Change::new("1"), &act).expect("the same");
         assert_eq!((second.snapshot, second.operation), (first.snapshot, first.operation));
         assert_eq!(store.last_operation().expect("log"), operations);
     });
@@ -542,7 +542,7 @@ fn restored_paths_get_the_time_of_the_restore_and_nothing_else_changes() {
             tree.write(file, b"old").expect("write");
         }
         tree.set_mode("d/same", 0o755).expect("chmod");
-        let old = workspaces.commit(&name, &mut tree, Change::new("old"), &ada()).expect("commit").snapshot;
+        let old = workspaces.commit(&name, &mut tree, &Change::new("old"), &ada()).expect("commit").snapshot;
         tree.set_now(Time(20));
         tree.write("d/changed", b"new").expect("write");
         tree.write("other", b"new").expect("write");
@@ -553,7 +553,7 @@ fn restored_paths_get_the_time_of_the_restore_and_nothing_else_changes() {
         tree.set_mode("d/same", 0o644).expect("chmod");
         tree.remove("kind").expect("remove");
         tree.create_directories("kind/below").expect("mkdir");
-        workspaces.commit(&name, &mut tree, Change::new("new"), &ada()).expect("commit");
+        workspaces.commit(&name, &mut tree, &Change::new("new"), &ada()).expect("commit");
 
         let act = Act::new("ada", Time(30)).buffered();
         workspaces.restore_paths(&name, old, &[path("d"), path("kind")], &act).expect("restore");
@@ -693,7 +693,7 @@ fn threads_agree_on_one_story() {
                                     let Ok(mut tree) = workspaces.open(&name) else { continue };
                                     tree.write(format!("f{thread}"), &step.to_be_bytes()).expect("write");
                                     let change = Change::new("c");
-                                    workspaces.commit(&name, &mut tree, change, &act).map(|done| done.operation)
+                                    workspaces.commit(&name, &mut tree, &change, &act).map(|done| done.operation)
                                 }
                                 2 => {
                                     let into = [ws(&format!("fork-{thread}-{step}"))];

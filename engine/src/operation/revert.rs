@@ -13,7 +13,7 @@ const PAGE: u64 = 256;
 
 /// Takes back the operation that made a reference what it is. Again, the one before it, and so on.
 pub fn undo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
-    match Chain::new(store).to_undo(name)? {
+    match Chain::new(store).next_undo(name)? {
         Some(target) => undo_operation(store, target, act),
         None => Err(nothing("undo", name)),
     }
@@ -21,7 +21,7 @@ pub fn undo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
 
 /// Does again what was taken back last and not done again since. Anything else that moved the reference in between ends that.
 pub fn redo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
-    match Chain::new(store).to_redo(name)? {
+    match Chain::new(store).next_redo(name)? {
         Some(target) => redo_operation(store, target, act),
         None => Err(nothing("redo", name)),
     }
@@ -91,8 +91,8 @@ fn revert(
     for Step { name, before, .. } in &steps {
         let is_next = store.read_ref(name)? == *before
             && match how {
-                Revert::Undo(_) => store.last_move(name)? == sequence || chain.to_undo(name)? == Some(sequence),
-                Revert::Redo(_) => chain.to_redo(name)? == Some(sequence),
+                Revert::Undo(_) => store.last_move(name)? == sequence || chain.next_undo(name)? == Some(sequence),
+                Revert::Redo(_) => chain.next_redo(name)? == Some(sequence),
             };
         if !is_next {
             moved.push((name.clone(), store.last_move(name)?));
@@ -138,7 +138,7 @@ impl<'a> Chain<'a> {
 
     /// The operation whose doing made a reference what it is: the last one, or for an undo what came before that which was
     /// taken back.
-    fn to_undo(&mut self, name: &RefName) -> Result<Option<u64>> {
+    fn next_undo(&mut self, name: &RefName) -> Result<Option<u64>> {
         let mut here = self.last(name)?;
         while let Some(found) = here {
             match found.draft.reverts {
@@ -154,7 +154,7 @@ impl<'a> Chain<'a> {
     }
 
     /// The operation that was taken back last and not done again since.
-    fn to_redo(&mut self, name: &RefName) -> Result<Option<u64>> {
+    fn next_redo(&mut self, name: &RefName) -> Result<Option<u64>> {
         let mut redone = 0_usize;
         let mut here = self.last(name)?;
         while let Some(found) = here {

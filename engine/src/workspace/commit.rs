@@ -79,7 +79,13 @@ impl Workspaces {
     ///
     /// When the head is elsewhere, nothing changes and the error carries where it is. When the tree is the head's, times
     /// included, no snapshot is made and the head is returned; labels, note and reward are set on it all the same.
-    pub fn commit(&self, name: &WorkspaceName, tree: &mut WorkingTree, change: Change, act: &Act) -> Result<Committed> {
+    pub fn commit(
+        &self,
+        name: &WorkspaceName,
+        tree: &mut WorkingTree,
+        change: &Change,
+        act: &Act,
+    ) -> Result<Committed> {
         self.commit_as(name, tree, change, act, "commit")
     }
 
@@ -87,11 +93,11 @@ impl Workspaces {
         &self,
         name: &WorkspaceName,
         tree: &mut WorkingTree,
-        change: Change,
+        change: &Change,
         act: &Act,
         action: &str,
     ) -> Result<Committed> {
-        match self.trying(|| self.try_commit(name, tree, &change, act, action))? {
+        match self.trying(|| self.try_commit(name, tree, change, act, action))? {
             Attempt::Done(done) => Ok(done),
             Attempt::Landed(landed) => {
                 let CommitDone { snapshot, operation, .. } = landed.done;

@@ -67,7 +67,7 @@ impl Labels {
     /// Puts a label on a snapshot, or takes it away. It may have been on another one.
     pub fn set(&self, label: &LabelName, snapshot: Option<SnapshotId>, act: &Act) -> Result<Operation> {
         let _pins = snapshot.map(|snapshot| hold_snapshot(&self.store, snapshot)).transpose()?;
-        self.set_reference(&label.reference(), snapshot.map(RefValue::to), "label", act)
+        self.set_reference(&label.reference(), snapshot.map(RefValue::to).as_ref(), "label", act)
     }
 
     /// Up to `limit` labels whose name starts with `prefix` and follows `after`, by name.
@@ -94,7 +94,7 @@ impl Labels {
     /// Writes a note about a snapshot, or takes it away.
     pub fn set_note(&self, snapshot: SnapshotId, note: Option<&str>, act: &Act) -> Result<Operation> {
         let value = note.map(note_value).transpose()?;
-        self.set_reference(&note_reference(snapshot), value, "note", act)
+        self.set_reference(&note_reference(snapshot), value.as_ref(), "note", act)
     }
 
     /// The reward of a snapshot.
@@ -110,15 +110,15 @@ impl Labels {
     /// Gives a snapshot a reward, or takes it away.
     pub fn set_reward(&self, snapshot: SnapshotId, reward: Option<f64>, act: &Act) -> Result<Operation> {
         let value = reward.map(reward_value).transpose()?;
-        self.set_reference(&reward_reference(snapshot), value, "reward", act)
+        self.set_reference(&reward_reference(snapshot), value.as_ref(), "reward", act)
     }
 
     /// The last one to set it wins.
-    fn set_reference(&self, name: &RefName, after: Option<RefValue>, word: &str, act: &Act) -> Result<Operation> {
+    fn set_reference(&self, name: &RefName, after: Option<&RefValue>, word: &str, act: &Act) -> Result<Operation> {
         let mut tries = TRIES;
         loop {
             let before = self.store.read_ref(name)?;
-            let step = Step { name: name.clone(), before, after: after.clone() };
+            let step = Step { name: name.clone(), before, after: after.cloned() };
             tries -= 1;
             match move_refs(&self.store, act, act.draft(word), vec![step]) {
                 Err(Error::Stale { .. }) if tries > 0 => {}

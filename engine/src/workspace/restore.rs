@@ -66,7 +66,7 @@ impl Workspaces {
             let head = self.get(name)?.head;
             let mut tree = make(head)?;
             tries -= 1;
-            match self.commit_as(name, &mut tree, change.clone(), act, "restore") {
+            match self.commit_as(name, &mut tree, &change, act, "restore") {
                 Err(Error::StaleHead { .. }) if tries > 0 => {}
                 done => return done,
             }

@@ -1,4 +1,5 @@
-//! Measures workspaces, and what is asked of a history: what led to what, who changed what, what a change comes to.
+//! Measures workspaces, and what is asked of a history: what led to what, who changed what, what a change
+//! comes to, whether all is as it was written, and how fast one is made.
 //!
 //! Prints a table and writes `target/bench/history.json`. Each module measures one group of figures.
 
@@ -6,6 +7,7 @@
 
 mod insight;
 mod log;
+mod search;
 mod verify;
 mod workspaces;
 
@@ -17,6 +19,7 @@ const GROUPS: &[Group] = &[
     Group { figures: workspaces::FIGURES, run: workspaces::run },
     Group { figures: log::FIGURES, run: log::run },
     Group { figures: insight::FIGURES, run: insight::run },
+    Group { figures: search::FIGURES, run: search::run },
     Group { figures: verify::FIGURES, run: verify::run },
 ];
 

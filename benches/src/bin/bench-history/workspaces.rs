@@ -46,7 +46,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         let mut undone = Vec::new();
         for round in 0..bench.size(500, 10) {
             tree.write(&path, format!("round {round} {durability:?}").as_bytes())?;
-            workspaces.commit(&main, &mut tree, Change::new("edit"), &act)?;
+            workspaces.commit(&main, &mut tree, &Change::new("edit"), &act)?;
             undone.push(sample(0, 1, |_| Ok(workspaces.undo(&main, &act).map(drop)?))?.p50());
             tree = workspaces.open(&main)?;
         }

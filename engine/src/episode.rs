@@ -1,0 +1,182 @@
+//! Episodes: the steps of a run, recorded and queried.
+//!
+//! A step is a snapshot with the step that it began at, what it was found to be worth, and how often a search came by.
+//! Steps make a forest. An episode may have a hundred thousand of them: queries read pages, and hold of each step no more
+//! than a few numbers. Each step is a reference to its snapshot, so an episode keeps all its states until it is dropped,
+//! as a whole.
+//!
+//! ```
+//! use amalgam_engine::episode::{EpisodeName, Episodes, Metadata, StepDraft};
+//! use amalgam_engine::{Act, Store, Time, WorkingTree};
+//!
+//! let store = Store::in_memory();
+//! let episodes = Episodes::of(&store);
+//! let (run, ada) = (EpisodeName::new("run/1")?, Act::new("ada", Time(1)));
+//! episodes.begin(&run, &Metadata::new(), &ada)?;
+//! let mut tree = WorkingTree::new(&store);
+//! tree.write("plan.md", b"think")?;
+//! let first = episodes.commit_step(&run, &mut tree, "think", &StepDraft::default(), &ada)?;
+//! tree.write("plan.md", b"act")?;
+//! let second = episodes.commit_step(&run, &mut tree, "act", &StepDraft::after(first.step).reward(0.7), &ada)?;
+//!
+//! let best = episodes.best_leaf(&run)?.expect("a leaf has a reward");
+//! assert_eq!(best.id, second.step);
+//! assert_eq!(episodes.path_to(&run, best.id)?.len(), 2);
+//! episodes.drop_episode(&run, &ada)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod compare;
+mod discard;
+mod export;
+mod name;
+mod query;
+mod record;
+mod write;
+
+pub use compare::Comparison;
+pub use discard::Dropped;
+pub use name::{EpisodeName, StepId};
+pub use query::Order;
+pub use record::{Episode, EpisodeState, METADATA_BYTES_MAX, Metadata, Step, StepDraft, StepUpdate};
+pub use write::{CommittedStep, STEPS_PER_UPDATE_MAX};
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use crate::operation::{self, Act, move_refs, recorded};
+use crate::reference::{Operation, RefValue};
+use crate::store::Store;
+use crate::workspace::distance;
+use record::{check_metadata, episode_value};
+
+/// A call that meets another one at the same moment tries again this often.
+const TRIES: usize = 16;
+/// Steps that are read at once.
+const PAGE: usize = 1_024;
+/// How many near names an error lists, and among how many they are looked for.
+const HINTS: usize = 5;
+const NAMES_LOOKED_AT: usize = 1_000;
+/// How many episodes are remembered between calls.
+const KNOWN_MAX: usize = 1_024;
+
+/// The episodes of a store. Threads that record in one episode share one of these: it hands out the numbers of steps.
+#[derive(Clone)]
+pub struct Episodes {
+    store: Store,
+    known: Arc<Mutex<HashMap<EpisodeName, Known>>>,
+}
+
+/// What was last seen of an episode in which steps are recorded.
+#[derive(Clone)]
+struct Known {
+    value: RefValue,
+    next: u64,
+}
+
+impl Episodes {
+    /// Those of a store.
+    pub fn of(store: &Store) -> Self {
+        Self { store: store.clone(), known: Arc::default() }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Begins an episode, without steps.
+    pub fn begin(&self, name: &EpisodeName, metadata: &Metadata, act: &Act) -> Result<Episode> {
+        check_metadata(metadata)?;
+        let value = episode_value(EpisodeState::Open, act.time, metadata);
+        let step = operation::Step { name: name.reference(), before: None, after: Some(value.clone()) };
+        match move_refs(&self.store, act, act.draft("begin"), vec![step]) {
+            Err(Error::Stale { .. }) => match self.find(name)?.map(|found| found.state) {
+                Some(EpisodeState::Dropping) => Err(half_dropped(name)),
+                _ => Err(Error::Taken { what: format!("episode {name}") }),
+            },
+            done => {
+                done?;
+                Episode::read(name.clone(), value)
+            }
+        }
+    }
+
+    /// An episode, if it is there.
+    pub fn find(&self, name: &EpisodeName) -> Result<Option<Episode>> {
+        self.store.read_ref(&name.reference())?.map(|value| Episode::read(name.clone(), value)).transpose()
+    }
+
+    /// An episode that has to be there.
+    pub fn get(&self, name: &EpisodeName) -> Result<Episode> {
+        match self.find(name)? {
+            Some(episode) => Ok(episode),
+            None => Err(self.absent(name)?),
+        }
+    }
+
+    /// Up to `limit` episodes whose name starts with `prefix` and follows `after`, by name. Those that are being dropped
+    /// are among them until the last of their steps is gone.
+    pub fn list(&self, prefix: &str, after: Option<&EpisodeName>, limit: usize) -> Result<Vec<Episode>> {
+        let after = after.map(EpisodeName::reference);
+        let found = self.store.list_refs(&format!("{}{prefix}", name::PREFIX), after.as_ref(), limit)?;
+        found.into_iter().map(|(name, value)| Episode::read(EpisodeName::of_reference(&name)?, value)).collect()
+    }
+
+    /// Keeps an episode from being dropped until it is released.
+    pub fn keep(&self, name: &EpisodeName, act: &Act) -> Result<Operation> {
+        self.set_state(name, EpisodeState::Kept, "keep", act)
+    }
+
+    /// Lets an episode that was kept be dropped.
+    pub fn release(&self, name: &EpisodeName, act: &Act) -> Result<Operation> {
+        self.set_state(name, EpisodeState::Open, "release", act)
+    }
+
+    fn set_state(&self, name: &EpisodeName, state: EpisodeState, word: &str, act: &Act) -> Result<Operation> {
+        trying(|| {
+            let episode = self.get(name)?;
+            if episode.state == EpisodeState::Dropping {
+                return Err(half_dropped(name));
+            }
+            let (before, after) = (Some(episode.value().clone()), Some(episode.value_as(state)));
+            let step = operation::Step { name: name.reference(), before, after };
+            move_refs(&self.store, act, act.draft(word), vec![step]).map(recorded)
+        })
+    }
+
+    fn absent(&self, name: &EpisodeName) -> Result<Error> {
+        let mut near = Vec::new();
+        for (reference, _) in self.store.list_refs(name::PREFIX, None, NAMES_LOOKED_AT)? {
+            near.push(EpisodeName::of_reference(&reference)?);
+        }
+        near.sort_by_cached_key(|other| (distance(other.as_str(), name.as_str()), other.clone()));
+        near.truncate(HINTS);
+        let names: Vec<_> = near.iter().map(EpisodeName::as_str).collect();
+        let hint = match names.is_empty() {
+            true => "the store has none yet; begin one first".to_owned(),
+            false => format!("nearest by name: {}", names.join(", ")),
+        };
+        Ok(Error::Absent { what: format!("episode {name}"), hint })
+    }
+}
+
+/// Does something that reads, decides and moves, once more when somebody else was quicker.
+fn trying<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut last = attempt();
+    for _ in 1..TRIES {
+        match last {
+            Err(Error::Stale { .. }) => last = attempt(),
+            other => return other,
+        }
+    }
+    last
+}
+
+fn half_dropped(name: &EpisodeName) -> Error {
+    let why = format!("{name} is being dropped; drop it again to finish that");
+    Error::Invalid { what: "episode", why }
+}

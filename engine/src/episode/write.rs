@@ -1,0 +1,268 @@
+//! Recording steps, and changing what is known of them.
+
+use std::collections::HashSet;
+
+use super::record::{EpisodeState, Step, StepDraft, StepUpdate};
+use super::{Episode, EpisodeName, Episodes, KNOWN_MAX, Known, StepId, half_dropped, trying};
+use crate::backend::Transaction;
+use crate::commit::{Landed, Words};
+use crate::error::{Error, Result};
+use crate::id::SnapshotId;
+use crate::operation::{Act, hold_snapshot, recorded};
+use crate::reference::{Operation, REFS_PER_TRANSACTION_MAX, RefName, RefValue};
+use crate::store::RefMove;
+use crate::work::WorkingTree;
+
+/// The most steps that one update changes: they and the episode's record are compared in one transaction.
+pub const STEPS_PER_UPDATE_MAX: usize = REFS_PER_TRANSACTION_MAX - 1;
+
+/// A step that was committed and recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommittedStep {
+    /// Its number.
+    pub step: StepId,
+    /// The new snapshot.
+    pub snapshot: SnapshotId,
+    /// Its place in the operation log.
+    pub operation: u64,
+}
+
+impl Episodes {
+    /// Records a step that led to a snapshot of the store.
+    pub fn record(&self, episode: &EpisodeName, snapshot: SnapshotId, draft: &StepDraft, act: &Act) -> Result<StepId> {
+        draft.check()?;
+        let _pins = hold_snapshot(&self.store, snapshot)?;
+        self.placing(episode, |known, id| {
+            let step = self.step_at(episode, id, snapshot, draft, act)?;
+            let reference = episode.step_reference(id);
+            let transaction = Transaction {
+                expect: vec![(reference.clone(), None), (episode.reference(), Some(known.clone()))],
+                set: vec![(reference, Some(step.value()))],
+                operation: Some(act.draft("record")),
+                durability: act.durability,
+                ..Transaction::default()
+            };
+            recorded_step(episode, &recorded(self.store.transact(transaction)?))
+        })
+    }
+
+    /// Commits a tree and records it as a step, in one transaction. The new snapshot's parent is the tree's base;
+    /// afterwards its base is the new snapshot. A snapshot is made even when the tree is that of its base.
+    pub fn commit_step(
+        &self,
+        episode: &EpisodeName,
+        tree: &mut WorkingTree,
+        message: &str,
+        draft: &StepDraft,
+        act: &Act,
+    ) -> Result<CommittedStep> {
+        let (done, landed) = self.land_step(episode, tree, message, draft, act)?;
+        tree.settle(landed)?;
+        Ok(done)
+    }
+
+    /// The same for a tree that has yet to settle, or is not needed any more.
+    pub(crate) fn land_step(
+        &self,
+        episode: &EpisodeName,
+        tree: &WorkingTree,
+        message: &str,
+        draft: &StepDraft,
+        act: &Act,
+    ) -> Result<(CommittedStep, Landed)> {
+        draft.check()?;
+        let (landed, step) = self.placing(episode, |known, id| {
+            // Everything but the snapshot, which is not made yet.
+            let mut step = self.step_at(episode, id, SnapshotId::from_bytes([0; 32]), draft, act)?;
+            let words = Words {
+                author: act.actor.clone(),
+                time: act.time,
+                message: message.to_owned(),
+                metadata: Default::default(),
+            };
+            let parents = tree.base().into_iter().collect();
+            let landed = tree.freeze().land(parents, words, |snapshot| {
+                step.snapshot = snapshot;
+                let reference = episode.step_reference(id);
+                RefMove {
+                    expect: vec![(reference.clone(), None), (episode.reference(), Some(known.clone()))],
+                    set: vec![(reference, Some(step.value()))],
+                    operation: act.draft("record"),
+                    durability: act.durability,
+                }
+            })?;
+            let step = match landed.done.replayed {
+                false => id,
+                true => recorded_step(episode, &crate::operation::operation(&self.store, landed.done.operation)?)?,
+            };
+            Ok((landed, step))
+        })?;
+        let done = CommittedStep { step, snapshot: landed.done.snapshot, operation: landed.done.operation };
+        Ok((done, landed))
+    }
+
+    /// Changes the numbers of many steps, all or none, at most [`STEPS_PER_UPDATE_MAX`].
+    pub fn update(&self, episode: &EpisodeName, updates: &[StepUpdate], act: &Act) -> Result<Operation> {
+        if updates.len() > STEPS_PER_UPDATE_MAX {
+            let (value, max) = (updates.len() as u64, STEPS_PER_UPDATE_MAX as u64);
+            return Err(Error::TooLarge { what: "steps in an update", value, max });
+        }
+        if updates.is_empty() {
+            return Err(Error::Invalid { what: "update", why: "it names no step".to_owned() });
+        }
+        let mut seen = HashSet::with_capacity(updates.len());
+        for update in updates {
+            update.check()?;
+            if !seen.insert(update.step) {
+                return Err(Error::Invalid { what: "update", why: format!("it names step {} twice", update.step) });
+            }
+        }
+        trying(|| {
+            let open = self.open(episode)?;
+            let mut transaction = Transaction {
+                expect: vec![(episode.reference(), Some(open.value().clone()))],
+                operation: Some(act.draft("update")),
+                durability: act.durability,
+                ..Transaction::default()
+            };
+            for StepUpdate { step: id, reward, visits, total } in updates {
+                let (reference, before) = self.stored_step(episode, *id)?;
+                let mut step = Step::read(episode, *id, &before)?;
+                (step.reward, step.visits, step.total) = (*reward, *visits, *total);
+                transaction.expect.push((reference.clone(), Some(before)));
+                transaction.set.push((reference, Some(step.value())));
+            }
+            self.store.transact(transaction).map(recorded)
+        })
+    }
+
+    /// The reference of a step that has to be there, and what it holds.
+    pub(super) fn stored_step(&self, episode: &EpisodeName, id: StepId) -> Result<(RefName, RefValue)> {
+        let reference = episode.step_reference(id);
+        match self.store.read_ref(&reference)? {
+            Some(value) => Ok((reference, value)),
+            None => Err(self.absent_step(episode, id)?),
+        }
+    }
+
+    fn absent_step(&self, episode: &EpisodeName, id: StepId) -> Result<Error> {
+        self.get(episode)?;
+        let hint = match self.last_step(episode)? {
+            0 => "it has no steps yet".to_owned(),
+            last => format!("its last one is {last}"),
+        };
+        Ok(Error::Absent { what: format!("step {id} in episode {episode}"), hint })
+    }
+
+    /// An episode that can be written to.
+    fn open(&self, name: &EpisodeName) -> Result<Episode> {
+        let episode = self.get(name)?;
+        match episode.state {
+            EpisodeState::Dropping => Err(half_dropped(name)),
+            EpisodeState::Open | EpisodeState::Kept => Ok(episode),
+        }
+    }
+
+    /// A step as it is to be recorded; its parent has to be there.
+    fn step_at(
+        &self,
+        episode: &EpisodeName,
+        id: StepId,
+        snapshot: SnapshotId,
+        draft: &StepDraft,
+        act: &Act,
+    ) -> Result<Step> {
+        let depth = match draft.parent {
+            None => 0,
+            // In every transaction the episode's record is compared, so the parent is there until the end of it.
+            Some(parent) => Step::read(episode, parent, &self.stored_step(episode, parent)?.1)?.depth + 1,
+        };
+        let StepDraft { parent, reward, visits, total, metadata } = draft.clone();
+        Ok(Step { id, snapshot, parent, depth, time: act.time, reward, visits, total, metadata })
+    }
+
+    /// Does something with the episode's record and the next number, once more when either was not the newest.
+    fn placing<T>(&self, episode: &EpisodeName, mut attempt: impl FnMut(&RefValue, StepId) -> Result<T>) -> Result<T> {
+        let mut is_stale = false;
+        trying(|| {
+            if is_stale || !self.known.lock().contains_key(episode) {
+                self.refresh(episode)?;
+            }
+            let (value, id) = self.next_place(episode)?;
+            let done = attempt(&value, id);
+            is_stale = matches!(done, Err(Error::Stale { .. }));
+            done
+        })
+    }
+
+    fn next_place(&self, episode: &EpisodeName) -> Result<(RefValue, StepId)> {
+        let mut known = self.known.lock();
+        let Some(known) = known.get_mut(episode) else {
+            // Forgotten by another thread in this moment.
+            return Err(Error::Stale { moved: vec![(episode.reference(), None)] });
+        };
+        let id = StepId(known.next);
+        known.next = known.next.checked_add(1).ok_or(Error::TooLarge {
+            what: "steps in an episode",
+            value: u64::MAX,
+            max: u64::MAX - 1,
+        })?;
+        Ok((known.value.clone(), id))
+    }
+
+    /// Reads the record of an episode and the number of its last step anew.
+    fn refresh(&self, episode: &EpisodeName) -> Result<()> {
+        let open = match self.open(episode) {
+            Ok(open) => open,
+            Err(error) => {
+                self.known.lock().remove(episode);
+                return Err(error);
+            }
+        };
+        let next = self.last_step(episode)?.saturating_add(1);
+        let mut known = self.known.lock();
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        let fresh = Known { value: open.value().clone(), next };
+        match known.get_mut(episode) {
+            // Other threads are on their way with numbers that the store does not know yet.
+            Some(known) if known.value == fresh.value => known.next = known.next.max(next),
+            _ => drop(known.insert(episode.clone(), fresh)),
+        }
+        Ok(())
+    }
+
+    /// The number of the last step, 0 without any. Steps that were taken back leave gaps, so it is found by asking whether
+    /// anything follows a number.
+    pub(super) fn last_step(&self, episode: &EpisodeName) -> Result<u64> {
+        let prefix = episode.step_prefix();
+        let follows = |number: u64| -> Result<Option<u64>> {
+            let page = self.store.list_refs(&prefix, Some(&episode.step_reference(StepId(number))), 1)?;
+            page.first().map(|(name, _)| Ok(episode.step_of(name)?.0)).transpose()
+        };
+        let (mut low, mut stride) = (0_u64, 1_u64);
+        let mut high = loop {
+            let ahead = low.saturating_add(stride);
+            match follows(ahead)? {
+                Some(found) => (low, stride) = (found, stride.saturating_mul(2)),
+                None => break ahead,
+            }
+        };
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match follows(middle)? {
+                Some(found) => low = found,
+                None => high = middle,
+            }
+        }
+        Ok(low)
+    }
+}
+
+/// The step that an operation recorded: another number than asked for, when it is the replay of a request.
+fn recorded_step(episode: &EpisodeName, operation: &Operation) -> Result<StepId> {
+    let name = operation.changes.first().map(|change| &change.name);
+    name.and_then(|name| episode.step_of(name).ok())
+        .ok_or_else(|| Error::Invalid { what: "request id", why: "it belongs to another kind of request".to_owned() })
+}

@@ -1,0 +1,342 @@
+//! The tree of a search, in memory: select, expand, back-propagate. Called under a lock; knows nothing of threads.
+
+use std::sync::Arc;
+
+use super::random::Random;
+use super::{Choice, Problem, SearchOptions, Selection, Statistics, Widening};
+use crate::error::{Error, Result};
+
+/// A state of a search: its number, 0 for the first one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub usize);
+
+/// A state of a search with what is known of it.
+#[derive(Clone, Debug)]
+pub struct NodeView<S, A> {
+    /// Its number.
+    pub id: NodeId,
+    /// The state that it was made of.
+    pub parent: Option<NodeId>,
+    /// By this action.
+    pub action: Option<A>,
+    /// How many actions it is below the first one.
+    pub depth: usize,
+    /// The state.
+    pub state: Arc<S>,
+    /// What it was found to be worth.
+    pub reward: f64,
+    /// How many states at and below it were evaluated.
+    pub visits: u64,
+    /// The rewards of those together.
+    pub total: f64,
+    /// Whether it is an end.
+    pub is_terminal: bool,
+    /// The states below it.
+    pub children: Vec<NodeId>,
+}
+
+impl<S, A> NodeView<S, A> {
+    /// The mean of the rewards at and below it.
+    pub fn mean(&self) -> f64 {
+        mean(self.total, self.visits)
+    }
+}
+
+struct Node<S, A> {
+    parent: Option<NodeId>,
+    action: Option<A>,
+    prior: f64,
+    depth: usize,
+    state: Arc<S>,
+    reward: f64,
+    visits: u64,
+    total: f64,
+    is_terminal: bool,
+    children: Vec<NodeId>,
+    /// The last one is tried next.
+    untried: Vec<Choice<A>>,
+    /// Actions that threads are applying.
+    pending: usize,
+    /// Threads that are somewhere below.
+    passing: u64,
+    /// Whether there is anything left to be tried at or below it.
+    is_open: bool,
+    is_touched: bool,
+}
+
+/// An action that a thread is to apply, and where.
+pub(super) struct Task<S, A> {
+    pub(super) node: NodeId,
+    pub(super) depth: usize,
+    pub(super) state: Arc<S>,
+    pub(super) choice: Choice<A>,
+}
+
+/// What was found out about a state.
+pub(super) struct Found<S, A> {
+    pub(super) state: S,
+    pub(super) reward: f64,
+    /// None for an end.
+    pub(super) actions: Option<Vec<Choice<A>>>,
+}
+
+pub(super) struct Arena<P: Problem> {
+    nodes: Vec<Node<P::State, P::Action>>,
+    selection: Selection,
+    widening: Option<Widening>,
+    random: Random,
+    best: NodeId,
+    touched: Vec<NodeId>,
+    pub(super) statistics: Statistics,
+}
+
+impl<P: Problem> Arena<P> {
+    pub(super) fn new(options: &SearchOptions, root: Found<P::State, P::Action>) -> Self {
+        let mut arena = Self {
+            nodes: Vec::new(),
+            selection: options.selection,
+            widening: options.widening,
+            random: Random::new(options.seed),
+            best: NodeId(0),
+            touched: Vec::new(),
+            statistics: Statistics::default(),
+        };
+        arena.add(None, None, root);
+        arena
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.nodes[0].is_open
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(super) fn best(&self) -> NodeId {
+        self.best
+    }
+
+    pub(super) fn view(&self, id: NodeId) -> NodeView<P::State, P::Action> {
+        let node = &self.nodes[id.0];
+        NodeView {
+            id,
+            parent: node.parent,
+            action: node.action.clone(),
+            depth: node.depth,
+            state: Arc::clone(&node.state),
+            reward: node.reward,
+            visits: node.visits,
+            total: node.total,
+            is_terminal: node.is_terminal,
+            children: node.children.clone(),
+        }
+    }
+
+    /// Those whose numbers changed since this was last asked.
+    pub(super) fn take_touched(&mut self) -> Vec<NodeId> {
+        let touched = std::mem::take(&mut self.touched);
+        for id in &touched {
+            self.nodes[id.0].is_touched = false;
+        }
+        touched
+    }
+
+    pub(super) fn touch(&mut self, id: NodeId) {
+        if !std::mem::replace(&mut self.nodes[id.0].is_touched, true) {
+            self.touched.push(id);
+        }
+    }
+
+    /// Chooses what to try next, and marks the way to it. None when other threads have to come back first.
+    pub(super) fn select(&mut self) -> Option<Task<P::State, P::Action>> {
+        let mut here = NodeId(0);
+        loop {
+            let best = self.best_child(here);
+            let node = &self.nodes[here.0];
+            let may_widen =
+                self.widening.is_none_or(|widening| node.children.len() + node.pending < widening.at(node.visits));
+            let tries = match (node.untried.last(), best) {
+                (None, _) => false,
+                (Some(_), None) => true,
+                (Some(choice), Some((_, best))) => {
+                    may_widen
+                        && match self.selection {
+                            Selection::Uct { .. } => true,
+                            Selection::Puct { constant } => {
+                                let root = count(node.visits + node.passing).sqrt();
+                                mean(node.total, node.visits) + constant * choice.prior * root >= best
+                            }
+                        }
+                }
+            };
+            if tries {
+                return self.claim(here);
+            }
+            here = best?.0;
+        }
+    }
+
+    fn claim(&mut self, id: NodeId) -> Option<Task<P::State, P::Action>> {
+        let node = &mut self.nodes[id.0];
+        let choice = node.untried.pop()?;
+        node.pending += 1;
+        let task = Task { node: id, depth: node.depth, state: Arc::clone(&node.state), choice };
+        self.on_the_way(id, |node| node.passing += 1);
+        Some(task)
+    }
+
+    /// The open child with the highest score.
+    fn best_child(&self, id: NodeId) -> Option<(NodeId, f64)> {
+        let node = &self.nodes[id.0];
+        let visits = count(node.visits + node.passing);
+        let (root, log) = (visits.sqrt(), visits.ln());
+        let mut best: Option<(NodeId, f64)> = None;
+        for child in &node.children {
+            let Node { total, visits, passing, prior, is_open, .. } = &self.nodes[child.0];
+            if !is_open {
+                continue;
+            }
+            // Threads that are below count as visits without reward.
+            let n = count(visits + passing);
+            let score = match self.selection {
+                Selection::Uct { constant } => total / n + constant * (log / n).sqrt(),
+                Selection::Puct { constant } => total / n + constant * prior * root / (1.0 + n),
+            };
+            if best.is_none_or(|(_, best)| score > best) {
+                best = Some((*child, score));
+            }
+        }
+        best
+    }
+
+    /// Takes in what came of a task and tells all above it.
+    pub(super) fn land(&mut self, node: NodeId, choice: Choice<P::Action>, found: Found<P::State, P::Action>) {
+        let reward = found.reward;
+        let parent = &mut self.nodes[node.0];
+        parent.pending -= 1;
+        let id = self.add(Some(node), Some(choice), found);
+        self.nodes[node.0].children.push(id);
+        let mut above = Some(node);
+        while let Some(here) = above {
+            let ancestor = &mut self.nodes[here.0];
+            ancestor.passing -= 1;
+            ancestor.visits += 1;
+            ancestor.total += reward;
+            above = ancestor.parent;
+            self.touch(here);
+        }
+        self.close(node);
+        self.statistics.expansions += 1;
+    }
+
+    /// Gives a task back.
+    pub(super) fn abandon(&mut self, id: NodeId, choice: Choice<P::Action>) {
+        let node = &mut self.nodes[id.0];
+        node.pending -= 1;
+        node.untried.push(choice);
+        self.on_the_way(id, |node| node.passing -= 1);
+    }
+
+    fn add(
+        &mut self,
+        parent: Option<NodeId>,
+        choice: Option<Choice<P::Action>>,
+        found: Found<P::State, P::Action>,
+    ) -> NodeId {
+        let id = NodeId(self.nodes.len());
+        let Found { state, reward, actions } = found;
+        let depth = parent.map_or(0, |parent| self.nodes[parent.0].depth + 1);
+        let is_terminal = actions.is_none();
+        let mut untried = actions.unwrap_or_default();
+        self.random.shuffle(&mut untried);
+        if matches!(self.selection, Selection::Puct { .. }) {
+            let sum: f64 = untried.iter().map(|choice| choice.prior).sum();
+            untried.iter_mut().for_each(|choice| choice.prior /= if sum > 0.0 { sum } else { 1.0 });
+            untried.sort_by(|one, other| one.prior.total_cmp(&other.prior));
+        }
+        let (action, prior) = choice.map_or((None, 1.0), |choice| (Some(choice.action), choice.prior));
+        let is_open = !untried.is_empty();
+        let statistics = &mut self.statistics;
+        statistics.evaluations += 1;
+        statistics.terminals += u64::from(is_terminal);
+        statistics.depth_max = statistics.depth_max.max(depth);
+        self.nodes.push(Node {
+            parent,
+            action,
+            prior,
+            depth,
+            state: Arc::new(state),
+            reward,
+            visits: 1,
+            total: reward,
+            is_terminal,
+            children: Vec::new(),
+            untried,
+            pending: 0,
+            passing: 0,
+            is_open,
+            is_touched: false,
+        });
+        let best = &self.nodes[self.best.0];
+        if reward > best.reward || (reward == best.reward && depth < best.depth) {
+            self.best = id;
+        }
+        self.statistics.best_reward = self.nodes[self.best.0].reward;
+        self.touch(id);
+        id
+    }
+
+    /// Closes a node, and those above it, when nothing is left to be tried at or below it.
+    fn close(&mut self, id: NodeId) {
+        let mut here = Some(id);
+        while let Some(id) = here {
+            let node = &self.nodes[id.0];
+            let is_open = !node.untried.is_empty()
+                || node.pending > 0
+                || node.children.iter().rev().any(|child| self.nodes[child.0].is_open);
+            if is_open {
+                return;
+            }
+            let node = &mut self.nodes[id.0];
+            node.is_open = false;
+            here = node.parent;
+        }
+    }
+
+    fn on_the_way(&mut self, id: NodeId, change: impl Fn(&mut Node<P::State, P::Action>)) {
+        let mut here = Some(id);
+        while let Some(id) = here {
+            let node = &mut self.nodes[id.0];
+            change(node);
+            here = node.parent;
+        }
+    }
+}
+
+impl Widening {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float becomes the nearest number")]
+    fn at(self, visits: u64) -> usize {
+        (self.factor * count(visits).powf(self.exponent)).ceil().max(1.0) as usize
+    }
+}
+
+/// The rules of what the user's part returns.
+pub(super) fn check<A>(reward: f64, actions: &[Choice<A>]) -> Result<()> {
+    if !(0.0..=1.0).contains(&reward) {
+        return Err(Error::Invalid { what: "reward", why: format!("{reward} is not between 0 and 1") });
+    }
+    match actions.iter().find(|choice| !(choice.prior.is_finite() && choice.prior >= 0.0)) {
+        Some(choice) => Err(Error::Invalid { what: "prior", why: format!("{} is not 0 or more", choice.prior) }),
+        None => Ok(()),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a score need not be exact to the last digit")]
+fn count(visits: u64) -> f64 {
+    visits as f64
+}
+
+fn mean(total: f64, visits: u64) -> f64 {
+    total / count(visits.max(1))
+}

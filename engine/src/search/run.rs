@@ -1,0 +1,219 @@
+//! A search: threads that take tasks from the tree, call the user's part, and bring back what came of it.
+
+use parking_lot::{Condvar, Mutex};
+
+use super::arena::{Arena, Found, NodeId, NodeView, Task, check};
+use super::{Choice, Problem, SearchOptions, Statistics};
+use crate::error::Error;
+
+/// A search through the states of a problem. It can be run again and again; each run goes on where the last one ended.
+pub struct Search<P: Problem> {
+    problem: P,
+    options: SearchOptions,
+    shared: Mutex<Shared<P>>,
+    landed: Condvar,
+}
+
+struct Shared<P: Problem> {
+    arena: Arena<P>,
+    /// Tasks that this run may still hand out.
+    left: u64,
+    ended: Option<Ended>,
+    error: Option<P::Error>,
+}
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It made as many states as it was allowed to.
+    Limit,
+    /// The caller's function said so.
+    Stopped,
+    /// Every state that can be reached has been seen.
+    Exhausted,
+}
+
+type View<P> = NodeView<<P as Problem>::State, <P as Problem>::Action>;
+
+impl<P: Problem> Search<P> {
+    /// A search that begins at a state, which is evaluated at once.
+    pub fn new(problem: P, first: P::State, options: SearchOptions) -> Result<Self, P::Error> {
+        if options.threads == 0 {
+            return Err(Error::Invalid { what: "threads", why: "a search needs one at least".to_owned() }.into());
+        }
+        let found = look(&problem, first, 0, &options)?;
+        let arena = Arena::new(&options, found);
+        let shared = Mutex::new(Shared { arena, left: 0, ended: None, error: None });
+        Ok(Self { problem, options, shared, landed: Condvar::new() })
+    }
+
+    /// Makes up to `expansions` further states. `stop` is asked after each one, by the thread that made it.
+    ///
+    /// When the user's part fails, what the other threads have begun is finished, and the first error is returned; the
+    /// action that failed is tried again in the next run.
+    pub fn run(&mut self, expansions: u64, stop: impl Fn(&Statistics) -> bool + Sync) -> Result<Ended, P::Error> {
+        let shared = self.shared.get_mut();
+        (shared.left, shared.ended, shared.error) = (expansions, None, None);
+        if self.options.threads == 1 {
+            self.work(&stop);
+        } else {
+            std::thread::scope(|scope| {
+                for _ in 0..self.options.threads {
+                    scope.spawn(|| self.work(&stop));
+                }
+            });
+        }
+        let shared = self.shared.get_mut();
+        match shared.error.take() {
+            Some(error) => Err(error),
+            None => Ok(shared.ended.unwrap_or(Ended::Stopped)),
+        }
+    }
+
+    /// The user's part.
+    pub fn problem(&self) -> &P {
+        &self.problem
+    }
+
+    /// How it stands.
+    pub fn statistics(&self) -> Statistics {
+        self.shared.lock().arena.statistics
+    }
+
+    /// The state with the highest reward; of equal ones the nearest to the first one, then the earliest.
+    pub fn best(&self) -> View<P> {
+        let shared = self.shared.lock();
+        shared.arena.view(shared.arena.best())
+    }
+
+    /// A state, if there is one of this number. They are numbered in the order in which they were found.
+    pub fn node(&self, id: NodeId) -> Option<View<P>> {
+        let shared = self.shared.lock();
+        (id.0 < shared.arena.len()).then(|| shared.arena.view(id))
+    }
+
+    /// The states from the first one to this one, both included.
+    pub fn path_to(&self, id: NodeId) -> Vec<View<P>> {
+        let mut path: Vec<_> = self.node(id).into_iter().collect();
+        while let Some(parent) = path.last().and_then(|node| node.parent) {
+            path.extend(self.node(parent));
+        }
+        path.reverse();
+        path
+    }
+
+    /// The states from the first one on, always to the child that was visited most; of equal ones to the better one.
+    pub fn most_visited(&self) -> Vec<View<P>> {
+        let shared = self.shared.lock();
+        let mut path = vec![shared.arena.view(NodeId(0))];
+        while let Some(node) = path.last() {
+            let children = node.children.iter().map(|child| shared.arena.view(*child));
+            let best = children
+                .max_by(|one, other| one.visits.cmp(&other.visits).then_with(|| one.mean().total_cmp(&other.mean())));
+            match best {
+                Some(best) => path.push(best),
+                None => break,
+            }
+        }
+        path
+    }
+
+    /// Those whose numbers changed since this was last asked.
+    pub(super) fn take_touched(&self) -> Vec<NodeId> {
+        self.shared.lock().arena.take_touched()
+    }
+
+    pub(super) fn touch(&self, ids: &[NodeId]) {
+        let mut shared = self.shared.lock();
+        ids.iter().for_each(|id| shared.arena.touch(*id));
+    }
+
+    /// What one thread does.
+    fn work(&self, stop: &(impl Fn(&Statistics) -> bool + Sync)) {
+        while let Some(mut claim) = self.claim() {
+            let Task { depth, state, choice, .. } = claim.task.as_ref().expect("a claim holds its task until it ends");
+            let depth = depth + 1;
+            let found = self.problem.apply(state, &choice.action);
+            match found.and_then(|state| look(&self.problem, state, depth, &self.options)) {
+                Ok(found) => {
+                    let statistics = claim.land(found);
+                    if stop(&statistics) {
+                        self.shared.lock().ended.get_or_insert(Ended::Stopped);
+                        self.landed.notify_all();
+                    }
+                }
+                Err(error) => {
+                    drop(claim);
+                    self.shared.lock().error.get_or_insert(error);
+                }
+            }
+        }
+    }
+
+    /// The next task; none when the run has ended.
+    fn claim(&self) -> Option<Claim<'_, P>> {
+        let mut shared = self.shared.lock();
+        loop {
+            if shared.ended.is_some() {
+                return None;
+            }
+            if !shared.arena.is_open() {
+                shared.ended = Some(Ended::Exhausted);
+                return None;
+            }
+            if shared.left == 0 {
+                shared.ended = Some(Ended::Limit);
+                return None;
+            }
+            if let Some(task) = shared.arena.select() {
+                shared.left -= 1;
+                return Some(Claim { search: self, task: Some(task) });
+            }
+            // All that could be tried there is being tried by others, who will come back.
+            self.landed.wait(&mut shared);
+        }
+    }
+}
+
+/// A task that a thread has taken. It ends by landing; dropped before, even by a panic, it gives the task back and ends the
+/// run.
+struct Claim<'a, P: Problem> {
+    search: &'a Search<P>,
+    task: Option<Task<P::State, P::Action>>,
+}
+
+impl<P: Problem> Claim<'_, P> {
+    fn land(&mut self, found: Found<P::State, P::Action>) -> Statistics {
+        let Task { node, choice, .. } = self.task.take().expect("it has not landed yet");
+        let mut shared = self.search.shared.lock();
+        shared.arena.land(node, choice, found);
+        self.search.landed.notify_all();
+        shared.arena.statistics
+    }
+}
+
+impl<P: Problem> Drop for Claim<'_, P> {
+    fn drop(&mut self) {
+        let Some(Task { node, choice, .. }) = self.task.take() else { return };
+        let mut shared = self.search.shared.lock();
+        shared.arena.abandon(node, choice);
+        shared.ended.get_or_insert(Ended::Stopped);
+        self.search.landed.notify_all();
+    }
+}
+
+/// What the user's part says of a new state.
+fn look<P: Problem>(
+    problem: &P,
+    state: P::State,
+    depth: usize,
+    options: &SearchOptions,
+) -> Result<Found<P::State, P::Action>, P::Error> {
+    let reward = problem.evaluate(&state)?;
+    let no_actions: &[Choice<P::Action>] = &[];
+    check(reward, no_actions)?;
+    let is_end = depth >= options.depth_max || problem.is_terminal(&state, reward)?;
+    let actions = if is_end { Vec::new() } else { problem.actions(&state, depth)? };
+    check(reward, &actions)?;
+    Ok(Found { state, reward, actions: (!actions.is_empty()).then_some(actions) })
+}
