@@ -559,6 +559,22 @@ fn a_missing_path_is_an_absence_and_a_wrong_one_an_error() {
     assert_eq!(tree.read_at("f", 100, 5).expect("read"), b"", "behind the end there is nothing");
 }
 
+fn sources_below(directories: &[std::path::PathBuf]) -> Vec<std::path::PathBuf> {
+    let mut open = directories.to_vec();
+    let mut found = Vec::new();
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            match path.is_dir() {
+                true => open.push(path),
+                false if path.extension().is_some_and(|extension| extension == "rs") => found.push(path),
+                false => {}
+            }
+        }
+    }
+    found
+}
+
 /// Every test that the document names is there, and every test here is named.
 #[test]
 fn every_promise_names_its_test() {
@@ -567,13 +583,14 @@ fn every_promise_names_its_test() {
     let named: BTreeSet<&str> =
         promises.split('`').skip(1).step_by(2).filter(|word| word.matches('_').count() > 1).collect();
     let mut there = BTreeSet::new();
-    for suite in ["model", "content", "links", "diff", "semantics", "verify/main", "verify/rules"] {
-        let source = std::fs::read_to_string(tests.join(format!("tests/{suite}.rs"))).expect("a suite");
+    for suite in sources_below(&[tests.join("tests"), tests.join("../engine/src")]) {
+        let source = std::fs::read_to_string(&suite).expect("a suite");
+        let suite = suite.file_stem().expect("a name").to_string_lossy().into_owned();
         let after_test = source.split("#[test]").skip(1);
         let name = |text: &str| {
             text.trim_start().strip_prefix("fn ").and_then(|text| text.split('(').next()).map(str::to_owned)
         };
-        there.extend(after_test.filter_map(name).map(|name| (suite, name)));
+        there.extend(after_test.filter_map(name).map(|name| (suite.clone(), name)));
     }
     for named in &named {
         assert!(there.iter().any(|(_, test)| test == named), "{named} is promised and not there");

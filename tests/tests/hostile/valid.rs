@@ -66,6 +66,7 @@ pub fn objects() -> Vec<(ObjectKind, Bytes)> {
                     bytes(5, "why"),
                     pair("a"),
                     pair("b"),
+                    number(7, 3),
                 ],
             ),
         ),
