@@ -12,6 +12,7 @@ use amalgam_engine::backend::Durability;
 use amalgam_engine::{Commit, Expect, SnapshotId, Store, WorkingTree};
 
 use crate::Bench;
+use crate::growth::FILES_EDITED;
 
 const APPEND: &str = "append of 4 KiB and fdatasync";
 const COMMIT: &str = "commit, durable, against append and fdatasync";
@@ -41,10 +42,12 @@ fn one_by_one(bench: &mut Bench, plan: Plan, store: &Store, base: SnapshotId) ->
     let mut beside = File::create(bench.directory("appended"))?;
     let block = [7; 4 << 10];
     let mut random = Random::new(2);
-    let (warm_up, times) = bench.size((100, 2_000), (5, 50));
+    let (warm_up, times) = bench.size((500, 2_000), (5, 50));
     let (mut commits, mut appends) = (Vec::new(), Vec::new());
     for round in 0..warm_up + times {
-        let (path, edit) = (plan.path(random.below(plan.files)), random.text(EDIT_BYTES));
+        // The same edits as of the buffered commits.
+        let file = round as u64 % FILES_EDITED * plan.files / FILES_EDITED;
+        let (path, edit) = (plan.path(file), random.text(EDIT_BYTES));
         let start = Instant::now();
         tree.write(&path, &edit)?;
         tree.commit(Commit::new(&head, "edit"))?;

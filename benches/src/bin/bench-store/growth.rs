@@ -45,7 +45,7 @@ pub(crate) const FIGURES: &[&str] = &[
 const FORKS_TIMED: u32 = 100;
 const EDIT_BYTES: usize = 1 << 10;
 /// Edits go to this many files all over the tree, so that its size is all that differs between trees.
-const FILES_EDITED: u64 = 250;
+pub(crate) const FILES_EDITED: u64 = 250;
 
 /// A tree under measurement.
 struct Subject {

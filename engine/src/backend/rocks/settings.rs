@@ -103,7 +103,6 @@ pub(super) fn database_options() -> Options {
     // Many systems allow a process 1,024 files.
     database.set_max_open_files(512);
     database.set_max_total_wal_size(64 << 20);
-    database.set_recycle_log_file_num(4);
     // After a power cut the log ends where it was last whole: a suffix may be lost, never the middle.
     database.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     database.set_keep_log_file_num(4);
