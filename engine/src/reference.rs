@@ -275,13 +275,18 @@ impl Operation {
                     return Err(Malformed::TooMuch { what: "an operation's changes" });
                 }
                 5 => operation.changes.push(read_change(value.message(5)?)?),
-                6 => operation.draft.reverts = Some(Revert::Undo(value.number(6)?)),
-                7 => operation.draft.reverts = Some(Revert::Redo(value.number(7)?)),
+                6 => operation.draft.reverts = Some(Revert::Undo(reverted(value.number(6)?)?)),
+                7 => operation.draft.reverts = Some(Revert::Redo(reverted(value.number(7)?)?)),
                 number => return Err(Malformed::Field { number }),
             }
         }
         Ok(operation)
     }
+}
+
+/// The log starts at 1.
+fn reverted(sequence: u64) -> Result<u64, Malformed> {
+    if sequence == 0 { Err(Malformed::Rule("an operation that reverts none")) } else { Ok(sequence) }
 }
 
 fn read_change(mut from: Reader) -> Result<RefChange, Malformed> {
