@@ -142,22 +142,14 @@ impl Frozen {
         let words =
             Words { author: commit.author, time: commit.time, message: commit.message, metadata: commit.metadata };
         let (name, durability) = (commit.reference, commit.durability);
-        self.land(parents, words, |snapshot| RefMove {
-            expect: vec![(name.clone(), expected.map(RefValue::to))],
-            set: vec![(name, Some(RefValue::to(snapshot)))],
-            operation,
-            durability,
+        self.prepare()?.land(parents, words, |snapshot| {
+            Ok(RefMove {
+                expect: vec![(name.clone(), expected.map(RefValue::to))],
+                set: vec![(name, Some(RefValue::to(snapshot)))],
+                operation,
+                durability,
+            })
         })
-    }
-
-    /// Makes a snapshot of the tree as it was frozen, and moves references to it. The first one that is set points at it.
-    pub(crate) fn land(
-        self,
-        parents: Vec<SnapshotId>,
-        words: Words,
-        refs: impl FnOnce(SnapshotId) -> RefMove,
-    ) -> Result<Landed> {
-        self.prepare()?.land(parents, words, refs)
     }
 
     /// Writes the tree into a session of its own.
@@ -179,7 +171,7 @@ impl Prepared {
         self,
         parents: Vec<SnapshotId>,
         words: Words,
-        refs: impl FnOnce(SnapshotId) -> RefMove,
+        refs: impl FnOnce(SnapshotId) -> Result<RefMove>,
     ) -> Result<Landed> {
         let Self { frozen, session, written } = self;
         let store = frozen.store().clone();
@@ -195,7 +187,7 @@ impl Prepared {
             metadata,
             generation,
         })?;
-        let committed = session.commit(written.id, refs(snapshot))?;
+        let committed = session.commit(written.id, refs(snapshot)?)?;
         let operation = committed.operation.expect("a commit writes its operation");
         if !committed.replayed {
             let done = CommitDone { snapshot, operation: operation.sequence, replayed: false };

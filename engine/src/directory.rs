@@ -55,7 +55,6 @@ pub(crate) fn entries_at(
         let found = get_in_many(store, &distinct, &name)?;
         for (entry, top) in here.iter_mut().zip(&mut open) {
             *entry = match top.map(|top| &found[places[&top]]) {
-                // Collections take a tree from its root down, so a directory that is gone is no matter of the path.
                 Some(None) => None,
                 Some(Some(found)) => Some(found.clone()),
                 None if depth == 0 || entry.is_some() => Some(None),

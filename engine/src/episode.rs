@@ -47,18 +47,15 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
-use crate::operation::{self, Act, move_refs, recorded};
+use crate::operation::{self, Act, move_refs, recorded, trying};
 use crate::reference::{Operation, RefValue};
 use crate::store::Store;
-use crate::workspace::distance;
+use crate::workspace::nearest;
 use record::{check_metadata, episode_value};
 
-/// A call that meets another one at the same moment tries again this often.
-const TRIES: usize = 16;
 /// Steps that are read at once.
 const PAGE: usize = 1_024;
-/// How many near names an error lists, and among how many they are looked for.
-const HINTS: usize = 5;
+/// Among how many names an error looks for near ones.
 const NAMES_LOOKED_AT: usize = 1_000;
 /// How many episodes are remembered between calls.
 const KNOWN_MAX: usize = 1_024;
@@ -149,31 +146,12 @@ impl Episodes {
     }
 
     fn absent(&self, name: &EpisodeName) -> Result<Error> {
-        let mut near = Vec::new();
-        for (reference, _) in self.store.list_refs(name::PREFIX, None, NAMES_LOOKED_AT)? {
-            near.push(EpisodeName::of_reference(&reference)?);
-        }
-        near.sort_by_cached_key(|other| (distance(other.as_str(), name.as_str()), other.clone()));
-        near.truncate(HINTS);
-        let names: Vec<_> = near.iter().map(EpisodeName::as_str).collect();
-        let hint = match names.is_empty() {
-            true => "the store has none yet; begin one first".to_owned(),
-            false => format!("nearest by name: {}", names.join(", ")),
-        };
+        let found = self.store.list_refs(name::PREFIX, None, NAMES_LOOKED_AT)?.into_iter();
+        let names = found.map(|(reference, _)| Ok(EpisodeName::of_reference(&reference)?.to_string()));
+        let near = nearest(names.collect::<Result<_>>()?, name.as_str());
+        let hint = near.unwrap_or_else(|| "the store has none yet; begin one first".to_owned());
         Ok(Error::Absent { what: format!("episode {name}"), hint })
     }
-}
-
-/// Does something that reads, decides and moves, once more when somebody else was quicker.
-fn trying<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    let mut last = attempt();
-    for _ in 1..TRIES {
-        match last {
-            Err(Error::Stale { .. }) => last = attempt(),
-            other => return other,
-        }
-    }
-    last
 }
 
 fn half_dropped(name: &EpisodeName) -> Error {

@@ -80,6 +80,26 @@ pub(crate) fn move_refs(store: &Store, act: &Act, draft: OperationDraft, steps: 
     store.transact(transaction)
 }
 
+/// Something that meets another change at the same moment is tried this often.
+const TRIES: usize = 16;
+
+/// Does something that reads, decides and moves, once more when somebody else was quicker.
+pub(crate) fn trying<T>(attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    trying_while(|error| matches!(error, Error::Stale { .. }), attempt)
+}
+
+/// The same while it fails in such a way.
+pub(crate) fn trying_while<T>(again: impl Fn(&Error) -> bool, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut last = attempt();
+    for _ in 1..TRIES {
+        match last {
+            Err(error) if again(&error) => last = attempt(),
+            other => return other,
+        }
+    }
+    last
+}
+
 /// The record of a transaction that has one.
 pub(crate) fn recorded(committed: Committed) -> Operation {
     committed.operation.expect("a transaction that moves references is recorded")

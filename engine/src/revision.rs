@@ -5,12 +5,11 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind, SnapshotId};
 use crate::store::Store;
-use crate::workspace::{LabelName, Labels, WorkspaceName, Workspaces, distance};
+use crate::workspace::{LabelName, Labels, WorkspaceName, Workspaces, nearest};
 
 /// The shortest beginning of an id that is looked for.
 const PREFIX_DIGITS_MIN: usize = 4;
 const CANDIDATES_MAX: usize = 8;
-const HINTS: usize = 5;
 const NAMES_LOOKED_AT: usize = 1_000;
 
 /// A name for a snapshot, as it was written:
@@ -152,12 +151,7 @@ fn near(store: &Store, name: &str) -> Result<String> {
     let labels = Labels::of(store).list("", None, NAMES_LOOKED_AT)?;
     let mut names: Vec<_> = labels.into_iter().map(|(label, _)| label.to_string()).collect();
     names.extend(workspaces.into_iter().map(|workspace| format!("{}@", workspace.name)));
-    names.sort_by_key(|other| (distance(other, name), other.clone()));
-    names.truncate(HINTS);
-    Ok(match names.is_empty() {
-        true => "the store has no labels and no workspaces yet".to_owned(),
-        false => format!("nearest by name: {}", names.join(", ")),
-    })
+    Ok(nearest(names, name).unwrap_or_else(|| "the store has no labels and no workspaces yet".to_owned()))
 }
 
 #[cfg(test)]

@@ -31,21 +31,19 @@ mod restore;
 pub use commit::{Change, Committed};
 pub use label::{LabelName, Labels};
 pub use name::WorkspaceName;
-pub(crate) use name::distance;
+pub(crate) use name::nearest;
 pub use record::Workspace;
 
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
-use crate::operation::{self, Act, Step, hold_snapshot, hold_value, move_refs, recorded};
+use crate::operation::{self, Act, Step, hold_snapshot, move_refs, recorded, trying};
 use crate::reference::{Operation, RefName, RefValue};
 use crate::store::Store;
 use crate::work::WorkingTree;
 use record::Record;
 
-/// A commit or a change of names that meets another one at the same moment tries again this often.
-const TRIES: usize = 16;
-/// How many near names an error lists.
-const HINTS: usize = 5;
+/// Among how many names an error looks for near ones.
+const NAMES_LOOKED_AT: usize = 1_000;
 
 /// The workspaces of a store.
 #[derive(Clone)]
@@ -136,7 +134,7 @@ impl Workspaces {
 
     /// Says whose a workspace is and what it belongs to.
     pub fn describe(&self, name: &WorkspaceName, agent: &str, project: &str, act: &Act) -> Result<Operation> {
-        self.trying(|| {
+        trying(|| {
             let workspace = self.get(name)?;
             let record = Record { agent: agent.to_owned(), project: project.to_owned(), ..workspace.record() };
             let after = record.value(workspace.head, workspace.base)?;
@@ -145,14 +143,14 @@ impl Workspaces {
         })
     }
 
-    /// Gives a workspace another name.
+    /// Gives a workspace another name. Like deleting, this works whatever became of the trees that it holds: one reference takes
+    /// them over from the other.
     pub fn rename(&self, from: &WorkspaceName, to: &WorkspaceName, act: &Act) -> Result<Operation> {
-        self.trying(|| {
+        trying(|| {
             let value = self.get(from)?.into_value();
             if self.find(to)?.is_some() {
                 return Err(Error::Taken { what: format!("workspace {to}") });
             }
-            let _pins = hold_value(&self.store, &value)?;
             let steps = vec![
                 Step { name: from.reference(), before: Some(value.clone()), after: None },
                 Step { name: to.reference(), before: None, after: Some(value) },
@@ -163,10 +161,9 @@ impl Workspaces {
 
     /// Deletes a workspace. What it held stays until it is collected, and comes back with [`undelete`](Self::undelete).
     pub fn delete(&self, name: &WorkspaceName, act: &Act) -> Result<Operation> {
-        self.trying(|| {
+        trying(|| {
             let value = self.get(name)?.into_value();
             let number = self.deleted(name)?.last().map_or(1, |(number, _)| number + 1);
-            let _pins = hold_value(&self.store, &value)?;
             let steps = vec![
                 Step { name: name.reference(), before: Some(value.clone()), after: None },
                 Step { name: name.deleted_reference(number), before: None, after: Some(value) },
@@ -177,7 +174,7 @@ impl Workspaces {
 
     /// Brings back what was last deleted under this name.
     pub fn undelete(&self, name: &WorkspaceName, act: &Act) -> Result<Operation> {
-        self.trying(|| {
+        trying(|| {
             if self.find(name)?.is_some() {
                 return Err(Error::Taken { what: format!("workspace {name}") });
             }
@@ -185,7 +182,6 @@ impl Workspaces {
                 let hint = "no workspace of this name was deleted, or it was forgotten since".to_owned();
                 return Err(Error::Absent { what: format!("deleted workspace {name}"), hint });
             };
-            let _pins = hold_value(&self.store, &value)?;
             let steps = vec![
                 Step { name: name.reference(), before: None, after: Some(value.clone()) },
                 Step { name: name.deleted_reference(number), before: Some(value), after: None },
@@ -224,27 +220,12 @@ impl Workspaces {
         move_refs(&self.store, act, act.draft(action), steps).map(recorded)
     }
 
-    /// Does something that reads, decides and moves, once more when somebody else was quicker.
-    fn trying<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
-        let mut last = attempt();
-        for _ in 1..TRIES {
-            match last {
-                Err(Error::Stale { .. }) => last = attempt(),
-                other => return other,
-            }
-        }
-        last
-    }
-
     fn absent(&self, name: &WorkspaceName) -> Result<Error> {
-        let mut near: Vec<_> = self.list("", None, 1_000)?.into_iter().map(|workspace| workspace.name).collect();
-        near.sort_by_key(|other| (name::distance(other.as_str(), name.as_str()), other.clone()));
-        near.truncate(HINTS);
-        let names: Vec<_> = near.iter().map(|name| name.as_str()).collect();
-        let hint = match (names.is_empty(), self.deleted(name)?.is_empty()) {
-            (_, false) => "it was deleted; undelete brings it back".to_owned(),
-            (true, true) => "the store has none yet; create one first".to_owned(),
-            (false, true) => format!("nearest by name: {}", names.join(", ")),
+        let names = self.list("", None, NAMES_LOOKED_AT)?.into_iter().map(|workspace| workspace.name.to_string());
+        let hint = match (self.deleted(name)?.is_empty(), nearest(names.collect(), name.as_str())) {
+            (false, _) => "it was deleted; undelete brings it back".to_owned(),
+            (true, None) => "the store has none yet; create one first".to_owned(),
+            (true, Some(near)) => near,
         };
         Ok(Error::Absent { what: format!("workspace {name}"), hint })
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use amalgam_engine::reference::{RefName, RefValue, RequestId};
 use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace};
 use amalgam_engine::{
-    Act, Error, ErrorKind, OperationCursor, Revision, SnapshotId, Store, Time, TreePath, WorkspaceName, Workspaces,
+    Act, Error, ErrorKind, OperationCursor, Revision, SnapshotId, Store, Swept, Time, TreePath, WorkspaceName,
+    Workspaces,
 };
 use amalgam_tests::harness::over_both;
 
@@ -79,6 +80,65 @@ fn a_commit_of_nothing_returns_the_head() {
     let done = workspaces.commit(&ws("main"), &mut tree, &change, &ada()).expect("commit");
     assert_eq!((done.snapshot, done.is_new), (head, false));
     assert_eq!(Labels::of(&store).find(&label).expect("find"), Some(head));
+}
+
+#[test]
+fn a_note_is_written_over_an_older_one_by_commits_too() {
+    over_both(|place| {
+        let store = place.store();
+        let (workspaces, labels) = (started(&store), Labels::of(&store));
+        let name = ws("main");
+        let mut tree = workspaces.open(&name).expect("open");
+        tree.write("a", b"1").expect("write");
+        let mut again = tree.fork();
+        let note = |text: &str| Change::new("same").note(text).reward(1.0);
+        let head = workspaces.commit(&name, &mut tree, &note("first"), &ada()).expect("commit").snapshot;
+        let request = ada().as_request(RequestId::new("r").expect("an id"));
+        let of_nothing = workspaces.commit(&name, &mut tree, &note("second"), &request).expect("commit");
+        assert_eq!((of_nothing.snapshot, of_nothing.is_new), (head, false));
+        assert_eq!(workspaces.commit(&name, &mut tree, &note("third"), &request).expect("the same"), of_nothing);
+        assert_eq!(labels.note(head).expect("note").as_deref(), Some("second"));
+        // The same snapshot once more, after it was taken back and its note was not.
+        labels.set_note(head, Some("kept"), &ada()).expect("note");
+        let act = ada();
+        store
+            .session()
+            .commit(
+                head,
+                amalgam_engine::RefMove {
+                    expect: vec![(name.reference(), store.read_ref(&name.reference()).expect("read"))],
+                    set: vec![(name.reference(), Some(RefValue::noting(head_note(&store, &name))))],
+                    ..amalgam_engine::RefMove::default()
+                },
+            )
+            .expect("the head goes back to nothing");
+        let done = workspaces.commit(&name, &mut again, &note("again"), &act).expect("commit");
+        assert_eq!((done.snapshot, labels.note(head).expect("note").as_deref()), (head, Some("again")));
+    });
+}
+
+/// What a workspace's reference says beside its head.
+fn head_note(store: &Store, name: &WorkspaceName) -> bytes::Bytes {
+    store.read_ref(&name.reference()).expect("read").expect("there").note
+}
+
+#[test]
+fn a_workspace_whose_tree_is_gone_is_renamed_and_deleted_all_the_same() {
+    over_both(|place| {
+        let store = place.store();
+        let workspaces = started(&store);
+        let head = write(&workspaces, &ws("main"), "a", "1");
+        let root = store.snapshot(head).expect("there").root.object();
+        let mut round = store.begin_sweep().expect("begin");
+        assert_eq!(round.sweep(&|id| id != root).expect("sweep"), Swept::Done { objects: 1 });
+        drop(round);
+        assert!(workspaces.open(&ws("main")).is_err(), "its tree is gone");
+        workspaces.rename(&ws("main"), &ws("other"), &ada()).expect("rename");
+        workspaces.delete(&ws("other"), &ada()).expect("delete");
+        workspaces.undelete(&ws("other"), &ada()).expect("undelete");
+        let fork = workspaces.fork(&ws("other"), &[ws("fork")], &ada()).expect_err("nothing to fork");
+        assert_eq!(fork.kind(), ErrorKind::NotFound);
+    });
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Dropping an episode: all its references go, in bounded transactions.
 
 use super::record::EpisodeState;
-use super::{EpisodeName, Episodes, trying};
+use super::{EpisodeName, Episodes};
 use crate::error::{Error, Result};
-use crate::operation::{Act, Step, move_refs};
+use crate::operation::{Act, Step, move_refs, trying};
 use crate::reference::REFS_PER_TRANSACTION_MAX;
 
 /// References that one transaction of a drop removes. Each is in the operation record with what it held.

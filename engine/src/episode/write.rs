@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use super::record::{EpisodeState, Step, StepDraft, StepUpdate};
-use super::{Episode, EpisodeName, Episodes, KNOWN_MAX, Known, StepId, half_dropped, trying};
+use super::{Episode, EpisodeName, Episodes, KNOWN_MAX, Known, StepId, half_dropped};
 use crate::backend::Transaction;
 use crate::commit::{Landed, Words};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
-use crate::operation::{Act, hold_snapshot, recorded};
+use crate::operation::{Act, hold_snapshot, recorded, trying};
 use crate::reference::{Operation, REFS_PER_TRANSACTION_MAX, RefName, RefValue};
 use crate::store::RefMove;
 use crate::work::WorkingTree;
@@ -81,15 +81,15 @@ impl Episodes {
                 metadata: Default::default(),
             };
             let parents = tree.base().into_iter().collect();
-            let landed = tree.freeze().land(parents, words, |snapshot| {
+            let landed = tree.freeze().prepare()?.land(parents, words, |snapshot| {
                 step.snapshot = snapshot;
                 let reference = episode.step_reference(id);
-                RefMove {
+                Ok(RefMove {
                     expect: vec![(reference.clone(), None), (episode.reference(), Some(known.clone()))],
                     set: vec![(reference, Some(step.value()))],
                     operation: act.draft("record"),
                     durability: act.durability,
-                }
+                })
             })?;
             let step = match landed.done.replayed {
                 false => id,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::History;
 use super::graph::{Graph, Place};
 use crate::directory::entries_at;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::insight::renamed_from;
 use crate::name::TreePath;
@@ -195,7 +195,14 @@ impl Look {
         let there: Vec<_> = tops.iter().copied().flatten().collect();
         let mut found = entries_at(store, &there, path)?.into_iter();
         for (place, top) in places.into_iter().zip(tops) {
-            known.insert(place, top.and_then(|_| found.next().expect("an answer for each")));
+            let entry = top.and_then(|_| found.next().expect("an answer for each"));
+            // Where the root is, all below it is, unless it was damaged.
+            if let (None, Some(Some(top))) = (&entry, top)
+                && store.has(graph.root(place).object())?
+            {
+                return Err(Error::Missing { id: top.object() });
+            }
+            known.insert(place, entry);
         }
         Ok(known[&place].clone())
     }

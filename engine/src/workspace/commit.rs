@@ -7,10 +7,13 @@ use super::{WorkspaceName, Workspaces};
 use crate::commit::{CommitDone, Landed, Words};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
-use crate::operation::{Act, Step, move_refs, recorded, snapshot_of};
-use crate::reference::{RefName, RefValue};
+use crate::operation::{Act, Step, move_refs, recorded, snapshot_of, trying};
+use crate::reference::RefValue;
 use crate::store::RefMove;
 use crate::work::WorkingTree;
+
+/// What the log calls labels, note and reward that are set by a commit of nothing.
+const SET_ON_HEAD: &str = "label";
 
 /// What a commit says of itself, and what is set together with it.
 #[derive(Clone, Debug, Default)]
@@ -97,7 +100,7 @@ impl Workspaces {
         act: &Act,
         action: &str,
     ) -> Result<Committed> {
-        match self.trying(|| self.try_commit(name, tree, change, act, action))? {
+        match trying(|| self.try_commit(name, tree, change, act, action))? {
             Attempt::Done(done) => Ok(done),
             Attempt::Landed(landed) => {
                 let CommitDone { snapshot, operation, .. } = landed.done;
@@ -116,20 +119,22 @@ impl Workspaces {
         action: &str,
     ) -> Result<Attempt> {
         let workspace = self.get(name)?;
+        let done_before = act.request.as_ref().map(|request| self.store.find_request(request)).transpose()?.flatten();
+        if done_before.is_none() && workspace.head != tree.base() {
+            return Err(stale(name, tree, workspace.head));
+        }
+        if let (Some(done), Some(head)) = (&done_before, tree.base())
+            && done.draft.action == SET_ON_HEAD
+        {
+            return Ok(Attempt::Done(Committed { snapshot: head, operation: Some(done.sequence), is_new: false }));
+        }
         let prepared = tree.freeze().prepare()?;
-        // A request that was done before is recognised further down, wherever the head is by now.
-        let is_retry =
-            act.request.as_ref().map(|request| self.store.find_request(request)).transpose()?.flatten().is_some();
-        if !is_retry {
-            if workspace.head != tree.base() {
-                return Err(stale(name, tree, workspace.head));
-            }
-            if let Some(head) = workspace.head
-                && change.other_parents.is_empty()
-                && self.store.snapshot(head)?.root == prepared.root()
-            {
-                return self.set_on_head(head, change, act).map(Attempt::Done);
-            }
+        // A commit that was done before is recognised further down, wherever the head is by now.
+        if let (None, Some(head)) = (&done_before, workspace.head)
+            && change.other_parents.is_empty()
+            && self.store.snapshot(head)?.root == prepared.root()
+        {
+            return self.set_on_head(head, change, act).map(Attempt::Done);
         }
         let mut parents: Vec<_> = tree.base().into_iter().collect();
         parents.extend(change.other_parents.iter().copied());
@@ -139,18 +144,16 @@ impl Workspaces {
             message: change.message.clone(),
             metadata: change.metadata.clone(),
         };
-        let marks = self.marks(change)?;
         let landed = prepared.land(parents, words, |snapshot| {
             let mut refs = RefMove { operation: act.draft(action), durability: act.durability, ..RefMove::default() };
             let value = RefValue { target: Some(snapshot.object()), ..workspace.value().clone() };
             refs.expect.push((name.reference(), Some(workspace.value().clone())));
             refs.set.push((name.reference(), Some(value)));
-            for mark in marks {
-                let Step { name, before, after } = mark.on(snapshot);
+            for Step { name, before, after } in self.marks(snapshot, change)? {
                 refs.expect.push((name.clone(), before));
                 refs.set.push((name, after));
             }
-            refs
+            Ok(refs)
         });
         match landed {
             Ok(landed) => Ok(Attempt::Landed(Box::new(landed))),
@@ -167,41 +170,25 @@ impl Workspaces {
     }
 
     fn set_on_head(&self, head: SnapshotId, change: &Change, act: &Act) -> Result<Committed> {
-        let steps: Vec<_> = self.marks(change)?.into_iter().map(|mark| mark.on(head)).collect();
+        let steps = self.marks(head, change)?;
         if steps.is_empty() {
             return Ok(Committed { snapshot: head, operation: None, is_new: false });
         }
-        let operation = recorded(move_refs(&self.store, act, act.draft("label"), steps)?);
+        let operation = recorded(move_refs(&self.store, act, act.draft(SET_ON_HEAD), steps)?);
         Ok(Committed { snapshot: head, operation: Some(operation.sequence), is_new: false })
     }
 
-    /// What is to be set on a snapshot together with its commit.
-    fn marks(&self, change: &Change) -> Result<Vec<Mark>> {
-        let mut marks = Vec::new();
-        for label in &change.labels {
-            marks.push(Mark::Label { name: label.reference(), before: self.store.read_ref(&label.reference())? });
+    /// What is to be set on a snapshot together with its commit. The same snapshot may have been there before.
+    fn marks(&self, snapshot: SnapshotId, change: &Change) -> Result<Vec<Step>> {
+        let mut marks: Vec<_> = change.labels.iter().map(|label| (label.reference(), RefValue::to(snapshot))).collect();
+        if let Some(note) = &change.note {
+            marks.push((note_reference(snapshot), note_value(note)?));
         }
-        marks.extend(change.note.as_ref().map(|note| note_value(note).map(Mark::Note)).transpose()?);
-        marks.extend(change.reward.map(|reward| reward_value(reward).map(Mark::Reward)).transpose()?);
-        Ok(marks)
-    }
-}
-
-/// Something that is set on a snapshot.
-enum Mark {
-    Label { name: RefName, before: Option<RefValue> },
-    Note(RefValue),
-    Reward(RefValue),
-}
-
-impl Mark {
-    /// A new snapshot has no note and no reward yet.
-    fn on(self, snapshot: SnapshotId) -> Step {
-        match self {
-            Self::Label { name, before } => Step { name, before, after: Some(RefValue::to(snapshot)) },
-            Self::Note(value) => Step { name: note_reference(snapshot), before: None, after: Some(value) },
-            Self::Reward(value) => Step { name: reward_reference(snapshot), before: None, after: Some(value) },
+        if let Some(reward) = change.reward {
+            marks.push((reward_reference(snapshot), reward_value(reward)?));
         }
+        let step = |(name, value)| Ok(Step { before: self.store.read_ref(&name)?, name, after: Some(value) });
+        marks.into_iter().map(step).collect()
     }
 }
 

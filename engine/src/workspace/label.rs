@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::name;
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
-use crate::operation::{Act, Step, hold_snapshot, move_refs, recorded, snapshot_of};
+use crate::operation::{Act, Step, hold_snapshot, move_refs, recorded, snapshot_of, trying};
 use crate::reference::{Operation, RefName, RefValue};
 use crate::store::Store;
 
@@ -15,7 +15,6 @@ const LABEL_PREFIX: &str = "label/";
 const NOTE_PREFIX: &str = "note/";
 const REWARD_PREFIX: &str = "reward/";
 const NOTE_BYTES_MAX: usize = 32 << 10;
-const TRIES: usize = 16;
 
 /// The name of a label, with the rules of a workspace's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -115,16 +114,10 @@ impl Labels {
 
     /// The last one to set it wins.
     fn set_reference(&self, name: &RefName, after: Option<&RefValue>, word: &str, act: &Act) -> Result<Operation> {
-        let mut tries = TRIES;
-        loop {
-            let before = self.store.read_ref(name)?;
-            let step = Step { name: name.clone(), before, after: after.cloned() };
-            tries -= 1;
-            match move_refs(&self.store, act, act.draft(word), vec![step]) {
-                Err(Error::Stale { .. }) if tries > 0 => {}
-                done => return done.map(recorded),
-            }
-        }
+        trying(|| {
+            let step = Step { name: name.clone(), before: self.store.read_ref(name)?, after: after.cloned() };
+            move_refs(&self.store, act, act.draft(word), vec![step]).map(recorded)
+        })
     }
 }
 

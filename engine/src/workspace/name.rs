@@ -67,7 +67,7 @@ pub(super) fn check(name: &str) -> Option<&'static str> {
 }
 
 /// How many letters have to change to make one text the other, up to a point.
-pub(crate) fn distance(one: &str, other: &str) -> usize {
+fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<_>, Vec<_>) = (one.chars().take(64).collect(), other.chars().take(64).collect());
     let mut row: Vec<_> = (0..=other.len()).collect();
     for (i, a) in one.iter().enumerate() {
@@ -80,6 +80,14 @@ pub(crate) fn distance(one: &str, other: &str) -> usize {
         }
     }
     row[other.len()]
+}
+
+/// The names that are nearest to what was written, for an error. Nothing when there are none.
+pub(crate) fn nearest(mut names: Vec<String>, text: &str) -> Option<String> {
+    const LISTED: usize = 5;
+    names.sort_by_cached_key(|name| (distance(name, text), name.clone()));
+    names.truncate(LISTED);
+    (!names.is_empty()).then(|| format!("nearest by name: {}", names.join(", ")))
 }
 
 impl fmt::Display for WorkspaceName {

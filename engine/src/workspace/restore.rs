@@ -1,14 +1,14 @@
 //! Restore: an old tree, or some paths of it, as a new snapshot on top. Nothing is abandoned.
 
 use super::commit::Committed;
-use super::{Change, TRIES, WorkspaceName, Workspaces};
+use super::{Change, WorkspaceName, Workspaces};
 use crate::diff::{DiffOptions, What, diff_entries};
 use crate::directory::entry_at;
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::name::TreePath;
 use crate::object::{EntryKind, Root};
-use crate::operation::{Act, hold_snapshot};
+use crate::operation::{Act, hold_snapshot, trying_while};
 use crate::work::WorkingTree;
 
 impl Workspaces {
@@ -61,16 +61,11 @@ impl Workspaces {
         make: impl Fn(Option<SnapshotId>) -> Result<WorkingTree>,
     ) -> Result<Committed> {
         let change = Change::new(message);
-        let mut tries = TRIES;
-        loop {
-            let head = self.get(name)?.head;
-            let mut tree = make(head)?;
-            tries -= 1;
-            match self.commit_as(name, &mut tree, &change, act, "restore") {
-                Err(Error::StaleHead { .. }) if tries > 0 => {}
-                done => return done,
-            }
-        }
+        let is_stale = |error: &Error| matches!(error, Error::StaleHead { .. });
+        trying_while(is_stale, || {
+            let mut tree = make(self.get(name)?.head)?;
+            self.commit_as(name, &mut tree, &change, act, "restore")
+        })
     }
 }
 
