@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 
 use amalgam_engine::history::{GraphLayout, History, LogOrder, PathChange, Verdict};
+use amalgam_engine::object::Node;
 use amalgam_engine::work::RenameMode;
 use amalgam_engine::{
     Commit, Error, ErrorKind, Expect, SnapshotId, Store, SweepRound, Swept, Time, TreePath, WorkingTree,
@@ -424,6 +425,31 @@ fn thinned_snapshots_are_passed_over() {
         let blame = history.blame(ids[5], &path).expect("blame");
         assert_eq!(blame.runs.iter().map(|run| run.id).collect::<Vec<_>>(), [ids[0], ids[5]]);
     });
+}
+
+#[test]
+fn what_is_missing_below_a_root_is_damage_and_not_thinned() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let place = directory.path().join("store");
+    let (head, first) = (name("head/main"), name("head/first"));
+    let store = Store::open(&place).expect("open");
+    let mut tree = WorkingTree::new(&store);
+    tree.write("f", b"1").expect("write");
+    let older = tree.commit(Commit::new(&first, "c")).expect("commit").snapshot;
+    tree.write("f", b"2").expect("write");
+    let newer = tree.commit(Commit::new(&head, "c").expecting(Expect::Absent)).expect("commit").snapshot;
+    let root = store.root(store.snapshot(older).expect("there").root).expect("there");
+    let Node::Directory(Some(contents)) = root.directory.node else { panic!("a directory") };
+    drop(tree);
+    let mut round = store.begin_sweep().expect("begin");
+    let swept = round.sweep(&|id| id != contents.id.object()).expect("sweep");
+    assert_eq!(swept, Swept::Done { objects: 1 });
+    drop((round, store));
+    let history = History::of(&Store::open(&place).expect("open"));
+    let path = TreePath::new("f").expect("a path");
+    let found: Result<Vec<_>, _> = history.versions(newer, &path, true).expect("versions").collect();
+    assert_eq!(found.expect_err("it is damaged").kind(), ErrorKind::Corrupt);
+    assert_eq!(history.blame(newer, &path).expect_err("it is damaged").kind(), ErrorKind::Corrupt);
 }
 
 #[test]
