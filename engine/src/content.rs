@@ -8,8 +8,7 @@ mod cut;
 mod read;
 mod write;
 
-pub(crate) use read::hole_at;
-pub use read::read_at;
+pub use read::{hole_at, read_at};
 pub use write::write_content;
 pub(crate) use write::{Base, update_content};
 

@@ -21,7 +21,7 @@ pub(crate) fn get(store: &Store, directory: Option<DirectoryRef>, name: &Name) -
 }
 
 /// What is at a path of a tree; nothing where there is none.
-pub(crate) fn entry_at(store: &Store, root: &Root, path: &TreePath) -> Result<Option<Entry>> {
+pub fn entry_at(store: &Store, root: &Root, path: &TreePath) -> Result<Option<Entry>> {
     let mut here = root.directory.clone();
     for name in path.names() {
         let Node::Directory(contents) = here.node else { return Ok(None) };
@@ -93,6 +93,14 @@ fn get_in_many(store: &Store, tops: &[ObjectId], name: &Name) -> Result<Vec<Opti
 /// All names with their entries, sorted.
 pub(crate) fn list(store: &Store, directory: Option<DirectoryRef>) -> Result<Items<Directories>> {
     Items::all(store, directory.map(|directory| directory.id.object()))
+}
+
+/// All names with their entries, sorted, read as they are asked for.
+pub fn list_directory(
+    store: &Store,
+    directory: Option<DirectoryRef>,
+) -> Result<impl Iterator<Item = Result<(Name, Entry)>> + use<>> {
+    Ok(list(store, directory)?.map(|item| item.map(|DirectoryItem { name, entry }| (name, entry))))
 }
 
 /// The directory with these names set or, with `None`, removed. The names ascend.

@@ -40,6 +40,7 @@
 //! some hundred bytes for each; and a directory of one entry is an object of its own.
 
 mod admit;
+mod assemble;
 pub mod backend;
 mod commit;
 mod compress;
@@ -65,12 +66,14 @@ pub mod verify;
 pub mod work;
 pub mod workspace;
 
+pub use assemble::Assembly;
 pub use backend::Durability;
 pub use commit::{Commit, CommitDone, Expect, Landed};
 pub use compress::unpack_chunk;
 pub use diff::{
     Change, Diff, DiffOptions, MetadataChange, StateChange, What, diff, diff_roots, diff_state, diff_with_renames,
 };
+pub use directory::{entry_at, list_directory};
 pub use episode::{EpisodeName, Episodes, StepId};
 pub use error::{Error, ErrorKind, Result};
 pub use history::History;

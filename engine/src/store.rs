@@ -107,7 +107,7 @@ impl Store {
     }
 
     /// Pins a tree and makes sure that it is there. Collections delete roots first: where the root is, all of it is.
-    pub(crate) fn hold(&self, root: RootId) -> Result<Pin> {
+    pub fn hold(&self, root: RootId) -> Result<Pin> {
         let pin = self.pin(root);
         // The cache may know a tree that is long gone.
         if self.inner.backend.contains_many(&[root.object()], 0)?[0] {

@@ -27,7 +27,7 @@ const FLOORS: [(&str, u32); 13] = [
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 
 /// The engine's modules from the ground up. Each uses only those before it.
-const MODULES: [&str; 25] = [
+const MODULES: [&str; 26] = [
     "time",
     "name",
     "id",
@@ -42,6 +42,7 @@ const MODULES: [&str; 25] = [
     "content",
     "directory",
     "work",
+    "assemble",
     "diff",
     "insight",
     "commit",

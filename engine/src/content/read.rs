@@ -195,7 +195,7 @@ fn read_batch(store: &Store, batch: &[Placed], offset: u64, buffer: &mut [u8]) -
 }
 
 /// How many bytes from this offset on lie in a hole; 0 in data.
-pub(crate) fn hole_at(store: &Store, content: &Content, size: u64, offset: u64) -> Result<u64> {
+pub fn hole_at(store: &Store, content: &Content, size: u64, offset: u64) -> Result<u64> {
     match content {
         Content::Hole => Ok(size.saturating_sub(offset)),
         Content::Rope(rope) if offset < size => {

@@ -200,7 +200,7 @@ impl Entry {
     }
 
     /// The same entry with its rare parts changed; no rare part left means none stored.
-    pub(crate) fn with_extra(mut self, change: impl FnOnce(&mut Extra)) -> Self {
+    pub fn with_extra(mut self, change: impl FnOnce(&mut Extra)) -> Self {
         let mut extra = self.extra.take().map_or_else(Extra::default, |extra| *extra);
         change(&mut extra);
         self.extra = (extra != Extra::default()).then(|| Box::new(extra));

@@ -13,7 +13,7 @@ use crate::time::Time;
 
 impl WorkingTree {
     /// Makes another snapshot the one that the next commit follows; the tree stays what it is.
-    pub(crate) fn rebase(&mut self, snapshot: Option<SnapshotId>) {
+    pub fn rebase(&mut self, snapshot: Option<SnapshotId>) {
         self.state.base.snapshot = snapshot;
     }
 

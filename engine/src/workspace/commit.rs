@@ -92,7 +92,8 @@ impl Workspaces {
         self.commit_as(name, tree, change, act, "commit")
     }
 
-    pub(super) fn commit_as(
+    /// The same, under another word in the operation log: `capture`, say.
+    pub fn commit_as(
         &self,
         name: &WorkspaceName,
         tree: &mut WorkingTree,

@@ -1,0 +1,66 @@
+//! What concerns single paths: reported, while the rest goes on.
+
+use std::fmt;
+
+use amalgam_engine::TreePath;
+
+/// A path that was not dealt with as asked, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Where.
+    pub path: TreePath,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why a path was left as it is, or out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Why {
+    /// A rule of the user's keeps it out. Not a failure.
+    Ignored,
+    /// It belongs to Amalgam itself. Not a failure.
+    Ours,
+    /// Another file system is mounted there. Its directory is kept, its contents are not.
+    OtherFileSystem,
+    /// Not allowed, or the machine failed: the system's words.
+    Failed {
+        /// What was being done.
+        action: &'static str,
+        /// The system's words.
+        error: String,
+    },
+    /// It changed while it was read, again and again; what was read last is kept.
+    Changing,
+    /// It changed since the plan was made, and was left alone.
+    ChangedSince,
+    /// The tree cannot hold such a thing: what is wrong with it.
+    Unsupported(String),
+    /// A directory that should go still holds things that are not part of the tree.
+    NotEmpty,
+    /// Its owner could not be set without privilege; everything else was.
+    OwnerNotSet,
+}
+
+impl Why {
+    /// Whether the work is only partly done because of it.
+    pub fn is_failure(&self) -> bool {
+        !matches!(self, Self::Ignored | Self::Ours | Self::OwnerNotSet)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ignored => write!(f, "ignored by a rule"),
+            Self::Ours => write!(f, "belongs to Amalgam"),
+            Self::OtherFileSystem => write!(f, "another file system is mounted here; its contents are left out"),
+            Self::Failed { action, error } => write!(f, "could not {action}: {error}"),
+            Self::Changing => write!(f, "kept changing while it was read"),
+            Self::ChangedSince => write!(f, "changed in the meantime and was left alone"),
+            Self::Unsupported(why) => write!(f, "cannot be kept: {why}"),
+            Self::NotEmpty => write!(f, "still holds files that are not part of the snapshot"),
+            Self::OwnerNotSet => write!(f, "its owner could not be set without privilege"),
+        }
+    }
+}
