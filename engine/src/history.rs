@@ -11,7 +11,7 @@ mod layout;
 mod log;
 mod versions;
 
-pub use bisect::{Bisected, Verdict};
+pub use bisect::{BisectStep, Bisected, Verdict};
 pub use blame::{Blame, BlamedLines};
 pub use layout::{GraphEdge, GraphLayout, GraphRow};
 pub use log::{Log, LogEntry, LogOrder};

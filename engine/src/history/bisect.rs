@@ -30,7 +30,34 @@ pub struct Bisected {
     pub tried: usize,
 }
 
+/// Where a search stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BisectStep {
+    /// The one to try next; nothing when the search is over.
+    pub next: Option<SnapshotId>,
+    /// What may be the first broken one.
+    pub candidates: Vec<SnapshotId>,
+}
+
 impl History {
+    /// One step of [`History::bisect`], for whoever remembers the verdicts.
+    pub fn bisect_step(&self, good: &[SnapshotId], bad: SnapshotId, skipped: &[SnapshotId]) -> Result<BisectStep> {
+        self.check_range(good, bad)?;
+        let candidates = self.range(bad, good)?;
+        let told = skipped.iter().copied().chain([bad]).collect();
+        Ok(BisectStep { next: self.middle(&candidates, &told)?, candidates })
+    }
+
+    fn check_range(&self, good: &[SnapshotId], bad: SnapshotId) -> Result<()> {
+        for good in good {
+            if self.is_ancestor(bad, *good)? {
+                let why = format!("the broken {} came before the good {}", bad.short(), good.short());
+                return Err(Error::Invalid { what: "range", why });
+            }
+        }
+        Ok(())
+    }
+
     /// Finds the first broken snapshot among the ancestors of a broken one that are no ancestors of the good ones. Tries about
     /// as many as the logarithm of their number.
     pub fn bisect(
@@ -39,12 +66,7 @@ impl History {
         bad: SnapshotId,
         mut check: impl FnMut(SnapshotId) -> Result<Verdict>,
     ) -> Result<Bisected> {
-        for good in good {
-            if self.is_ancestor(bad, *good)? {
-                let why = format!("the broken {} came before the good {}", bad.short(), good.short());
-                return Err(Error::Invalid { what: "range", why });
-            }
-        }
+        self.check_range(good, bad)?;
         let (mut good, mut bad) = (good.to_vec(), bad);
         let mut candidates = self.range(bad, &good)?;
         let mut told = HashSet::from([bad]);

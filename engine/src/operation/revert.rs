@@ -19,6 +19,15 @@ pub fn undo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
     }
 }
 
+/// The operation that [`undo`] would take back; nothing when there is none.
+pub fn next_to_undo(store: &Store, name: &RefName) -> Result<Option<Operation>> {
+    let mut chain = Chain::new(store);
+    match chain.next_undo(name)? {
+        Some(sequence) => operation(store, sequence).map(Some),
+        None => Ok(None),
+    }
+}
+
 /// Does again what was taken back last and not done again since. Anything else that moved the reference in between ends that.
 pub fn redo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
     match Chain::new(store).next_redo(name)? {

@@ -1,0 +1,21 @@
+//! Compiles the .proto files without any tool beside cargo.
+
+use std::error::Error;
+
+const FILES: [&str; 6] = [
+    "amalgam/v1/common.proto",
+    "amalgam/v1/workspaces.proto",
+    "amalgam/v1/operations.proto",
+    "amalgam/v1/snapshots.proto",
+    "amalgam/v1/directories.proto",
+    "amalgam/v1/store.proto",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    for file in FILES {
+        println!("cargo:rerun-if-changed={file}");
+    }
+    let files = protox::compile(FILES, ["."])?;
+    tonic_prost_build::configure().bytes(".").compile_fds(files)?;
+    Ok(())
+}

@@ -1,0 +1,25 @@
+//! The wire: the public API of Amalgam as protobuf (`amalgam/v1`), its generated code, and the conversions between its words and
+//! the engine's.
+//!
+//! What is absent: no service is implemented here, and nothing here opens a connection. Prost types of the API live in this crate
+//! and nowhere below it.
+
+mod convert;
+mod failure;
+mod names;
+
+/// The generated messages, clients and servers.
+#[allow(missing_docs, clippy::all, clippy::pedantic)]
+pub mod v1 {
+    tonic::include_proto!("amalgam.v1");
+}
+
+pub use convert::{change_kind, entry, entry_kind, instant, timestamp};
+pub use failure::{DOMAIN, Failure, Reason};
+pub use names::{
+    directory_id, directory_name, label_id, label_name, operation_name, operation_sequence, snapshot_id, snapshot_name,
+    workspace_id, workspace_name,
+};
+
+/// The version of the API, told at the handshake. A client and a server of different ones do not talk.
+pub const API_VERSION: u32 = 1;

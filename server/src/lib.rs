@@ -1,0 +1,1 @@
+//! The service: workspaces, snapshots, operations and real directories of one store.
