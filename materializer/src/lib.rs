@@ -10,16 +10,26 @@
 //! What is absent: this crate reads no clock and knows no workspace, no protocol and no terminal. It decides nothing about which
 //! directory belongs to which workspace.
 
+mod capture;
+mod changes;
 mod error;
 mod host;
+mod index;
 mod known;
 mod progress;
 mod report;
+mod rules;
 mod stamp;
+mod watch;
 
+pub use capture::{Capture, Captured, Counts, Scope, capture};
+pub use changes::{Changes, detect_changes};
 pub use error::{Error, Result};
 pub use host::{HostDir, Identity, is_absent};
+pub use index::Index;
 pub use known::Known;
 pub use progress::Progress;
 pub use report::{Notice, Why};
+pub use rules::Rules;
 pub use stamp::Stamp;
+pub use watch::{Dirty, Watcher};

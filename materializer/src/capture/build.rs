@@ -1,0 +1,380 @@
+//! From what was found to a stored tree: contents are read, directories put together from the bottom up as soon as all in
+//! them is there.
+
+use std::collections::{BTreeSet, HashMap};
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+use amalgam_engine::object::{DirectoryRef, LinkMember, Node, Xattrs};
+use amalgam_engine::{Assembly, Entry, Name, RootId, TreePath, WorkingTree};
+use parking_lot::Mutex;
+use rustix::fs::FileType;
+
+use super::links::{Shared, Touched};
+use super::read::{self, Reader};
+use super::scan::{Edit, Found, Scan, Slot, State};
+use super::work;
+use crate::error::Result;
+use crate::host::{HostDir, is_absent};
+use crate::index::{self, Held, Index, Item, Leaf, Trust};
+use crate::report::{Notice, Why};
+use crate::stamp::Stamp;
+
+/// So many names of a directory are read by one thread.
+const NAMES_AT_ONCE: usize = 64;
+
+/// A tree that was put together, and how the index becomes what it describes.
+pub(crate) struct Built {
+    pub(crate) top: Entry,
+    pub(crate) notices: Vec<Notice>,
+    made: Vec<Option<Made>>,
+    links: HashMap<TreePath, Shared>,
+}
+
+/// A directory as it is now.
+struct Made {
+    contents: Option<DirectoryRef>,
+    stamp: Stamp,
+    trust: Trust,
+    has_attributes: bool,
+    changes: Vec<(Name, Option<Held>)>,
+}
+
+/// What became of a name.
+struct Done {
+    name: Name,
+    /// Set or removed; nothing where what is known stays.
+    entry: Option<Option<Entry>>,
+    held: Option<Leaf>,
+}
+
+/// Names of one directory that are to be read.
+struct Job {
+    slot: usize,
+    edits: Vec<Edit>,
+}
+
+/// A directory that waits for what lies in it.
+#[derive(Default)]
+struct Part {
+    waiting: usize,
+    done: Vec<Done>,
+}
+
+struct Builder<'a> {
+    host: &'a HostDir,
+    assembly: &'a Assembly,
+    reader: &'a Reader<'a>,
+    slots: &'a [Slot],
+    links: &'a HashMap<TreePath, Shared>,
+    parts: Mutex<Vec<Part>>,
+    made: Mutex<Vec<Option<Made>>>,
+    top: Mutex<Option<Entry>>,
+    notices: Mutex<Vec<Notice>>,
+}
+
+/// Reads and puts together all that was found. Nothing at all if nothing differs.
+pub(crate) fn build(
+    host: &HostDir,
+    assembly: &Assembly,
+    reader: &Reader<'_>,
+    scan: &mut Scan,
+    touched: &Touched,
+) -> Result<Built> {
+    let (links, mut notices) = touched.resolve(reader, host)?;
+    notices.append(&mut scan.notices);
+    let mut edits = take_edits(&mut scan.slots, reader.index);
+    if !touched.unchanged.is_empty() {
+        let split = touched.unchanged.keys().map(|path| path.split_last().expect("a file has a name"));
+        let (parents, names): (Vec<_>, Vec<_>) = split.unzip();
+        let slots = scan.slots_of(parents.iter(), reader.index);
+        edits.resize_with(scan.slots.len(), Vec::new);
+        for ((slot, name), stamp) in slots.into_iter().zip(names).zip(touched.unchanged.values()) {
+            edits[slot].push(Edit { name, now: Some(*stamp) });
+        }
+    }
+    let is_needed = needed(&scan.slots, &edits);
+    let mut parts: Vec<Part> = Vec::new();
+    parts.resize_with(scan.slots.len(), Part::default);
+    let mut jobs = Vec::new();
+    for (slot, mut edits) in edits.into_iter().enumerate().filter(|(slot, _)| is_needed[*slot]) {
+        if let Some(parent) = scan.slots[slot].parent {
+            parts[parent].waiting += 1;
+        }
+        let files = edits.iter().filter_map(|edit| edit.now).filter(|now| now.kind() == FileType::RegularFile);
+        let (count, bytes) = files.fold((0, 0), |(count, bytes), now| (count + 1, bytes + now.size));
+        reader.job.progress.files_total.fetch_add(count, Ordering::Relaxed);
+        reader.job.progress.bytes_total.fetch_add(bytes, Ordering::Relaxed);
+        loop {
+            let rest = edits.split_off(edits.len().min(NAMES_AT_ONCE));
+            parts[slot].waiting += 1;
+            jobs.push(Job { slot, edits });
+            if rest.is_empty() {
+                break;
+            }
+            edits = rest;
+        }
+    }
+    // The last is done first: what is read then lies in the store in the order of paths.
+    jobs.sort_by(|a, b| scan.slots[b.slot].path.cmp(&scan.slots[a.slot].path));
+    let mut made = Vec::new();
+    made.resize_with(scan.slots.len(), || None);
+    let builder = Builder {
+        host,
+        assembly,
+        reader,
+        slots: &scan.slots,
+        links: &links,
+        parts: Mutex::new(parts),
+        made: Mutex::new(made),
+        top: Mutex::new(None),
+        notices: Mutex::new(notices),
+    };
+    work::run(jobs, reader.job.progress, |job, _| builder.work(job))?;
+    let Builder { made, top, notices, .. } = builder;
+    let mut notices = notices.into_inner();
+    notices.sort_by(|a, b| a.path.cmp(&b.path));
+    notices.dedup();
+    let (top, made) = (top.into_inner().expect("the root is put together last"), made.into_inner());
+    Ok(Built { top, notices, made, links })
+}
+
+/// The edits of each slot. One that is no directory any more is an edit of the one above.
+pub(crate) fn take_edits(slots: &mut [Slot], index: &Index) -> Vec<Vec<Edit>> {
+    let mut edits: Vec<Vec<Edit>> = Vec::with_capacity(slots.len());
+    for at in 0..slots.len() {
+        edits.push(match &mut slots[at].state {
+            State::Found(found) => std::mem::take(&mut found.edits),
+            _ => Vec::new(),
+        });
+        let now = match &slots[at].state {
+            State::Leaf(stamp) => Some(*stamp),
+            State::Gone if slots[at].known.is_some() => None,
+            _ => continue,
+        };
+        let (Some(parent), Some((_, name))) = (slots[at].parent, slots[at].path.split_last()) else { continue };
+        let known = slots[parent].known.map(|known| index.directory(known));
+        let is_same = edits[parent].iter().any(|edit| edit.name == name);
+        if !is_same && (now.is_some() || known.is_some_and(|known| known.get(&name).is_some())) {
+            edits[parent].push(Edit { name, now });
+        }
+    }
+    edits
+}
+
+/// Which directories are to be put together again.
+fn needed(slots: &[Slot], edits: &[Vec<Edit>]) -> Vec<bool> {
+    let mut is_there = vec![false; slots.len()];
+    for (at, slot) in slots.iter().enumerate() {
+        let is_directory = match slot.state {
+            State::Found(_) => true,
+            State::Through | State::Kept => slot.known.is_some(),
+            State::Leaf(_) | State::Gone => false,
+        };
+        is_there[at] = is_directory && slot.parent.is_none_or(|parent| is_there[parent]);
+    }
+    let mut is_needed = vec![false; slots.len()];
+    for (at, slot) in slots.iter().enumerate().rev().filter(|(at, _)| is_there[*at]) {
+        let differs = matches!(&slot.state, State::Found(found) if found.is_new);
+        is_needed[at] |= differs || slot.known.is_none() || !edits[at].is_empty();
+        if let (true, Some(parent)) = (is_needed[at], slot.parent) {
+            is_needed[parent] = true;
+        }
+    }
+    // The root is what the tree is made of.
+    is_needed[0] = true;
+    is_needed
+}
+
+impl Builder<'_> {
+    fn work(&self, job: Job) -> Result<()> {
+        let mut done = Vec::with_capacity(job.edits.len());
+        let slot = &self.slots[job.slot];
+        let is_read = job.edits.iter().any(|edit| edit.now.is_some());
+        let open = is_read.then(|| self.host.directory(&slot.path));
+        let mut seen = self.reader.index.is_known().then(BTreeSet::new);
+        for Edit { name, now } in job.edits {
+            // A directory that is there again goes before what was seen of its name earlier.
+            if seen.as_mut().is_some_and(|seen| !seen.insert(name.clone())) {
+                continue;
+            }
+            let Some(stamp) = now else {
+                done.push(Done { name, entry: Some(None), held: None });
+                continue;
+            };
+            let path = slot.path.join(&name);
+            let (leaf, why) = match (self.links.get(&path), open.as_ref().expect("something is read")) {
+                (Some(shared), _) if shared.stamp.inode == stamp.inode => {
+                    let trust = if shared.stamp == stamp { shared.trust } else { Trust::Racy };
+                    (read::Leaf::Entry(shared.entry.clone(), stamp, trust), None)
+                }
+                (_, Ok(open)) => self.reader.leaf(open.as_fd(), &name, &path, stamp)?,
+                (_, Err(error)) if is_absent(error) => (read::Leaf::Gone, None),
+                (_, Err(error)) => {
+                    let why = Why::Failed { action: "open the directory of", error: error.to_string() };
+                    (read::Leaf::Kept, Some(why))
+                }
+            };
+            self.notices.lock().extend(why.map(|why| Notice { path: path.clone(), why }));
+            done.push(match leaf {
+                read::Leaf::Entry(entry, stamp, trust) => {
+                    Done { name, entry: Some(Some(entry)), held: Some(Leaf { stamp, trust }) }
+                }
+                read::Leaf::Gone => Done { name, entry: Some(None), held: None },
+                read::Leaf::Kept => self.kept(name, &path)?,
+            });
+        }
+        self.came(job.slot, done)
+    }
+
+    /// What cannot be read stays as it was. It is alone with its bytes now, whatever other names they had.
+    fn kept(&self, name: Name, path: &TreePath) -> Result<Done> {
+        if !self.reader.index.links().contains_key(path) {
+            return Ok(Done { name, entry: None, held: None });
+        }
+        let alone = |mut entry: Entry| {
+            let xattrs = entry.xattrs().clone();
+            let owner = entry.owner();
+            entry.extra = None;
+            let extra = amalgam_engine::object::Extra { owner, xattrs, link: None };
+            entry.extra = (extra != Default::default()).then(|| Box::new(extra));
+            entry
+        };
+        let entry = self.reader.stored(path)?.map(alone);
+        let held = self.reader.index.stamp(path).map(|stamp| Leaf { stamp, trust: Trust::Racy });
+        Ok(Done { name, entry: Some(entry), held })
+    }
+
+    /// Takes in what is done of a directory; when that was all, puts it together, and so on upwards.
+    fn came(&self, mut at: usize, mut done: Vec<Done>) -> Result<()> {
+        loop {
+            {
+                let mut parts = self.parts.lock();
+                let part = &mut parts[at];
+                if part.done.is_empty() {
+                    part.done = done;
+                } else {
+                    part.done.append(&mut done);
+                }
+                part.waiting -= 1;
+                if part.waiting > 0 {
+                    return Ok(());
+                }
+                done = std::mem::take(&mut part.done);
+            }
+            let slot = &self.slots[at];
+            let entry = self.make(at, slot, done)?;
+            let (Some(parent), Some((_, name))) = (slot.parent, slot.path.split_last()) else {
+                *self.top.lock() = Some(entry);
+                return Ok(());
+            };
+            done = vec![Done { name, entry: Some(Some(entry)), held: None }];
+            at = parent;
+        }
+    }
+
+    fn make(&self, at: usize, slot: &Slot, mut done: Vec<Done>) -> Result<Entry> {
+        // A directory that was put together comes before what was seen of its name earlier.
+        done.sort_by(|a, b| a.name.cmp(&b.name).then_with(|| is_directory(b).cmp(&is_directory(a))));
+        done.dedup_by(|second, first| second.name == first.name);
+        let known = slot.known.map(|known| self.reader.index.directory(known));
+        let mut edits = Vec::with_capacity(done.len());
+        let mut changes = Vec::with_capacity(done.len());
+        for Done { name, entry, held } in done {
+            let Some(entry) = entry else { continue };
+            if !matches!(&entry, Some(entry) if matches!(entry.node, Node::Directory(_))) {
+                changes.push((name.clone(), held.map(Held::Leaf)));
+            }
+            edits.push((name, entry));
+        }
+        let before = known.and_then(|known| known.contents);
+        let contents = if edits.is_empty() { before } else { self.assembly.directory(before, edits)? };
+        let (stamp, trust, xattrs) = match (&slot.state, known) {
+            (State::Found(Found { stamp, xattrs, .. }), _) => {
+                let (xattrs, why) = self.reader.put_xattrs(xattrs.clone());
+                self.notices.lock().extend(why.map(|why| Notice { path: slot.path.clone(), why }));
+                (*stamp, Trust::of(stamp, self.reader.job.now), xattrs)
+            }
+            (_, Some(known)) => {
+                let stored = if known.has_attributes { self.reader.stored(&slot.path)? } else { None };
+                let xattrs = stored.map_or(Xattrs::None, |entry| entry.xattrs().clone());
+                (known.stamp, known.trust, xattrs)
+            }
+            (_, None) => unreachable!("only what was found or is known is put together"),
+        };
+        let has_attributes = xattrs != Xattrs::None;
+        let entry = self.reader.entry(Node::Directory(contents), &stamp, xattrs, None);
+        self.made.lock()[at] = Some(Made { contents, stamp, trust, has_attributes, changes });
+        Ok(entry)
+    }
+}
+
+fn is_directory(done: &Done) -> bool {
+    matches!(&done.entry, Some(Some(entry)) if matches!(entry.node, Node::Directory(_)))
+}
+
+impl Built {
+    /// The names of all files with several, as the tree has them.
+    pub(crate) fn members(&self, index: &Index, touched: &Touched) -> BTreeSet<LinkMember> {
+        let is_stale = |path: &TreePath| touched.before.contains(path) || touched.unchanged.contains_key(path);
+        let old = index.links().iter().filter(|(path, _)| !is_stale(path));
+        let old = old.map(|(path, group)| LinkMember { group: *group, path: path.clone() });
+        let new = self.links.iter().map(|(path, shared)| {
+            let group = shared.entry.link().expect("it has several names");
+            LinkMember { group, path: path.clone() }
+        });
+        old.chain(new).collect()
+    }
+
+    /// Makes the index describe what was found.
+    pub(crate) fn learn(self, index: &mut Index, slots: &[Slot], touched: &Touched, root: RootId, rules: [u8; 32]) {
+        let mut places: Vec<Option<usize>> = Vec::with_capacity(slots.len());
+        let mut changes: Vec<Vec<(Name, Option<Held>)>> = Vec::with_capacity(slots.len());
+        for (slot, made) in slots.iter().zip(self.made) {
+            changes.push(Vec::new());
+            let Some(made) = made else {
+                places.push(slot.known);
+                continue;
+            };
+            let Made { contents, stamp, trust, has_attributes, changes: names } = made;
+            let place = match slot.known {
+                Some(known) => {
+                    let directory = index.directory_mut(known);
+                    (directory.contents, directory.stamp) = (contents, stamp);
+                    (directory.trust, directory.has_attributes) = (trust, has_attributes);
+                    *changes.last_mut().expect("it was pushed") = names;
+                    known
+                }
+                None => {
+                    let there = names.into_iter().filter_map(|(name, held)| Some(Item { name, held: held? }));
+                    let names = there.collect();
+                    index.add(index::Directory { stamp, trust, has_attributes, contents, names })
+                }
+            };
+            if let (None, Some(parent), Some((_, name))) = (slot.known, slot.parent, slot.path.split_last()) {
+                let below = Held::Directory(u32::try_from(place).expect("not that many directories"));
+                changes[parent].push((name, Some(below)));
+            }
+            places.push(Some(place));
+        }
+        for (place, mut changes) in places.into_iter().zip(changes) {
+            if let (Some(place), false) = (place, changes.is_empty()) {
+                changes.sort_by(|a, b| a.0.cmp(&b.0));
+                index.change(place, changes);
+            }
+        }
+        let links = index.links_mut();
+        touched.before.iter().chain(touched.unchanged.keys()).for_each(|path| {
+            links.remove(path);
+        });
+        links.extend(self.links.into_iter().filter_map(|(path, shared)| Some((path, shared.entry.link()?))));
+        index.describe(root, rules);
+    }
+}
+
+/// Ends an assembly; the tree and its root.
+pub(crate) fn finish(assembly: Assembly, top: Entry, members: &BTreeSet<LinkMember>) -> Result<(WorkingTree, RootId)> {
+    let tree = assembly.finish(top, members)?;
+    let root = tree.freeze().write(&tree.store().session())?;
+    Ok((tree, root))
+}

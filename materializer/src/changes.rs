@@ -1,0 +1,322 @@
+//! What differs between a directory and the stored tree that its index describes. Writes nothing to the store.
+//!
+//! Names whose stamp differs are candidates; a file among them is compared by size and then byte by byte with its stored content. One
+//! that is equal is no change, and the index learns its new stamp, so that it is not read again. Times alone are no change.
+
+use amalgam_engine::content::{ByteSource, read_at};
+use amalgam_engine::object::{Content, Node, Owner, Root};
+use amalgam_engine::{Entry, Name, Store, TreePath, entry_at};
+use parking_lot::Mutex;
+use rustix::fs::FileType;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use crate::capture::{
+    Capture, Counts, Edit, Found, Opened, Scanner, Slot, Source, State, begin, counts, other, run, take_edits,
+    with_file,
+};
+use crate::error::Result;
+use crate::host::{HostDir, is_absent};
+use crate::index::{Held, Index, Leaf, Trust};
+use crate::report::{Notice, Why};
+use crate::stamp::Stamp;
+
+/// So much of a file is compared at once.
+const BLOCK_BYTES: usize = 256 << 10;
+/// So many names of a directory are compared by one thread.
+const NAMES_AT_ONCE: usize = 64;
+
+/// What differs, each list sorted by path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Paths whose bytes, kind, permissions, owner or attributes differ.
+    pub modified: Vec<TreePath>,
+    /// New paths: a directory, and all below it.
+    pub added: Vec<TreePath>,
+    /// Paths that are gone: a directory, and all below it.
+    pub deleted: Vec<TreePath>,
+    /// What could not be compared, sorted by path.
+    pub notices: Vec<Notice>,
+    /// What the stored tree holds, and what comparing took.
+    pub counts: Counts,
+}
+
+impl Changes {
+    /// Whether nothing differs.
+    pub fn is_empty(&self) -> bool {
+        self.modified.is_empty() && self.added.is_empty() && self.deleted.is_empty()
+    }
+}
+
+/// Compares a directory with the tree that its index describes.
+pub fn detect_changes(store: &Store, directory: &HostDir, index: &mut Index, job: &Capture<'_>) -> Result<Changes> {
+    let top = begin(store, directory, index)?;
+    let _kept = index.root().map(|root| store.hold(root)).transpose()?;
+    let scanner = Scanner::new(directory, index, job, &top);
+    scanner.run()?;
+    let mut scan = scanner.finish();
+    let edits = take_edits(&mut scan.slots, index);
+    let base = index.root().map(|root| store.root(root)).transpose()?;
+    let comparison = Comparison {
+        store,
+        host: directory,
+        index,
+        job,
+        base,
+        owner: Owner { uid: top.uid, gid: top.gid },
+        slots: &scan.slots,
+        found: Mutex::new(Differences::default()),
+    };
+    run(comparison.jobs(edits), job.progress, |job, _| comparison.work(job))?;
+    let Differences { mut changes, learned, read } = comparison.found.into_inner();
+    for (at, name, leaf) in learned {
+        if let Some(held) = index.directory_mut(at).get_mut(&name) {
+            *held = Held::Leaf(leaf);
+        }
+    }
+    changes.counts = counts(index, scan.ignored, read);
+    changes.notices.append(&mut scan.notices);
+    changes.notices.sort_by(|a, b| a.path.cmp(&b.path));
+    for list in [&mut changes.modified, &mut changes.added, &mut changes.deleted] {
+        list.sort();
+        list.dedup();
+    }
+    // A directory that is there again goes before what was seen of its name earlier.
+    changes.deleted.retain(|path| changes.added.binary_search(path).is_err());
+    Ok(changes)
+}
+
+struct Comparison<'a> {
+    store: &'a Store,
+    host: &'a HostDir,
+    index: &'a Index,
+    job: &'a Capture<'a>,
+    base: Option<Arc<Root>>,
+    owner: Owner,
+    slots: &'a [Slot],
+    found: Mutex<Differences>,
+}
+
+#[derive(Default)]
+struct Differences {
+    changes: Changes,
+    learned: Vec<(usize, Name, Leaf)>,
+    read: (u64, u64),
+}
+
+struct Job {
+    slot: usize,
+    /// Whether the directory itself is compared.
+    itself: bool,
+    edits: Vec<Edit>,
+}
+
+/// What comparing a name came to.
+enum Verdict {
+    Equal(Stamp),
+    Modified,
+    Gone,
+    Unknown,
+}
+
+impl Comparison<'_> {
+    fn jobs(&self, edits: Vec<Vec<Edit>>) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        for (slot, mut edits) in edits.into_iter().enumerate() {
+            let is_found = matches!(self.slots[slot].state, State::Found(_));
+            if !is_found && (edits.is_empty() || !matches!(self.slots[slot].state, State::Through)) {
+                continue;
+            }
+            let mut itself = is_found;
+            loop {
+                let rest = edits.split_off(edits.len().min(NAMES_AT_ONCE));
+                jobs.push(Job { slot, itself, edits });
+                itself = false;
+                if rest.is_empty() {
+                    break;
+                }
+                edits = rest;
+            }
+        }
+        jobs
+    }
+
+    fn work(&self, job: Job) -> Result<()> {
+        let slot = &self.slots[job.slot];
+        if let (true, State::Found(found)) = (job.itself, &slot.state) {
+            self.directory(slot, found)?;
+        }
+        let known = slot.known.map(|known| self.index.directory(known));
+        let mut open = None;
+        for Edit { name, now } in job.edits {
+            let path = slot.path.join(&name);
+            let held = known.and_then(|known| known.get(&name));
+            if let Some(Held::Directory(below)) = held {
+                self.deleted_below(*below as usize, &path);
+            }
+            match (held, now) {
+                (None, None) => {}
+                (None, Some(_)) => self.found.lock().changes.added.push(path),
+                (Some(_), None) => self.found.lock().changes.deleted.push(path),
+                (Some(Held::Directory(_)), Some(_)) => self.found.lock().changes.modified.push(path),
+                (Some(Held::Leaf(leaf)), Some(stamp)) => {
+                    if leaf.trust == Trust::Bytes && leaf.stamp == stamp {
+                        continue;
+                    }
+                    let open = match &*open.get_or_insert_with(|| self.host.directory(&slot.path)) {
+                        Ok(open) => open.as_fd(),
+                        Err(error) if is_absent(error) => continue,
+                        Err(error) => {
+                            let why = Why::Failed { action: "open the directory of", error: error.to_string() };
+                            self.found.lock().changes.notices.push(Notice { path, why });
+                            continue;
+                        }
+                    };
+                    let verdict = self.compare(open, &name, &path, stamp)?;
+                    let mut found = self.found.lock();
+                    match verdict {
+                        Verdict::Equal(stamp) => {
+                            let at = slot.known.expect("it holds a leaf");
+                            found.learned.push((at, name, self.learned(leaf, stamp, &path)?));
+                        }
+                        Verdict::Modified => found.changes.modified.push(path),
+                        Verdict::Gone => found.changes.deleted.push(path),
+                        Verdict::Unknown => {}
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the index learns of a name that was only touched.
+    fn learned(&self, before: &Leaf, stamp: Stamp, path: &TreePath) -> Result<Leaf> {
+        let same_times = self.stored(path)?.is_some_and(|entry| entry.mtime == stamp.mtime);
+        let trust = match Trust::of(&stamp, self.job.now) {
+            // The tree has other times, or perhaps other names of the same file.
+            Trust::Sure if !same_times || before.stamp.links != stamp.links || stamp.links > 1 => Trust::Bytes,
+            trust => trust,
+        };
+        Ok(Leaf { stamp, trust })
+    }
+
+    fn directory(&self, slot: &Slot, found: &Found) -> Result<()> {
+        let is_modified = match slot.known {
+            None => {
+                let parent = slot.parent.and_then(|parent| self.slots[parent].known);
+                let name = slot.path.split_last().map(|(_, name)| name);
+                let held = parent.zip(name).and_then(|(at, name)| self.index.directory(at).get(&name));
+                if held.is_none() && !slot.path.is_root() {
+                    self.found.lock().changes.added.push(slot.path.clone());
+                }
+                held.is_some()
+            }
+            Some(_) if !found.is_new => false,
+            Some(_) => match self.stored(&slot.path)? {
+                Some(entry) => {
+                    entry.mode != found.stamp.permissions()
+                        || entry.owner() != self.owner_of(&found.stamp)
+                        || self.store.xattrs(entry.xattrs())? != found.xattrs
+                }
+                None => true,
+            },
+        };
+        if is_modified {
+            self.found.lock().changes.modified.push(slot.path.clone());
+        }
+        Ok(())
+    }
+
+    fn deleted_below(&self, at: usize, path: &TreePath) {
+        let mut open = vec![(at, path.clone())];
+        let mut deleted = Vec::new();
+        while let Some((at, path)) = open.pop() {
+            for item in &self.index.directory(at).names {
+                let path = path.join(&item.name);
+                if let Held::Directory(below) = item.held {
+                    open.push((below as usize, path.clone()));
+                }
+                deleted.push(path);
+            }
+        }
+        self.found.lock().changes.deleted.append(&mut deleted);
+    }
+
+    fn stored(&self, path: &TreePath) -> Result<Option<Entry>> {
+        match &self.base {
+            Some(base) => Ok(entry_at(self.store, base, path)?),
+            None => Ok(None),
+        }
+    }
+
+    fn owner_of(&self, stamp: &Stamp) -> Option<Owner> {
+        let owner = Owner { uid: stamp.uid, gid: stamp.gid };
+        (owner != self.owner).then_some(owner)
+    }
+
+    fn compare(&self, open: BorrowedFd<'_>, name: &Name, path: &TreePath, stamp: Stamp) -> Result<Verdict> {
+        let Some(entry) = self.stored(path)? else { return Ok(Verdict::Modified) };
+        let is_link = stamp.kind() == FileType::Symlink;
+        let same_mode = is_link || entry.mode == stamp.permissions();
+        if !same_mode || entry.owner() != self.owner_of(&stamp) {
+            return Ok(Verdict::Modified);
+        }
+        let (size, content) = match (&entry.node, stamp.kind()) {
+            (Node::File { size, content }, FileType::RegularFile) => (*size, *content),
+            (_, FileType::RegularFile) => return Ok(Verdict::Modified),
+            (node, _) => {
+                return Ok(match other(open, name, &stamp) {
+                    Ok(Some(now)) if now == *node => Verdict::Equal(stamp),
+                    _ => Verdict::Modified,
+                });
+            }
+        };
+        if size != stamp.size {
+            return Ok(Verdict::Modified);
+        }
+        let opened = with_file(open, name, self.job.progress, |source, _| self.is_equal(source, size, &content))?;
+        let (why, verdict) = match opened {
+            Opened::File { value: (is_equal, bytes), stamp, xattrs, is_changing } => {
+                self.job.progress.did(bytes);
+                let read = &mut self.found.lock().read;
+                *read = (read.0 + 1, read.1 + bytes);
+                let is_equal = is_equal && self.store.xattrs(entry.xattrs())? == xattrs;
+                let verdict = match (is_equal, is_changing) {
+                    (true, false) => Verdict::Equal(stamp),
+                    (true, true) => Verdict::Unknown,
+                    (false, _) => Verdict::Modified,
+                };
+                (is_changing.then_some(Why::Changing), verdict)
+            }
+            Opened::Gone => (None, Verdict::Gone),
+            Opened::Other => (None, Verdict::Modified),
+            Opened::Failed(why) => (Some(why), Verdict::Unknown),
+        };
+        if let Some(why) = why {
+            self.found.lock().changes.notices.push(Notice { path: path.clone(), why });
+        }
+        Ok(verdict)
+    }
+
+    /// Whether a file's bytes are those of a content, and how many were read to know it.
+    fn is_equal(&self, source: &Source<'_>, size: u64, content: &Content) -> Result<(bool, u64)> {
+        if source.length() != size {
+            return Ok((false, 0));
+        }
+        let length = BLOCK_BYTES.min(usize::try_from(size).unwrap_or(BLOCK_BYTES));
+        let (mut ours, mut theirs) = (vec![0; length], vec![0; length]);
+        let mut offset = 0;
+        while offset < size {
+            self.job.progress.check()?;
+            let length = (size - offset).min(length as u64) as usize;
+            let (ours, theirs) = (&mut ours[..length], &mut theirs[..length]);
+            source.read_at(offset, ours)?;
+            read_at(self.store, content, size, offset, theirs)?;
+            offset += length as u64;
+            if ours != theirs {
+                return Ok((false, offset));
+            }
+        }
+        Ok((true, offset))
+    }
+}

@@ -1,0 +1,203 @@
+//! What is left out of a tree: the settings' patterns, and `.amalgamignore` files in the directory itself.
+//!
+//! Patterns are Git's, with its meaning: the last that matches decides, a file deeper in the tree goes before one above it, `!`
+//! takes a name back in, and nothing below a directory that is left out is looked at. The settings' patterns come last.
+//! Without any of them everything is part of the tree.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use amalgam_engine::TreePath;
+use ignore::Match;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use rustix::fs::OFlags;
+
+use crate::error::{Error, Result};
+use crate::host::{HostDir, Identity, is_absent, open_beneath};
+use crate::report::Why;
+
+/// The file in a directory that says what to leave out of it and of those below.
+pub(crate) const RULES_FILE: &[u8] = b".amalgamignore";
+/// No more of such a file is read.
+const RULES_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What is left out.
+#[derive(Clone, Default)]
+pub struct Rules {
+    fingerprint: [u8; 32],
+    settings: Chain,
+    ours: Vec<Identity>,
+}
+
+/// The patterns that hold in a directory, its own first. Empty where there are none.
+#[derive(Clone, Default)]
+pub(crate) struct Chain(Option<Arc<Level>>);
+
+struct Level {
+    patterns: Gitignore,
+    /// How many bytes of a path come before what its patterns are about.
+    skip: usize,
+    above: Chain,
+}
+
+impl Rules {
+    /// From the settings' patterns, in Git's syntax.
+    pub fn new(patterns: &[String]) -> Result<Self> {
+        let mut hasher = blake3::Hasher::new();
+        let mut builder = builder();
+        for pattern in patterns {
+            hasher.update(&(pattern.len() as u64).to_le_bytes()).update(pattern.as_bytes());
+            builder.add_line(None, pattern).map_err(|error| bad(pattern, &error))?;
+        }
+        let built = builder.build().map_err(|error| bad(&patterns.join(" "), &error))?;
+        let fingerprint = *hasher.finalize().as_bytes();
+        Ok(Self { fingerprint, settings: Chain::default().and(built, &TreePath::root()), ours: Vec::new() })
+    }
+
+    /// Adds directories that are never entered, wherever they are: the store's own, the runtime directory.
+    #[must_use]
+    pub fn never(mut self, ours: &[Identity]) -> Self {
+        self.ours.extend_from_slice(ours);
+        self
+    }
+
+    /// By what the settings' patterns are known: a tree that was captured under others has to be looked at as a whole.
+    pub(crate) fn fingerprint(&self) -> [u8; 32] {
+        self.fingerprint
+    }
+
+    /// The patterns that hold everywhere.
+    pub(crate) fn settings(&self) -> Chain {
+        self.settings.clone()
+    }
+
+    /// Whether a directory is one that is never entered.
+    pub(crate) fn is_ours(&self, device: u64, inode: u64) -> bool {
+        self.ours.iter().any(|ours| ours.device == device && ours.inode == inode)
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rules").field("ours", &self.ours).finish_non_exhaustive()
+    }
+}
+
+impl Chain {
+    /// Whether nothing can match.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether a path is left out. The directories above it are not.
+    pub(crate) fn leaves_out(&self, path: &[u8], is_directory: bool) -> bool {
+        let mut here = self;
+        while let Some(level) = &here.0 {
+            let inside = Path::new(OsStr::from_bytes(&path[level.skip..]));
+            match level.patterns.matched(inside, is_directory) {
+                Match::Ignore(_) => return true,
+                Match::Whitelist(_) => return false,
+                Match::None => here = &level.above,
+            }
+        }
+        false
+    }
+
+    /// With the patterns of a directory's own file, and what is wrong with them. The file need not be there.
+    pub(crate) fn enter(&self, host: &HostDir, directory: &TreePath) -> (Self, Option<Why>) {
+        let text = match read(host, directory) {
+            Ok(Some(text)) => text,
+            Ok(None) => return (self.clone(), None),
+            Err(error) => {
+                let why = Why::Failed { action: "read its rules", error: error.to_string() };
+                return (self.clone(), Some(why));
+            }
+        };
+        let mut builder = builder();
+        let mut wrong = None;
+        for line in String::from_utf8_lossy(&text).lines() {
+            if let Err(error) = builder.add_line(None, line) {
+                wrong = Some(Why::Failed { action: "read its rules", error: bad(line, &error).to_string() });
+            }
+        }
+        match builder.build() {
+            Ok(patterns) => (self.and(patterns, directory), wrong),
+            Err(error) => {
+                let why = Why::Failed { action: "read its rules", error: error.to_string() };
+                (self.clone(), Some(why))
+            }
+        }
+    }
+
+    fn and(&self, patterns: Gitignore, directory: &TreePath) -> Self {
+        if patterns.is_empty() {
+            return self.clone();
+        }
+        let skip = if directory.is_root() { 0 } else { directory.as_bytes().len() + 1 };
+        Self(Some(Arc::new(Level { patterns, skip, above: self.clone() })))
+    }
+}
+
+fn builder() -> GitignoreBuilder {
+    // Paths are given from the directory that the patterns are about, so nothing is to be stripped from them.
+    GitignoreBuilder::new(".")
+}
+
+fn bad(pattern: &str, error: &ignore::Error) -> Error {
+    let why = format!("`{pattern}`: {error}");
+    Error::Engine(amalgam_engine::Error::Invalid { what: "an ignore pattern", why })
+}
+
+fn read(host: &HostDir, directory: &TreePath) -> std::io::Result<Option<Vec<u8>>> {
+    let mut path = directory.as_bytes().to_vec();
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(RULES_FILE);
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match open_beneath(host.handle(), &path, flags) {
+        Ok(file) => std::fs::File::from(file),
+        Err(error) if is_absent(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if !file.metadata()?.is_file() {
+        return Ok(None);
+    }
+    let mut text = Vec::new();
+    file.take(RULES_FILE_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(Some(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> TreePath {
+        TreePath::new(text).expect("a path")
+    }
+
+    #[test]
+    fn a_bad_pattern_is_named() {
+        let error = Rules::new(&["*.log".to_owned(), "a{b".to_owned()]).expect_err("it is bad");
+        assert!(error.to_string().contains("a{b"), "{error}");
+    }
+
+    #[test]
+    fn deeper_patterns_decide_first() {
+        let rules = Rules::new(&["*.log".to_owned(), "/top".to_owned(), "dir/".to_owned()]).expect("good");
+        let outer = rules.settings();
+        assert!(outer.leaves_out(b"x.log", false) && outer.leaves_out(b"a/b/x.log", false));
+        assert!(outer.leaves_out(b"top", false) && !outer.leaves_out(b"a/top", false));
+        assert!(outer.leaves_out(b"a/dir", true) && !outer.leaves_out(b"a/dir", false));
+        let mut builder = builder();
+        builder.add_line(None, "!keep.log").expect("good");
+        builder.add_line(None, "/own").expect("good");
+        let inner = outer.and(builder.build().expect("good"), &path("a"));
+        assert!(!inner.leaves_out(b"a/keep.log", false) && inner.leaves_out(b"a/other.log", false));
+        assert!(inner.leaves_out(b"a/own", false) && !inner.leaves_out(b"a/b/own", false));
+    }
+}

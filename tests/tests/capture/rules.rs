@@ -1,0 +1,105 @@
+//! What is left out: patterns, files that hold them, our own directories.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use amalgam_materializer::{HostDir, Notice, Rules, Why};
+use amalgam_tests::model::contents;
+
+use crate::kit::{World, path};
+
+fn world(patterns: &[&str], files: &[(&str, &str)]) -> World {
+    let mut world = World::new();
+    let patterns: Vec<String> = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
+    world.rules = Rules::new(&patterns).expect("good patterns");
+    for (name, text) in files {
+        let file = world.at(name);
+        fs::create_dir_all(file.parent().expect("a directory")).expect("made");
+        fs::write(file, text).expect("written");
+    }
+    world
+}
+
+fn names(world: &World) -> Vec<String> {
+    let paths = contents(&world.fresh().tree).expect("read").paths;
+    paths.into_keys().filter(|path| !path.is_root()).map(|path| path.to_string()).collect()
+}
+
+#[test]
+fn patterns_leave_out_and_take_back_in() {
+    let world = world(
+        &["*.log", "/build/", "!keep.log"],
+        &[("a.log", ""), ("keep.log", ""), ("build/x", ""), ("src/build/x", ""), ("src/b.log", "")],
+    );
+    assert_eq!(names(&world), ["keep.log", "src", "src/build", "src/build/x"]);
+    assert_eq!(world.fresh().counts.ignored, 3);
+}
+
+#[test]
+fn files_in_the_tree_hold_below_themselves() {
+    let world = world(
+        &["*.log"],
+        &[
+            (".amalgamignore", "*.tmp\n# a comment\n/only-here\n"),
+            ("only-here", ""),
+            ("x.tmp", ""),
+            ("a/.amalgamignore", "!*.tmp\n!y.log\nsub/\n"),
+            ("a/x.tmp", ""),
+            ("a/y.log", ""),
+            ("a/z.log", ""),
+            ("a/only-here", ""),
+            ("a/sub/file", ""),
+            ("a/b/x.tmp", ""),
+        ],
+    );
+    let expected = [".amalgamignore", "a", "a/.amalgamignore", "a/b", "a/b/x.tmp", "a/only-here", "a/x.tmp", "a/y.log"];
+    assert_eq!(names(&world), expected);
+}
+
+#[test]
+fn a_rule_that_changes_takes_effect_below_it() {
+    let world = world(&[], &[("a/b/c/x.o", ""), ("a/b/c/x.c", ""), ("x.o", "")]);
+    let mut index = world.index();
+    world.capture(&mut index);
+    let check = |index: &mut _| {
+        // Only the directory of the file is dirty.
+        let part = world.capture_in(index, &BTreeSet::from([path("a")]));
+        assert_eq!(part.root, world.fresh().root);
+    };
+    fs::write(world.at("a/.amalgamignore"), "*.o\n").expect("written");
+    check(&mut index);
+    assert!(!names(&world).contains(&"a/b/c/x.o".to_owned()));
+    fs::write(world.at("a/.amalgamignore"), "*.c\n").expect("written");
+    check(&mut index);
+    fs::remove_file(world.at("a/.amalgamignore")).expect("removed");
+    check(&mut index);
+    assert!(names(&world).contains(&"a/b/c/x.o".to_owned()));
+}
+
+#[test]
+fn other_settings_look_at_everything() {
+    let mut world = world(&[], &[("a/x.o", ""), ("b/x.o", "")]);
+    let mut index = world.index();
+    world.capture(&mut index);
+    world.rules = Rules::new(&["*.o".to_owned()]).expect("good");
+    let part = world.capture_in(&mut index, &BTreeSet::new());
+    assert_eq!((part.root, part.counts.files), (world.fresh().root, 0));
+}
+
+#[test]
+fn a_bad_rule_is_named() {
+    let world = world(&[], &[("a/.amalgamignore", "a{b\n*.o\n"), ("a/x.o", "")]);
+    let captured = world.fresh();
+    assert!(!captured.tree.exists("a/x.o").expect("read"), "the other rules hold");
+    assert!(matches!(&captured.notices[..], [Notice { why: Why::Failed { error, .. }, .. }] if error.contains("a{b")));
+}
+
+#[test]
+fn what_is_ours_is_never_entered() {
+    let mut world =
+        world(&[], &[("store/object", ""), ("file", ""), (".amalgam-tmp.0a1f", ""), (".amalgam-tmp.x", "")]);
+    let ours = HostDir::open(world.at("store")).expect("it opens").identity();
+    world.rules = Rules::new(&[]).expect("no rules").never(&[ours]);
+    assert_eq!(names(&world), [".amalgam-tmp.x", "file"]);
+    assert_eq!(world.fresh().notices, [Notice { path: path("store"), why: Why::Ours }]);
+}
