@@ -10,16 +10,22 @@
 //! What is absent: this crate reads no clock and knows no workspace, no protocol and no terminal. It decides nothing about which
 //! directory belongs to which workspace.
 
+mod checkout;
 mod error;
 mod host;
+mod index;
 mod known;
+mod plan;
 mod progress;
 mod report;
 mod stamp;
 
+pub use checkout::{CheckedOut, Checkout, Times, checkout, clean_leftovers};
 pub use error::{Error, Result};
 pub use host::{HostDir, Identity, is_absent};
+pub use index::Index;
 pub use known::Known;
+pub use plan::{Plan, PlannedChange, PlannedKind, plan};
 pub use progress::Progress;
 pub use report::{Notice, Why};
 pub use stamp::Stamp;
