@@ -5,10 +5,10 @@ mod rename;
 pub use rename::diff_with_renames;
 
 use crate::error::{Error, Result};
-use crate::id::{RootId, SnapshotId};
+use crate::id::{ObjectId, RootId, SnapshotId};
 use crate::malformed::Malformed;
 use crate::merkle::{Comparison, compare};
-use crate::name::{DEPTH_MAX, InvalidName, TreePath};
+use crate::name::{DEPTH_MAX, InvalidName, Name, TreePath};
 use crate::object::{Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry, Node, Root, StateItem, States};
 use crate::store::Store;
 
@@ -131,6 +131,47 @@ pub(crate) fn diff_entries(
     Ok(diff)
 }
 
+/// One name that differs between two directories.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NameChange {
+    /// The name.
+    pub name: Name,
+    /// As it was.
+    pub before: Option<Entry>,
+    /// As it is.
+    pub after: Option<Entry>,
+}
+
+/// The names of two directories that differ, in order, with what each side has; nothing of what lies below them. Whoever walks
+/// two trees in an order of their own starts here.
+pub fn diff_directories(
+    store: &Store,
+    before: Option<DirectoryRef>,
+    after: Option<DirectoryRef>,
+    options: DiffOptions,
+) -> Result<impl Iterator<Item = Result<NameChange>> + use<>> {
+    let (before, after) = (before.map(|side| side.id.object()), after.map(|side| side.id.object()));
+    let differing = compare_sides(store, before, after, options)?;
+    Ok(differing.map(|pair| {
+        let (before, after) = pair?;
+        let name = before.as_ref().or(after.as_ref()).map(|item| item.name.clone()).expect("one side is there");
+        Ok(NameChange { name, before: before.map(|item| item.entry), after: after.map(|item| item.entry) })
+    }))
+}
+
+fn compare_sides(
+    store: &Store,
+    before: Option<ObjectId>,
+    after: Option<ObjectId>,
+    options: DiffOptions,
+) -> Result<Comparison<Directories>> {
+    if options.times {
+        compare(store, before, after, same_link, same_item)
+    } else {
+        compare(store, before, after, same_link_but_for_times, same_item_but_for_times)
+    }
+}
+
 impl Diff {
     fn new(
         store: &Store,
@@ -173,11 +214,7 @@ impl Diff {
             return Err(Error::Malformed { id, source: Malformed::Name(InvalidName::TooDeep) });
         }
         let (before, after) = (before.map(|side| side.id.object()), after.map(|side| side.id.object()));
-        let differing = if self.options.times {
-            compare(&self.store, before, after, same_link, same_item)?
-        } else {
-            compare(&self.store, before, after, same_link_but_for_times, same_item_but_for_times)?
-        };
+        let differing = compare_sides(&self.store, before, after, self.options)?;
         self.open.push(Frame { path, differing });
         Ok(())
     }

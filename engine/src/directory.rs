@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 
 use crate::error::Result;
-use crate::id::{DirectoryId, ObjectId};
+use crate::id::{DirectoryId, LinkGroup, ObjectId};
 use crate::merkle::{self, Items, Splice};
 use crate::name::{Name, TreePath};
-use crate::object::{Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry, Node, Root, Said};
+use crate::object::{
+    Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry, LinkMember, Links, Node, Root, Said,
+};
 use crate::store::{Store, WriteSession};
 
 /// The entry of a name.
@@ -31,6 +33,14 @@ pub fn entry_at(store: &Store, root: &Root, path: &TreePath) -> Result<Option<En
         }
     }
     Ok(Some(here))
+}
+
+/// All names of a file that has several in a tree, sorted.
+pub fn linked_paths(store: &Store, root: &Root, group: LinkGroup) -> Result<Vec<TreePath>> {
+    let first = LinkMember { group, path: TreePath::root() };
+    let members = Items::<Links>::from(store, root.links.map(|links| links.object()), &first)?;
+    let of_group = members.take_while(|member| member.as_ref().map_or(true, |member| member.group == group));
+    of_group.map(|member| member.map(|member| member.path)).collect()
 }
 
 /// What is at a path, not the root, of each of many trees, given by the top nodes of their root directories. Nothing at all

@@ -12,10 +12,12 @@
 
 mod capture;
 mod changes;
+mod checkout;
 mod error;
 mod host;
 mod index;
 mod known;
+mod plan;
 mod progress;
 mod report;
 mod rules;
@@ -24,10 +26,12 @@ mod watch;
 
 pub use capture::{Capture, Captured, Counts, Scope, capture};
 pub use changes::{Changes, detect_changes};
+pub use checkout::{CheckedOut, Checkout, Times, checkout, clean_leftovers};
 pub use error::{Error, Result};
 pub use host::{HostDir, Identity, is_absent};
 pub use index::Index;
 pub use known::Known;
+pub use plan::{Plan, PlannedChange, PlannedKind, plan};
 pub use progress::Progress;
 pub use report::{Notice, Why};
 pub use rules::Rules;

@@ -40,12 +40,14 @@ pub enum Why {
     NotEmpty,
     /// Its owner could not be set without privilege; everything else was.
     OwnerNotSet,
+    /// A `.git` that is a file names a repository elsewhere, which a second directory must not share. Not a failure.
+    GitFile,
 }
 
 impl Why {
     /// Whether the work is only partly done because of it.
     pub fn is_failure(&self) -> bool {
-        !matches!(self, Self::Ignored | Self::Ours | Self::OwnerNotSet)
+        !matches!(self, Self::Ignored | Self::Ours | Self::OwnerNotSet | Self::GitFile)
     }
 }
 
@@ -61,6 +63,7 @@ impl fmt::Display for Why {
             Self::Unsupported(why) => write!(f, "cannot be kept: {why}"),
             Self::NotEmpty => write!(f, "still holds files that are not part of the snapshot"),
             Self::OwnerNotSet => write!(f, "its owner could not be set without privilege"),
+            Self::GitFile => write!(f, "names a repository elsewhere (a worktree or submodule) and was left out"),
         }
     }
 }

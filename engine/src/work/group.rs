@@ -9,9 +9,8 @@ use super::ordmap::OrdMap;
 use crate::directory;
 use crate::error::Result;
 use crate::id::LinkGroup;
-use crate::merkle::Items;
 use crate::name::TreePath;
-use crate::object::{DirectoryRef, Entry, LinkMember, Links, Node};
+use crate::object::{DirectoryRef, Entry, Node};
 
 /// A file with several names.
 #[derive(Clone)]
@@ -23,12 +22,8 @@ pub(super) struct Group {
 impl WorkingTree {
     /// The names that a stored group has in the base.
     pub(super) fn stored_members(&self, group: LinkGroup) -> Result<Vec<TreePath>> {
-        let top = self.state.base.root.as_ref().and_then(|root| root.links).map(|links| links.object());
-        let first = LinkMember { group, path: TreePath::root() };
-        Items::<Links>::from(&self.store, top, &first)?
-            .take_while(|member| member.as_ref().map_or(true, |member| member.group == group))
-            .map(|member| member.map(|member| member.path))
-            .collect()
+        let base = self.state.base.root.as_deref();
+        base.map_or_else(|| Ok(Vec::new()), |root| directory::linked_paths(&self.store, root, group))
     }
 
     /// Brings a stored group into the table.

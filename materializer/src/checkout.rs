@@ -1,0 +1,256 @@
+//! A tree as real files.
+//!
+//! The difference between the tree that an index describes and the target is the plan, and it is walked directory by
+//! directory, on all cores. A path is touched only while it is still what the index says: what changed since is left alone and
+//! reported, and what is unknown is never overwritten or deleted. In directories that were there before, files are written
+//! apart and moved into place, so that a reader, or a machine that dies, finds the old or the new one under each name; in
+//! directories that the checkout made itself nobody expects anything yet, and files are written under their names.
+//!
+//! Three things wait until the walk is over: directories that go or make room, once what was in them is gone; files with several
+//! names; and the attributes of directories whose names changed late.
+//!
+//! What is absent: nothing is synced, no index is changed (a capture of the touched directories does that), and a conflict is
+//! shown by the first of its versions that is there.
+
+mod attributes;
+mod fill;
+mod late;
+mod leftovers;
+mod links;
+mod place;
+mod process;
+mod walk;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use amalgam_engine::object::Root;
+use amalgam_engine::{Entry, Name, RootId, Store, Time, TreePath};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+pub use leftovers::clean_leftovers;
+
+use crate::error::{Error, Result};
+use crate::host::HostDir;
+use crate::index::Index;
+use crate::known::Known;
+use crate::plan::Aim;
+use crate::progress::Progress;
+use crate::report::{Notice, Why};
+use crate::stamp::Stamp;
+use late::Late;
+use process::Process;
+
+/// How a tree is checked out.
+#[derive(Clone, Copy)]
+pub struct Checkout<'a> {
+    /// Leave everything at or below a name `.git` alone, as a restore into a live directory does.
+    pub keep_git: bool,
+    /// Do not write a `.git` that is a file: it names a repository elsewhere, which a second directory must not share.
+    pub leave_git_file: bool,
+    /// Only these paths and what is below them.
+    pub paths: Option<&'a [TreePath]>,
+    /// The times that files get.
+    pub times: Times,
+    /// A directory whose index proves what its files hold: they are cloned from it where the file system can.
+    pub source: Option<(&'a HostDir, &'a Index)>,
+    /// Where it counts and listens.
+    pub progress: &'a Progress,
+}
+
+/// The times that files get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Times {
+    /// Those of the tree.
+    Exact,
+    /// This one, for whatever gets other bytes; a change of times alone is none. An old time under a build output that is newer
+    /// would silently skip a rebuild.
+    OfBytes(Time),
+}
+
+/// What a checkout did.
+#[derive(Debug, Default)]
+pub struct CheckedOut {
+    /// Directories in which names were changed or whose attributes were set.
+    pub touched: BTreeSet<TreePath>,
+    /// What the files that were written hold.
+    pub known: Known,
+    /// Paths that were not dealt with as asked.
+    pub notices: Vec<Notice>,
+    /// How many files and other things that are no directories were written.
+    pub written: u64,
+    /// How many names were removed.
+    pub removed: u64,
+    /// How many bytes were written or cloned.
+    pub bytes: u64,
+    /// How many of the files were cloned.
+    pub reflinked: u64,
+}
+
+/// Makes the directory that an index describes into a tree. An index without a root describes a directory of which nothing is
+/// known: everything is new there, and nothing that is in the way is touched.
+///
+/// After an error what is there is consistent, name by name; a capture and another checkout finish the work.
+pub fn checkout(
+    store: &Store,
+    directory: &HostDir,
+    index: &Index,
+    target: RootId,
+    job: &Checkout<'_>,
+) -> Result<CheckedOut> {
+    let _target = store.hold(target)?;
+    let _base = index.root().map(|root| store.hold(root)).transpose()?;
+    let _source = job.source.and_then(|(_, index)| index.root()).map(|root| store.hold(root)).transpose()?;
+    let run = Run::new(store, directory, index, target, job)?;
+    let done = run.walk().and_then(|()| run.finish_late());
+    // Directories that were opened for the time get their modes back whatever happened.
+    let closed = run.close_directories();
+    done?;
+    closed?;
+    Ok(run.into_done())
+}
+
+/// One checkout under way; shared by its threads.
+struct Run<'a> {
+    store: &'a Store,
+    directory: &'a HostDir,
+    index: &'a Index,
+    job: &'a Checkout<'a>,
+    aim: Aim<'a>,
+    before: Option<Arc<Root>>,
+    after: Arc<Root>,
+    source: Option<Arc<Root>>,
+    process: Process,
+    done: Mutex<CheckedOut>,
+    late: Mutex<Late>,
+    /// Files with several names of which this checkout changed some: what they are since, and what they hold.
+    ours: Mutex<HashMap<u64, (Stamp, Entry)>>,
+    failed: Mutex<Option<Error>>,
+    is_stopped: AtomicBool,
+    can_clone: AtomicBool,
+    next_temporary: AtomicU64,
+    /// Batches of files that other threads were given and have not finished.
+    given_away: AtomicU64,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        store: &'a Store,
+        directory: &'a HostDir,
+        index: &'a Index,
+        target: RootId,
+        job: &'a Checkout<'a>,
+    ) -> Result<Self> {
+        let load = |root: Option<RootId>| root.map(|root| store.root(root)).transpose();
+        let (before, after) = (load(index.root())?, store.root(target)?);
+        let source = load(job.source.and_then(|(_, index)| index.root()))?;
+        let process = Process::look(directory)?;
+        Ok(Self {
+            store,
+            directory,
+            index,
+            job,
+            aim: Aim::new(store, job, before.as_deref(), &after)?,
+            before,
+            after,
+            can_clone: AtomicBool::new(source.is_some()),
+            source,
+            next_temporary: AtomicU64::new(process::random()),
+            process,
+            done: Mutex::default(),
+            late: Mutex::default(),
+            ours: Mutex::default(),
+            failed: Mutex::default(),
+            is_stopped: AtomicBool::new(false),
+            given_away: AtomicU64::new(0),
+        })
+    }
+
+    fn into_done(self) -> CheckedOut {
+        let mut done = self.done.into_inner();
+        for (stamp, entry) in self.ours.into_inner().into_values() {
+            done.known.insert(stamp, entry);
+        }
+        done.notices.sort_by(|a, b| a.path.cmp(&b.path));
+        done.notices.dedup();
+        done
+    }
+
+    /// Keeps the first error and stops all threads.
+    fn fail(&self, error: Error) {
+        self.failed.lock().get_or_insert(error);
+        self.is_stopped.store(true, Ordering::Relaxed);
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.is_stopped.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        self.job.progress.check()
+    }
+
+    fn notice(&self, path: &TreePath, why: Why) {
+        self.done.lock().notices.push(Notice { path: path.clone(), why });
+    }
+
+    fn touch(&self, directory: &TreePath) {
+        self.done.lock().touched.insert(directory.clone());
+    }
+
+    /// Reports what concerns a single path, and hands on what concerns everything.
+    fn settle<T>(&self, path: &TreePath, result: Result<T>) -> Result<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(Error::Host { action, source, .. }) if concerns_one_path(&source) => {
+                let why = match Errno::from_io_error(&source) {
+                    Some(Errno::XDEV) => Why::OtherFileSystem,
+                    Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Why::ChangedSince,
+                    _ => Why::Failed { action, error: source.to_string() },
+                };
+                self.notice(path, why);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The time that something with this entry gets when it is written.
+    fn time_of(&self, entry: &Entry) -> Time {
+        match self.job.times {
+            Times::Exact => entry.mtime,
+            Times::OfBytes(now) => now,
+        }
+    }
+
+    /// A name that nobody else uses, for something on its way to its place.
+    fn temporary(&self) -> Name {
+        let number = self.next_temporary.fetch_add(1, Ordering::Relaxed);
+        leftovers::temporary_name(number)
+    }
+
+    /// The present stamp of a name, when it is still what the index says or what this checkout itself made of it.
+    fn is_unchanged(&self, present: &Stamp, path: &TreePath, ours: Option<&HashMap<u64, (Stamp, Entry)>>) -> bool {
+        let Some(known) = self.index.stamp(path) else { return false };
+        let by_us = ours.and_then(|ours| ours.get(&present.inode));
+        *present == known || (known.inode == present.inode && by_us.is_some_and(|(stamp, _)| stamp == present))
+    }
+}
+
+/// Whether the rest can go on: the machine itself is well.
+fn concerns_one_path(error: &io::Error) -> bool {
+    let fatal = [Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::ROFS, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    !fatal.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// What came of an attempt to put something in its place.
+enum Placed {
+    /// It is there.
+    There,
+    /// What is there was left alone.
+    Left(Why),
+}
+
+type Members = BTreeMap<TreePath, crate::plan::Pair>;
