@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use crate::directory;
 use crate::error::Result;
@@ -38,6 +39,11 @@ impl Assembly {
     /// The tree whose parts may be used as they are.
     pub fn base(&self) -> Option<&Root> {
         self.base.as_deref()
+    }
+
+    /// How many bytes the store took in for it, as they are stored. Complete once it is finished.
+    pub fn stored_bytes(&self) -> Arc<AtomicU64> {
+        self.session.stored()
     }
 
     /// A directory with these names set or, with `None`, removed. The names ascend; what the entries refer to was put in this

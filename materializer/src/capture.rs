@@ -93,6 +93,8 @@ pub struct Counts {
     pub bytes_read: u64,
     /// Names that a rule left out where it was looked; a directory counts once.
     pub ignored: u64,
+    /// Bytes that the store took in, as they are stored.
+    pub bytes_stored: u64,
 }
 
 /// Captures what a directory holds. The index says what is known of it, and afterwards what was found.
@@ -109,6 +111,7 @@ pub fn capture(store: &Store, directory: &HostDir, index: &mut Index, job: &Capt
         return Ok(Captured { tree, root, counts: counts(index, ignored, (0, 0)), notices });
     }
     let assembly = Assembly::new(store, index.root())?;
+    let stored = assembly.stored_bytes();
     let (built, read) = {
         let reader = Reader {
             store,
@@ -127,7 +130,8 @@ pub fn capture(store: &Store, directory: &HostDir, index: &mut Index, job: &Capt
     let (tree, root) = build::finish(assembly, built.top.clone(), &built.members(index, &touched))?;
     let notices = built.notices.clone();
     built.learn(index, &scan.slots, &touched, root, job.rules.fingerprint());
-    Ok(Captured { tree, root, counts: counts(index, ignored, read), notices })
+    let bytes_stored = stored.load(Ordering::Relaxed);
+    Ok(Captured { tree, root, counts: Counts { bytes_stored, ..counts(index, ignored, read) }, notices })
 }
 
 /// Checks that the index is of this directory, and forgets what it says of a tree that is not in the store any more. What the host
@@ -145,5 +149,5 @@ pub(crate) fn begin(store: &Store, directory: &HostDir, index: &mut Index) -> Re
 
 pub(crate) fn counts(index: &Index, ignored: u64, (files_read, bytes_read): (u64, u64)) -> Counts {
     let crate::index::Totals { files, directories, symlinks, others, bytes } = index.totals();
-    Counts { files, directories, symlinks, others, bytes, files_read, bytes_read, ignored }
+    Counts { files, directories, symlinks, others, bytes, files_read, bytes_read, ignored, bytes_stored: 0 }
 }

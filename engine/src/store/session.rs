@@ -6,6 +6,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -38,6 +39,8 @@ pub struct WriteSession {
     /// Objects from outside that were looked at in this session, each with the depth of names below it. All that they
     /// refer to carries the session's epoch.
     known: Mutex<HashMap<ObjectId, usize>>,
+    /// Bytes that went to the store ahead of the end, as they are stored.
+    stored: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -116,12 +119,18 @@ impl WriteSession {
             pending: Mutex::default(),
             ahead: RwLock::default(),
             known: Mutex::default(),
+            stored: Arc::default(),
         }
     }
 
     /// The store it writes to.
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// How many bytes went to the store ahead of the end so far, as they are stored; goes on counting when the session is over.
+    pub(crate) fn stored(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.stored)
     }
 
     pub(crate) fn mark(&self) -> &SessionMark {
@@ -288,7 +297,12 @@ impl WriteSession {
             (std::mem::take(&mut pending.objects), self.ahead.read_recursive())
         };
         let ids: Vec<_> = objects.iter().map(|(object, _)| object.id).collect();
-        let written = self.new_ones(objects).and_then(|objects| self.store.inner.backend.put_ahead(objects));
+        let written = self.new_ones(objects).and_then(|objects| {
+            let bytes: usize = objects.iter().map(|object| object.bytes.len()).sum();
+            self.store.inner.backend.put_ahead(objects)?;
+            self.stored.fetch_add(bytes as u64, Ordering::Relaxed);
+            Ok(())
+        });
         let mut pending = self.pending.lock();
         // Known until they are in the store, so that another thread of this session does not put them once more.
         for id in &ids {

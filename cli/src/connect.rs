@@ -1,0 +1,284 @@
+//! The way to the process that holds the store: found, started if it is not there, or inside this one.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use amalgam_engine::Time;
+use amalgam_proto::v1::directory_service_client::DirectoryServiceClient;
+use amalgam_proto::v1::operation_service_client::OperationServiceClient;
+use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
+use amalgam_proto::v1::store_service_client::StoreServiceClient;
+use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
+use amalgam_proto::{API_VERSION, Failure, Reason, v1};
+use amalgam_server::{Home, Service, api, serve};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Request, Status};
+
+/// How long a process may take to answer after it was started.
+const START_WITHIN: Duration = Duration::from_secs(20);
+/// How often it is looked for meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(3);
+/// The log is begun anew above this size.
+const LOG_BYTES_MAX: u64 = 1 << 20;
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// How to find the store.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// Where it lies.
+    pub home: PathBuf,
+    /// Who calls.
+    pub actor: String,
+    /// Open it in this process instead of talking to another one.
+    pub in_process: bool,
+    /// Make a store where there is none.
+    pub create: bool,
+}
+
+/// Says who calls.
+#[derive(Clone)]
+pub struct Actor(MetadataValue<Ascii>);
+
+impl Interceptor for Actor {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        request.metadata_mut().insert(api::ACTOR_HEADER, self.0.clone());
+        Ok(request)
+    }
+}
+
+/// A channel that says who calls.
+pub type Wire = InterceptedService<Channel, Actor>;
+
+/// All services of a store.
+#[derive(Clone)]
+pub struct Client {
+    /// Named lines of work.
+    pub workspaces: WorkspaceServiceClient<Wire>,
+    /// What was, and what differs.
+    pub snapshots: SnapshotServiceClient<Wire>,
+    /// Every change of state.
+    pub operations: OperationServiceClient<Wire>,
+    /// Real directories.
+    pub directories: DirectoryServiceClient<Wire>,
+    /// The store and its process.
+    pub store: StoreServiceClient<Wire>,
+}
+
+impl Client {
+    fn new(channel: &Channel, actor: &str) -> Self {
+        // What a header cannot hold is not worth failing for.
+        let plain: String = actor.chars().map(|c| if c.is_ascii_graphic() { c } else { '-' }).collect();
+        let actor = Actor(MetadataValue::try_from(plain).unwrap_or_else(|_| MetadataValue::from_static("unknown")));
+        let wire = || InterceptedService::new(channel.clone(), actor.clone());
+        Self {
+            workspaces: WorkspaceServiceClient::new(wire()),
+            snapshots: SnapshotServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            operations: OperationServiceClient::new(wire()),
+            directories: DirectoryServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            store: StoreServiceClient::new(wire()),
+        }
+    }
+}
+
+/// Why there is no way to a store.
+#[derive(Debug)]
+pub enum NoWay {
+    /// There is no store where one was looked for.
+    NoStore(PathBuf),
+    /// Something else, as the API would tell it.
+    Failed(Failure),
+}
+
+impl From<Failure> for NoWay {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// What time it is.
+pub fn now() -> Time {
+    #[allow(clippy::disallowed_methods, reason = "the binary is where the clock is read")]
+    let now = std::time::SystemTime::now();
+    let since = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Time(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+}
+
+/// Finds the process that holds the store, or starts it.
+pub async fn connect(options: &ConnectOptions) -> Result<Client, NoWay> {
+    let home = Home::new(&options.home);
+    if !home.exists() && !options.create {
+        return Err(NoWay::NoStore(options.home.clone()));
+    }
+    if options.in_process {
+        let runtime = runtime_directory().map_err(|error| fault("make the runtime directory", &error))?;
+        let service = open(&home, &runtime)?;
+        let channel = serve::in_process(service).await.map_err(|error| fault("open the store", &error))?;
+        return Ok(Client::new(&channel, &options.actor));
+    }
+    let socket = socket_path(&options.home).map_err(|error| fault("find the runtime directory", &error))?;
+    for _ in 0..2 {
+        if let Some(channel) = knock(&socket).await
+            && let Some(client) = shake_hands(Client::new(&channel, &options.actor)).await?
+        {
+            return Ok(client);
+        }
+        let mut child = start(&home, &socket).map_err(|error| fault("start the background process", &error))?;
+        let channel = wait_for(&mut child, &home, &socket).await?;
+        if let Some(client) = shake_hands(Client::new(&channel, &options.actor)).await? {
+            return Ok(client);
+        }
+    }
+    Err(Failure::new(Reason::Busy, "the background process of another version keeps coming back; stop what starts it")
+        .into())
+}
+
+/// The process that holds the store, only if it runs.
+pub async fn running(options: &ConnectOptions) -> Option<Client> {
+    let socket = socket_path(&options.home).ok()?;
+    knock(&socket).await.map(|channel| Client::new(&channel, &options.actor))
+}
+
+async fn knock(socket: &Path) -> Option<Channel> {
+    let socket = socket.to_owned();
+    let connector = tower::service_fn(move |_: Uri| {
+        let socket = socket.clone();
+        async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+    });
+    Endpoint::from_static("http://amalgam").connect_with_connector(connector).await.ok()
+}
+
+/// Nothing when the process was of another version and has been asked to go.
+async fn shake_hands(mut client: Client) -> Result<Option<Client>, NoWay> {
+    let told = match client.store.get_store(v1::GetStoreRequest {}).await {
+        Ok(told) => told.into_inner(),
+        // It went away between the knock and the question.
+        Err(_) => return Ok(None),
+    };
+    let ours = env!("CARGO_PKG_VERSION");
+    if told.api_version == API_VERSION && told.version == ours {
+        return Ok(Some(client));
+    }
+    let asked = client.store.stop_server(v1::StopServerRequest { force: false }).await;
+    if let Err(status) = asked {
+        let message = format!(
+            "the background process (version {}) is not of this version ({ours}) and has work to do: {}; `amalgam stop --force` ends it",
+            told.version,
+            status.message()
+        );
+        return Err(Failure::new(Reason::Busy, message).into());
+    }
+    // It ends when the calls under way are done, and gives the store back.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    Ok(None)
+}
+
+fn start(home: &Home, socket: &Path) -> io::Result<Child> {
+    let make = |path: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    make(home.path())?;
+    let log = home.log_path();
+    let is_large = fs::metadata(&log).is_ok_and(|log| log.len() > LOG_BYTES_MAX);
+    let mut options = OpenOptions::new();
+    options.create(true).mode(0o600);
+    let log =
+        if is_large { options.write(true).truncate(true).open(&log)? } else { options.append(true).open(&log)? };
+    Command::new(std::env::current_exe()?)
+        .arg("--store")
+        .arg(home.path())
+        .arg("serve")
+        .arg("--socket")
+        .arg(socket)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .process_group(0)
+        .spawn()
+}
+
+async fn wait_for(child: &mut Child, home: &Home, socket: &Path) -> Result<Channel, NoWay> {
+    let began = Instant::now();
+    loop {
+        if let Some(channel) = knock(socket).await {
+            return Ok(channel);
+        }
+        if let Ok(Some(status)) = child.try_wait()
+            && status.code() != Some(EXIT_BUSY)
+        {
+            return Err(said_last(home, status.code()).into());
+        }
+        // Another one may hold the store and is about to listen, or to go.
+        if began.elapsed() > START_WITHIN {
+            let message =
+                format!("{}: the store is open in another process that does not answer", home.path().display());
+            return Err(Failure::new(Reason::Busy, message).into());
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// What a process that could not start wrote last.
+fn said_last(home: &Home, code: Option<i32>) -> Failure {
+    let log = fs::read(home.log_path()).unwrap_or_default();
+    let text = String::from_utf8_lossy(&log);
+    let last = text.lines().rev().find_map(|line| line.strip_prefix("error: "));
+    let reason = match code {
+        Some(EXIT_FULL) => Reason::Full,
+        _ => Reason::Fault,
+    };
+    let message = last.map_or_else(
+        || format!("the background process ended at once; {} may say why", home.log_path().display()),
+        str::to_owned,
+    );
+    Failure::new(reason, message)
+}
+
+/// How the background process ends when somebody else holds the store.
+pub const EXIT_BUSY: i32 = 11;
+/// And when there is no room.
+pub const EXIT_FULL: i32 = 13;
+
+/// Opens the store of a home in this process.
+pub fn open(home: &Home, runtime: &Path) -> Result<Service, Failure> {
+    let ours = amalgam_server::identity_of(runtime)?;
+    Service::open(home, now, &[ours])
+}
+
+/// Where sockets lie: the user's runtime directory, or one of our own that nobody else can enter.
+pub fn runtime_directory() -> io::Result<PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    let path = match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(runtime) if Path::new(&runtime).is_absolute() => Path::new(&runtime).join("amalgam"),
+        _ => std::env::temp_dir().join(format!("amalgam-{user}")),
+    };
+    match fs::DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&path)?;
+    if !found.is_dir() || found.uid() != user || found.mode() & 0o077 != 0 {
+        let message = format!("{} must be a directory of yours that nobody else can enter (mode 0700)", path.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    }
+    Ok(path)
+}
+
+/// The socket of a store. Its name is a hash, because socket paths are short.
+pub fn socket_path(home: &Path) -> io::Result<PathBuf> {
+    let home = home.canonicalize().or_else(|_| std::path::absolute(home))?;
+    let id = amalgam_engine::ChunkId::of(std::os::unix::ffi::OsStrExt::as_bytes(home.as_os_str()));
+    Ok(runtime_directory()?.join(format!("{}.sock", &id.to_string()[..16])))
+}
+
+fn fault(action: &str, error: &dyn std::fmt::Display) -> NoWay {
+    NoWay::Failed(Failure::new(Reason::Fault, format!("could not {action}: {error}")))
+}

@@ -1,0 +1,47 @@
+//! The background process: one for each store, started on demand, gone when nobody needs it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use amalgam_proto::{Failure, Reason};
+use amalgam_server::{Home, serve};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::connect::{EXIT_BUSY, EXIT_FULL, open, runtime_directory};
+
+/// Holds the store and answers on its socket until it is idle for long enough or told to go. Returns the exit code.
+pub fn run(home: &Home, socket: &Path, idle: Duration) -> i32 {
+    // Its own session: the terminal's hang-up and Ctrl-C are not meant for it.
+    let _ = rustix::process::setsid();
+    match serve_store(home, socket, idle) {
+        Ok(()) => 0,
+        Err(failure) => {
+            crate::say_error(&failure.message);
+            match failure.reason {
+                Reason::Busy => EXIT_BUSY,
+                Reason::Full => EXIT_FULL,
+                _ => 1,
+            }
+        }
+    }
+}
+
+fn serve_store(home: &Home, socket: &Path, idle: Duration) -> Result<(), Failure> {
+    let fault = |error: std::io::Error| Failure::new(Reason::Fault, error.to_string());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(fault)?;
+    let service = open(home, &runtime_directory().map_err(fault)?)?;
+    let served = runtime.block_on(async {
+        let mut term = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let ended = async move {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        serve::serve_unix(service, socket, idle, ended).await
+    });
+    // Work that nobody waits for any more must not keep the store.
+    runtime.shutdown_timeout(Duration::from_secs(10));
+    served.map_err(fault)
+}

@@ -1,0 +1,194 @@
+//! Real directories, for the API. All of these calls name paths of the host.
+
+use amalgam_proto::v1::directory_service_server::DirectoryService;
+use amalgam_proto::{v1, workspace_id};
+use tonic::{Request, Response, Status};
+
+use super::{Answers, Api, actor, page_size};
+use crate::failure::{Result, of_engine};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl DirectoryService for Api {
+    type DetectChangesStream = Answers<v1::DetectChangesResponse>;
+    type CaptureDirectoryStream = Answers<v1::CaptureDirectoryResponse>;
+    type RestoreDirectoryStream = Answers<v1::RestoreDirectoryResponse>;
+    type UndoDirectoryStream = Answers<v1::UndoDirectoryResponse>;
+    type RedoDirectoryStream = Answers<v1::RedoDirectoryResponse>;
+    type CheckoutDirectoryStream = Answers<v1::CheckoutDirectoryResponse>;
+    type WatchDirectoryStream = Answers<v1::WatchDirectoryResponse>;
+
+    async fn attach_directory(
+        &self,
+        request: Request<v1::AttachDirectoryRequest>,
+    ) -> Answer<v1::AttachDirectoryResponse> {
+        self.local_only()?;
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let act = service.act(&actor, &request.request_id)?;
+            let record = service.attach(&request, &act)?;
+            let workspace = amalgam_engine::WorkspaceName::new(record.workspace.as_str()).map_err(of_engine)?;
+            Ok(v1::AttachDirectoryResponse {
+                directory: Some(service.directory_message(&record)),
+                workspace: Some(service.workspace_message(&workspace)?),
+            })
+        })
+        .await
+    }
+
+    async fn detach_directory(
+        &self,
+        request: Request<v1::DetachDirectoryRequest>,
+    ) -> Answer<v1::DetachDirectoryResponse> {
+        self.local_only()?;
+        let request = request.into_inner();
+        self.short(move |service| {
+            service.detach(&request.name)?;
+            Ok(v1::DetachDirectoryResponse {})
+        })
+        .await
+    }
+
+    async fn find_directory(&self, request: Request<v1::FindDirectoryRequest>) -> Answer<v1::FindDirectoryResponse> {
+        self.local_only()?;
+        let request = request.into_inner();
+        self.short(move |service| {
+            let record = service.find_directory(&request.path)?;
+            let directory = service.directory_message(&record);
+            let workspace = workspace_id(&directory.workspace).map_err(of_engine)?;
+            Ok(v1::FindDirectoryResponse {
+                directory: Some(directory),
+                workspace: Some(service.workspace_message(&workspace)?),
+            })
+        })
+        .await
+    }
+
+    async fn list_directories(
+        &self,
+        request: Request<v1::ListDirectoriesRequest>,
+    ) -> Answer<v1::ListDirectoriesResponse> {
+        self.local_only()?;
+        let request = request.into_inner();
+        self.short(move |service| {
+            let limit = page_size(request.page_size);
+            let all = service.inner.registry.all();
+            let rest = all.iter().filter(|record| record.id.as_str() > request.page_token.as_str());
+            let page: Vec<_> = rest.take(limit).collect();
+            let next = if page.len() == limit { page.last().map(|last| last.id.clone()) } else { None };
+            let directories = page.into_iter().map(|record| service.directory_message(record)).collect();
+            Ok(v1::ListDirectoriesResponse { directories, next_page_token: next.unwrap_or_default() })
+        })
+        .await
+    }
+
+    async fn update_directory(
+        &self,
+        request: Request<v1::UpdateDirectoryRequest>,
+    ) -> Answer<v1::UpdateDirectoryResponse> {
+        self.local_only()?;
+        let request = request.into_inner();
+        self.short(move |service| {
+            let record = service.update_directory(&request.name, &request.exclude)?;
+            Ok(v1::UpdateDirectoryResponse { directory: Some(service.directory_message(&record)) })
+        })
+        .await
+    }
+
+    async fn detect_changes(&self, request: Request<v1::DetectChangesRequest>) -> Answer<Self::DetectChangesStream> {
+        use v1::detect_changes_response::Event;
+        self.local_only()?;
+        let request = request.into_inner();
+        let tell = |progress| v1::DetectChangesResponse { event: Some(Event::Progress(progress)) };
+        Ok(self.long("look", tell, move |service, progress, _| {
+            let status = service.status(&request.name, progress)?;
+            Ok(v1::DetectChangesResponse { event: Some(Event::Status(status)) })
+        }))
+    }
+
+    async fn capture_directory(
+        &self,
+        request: Request<v1::CaptureDirectoryRequest>,
+    ) -> Answer<Self::CaptureDirectoryStream> {
+        use v1::capture_directory_response::Event;
+        self.local_only()?;
+        let (actor, request) = (actor(&request), request.into_inner());
+        let tell = |progress| v1::CaptureDirectoryResponse { event: Some(Event::Progress(progress)) };
+        Ok(self.long("read", tell, move |service, progress, _| {
+            let act = service.act(&actor, &request.request_id)?;
+            let result = service.capture_directory(&request, &act, progress)?;
+            Ok(v1::CaptureDirectoryResponse { event: Some(Event::Result(result)) })
+        }))
+    }
+
+    async fn restore_directory(
+        &self,
+        request: Request<v1::RestoreDirectoryRequest>,
+    ) -> Answer<Self::RestoreDirectoryStream> {
+        use v1::restore_directory_response::Event;
+        self.local_only()?;
+        let (actor, request) = (actor(&request), request.into_inner());
+        let tell = |progress| v1::RestoreDirectoryResponse { event: Some(Event::Progress(progress)) };
+        Ok(self.long("write", tell, move |service, progress, sender| {
+            let act = service.act(&actor, &request.request_id)?;
+            let part = |plan| match request.dry_run {
+                true => sender.send(v1::RestoreDirectoryResponse { event: Some(Event::Plan(plan)) }),
+                false => Ok(()),
+            };
+            let result = service.restore_directory(&request, &act, progress, part)?;
+            Ok(v1::RestoreDirectoryResponse { event: Some(Event::Result(result)) })
+        }))
+    }
+
+    async fn undo_directory(&self, request: Request<v1::UndoDirectoryRequest>) -> Answer<Self::UndoDirectoryStream> {
+        use v1::undo_directory_response::Event;
+        self.local_only()?;
+        let (actor, request) = (actor(&request), request.into_inner());
+        let tell = |progress| v1::UndoDirectoryResponse { event: Some(Event::Progress(progress)) };
+        Ok(self.long("write", tell, move |service, progress, _| {
+            let act = service.act(&actor, &request.request_id)?;
+            let result = service.undo_directory(&request.name, &act, progress)?;
+            Ok(v1::UndoDirectoryResponse { event: Some(Event::Result(result)) })
+        }))
+    }
+
+    async fn redo_directory(&self, request: Request<v1::RedoDirectoryRequest>) -> Answer<Self::RedoDirectoryStream> {
+        use v1::redo_directory_response::Event;
+        self.local_only()?;
+        let (actor, request) = (actor(&request), request.into_inner());
+        let tell = |progress| v1::RedoDirectoryResponse { event: Some(Event::Progress(progress)) };
+        Ok(self.long("write", tell, move |service, progress, _| {
+            let act = service.act(&actor, &request.request_id)?;
+            let result = service.redo_directory(&request.name, &act, progress)?;
+            Ok(v1::RedoDirectoryResponse { event: Some(Event::Result(result)) })
+        }))
+    }
+
+    async fn checkout_directory(
+        &self,
+        request: Request<v1::CheckoutDirectoryRequest>,
+    ) -> Answer<Self::CheckoutDirectoryStream> {
+        use v1::checkout_directory_response::Event;
+        self.local_only()?;
+        let request = request.into_inner();
+        let tell = |progress| v1::CheckoutDirectoryResponse { event: Some(Event::Progress(progress)) };
+        Ok(self.long("write", tell, move |service, progress, _| {
+            let result = service.checkout_directory(&request, progress)?;
+            Ok(v1::CheckoutDirectoryResponse { event: Some(Event::Result(result)) })
+        }))
+    }
+
+    async fn watch_directory(&self, request: Request<v1::WatchDirectoryRequest>) -> Answer<Self::WatchDirectoryStream> {
+        self.local_only()?;
+        let (actor, request) = (actor(&request), request.into_inner());
+        Ok(self.stream(move |service, sender| {
+            service.watch_directory(
+                &request,
+                &actor,
+                |event| sender.send(v1::WatchDirectoryResponse { event: Some(event) }),
+                || sender.is_closed(),
+            )
+        }))
+    }
+}

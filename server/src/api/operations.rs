@@ -1,0 +1,158 @@
+//! Operations, for the API.
+
+use std::time::Duration;
+
+use amalgam_engine::reference::{Operation, RefValue};
+use amalgam_engine::{ObjectKind, OperationCursor, SnapshotId, operation};
+use amalgam_proto::v1::operation_service_server::OperationService;
+use amalgam_proto::{Failure, Reason};
+use amalgam_proto::{operation_name, operation_sequence, v1, workspace_id};
+use tonic::{Request, Response, Status};
+
+use super::{Answers, Api, actor, page_size};
+use crate::failure::{Result, of_engine};
+use crate::service::Service;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Records read at once on the way back through the log.
+const PAGE: u64 = 256;
+/// How long a watcher waits before it looks whether anybody still listens.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// An operation for the wire.
+pub(crate) fn operation_message(operation: &Operation) -> v1::Operation {
+    let target = |value: &Option<RefValue>| {
+        let target = value.as_ref().and_then(|value| value.target);
+        match target {
+            Some(id) if id.kind == ObjectKind::Snapshot => {
+                amalgam_proto::snapshot_name(SnapshotId::from_bytes(id.hash))
+            }
+            Some(id) => id.to_string(),
+            None => String::new(),
+        }
+    };
+    let changes = operation.changes.iter().map(|change| v1::ReferenceChange {
+        reference: change.name.to_string(),
+        before: target(&change.before),
+        after: target(&change.after),
+    });
+    let reverts = operation.draft.reverts.and_then(|revert| revert.undone().or(revert.redone()));
+    v1::Operation {
+        name: operation_name(operation.sequence),
+        sequence: operation.sequence,
+        actor: operation.draft.actor.clone(),
+        time: Some(amalgam_proto::timestamp(operation.draft.time)),
+        action: operation.draft.action.clone(),
+        reverts: reverts.unwrap_or(0),
+        changes: changes.collect(),
+    }
+}
+
+fn list(service: &Service, request: &v1::ListOperationsRequest) -> Result<v1::ListOperationsResponse> {
+    let only = service.here(&request.workspace)?.map(|name| name.reference());
+    let wrong = |_| Failure::new(Reason::Invalid, "page_token: not one of this call's");
+    let mut before = match request.page_token.as_str() {
+        "" => service.inner.store.last_operation().map_err(of_engine)? + 1,
+        token => token.parse::<u64>().map_err(wrong)?,
+    };
+    let limit = page_size(request.page_size);
+    let mut operations = Vec::new();
+    while before > 1 && operations.len() < limit {
+        let from = before.saturating_sub(PAGE + 1);
+        let page = service.inner.store.list_operations(from, (before - from - 1) as usize).map_err(of_engine)?;
+        for found in page.iter().rev() {
+            before = found.sequence;
+            let touches = only.as_ref().is_none_or(|only| found.changes.iter().any(|change| change.name == *only));
+            if touches {
+                operations.push(operation_message(found));
+                if operations.len() == limit {
+                    break;
+                }
+            }
+        }
+        if operations.len() < limit {
+            before = from + 1;
+        }
+    }
+    let next_page_token = if before > 1 { before.to_string() } else { String::new() };
+    Ok(v1::ListOperationsResponse { operations, next_page_token })
+}
+
+#[tonic::async_trait]
+impl OperationService for Api {
+    type WatchOperationsStream = Answers<v1::WatchOperationsResponse>;
+
+    async fn list_operations(&self, request: Request<v1::ListOperationsRequest>) -> Answer<v1::ListOperationsResponse> {
+        let request = request.into_inner();
+        self.short(move |service| list(service, &request)).await
+    }
+
+    async fn get_operation(&self, request: Request<v1::GetOperationRequest>) -> Answer<v1::GetOperationResponse> {
+        let request = request.into_inner();
+        self.short(move |service| {
+            let sequence = operation_sequence(&request.name).map_err(of_engine)?;
+            let found = operation::operation(&service.inner.store, sequence).map_err(of_engine)?;
+            Ok(v1::GetOperationResponse { operation: Some(operation_message(&found)) })
+        })
+        .await
+    }
+
+    async fn undo_operation(&self, request: Request<v1::UndoOperationRequest>) -> Answer<v1::UndoOperationResponse> {
+        use v1::undo_operation_request::Target;
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let act = service.act(&actor, &request.request_id)?;
+            let done = match request.target {
+                Some(Target::Workspace(name)) => {
+                    let name = workspace_id(&name).map_err(of_engine)?;
+                    service.inner.workspaces.undo(&name, &act)
+                }
+                Some(Target::Operation(name)) => {
+                    let sequence = operation_sequence(&name).map_err(of_engine)?;
+                    operation::undo_operation(&service.inner.store, sequence, &act)
+                }
+                None => return Err(Failure::new(Reason::Invalid, "target: name a workspace or an operation")),
+            };
+            Ok(v1::UndoOperationResponse { operation: Some(operation_message(&done.map_err(of_engine)?)) })
+        })
+        .await
+    }
+
+    async fn redo_operation(&self, request: Request<v1::RedoOperationRequest>) -> Answer<v1::RedoOperationResponse> {
+        use v1::redo_operation_request::Target;
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let act = service.act(&actor, &request.request_id)?;
+            let done = match request.target {
+                Some(Target::Workspace(name)) => {
+                    let name = workspace_id(&name).map_err(of_engine)?;
+                    service.inner.workspaces.redo(&name, &act)
+                }
+                Some(Target::Operation(name)) => {
+                    let sequence = operation_sequence(&name).map_err(of_engine)?;
+                    operation::redo_operation(&service.inner.store, sequence, &act)
+                }
+                None => return Err(Failure::new(Reason::Invalid, "target: name a workspace or an operation")),
+            };
+            Ok(v1::RedoOperationResponse { operation: Some(operation_message(&done.map_err(of_engine)?)) })
+        })
+        .await
+    }
+
+    async fn watch_operations(
+        &self,
+        request: Request<v1::WatchOperationsRequest>,
+    ) -> Answer<Self::WatchOperationsStream> {
+        let after = request.into_inner().after;
+        Ok(self.stream(move |service, sender| {
+            let mut cursor = OperationCursor::after(&service.inner.store, after);
+            while !sender.is_closed() {
+                for operation in cursor.wait(LOOK_EVERY).map_err(of_engine)? {
+                    sender.send(v1::WatchOperationsResponse { operation: Some(operation_message(&operation)) })?;
+                }
+            }
+            Ok(())
+        }))
+    }
+}

@@ -1,0 +1,162 @@
+//! Snapshots, for the API.
+
+mod compare;
+mod content;
+mod past;
+
+use amalgam_engine::TreePath;
+use amalgam_proto::v1::snapshot_service_server::SnapshotService;
+use amalgam_proto::{label_id, label_name, snapshot_name, v1};
+use tonic::{Request, Response, Status};
+
+use super::{Answers, Api, actor, page_size};
+use crate::failure::{Result, of_engine};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// A path of a request.
+pub(super) fn tree_path(bytes: &[u8]) -> Result<TreePath> {
+    TreePath::new(bytes).map_err(|source| of_engine(source.into()))
+}
+
+/// Whether a path is one of these or below one; with none, every path is.
+pub(super) fn is_wanted(path: &TreePath, wanted: &[TreePath]) -> bool {
+    wanted.is_empty() || wanted.iter().any(|wanted| path == wanted || path.below(wanted).is_some())
+}
+
+pub(super) fn tree_paths(paths: &[bytes::Bytes]) -> Result<Vec<TreePath>> {
+    paths.iter().map(|path| tree_path(path)).collect()
+}
+
+#[tonic::async_trait]
+impl SnapshotService for Api {
+    type ListEntriesStream = Answers<v1::ListEntriesResponse>;
+    type ReadFileStream = Answers<v1::ReadFileResponse>;
+    type DiffStatesStream = Answers<v1::DiffStatesResponse>;
+    type InspectChangeStream = Answers<v1::InspectChangeResponse>;
+    type GetPatchStream = Answers<v1::GetPatchResponse>;
+    type ListVersionsStream = Answers<v1::ListVersionsResponse>;
+
+    async fn get_snapshot(&self, request: Request<v1::GetSnapshotRequest>) -> Answer<v1::GetSnapshotResponse> {
+        let request = request.into_inner();
+        self.short(move |service| {
+            let here = service.here(&request.workspace)?;
+            let found = service.resolve(&request.revision, here.as_ref())?;
+            Ok(v1::GetSnapshotResponse { snapshot: Some(service.one_snapshot(found)?) })
+        })
+        .await
+    }
+
+    async fn list_snapshots(&self, request: Request<v1::ListSnapshotsRequest>) -> Answer<v1::ListSnapshotsResponse> {
+        let request = request.into_inner();
+        self.short(move |service| past::list(service, &request)).await
+    }
+
+    async fn list_entries(&self, request: Request<v1::ListEntriesRequest>) -> Answer<Self::ListEntriesStream> {
+        let request = request.into_inner();
+        self.check_state(request.state.as_ref())?;
+        Ok(self.stream(move |service, sender| content::list(service, &request, sender)))
+    }
+
+    async fn read_file(&self, request: Request<v1::ReadFileRequest>) -> Answer<Self::ReadFileStream> {
+        let request = request.into_inner();
+        self.check_state(request.state.as_ref())?;
+        Ok(self.stream(move |service, sender| content::read(service, &request, sender)))
+    }
+
+    async fn diff_states(&self, request: Request<v1::DiffStatesRequest>) -> Answer<Self::DiffStatesStream> {
+        let request = request.into_inner();
+        self.check_state(request.before.as_ref())?;
+        self.check_state(request.after.as_ref())?;
+        Ok(self.stream(move |service, sender| compare::diff(service, &request, sender)))
+    }
+
+    async fn inspect_change(&self, request: Request<v1::InspectChangeRequest>) -> Answer<Self::InspectChangeStream> {
+        let request = request.into_inner();
+        self.check_state(request.before.as_ref())?;
+        self.check_state(request.after.as_ref())?;
+        Ok(self.stream(move |service, sender| compare::inspect(service, &request, sender)))
+    }
+
+    async fn get_patch(&self, request: Request<v1::GetPatchRequest>) -> Answer<Self::GetPatchStream> {
+        let request = request.into_inner();
+        self.check_state(request.before.as_ref())?;
+        self.check_state(request.after.as_ref())?;
+        Ok(self.stream(move |service, sender| compare::patch(service, &request, sender)))
+    }
+
+    async fn list_versions(&self, request: Request<v1::ListVersionsRequest>) -> Answer<Self::ListVersionsStream> {
+        let request = request.into_inner();
+        Ok(self.stream(move |service, sender| past::versions(service, &request, sender)))
+    }
+
+    async fn blame_file(&self, request: Request<v1::BlameFileRequest>) -> Answer<v1::BlameFileResponse> {
+        let request = request.into_inner();
+        self.short(move |service| past::blame(service, &request)).await
+    }
+
+    async fn next_bisect_step(
+        &self,
+        request: Request<v1::NextBisectStepRequest>,
+    ) -> Answer<v1::NextBisectStepResponse> {
+        let request = request.into_inner();
+        self.short(move |service| past::bisect_step(service, &request)).await
+    }
+
+    async fn set_label(&self, request: Request<v1::SetLabelRequest>) -> Answer<v1::SetLabelResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let label = amalgam_engine::workspace::LabelName::new(request.label_id).map_err(of_engine)?;
+            let here = service.here(&request.workspace)?;
+            let snapshot = service.resolve(&request.revision, here.as_ref())?;
+            let act = service.act(&actor, &request.request_id)?;
+            service.inner.labels.set(&label, Some(snapshot), &act).map_err(of_engine)?;
+            let label = v1::Label { name: label_name(&label), snapshot: snapshot_name(snapshot) };
+            Ok(v1::SetLabelResponse { label: Some(label) })
+        })
+        .await
+    }
+
+    async fn delete_label(&self, request: Request<v1::DeleteLabelRequest>) -> Answer<v1::DeleteLabelResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let label = label_id(&request.name).map_err(of_engine)?;
+            let act = service.act(&actor, &request.request_id)?;
+            service.inner.labels.set(&label, None, &act).map_err(of_engine)?;
+            Ok(v1::DeleteLabelResponse {})
+        })
+        .await
+    }
+
+    async fn list_labels(&self, request: Request<v1::ListLabelsRequest>) -> Answer<v1::ListLabelsResponse> {
+        let request = request.into_inner();
+        self.short(move |service| {
+            let after = match request.page_token.as_str() {
+                "" => None,
+                token => Some(amalgam_engine::workspace::LabelName::new(token).map_err(of_engine)?),
+            };
+            let limit = page_size(request.page_size);
+            let found = service.inner.labels.list(&request.prefix, after.as_ref(), limit).map_err(of_engine)?;
+            let next = if found.len() == limit { found.last().map(|(last, _)| last.as_str().to_owned()) } else { None };
+            let label = |(label, snapshot): &(amalgam_engine::workspace::LabelName, _)| v1::Label {
+                name: label_name(label),
+                snapshot: snapshot_name(*snapshot),
+            };
+            Ok(v1::ListLabelsResponse {
+                labels: found.iter().map(label).collect(),
+                next_page_token: next.unwrap_or_default(),
+            })
+        })
+        .await
+    }
+}
+
+impl Api {
+    /// A live directory is a path of the host.
+    fn check_state(&self, state: Option<&v1::State>) -> Result<(), Status> {
+        match state.and_then(|state| state.state.as_ref()) {
+            Some(v1::state::State::Directory(_)) => self.local_only(),
+            _ => Ok(()),
+        }
+    }
+}

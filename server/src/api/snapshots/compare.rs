@@ -1,0 +1,227 @@
+//! What differs between two states.
+
+use std::io;
+
+use amalgam_engine::insight::{Contents, Omission};
+use amalgam_engine::{
+    Change, DiffOptions, FileInsight, InsightOptions, PatchOptions, RiskHint, Summary, What, diff_roots,
+    diff_with_renames, insight,
+};
+use amalgam_proto::{change_kind, v1};
+use bytes::Bytes;
+
+use super::super::Sender;
+use super::{is_wanted, tree_paths};
+use crate::failure::{Result, of_engine};
+use crate::service::{Held, Service};
+
+const AT_ONCE: usize = 256;
+/// A patch is sent in pieces of about this size.
+const PIECE_BYTES: usize = 256 << 10;
+
+fn hold(
+    service: &Service,
+    before: Option<&v1::State>,
+    after: Option<&v1::State>,
+    workspace: &str,
+) -> Result<(Held, Held)> {
+    let here = service.here(workspace)?;
+    Ok((service.hold_state(before, here.as_ref())?, service.hold_state(after, here.as_ref())?))
+}
+
+/// A change for the wire.
+fn change_message(change: &Change) -> v1::Change {
+    let bytes = |path: &amalgam_engine::TreePath| Bytes::copy_from_slice(path.as_bytes());
+    let from = match &change.what {
+        What::Renamed { from } => Some(from),
+        _ => None,
+    };
+    let metadata = change.metadata;
+    let differing = [
+        ("mode", metadata.mode),
+        ("mtime", metadata.mtime),
+        ("owner", metadata.owner),
+        ("xattrs", metadata.xattrs),
+        ("link", metadata.link),
+    ];
+    v1::Change {
+        path: bytes(&change.path),
+        kind: change_kind(&change.what).into(),
+        from_path: from.map(bytes).unwrap_or_default(),
+        before: change.before.as_ref().map(|entry| amalgam_proto::entry(from.unwrap_or(&change.path), entry)),
+        after: change.after.as_ref().map(|entry| amalgam_proto::entry(&change.path, entry)),
+        attributes: differing.iter().filter(|(_, differs)| *differs).map(|(word, _)| (*word).to_owned()).collect(),
+    }
+}
+
+/// What differs, path by path.
+pub(super) fn diff(
+    service: &Service,
+    request: &v1::DiffStatesRequest,
+    sender: &Sender<v1::DiffStatesResponse>,
+) -> Result<()> {
+    let wanted = tree_paths(&request.paths)?;
+    let (before, after) = hold(service, request.before.as_ref(), request.after.as_ref(), &request.workspace)?;
+    let options = DiffOptions { times: request.times };
+    let store = &service.inner.store;
+    let found: Box<dyn Iterator<Item = amalgam_engine::Result<Change>>> = match request.renames {
+        true => {
+            Box::new(diff_with_renames(store, before.root, after.root, options).map_err(of_engine)?.into_iter().map(Ok))
+        }
+        false => Box::new(diff_roots(store, before.root, after.root, options).map_err(of_engine)?),
+    };
+    let mut changes = Vec::new();
+    for change in found {
+        let change = change.map_err(of_engine)?;
+        if is_wanted(&change.path, &wanted) {
+            changes.push(change_message(&change));
+        }
+        if changes.len() == AT_ONCE {
+            sender.send(v1::DiffStatesResponse { changes: std::mem::take(&mut changes) })?;
+        }
+    }
+    sender.send(v1::DiffStatesResponse { changes })
+}
+
+/// What a change comes to.
+pub(super) fn inspect(
+    service: &Service,
+    request: &v1::InspectChangeRequest,
+    sender: &Sender<v1::InspectChangeResponse>,
+) -> Result<()> {
+    let wanted = tree_paths(&request.paths)?;
+    let (before, after) = hold(service, request.before.as_ref(), request.after.as_ref(), &request.workspace)?;
+    let options = InsightOptions::default();
+    let mut found = insight(&service.inner.store, before.root, after.root, &options).map_err(of_engine)?;
+    let mut files = Vec::new();
+    for file in found.by_ref() {
+        let file = file.map_err(of_engine)?;
+        if is_wanted(&file.change.path, &wanted) {
+            files.push(file_message(&file));
+        }
+        if files.len() == AT_ONCE {
+            sender.send(v1::InspectChangeResponse { files: std::mem::take(&mut files), summary: None })?;
+        }
+    }
+    let summary = summary_message(found.summary());
+    sender.send(v1::InspectChangeResponse { files, summary: Some(summary) })
+}
+
+fn file_message(file: &FileInsight) -> v1::FileInsight {
+    let (lines_added, lines_removed) = match file.contents {
+        Contents::Text { lines_added, lines_removed } => (lines_added, lines_removed),
+        _ => (0, 0),
+    };
+    let risk = |risk: &amalgam_engine::Risk| v1::Risk {
+        kind: risk.hint.word().to_owned(),
+        message: risk_words(&risk.hint),
+        weight: risk.hint.weight(),
+    };
+    v1::FileInsight {
+        change: Some(change_message(&file.change)),
+        binary: matches!(file.contents, Contents::Binary | Contents::TooLarge),
+        lines_added,
+        lines_removed,
+        bytes_before: file.bytes_before,
+        bytes_after: file.bytes_after,
+        language: file.language.unwrap_or_default().to_owned(),
+        similarity_percent: file.similarity.unwrap_or(0).into(),
+        risks: file.risks.iter().map(risk).collect(),
+    }
+}
+
+fn risk_words(hint: &RiskHint) -> String {
+    match hint {
+        RiskHint::Executable => "can be executed now".to_owned(),
+        RiskHint::SetId { bits } => format!("runs with the rights of its owner or group now ({bits:o})"),
+        RiskHint::LockFile => "a list of exact dependencies".to_owned(),
+        RiskHint::CiFile => "what an automatic build does".to_owned(),
+        RiskHint::CredentialName => "its name is one that credentials have".to_owned(),
+        RiskHint::Credential { shape, line } => format!("line {line} looks like {shape}"),
+        RiskHint::Growth { before, after } => format!("grew from {before} to {after} bytes"),
+        RiskHint::TestRemoved => "a test is gone".to_owned(),
+        RiskHint::BinaryAdded { bytes } => format!("a new binary file of {bytes} bytes"),
+        RiskHint::SymlinkOutside { target } => format!("leads out of the tree, to {}", String::from_utf8_lossy(target)),
+        other => other.word().to_owned(),
+    }
+}
+
+fn summary_message(summary: &Summary) -> v1::ChangeSummary {
+    let files = summary.files;
+    v1::ChangeSummary {
+        files_added: files.added,
+        files_removed: files.removed,
+        files_modified: files.modified,
+        files_renamed: files.renamed,
+        files_other: files.kind_changed + files.metadata,
+        directories_changed: summary.directories.total(),
+        lines_added: summary.lines_added,
+        lines_removed: summary.lines_removed,
+        bytes_before: summary.bytes_before,
+        bytes_after: summary.bytes_after,
+        binary: summary.binary,
+        risk_weight: summary.risk_weight,
+        risks: summary.risks.iter().map(|(word, count)| ((*word).to_owned(), *count)).collect(),
+        score: summary.score(),
+    }
+}
+
+/// A unified patch, in pieces.
+pub(super) fn patch(
+    service: &Service,
+    request: &v1::GetPatchRequest,
+    sender: &Sender<v1::GetPatchResponse>,
+) -> Result<()> {
+    let paths = tree_paths(&request.paths)?;
+    let (before, after) = hold(service, request.before.as_ref(), request.after.as_ref(), &request.workspace)?;
+    let mut options = PatchOptions { paths, ..PatchOptions::default() };
+    if let Some(lines) = request.context_lines {
+        options.context_lines = lines as usize;
+    }
+    let mut out = Pieces { sender, waiting: Vec::with_capacity(PIECE_BYTES) };
+    let report =
+        amalgam_engine::patch(&service.inner.store, before.root, after.root, &options, &mut out).map_err(of_engine)?;
+    let data = Bytes::from(std::mem::take(&mut out.waiting));
+    let left_out = report.left_out.iter().map(|left| v1::PatchOmission {
+        path: Bytes::copy_from_slice(left.path.as_bytes()),
+        message: omission_words(left.why),
+    });
+    sender.send(v1::GetPatchResponse { data, left_out: left_out.collect() })
+}
+
+fn omission_words(why: Omission) -> String {
+    match why {
+        Omission::EmptyDirectory => "an empty directory; a patch has none".to_owned(),
+        Omission::Kind(kind) => format!("{}; a patch has none", kind.word()),
+        Omission::Mode => "permission bits other than the executable one".to_owned(),
+        Omission::Time => "its time".to_owned(),
+        Omission::Owner => "its owner".to_owned(),
+        Omission::Xattrs => "its extended attributes".to_owned(),
+        Omission::HardLink => "that several names are one file".to_owned(),
+        Omission::TooLarge { bytes } => format!("too large for a patch ({bytes} bytes)"),
+        Omission::GitDirectory => "inside .git; Git refuses such patches".to_owned(),
+        _ => "not in the patch".to_owned(),
+    }
+}
+
+/// A writer whose bytes go out as answers.
+struct Pieces<'a> {
+    sender: &'a Sender<v1::GetPatchResponse>,
+    waiting: Vec<u8>,
+}
+
+impl io::Write for Pieces<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.waiting.extend_from_slice(bytes);
+        if self.waiting.len() >= PIECE_BYTES {
+            let data = Bytes::from(std::mem::take(&mut self.waiting));
+            let sent = self.sender.send(v1::GetPatchResponse { data, left_out: Vec::new() });
+            sent.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! What is in a tree.
+
+use amalgam_engine::content::read_at;
+use amalgam_engine::object::{Content, Node};
+use amalgam_engine::{Entry, Error, TreePath, entry_at, list_directory};
+use amalgam_proto::{Failure, Reason, v1};
+use bytes::Bytes;
+
+use super::super::Sender;
+use super::tree_path;
+use crate::failure::{Result, of_engine};
+use crate::service::Service;
+
+const ENTRIES_AT_ONCE: usize = 256;
+const BLOCK_BYTES: u64 = 1 << 20;
+
+fn at(
+    service: &Service,
+    state: Option<&v1::State>,
+    workspace: &str,
+    path: &TreePath,
+) -> Result<(crate::service::Held, Entry)> {
+    let here = service.here(workspace)?;
+    let held = service.hold_state(state, here.as_ref())?;
+    let not_found = || of_engine(Error::NotFound { path: path.clone() });
+    let root = held.root.ok_or_else(not_found)?;
+    let root = service.inner.store.root(root).map_err(of_engine)?;
+    let entry = entry_at(&service.inner.store, &root, path).map_err(of_engine)?.ok_or_else(not_found)?;
+    Ok((held, entry))
+}
+
+/// The names in a directory, or all below it, parents first.
+pub(super) fn list(
+    service: &Service,
+    request: &v1::ListEntriesRequest,
+    sender: &Sender<v1::ListEntriesResponse>,
+) -> Result<()> {
+    let path = tree_path(&request.path)?;
+    let (_held, entry) = at(service, request.state.as_ref(), &request.workspace, &path)?;
+    let mut entries = Vec::new();
+    let mut open = vec![(path.clone(), entry)];
+    while let Some((path, entry)) = open.pop() {
+        let Node::Directory(contents) = entry.node else {
+            entries.push(amalgam_proto::entry(&path, &entry));
+            continue;
+        };
+        let mut below = Vec::new();
+        for item in list_directory(&service.inner.store, contents).map_err(of_engine)? {
+            let (name, entry) = item.map_err(of_engine)?;
+            let path = path.join(&name);
+            entries.push(amalgam_proto::entry(&path, &entry));
+            if request.recursive && matches!(entry.node, Node::Directory(_)) {
+                below.push((path, entry));
+            }
+            if entries.len() == ENTRIES_AT_ONCE {
+                sender.send(v1::ListEntriesResponse { entries: std::mem::take(&mut entries) })?;
+            }
+        }
+        open.extend(below.into_iter().rev());
+    }
+    sender.send(v1::ListEntriesResponse { entries })
+}
+
+/// The bytes of a file, in blocks.
+pub(super) fn read(
+    service: &Service,
+    request: &v1::ReadFileRequest,
+    sender: &Sender<v1::ReadFileResponse>,
+) -> Result<()> {
+    let path = tree_path(&request.path)?;
+    let (_held, entry) = at(service, request.state.as_ref(), &request.workspace, &path)?;
+    let message = amalgam_proto::entry(&path, &entry);
+    let (size, content) = match &entry.node {
+        Node::File { size, content } => (*size, *content),
+        Node::Symlink(target) => {
+            return sender.send(v1::ReadFileResponse { entry: Some(message), data: target.clone() });
+        }
+        Node::Directory(_) => return Err(of_engine(Error::IsADirectory { path })),
+        _ => return Err(Failure::new(Reason::Invalid, format!("{path}: {} holds no bytes", entry.kind().word()))),
+    };
+    let end = match request.length {
+        0 => size,
+        length => request.offset.saturating_add(length).min(size),
+    };
+    let mut offset = request.offset.min(size);
+    let mut entry = Some(message);
+    loop {
+        let step = BLOCK_BYTES.min(end.saturating_sub(offset));
+        let mut block = vec![0; step as usize];
+        if content != Content::Empty {
+            read_at(&service.inner.store, &content, size, offset, &mut block).map_err(of_engine)?;
+        }
+        sender.send(v1::ReadFileResponse { entry: entry.take(), data: Bytes::from(block) })?;
+        offset += step;
+        if offset >= end {
+            return Ok(());
+        }
+    }
+}

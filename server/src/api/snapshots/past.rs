@@ -1,0 +1,158 @@
+//! What led to a state.
+
+use amalgam_engine::SnapshotId;
+use amalgam_engine::history::{LogOrder, PathChange};
+use amalgam_proto::{Failure, Reason, v1};
+use bytes::Bytes;
+
+use super::super::{Sender, page_size};
+use super::{tree_path, tree_paths};
+use crate::failure::{Result, of_engine};
+use crate::service::{Marks, Service};
+
+/// A page of a log. The token says how many came before and where the log began, so that what is committed meanwhile does not
+/// shift the pages.
+pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Result<v1::ListSnapshotsResponse> {
+    let here = service.here(&request.workspace)?;
+    let limit = page_size(request.page_size);
+    let paths = tree_paths(&request.paths)?;
+    let (heads, skip) = match request.page_token.as_str() {
+        "" => (heads(service, request, here.as_ref())?, 0),
+        token => read_token(token)?,
+    };
+    let history = &service.inner.history;
+    let mut found: Vec<SnapshotId> = match &paths[..] {
+        [] => {
+            let log = history.log(&heads, LogOrder::Time).map_err(of_engine)?;
+            let page = log.skip(skip).take(limit + 1).map(|entry| entry.map(|entry| entry.id));
+            page.collect::<Result<_, _>>().map_err(of_engine)?
+        }
+        [path] => {
+            let [head] = heads[..] else {
+                return Err(Failure::new(Reason::Invalid, "the versions of a path need one snapshot to begin from"));
+            };
+            let versions = history.versions(head, path, false).map_err(of_engine)?;
+            let page = versions.skip(skip).take(limit + 1).map(|version| version.map(|version| version.id));
+            page.collect::<Result<_, _>>().map_err(of_engine)?
+        }
+        _ => return Err(Failure::new(Reason::Invalid, "paths: at most one for now")),
+    };
+    let is_last = found.len() <= limit;
+    found.truncate(limit);
+    let marks = service.marks()?;
+    let snapshots = found.iter().map(|id| service.snapshot_message(*id, &marks)).collect::<Result<_>>()?;
+    let next_page_token = if is_last { String::new() } else { token(&heads, skip + limit) };
+    Ok(v1::ListSnapshotsResponse { snapshots, next_page_token })
+}
+
+fn heads(
+    service: &Service,
+    request: &v1::ListSnapshotsRequest,
+    here: Option<&amalgam_engine::WorkspaceName>,
+) -> Result<Vec<SnapshotId>> {
+    if request.all {
+        let marks = service.marks()?;
+        let mut heads: Vec<_> = marks.workspaces.into_keys().chain(marks.labels.into_keys()).collect();
+        heads.sort_unstable();
+        heads.dedup();
+        return Ok(heads);
+    }
+    if request.revisions.is_empty() {
+        let Some(here) = here else {
+            return Err(Failure::new(Reason::Invalid, "name a workspace or a snapshot to begin from"));
+        };
+        let head = service.inner.workspaces.get(here).map_err(of_engine)?.head;
+        return Ok(head.into_iter().collect());
+    }
+    request.revisions.iter().map(|revision| service.resolve(revision, here)).collect()
+}
+
+/// Heads beyond this many are not repeated in a token; the pages of such a log begin anew from the present heads.
+const TOKEN_HEADS_MAX: usize = 512;
+
+fn token(heads: &[SnapshotId], skip: usize) -> String {
+    let mut token = skip.to_string();
+    for head in heads.iter().take(TOKEN_HEADS_MAX) {
+        token.push('.');
+        token.push_str(&head.to_string());
+    }
+    token
+}
+
+fn read_token(token: &str) -> Result<(Vec<SnapshotId>, usize)> {
+    let wrong = || Failure::new(Reason::Invalid, "page_token: not one of this call's");
+    let mut parts = token.split('.');
+    let skip = parts.next().and_then(|skip| skip.parse().ok()).ok_or_else(wrong)?;
+    let heads = parts.map(|head| SnapshotId::from_hex(head).ok_or_else(wrong)).collect::<Result<_>>()?;
+    Ok((heads, skip))
+}
+
+/// The snapshots that changed a path.
+pub(super) fn versions(
+    service: &Service,
+    request: &v1::ListVersionsRequest,
+    sender: &Sender<v1::ListVersionsResponse>,
+) -> Result<()> {
+    let here = service.here(&request.workspace)?;
+    let head = service.resolve(&request.revision, here.as_ref())?;
+    let path = tree_path(&request.path)?;
+    let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+    let marks = service.marks()?;
+    let versions = service.inner.history.versions(head, &path, request.follow).map_err(of_engine)?;
+    for version in versions.take(limit) {
+        let version = version.map_err(of_engine)?;
+        let (kind, from) = match &version.change {
+            PathChange::Added => (v1::ChangeKind::Added, None),
+            PathChange::Removed => (v1::ChangeKind::Removed, None),
+            PathChange::Modified => (v1::ChangeKind::Modified, None),
+            PathChange::Renamed { from } => (v1::ChangeKind::Renamed, Some(from)),
+        };
+        sender.send(v1::ListVersionsResponse {
+            snapshot: Some(service.snapshot_message(version.id, &marks)?),
+            path: Bytes::copy_from_slice(version.path.as_bytes()),
+            kind: kind.into(),
+            from_path: from.map(|from| Bytes::copy_from_slice(from.as_bytes())).unwrap_or_default(),
+            entry: version.entry.as_ref().map(|entry| amalgam_proto::entry(&version.path, entry)),
+        })?;
+    }
+    Ok(())
+}
+
+/// Which snapshot each line comes from.
+pub(super) fn blame(service: &Service, request: &v1::BlameFileRequest) -> Result<v1::BlameFileResponse> {
+    let here = service.here(&request.workspace)?;
+    let head = service.resolve(&request.revision, here.as_ref())?;
+    let blame = service.inner.history.blame(head, &tree_path(&request.path)?).map_err(of_engine)?;
+    let marks = Marks::default();
+    let run = |run: &amalgam_engine::history::BlamedLines| {
+        Ok(v1::BlamedLines {
+            first_line: run.lines.start as u64,
+            lines: run.lines.len() as u64,
+            snapshot: Some(service.snapshot_message(run.id, &marks)?),
+            path: Bytes::copy_from_slice(run.path.as_bytes()),
+            original_first_line: run.first_line as u64,
+        })
+    };
+    Ok(v1::BlameFileResponse { runs: blame.runs.iter().map(run).collect::<Result<_>>()?, text: blame.text })
+}
+
+/// The next one to try.
+pub(super) fn bisect_step(
+    service: &Service,
+    request: &v1::NextBisectStepRequest,
+) -> Result<v1::NextBisectStepResponse> {
+    let here = service.here(&request.workspace)?;
+    let all =
+        |names: &[String]| names.iter().map(|name| service.resolve(name, here.as_ref())).collect::<Result<Vec<_>>>();
+    let (good, skipped) = (all(&request.good)?, all(&request.skipped)?);
+    let bad = service.resolve(&request.bad, here.as_ref())?;
+    let step = service.inner.history.bisect_step(&good, bad, &skipped).map_err(of_engine)?;
+    let marks = service.marks()?;
+    let message = |id: SnapshotId| service.snapshot_message(id, &marks);
+    let first_bad = if step.next.is_none() { &step.candidates[..] } else { &[] };
+    Ok(v1::NextBisectStepResponse {
+        candidates: step.candidates.len() as u64,
+        first_bad: first_bad.iter().map(|id| message(*id)).collect::<Result<_>>()?,
+        next: step.next.map(message).transpose()?,
+    })
+}

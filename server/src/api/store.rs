@@ -1,0 +1,199 @@
+//! The store and its process, for the API.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering::Relaxed;
+
+use amalgam_engine::object::Node;
+use amalgam_engine::verify::{Record, Repaired};
+use amalgam_engine::{RootId, VerifyOptions, VerifyReport, list_directory, repair, verify};
+use amalgam_proto::v1::store_service_server::StoreService;
+use amalgam_proto::v1::verify_store_response::Event;
+use amalgam_proto::{API_VERSION, Failure, Reason, v1};
+use tonic::{Request, Response, Status};
+
+use super::{Answers, Api};
+use crate::failure::{Result, of_engine, of_io};
+use crate::service::Service;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl StoreService for Api {
+    type VerifyStoreStream = Answers<v1::VerifyStoreResponse>;
+
+    async fn get_store(&self, _request: Request<v1::GetStoreRequest>) -> Answer<v1::GetStoreResponse> {
+        let inner = &self.service.inner;
+        Ok(Response::new(v1::GetStoreResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            api_version: API_VERSION,
+            path: crate::directory::path_bytes(inner.home.path()),
+            process_id: std::process::id(),
+            start_time: Some(amalgam_proto::timestamp(inner.started)),
+            calls: self.calls.under_way(),
+            problems: inner.problems.clone(),
+            watched: u32::try_from(self.service.watched()).unwrap_or(u32::MAX),
+        }))
+    }
+
+    async fn verify_store(&self, request: Request<v1::VerifyStoreRequest>) -> Answer<Self::VerifyStoreStream> {
+        let request = request.into_inner();
+        let tell = |progress| v1::VerifyStoreResponse { event: Some(Event::Progress(progress)) };
+        Ok(self.long("verify", tell, move |service, progress, _| {
+            let options = if request.read_data { VerifyOptions::reading_data() } else { VerifyOptions::default() };
+            let result = match request.repair {
+                true => {
+                    let done = repair(&service.inner.store, &options).map_err(of_engine)?;
+                    let words = done.done.iter().map(repaired_words).collect();
+                    v1::VerifyResult { repaired: words, ..report_message(&done.left) }
+                }
+                false => {
+                    let watch = |now: &amalgam_engine::verify::VerifyProgress| {
+                        progress.files.store(now.objects, Relaxed);
+                        progress.files_total.store(now.objects_total, Relaxed);
+                        progress.bytes.store(now.bytes, Relaxed);
+                        progress.bytes_total.store(now.bytes_total, Relaxed);
+                        if progress.check().is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                    };
+                    let report = verify(&service.inner.store, &options, &watch).map_err(of_engine)?;
+                    report_message(&report)
+                }
+            };
+            Ok(v1::VerifyStoreResponse { event: Some(Event::Result(result)) })
+        }))
+    }
+
+    async fn measure_store(&self, _request: Request<v1::MeasureStoreRequest>) -> Answer<v1::MeasureStoreResponse> {
+        self.short(measure).await
+    }
+
+    async fn stop_server(&self, request: Request<v1::StopServerRequest>) -> Answer<v1::StopServerResponse> {
+        self.local_only()?;
+        let watched = self.service.watched();
+        if watched > 0 && !request.into_inner().force {
+            let message = format!("{watched} directories are watched; `amalgam stop --force` ends it all the same");
+            return Err(Failure::new(Reason::Busy, message).into_status());
+        }
+        self.calls.stop();
+        Ok(Response::new(v1::StopServerResponse {}))
+    }
+}
+
+fn report_message(report: &VerifyReport) -> v1::VerifyResult {
+    let objects = report.problems.iter().map(|problem| v1::VerifyProblem {
+        subject: problem.id.to_string(),
+        message: problem.damage.to_string(),
+        places: problem
+            .places
+            .iter()
+            .map(|place| {
+                let refs = place.refs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                format!("{}: /{}", if refs.is_empty() { place.top.to_string() } else { refs }, place.path)
+            })
+            .collect(),
+    });
+    let records = report.records.iter().map(|problem| v1::VerifyProblem {
+        subject: record_words(&problem.record),
+        message: problem.why.clone(),
+        places: Vec::new(),
+    });
+    v1::VerifyResult {
+        clean: report.is_clean(),
+        objects: report.objects,
+        bytes: report.bytes,
+        unreachable: report.unreachable,
+        thinned: report.thinned,
+        problems: objects.chain(records).collect(),
+        repaired: Vec::new(),
+    }
+}
+
+fn record_words(record: &Record) -> String {
+    match record {
+        Record::Index(key) => format!("index row {key:02x?}"),
+        Record::Reference(name) => format!("reference {name}"),
+        Record::Operation(number) => format!("operation {number}"),
+        Record::Request(id) => format!("request {}", String::from_utf8_lossy(id)),
+        Record::Rows(family) => format!("rows of {family:?}"),
+    }
+}
+
+fn repaired_words(repaired: &Repaired) -> String {
+    match repaired {
+        Repaired::Quarantined { id, damage } => format!("{id} put into quarantine: {damage}"),
+        Repaired::Found { id } => format!("{id} found again"),
+        Repaired::Dropped { id } => format!("a second row of {id} removed"),
+        Repaired::QuarantinedRow { family, number } => format!("row {number} of {family:?} put into quarantine"),
+        Repaired::Record { record, remedy } => format!("{}: {remedy}", record_words(record)),
+    }
+}
+
+/// How much room things take.
+fn measure(service: &Service) -> Result<v1::MeasureStoreResponse> {
+    let mut workspaces = Vec::new();
+    service.each_workspace("", |workspace| {
+        let mut usage = v1::WorkspaceUsage {
+            workspace: amalgam_proto::workspace_name(&workspace.name),
+            ..v1::WorkspaceUsage::default()
+        };
+        if let Some(head) = workspace.head {
+            let root = service.inner.store.snapshot(head).map_err(of_engine)?.root;
+            (usage.files, usage.bytes) = tree_size(service, root)?;
+            let log = service.inner.history.log(&[head], amalgam_engine::history::LogOrder::Generation);
+            usage.snapshots = log.map_err(of_engine)?.count() as u64;
+        }
+        workspaces.push(usage);
+        Ok(())
+    })?;
+    let home = service.inner.home.path();
+    let free = rustix::fs::statvfs(home).map_err(|error| of_io("measure the disk", &error.into()))?;
+    Ok(v1::MeasureStoreResponse {
+        disk_bytes: disk_bytes(home).map_err(|error| of_io("measure the store", &error))?,
+        free_bytes: free.f_bavail * free.f_frsize,
+        workspaces,
+    })
+}
+
+/// Files and their bytes in a tree.
+fn tree_size(service: &Service, root: RootId) -> Result<(u64, u64)> {
+    let store = &service.inner.store;
+    let root = match store.root(root) {
+        Ok(root) => root,
+        Err(amalgam_engine::Error::Missing { .. }) => return Ok((0, 0)),
+        Err(error) => return Err(of_engine(error)),
+    };
+    let (mut files, mut bytes) = (0, 0);
+    let mut open = vec![root.directory.clone()];
+    let mut linked: HashSet<amalgam_engine::LinkGroup> = HashSet::new();
+    while let Some(entry) = open.pop() {
+        let Node::Directory(Some(contents)) = entry.node else { continue };
+        for item in list_directory(store, Some(contents)).map_err(of_engine)? {
+            let (_, entry) = item.map_err(of_engine)?;
+            match &entry.node {
+                Node::File { size, .. } => {
+                    files += 1;
+                    let is_counted = entry.link().is_none_or(|group| linked.insert(group));
+                    bytes += if is_counted { *size } else { 0 };
+                }
+                Node::Directory(_) => open.push(entry),
+                _ => {}
+            }
+        }
+    }
+    Ok((files, bytes))
+}
+
+fn disk_bytes(directory: &std::path::Path) -> std::io::Result<u64> {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        // Tables come and go while the store works.
+        let Ok(metadata) = entry.metadata() else { continue };
+        bytes += metadata.blocks() * 512;
+        if metadata.is_dir() {
+            bytes += disk_bytes(&entry.path()).unwrap_or(0);
+        }
+    }
+    Ok(bytes)
+}

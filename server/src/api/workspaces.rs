@@ -1,0 +1,154 @@
+//! Workspaces, for the API.
+
+use amalgam_engine::TreePath;
+use amalgam_engine::workspace::{NewWorkspace, WorkspaceName};
+use amalgam_proto::v1::workspace_service_server::WorkspaceService;
+use amalgam_proto::{v1, workspace_id};
+use tonic::{Request, Response, Status};
+
+use super::{Api, actor, operation_message, page_size};
+use crate::failure::{Result, of_engine};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl WorkspaceService for Api {
+    async fn create_workspace(
+        &self,
+        request: Request<v1::CreateWorkspaceRequest>,
+    ) -> Answer<v1::CreateWorkspaceResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let name = WorkspaceName::new(request.workspace_id).map_err(of_engine)?;
+            let from = match request.from.as_str() {
+                "" => None,
+                revision => Some(service.resolve(revision, None)?),
+            };
+            let new = NewWorkspace { from, agent: request.agent, project: request.project };
+            let act = service.act(&actor, &request.request_id)?;
+            service.inner.workspaces.create(&name, &new, &act).map_err(of_engine)?;
+            Ok(v1::CreateWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
+        })
+        .await
+    }
+
+    async fn get_workspace(&self, request: Request<v1::GetWorkspaceRequest>) -> Answer<v1::GetWorkspaceResponse> {
+        let request = request.into_inner();
+        self.short(move |service| {
+            let name = workspace_id(&request.name).map_err(of_engine)?;
+            Ok(v1::GetWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
+        })
+        .await
+    }
+
+    async fn list_workspaces(&self, request: Request<v1::ListWorkspacesRequest>) -> Answer<v1::ListWorkspacesResponse> {
+        let request = request.into_inner();
+        self.short(move |service| {
+            let after = match request.page_token.as_str() {
+                "" => None,
+                token => Some(WorkspaceName::new(token).map_err(of_engine)?),
+            };
+            let limit = page_size(request.page_size);
+            let found = service.inner.workspaces.list(&request.prefix, after.as_ref(), limit).map_err(of_engine)?;
+            let next = if found.len() == limit { found.last().map(|last| last.name.to_string()) } else { None };
+            let workspaces = found.iter().map(|found| service.workspace_message(&found.name)).collect::<Result<_>>()?;
+            Ok(v1::ListWorkspacesResponse { workspaces, next_page_token: next.unwrap_or_default() })
+        })
+        .await
+    }
+
+    async fn fork_workspace(&self, request: Request<v1::ForkWorkspaceRequest>) -> Answer<v1::ForkWorkspaceResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let from = workspace_id(&request.name).map_err(of_engine)?;
+            let into = request.workspace_ids.iter().map(|name| WorkspaceName::new(name.as_str()));
+            let into = into.collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
+            let act = service.act(&actor, &request.request_id)?;
+            let done = service.inner.workspaces.fork(&from, &into, &act).map_err(of_engine)?;
+            let workspaces = into.iter().map(|name| service.workspace_message(name)).collect::<Result<_>>()?;
+            Ok(v1::ForkWorkspaceResponse { workspaces, operation: Some(operation_message(&done)) })
+        })
+        .await
+    }
+
+    async fn restore_workspace(
+        &self,
+        request: Request<v1::RestoreWorkspaceRequest>,
+    ) -> Answer<v1::RestoreWorkspaceResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let name = workspace_id(&request.name).map_err(of_engine)?;
+            let snapshot = service.resolve(&request.revision, Some(&name))?;
+            let act = service.act(&actor, &request.request_id)?;
+            let workspaces = &service.inner.workspaces;
+            let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
+            let paths = paths.map_err(|source| of_engine(source.into()))?;
+            let done = match paths.is_empty() {
+                true => workspaces.restore(&name, snapshot, &act),
+                false => workspaces.restore_paths(&name, snapshot, &paths, &act),
+            };
+            let changed = done.map_err(of_engine)?.is_new;
+            Ok(v1::RestoreWorkspaceResponse { workspace: Some(service.workspace_message(&name)?), changed })
+        })
+        .await
+    }
+
+    async fn rename_workspace(
+        &self,
+        request: Request<v1::RenameWorkspaceRequest>,
+    ) -> Answer<v1::RenameWorkspaceResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let from = workspace_id(&request.name).map_err(of_engine)?;
+            let to = WorkspaceName::new(request.new_workspace_id).map_err(of_engine)?;
+            let act = service.act(&actor, &request.request_id)?;
+            service.inner.workspaces.rename(&from, &to, &act).map_err(of_engine)?;
+            service.directories_follow(&from, &to)?;
+            Ok(v1::RenameWorkspaceResponse { workspace: Some(service.workspace_message(&to)?) })
+        })
+        .await
+    }
+
+    async fn update_workspace(
+        &self,
+        request: Request<v1::UpdateWorkspaceRequest>,
+    ) -> Answer<v1::UpdateWorkspaceResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let name = workspace_id(&request.name).map_err(of_engine)?;
+            let act = service.act(&actor, &request.request_id)?;
+            service.inner.workspaces.describe(&name, &request.agent, &request.project, &act).map_err(of_engine)?;
+            Ok(v1::UpdateWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
+        })
+        .await
+    }
+
+    async fn delete_workspace(
+        &self,
+        request: Request<v1::DeleteWorkspaceRequest>,
+    ) -> Answer<v1::DeleteWorkspaceResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let name = workspace_id(&request.name).map_err(of_engine)?;
+            service.check_etag(&name, &request.etag)?;
+            let act = service.act(&actor, &request.request_id)?;
+            let done = service.inner.workspaces.delete(&name, &act).map_err(of_engine)?;
+            Ok(v1::DeleteWorkspaceResponse { operation: Some(operation_message(&done)) })
+        })
+        .await
+    }
+
+    async fn undelete_workspace(
+        &self,
+        request: Request<v1::UndeleteWorkspaceRequest>,
+    ) -> Answer<v1::UndeleteWorkspaceResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let name = workspace_id(&request.name).map_err(of_engine)?;
+            let act = service.act(&actor, &request.request_id)?;
+            service.inner.workspaces.undelete(&name, &act).map_err(of_engine)?;
+            Ok(v1::UndeleteWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
+        })
+        .await
+    }
+}

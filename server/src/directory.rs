@@ -1,0 +1,178 @@
+//! Real directories: finding them, looking at them, and keeping them and their workspaces in step.
+//!
+//! One thing at a time happens to a directory: whoever comes second waits. A directory is known by its inode; the same path with
+//! another directory under it is refused, so that nothing is captured or overwritten by mistake.
+
+mod attach;
+mod capture;
+mod checkout;
+mod restore;
+mod revert;
+mod watch;
+
+pub(crate) use attach::path_bytes;
+
+use std::sync::Arc;
+
+use amalgam_engine::workspace::WorkspaceName;
+use amalgam_engine::{RootId, SnapshotId};
+use amalgam_materializer::{HostDir, Index, Notice, Progress, Rules, Why};
+use amalgam_proto::{Failure, Reason, v1};
+use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
+
+use crate::failure::{Result, of_engine, of_materializer};
+use crate::registry::Record;
+use crate::service::{Held, Service};
+
+/// What is kept in memory of a directory.
+#[derive(Default)]
+pub(crate) struct Live {
+    index: Option<Index>,
+    watch: Option<watch::Watch>,
+}
+
+/// A directory that nobody else touches while this lives.
+pub(crate) struct Grasp {
+    record: Record,
+    workspace: WorkspaceName,
+    host: HostDir,
+    live: ArcMutexGuard<RawMutex, Live>,
+}
+
+impl Service {
+    /// The record of a directory by its resource name.
+    pub(crate) fn record(&self, name: &str) -> Result<Record> {
+        let id = amalgam_proto::directory_id(name).map_err(of_engine)?;
+        let unknown =
+            || Failure::new(Reason::NoDirectory, format!("there is no {name}; `amalgam ws` lists directories"));
+        self.inner.registry.get(id).ok_or_else(unknown)
+    }
+
+    fn live(&self, id: &str) -> Arc<Mutex<Live>> {
+        Arc::clone(self.inner.live.lock().entry(id.to_owned()).or_default())
+    }
+
+    /// Takes hold of a directory: waits for its turn, opens it, and makes sure that it is the one that is meant.
+    pub(crate) fn grasp(&self, name: &str) -> Result<Grasp> {
+        let id = self.record(name)?.id;
+        let live = Mutex::lock_arc(&self.live(&id));
+        // Whoever had it before may have changed the record.
+        let record = self.record(name)?;
+        let host = self.open_host(&record)?;
+        let workspace = WorkspaceName::new(record.workspace.as_str()).map_err(of_engine)?;
+        let mut grasp = Grasp { record, workspace, host, live };
+        grasp.ready_index(self);
+        Ok(grasp)
+    }
+
+    fn open_host(&self, record: &Record) -> Result<HostDir> {
+        let path = record.path.display();
+        let host = match HostDir::open(&record.path) {
+            Ok(host) => host,
+            Err(error) if error.kind() == Some(amalgam_engine::ErrorKind::NotFound) => {
+                let hint = "if it was moved, run `amalgam ws attach` in its new place";
+                return Err(Failure::new(Reason::DirectoryGone, format!("{path} is not there any more; {hint}")));
+            }
+            Err(error) => return Err(of_materializer(error)),
+        };
+        if host.identity() != record.identity() {
+            let hint = "if this is the directory you mean, run `amalgam ws attach` in it; nothing was touched";
+            let message =
+                format!("{path} is another directory than the one that belongs to {}; {hint}", record.workspace);
+            return Err(Failure::new(Reason::DirectoryReplaced, message));
+        }
+        Ok(host)
+    }
+
+    /// The tree that a directory holds now, captured and kept, but in no snapshot.
+    pub(crate) fn hold_directory(&self, name: &str) -> Result<Held> {
+        let mut grasp = self.grasp(name)?;
+        let captured = self.look(&mut grasp, &Progress::default())?;
+        let pin = self.inner.store.hold(captured.root).map_err(of_engine)?;
+        grasp.save(self)?;
+        Ok(Held { root: Some(captured.root), snapshot: None, _pin: Some(pin) })
+    }
+
+    /// The root of a workspace's head.
+    fn head_root(&self, head: Option<SnapshotId>) -> Result<Option<RootId>> {
+        head.map(|head| self.inner.store.snapshot(head).map(|snapshot| snapshot.root)).transpose().map_err(of_engine)
+    }
+
+    fn head(&self, workspace: &WorkspaceName) -> Result<Option<SnapshotId>> {
+        Ok(self.inner.workspaces.get(workspace).map_err(of_engine)?.head)
+    }
+
+    /// What is left out of a directory.
+    fn rules(&self, record: &Record) -> Result<Rules> {
+        Ok(Rules::new(&record.exclude).map_err(of_materializer)?.never(&self.inner.ours))
+    }
+}
+
+impl Grasp {
+    /// The index from memory or from its file. One whose tree is gone is worth nothing: everything is read again.
+    fn ready_index(&mut self, service: &Service) {
+        if self.live.index.is_none() {
+            let file = service.inner.registry.index_file(&self.record.id);
+            self.live.index = Index::load(&file).ok().flatten();
+        }
+        let is_usable = self.live.index.as_ref().is_some_and(|index| {
+            let is_there = index.root().is_none_or(|root| service.inner.store.hold(root).is_ok());
+            index.identity() == self.host.identity() && is_there
+        });
+        if !is_usable {
+            self.live.index = Some(Index::new(self.host.identity()));
+        }
+    }
+
+    fn index(&self) -> &Index {
+        self.live.index.as_ref().expect("it was made ready when the directory was grasped")
+    }
+
+    /// Writes the index and the record, for whoever comes next.
+    fn save(&self, service: &Service) -> Result<()> {
+        // While it is watched, the index in memory is the better one; writing it would cost more than what changed.
+        if self.live.watch.is_none() {
+            let file = service.inner.registry.index_file(&self.record.id);
+            self.index().save(&file).map_err(of_materializer)?;
+        }
+        if service.inner.registry.get(&self.record.id).as_ref() != Some(&self.record) {
+            service.inner.registry.put(self.record.clone())?;
+        }
+        Ok(())
+    }
+}
+
+/// A notice for the wire.
+pub(crate) fn notice(notice: &Notice) -> v1::Notice {
+    let kind = match &notice.why {
+        Why::Ignored => v1::NoticeKind::Ignored,
+        Why::Ours => v1::NoticeKind::Ours,
+        Why::OtherFileSystem => v1::NoticeKind::OtherFileSystem,
+        Why::Failed { .. } => v1::NoticeKind::Failed,
+        Why::Changing => v1::NoticeKind::Changing,
+        Why::ChangedSince => v1::NoticeKind::ChangedSince,
+        Why::Unsupported(_) => v1::NoticeKind::Unsupported,
+        Why::NotEmpty => v1::NoticeKind::NotEmpty,
+        Why::OwnerNotSet => v1::NoticeKind::OwnerNotSet,
+        _ => v1::NoticeKind::Unspecified,
+    };
+    v1::Notice {
+        path: bytes::Bytes::copy_from_slice(notice.path.as_bytes()),
+        kind: kind.into(),
+        message: notice.why.to_string(),
+        failure: notice.why.is_failure(),
+    }
+}
+
+/// How far a piece of work is, for the wire.
+pub(crate) fn progress_message(phase: &str, progress: &Progress) -> v1::Progress {
+    use std::sync::atomic::Ordering::Relaxed;
+    v1::Progress {
+        phase: phase.to_owned(),
+        names: progress.seen.load(Relaxed),
+        files: progress.files.load(Relaxed),
+        files_total: progress.files_total.load(Relaxed),
+        bytes: progress.bytes.load(Relaxed),
+        bytes_total: progress.bytes_total.load(Relaxed),
+    }
+}

@@ -1,0 +1,266 @@
+//! Which directory belongs to which workspace.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use amalgam_engine::workspace::{NewWorkspace, WorkspaceName};
+use amalgam_engine::{Act, Time};
+use amalgam_materializer::{HostDir, Rules};
+use amalgam_proto::{Failure, Reason, v1};
+use bytes::Bytes;
+
+use crate::failure::{Result, of_engine, of_io, of_materializer};
+use crate::registry::Record;
+use crate::service::Service;
+
+/// A path as bytes, for the wire.
+pub(crate) fn path_bytes(path: &Path) -> Bytes {
+    Bytes::copy_from_slice(path.as_os_str().as_bytes())
+}
+
+/// A path from the wire.
+pub(crate) fn host_path(bytes: &[u8]) -> Result<PathBuf> {
+    let path = Path::new(OsStr::from_bytes(bytes));
+    if !path.is_absolute() || bytes.contains(&0) {
+        return Err(Failure::new(Reason::Invalid, format!("`{}` is not an absolute path", path.display())));
+    }
+    Ok(path.to_owned())
+}
+
+/// Where a path really is. What does not exist yet is placed in its nearest parent that does.
+pub(crate) fn canonical(path: &Path) -> Result<PathBuf> {
+    match path.canonicalize() {
+        Ok(path) => Ok(path),
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => Ok(canonical(parent)?.join(name)),
+            _ => Err(of_io("find the directory", &source)),
+        },
+        Err(source) => Err(of_io("find the directory", &source)),
+    }
+}
+
+impl Service {
+    /// Makes a directory belong to a workspace, a new one or one that is there.
+    pub(crate) fn attach(&self, request: &v1::AttachDirectoryRequest, act: &Act) -> Result<Record> {
+        let path = canonical(&host_path(&request.path)?)?;
+        let host = HostDir::open(&path).map_err(of_materializer)?;
+        Rules::new(&request.exclude).map_err(of_materializer)?;
+        if self.inner.ours.contains(&host.identity()) || path.starts_with(self.inner.home.path()) {
+            let message = format!("{} holds Amalgam's own store; choose another directory", path.display());
+            return Err(Failure::new(Reason::NestedDirectory, message));
+        }
+        if request.again {
+            return self.attach_again(&path, &host, request);
+        }
+        self.refuse_nested(&path, &host)?;
+        let (workspace, is_new) = match request.workspace_id.as_str() {
+            "" => (self.free_name(&path)?, true),
+            name => {
+                let name = WorkspaceName::new(name).map_err(of_engine)?;
+                let found = self.inner.workspaces.find(&name).map_err(of_engine)?;
+                (name, found.is_none())
+            }
+        };
+        if let Some(other) = self.inner.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
+            let hint = "a second directory is a fork: `amalgam fork --dir PATH` makes one";
+            let message = format!("workspace {workspace} has its directory at {}; {hint}", other.path.display());
+            return Err(Failure::new(Reason::AlreadyExists, message));
+        }
+        if is_new {
+            let new = NewWorkspace { agent: act.actor.clone(), ..NewWorkspace::default() };
+            self.inner.workspaces.create(&workspace, &new, act).map_err(of_engine)?;
+        }
+        self.register(&path, &host, &workspace, &request.exclude, false)
+    }
+
+    pub(super) fn register(
+        &self,
+        path: &Path,
+        host: &HostDir,
+        workspace: &WorkspaceName,
+        exclude: &[String],
+        made_here: bool,
+    ) -> Result<Record> {
+        let mut record = Record {
+            id: self.inner.registry.new_id(),
+            path: path.to_owned(),
+            device: 0,
+            inode: 0,
+            birth: 0,
+            workspace: workspace.to_string(),
+            exclude: exclude.to_vec(),
+            snapshot: None,
+            looked: Time::EPOCH.0,
+            made_here,
+        };
+        record.identify(host.identity());
+        self.inner.registry.put(record.clone())?;
+        Ok(record)
+    }
+
+    /// Takes a directory that is known, where and what it is now: moved, or replaced by a copy.
+    fn attach_again(&self, path: &Path, host: &HostDir, request: &v1::AttachDirectoryRequest) -> Result<Record> {
+        let records = self.inner.registry.all();
+        let found = match request.workspace_id.as_str() {
+            "" => records
+                .iter()
+                .find(|record| record.identity() == host.identity())
+                .or_else(|| records.iter().find(|record| record.path == path)),
+            workspace => records.iter().find(|record| record.workspace == workspace),
+        };
+        let Some(found) = found else {
+            let hint = "name its workspace with --workspace, or run `amalgam init` for a new one";
+            let message = format!("{} is not a directory that was known before; {hint}", path.display());
+            return Err(Failure::new(Reason::NoDirectory, message));
+        };
+        let others = records.iter().filter(|record| record.id != found.id);
+        nested(path, host, others)?;
+        let _turn = self.live(&found.id).lock_arc();
+        let mut record = found.clone();
+        record.path = path.to_owned();
+        record.identify(host.identity());
+        if !request.exclude.is_empty() {
+            record.exclude = request.exclude.clone();
+        }
+        self.inner.registry.put(record.clone())?;
+        Ok(record)
+    }
+
+    /// Directories inside each other would be captured twice and restored against each other.
+    pub(super) fn refuse_nested(&self, path: &Path, host: &HostDir) -> Result<()> {
+        let records = self.inner.registry.all();
+        if let Some(same) = records.iter().find(|record| record.identity() == host.identity()) {
+            let message = match same.path == path {
+                true => format!("{} belongs to workspace {} already", path.display(), same.workspace),
+                false => format!(
+                    "{} is the directory of workspace {}, moved here from {}; run `amalgam ws attach` to go on with it",
+                    path.display(),
+                    same.workspace,
+                    same.path.display()
+                ),
+            };
+            return Err(Failure::new(Reason::AlreadyExists, message).with("workspace", same.workspace.as_str()));
+        }
+        nested(path, host, records.iter())
+    }
+
+    /// A name for a workspace after its directory; counted up when it is taken.
+    fn free_name(&self, path: &Path) -> Result<WorkspaceName> {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let plain: String =
+            name.chars().map(|c| if c.is_alphanumeric() || "._-".contains(c) { c } else { '-' }).collect();
+        let plain = plain.trim_matches(['-', '.']).to_owned();
+        let plain = if plain.is_empty() { "workspace".to_owned() } else { plain };
+        for number in 1..10_000 {
+            let name = if number == 1 { plain.clone() } else { format!("{plain}-{number}") };
+            let Ok(name) = WorkspaceName::new(name) else { continue };
+            if self.inner.workspaces.find(&name).map_err(of_engine)?.is_none() {
+                return Ok(name);
+            }
+        }
+        Err(Failure::new(
+            Reason::AlreadyExists,
+            format!("all names like {plain} are taken; choose one with --workspace"),
+        ))
+    }
+
+    /// The directory that a path lies in.
+    pub(crate) fn find_directory(&self, path: &[u8]) -> Result<Record> {
+        let path = canonical(&host_path(path)?)?;
+        let records = self.inner.registry.all();
+        let holding = records.iter().filter(|record| path.starts_with(&record.path));
+        if let Some(found) = holding.max_by_key(|record| record.path.as_os_str().len()) {
+            return Ok(found.clone());
+        }
+        // Perhaps it was moved: the inode tells.
+        let mut here = Some(path.as_path());
+        while let Some(directory) = here {
+            if let Ok(host) = HostDir::open(directory)
+                && let Some(moved) = records.iter().find(|record| record.identity() == host.identity())
+            {
+                let hint = "run `amalgam ws attach` here to go on with it";
+                let message = format!(
+                    "{} is the directory of workspace {}, which was at {}; {hint}",
+                    directory.display(),
+                    moved.workspace,
+                    moved.path.display()
+                );
+                return Err(Failure::new(Reason::DirectoryReplaced, message));
+            }
+            here = directory.parent();
+        }
+        let message = format!("{} is in no workspace; run `amalgam init` to protect it", path.display());
+        Err(Failure::new(Reason::NoDirectory, message))
+    }
+
+    /// Forgets that a directory belongs to a workspace.
+    pub(crate) fn detach(&self, name: &str) -> Result<()> {
+        let record = self.record(name)?;
+        let _turn = self.live(&record.id).lock_arc();
+        self.inner.registry.remove(&record.id)?;
+        self.inner.live.lock().remove(&record.id);
+        Ok(())
+    }
+
+    /// A workspace got another name: its directories belong to that.
+    pub(crate) fn directories_follow(&self, from: &WorkspaceName, to: &WorkspaceName) -> Result<()> {
+        for record in self.inner.registry.all().into_iter().filter(|record| record.workspace == from.as_str()) {
+            self.inner.registry.put(Record { workspace: to.to_string(), ..record })?;
+        }
+        Ok(())
+    }
+
+    /// Says what is left out of a directory.
+    pub(crate) fn update_directory(&self, name: &str, exclude: &[String]) -> Result<Record> {
+        Rules::new(exclude).map_err(of_materializer)?;
+        let id = self.record(name)?.id;
+        let _turn = self.live(&id).lock_arc();
+        let record = Record { exclude: exclude.to_vec(), ..self.record(name)? };
+        self.inner.registry.put(record.clone())?;
+        Ok(record)
+    }
+
+    /// A directory for the wire.
+    pub(crate) fn directory_message(&self, record: &Record) -> v1::Directory {
+        let watched = self.inner.live.lock().get(&record.id).cloned();
+        // Somebody who works on it holds the lock; then what is known will do.
+        let watched = watched.and_then(|live| live.try_lock().map(|live| live.watch.is_some()));
+        let problem = self.open_host(record).err().map(|failure| failure.message);
+        v1::Directory {
+            name: amalgam_proto::directory_name(&record.id),
+            path: path_bytes(&record.path),
+            workspace: format!("workspaces/{}", record.workspace),
+            exclude: record.exclude.clone(),
+            snapshot: record.snapshot().map(amalgam_proto::snapshot_name).unwrap_or_default(),
+            last_look_time: (record.looked != 0).then(|| amalgam_proto::timestamp(Time(record.looked))),
+            watched: watched.unwrap_or(false),
+            problem: problem.unwrap_or_default(),
+            made_by_checkout: record.made_here,
+        }
+    }
+}
+
+fn nested<'a>(path: &Path, _host: &HostDir, records: impl Iterator<Item = &'a Record>) -> Result<()> {
+    for record in records {
+        let (above, word) = match (path.starts_with(&record.path), record.path.starts_with(path)) {
+            (true, _) => (true, "inside"),
+            (_, true) => (false, "around"),
+            _ => continue,
+        };
+        let hint = match above {
+            true => "it is covered by that one already; `amalgam status` there shows it".to_owned(),
+            false => {
+                format!("forget that one first with `amalgam ws detach {}`, or leave this one out", record.workspace)
+            }
+        };
+        let message = format!(
+            "{} lies {word} {}, which belongs to workspace {}; {hint}",
+            path.display(),
+            record.path.display(),
+            record.workspace
+        );
+        return Err(Failure::new(Reason::NestedDirectory, message).with("workspace", record.workspace.as_str()));
+    }
+    Ok(())
+}

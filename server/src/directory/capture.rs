@@ -1,0 +1,257 @@
+//! Looking at a directory, and making a snapshot of what is there.
+
+use std::collections::BTreeMap;
+
+use amalgam_engine::workspace::{Change, LabelName};
+use amalgam_engine::{Act, DiffOptions, RootId, SnapshotId, What, diff_roots};
+use amalgam_materializer::{
+    Capture, Captured, Changes, Counts, Dirty, Known, Progress, Scope, capture, detect_changes,
+};
+use amalgam_proto::{Failure, Reason, v1};
+use bytes::Bytes;
+
+use super::{Grasp, notice};
+use crate::failure::{Result, of_engine, of_materializer};
+use crate::service::{Marks, Service};
+
+/// How many paths of each sort differ.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) added: u64,
+    pub(super) modified: u64,
+    pub(super) removed: u64,
+}
+
+/// What a snapshot of a directory is to say.
+pub(super) struct Saying<'a> {
+    pub(super) action: &'a str,
+    pub(super) change: Change,
+}
+
+impl Service {
+    /// Captures a directory: all of it, or where something happened if somebody has kept an eye on it.
+    pub(super) fn look(&self, grasp: &mut Grasp, progress: &Progress) -> Result<Captured> {
+        let rules = self.rules(&grasp.record)?;
+        let dirty = grasp.live.watch.as_ref().map(|watch| watch.take_dirty());
+        let scope = match &dirty {
+            Some(Dirty::Nothing) => Scope::Directories(super::watch::NOWHERE),
+            Some(Dirty::Directories(directories)) => Scope::Directories(directories),
+            _ => Scope::All,
+        };
+        let known = Known::default();
+        let job = Capture { rules: &rules, scope, known: &known, now: self.now(), progress };
+        let index = grasp.live.index.as_mut().expect("it was made ready when the directory was grasped");
+        let captured = capture(&self.inner.store, &grasp.host, index, &job).map_err(of_materializer);
+        if captured.is_err()
+            && let Some(watch) = &grasp.live.watch
+        {
+            watch.doubt();
+        }
+        captured
+    }
+
+    /// Captures the directories that a checkout has touched; what it wrote need not be read.
+    pub(super) fn look_where(
+        &self,
+        grasp: &mut Grasp,
+        done: &amalgam_materializer::CheckedOut,
+        progress: &Progress,
+    ) -> Result<Captured> {
+        let rules = self.rules(&grasp.record)?;
+        let scope = match grasp.index().root() {
+            Some(_) => Scope::Directories(&done.touched),
+            None => Scope::All,
+        };
+        let job = Capture { rules: &rules, scope, known: &done.known, now: self.now(), progress };
+        let index = grasp.live.index.as_mut().expect("it was made ready when the directory was grasped");
+        capture(&self.inner.store, &grasp.host, index, &job).map_err(of_materializer)
+    }
+
+    /// What differs between two trees, times not considered.
+    pub(super) fn tally(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Tally> {
+        let mut tally = Tally::default();
+        for change in diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)? {
+            match change.map_err(of_engine)?.what {
+                What::Added => tally.added += 1,
+                What::Removed => tally.removed += 1,
+                _ => tally.modified += 1,
+            }
+        }
+        Ok(tally)
+    }
+
+    /// Whether two trees are the same but for times.
+    pub(super) fn is_same(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
+        if before == after {
+            return Ok(true);
+        }
+        let mut diff = diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)?;
+        Ok(diff.next().transpose().map_err(of_engine)?.is_none())
+    }
+
+    /// Makes what was captured the newest snapshot of the directory's workspace.
+    pub(super) fn commit_captured(
+        &self,
+        grasp: &mut Grasp,
+        captured: &mut Captured,
+        saying: &Saying<'_>,
+        act: &Act,
+    ) -> Result<(SnapshotId, bool)> {
+        let head = self.head(&grasp.workspace)?;
+        captured.tree.rebase(head);
+        let (workspaces, name) = (&self.inner.workspaces, &grasp.workspace);
+        let done =
+            workspaces.commit_as(name, &mut captured.tree, &saying.change, act, saying.action).map_err(of_engine)?;
+        grasp.record.in_step(Some(done.snapshot), act.time);
+        Ok((done.snapshot, done.is_new))
+    }
+
+    /// A workspace may have been moved behind its directory's back. A commit on top of that would silently take it back.
+    fn refuse_out_of_step(&self, grasp: &Grasp, head: Option<SnapshotId>) -> Result<()> {
+        let known = grasp.record.snapshot();
+        if head == known || self.is_same(self.head_root(head)?, self.known_root(known)?)? {
+            return Ok(());
+        }
+        let now = head.map_or_else(|| "nothing".to_owned(), |head| head.short());
+        let message = format!(
+            "workspace {} has moved on to {now} since this directory was last in step with it; `amalgam restore @` takes that \
+             over (what is here is captured first), `amalgam fork` keeps what is here beside it",
+            grasp.workspace
+        );
+        Err(Failure::new(Reason::StaleHead, message))
+    }
+
+    fn known_root(&self, known: Option<SnapshotId>) -> Result<Option<RootId>> {
+        match self.head_root(known) {
+            // What it was in step with is gone; then the head decides.
+            Err(failure) if failure.reason == Reason::Corrupt => Ok(None),
+            other => other,
+        }
+    }
+
+    /// Takes a snapshot of a directory.
+    pub(crate) fn capture_directory(
+        &self,
+        request: &v1::CaptureDirectoryRequest,
+        act: &Act,
+        progress: &Progress,
+    ) -> Result<v1::CaptureResult> {
+        let mut grasp = self.grasp(&request.name)?;
+        let labels = request.labels.iter().map(LabelName::new).collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
+        let metadata: BTreeMap<_, _> = request.metadata.clone().into_iter().collect();
+        let change = Change { message: request.message.clone(), metadata, labels, ..Change::default() };
+        self.check_etag(&grasp.workspace, &request.etag)?;
+        self.snapshot_directory(&mut grasp, &Saying { action: "capture", change }, act, progress)
+    }
+
+    pub(super) fn snapshot_directory(
+        &self,
+        grasp: &mut Grasp,
+        saying: &Saying<'_>,
+        act: &Act,
+        progress: &Progress,
+    ) -> Result<v1::CaptureResult> {
+        let head = self.head(&grasp.workspace)?;
+        self.refuse_out_of_step(grasp, head)?;
+        let mut captured = self.look(grasp, progress)?;
+        let tally = self.tally(self.head_root(head)?, Some(captured.root))?;
+        let (snapshot, is_new) = self.commit_captured(grasp, &mut captured, saying, act)?;
+        grasp.save(self)?;
+        Ok(v1::CaptureResult {
+            snapshot: Some(self.snapshot_message(snapshot, &Marks::default())?),
+            changed: is_new,
+            counts: Some(counts(&captured.counts)),
+            added: tally.added,
+            modified: tally.modified,
+            removed: tally.removed,
+            stored_bytes: captured.counts.bytes_stored,
+            notices: captured.notices.iter().map(notice).collect(),
+            workspace: Some(self.workspace_message(&grasp.workspace)?),
+        })
+    }
+
+    pub(crate) fn check_etag(&self, workspace: &amalgam_engine::WorkspaceName, etag: &str) -> Result<()> {
+        if etag.is_empty() {
+            return Ok(());
+        }
+        let now = self.inner.store.last_move(&workspace.reference()).map_err(of_engine)?.to_string();
+        if now == etag {
+            return Ok(());
+        }
+        let message =
+            format!("workspace {workspace} was changed since it was read; look at what it has now, then try again");
+        Err(Failure::new(Reason::StaleHead, message).with("etag", now))
+    }
+
+    /// What differs between a directory and its workspace's head. Stores nothing if the head is what was last seen there.
+    pub(crate) fn status(&self, name: &str, progress: &Progress) -> Result<v1::DirectoryStatus> {
+        let mut grasp = self.grasp(name)?;
+        let head = self.head(&grasp.workspace)?;
+        let head_root = self.head_root(head)?;
+        let changes = if grasp.index().root().is_some() && grasp.index().root() == head_root {
+            self.detect(&mut grasp, progress)?
+        } else {
+            self.compare(&mut grasp, head_root, progress)?
+        };
+        grasp.record.looked = self.now().0;
+        grasp.save(self)?;
+        let paths = |paths: Vec<amalgam_engine::TreePath>| {
+            paths.iter().map(|path| Bytes::copy_from_slice(path.as_bytes())).collect()
+        };
+        Ok(v1::DirectoryStatus {
+            directory: Some(self.directory_message(&grasp.record)),
+            workspace: Some(self.workspace_message(&grasp.workspace)?),
+            head: head.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
+            modified: paths(changes.modified),
+            added: paths(changes.added),
+            deleted: paths(changes.deleted),
+            counts: Some(counts(&changes.counts)),
+            notices: changes.notices.iter().map(notice).collect(),
+        })
+    }
+
+    fn detect(&self, grasp: &mut Grasp, progress: &Progress) -> Result<Changes> {
+        let rules = self.rules(&grasp.record)?;
+        let dirty = grasp.live.watch.as_ref().map(|watch| watch.look_dirty());
+        let scope = match &dirty {
+            Some(Dirty::Nothing) => Scope::Directories(super::watch::NOWHERE),
+            Some(Dirty::Directories(directories)) => Scope::Directories(directories),
+            _ => Scope::All,
+        };
+        let known = Known::default();
+        let job = Capture { rules: &rules, scope, known: &known, now: self.now(), progress };
+        let index = grasp.live.index.as_mut().expect("it was made ready when the directory was grasped");
+        detect_changes(&self.inner.store, &grasp.host, index, &job).map_err(of_materializer)
+    }
+
+    /// The same by a capture, when the index is at another tree than the head.
+    fn compare(&self, grasp: &mut Grasp, head: Option<RootId>, progress: &Progress) -> Result<Changes> {
+        let captured = self.look(grasp, progress)?;
+        let mut changes = Changes { notices: captured.notices, counts: captured.counts, ..Changes::default() };
+        let diff =
+            diff_roots(&self.inner.store, head, Some(captured.root), DiffOptions::default()).map_err(of_engine)?;
+        for change in diff {
+            let change = change.map_err(of_engine)?;
+            match change.what {
+                What::Added => changes.added.push(change.path),
+                What::Removed => changes.deleted.push(change.path),
+                _ => changes.modified.push(change.path),
+            }
+        }
+        Ok(changes)
+    }
+}
+
+/// Counts for the wire.
+pub(super) fn counts(counts: &Counts) -> v1::Counts {
+    v1::Counts {
+        files: counts.files,
+        directories: counts.directories,
+        symlinks: counts.symlinks,
+        others: counts.others,
+        bytes: counts.bytes,
+        files_read: counts.files_read,
+        bytes_read: counts.bytes_read,
+        ignored: counts.ignored,
+    }
+}

@@ -1,0 +1,106 @@
+//! Writing a snapshot into a new directory.
+
+use amalgam_engine::workspace::WorkspaceName;
+use amalgam_materializer::{Checkout, HostDir, Index, Progress, Times, checkout};
+use amalgam_proto::{Failure, Reason, v1};
+
+use super::attach::{canonical, host_path};
+use super::notice;
+use crate::failure::{Result, of_engine, of_io, of_materializer};
+use crate::service::Service;
+
+impl Service {
+    /// Writes a snapshot into a directory that is new or empty, and makes it belong to a workspace if asked to.
+    pub(crate) fn checkout_directory(
+        &self,
+        request: &v1::CheckoutDirectoryRequest,
+        progress: &Progress,
+    ) -> Result<v1::CheckoutResult> {
+        let here = self.here(&request.workspace)?;
+        let wanted = self.hold_revision(&request.revision, here.as_ref())?;
+        let (root, snapshot) =
+            (wanted.root.expect("a revision has a tree"), wanted.snapshot.expect("and is a snapshot"));
+        let attach = match request.attach_workspace.as_str() {
+            "" => None,
+            name => Some(amalgam_proto::workspace_id(name).map_err(of_engine)?),
+        };
+        let path = canonical(&host_path(&request.path)?)?;
+        if let Some(workspace) = &attach {
+            self.refuse_second(workspace)?;
+        }
+        let made = make_empty(&path)?;
+        let host = HostDir::open(&path).map_err(of_materializer)?;
+        if attach.is_some() {
+            self.refuse_nested(&path, &host)?;
+        }
+        // Clones come from a directory that nobody changes meanwhile; its own stamps prove each file once more.
+        let source = match request.source.as_str() {
+            "" => None,
+            name => Some(self.grasp(name)?),
+        };
+        let job = Checkout {
+            keep_git: false,
+            leave_git_file: true,
+            paths: None,
+            times: Times::Exact,
+            source: source.as_ref().map(|grasp| (&grasp.host, grasp.index())),
+            progress,
+        };
+        let index = Index::new(host.identity());
+        let record = match &attach {
+            Some(workspace) => Some(self.register(&path, &host, workspace, &[], made)?),
+            None => None,
+        };
+        let done = checkout(&self.inner.store, &host, &index, root, &job).map_err(of_materializer)?;
+        drop(source);
+        let mut result = v1::CheckoutResult {
+            directory: None,
+            written: done.written,
+            bytes: done.bytes,
+            reflinked: done.reflinked,
+            notices: done.notices.iter().map(notice).collect(),
+        };
+        if let Some(record) = record {
+            let mut grasp = self.grasp(&amalgam_proto::directory_name(&record.id))?;
+            self.look_where(&mut grasp, &done, &Progress::default())?;
+            grasp.record.in_step(Some(snapshot), self.now());
+            grasp.save(self)?;
+            let record = grasp.record.clone();
+            drop(grasp);
+            result.directory = Some(self.directory_message(&record));
+        }
+        Ok(result)
+    }
+
+    fn refuse_second(&self, workspace: &WorkspaceName) -> Result<()> {
+        match self.inner.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
+            Some(other) => {
+                let message = format!("workspace {workspace} has its directory at {}", other.path.display());
+                Err(Failure::new(Reason::AlreadyExists, message))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Makes sure that a directory is there and empty; true when it was made now.
+fn make_empty(path: &std::path::Path) -> Result<bool> {
+    match std::fs::read_dir(path) {
+        Ok(mut names) => match names.next() {
+            None => Ok(false),
+            Some(_) => {
+                let message = format!("{} is not empty; name a new directory", path.display());
+                Err(Failure::new(Reason::AlreadyExists, message))
+            }
+        },
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
+            std::fs::create_dir_all(path).map_err(|source| of_io(&format!("make {}", path.display()), &source))?;
+            Ok(true)
+        }
+        Err(source) if source.kind() == std::io::ErrorKind::NotADirectory => {
+            let message = format!("{} is a file; name a new directory", path.display());
+            Err(Failure::new(Reason::AlreadyExists, message))
+        }
+        Err(source) => Err(of_io(&format!("read {}", path.display()), &source)),
+    }
+}

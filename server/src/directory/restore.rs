@@ -1,0 +1,179 @@
+//! Making a directory what a snapshot holds.
+
+use amalgam_engine::workspace::Change;
+use amalgam_engine::{Act, RootId, SnapshotId, TreePath};
+use amalgam_materializer::{Checkout, Notice, PlannedKind, Progress, Times, checkout, plan};
+use amalgam_proto::v1;
+use bytes::Bytes;
+
+use super::capture::Saying;
+use super::{Grasp, notice};
+use crate::failure::{Result, of_engine, of_materializer};
+use crate::service::{Marks, Service};
+
+/// How many changes of a plan go into one message.
+const PLAN_PART: usize = 500;
+
+/// What is to be made of a directory.
+pub(super) struct Target<'a> {
+    pub(super) root: RootId,
+    pub(super) paths: Option<&'a [TreePath]>,
+    pub(super) with_git: bool,
+}
+
+/// What was done to a directory.
+#[derive(Default)]
+pub(super) struct Brought {
+    pub(super) written: u64,
+    pub(super) removed: u64,
+    pub(super) bytes: u64,
+    pub(super) notices: Vec<Notice>,
+}
+
+impl Service {
+    /// Takes what is there into a snapshot, if no snapshot has it yet.
+    pub(super) fn secure(
+        &self,
+        grasp: &mut Grasp,
+        before: &str,
+        act: &Act,
+        progress: &Progress,
+    ) -> Result<(Option<SnapshotId>, u64)> {
+        let head = self.head(&grasp.workspace)?;
+        let mut captured = self.look(grasp, progress)?;
+        let ignored = captured.counts.ignored;
+        if self.is_same(self.head_root(head)?, Some(captured.root))? {
+            return Ok((None, ignored));
+        }
+        let saying = Saying { action: "capture", change: Change::new(format!("before {before}")) };
+        // The request belongs to what comes after it.
+        let act = Act { request: None, ..act.clone() };
+        let (snapshot, _) = self.commit_captured(grasp, &mut captured, &saying, &act)?;
+        grasp.save(self)?;
+        Ok((Some(snapshot), ignored))
+    }
+
+    /// Makes a directory that was just captured into another tree, and looks at what came of it.
+    pub(super) fn bring_to(
+        &self,
+        grasp: &mut Grasp,
+        target: &Target<'_>,
+        times: Times,
+        progress: &Progress,
+    ) -> Result<(Brought, amalgam_materializer::Captured)> {
+        let job = checkout_job(target, times, progress);
+        let done =
+            checkout(&self.inner.store, &grasp.host, grasp.index(), target.root, &job).map_err(of_materializer)?;
+        let captured = self.look_where(grasp, &done, progress)?;
+        let brought =
+            Brought { written: done.written, removed: done.removed, bytes: done.bytes, notices: done.notices };
+        Ok((brought, captured))
+    }
+
+    /// Makes a directory what a snapshot holds. `part` gets the plan, piece by piece.
+    pub(crate) fn restore_directory(
+        &self,
+        request: &v1::RestoreDirectoryRequest,
+        act: &Act,
+        progress: &Progress,
+        part: impl FnMut(v1::Plan) -> Result<()>,
+    ) -> Result<v1::RestoreResult> {
+        let mut grasp = self.grasp(&request.name)?;
+        let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
+        let paths = paths.map_err(|source| of_engine(source.into()))?;
+        let wanted = self.hold_revision(&request.revision, Some(&grasp.workspace))?;
+        let (root, snapshot) =
+            (wanted.root.expect("a revision has a tree"), wanted.snapshot.expect("and is a snapshot"));
+        self.check_paths(&grasp, root, &paths)?;
+        let words = format!("restore {}", snapshot.short());
+        let (safety, ignored) = self.secure(&mut grasp, &words, act, progress)?;
+        let target = Target { root, paths: (!paths.is_empty()).then_some(&paths[..]), with_git: request.with_git };
+        // Old times are right only where everything is exchanged: beside a newer build output that stays, they would keep a
+        // build from happening.
+        let times = match paths.is_empty() && ignored == 0 {
+            true => Times::Exact,
+            false => Times::OfBytes(act.time),
+        };
+        self.show_plan(&grasp, &target, times, progress, part)?;
+        let safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
+        if request.dry_run {
+            return Ok(v1::RestoreResult { safety, ..v1::RestoreResult::default() });
+        }
+        let (brought, mut captured) = self.bring_to(&mut grasp, &target, times, progress)?;
+        let message = match paths.is_empty() {
+            true => words,
+            false => format!("restore {} from {}", words_of(&paths), snapshot.short()),
+        };
+        let saying = Saying { action: "restore", change: Change::new(message) };
+        let (head, is_new) = self.commit_captured(&mut grasp, &mut captured, &saying, act)?;
+        grasp.save(self)?;
+        let mut result = self.restore_result(&brought, Some(head))?;
+        result.safety = safety;
+        result.changed = is_new;
+        Ok(result)
+    }
+
+    pub(super) fn restore_result(&self, brought: &Brought, head: Option<SnapshotId>) -> Result<v1::RestoreResult> {
+        Ok(v1::RestoreResult {
+            safety: None,
+            snapshot: head.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
+            written: brought.written,
+            removed: brought.removed,
+            bytes: brought.bytes,
+            notices: brought.notices.iter().map(notice).collect(),
+            changed: brought.written + brought.removed > 0,
+        })
+    }
+
+    /// A path that is in neither tree is a slip of the hand.
+    fn check_paths(&self, grasp: &Grasp, root: RootId, paths: &[TreePath]) -> Result<()> {
+        let wanted = self.inner.store.root(root).map_err(of_engine)?;
+        for path in paths {
+            let there = amalgam_engine::entry_at(&self.inner.store, &wanted, path).map_err(of_engine)?.is_some();
+            if !there && grasp.host.stamp(path).ok().flatten().is_none() {
+                return Err(of_engine(amalgam_engine::Error::NotFound { path: path.clone() }));
+            }
+        }
+        Ok(())
+    }
+
+    fn show_plan(
+        &self,
+        grasp: &Grasp,
+        target: &Target<'_>,
+        times: Times,
+        progress: &Progress,
+        mut part: impl FnMut(v1::Plan) -> Result<()>,
+    ) -> Result<()> {
+        let job = checkout_job(target, times, progress);
+        let planned = plan(&self.inner.store, grasp.index(), target.root, &job).map_err(of_materializer)?;
+        for changes in planned.changes.chunks(PLAN_PART) {
+            let changes = changes.iter().map(|change| v1::PlannedChange {
+                path: Bytes::copy_from_slice(change.path.as_bytes()),
+                kind: match change.kind {
+                    PlannedKind::Add => v1::ChangeKind::Added,
+                    PlannedKind::Replace => v1::ChangeKind::Modified,
+                    PlannedKind::Attributes => v1::ChangeKind::Metadata,
+                    PlannedKind::Remove => v1::ChangeKind::Removed,
+                }
+                .into(),
+                bytes: change.bytes,
+            });
+            part(v1::Plan { changes: changes.collect() })?;
+        }
+        Ok(())
+    }
+}
+
+fn checkout_job<'a>(target: &Target<'a>, times: Times, progress: &'a Progress) -> Checkout<'a> {
+    Checkout { keep_git: !target.with_git, leave_git_file: false, paths: target.paths, times, source: None, progress }
+}
+
+fn words_of(paths: &[TreePath]) -> String {
+    const SHOWN: usize = 3;
+    let mut text = paths.iter().take(SHOWN).map(TreePath::to_string).collect::<Vec<_>>().join(", ");
+    if paths.len() > SHOWN {
+        text.push_str(&format!(" and {} more", paths.len() - SHOWN));
+    }
+    text
+}

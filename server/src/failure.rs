@@ -1,0 +1,59 @@
+//! Errors as the API tells them: the one table of reasons.
+
+use amalgam_engine::{Error, ErrorKind};
+use amalgam_proto::{Failure, Reason};
+
+/// The service's result.
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// An error of the engine, for the API.
+pub fn of_engine(error: Error) -> Failure {
+    let reason = match error.kind() {
+        ErrorKind::Stale if matches!(error, Error::MovedSince { .. }) => Reason::MovedSince,
+        ErrorKind::Stale => Reason::StaleHead,
+        ErrorKind::NotFound => Reason::NotFound,
+        ErrorKind::Exists => Reason::AlreadyExists,
+        ErrorKind::Invalid if matches!(error, Error::Ambiguous { .. }) => Reason::Ambiguous,
+        ErrorKind::Invalid => Reason::Invalid,
+        ErrorKind::Corrupt => Reason::Corrupt,
+        ErrorKind::Full => Reason::Full,
+        ErrorKind::Busy => Reason::Busy,
+        ErrorKind::Unsupported => Reason::Unsupported,
+        _ => Reason::Fault,
+    };
+    let failure = Failure::new(reason, error.to_string());
+    match error {
+        Error::StaleHead { current: Some(head), .. } => failure.with("head", amalgam_proto::snapshot_name(head)),
+        Error::Ambiguous { candidates, .. } => failure.with("candidates", candidates.join("\n")),
+        _ => failure,
+    }
+}
+
+/// An error of the materializer, for the API.
+pub fn of_materializer(error: amalgam_materializer::Error) -> Failure {
+    use amalgam_materializer::Error as Host;
+    let reason = match (&error, error.kind()) {
+        (Host::Engine(_), _) => {
+            let Host::Engine(error) = error else { unreachable!("it was just looked at") };
+            return of_engine(error);
+        }
+        (Host::Cancelled, _) => Reason::Cancelled,
+        (_, Some(ErrorKind::Full)) => {
+            return Failure::new(Reason::Full, format!("{error}; free some room and run it again: nothing is lost"));
+        }
+        (_, Some(ErrorKind::NotFound)) => Reason::NotFound,
+        (_, Some(ErrorKind::Invalid)) => Reason::Invalid,
+        _ => Reason::Fault,
+    };
+    Failure::new(reason, error.to_string())
+}
+
+/// An error of the machine, with what was being done.
+pub fn of_io(action: &str, source: &std::io::Error) -> Failure {
+    match source.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            Failure::new(Reason::Full, format!("could not {action}: {source}; free some room and try again"))
+        }
+        _ => Failure::new(Reason::Fault, format!("could not {action}: {source}")),
+    }
+}

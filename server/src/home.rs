@@ -1,0 +1,67 @@
+//! Where everything of one user's store lies: the engine's store, the registry of directories with their indexes, the log.
+
+use std::path::{Path, PathBuf};
+
+use amalgam_engine::Store;
+use amalgam_materializer::{HostDir, Identity};
+
+use crate::failure::{Result, of_engine, of_io, of_materializer};
+
+/// The directory that holds a store and what belongs to it.
+#[derive(Clone, Debug)]
+pub struct Home {
+    path: PathBuf,
+}
+
+impl Home {
+    /// The home at a path; it need not be there yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether a store was made here.
+    pub fn exists(&self) -> bool {
+        self.store_path().join("AMALGAM").is_file()
+    }
+
+    /// Where the engine keeps its files.
+    pub fn store_path(&self) -> PathBuf {
+        self.path.join("store")
+    }
+
+    /// Where the registry keeps its records and indexes.
+    pub fn directories_path(&self) -> PathBuf {
+        self.path.join("directories")
+    }
+
+    /// Where the process writes its log.
+    pub fn log_path(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    /// Opens the store, making it where there is none. Readable by nobody else: it holds everything that was ever captured.
+    pub fn open(&self) -> Result<Store> {
+        let make = |path: &Path| {
+            use std::os::unix::fs::DirBuilderExt;
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+        };
+        make(&self.path).map_err(|source| of_io("make the store's directory", &source))?;
+        make(&self.directories_path()).map_err(|source| of_io("make the store's directory", &source))?;
+        Store::open(self.store_path()).map_err(of_engine)
+    }
+
+    /// By what its directory is known, so that it is never captured.
+    pub fn identity(&self) -> Result<Identity> {
+        HostDir::open(&self.path).map(|directory| directory.identity()).map_err(of_materializer)
+    }
+}
+
+/// By what a directory is known.
+pub fn identity_of(path: &Path) -> Result<Identity> {
+    HostDir::open(path).map(|directory| directory.identity()).map_err(of_materializer)
+}

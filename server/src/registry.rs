@@ -1,0 +1,172 @@
+//! Which directory belongs to which workspace. One small file for each, written whole and renamed into place, so that a crash leaves
+//! the old record or the new one.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use amalgam_engine::{SnapshotId, Time};
+use amalgam_materializer::Identity;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Result, of_io};
+
+/// A directory that belongs to a workspace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) id: String,
+    #[serde(with = "path_text")]
+    pub(crate) path: PathBuf,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) birth: i64,
+    pub(crate) workspace: String,
+    #[serde(default)]
+    pub(crate) exclude: Vec<String>,
+    /// The snapshot that the directory was last in step with, in hex.
+    #[serde(default)]
+    pub(crate) snapshot: Option<String>,
+    /// When it was last looked at, in nanoseconds since 1970.
+    #[serde(default)]
+    pub(crate) looked: i64,
+    /// Made by a checkout of ours, so `cleanup` may remove it.
+    #[serde(default)]
+    pub(crate) made_here: bool,
+}
+
+impl Record {
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { device: self.device, inode: self.inode, birth: self.birth }
+    }
+
+    pub(crate) fn identify(&mut self, identity: Identity) {
+        Identity { device: self.device, inode: self.inode, birth: self.birth } = identity;
+    }
+
+    pub(crate) fn snapshot(&self) -> Option<SnapshotId> {
+        self.snapshot.as_deref().and_then(SnapshotId::from_hex)
+    }
+
+    pub(crate) fn in_step(&mut self, snapshot: Option<SnapshotId>, now: Time) {
+        self.snapshot = snapshot.map(|snapshot| snapshot.to_string());
+        self.looked = now.0;
+    }
+}
+
+/// All records of a home.
+#[derive(Clone)]
+pub(crate) struct Registry {
+    place: PathBuf,
+    records: Arc<Mutex<BTreeMap<String, Record>>>,
+}
+
+impl Registry {
+    /// Reads all records. One that cannot be read is left alone and reported in words.
+    pub(crate) fn open(place: &Path) -> Result<(Self, Vec<String>)> {
+        let mut records = BTreeMap::new();
+        let mut problems = Vec::new();
+        let read = |source: std::io::Error| of_io("read the registry of directories", &source);
+        for file in fs::read_dir(place).map_err(read)? {
+            let path = file.map_err(read)?.path();
+            match path.extension().map(|suffix| suffix.as_bytes()) {
+                Some(b"json") => {}
+                // Left by a process that died while writing.
+                Some(b"tmp") => {
+                    let _ = fs::remove_file(&path);
+                    continue;
+                }
+                _ => continue,
+            }
+            let record = fs::read(&path).map_err(|error| error.to_string());
+            match record.and_then(|bytes| serde_json::from_slice::<Record>(&bytes).map_err(|error| error.to_string())) {
+                Ok(record) => drop(records.insert(record.id.clone(), record)),
+                Err(why) => problems.push(format!("{}: {why}", path.display())),
+            }
+        }
+        Ok((Self { place: place.to_owned(), records: Arc::new(Mutex::new(records)) }, problems))
+    }
+
+    pub(crate) fn all(&self) -> Vec<Record> {
+        self.records.lock().values().cloned().collect()
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Option<Record> {
+        self.records.lock().get(id).cloned()
+    }
+
+    /// An id that none has: counted up, so that names stay short and are never used twice in a store's life.
+    pub(crate) fn new_id(&self) -> String {
+        let records = self.records.lock();
+        let last = records.keys().filter_map(|id| id.parse::<u64>().ok()).max().unwrap_or(0);
+        (last + 1).to_string()
+    }
+
+    pub(crate) fn put(&self, record: Record) -> Result<()> {
+        let failed = |source: std::io::Error| of_io("write the registry of directories", &source);
+        let mut records = self.records.lock();
+        let bytes = serde_json::to_vec_pretty(&record).expect("a record is plain data");
+        let (file, temporary) = (self.file(&record.id, "json"), self.file(&record.id, "tmp"));
+        let mut out = fs::File::create(&temporary).map_err(failed)?;
+        out.write_all(&bytes).and_then(|()| out.sync_data()).map_err(failed)?;
+        fs::rename(&temporary, &file).map_err(failed)?;
+        records.insert(record.id.clone(), record);
+        Ok(())
+    }
+
+    pub(crate) fn remove(&self, id: &str) -> Result<()> {
+        let mut records = self.records.lock();
+        records.remove(id);
+        for kind in ["json", "index"] {
+            match fs::remove_file(self.file(id, kind)) {
+                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(of_io("remove a record of the registry", &source));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the index of a directory is kept.
+    pub(crate) fn index_file(&self, id: &str) -> PathBuf {
+        self.file(id, "index")
+    }
+
+    fn file(&self, id: &str, kind: &str) -> PathBuf {
+        self.place.join(format!("{id}.{kind}"))
+    }
+}
+
+/// Paths are bytes: as text where they are text, else as a list of numbers.
+mod path_text {
+    use super::{OsString, Path, PathBuf};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Text(String),
+        Bytes(Vec<u8>),
+    }
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        match path.to_str() {
+            Some(text) => Form::Text(text.to_owned()),
+            None => Form::Bytes(path.as_os_str().as_bytes().to_vec()),
+        }
+        .serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        Ok(match Form::deserialize(from)? {
+            Form::Text(text) => text.into(),
+            Form::Bytes(bytes) => OsString::from_vec(bytes).into(),
+        })
+    }
+}

@@ -1,0 +1,139 @@
+//! Listening: on a Unix socket for one user, or over a pipe inside the process.
+
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use amalgam_proto::v1::directory_service_server::DirectoryServiceServer;
+use amalgam_proto::v1::operation_service_server::OperationServiceServer;
+use amalgam_proto::v1::snapshot_service_server::SnapshotServiceServer;
+use amalgam_proto::v1::store_service_server::StoreServiceServer;
+use amalgam_proto::v1::workspace_service_server::WorkspaceServiceServer;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_stream::StreamExt as _;
+use tonic::transport::server::Router;
+use tonic::transport::{Channel, Endpoint, Server, Uri};
+
+use crate::api::Api;
+use crate::service::Service;
+
+/// Messages may be as large as a large page; contents come in blocks.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// How often it is looked whether there is still something to do.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A pipe inside the process holds this much.
+const PIPE_BYTES: usize = 1 << 20;
+
+/// The calls under way, and when the last one ended.
+pub struct Calls {
+    under_way: AtomicU32,
+    last: Mutex<Instant>,
+    stop: Notify,
+}
+
+/// A call under way, until it is dropped.
+pub(crate) struct Call(Arc<Calls>);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        *self.0.last.lock() = Instant::now();
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Calls {
+    /// None yet.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { under_way: AtomicU32::new(0), last: Mutex::new(Instant::now()), stop: Notify::new() })
+    }
+
+    pub(crate) fn begin(self: &Arc<Self>) -> Call {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        Call(Arc::clone(self))
+    }
+
+    /// How many there are.
+    pub fn under_way(&self) -> u32 {
+        self.under_way.load(Ordering::Relaxed)
+    }
+
+    /// Asks the server to end.
+    pub fn stop(&self) {
+        self.stop.notify_one();
+    }
+
+    fn idle_for(&self) -> Duration {
+        if self.under_way() > 0 { Duration::ZERO } else { self.last.lock().elapsed() }
+    }
+}
+
+/// Serves on a Unix socket until nothing happened for `idle`, somebody asks to stop, or `ended` does.
+///
+/// Whoever calls holds the store, so a socket that is there already is one that a dead process left.
+pub async fn serve_unix(
+    service: Service,
+    socket: &Path,
+    idle: Duration,
+    ended: impl Future<Output = ()> + Send,
+) -> io::Result<()> {
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(socket)?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
+    let user = rustix::process::geteuid().as_raw();
+    let same_user = move |stream: &UnixStream| stream.peer_cred().is_ok_and(|peer| peer.uid() == user);
+    // The socket's mode keeps others out already; who comes through all the same is refused here.
+    let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener)
+        .filter(move |stream| stream.as_ref().map_or(true, same_user));
+    let calls = Calls::new();
+    let until = finished(service.clone(), Arc::clone(&calls), idle, ended);
+    let served = router(service, calls).serve_with_incoming_shutdown(incoming, until).await;
+    let _ = std::fs::remove_file(socket);
+    served.map_err(io::Error::other)
+}
+
+async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: impl Future<Output = ()>) {
+    let idle_too_long = async {
+        while calls.idle_for() < idle || service.watched() > 0 {
+            tokio::time::sleep(LOOK_EVERY.min(idle)).await;
+        }
+    };
+    tokio::select! {
+        () = idle_too_long => {}
+        () = calls.stop.notified() => {}
+        () = ended => {}
+    }
+}
+
+/// Serves inside this process, and returns the way to it.
+pub async fn in_process(service: Service) -> Result<Channel, tonic::transport::Error> {
+    let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+    let incoming = tokio_stream::once(Ok::<_, io::Error>(ours));
+    tokio::spawn(router(service, Calls::new()).serve_with_incoming(incoming));
+    let mut theirs = Some(TokioIo::new(theirs));
+    let connector = tower::service_fn(move |_: Uri| {
+        let pipe = theirs.take().ok_or_else(|| io::Error::other("a pipe can be taken once"));
+        std::future::ready(pipe)
+    });
+    Endpoint::from_static("http://in-process").connect_with_connector(connector).await
+}
+
+fn router(service: Service, calls: Arc<Calls>) -> Router {
+    let api = Api::new(service, calls, true);
+    Server::builder()
+        .add_service(WorkspaceServiceServer::new(api.clone()))
+        .add_service(OperationServiceServer::new(api.clone()))
+        .add_service(SnapshotServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+        .add_service(DirectoryServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+        .add_service(StoreServiceServer::new(api))
+}

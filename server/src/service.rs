@@ -1,0 +1,227 @@
+//! The service itself: one store, its workspaces and the directories that belong to them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use amalgam_engine::history::History;
+use amalgam_engine::workspace::{LabelName, Labels, WorkspaceName, Workspaces};
+use amalgam_engine::{Act, Pin, RequestId, Revision, RootId, SnapshotId, Store, Time};
+use amalgam_materializer::Identity;
+use amalgam_proto::{Failure, Reason, v1};
+use parking_lot::Mutex;
+
+use crate::directory::Live;
+use crate::failure::{Result, of_engine};
+use crate::home::Home;
+use crate::registry::Registry;
+
+/// What time it is.
+pub type Clock = fn() -> Time;
+
+/// Names that a listing reads at once.
+pub(crate) const PAGE: usize = 256;
+
+/// One store with all that belongs to it. Cheap to clone.
+#[derive(Clone)]
+pub struct Service {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) store: Store,
+    pub(crate) home: Home,
+    pub(crate) clock: Clock,
+    pub(crate) workspaces: Workspaces,
+    pub(crate) labels: Labels,
+    pub(crate) history: History,
+    pub(crate) registry: Registry,
+    /// Directories that are never captured: the store's own, and where its socket lies.
+    pub(crate) ours: Vec<Identity>,
+    pub(crate) live: Mutex<HashMap<String, Arc<Mutex<Live>>>>,
+    pub(crate) watched: AtomicUsize,
+    pub(crate) started: Time,
+    /// What could not be read when the service began.
+    pub(crate) problems: Vec<String>,
+}
+
+/// A tree that was named, kept in the store for as long as this lives.
+pub(crate) struct Held {
+    pub(crate) root: Option<RootId>,
+    pub(crate) snapshot: Option<SnapshotId>,
+    pub(crate) _pin: Option<Pin>,
+}
+
+impl Service {
+    /// Opens the store of a home and everything beside it. `ours` are directories that are never captured.
+    pub fn open(home: &Home, clock: Clock, ours: &[Identity]) -> Result<Self> {
+        let store = home.open()?;
+        let (registry, problems) = Registry::open(&home.directories_path())?;
+        let ours = ours.iter().copied().chain([home.identity()?]).collect();
+        let inner = Inner {
+            workspaces: Workspaces::of(&store),
+            labels: Labels::of(&store),
+            history: History::of(&store),
+            store,
+            home: home.clone(),
+            clock,
+            registry,
+            ours,
+            live: Mutex::default(),
+            watched: AtomicUsize::new(0),
+            started: clock(),
+            problems,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// How many directories are watched.
+    pub fn watched(&self) -> usize {
+        self.inner.watched.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        (self.inner.clock)()
+    }
+
+    /// Somebody's act, now.
+    pub(crate) fn act(&self, actor: &str, request: &str) -> Result<Act> {
+        let act = Act::new(actor, self.now());
+        if request.is_empty() {
+            return Ok(act);
+        }
+        let wrong = |why| Failure::new(Reason::Invalid, format!("request_id: {why}"));
+        Ok(act.as_request(RequestId::new(request).map_err(wrong)?))
+    }
+
+    /// The workspace that a request is about, if it names one.
+    pub(crate) fn here(&self, name: &str) -> Result<Option<WorkspaceName>> {
+        if name.is_empty() { Ok(None) } else { amalgam_proto::workspace_id(name).map(Some).map_err(of_engine) }
+    }
+
+    /// A snapshot as people write it.
+    pub(crate) fn resolve(&self, revision: &str, here: Option<&WorkspaceName>) -> Result<SnapshotId> {
+        let revision = Revision::parse(if revision.is_empty() { "@" } else { revision }).map_err(of_engine)?;
+        revision.resolve(&self.inner.store, here).map_err(of_engine)
+    }
+
+    /// A state however it is named, but for live directories, which are captured by whoever may.
+    pub(crate) fn hold_revision(&self, revision: &str, here: Option<&WorkspaceName>) -> Result<Held> {
+        let snapshot = self.resolve(revision, here)?;
+        let root = self.inner.store.snapshot(snapshot).map_err(of_engine)?.root;
+        let gone = |_| {
+            let message = format!(
+                "the tree of snapshot {} was dropped by retention; its record is still there",
+                snapshot.short()
+            );
+            Failure::new(Reason::NotFound, message)
+        };
+        let pin = self.inner.store.hold(root).map_err(gone)?;
+        Ok(Held { root: Some(root), snapshot: Some(snapshot), _pin: Some(pin) })
+    }
+
+    /// A state of a request.
+    pub(crate) fn hold_state(&self, state: Option<&v1::State>, here: Option<&WorkspaceName>) -> Result<Held> {
+        use v1::state::State as Named;
+        match state.and_then(|state| state.state.as_ref()) {
+            None => self.hold_revision("@", here),
+            Some(Named::Revision(revision)) => self.hold_revision(revision, here),
+            Some(Named::Empty(_)) => Ok(Held { root: None, snapshot: None, _pin: None }),
+            Some(Named::Directory(name)) => self.hold_directory(name),
+        }
+    }
+
+    /// A workspace for the wire.
+    pub(crate) fn workspace_message(&self, name: &WorkspaceName) -> Result<v1::Workspace> {
+        let workspace = self.inner.workspaces.get(name).map_err(of_engine)?;
+        let moved = self.inner.store.last_move(&name.reference()).map_err(of_engine)?;
+        let text = name.as_str();
+        let here = self.inner.registry.all().into_iter().filter(|record| record.workspace == text);
+        let directories = here.map(|record| v1::WorkspaceDirectory {
+            name: amalgam_proto::directory_name(&record.id),
+            path: crate::directory::path_bytes(&record.path),
+        });
+        Ok(v1::Workspace {
+            name: amalgam_proto::workspace_name(name),
+            head: workspace.head.map(amalgam_proto::snapshot_name).unwrap_or_default(),
+            base: workspace.base.map(amalgam_proto::snapshot_name).unwrap_or_default(),
+            agent: workspace.agent,
+            project: workspace.project,
+            create_time: Some(amalgam_proto::timestamp(workspace.created)),
+            etag: moved.to_string(),
+            directories: directories.collect(),
+        })
+    }
+
+    /// A snapshot for the wire, with what points at it.
+    pub(crate) fn snapshot_message(&self, id: SnapshotId, marks: &Marks) -> Result<v1::Snapshot> {
+        let snapshot = self.inner.store.snapshot(id).map_err(of_engine)?;
+        let labels = &self.inner.labels;
+        Ok(v1::Snapshot {
+            name: amalgam_proto::snapshot_name(id),
+            parents: snapshot.parents.iter().copied().map(amalgam_proto::snapshot_name).collect(),
+            author: snapshot.author.clone(),
+            time: Some(amalgam_proto::timestamp(snapshot.time)),
+            message: snapshot.message.clone(),
+            metadata: snapshot.metadata.clone().into_iter().collect(),
+            labels: marks.labels.get(&id).cloned().unwrap_or_default(),
+            workspaces: marks.workspaces.get(&id).cloned().unwrap_or_default(),
+            thinned: self.inner.history.is_thinned(id).map_err(of_engine)?,
+            tree: snapshot.root.to_string(),
+            note: labels.note(id).map_err(of_engine)?.unwrap_or_default(),
+            reward: labels.reward(id).map_err(of_engine)?,
+        })
+    }
+
+    /// A snapshot alone, with the labels and heads of the moment.
+    pub(crate) fn one_snapshot(&self, id: SnapshotId) -> Result<v1::Snapshot> {
+        self.snapshot_message(id, &self.marks()?)
+    }
+
+    /// What points at snapshots now.
+    pub(crate) fn marks(&self) -> Result<Marks> {
+        let mut marks = Marks::default();
+        self.each_workspace("", |workspace| {
+            if let Some(head) = workspace.head {
+                marks.workspaces.entry(head).or_default().push(workspace.name.to_string());
+            }
+            Ok(())
+        })?;
+        let mut after: Option<LabelName> = None;
+        loop {
+            let page = self.inner.labels.list("", after.as_ref(), PAGE).map_err(of_engine)?;
+            let Some((last, _)) = page.last() else { return Ok(marks) };
+            after = Some(last.clone());
+            for (label, snapshot) in page {
+                marks.labels.entry(snapshot).or_default().push(label.as_str().to_owned());
+            }
+        }
+    }
+
+    /// Every workspace, by name.
+    pub(crate) fn each_workspace(
+        &self,
+        prefix: &str,
+        mut visit: impl FnMut(&amalgam_engine::Workspace) -> Result<()>,
+    ) -> Result<()> {
+        let mut after = None;
+        loop {
+            let page = self.inner.workspaces.list(prefix, after.as_ref(), PAGE).map_err(of_engine)?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(last.name.clone());
+            page.iter().try_for_each(&mut visit)?;
+        }
+    }
+}
+
+/// What points at snapshots.
+#[derive(Default)]
+pub(crate) struct Marks {
+    pub(crate) labels: HashMap<SnapshotId, Vec<String>>,
+    pub(crate) workspaces: HashMap<SnapshotId, Vec<String>>,
+}
