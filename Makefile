@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-store bench-history soak powercut fuzz clean
+.PHONY: help demo test lint bench bench-store bench-history bench-files soak powercut fuzz clean
 
 ready = scripts/setup $(1) && source target/amalgam-env
 title = printf '\n== %s\n' $(1)
@@ -34,7 +34,7 @@ lint: ## formatting, clippy, docs, licences and sources
 	$(call title,dependencies)
 	cargo deny --locked check bans licenses sources
 
-bench: bench-store bench-history ## every benchmark
+bench: bench-store bench-history bench-files ## every benchmark
 
 bench-store: ## forks, commits, diffs and the Linux tree put into a store (ARGS=...)
 	@$(call ready,bench)
@@ -43,6 +43,11 @@ bench-store: ## forks, commits, diffs and the Linux tree put into a store (ARGS=
 bench-history: ## what a change comes to, beside git (ARGS=...)
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-history -- $(ARGS)
+
+bench-files: ## real directories, beside cp, git, restic and borg (ARGS=...)
+	@$(call ready,bench)
+	cargo build --release --locked -q -p amalgam-cli
+	cargo run --release --locked -q -p amalgam-benches --bin bench-files -- $(ARGS)
 
 soak: ## the long tests: all of them, one after another
 	@$(call ready,soak)
