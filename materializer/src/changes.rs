@@ -278,8 +278,7 @@ impl Comparison<'_> {
         let (why, verdict) = match opened {
             Opened::File { value: (is_equal, bytes), stamp, xattrs, is_changing } => {
                 self.job.progress.did(bytes);
-                let read = &mut self.found.lock().read;
-                *read = (read.0 + 1, read.1 + bytes);
+                self.count(bytes);
                 let is_equal = is_equal && self.store.xattrs(entry.xattrs())? == xattrs;
                 let verdict = match (is_equal, is_changing) {
                     (true, false) => Verdict::Equal(stamp),
@@ -296,6 +295,11 @@ impl Comparison<'_> {
             self.found.lock().changes.notices.push(Notice { path: path.clone(), why });
         }
         Ok(verdict)
+    }
+
+    fn count(&self, bytes: u64) {
+        let mut found = self.found.lock();
+        found.read = (found.read.0 + 1, found.read.1 + bytes);
     }
 
     /// Whether a file's bytes are those of a content, and how many were read to know it.

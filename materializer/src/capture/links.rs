@@ -13,7 +13,7 @@ use super::scan::{Edit, Scanner, State};
 use super::{Capture, work};
 use crate::error::Result;
 use crate::host::HostDir;
-use crate::index::{Held, Index, Trust};
+use crate::index::{self, Held, Index, Trust};
 use crate::report::Notice;
 use crate::stamp::Stamp;
 
@@ -62,44 +62,39 @@ fn collect(scanner: &Scanner<'_>) -> Touched {
     let mut inodes = HashSet::new();
     scanner.see(|slots| {
         for slot in slots {
-            let mut below = |at: usize, path: &TreePath| {
-                index.each_leaf(at, path, |parent, name, leaf| {
+            let mut before = |path: TreePath, held: Option<&Held>| {
+                let mut see = |path: TreePath, leaf: &index::Leaf| {
                     if leaf.stamp.links > 1 {
                         inodes.insert(leaf.stamp.inode);
-                        touched.before.insert(parent.join(name));
+                        touched.before.insert(path);
                     }
-                });
+                };
+                match held {
+                    Some(Held::Leaf(leaf)) => see(path, leaf),
+                    Some(Held::Directory(at)) => {
+                        index.each_leaf(*at as usize, &path, |parent, name, leaf| see(parent.join(name), leaf));
+                    }
+                    None => {}
+                }
             };
-            let (stamp, edits) = match &slot.state {
-                State::Found(found) => (None, &found.edits[..]),
-                State::Leaf(stamp) => (Some(stamp), &[][..]),
-                State::Gone => (None, &[][..]),
+            let itself = slot.parent.and_then(|parent| slots[parent].known).zip(slot.path.split_last());
+            let itself = itself.and_then(|(parent, (_, name))| index.directory(parent).get(&name));
+            let (edits, stamp) = match &slot.state {
+                State::Found(found) => (&found.edits[..], None),
+                State::Leaf(stamp) => (&[][..], Some(*stamp)),
+                State::Gone => (&[][..], None),
                 State::Through | State::Kept => continue,
             };
-            if let (State::Leaf(_) | State::Gone, Some(known)) = (&slot.state, slot.known) {
-                below(known, &slot.path);
+            // Something else is there now than what the index has.
+            if !matches!(slot.state, State::Found(_)) || slot.known.is_none() {
+                before(slot.path.clone(), itself);
             }
             let known = slot.known.map(|known| index.directory(known));
             for Edit { name, .. } in edits {
-                match known.and_then(|known| known.get(name)) {
-                    Some(Held::Leaf(leaf)) if leaf.stamp.links > 1 => {
-                        inodes.insert(leaf.stamp.inode);
-                        touched.before.insert(slot.path.join(name));
-                    }
-                    Some(Held::Directory(at)) => {
-                        let path = slot.path.join(name);
-                        index.each_leaf(*at as usize, &path, |parent, name, leaf| {
-                            if leaf.stamp.links > 1 {
-                                inodes.insert(leaf.stamp.inode);
-                                touched.before.insert(parent.join(name));
-                            }
-                        });
-                    }
-                    _ => {}
-                }
+                before(slot.path.join(name), known.and_then(|known| known.get(name)));
             }
             let now = edits.iter().filter_map(|edit| Some((slot.path.join(&edit.name), edit.now?)));
-            for (path, stamp) in now.chain(stamp.map(|stamp| (slot.path.clone(), *stamp))) {
+            for (path, stamp) in now.chain(stamp.map(|stamp| (slot.path.clone(), stamp))) {
                 if stamp.links > 1 {
                     touched.names.entry(stamp.inode).or_default().insert(path, stamp);
                 }
@@ -109,7 +104,7 @@ fn collect(scanner: &Scanner<'_>) -> Touched {
     inodes.extend(touched.names.keys());
     if !inodes.is_empty() && index.is_known() {
         let edited: HashSet<TreePath> = touched.names.values().flat_map(|names| names.keys().cloned()).collect();
-        index.each_leaf(crate::index::TOP, &TreePath::root(), |parent, name, leaf| {
+        index.each_leaf(index::TOP, &TreePath::root(), |parent, name, leaf| {
             if !inodes.contains(&leaf.stamp.inode) {
                 return;
             }

@@ -12,7 +12,7 @@ use amalgam_engine::{Store, Time, TreePath};
 use amalgam_materializer::{
     Capture, Captured, Changes, HostDir, Index, Known, Progress, Result, Rules, Scope, capture, detect_changes,
 };
-use amalgam_tests::harness::random::Random;
+use amalgam_tests::harness::Random;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps};
 
 pub struct World {

@@ -7,13 +7,14 @@ mod rules;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use amalgam_engine::object::{EntryKind, Node};
 use amalgam_engine::verify::VerifyOptions;
 use amalgam_engine::{DEPTH_MAX, verify};
 use amalgam_materializer::{Dirty, Error, Index, Known, Progress, Scope, Stamp, Watcher, Why, capture};
-use amalgam_tests::harness::random::{Random, seed};
+use amalgam_tests::harness::{Random, seed};
 use amalgam_tests::model::{commit, contents, link_classes};
 use kit::{World, path, set_mtime, settle};
 use rustix::fs::{CWD, Mode};
@@ -336,18 +337,33 @@ fn a_cancelled_capture_leaves_the_index_as_it_was() {
         fs::write(world.at(format!("{name}")), vec![1; 1_000]).expect("written");
     }
     let mut index = world.index();
-    let (known, progress) = (Known::default(), Progress::default());
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while progress.files.load(std::sync::atomic::Ordering::Relaxed) < 10 {
-                std::thread::yield_now();
-            }
-            progress.cancel();
-        });
+    let known = Known::default();
+    // Before anything is done, and, as the machine has it, in the middle.
+    for after in [0, 1, 10, 100] {
+        let progress = Progress::default();
         let job = world.job(Scope::All, &known, &progress);
-        let ended = capture(&world.store, &world.host, &mut index, &job);
-        assert!(matches!(ended, Err(Error::Cancelled)) || progress.files.into_inner() == 300);
-    });
+        let ended = std::thread::scope(|scope| {
+            let cancel = || {
+                while progress.files.load(Ordering::Relaxed) < after {
+                    std::thread::yield_now();
+                }
+                progress.cancel();
+            };
+            if after == 0 {
+                cancel();
+            } else {
+                scope.spawn(cancel);
+            }
+            capture(&world.store, &world.host, &mut index, &job)
+        });
+        match ended {
+            Err(error) => assert!(matches!(error, Error::Cancelled) && index.root().is_none(), "{error}"),
+            Ok(_) => {
+                assert!(after > 0 && progress.files.load(Ordering::Relaxed) == 300, "it was done before it was told");
+                index = world.index();
+            }
+        }
+    }
     let fresh = world.fresh();
     assert_eq!(world.capture(&mut index).root, fresh.root);
 }
@@ -381,6 +397,9 @@ fn a_tree_as_deep_as_trees_go() {
     let part = world.capture_in(&mut index, &BTreeSet::from([deep]));
     assert_eq!(part.root, world.fresh().root);
     assert_eq!(part.counts.files, 1);
+    // The standard library would hold a handle for each level.
+    let removed = std::process::Command::new("rm").arg("-rf").arg(world.at("d")).status().expect("it runs");
+    assert!(removed.success());
 }
 
 #[test]
