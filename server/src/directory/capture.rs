@@ -31,9 +31,15 @@ pub(super) struct Saying<'a> {
 impl Service {
     /// Captures a directory: all of it, or where something happened if somebody has kept an eye on it.
     pub(super) fn look(&self, grasp: &mut Grasp, progress: &Progress) -> Result<Captured> {
+        self.look_as(grasp, progress, false)
+    }
+
+    /// The same, everywhere if `whole`: then what is left out by rules is counted in full.
+    pub(super) fn look_as(&self, grasp: &mut Grasp, progress: &Progress, whole: bool) -> Result<Captured> {
         let rules = self.rules(&grasp.record)?;
         let dirty = grasp.live.watch.as_ref().map(|watch| watch.take_dirty());
         let scope = match &dirty {
+            _ if whole => Scope::All,
             Some(Dirty::Nothing) => Scope::Directories(super::watch::NOWHERE),
             Some(Dirty::Directories(directories)) => Scope::Directories(directories),
             _ => Scope::All,

@@ -40,7 +40,7 @@ impl Service {
         progress: &Progress,
     ) -> Result<(Option<SnapshotId>, u64)> {
         let head = self.head(&grasp.workspace)?;
-        let mut captured = self.look(grasp, progress)?;
+        let mut captured = self.look_as(grasp, progress, true)?;
         let ignored = captured.counts.ignored;
         if self.is_same(self.head_root(head)?, Some(captured.root))? {
             return Ok((None, ignored));

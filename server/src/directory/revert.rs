@@ -35,7 +35,7 @@ impl Service {
     pub(crate) fn redo_directory(&self, name: &str, act: &Act, progress: &Progress) -> Result<v1::RevertResult> {
         let mut grasp = self.grasp(name)?;
         let head = self.head(&grasp.workspace)?;
-        let captured = self.look(&mut grasp, progress)?;
+        let captured = self.look_as(&mut grasp, progress, true)?;
         if !self.is_same(self.head_root(head)?, Some(captured.root))? {
             grasp.save(self)?;
             let message = "there are changes since; `amalgam undo` or `amalgam commit` first";
