@@ -1,0 +1,60 @@
+//! The command line. What each command takes stands beside what it does, in `command/`.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser};
+
+use crate::command::Command;
+use crate::output::Color;
+
+/// Snapshots, undo and forks for directories that people and agents work in.
+#[derive(Debug, Parser)]
+#[command(name = "amalgam", version, max_term_width = 100, after_help = EXAMPLES, infer_subcommands = false)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  amalgam init                     protect the directory you are in
+  amalgam run -- make test         snapshot before and after a command
+  amalgam diff                     what changed since the last snapshot
+  amalgam undo                     take the last thing back
+  amalgam fork -n 3 --dir ../try-{n}
+                                   three copies to try three things in";
+
+/// What every command takes.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
+pub struct Global {
+    /// Where the store lies [default: $XDG_DATA_HOME/amalgam or ~/.local/share/amalgam]
+    #[arg(long, global = true, value_name = "PATH", env = "AMALGAM_STORE", hide_env_values = true)]
+    pub store: Option<PathBuf>,
+    /// Print JSON lines
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print no progress and no remarks
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Print more
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// Ask nothing; what would need an answer fails
+    #[arg(long, global = true)]
+    pub no_input: bool,
+    /// When to colour [default: auto]
+    #[arg(long, global = true, value_name = "WHEN")]
+    pub color: Option<Color>,
+    /// Show nothing in a pager
+    #[arg(long, global = true)]
+    pub no_pager: bool,
+    /// Hold the store in this process instead of a background one
+    #[arg(long, global = true)]
+    pub in_process: bool,
+    /// Run as if started in DIR
+    #[arg(short = 'C', global = true, value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+}

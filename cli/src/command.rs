@@ -1,0 +1,105 @@
+//! The commands, a file each: what it takes, and what it does.
+
+mod attempt;
+mod bisect;
+mod blame;
+mod capture;
+mod checkout;
+mod commit;
+mod completions;
+mod config;
+mod diff;
+mod doctor;
+mod du;
+mod explore;
+mod fork;
+mod init;
+mod label;
+mod log;
+mod op;
+mod restore;
+mod revert;
+mod run;
+mod serve;
+mod show;
+mod status;
+mod verify;
+mod watch;
+mod words;
+mod ws;
+
+use clap::Subcommand;
+
+use crate::error::Outcome;
+use crate::session::Session;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+#[command(subcommand_value_name = "COMMAND")]
+pub enum Command {
+    Init(init::Init),
+    Status(status::Status),
+    Commit(commit::Commit),
+    Log(log::Log),
+    Diff(diff::Diff),
+    Show(show::Show),
+    Restore(restore::Restore),
+    Undo(revert::Undo),
+    Redo(revert::Redo),
+    Op(op::Op),
+    Fork(fork::Fork),
+    Ws(ws::Ws),
+    Checkout(checkout::Checkout),
+    Run(run::Run),
+    Watch(watch::Watch),
+    Explore(explore::Explore),
+    Bisect(bisect::Bisect),
+    Blame(blame::Blame),
+    Label(label::Label),
+    Du(du::Du),
+    Verify(verify::Verify),
+    Config(config::ConfigCommand),
+    Doctor(doctor::Doctor),
+    Completions(completions::Completions),
+    #[command(hide = true)]
+    Man(completions::Man),
+    #[command(hide = true)]
+    Stop(serve::Stop),
+    #[command(hide = true)]
+    Serve(serve::Serve),
+}
+
+impl Command {
+    /// Does it. Futures of commands differ widely in size, so each lies on the heap.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        match self {
+            Self::Init(init) => Box::pin(init.run(session)).await,
+            Self::Status(status) => Box::pin(status.run(session)).await,
+            Self::Commit(commit) => Box::pin(commit.run(session)).await,
+            Self::Log(log) => Box::pin(log.run(session)).await,
+            Self::Diff(diff) => Box::pin(diff.run(session)).await,
+            Self::Show(show) => Box::pin(show.run(session)).await,
+            Self::Restore(restore) => Box::pin(restore.run(session)).await,
+            Self::Undo(undo) => Box::pin(undo.run(session)).await,
+            Self::Redo(redo) => Box::pin(redo.run(session)).await,
+            Self::Op(op) => Box::pin(op.run(session)).await,
+            Self::Fork(fork) => Box::pin(fork.run(session)).await,
+            Self::Ws(ws) => Box::pin(ws.run(session)).await,
+            Self::Checkout(checkout) => Box::pin(checkout.run(session)).await,
+            Self::Run(run) => Box::pin(run.run(session)).await,
+            Self::Watch(watch) => Box::pin(watch.run(session)).await,
+            Self::Explore(explore) => Box::pin(explore.run(session)).await,
+            Self::Bisect(bisect) => Box::pin(bisect.run(session)).await,
+            Self::Blame(blame) => Box::pin(blame.run(session)).await,
+            Self::Label(label) => Box::pin(label.run(session)).await,
+            Self::Du(du) => Box::pin(du.run(session)).await,
+            Self::Verify(verify) => Box::pin(verify.run(session)).await,
+            Self::Config(config) => config.run(session),
+            Self::Doctor(doctor) => Box::pin(doctor.run(session)).await,
+            Self::Completions(completions) => completions.run(session),
+            Self::Man(man) => man.run(session),
+            Self::Stop(stop) => Box::pin(stop.run(session)).await,
+            Self::Serve(_) => unreachable!("it runs before any runtime does"),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Running a command apart: in a directory of its own, in a process group of its own that ends with this program.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::{Child, Command};
+
+use super::run::code_of;
+use crate::error::CliError;
+
+/// A command to run apart.
+#[derive(Clone, Debug)]
+pub struct Apart<'a> {
+    /// Its words.
+    pub words: &'a [OsString],
+    /// Where it runs.
+    pub directory: &'a Path,
+    /// What it finds in its environment beside the rest.
+    pub environment: &'a [(&'a str, String)],
+}
+
+impl Apart<'_> {
+    /// Runs it, with everything it says in a file. Its code.
+    pub async fn with_log(&self, log: &Path) -> Result<u8, CliError> {
+        let failed = |error: io::Error| CliError::machine(log.display(), &error);
+        let file = File::options().create(true).append(true).open(log).map_err(failed)?;
+        let same = file.try_clone().map_err(failed)?;
+        self.run(Stdio::from(file), Stdio::from(same)).await
+    }
+
+    /// Runs it, with everything it says on standard error: standard output belongs to the result.
+    pub async fn onto_stderr(&self) -> Result<u8, CliError> {
+        self.run(Stdio::from(io::stderr()), Stdio::inherit()).await
+    }
+
+    /// Runs it and reads what it prints; what it complains of goes into a file.
+    pub async fn read(&self, log: &Path) -> Result<(u8, String), CliError> {
+        let failed = |error: io::Error| CliError::machine(log.display(), &error);
+        let file = File::options().create(true).append(true).open(log).map_err(failed)?;
+        let mut group = self.spawn(Stdio::piped(), Stdio::from(file))?;
+        let stdout = group.child.stdout.take().expect("it was asked for");
+        let mut text = Vec::new();
+        let mut stdout = tokio::io::BufReader::new(stdout);
+        let wait = group.wait(self.words);
+        let read = tokio::io::AsyncReadExt::read_to_end(&mut stdout, &mut text);
+        let (code, read) = tokio::join!(wait, read);
+        read.map_err(failed)?;
+        Ok((code?, String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    async fn run(&self, stdout: Stdio, stderr: Stdio) -> Result<u8, CliError> {
+        let mut group = self.spawn(stdout, stderr)?;
+        group.wait(self.words).await
+    }
+
+    fn spawn(&self, stdout: Stdio, stderr: Stdio) -> Result<Group, CliError> {
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]).current_dir(self.directory).process_group(0);
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        command.envs(self.environment.iter().map(|(key, value)| (*key, value)));
+        let failed = |error| CliError::machine(self.words[0].to_string_lossy(), &error);
+        let child = command.spawn().map_err(failed)?;
+        let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        Ok(Group { child, id })
+    }
+}
+
+/// A child and all it started.
+struct Group {
+    child: Child,
+    id: Option<Pid>,
+}
+
+impl Group {
+    async fn wait(&mut self, words: &[OsString]) -> Result<u8, CliError> {
+        let status = self.child.wait().await;
+        let status = status.map_err(|error| CliError::machine(words[0].to_string_lossy(), &error))?;
+        Ok(code_of(status))
+    }
+}
+
+/// Nobody is left behind: neither when this program is interrupted, nor by a command that has ended.
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            // The group is gone already where all went well.
+            let _ = kill_process_group(id, Signal::KILL);
+        }
+    }
+}
+
+/// A command line of the shell as words.
+pub fn of_shell(line: &str) -> [OsString; 3] {
+    ["sh".into(), "-c".into(), line.into()]
+}
+
+/// The last number in a text.
+pub fn last_number(text: &str) -> Option<f64> {
+    let words = text.split(|c: char| c.is_whitespace() || c == ',');
+    words.rev().filter_map(|word| word.parse::<f64>().ok()).find(|number| number.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_score_is_the_last_number() {
+        assert_eq!(last_number("12 tests\nscore 0.75\n"), Some(0.75));
+        assert_eq!(last_number("passed 3, failed -2"), Some(-2.0));
+        assert_eq!(last_number("1e3"), Some(1_000.0));
+        assert_eq!(last_number("nan inf none"), None);
+        assert_eq!(last_number(""), None);
+    }
+}

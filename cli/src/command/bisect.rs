@@ -1,0 +1,225 @@
+//! `amalgam bisect`: the first snapshot that is broken.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+
+use amalgam_proto::v1;
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::attempt::Apart;
+use super::checkout::{Target, checkout};
+use super::log::{full, one_line};
+use super::words::snapshot;
+use super::ws::{Keep, delete_directory};
+use crate::connect::Client;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{drive, json as lines};
+use crate::session::{Session, here, workspace_name};
+use crate::text;
+
+/// Find the first snapshot in which something is broken
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam bisect run --good v1 --bad @ -- make test")]
+pub struct Bisect {
+    #[command(subcommand)]
+    command: BisectCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum BisectCommand {
+    Run(BisectRun),
+}
+
+/// Try snapshots with a command
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The command runs in a directory apart; yours is not touched. It ends with 0 where all is well, with 125 where it cannot tell,
+with another number up to 127 where it is broken; anything above stops the search.
+
+Examples:
+  amalgam bisect run --good v1 --bad @ -- make test
+  amalgam bisect run --good @~20 --bad @ -- sh -c '! grep -q oops log.txt'")]
+struct BisectRun {
+    /// A snapshot that works; may be given again
+    #[arg(long, value_name = "REV", required = true)]
+    good: Vec<String>,
+    /// A snapshot that is broken
+    #[arg(long, value_name = "REV", default_value = "@")]
+    bad: String,
+    /// The command
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Bisect {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let BisectCommand::Run(run) = self.command;
+        run.run(session).await
+    }
+}
+
+/// What is known so far.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    good: Vec<String>,
+    bad: String,
+    skipped: Vec<String>,
+}
+
+/// The directory in which snapshots are tried.
+struct Bench {
+    path: PathBuf,
+    workspace: String,
+    /// On the wire; empty until files are written.
+    directory: String,
+}
+
+impl BisectRun {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let place = session.place_if_any().await?;
+        let mut client = session.client().await?;
+        let mut known =
+            Known { bad: id_of(&snapshot(&mut client, place.as_ref(), &self.bad).await?), ..Known::default() };
+        for good in &self.good {
+            known.good.push(id_of(&snapshot(&mut client, place.as_ref(), good).await?));
+        }
+        let mark = format!("bisect-{}", std::process::id());
+        let path = session.home().join("forks").join(&mark);
+        let mut bench = Bench { path, workspace: mark, directory: String::new() };
+        let workspace = here(place.as_ref());
+        let source = place.map(|place| place.directory.name).unwrap_or_default();
+        let found = self.search(session, &mut client, known, &mut bench, (&workspace, &source)).await;
+        clean(session, &mut client, &bench).await?;
+        let first_bad = found?;
+        let output = &mut session.output;
+        let ids: Vec<_> = first_bad.iter().map(id_of).collect();
+        output.emit(&lines::line("bisect", json!({"first_bad": ids})))?;
+        match first_bad.as_slice() {
+            [only] => {
+                output.say(paint(style::TITLE, "the first broken one is"))?;
+                full(only, session.now).into_iter().try_for_each(|line| output.say(line))?;
+            }
+            several => {
+                output
+                    .say(paint(style::TITLE, "one of these is the first broken one; the others could not be told"))?;
+                several.iter().try_for_each(|snapshot| output.say(one_line(snapshot, session.now)))?;
+            }
+        }
+        Ok(Exit::OK)
+    }
+
+    async fn search(
+        &self,
+        session: &mut Session,
+        client: &mut Client,
+        mut known: Known,
+        bench: &mut Bench,
+        (workspace, source): (&str, &str),
+    ) -> Result<Vec<v1::Snapshot>, CliError> {
+        loop {
+            let request = v1::NextBisectStepRequest {
+                workspace: workspace.to_owned(),
+                good: known.good.clone(),
+                bad: known.bad.clone(),
+                skipped: known.skipped.clone(),
+            };
+            let step = client.snapshots.next_bisect_step(request).await?.into_inner();
+            let Some(next) = step.next else { return Ok(step.first_bad) };
+            let id = id_of(&next);
+            bench.put(session, client, &id, source).await?;
+            let apart = Apart { words: &self.command, directory: &bench.path, environment: &[] };
+            let code = apart.onto_stderr().await?;
+            let verdict = verdict(code)?;
+            session.output.emit(&lines::line(
+                "bisect_step",
+                json!({"snapshot": id, "exit_code": code, "verdict": verdict, "candidates": step.candidates}),
+            ))?;
+            let left = text::count(step.candidates);
+            session.output.remark(format!("{verdict:>7}  {}  ({left} left)", one_line(&next, session.now)))?;
+            match verdict {
+                "good" => known.good.push(id),
+                "bad" => known.bad = id,
+                _ => known.skipped.push(id),
+            }
+        }
+    }
+}
+
+impl Bench {
+    /// Makes the directory what a snapshot holds: written in full at first, then only what differs.
+    async fn put(
+        &mut self,
+        session: &mut Session,
+        client: &mut Client,
+        id: &str,
+        source: &str,
+    ) -> Result<(), CliError> {
+        if !self.directory.is_empty() {
+            let request = v1::RestoreDirectoryRequest {
+                name: self.directory.clone(),
+                revision: id.to_owned(),
+                with_git: true,
+                ..Default::default()
+            };
+            drive(&session.output, client.directories.restore_directory(request)).await?;
+            return Ok(());
+        }
+        let request = v1::CreateWorkspaceRequest {
+            workspace_id: self.workspace.clone(),
+            from: id.to_owned(),
+            ..Default::default()
+        };
+        client.workspaces.create_workspace(request).await?;
+        if let Some(around) = self.path.parent() {
+            fs::create_dir_all(around).map_err(|error| CliError::machine(around.display(), &error))?;
+        }
+        let target = Target { path: &self.path, revision: id, workspace: "", attach: &self.workspace, source };
+        let made = checkout(&session.output, client, &target).await?;
+        self.directory = made.directory.map(|directory| directory.name).unwrap_or_default();
+        Ok(())
+    }
+}
+
+async fn clean(session: &mut Session, client: &mut Client, bench: &Bench) -> Result<(), CliError> {
+    if bench.directory.is_empty() {
+        return Ok(());
+    }
+    delete_directory(&mut session.output, client, &bench.directory, Keep::Nothing).await?;
+    let request = v1::DeleteWorkspaceRequest { name: workspace_name(&bench.workspace), ..Default::default() };
+    client.workspaces.delete_workspace(request).await?;
+    Ok(())
+}
+
+fn id_of(snapshot: &v1::Snapshot) -> String {
+    text::id(&snapshot.name).to_owned()
+}
+
+/// What a code says about a snapshot.
+fn verdict(code: u8) -> Result<&'static str, CliError> {
+    match code {
+        0 => Ok("good"),
+        125 => Ok("skipped"),
+        1..=127 => Ok("bad"),
+        code => Err(CliError::refused(format!("the command ended with {code}, which says nothing about a snapshot"))
+            .hint("codes up to 127 do; the search was stopped")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_read_as_git_reads_them() {
+        for (code, expected) in [(0, "good"), (1, "bad"), (124, "bad"), (125, "skipped"), (126, "bad"), (127, "bad")] {
+            assert_eq!(verdict(code).expect("it says something"), expected);
+        }
+        assert!(verdict(128).is_err());
+        assert!(verdict(137).is_err());
+    }
+}

@@ -1,0 +1,145 @@
+//! Taking a snapshot of a directory and saying what came of it, for the commands that do.
+
+use std::collections::HashMap;
+
+use amalgam_proto::v1;
+use serde_json::{Value, json};
+
+use crate::connect::Client;
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{Output, drive, json as lines};
+use crate::text;
+
+/// At most so many notices are shown unless more are asked for.
+const NOTICES_MAX: usize = 20;
+
+/// What to say about a snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// Why it is taken.
+    pub message: String,
+    /// Labels to put on it.
+    pub labels: Vec<String>,
+    /// Small facts beside the message.
+    pub metadata: HashMap<String, String>,
+}
+
+impl About {
+    /// With a message alone.
+    pub fn message(message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..Self::default() }
+    }
+}
+
+/// Takes a snapshot of a directory, if it differs from the head.
+pub async fn capture(
+    output: &Output,
+    client: &mut Client,
+    directory: &str,
+    about: About,
+) -> Result<v1::CaptureResult, CliError> {
+    let request = v1::CaptureDirectoryRequest {
+        name: directory.to_owned(),
+        message: about.message,
+        metadata: about.metadata,
+        labels: about.labels,
+        ..Default::default()
+    };
+    drive(output, client.directories.capture_directory(request)).await
+}
+
+/// `12 changed (+3 ~8 -1)`.
+pub fn changed(result: &v1::CaptureResult) -> String {
+    let all = result.added + result.modified + result.removed;
+    format!("{} changed (+{} ~{} -{})", text::count(all), result.added, result.modified, result.removed)
+}
+
+/// `79,314 files covered, 2 ignored`.
+pub fn covered(counts: &v1::Counts) -> String {
+    let mut words = format!("{} covered", text::plural(counts.files + counts.symlinks + counts.others, "file"));
+    if counts.ignored > 0 {
+        words.push_str(&format!(", {} ignored", text::count(counts.ignored)));
+    }
+    words
+}
+
+/// One line about a snapshot that was taken.
+pub fn line(result: &v1::CaptureResult) -> String {
+    let snapshot = result.snapshot.as_ref().map_or("", |snapshot| snapshot.name.as_str());
+    let workspace = result.workspace.as_ref().map_or("", |workspace| workspace.name.as_str());
+    let counts = result.counts.unwrap_or_default();
+    format!(
+        "{}  {}  {}, {}, store grew {}",
+        paint(style::ID, text::short(snapshot)),
+        paint(style::WORKSPACE, text::id(workspace)),
+        changed(result),
+        covered(&counts),
+        text::bytes(result.stored_bytes),
+    )
+}
+
+/// The same for programs.
+pub fn json_line(kind: &str, result: &v1::CaptureResult) -> Value {
+    lines::line(
+        kind,
+        json!({
+            "snapshot": lines::snapshot_id(result.snapshot.as_ref()),
+            "workspace": result.workspace.as_ref().map(|workspace| text::id(&workspace.name)),
+            "changed": result.changed,
+            "added": result.added,
+            "modified": result.modified,
+            "removed": result.removed,
+            "stored_bytes": result.stored_bytes,
+            "counts": lines::counts(&result.counts.unwrap_or_default()),
+        }),
+    )
+}
+
+/// Says which paths were not dealt with as asked. The ending that follows from it.
+pub fn report_notices(output: &mut Output, notices: &[v1::Notice]) -> Result<Exit, CliError> {
+    for notice in notices {
+        output.emit(&lines::notice(notice))?;
+    }
+    let (failures, others): (Vec<_>, Vec<_>) = notices.iter().partition(|notice| notice.failure);
+    let show = |notice: &v1::Notice, style| {
+        format!("{} {}", paint(style, text::path(&notice.path)), text::printable(&notice.message))
+    };
+    let shown = if output.is_verbose() { usize::MAX } else { NOTICES_MAX };
+    for notice in failures.iter().take(shown) {
+        output.remark(format!("{} {}", paint(style::WARNING, "not done:"), show(notice, style::TITLE)))?;
+    }
+    if failures.len() > shown {
+        output.remark(format!("... and {} more; -v shows all", text::count((failures.len() - shown) as u64)))?;
+    }
+    if output.is_verbose() {
+        for notice in others {
+            output.remark(format!("left out: {}", show(notice, style::FAINT)))?;
+        }
+    }
+    Ok(if failures.is_empty() { Exit::OK } else { Exit::PARTLY })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_is_one_line() {
+        let result = v1::CaptureResult {
+            snapshot: Some(v1::Snapshot { name: format!("snapshots/{}", "3f9a2c1e".repeat(8)), ..Default::default() }),
+            workspace: Some(v1::Workspace { name: "workspaces/main".to_owned(), ..Default::default() }),
+            changed: true,
+            counts: Some(v1::Counts { files: 79_314, ignored: 2, ..Default::default() }),
+            added: 3,
+            modified: 8,
+            removed: 1,
+            stored_bytes: 1_234_567,
+            notices: Vec::new(),
+        };
+        let plain = anstream::adapter::strip_str(&line(&result)).to_string();
+        let expected = "3f9a2c1e  main  12 changed (+3 ~8 -1), 79,314 files covered, 2 ignored, store grew 1.2 MB";
+        assert_eq!(plain, expected);
+    }
+}

@@ -1,0 +1,42 @@
+//! `amalgam commit`: takes a snapshot.
+
+use clap::Args;
+
+use super::capture::{self, About};
+use crate::error::Outcome;
+use crate::session::Session;
+use crate::text;
+
+/// Take a snapshot of the directory
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam commit
+  amalgam commit -m 'before the migration' --label before-migration")]
+pub struct Commit {
+    /// Why
+    #[arg(short, long, value_name = "MESSAGE", default_value = "")]
+    message: String,
+    /// Put a label on it
+    #[arg(long, value_name = "LABEL")]
+    label: Vec<String>,
+}
+
+impl Commit {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let place = session.place().await?;
+        let mut client = session.client().await?;
+        let about = About { message: self.message, labels: self.label, ..About::default() };
+        let result = capture::capture(&session.output, &mut client, &place.directory.name, about).await?;
+        session.output.emit(&capture::json_line("commit", &result))?;
+        if result.changed {
+            session.output.say(capture::line(&result))?;
+        } else {
+            let since = result.snapshot.as_ref().map(|head| text::moment(head.time.as_ref()));
+            let since = since.map(|time| format!(" since {}", text::ago(time, session.now))).unwrap_or_default();
+            session.output.say(format!("nothing to commit: nothing changed{since}"))?;
+        }
+        capture::report_notices(&mut session.output, &result.notices)
+    }
+}

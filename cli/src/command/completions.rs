@@ -1,0 +1,54 @@
+//! Files for shells and for `man`, made from the command line itself.
+
+use std::fs;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::args::Arguments;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::session::Session;
+
+/// Print completions for a shell
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam completions bash > ~/.local/share/bash-completion/completions/amalgam
+  amalgam completions fish > ~/.config/fish/completions/amalgam.fish
+  amalgam completions zsh > \"${fpath[1]}/_amalgam\"")]
+pub struct Completions {
+    /// The shell
+    shell: Shell,
+}
+
+impl Completions {
+    /// Does it.
+    pub fn run(self, session: &mut Session) -> Outcome {
+        let mut text = Vec::new();
+        clap_complete::generate(self.shell, &mut Arguments::command(), "amalgam", &mut text);
+        session.output.raw(&text)?;
+        Ok(Exit::OK)
+    }
+}
+
+/// Write manual pages
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam man --out ~/.local/share/man/man1")]
+pub struct Man {
+    /// Where to
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+impl Man {
+    /// Does it.
+    pub fn run(self, session: &mut Session) -> Outcome {
+        let failed = |error| CliError::machine(self.out.display(), &error);
+        fs::create_dir_all(&self.out).map_err(failed)?;
+        clap_mangen::generate_to(Arguments::command(), &self.out).map_err(failed)?;
+        session.output.say(self.out.display())?;
+        Ok(Exit::OK)
+    }
+}

@@ -1,0 +1,358 @@
+//! `amalgam diff`: what differs between two states.
+
+use std::ffi::OsString;
+
+use amalgam_proto::v1;
+use clap::Args;
+use serde_json::json;
+use tonic::codegen::Bytes;
+
+use super::words::tree_path;
+use crate::connect::Client;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{Output, json as lines};
+use crate::session::{Session, here, live, revision};
+use crate::text;
+
+/// Show what differs
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without a revision: the last snapshot against the files on the disk. With one: that snapshot against the disk. With two:
+from the first to the second.
+
+Examples:
+  amalgam diff
+  amalgam diff --stat @~3
+  amalgam diff try-1@ try-2@ -- src")]
+pub struct Diff {
+    /// Before [default: @]
+    #[arg(value_name = "FROM")]
+    from: Option<String>,
+    /// After [default: the files on the disk]
+    #[arg(value_name = "TO")]
+    to: Option<String>,
+    #[command(flatten)]
+    form: Form,
+    /// End with 4 if something differs
+    #[arg(long)]
+    exit_code: bool,
+    /// Only these paths and what is below them
+    #[arg(last = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+}
+
+/// How differences are shown.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Form {
+    /// Lines added and removed, file by file
+    #[arg(long)]
+    pub stat: bool,
+    /// Names of files that differ
+    #[arg(long)]
+    pub name_only: bool,
+    /// Names with a letter for what happened: A, D, M, R, T (another kind), m (attributes only)
+    #[arg(long)]
+    pub name_status: bool,
+    /// A patch that `git apply` takes; the default
+    #[arg(short, long)]
+    pub patch: bool,
+    /// What the change comes to: languages, sizes, risks
+    #[arg(long)]
+    pub insight: bool,
+}
+
+impl Form {
+    fn wants_patch(&self, is_json: bool) -> bool {
+        self.patch || !(is_json || self.stat || self.name_only || self.name_status || self.insight)
+    }
+
+    fn wants_names(&self, is_json: bool) -> bool {
+        self.name_only || self.name_status || (is_json && !self.patch && !self.insight && !self.stat)
+    }
+}
+
+/// Two states to compare.
+#[derive(Clone, Debug)]
+pub struct Sides {
+    /// Before.
+    pub before: v1::State,
+    /// After.
+    pub after: v1::State,
+    /// The workspace that `@` stands for.
+    pub workspace: String,
+    /// Only these.
+    pub paths: Vec<Bytes>,
+}
+
+impl Diff {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let place = match &self.to {
+            Some(_) => session.place_if_any().await?,
+            None => Some(session.place().await?),
+        };
+        let paths = self.paths.iter().map(|path| tree_path(session, place.as_ref(), path)).collect::<Result<_, _>>()?;
+        let before = match (&self.from, &place) {
+            (Some(from), _) => revision(from),
+            (None, Some(place)) if place.workspace.head.is_empty() => crate::session::empty(),
+            (None, _) => revision("@"),
+        };
+        let after = match (&self.to, &place) {
+            (Some(to), _) => revision(to),
+            (None, Some(place)) => live(place),
+            (None, None) => return Err(CliError::usage("a second revision is needed outside of a directory")),
+        };
+        let sides = Sides { before, after, workspace: here(place.as_ref()), paths };
+        let mut client = session.client().await?;
+        let differs = show(&mut session.output, &mut client, &sides, &self.form).await?;
+        Ok(if differs && self.exit_code { Exit::DIFFERS } else { Exit::OK })
+    }
+}
+
+/// Shows what differs between two sides. Says whether anything does.
+pub async fn show(output: &mut Output, client: &mut Client, sides: &Sides, form: &Form) -> Result<bool, CliError> {
+    output.page();
+    let mut differs = false;
+    if form.wants_names(output.is_json()) {
+        differs |= names(output, client, sides, form).await?;
+    }
+    if form.stat || form.insight {
+        differs |= inspect(output, client, sides, form).await?;
+    }
+    if form.wants_patch(output.is_json()) {
+        differs |= patch(output, client, sides).await?;
+    }
+    Ok(differs)
+}
+
+async fn names(output: &mut Output, client: &mut Client, sides: &Sides, form: &Form) -> Result<bool, CliError> {
+    let request = v1::DiffStatesRequest {
+        before: Some(sides.before.clone()),
+        after: Some(sides.after.clone()),
+        workspace: sides.workspace.clone(),
+        paths: sides.paths.clone(),
+        times: false,
+        renames: true,
+    };
+    let mut stream = client.snapshots.diff_states(request).await?.into_inner();
+    let mut differs = false;
+    while let Some(part) = stream.message().await? {
+        for change in &part.changes {
+            differs = true;
+            output.emit(&lines::change(change))?;
+            output.say(if form.name_status { named(change) } else { text::path(&change.path).into_owned() })?;
+        }
+    }
+    Ok(differs)
+}
+
+fn named(change: &v1::Change) -> String {
+    let letter = paint(style_of(change.kind()), text::letter(change.kind()));
+    match change.kind() {
+        v1::ChangeKind::Renamed => {
+            format!("{letter} {} -> {}", text::path(&change.from_path), text::path(&change.path))
+        }
+        v1::ChangeKind::Metadata => format!("{letter} {} ({})", text::path(&change.path), change.attributes.join(", ")),
+        _ => format!("{letter} {}", text::path(&change.path)),
+    }
+}
+
+/// The colour of a change.
+pub fn style_of(kind: v1::ChangeKind) -> anstyle::Style {
+    match kind {
+        v1::ChangeKind::Added => style::ADDED,
+        v1::ChangeKind::Removed => style::REMOVED,
+        _ => style::MODIFIED,
+    }
+}
+
+async fn inspect(output: &mut Output, client: &mut Client, sides: &Sides, form: &Form) -> Result<bool, CliError> {
+    let request = v1::InspectChangeRequest {
+        before: Some(sides.before.clone()),
+        after: Some(sides.after.clone()),
+        workspace: sides.workspace.clone(),
+        paths: sides.paths.clone(),
+    };
+    let mut stream = client.snapshots.inspect_change(request).await?.into_inner();
+    let mut summary = v1::ChangeSummary::default();
+    let mut differs = false;
+    while let Some(part) = stream.message().await? {
+        for file in &part.files {
+            differs = true;
+            output.emit(&file_json(file))?;
+            output.say(file_line(file, form.insight))?;
+        }
+        if let Some(last) = part.summary {
+            summary = last;
+        }
+    }
+    output.emit(&summary_json(&summary))?;
+    if differs {
+        summary_lines(&summary, form.insight).into_iter().try_for_each(|line| output.say(line))?;
+    }
+    Ok(differs)
+}
+
+fn file_line(file: &v1::FileInsight, with_insight: bool) -> String {
+    let change = file.change.clone().unwrap_or_default();
+    let amount = if file.binary {
+        format!("binary, {} -> {}", text::bytes(file.bytes_before), text::bytes(file.bytes_after))
+    } else {
+        let added = paint(style::ADDED, format!("+{}", file.lines_added));
+        format!("{added} {}", paint(style::REMOVED, format!("-{}", file.lines_removed)))
+    };
+    let mut line = format!("{}  {amount}", named(&change));
+    if with_insight {
+        if !file.language.is_empty() {
+            line.push_str(&format!("  {}", text::printable(&file.language)));
+        }
+        for risk in &file.risks {
+            let words = format!("{}: {}", risk.kind, text::printable(&risk.message));
+            line.push_str(&format!("\n    {}", paint(style::WARNING, words)));
+        }
+    }
+    line
+}
+
+fn summary_lines(summary: &v1::ChangeSummary, with_insight: bool) -> Vec<String> {
+    let files = summary.files_added + summary.files_removed + summary.files_modified + summary.files_renamed;
+    let mut parts = vec![format!("{} changed", text::plural(files + summary.files_other, "file"))];
+    let counts =
+        [(summary.files_added, "added"), (summary.files_removed, "removed"), (summary.files_renamed, "renamed")];
+    parts.extend(counts.iter().filter(|(n, _)| *n > 0).map(|(n, word)| format!("{} {word}", text::count(*n))));
+    parts.push(format!("+{} -{}", text::count(summary.lines_added), text::count(summary.lines_removed)));
+    let mut lines = vec![parts.join(", ")];
+    if with_insight {
+        lines.push(format!(
+            "{} before, {} after; {} binary",
+            text::bytes(summary.bytes_before),
+            text::bytes(summary.bytes_after),
+            text::plural(summary.binary, "file")
+        ));
+        let risks: std::collections::BTreeMap<_, _> = summary.risks.iter().collect();
+        let risks: Vec<_> = risks.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+        let risks = if risks.is_empty() { "none seen".to_owned() } else { risks.join(", ") };
+        lines.push(format!("risks: {risks}; score {}", summary.score));
+    }
+    lines
+}
+
+fn file_json(file: &v1::FileInsight) -> serde_json::Value {
+    let change = file.change.clone().unwrap_or_default();
+    let risk = |risk: &v1::Risk| json!({"kind": risk.kind, "message": risk.message, "weight": risk.weight});
+    let mut object = lines::line(
+        "file",
+        json!({
+            "kind": text::change_word(change.kind()),
+            "binary": file.binary,
+            "lines_added": file.lines_added,
+            "lines_removed": file.lines_removed,
+            "bytes_before": file.bytes_before,
+            "bytes_after": file.bytes_after,
+            "language": file.language,
+            "similarity_percent": file.similarity_percent,
+            "risks": file.risks.iter().map(risk).collect::<Vec<_>>(),
+        }),
+    );
+    if change.kind() == v1::ChangeKind::Renamed {
+        lines::put_bytes(&mut object, "from_path", &change.from_path);
+    }
+    lines::with_path(object, &change.path)
+}
+
+fn summary_json(summary: &v1::ChangeSummary) -> serde_json::Value {
+    let risks: std::collections::BTreeMap<_, _> = summary.risks.iter().collect();
+    lines::line(
+        "summary",
+        json!({
+            "files_added": summary.files_added,
+            "files_removed": summary.files_removed,
+            "files_modified": summary.files_modified,
+            "files_renamed": summary.files_renamed,
+            "files_other": summary.files_other,
+            "directories_changed": summary.directories_changed,
+            "lines_added": summary.lines_added,
+            "lines_removed": summary.lines_removed,
+            "bytes_before": summary.bytes_before,
+            "bytes_after": summary.bytes_after,
+            "binary": summary.binary,
+            "risk_weight": summary.risk_weight,
+            "risks": risks,
+            "score": summary.score,
+        }),
+    )
+}
+
+async fn patch(output: &mut Output, client: &mut Client, sides: &Sides) -> Result<bool, CliError> {
+    let request = v1::GetPatchRequest {
+        before: Some(sides.before.clone()),
+        after: Some(sides.after.clone()),
+        workspace: sides.workspace.clone(),
+        paths: sides.paths.clone(),
+        context_lines: None,
+    };
+    let mut stream = client.snapshots.get_patch(request).await?.into_inner();
+    let mut lines_of = Lines::default();
+    let mut left_out = Vec::new();
+    let mut differs = false;
+    while let Some(part) = stream.message().await? {
+        differs |= !part.data.is_empty() || !part.left_out.is_empty();
+        lines_of.push(output, &part.data)?;
+        left_out.extend(part.left_out);
+    }
+    lines_of.finish(output)?;
+    for omission in &left_out {
+        let line = lines::line("patch_omission", json!({"message": omission.message}));
+        output.emit(&lines::with_path(line, &omission.path))?;
+        output.remark(format!(
+            "not in the patch: {}: {}",
+            text::path(&omission.path),
+            text::printable(&omission.message)
+        ))?;
+    }
+    Ok(differs)
+}
+
+/// A patch as it arrives: cut into lines for colours, or gathered for one line of JSON.
+#[derive(Default)]
+struct Lines {
+    pending: Vec<u8>,
+}
+
+impl Lines {
+    fn push(&mut self, output: &mut Output, data: &[u8]) -> Result<(), CliError> {
+        self.pending.extend_from_slice(data);
+        if output.is_json() {
+            return Ok(());
+        }
+        let Some(end) = self.pending.iter().rposition(|byte| *byte == b'\n') else { return Ok(()) };
+        let rest = self.pending.split_off(end + 1);
+        for line in self.pending.split_inclusive(|byte| *byte == b'\n') {
+            output.raw_styled(patch_style(line), line)?;
+        }
+        self.pending = rest;
+        Ok(())
+    }
+
+    fn finish(self, output: &mut Output) -> Result<(), CliError> {
+        if output.is_json() {
+            let mut line = lines::line("patch", json!({}));
+            lines::put_bytes(&mut line, "text", &self.pending);
+            return output.emit(&line);
+        }
+        output.raw_styled(patch_style(&self.pending), &self.pending)
+    }
+}
+
+fn patch_style(line: &[u8]) -> anstyle::Style {
+    let titles: [&[u8]; 4] = [b"diff ", b"--- ", b"+++ ", b"index "];
+    match line.first() {
+        _ if titles.iter().any(|title| line.starts_with(title)) => style::TITLE,
+        Some(b'+') => style::ADDED,
+        Some(b'-') => style::REMOVED,
+        Some(b'@') => style::HUNK,
+        _ => style::PLAIN,
+    }
+}

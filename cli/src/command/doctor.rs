@@ -1,0 +1,159 @@
+//! `amalgam doctor`: what on this machine helps or hinders.
+
+mod machine;
+
+use amalgam_proto::v1;
+use clap::Args;
+use serde_json::json;
+
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::json as lines;
+use crate::output::style::{self, paint};
+use crate::session::Session;
+use crate::text;
+
+/// Look for what could hinder the store on this machine
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Ends with 1 if something does not work at all.
+
+Examples:
+  amalgam doctor
+  amalgam doctor --json")]
+pub struct Doctor {}
+
+/// How grave a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grade {
+    /// All is well.
+    Fine,
+    /// It works, but could work better.
+    Warning,
+    /// It does not work.
+    Failure,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What was looked at: a stable word.
+    pub subject: &'static str,
+    /// How grave it is.
+    pub grade: Grade,
+    /// What was found.
+    pub message: String,
+    /// What to do.
+    pub advice: Option<String>,
+}
+
+impl Finding {
+    /// All is well.
+    pub fn fine(subject: &'static str, message: impl Into<String>) -> Self {
+        Self { subject, grade: Grade::Fine, message: message.into(), advice: None }
+    }
+
+    /// It works, but could work better.
+    pub fn warning(subject: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { subject, grade: Grade::Warning, message: message.into(), advice: Some(advice.into()) }
+    }
+
+    /// It does not work.
+    pub fn failure(subject: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { subject, grade: Grade::Failure, message: message.into(), advice: Some(advice.into()) }
+    }
+}
+
+impl Doctor {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let mut findings = vec![Finding::fine("version", format!("amalgam {}", env!("CARGO_PKG_VERSION")))];
+        findings.extend(store(session).await);
+        findings.extend(machine::of_store(session.home()));
+        findings.push(directory(session).await);
+        findings.push(machine::file_system("directory_file_system", &session.cwd));
+        findings.extend(machine::limits());
+        let mut exit = Exit::OK;
+        for finding in &findings {
+            if finding.grade == Grade::Failure {
+                exit = Exit::ERROR;
+            }
+            say(session, finding)?;
+        }
+        Ok(exit)
+    }
+}
+
+fn say(session: &mut Session, finding: &Finding) -> Result<(), CliError> {
+    let (word, style) = match finding.grade {
+        Grade::Fine => ("ok", style::GOOD),
+        Grade::Warning => ("warn", style::WARNING),
+        Grade::Failure => ("fail", style::FAILURE),
+    };
+    session.output.emit(&lines::line(
+        "check",
+        json!({
+            "subject": finding.subject,
+            "grade": word,
+            "message": finding.message,
+            "advice": finding.advice,
+        }),
+    ))?;
+    let subject = finding.subject.replace('_', " ");
+    session.output.say(format!("{}  {subject}: {}", paint(style, format!("{word:4}")), finding.message))?;
+    match &finding.advice {
+        Some(advice) => session.output.say(format!("      {advice}")),
+        None => Ok(()),
+    }
+}
+
+/// The store and its process, which is not started for this.
+async fn store(session: &mut Session) -> Vec<Finding> {
+    let home = session.home().display().to_string();
+    if !session.has_store() {
+        return vec![Finding::warning("store", format!("there is none at {home}"), "`amalgam init` makes one")];
+    }
+    let mut findings = vec![Finding::fine("store", home)];
+    let Some(mut client) = session.client_if_running().await else {
+        findings.push(Finding::fine("process", "does not run; the next command starts it"));
+        return findings;
+    };
+    findings.push(match client.store.get_store(v1::GetStoreRequest {}).await {
+        Ok(answer) => {
+            let store = answer.into_inner();
+            let since = text::ago(text::moment(store.start_time.as_ref()), session.now);
+            let message = format!(
+                "version {}, number {}, began {since}, {} watched",
+                store.version,
+                store.process_id,
+                text::plural(u64::from(store.watched), "directory"),
+            );
+            if store.version == env!("CARGO_PKG_VERSION") {
+                Finding::fine("process", message)
+            } else {
+                Finding::warning("process", message, "`amalgam stop`; the next command starts one of this version")
+            }
+        }
+        Err(status) => Finding::failure("process", CliError::from(status).message, "`amalgam stop --force` ends it"),
+    });
+    findings
+}
+
+async fn directory(session: &mut Session) -> Finding {
+    if !session.has_store() {
+        return Finding::fine("directory", "none is protected yet");
+    }
+    match session.place_if_any().await {
+        Ok(Some(place)) if place.directory.problem.is_empty() => {
+            let path = text::path(&place.directory.path).into_owned();
+            Finding::fine("directory", format!("{path} belongs to {}", place.workspace_id()))
+        }
+        Ok(Some(place)) => Finding::failure(
+            "directory",
+            text::printable(&place.directory.problem),
+            "`amalgam ws attach DIR --again` takes it where it is now",
+        ),
+        Ok(None) => Finding::fine("directory", "this one is not protected; `amalgam init` does that"),
+        Err(error) => Finding::failure("directory", error.to_string(), "see above"),
+    }
+}

@@ -1,0 +1,191 @@
+//! What the machine offers: room, kinds of file systems, limits.
+
+use std::env;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{ioctl_ficlone, statfs, statvfs};
+use rustix::process::{Resource, getrlimit};
+
+use super::Finding;
+use crate::text;
+
+const FREE_BYTES_LOW: u64 = 2_000_000_000;
+const WATCHES_LOW: u64 = 65_536;
+const OPEN_FILES_LOW: u64 = 4_096;
+
+/// Kinds of file systems by their number, and whether they can clone files.
+const FILE_SYSTEMS: [(u64, &str, Clones); 11] = [
+    (0x9123_683e, "btrfs", Clones::Yes),
+    (0x5846_5342, "xfs", Clones::Perhaps),
+    (0xca45_1a4e, "bcachefs", Clones::Yes),
+    (0x2fc1_2fc1, "zfs", Clones::Perhaps),
+    (0x794c_7630, "overlayfs", Clones::Perhaps),
+    (0xef53, "ext4", Clones::No),
+    (0x0102_1994, "tmpfs", Clones::No),
+    (0x6969, "nfs", Clones::Far),
+    (0xff53_4d42, "cifs", Clones::Far),
+    (0xfe53_4d42, "smb", Clones::Far),
+    (0x6573_5546, "fuse", Clones::No),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Clones {
+    Yes,
+    Perhaps,
+    No,
+    /// On another machine.
+    Far,
+}
+
+/// Where the store lies: room, kind, cloning.
+pub fn of_store(home: &Path) -> Vec<Finding> {
+    let Some(place) = nearest(home) else { return Vec::new() };
+    vec![room(&place), file_system("store_file_system", &place), cloning(&place)]
+}
+
+/// The nearest directory above that is there.
+fn nearest(path: &Path) -> Option<PathBuf> {
+    path.ancestors().find(|path| path.is_dir()).map(Path::to_owned)
+}
+
+fn room(place: &Path) -> Finding {
+    match statvfs(place) {
+        Ok(found) => {
+            let free = found.f_bavail.saturating_mul(found.f_frsize);
+            let message = format!("{} free", text::bytes(free));
+            if free < FREE_BYTES_LOW {
+                Finding::warning("disk", message, "make room; a full disk refuses snapshots")
+            } else {
+                Finding::fine("disk", message)
+            }
+        }
+        Err(error) => Finding::failure("disk", error.to_string(), "look at the disk"),
+    }
+}
+
+/// Which file system a path lies on.
+pub fn file_system(subject: &'static str, place: &Path) -> Finding {
+    let found = match statfs(place) {
+        Ok(found) => found,
+        Err(error) => return Finding::failure(subject, error.to_string(), "look at the disk"),
+    };
+    let number = u64::try_from(found.f_type).unwrap_or(0) & 0xffff_ffff;
+    let Some((_, name, clones)) = FILE_SYSTEMS.iter().find(|(known, ..)| *known == number) else {
+        return Finding::fine(subject, format!("of the kind {number:#x}"));
+    };
+    match clones {
+        Clones::Far => {
+            Finding::warning(subject, format!("{name}, on another machine"), "a local disk is faster and safer")
+        }
+        Clones::Yes => Finding::fine(subject, format!("{name}, clones files")),
+        Clones::Perhaps => Finding::fine(subject, format!("{name}, may clone files")),
+        Clones::No => Finding::fine(subject, format!("{name}, copies files")),
+    }
+}
+
+/// Whether a file can be cloned here, tried out.
+fn cloning(place: &Path) -> Finding {
+    let name = |part: &str| place.join(format!(".amalgam-doctor-{}-{part}", std::process::id()));
+    let (from, to) = (name("from"), name("to"));
+    let tried = try_clone(&from, &to);
+    for path in [&from, &to] {
+        // What could not be made need not be removed.
+        drop(fs::remove_file(path));
+    }
+    match tried {
+        Ok(true) => Finding::fine("cloning", "files are cloned, not copied"),
+        Ok(false) => Finding::fine("cloning", "files are copied; btrfs or xfs would clone them"),
+        Err(error) => Finding::failure("cloning", error.to_string(), "the store's place must be writable"),
+    }
+}
+
+fn try_clone(from: &Path, to: &Path) -> std::io::Result<bool> {
+    fs::write(from, [7; 4_096])?;
+    let (source, target) = (File::open(from)?, File::create(to)?);
+    Ok(ioctl_ficlone(&target, &source).is_ok())
+}
+
+/// What the system allows.
+pub fn limits() -> Vec<Finding> {
+    vec![watches(), open_files(), fuse(), namespaces()]
+}
+
+fn number_in(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn watches() -> Finding {
+    let key = "fs.inotify.max_user_watches";
+    match number_in("/proc/sys/fs/inotify/max_user_watches") {
+        None => Finding::warning("inotify", "not there", "`amalgam watch` looks at everything instead"),
+        Some(number) if number < WATCHES_LOW => Finding::warning(
+            "inotify",
+            format!("{} directories can be watched", text::count(number)),
+            format!("sudo sysctl {key}=524288"),
+        ),
+        Some(number) => Finding::fine("inotify", format!("{} directories can be watched", text::count(number))),
+    }
+}
+
+fn open_files() -> Finding {
+    let limit = getrlimit(Resource::Nofile);
+    let words = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), text::count);
+    let message = format!("{}, at most {}", words(limit.current), words(limit.maximum));
+    if limit.maximum.is_some_and(|number| number < OPEN_FILES_LOW) {
+        Finding::warning("open_files", message, "raise the hard limit: ulimit -Hn 65536")
+    } else {
+        Finding::fine("open_files", message)
+    }
+}
+
+fn fuse() -> Finding {
+    let helper = env::var_os("PATH").into_iter().flat_map(|path| env::split_paths(&path).collect::<Vec<_>>());
+    let has_helper = helper.map(|folder| folder.join("fusermount3")).any(|path| path.is_file());
+    let can_open = File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    match (can_open, has_helper) {
+        (true, true) => Finding::fine("fuse", "available"),
+        (true, false) => Finding::fine("fuse", "/dev/fuse is there, fusermount3 is not"),
+        (false, _) => Finding::fine("fuse", "not available; directories are real files, so nothing is missing"),
+    }
+}
+
+fn namespaces() -> Finding {
+    let is_zero = |path: &str| number_in(path) == Some(0);
+    let is_one = |path: &str| number_in(path) == Some(1);
+    if is_zero("/proc/sys/user/max_user_namespaces") || is_zero("/proc/sys/kernel/unprivileged_userns_clone") {
+        return Finding::fine("user_namespaces", "switched off");
+    }
+    if is_one("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") {
+        return Finding::fine("user_namespaces", "restricted by AppArmor");
+    }
+    Finding::fine("user_namespaces", "available")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::doctor::Grade;
+
+    #[test]
+    fn a_home_that_is_not_there_yet_is_judged_by_what_is_above_it() {
+        let around = env::temp_dir();
+        assert_eq!(nearest(&around.join("amalgam-not-there/store")), Some(around));
+    }
+
+    #[test]
+    fn a_place_where_nothing_can_be_written_is_a_failure() {
+        let finding = cloning(Path::new("/proc/self"));
+        assert_eq!(finding.grade, Grade::Failure);
+    }
+
+    #[test]
+    fn a_try_leaves_nothing_behind() {
+        let place = env::temp_dir().join(format!("amalgam-doctor-test-{}", std::process::id()));
+        fs::create_dir(&place).expect("made");
+        let finding = cloning(&place);
+        assert_eq!(fs::read_dir(&place).expect("listed").count(), 0);
+        fs::remove_dir(&place).expect("removed");
+        assert_eq!(finding.grade, Grade::Fine);
+    }
+}

@@ -1,0 +1,293 @@
+//! `amalgam explore`: one command in many forks, and the best result back.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use amalgam_proto::v1;
+use clap::Args;
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::attempt::{Apart, last_number, of_shell};
+use super::capture::{About, capture, changed};
+use super::checkout::{Target, checkout};
+use super::fork::{fork, free_names};
+use super::restore::{json_line, say_restored};
+use super::ws::{Keep, delete_directory};
+use crate::connect::Client;
+use crate::error::{CliError, Outcome};
+use crate::output::style::{self, paint};
+use crate::output::{Output, drive, json as lines};
+use crate::place::Place;
+use crate::session::{Session, workspace_name};
+use crate::text;
+
+/// Run a command in many forks at once and keep the best result
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each attempt runs in a directory of its own, with AMALGAM_ATTEMPT set to its number. Without --score an attempt is good if the
+command ends with 0; with it, the last number that CMD prints in the attempt's directory counts, the higher the better. The
+best result is restored into this directory: `amalgam undo` takes it back. If no attempt succeeds, nothing changes.
+
+Examples:
+  amalgam explore -n 8 -- ./fix.sh
+  amalgam explore -n 8 --jobs 2 --score './bench | tail -1' -- my-agent --seed-from-env")]
+pub struct Explore {
+    /// So many attempts
+    #[arg(short = 'n', long = "number", value_name = "N", default_value = "8",
+          value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    number: u32,
+    /// A command of the shell that prints the score
+    #[arg(long, value_name = "CMD")]
+    score: Option<String>,
+    /// So many at once [default: one per processor]
+    #[arg(long, value_name = "J")]
+    jobs: Option<usize>,
+    /// Keep the forks and their directories
+    #[arg(long)]
+    keep: bool,
+    /// The command
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// One attempt.
+#[derive(Clone, Debug)]
+struct Attempt {
+    number: usize,
+    workspace: String,
+    /// On the wire; empty until its files are written.
+    directory: String,
+    path: PathBuf,
+    log: PathBuf,
+    code: Option<u8>,
+    score: Option<f64>,
+    result: Option<v1::CaptureResult>,
+}
+
+impl Explore {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let place = session.place().await?;
+        let mut client = session.client().await?;
+        let here = &place.directory.name;
+        capture(&session.output, &mut client, here, About::message("before exploring")).await?;
+        let around = session.home().join("forks").join(format!("explore-{}", std::process::id()));
+        fs::create_dir_all(&around).map_err(|error| CliError::machine(around.display(), &error))?;
+        let mut attempts = self.prepare(session, &mut client, &place, &around).await?;
+        self.work(&mut session.output, &mut attempts).await?;
+        for attempt in &mut attempts {
+            attempt.result = Some(self.capture(&session.output, &mut client, attempt).await?);
+        }
+        let best = best(&attempts).map(|attempt| attempt.number);
+        table(&mut session.output, &attempts, best)?;
+        let outcome = match attempts.iter().find(|attempt| Some(attempt.number) == best) {
+            Some(winner) => take(session, &mut client, &place, winner).await,
+            None => Err(CliError::refused("no attempt succeeded; nothing was changed")
+                .hint(format!("{} holds what they said", around.display()))),
+        };
+        if !self.keep {
+            clean(session, &mut client, &attempts).await?;
+            if outcome.is_ok() {
+                super::ws::remove_all(&around).map_err(|error| CliError::machine(around.display(), &error))?;
+            }
+        }
+        outcome
+    }
+
+    /// Forks, and writes the files of each.
+    async fn prepare(
+        &self,
+        session: &mut Session,
+        client: &mut Client,
+        place: &Place,
+        around: &Path,
+    ) -> Result<Vec<Attempt>, CliError> {
+        let names = free_names(client, &format!("{}-try", place.workspace_id()), self.number as usize).await?;
+        fork(client, place.workspace_id(), &names).await?;
+        let mut attempts = Vec::new();
+        for (number, workspace) in (1..).zip(names) {
+            let path = around.join(number.to_string());
+            let target = Target {
+                path: &path,
+                revision: &format!("{workspace}@"),
+                workspace: "",
+                attach: &workspace,
+                source: &place.directory.name,
+            };
+            let made = checkout(&session.output, client, &target).await?;
+            attempts.push(Attempt {
+                number,
+                directory: made.directory.map(|directory| directory.name).unwrap_or_default(),
+                log: around.join(format!("{number}.log")),
+                path,
+                workspace,
+                code: None,
+                score: None,
+                result: None,
+            });
+        }
+        Ok(attempts)
+    }
+
+    /// Runs the command in all of them, some at a time.
+    async fn work(&self, output: &mut Output, attempts: &mut [Attempt]) -> Result<(), CliError> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let places = Arc::new(Semaphore::new(self.jobs.unwrap_or(processors).max(1)));
+        let mut running = JoinSet::new();
+        for attempt in attempts.iter().cloned() {
+            let (places, words, score) = (places.clone(), self.command.clone(), self.score.clone());
+            running.spawn(async move {
+                let _turn = places.acquire_owned().await.expect("nobody closes it");
+                one(attempt, &words, score.as_deref()).await
+            });
+        }
+        while let Some(done) = running.join_next().await {
+            let done = done.expect("an attempt does not panic")?;
+            output.remark(format!("attempt {}: {}", done.number, outcome_words(&done)))?;
+            let at = done.number - 1;
+            attempts[at] = done;
+        }
+        Ok(())
+    }
+
+    async fn capture(
+        &self,
+        output: &Output,
+        client: &mut Client,
+        attempt: &Attempt,
+    ) -> Result<v1::CaptureResult, CliError> {
+        let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
+        let mut metadata = HashMap::from([("attempt".to_owned(), attempt.number.to_string())]);
+        metadata.extend(attempt.code.map(|code| ("exit_code".to_owned(), code.to_string())));
+        metadata.extend(attempt.score.map(|score| ("score".to_owned(), score.to_string())));
+        let message = format!("attempt {}: {}", attempt.number, words.join(" "));
+        let about = About { message, metadata, labels: Vec::new() };
+        capture(output, client, &attempt.directory, about).await
+    }
+}
+
+/// Runs one attempt and scores it.
+async fn one(mut attempt: Attempt, words: &[OsString], score: Option<&str>) -> Result<Attempt, CliError> {
+    let environment = [("AMALGAM_ATTEMPT", attempt.number.to_string())];
+    let apart = Apart { words, directory: &attempt.path, environment: &environment };
+    let code = apart.with_log(&attempt.log).await?;
+    attempt.code = Some(code);
+    attempt.score = match score {
+        None => (code == 0).then_some(1.0),
+        Some(line) => {
+            let words = of_shell(line);
+            let apart = Apart { words: &words, directory: &attempt.path, environment: &environment };
+            let (code, printed) = apart.read(&attempt.log).await?;
+            if code == 0 { last_number(&printed) } else { None }
+        }
+    };
+    Ok(attempt)
+}
+
+/// The first one with the highest score.
+fn best(attempts: &[Attempt]) -> Option<&Attempt> {
+    let mut best: Option<&Attempt> = None;
+    for attempt in attempts.iter().filter(|attempt| attempt.score.is_some()) {
+        if best.is_none_or(|best| attempt.score > best.score) {
+            best = Some(attempt);
+        }
+    }
+    best
+}
+
+fn outcome_words(attempt: &Attempt) -> String {
+    let code = attempt.code.map_or("did not run".to_owned(), |code| format!("ended with {code}"));
+    match attempt.score {
+        Some(score) => format!("{code}, score {score}"),
+        None => format!("{code}, no score"),
+    }
+}
+
+fn table(output: &mut Output, attempts: &[Attempt], best: Option<usize>) -> Result<(), CliError> {
+    output.say(paint(style::TITLE, "attempt  code       score  snapshot  changes"))?;
+    for attempt in attempts {
+        let result = attempt.result.clone().unwrap_or_default();
+        let snapshot = result.snapshot.clone().unwrap_or_default();
+        let is_best = best == Some(attempt.number);
+        output.emit(&lines::line(
+            "attempt",
+            json!({
+                "attempt": attempt.number,
+                "workspace": attempt.workspace,
+                "exit_code": attempt.code,
+                "score": attempt.score,
+                "snapshot": lines::snapshot_id(result.snapshot.as_ref()),
+                "added": result.added,
+                "modified": result.modified,
+                "removed": result.removed,
+                "best": is_best,
+                "log": attempt.log.to_string_lossy(),
+            }),
+        ))?;
+        let code = attempt.code.map_or("-".to_owned(), |code| code.to_string());
+        let score = attempt.score.map_or("-".to_owned(), |score| format!("{score}"));
+        let line = format!(
+            "{:>7}  {code:>4}  {score:>10}  {}  {}",
+            attempt.number,
+            text::short(&snapshot.name),
+            changed(&result)
+        );
+        output.say(if is_best { paint(style::GOOD, format!("{line}  best")) } else { line })?;
+    }
+    Ok(())
+}
+
+/// Restores the winner's files into the directory.
+async fn take(session: &mut Session, client: &mut Client, place: &Place, winner: &Attempt) -> Outcome {
+    let snapshot = winner.result.as_ref().and_then(|result| result.snapshot.clone()).unwrap_or_default();
+    let request = v1::RestoreDirectoryRequest {
+        name: place.directory.name.clone(),
+        revision: text::id(&snapshot.name).to_owned(),
+        ..Default::default()
+    };
+    let result = drive(&session.output, client.directories.restore_directory(request)).await?;
+    session.output.emit(&json_line("restored", &result))?;
+    say_restored(&mut session.output, &result, &format!("what attempt {} left", winner.number))?;
+    if result.changed {
+        session.output.remark("`amalgam undo` takes this back")?;
+    }
+    super::capture::report_notices(&mut session.output, &result.notices)
+}
+
+/// Removes the forks with their directories. `ws undelete` brings a fork back.
+async fn clean(session: &mut Session, client: &mut Client, attempts: &[Attempt]) -> Result<(), CliError> {
+    for attempt in attempts {
+        delete_directory(&mut session.output, client, &attempt.directory, Keep::Nothing).await?;
+        let request = v1::DeleteWorkspaceRequest { name: workspace_name(&attempt.workspace), ..Default::default() };
+        client.workspaces.delete_workspace(request).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_the_best_wins() {
+        let attempt = |number, score| Attempt {
+            number,
+            workspace: String::new(),
+            directory: String::new(),
+            path: PathBuf::new(),
+            log: PathBuf::new(),
+            code: Some(0),
+            score,
+            result: None,
+        };
+        let attempts = [attempt(1, None), attempt(2, Some(0.5)), attempt(3, Some(2.0)), attempt(4, Some(2.0))];
+        assert_eq!(best(&attempts).map(|attempt| attempt.number), Some(3));
+        assert!(best(&attempts[..1]).is_none());
+        assert_eq!(best(&[attempt(1, Some(-3.0))]).map(|attempt| attempt.number), Some(1));
+    }
+}

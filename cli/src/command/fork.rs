@@ -1,0 +1,175 @@
+//! `amalgam fork`: workspaces that begin where another one stands, with directories if wanted.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use amalgam_proto::v1;
+use clap::Args;
+use serde_json::json;
+
+use super::capture::{About, capture, report_notices};
+use super::checkout::{Target, checkout};
+use super::ws::{workspace, workspaces};
+use crate::connect::Client;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{Output, json as lines};
+use crate::session::{Session, workspace_name};
+use crate::text;
+
+/// Make workspaces that begin where this one stands
+#[derive(Debug, Args)]
+#[command(after_help = "\
+If the directory changed since its last snapshot, one is taken first, so a fork begins with what you see. In the template
+of --dir, {name} stands for the workspace and {n} for its number.
+
+Examples:
+  amalgam fork idea                    a workspace, no files yet
+  amalgam fork -n 3 --dir ../try-{n}   three workspaces with a directory each
+  amalgam fork parser --dir ../{name}")]
+pub struct Fork {
+    /// Names of the new workspaces [default: WORKSPACE-1 and so on, those that are free]
+    names: Vec<String>,
+    /// So many
+    #[arg(short = 'n', long = "number", value_name = "N", conflicts_with = "names",
+          value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    number: Option<u32>,
+    /// Write the files into new directories, named by this template
+    #[arg(long, value_name = "TEMPLATE")]
+    dir: Option<String>,
+    /// Begin from this workspace [default: the one of this directory]
+    #[arg(long, value_name = "WORKSPACE")]
+    from: Option<String>,
+}
+
+impl Fork {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let source = source(session, &mut client, self.from.as_deref()).await?;
+        let mut exit = Exit::OK;
+        if let Some(directory) = &source.directory {
+            let result = capture(&session.output, &mut client, directory, About::message("before a fork")).await?;
+            exit = exit.or(report_notices(&mut session.output, &result.notices)?);
+        }
+        let names = match self.names {
+            names if names.is_empty() => {
+                free_names(&mut client, &source.workspace, self.number.unwrap_or(1) as usize).await?
+            }
+            names => names,
+        };
+        let paths = match &self.dir {
+            Some(template) => Some(paths(session, template, &names)?),
+            None => None,
+        };
+        fork(&mut client, &source.workspace, &names).await?;
+        for (at, name) in names.iter().enumerate() {
+            let target = paths.as_ref().map(|paths| paths[at].as_path());
+            exit = exit.or(fill(&mut session.output, &mut client, &source, name, target).await?);
+        }
+        if self.dir.is_none() {
+            session
+                .output
+                .remark(format!("no files yet: `amalgam checkout {0}@ DIR --workspace {0}` writes them", names[0]))?;
+        }
+        Ok(exit)
+    }
+}
+
+/// Where a fork begins.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The workspace, as people write it.
+    pub workspace: String,
+    /// Its directory on the wire, if it has one.
+    pub directory: Option<String>,
+}
+
+async fn source(session: &mut Session, client: &mut Client, from: Option<&str>) -> Result<Source, CliError> {
+    let Some(from) = from else {
+        let place = session.place().await?;
+        let workspace = place.workspace_id().to_owned();
+        return Ok(Source { workspace, directory: Some(place.directory.name) });
+    };
+    let found = workspace(client, &workspace_name(from)).await?;
+    let directory = found.directories.into_iter().next().map(|directory| directory.name);
+    Ok(Source { workspace: from.to_owned(), directory })
+}
+
+/// The first names `WORKSPACE-1`, `WORKSPACE-2` and so on that nobody has.
+pub async fn free_names(client: &mut Client, workspace: &str, number: usize) -> Result<Vec<String>, CliError> {
+    let start = format!("{workspace}-");
+    let taken = workspaces(client, &start).await?;
+    let taken: HashSet<_> = taken.iter().map(|workspace| text::id(&workspace.name)).collect();
+    let names = (1_u64..).map(|number| format!("{start}{number}")).filter(|name| !taken.contains(name.as_str()));
+    Ok(names.take(number).collect())
+}
+
+/// Makes the workspaces, all or none.
+pub async fn fork(client: &mut Client, workspace: &str, names: &[String]) -> Result<(), CliError> {
+    let request = v1::ForkWorkspaceRequest {
+        name: workspace_name(workspace),
+        workspace_ids: names.to_vec(),
+        ..Default::default()
+    };
+    client.workspaces.fork_workspace(request).await?;
+    Ok(())
+}
+
+/// The directories that a template means: different ones, and none that is there.
+fn paths(session: &Session, template: &str, names: &[String]) -> Result<Vec<PathBuf>, CliError> {
+    let paths: Vec<_> = (1..).zip(names).map(|(n, name)| session.cwd.join(expanded(template, name, n))).collect();
+    let different: HashSet<_> = paths.iter().collect();
+    if different.len() < paths.len() {
+        let hint = format!("put {{n}} or {{name}} into it: --dir {template}-{{n}}");
+        return Err(CliError::usage(format!("`{template}` gives several forks one directory")).hint(hint));
+    }
+    match paths.iter().find(|path| !is_free(path)) {
+        Some(path) => Err(CliError::refused(format!("{} is there and not empty", path.display()))
+            .hint("name another directory; nothing was forked")),
+        None => Ok(paths),
+    }
+}
+
+fn is_free(path: &Path) -> bool {
+    path.symlink_metadata().is_err() || path.read_dir().is_ok_and(|mut names| names.next().is_none())
+}
+
+fn expanded(template: &str, name: &str, number: usize) -> OsString {
+    OsString::from(template.replace("{name}", name).replace("{n}", &number.to_string()))
+}
+
+async fn fill(output: &mut Output, client: &mut Client, source: &Source, name: &str, path: Option<&Path>) -> Outcome {
+    let Some(path) = path else {
+        output.emit(&lines::line("fork", json!({"workspace": name, "from": source.workspace, "path": null})))?;
+        output.say(paint(style::WORKSPACE, name))?;
+        return Ok(Exit::OK);
+    };
+    let target = Target {
+        path,
+        revision: &format!("{name}@"),
+        workspace: "",
+        attach: name,
+        source: source.directory.as_deref().unwrap_or_default(),
+    };
+    let result = checkout(output, client, &target).await?;
+    let directory = result.directory.unwrap_or_default();
+    let line = lines::line("fork", json!({"workspace": name, "from": source.workspace}));
+    output.emit(&lines::with_path(line, &directory.path))?;
+    output.say(format!("{}  {}", paint(style::WORKSPACE, name), text::path(&directory.path)))?;
+    report_notices(output, &result.notices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_names_the_fork_and_its_number() {
+        assert_eq!(expanded("../{name}", "main-2", 2), "../main-2");
+        assert_eq!(expanded("try-{n}/{name}", "a", 7), "try-7/a");
+        assert_eq!(expanded("plain", "a", 1), "plain");
+    }
+}

@@ -1,0 +1,68 @@
+//! `amalgam init`: makes a directory belong to a workspace and takes the first snapshot.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use amalgam_proto::v1;
+use clap::Args;
+use tonic::codegen::Bytes;
+
+use super::capture::{self, About};
+use crate::error::Outcome;
+use crate::output::json;
+use crate::output::style::{self, paint};
+use crate::session::{Session, incomplete};
+use crate::text;
+
+/// Protect a directory: remember it, and take the first snapshot
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Nothing is written into the directory. Everything in it is part of the snapshots, build outputs and .git too, unless a
+pattern leaves it out.
+
+Examples:
+  amalgam init
+  amalgam init ~/project --workspace main --exclude '*.iso'")]
+pub struct Init {
+    /// The directory [default: the one you are in]
+    dir: Option<OsString>,
+    /// The name of its workspace [default: named after the directory]
+    #[arg(long, value_name = "NAME")]
+    workspace: Option<String>,
+    /// Leave out what matches; like a line of .amalgamignore
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+}
+
+impl Init {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let path = session.host_path(self.dir.as_deref().unwrap_or(".".as_ref()));
+        let mut client = session.client_of_new_store().await?;
+        let mut exclude = session.config.list("exclude");
+        exclude.extend(self.exclude);
+        let request = v1::AttachDirectoryRequest {
+            path: Bytes::copy_from_slice(path.as_os_str().as_bytes()),
+            workspace_id: self.workspace.unwrap_or_default(),
+            exclude,
+            ..Default::default()
+        };
+        let attached = client.directories.attach_directory(request).await?.into_inner();
+        let directory = attached.directory.ok_or_else(|| incomplete("directory"))?;
+        let about = About::message("first snapshot");
+        let result = capture::capture(&session.output, &mut client, &directory.name, about).await?;
+        let output = &mut session.output;
+        output.emit(&json::directory(&directory))?;
+        output.emit(&capture::json_line("commit", &result))?;
+        let counts = result.counts.unwrap_or_default();
+        output.say(format!(
+            "{} is protected as {}: {}, {} in the store",
+            text::path(&directory.path),
+            paint(style::WORKSPACE, text::id(&directory.workspace)),
+            capture::covered(&counts),
+            text::bytes(result.stored_bytes),
+        ))?;
+        output.remark("`amalgam status` says what changed, `amalgam diff` shows it, `amalgam undo` takes it back")?;
+        capture::report_notices(output, &result.notices)
+    }
+}

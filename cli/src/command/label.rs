@@ -1,0 +1,85 @@
+//! `amalgam label`: names on snapshots.
+
+use amalgam_proto::v1;
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::json as lines;
+use crate::output::style::{self, paint};
+use crate::session::{Session, here, incomplete};
+use crate::text;
+
+const PAGE: i32 = 500;
+
+/// List labels, put one on a snapshot, or take one away
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam label
+  amalgam label works                  on the last snapshot
+  amalgam label works @~2              moves it there
+  amalgam label works --delete")]
+pub struct Label {
+    /// The label
+    name: Option<String>,
+    /// The revision [default: @]
+    #[arg(value_name = "REV", conflicts_with = "delete")]
+    revision: Option<String>,
+    /// Take it away
+    #[arg(long, requires = "name")]
+    delete: bool,
+}
+
+impl Label {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let Some(name) = self.name else { return list(session).await };
+        if self.delete {
+            let request = v1::DeleteLabelRequest { name: format!("labels/{name}"), ..Default::default() };
+            client.snapshots.delete_label(request).await?;
+            session.output.emit(&lines::line("label_deleted", json!({"name": name})))?;
+            session.output.say(format!("the label {name} is gone"))?;
+            return Ok(Exit::OK);
+        }
+        let place = session.place_if_any().await?;
+        let request = v1::SetLabelRequest {
+            label_id: name,
+            revision: self.revision.unwrap_or_else(|| "@".to_owned()),
+            workspace: here(place.as_ref()),
+            ..Default::default()
+        };
+        let set = client.snapshots.set_label(request).await?.into_inner();
+        let label = set.label.ok_or_else(|| incomplete("label"))?;
+        session.output.emit(&json_line(&label))?;
+        session.output.say(line(&label))?;
+        Ok(Exit::OK)
+    }
+}
+
+async fn list(session: &mut Session) -> Outcome {
+    let mut client = session.client().await?;
+    let mut request = v1::ListLabelsRequest { prefix: String::new(), page_size: PAGE, page_token: String::new() };
+    session.output.page();
+    loop {
+        let page = client.snapshots.list_labels(request.clone()).await?.into_inner();
+        for label in &page.labels {
+            session.output.emit(&json_line(label))?;
+            session.output.say(line(label))?;
+        }
+        request.page_token = page.next_page_token;
+        if request.page_token.is_empty() {
+            return Ok::<_, CliError>(Exit::OK);
+        }
+    }
+}
+
+fn line(label: &v1::Label) -> String {
+    format!("{}  {}", paint(style::ID, text::short(&label.snapshot)), paint(style::LABEL, text::id(&label.name)))
+}
+
+fn json_line(label: &v1::Label) -> Value {
+    lines::line("label", json!({"name": text::id(&label.name), "snapshot": text::id(&label.snapshot)}))
+}

@@ -1,0 +1,124 @@
+//! `amalgam op`: every change of state, in order.
+
+use std::collections::BTreeSet;
+
+use amalgam_proto::v1;
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+
+use crate::error::Outcome;
+use crate::exit::Exit;
+use crate::output::json;
+use crate::output::style::{self, paint};
+use crate::session::{Session, incomplete, workspace_name};
+use crate::text;
+
+const PAGE: i32 = 200;
+
+/// List and show operations: everything that ever moved a workspace or a label
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam op log -n 5\n  amalgam op show 17\n  amalgam undo --op 17")]
+pub struct Op {
+    #[command(subcommand)]
+    command: OpCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum OpCommand {
+    Log(OpLog),
+    Show(OpShow),
+}
+
+/// List operations, newest first
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam op log\n  amalgam op log -n 5 --workspace main")]
+struct OpLog {
+    /// At most so many
+    #[arg(short = 'n', long = "limit", value_name = "N")]
+    limit: Option<usize>,
+    /// Only those that touched this workspace
+    #[arg(long, value_name = "NAME", default_value = "")]
+    workspace: String,
+}
+
+/// Show one operation
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam op show 17")]
+struct OpShow {
+    /// Its number
+    number: u64,
+}
+
+impl Op {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        match self.command {
+            OpCommand::Log(log) => log.run(session).await,
+            OpCommand::Show(show) => show.run(session).await,
+        }
+    }
+}
+
+impl OpLog {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let mut left = self.limit.unwrap_or(usize::MAX);
+        let mut request = v1::ListOperationsRequest {
+            workspace: workspace_name(&self.workspace),
+            page_size: PAGE,
+            page_token: String::new(),
+        };
+        session.output.page();
+        while left > 0 {
+            request.page_size = PAGE.min(i32::try_from(left).unwrap_or(PAGE));
+            let page = client.operations.list_operations(request.clone()).await?.into_inner();
+            for operation in page.operations.iter().take(left) {
+                session.output.emit(&json::operation(operation))?;
+                session.output.say(line(operation, session.now))?;
+            }
+            left = left.saturating_sub(page.operations.len());
+            session.output.flush()?;
+            request.page_token = page.next_page_token;
+            if request.page_token.is_empty() {
+                break;
+            }
+        }
+        Ok(Exit::OK)
+    }
+}
+
+fn line(operation: &v1::Operation, now: Timestamp) -> String {
+    let touched: BTreeSet<_> =
+        operation.changes.iter().map(|change| text::printable(text::id(&change.reference))).collect();
+    let touched = touched.into_iter().collect::<Vec<_>>().join(", ");
+    let age = paint(style::FAINT, text::ago(text::moment(operation.time.as_ref()), now));
+    let reverts = if operation.reverts > 0 { format!(" of {}", operation.reverts) } else { String::new() };
+    let number = paint(style::ID, format!("{:>5}", operation.sequence));
+    format!("{number}  {}{reverts}  {touched}  {}  {age}", operation.action, text::printable(&operation.actor))
+}
+
+impl OpShow {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let request = v1::GetOperationRequest { name: amalgam_proto::operation_name(self.number) };
+        let found = client.operations.get_operation(request).await?.into_inner();
+        let operation = found.operation.ok_or_else(|| incomplete("operation"))?;
+        let output = &mut session.output;
+        output.emit(&json::operation(&operation))?;
+        let time = text::moment(operation.time.as_ref());
+        output.say(paint(style::ID, format!("operation {}", operation.sequence)))?;
+        output.say(format!("Action: {}", text::printable(&operation.action)))?;
+        output.say(format!("Actor:  {}", text::printable(&operation.actor)))?;
+        output.say(format!("Time:   {} ({})", text::wall_clock(time), text::ago(time, session.now)))?;
+        if operation.reverts > 0 {
+            output.say(format!("Takes back operation {}", operation.reverts))?;
+        }
+        output.say("")?;
+        let side = |name: &str| if name.is_empty() { "nothing".to_owned() } else { text::short(name).to_owned() };
+        for change in &operation.changes {
+            let name = text::printable(&change.reference);
+            output.say(format!("{name}: {} -> {}", side(&change.before), side(&change.after)))?;
+        }
+        Ok(Exit::OK)
+    }
+}

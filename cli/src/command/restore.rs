@@ -1,0 +1,136 @@
+//! `amalgam restore`: makes the directory, or paths of it, what a snapshot holds.
+
+use std::ffi::OsString;
+
+use amalgam_proto::v1;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::capture::report_notices;
+use super::diff::style_of;
+use super::words::revisions_and_paths;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{Output, drive_with, json as lines};
+use crate::session::Session;
+use crate::text;
+
+/// Make the directory, or paths of it, what a snapshot holds
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What is there now is captured first, so nothing is lost: `amalgam undo` brings it back.
+
+Examples:
+  amalgam restore src/main.rs          as it was in the last snapshot
+  amalgam restore @~2 --dry-run
+  amalgam restore before-migration -- db schema.sql")]
+pub struct Restore {
+    /// The revision [default: @], then paths [default: all]
+    #[arg(value_name = "REV|PATH")]
+    words: Vec<OsString>,
+    /// Say what would be done, and leave the files as they are
+    #[arg(long)]
+    dry_run: bool,
+    /// Write into .git, too
+    #[arg(long)]
+    with_git: bool,
+    /// Only these paths and what is below them
+    #[arg(last = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+}
+
+impl Restore {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let place = session.place().await?;
+        let (revisions, paths) = revisions_and_paths(session, Some(&place), &self.words, &self.paths, 1).await?;
+        let revision = revisions.into_iter().next().unwrap_or_else(|| "@".to_owned());
+        let request = v1::RestoreDirectoryRequest {
+            name: place.directory.name,
+            revision: revision.clone(),
+            paths,
+            dry_run: self.dry_run,
+            with_git: self.with_git,
+            ..Default::default()
+        };
+        let mut client = session.client().await?;
+        let mut plan = Vec::new();
+        let call = client.directories.restore_directory(request);
+        let result = drive_with(&session.output, call, |part| plan.extend(part.changes)).await?;
+        if self.dry_run {
+            session.output.page();
+            say_plan(&mut session.output, &plan)?;
+            return Ok(Exit::OK);
+        }
+        session.output.emit(&json_line("restored", &result))?;
+        say_restored(&mut session.output, &result, &format!("what {revision} holds"))?;
+        if result.changed {
+            session.output.remark("`amalgam undo` takes this back")?;
+        }
+        report_notices(&mut session.output, &result.notices)
+    }
+}
+
+fn say_plan(output: &mut Output, plan: &[v1::PlannedChange]) -> Result<(), CliError> {
+    let (mut write, mut remove, mut bytes) = (0, 0, 0);
+    for change in plan {
+        let kind = change.kind();
+        let line = lines::line("plan", json!({"kind": text::change_word(kind), "bytes": change.bytes}));
+        output.emit(&lines::with_path(line, &change.path))?;
+        output.say(format!("{} {}", paint(style_of(kind), text::letter(kind)), text::path(&change.path)))?;
+        if kind == v1::ChangeKind::Removed {
+            remove += 1;
+        } else {
+            write += 1;
+            bytes += change.bytes;
+        }
+    }
+    let words = match plan.len() {
+        0 => "nothing to do".to_owned(),
+        _ => format!(
+            "{} to write ({}), {} to remove; nothing was changed",
+            text::plural(write, "path"),
+            text::bytes(bytes),
+            text::plural(remove, "path"),
+        ),
+    };
+    output.say(words)
+}
+
+/// What a restore came to, for programs.
+pub fn json_line(kind: &str, result: &v1::RestoreResult) -> Value {
+    lines::line(
+        kind,
+        json!({
+            "changed": result.changed,
+            "safety": lines::snapshot_id(result.safety.as_ref()),
+            "snapshot": lines::snapshot_id(result.snapshot.as_ref()),
+            "written": result.written,
+            "removed": result.removed,
+            "bytes": result.bytes,
+        }),
+    )
+}
+
+/// What a restore came to, for people.
+pub fn say_restored(output: &mut Output, result: &v1::RestoreResult, holds: &str) -> Result<(), CliError> {
+    if !result.changed {
+        return output.say(format!("nothing to do: the directory is {holds}"));
+    }
+    let now = result
+        .snapshot
+        .as_ref()
+        .map_or(String::new(), |head| format!("; now at {}", paint(style::ID, text::short(&head.name))));
+    output.say(format!(
+        "{} written ({}), {} removed{now}",
+        text::plural(result.written, "path"),
+        text::bytes(result.bytes),
+        text::plural(result.removed, "path"),
+    ))?;
+    if let Some(safety) = &result.safety {
+        let id = paint(style::ID, text::short(&safety.name));
+        output.say(format!("what was there is kept in {id}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! `amalgam undo` and `amalgam redo`.
+
+use amalgam_proto::v1;
+use clap::Args;
+use serde_json::json;
+
+use super::capture::report_notices;
+use super::restore::{json_line, say_restored};
+use crate::error::Outcome;
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{Output, drive, json as lines};
+use crate::session::{Session, incomplete};
+use crate::text;
+
+/// Take the last thing back: changes that are in no snapshot, or else the last operation
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Nothing is lost: what is taken back stays in a snapshot, and `amalgam redo` does it again.
+
+Examples:
+  amalgam undo
+  amalgam undo --op 17                 an operation of any workspace, by its number in `op log`")]
+pub struct Undo {
+    /// Take this operation back instead; files on the disk stay as they are
+    #[arg(long, value_name = "N")]
+    op: Option<u64>,
+}
+
+/// Do again what was taken back last
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam redo\n  amalgam redo --op 18")]
+pub struct Redo {
+    /// Do again what this undo took back; files on the disk stay as they are
+    #[arg(long, value_name = "N")]
+    op: Option<u64>,
+}
+
+impl Undo {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        if let Some(number) = self.op {
+            let mut client = session.client().await?;
+            let target = v1::undo_operation_request::Target::Operation(amalgam_proto::operation_name(number));
+            let request = v1::UndoOperationRequest { target: Some(target), ..Default::default() };
+            let done = client.operations.undo_operation(request).await?.into_inner();
+            return say_operation(&mut session.output, done.operation, &format!("operation {number} is taken back"));
+        }
+        let place = session.place().await?;
+        let mut client = session.client().await?;
+        let request = v1::UndoDirectoryRequest { name: place.directory.name, ..Default::default() };
+        let result = drive(&session.output, client.directories.undo_directory(request)).await?;
+        let what = match (&result.reverted, result.took_back_changes) {
+            (_, true) => "changes that were in no snapshot are taken back".to_owned(),
+            (Some(operation), false) => format!("taken back: {} (operation {})", operation.action, operation.sequence),
+            (None, false) => "taken back".to_owned(),
+        };
+        say_reverted(session, &result, "undone", &what, "`amalgam redo` does it again")
+    }
+}
+
+impl Redo {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        if let Some(number) = self.op {
+            let mut client = session.client().await?;
+            let target = v1::redo_operation_request::Target::Operation(amalgam_proto::operation_name(number));
+            let request = v1::RedoOperationRequest { target: Some(target), ..Default::default() };
+            let done = client.operations.redo_operation(request).await?.into_inner();
+            return say_operation(&mut session.output, done.operation, &format!("operation {number} is done again"));
+        }
+        let place = session.place().await?;
+        let mut client = session.client().await?;
+        let request = v1::RedoDirectoryRequest { name: place.directory.name, ..Default::default() };
+        let result = drive(&session.output, client.directories.redo_directory(request)).await?;
+        let what = match &result.reverted {
+            Some(operation) => format!("done again: {} (operation {})", operation.action, operation.sequence),
+            None => "done again".to_owned(),
+        };
+        say_reverted(session, &result, "redone", &what, "`amalgam undo` takes it back")
+    }
+}
+
+fn say_operation(output: &mut Output, operation: Option<v1::Operation>, words: &str) -> Outcome {
+    output.emit(&lines::operation(&operation.ok_or_else(|| incomplete("operation"))?))?;
+    output.say(words)?;
+    output.remark("`amalgam op log` shows it")?;
+    Ok(Exit::OK)
+}
+
+fn say_reverted(session: &mut Session, result: &v1::RevertResult, kind: &str, what: &str, next: &str) -> Outcome {
+    let output = &mut session.output;
+    let restored = result.restored.clone().unwrap_or_default();
+    let mut line = json_line(kind, &restored);
+    line["reverted"] = json!(result.reverted.as_ref().map(|operation| operation.sequence));
+    line["operation"] = json!(result.operation.as_ref().map(|operation| operation.sequence));
+    line["took_back_changes"] = json!(result.took_back_changes);
+    output.emit(&line)?;
+    output.say(paint(style::TITLE, text::printable(what)))?;
+    if restored.changed {
+        say_restored(output, &restored, "what it was")?;
+    }
+    output.remark(next)?;
+    report_notices(output, &restored.notices)
+}

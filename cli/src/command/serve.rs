@@ -1,0 +1,56 @@
+//! The process that holds the store: running it, and ending it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use amalgam_proto::v1;
+use amalgam_server::Home;
+use clap::Args;
+use serde_json::json;
+
+use crate::error::Outcome;
+use crate::exit::Exit;
+use crate::output::json as lines;
+use crate::session::Session;
+
+const IDLE_SECONDS: u64 = 600;
+
+/// Hold the store and answer calls; other commands start this by themselves
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam serve --socket /run/user/1000/amalgam/store.sock")]
+pub struct Serve {
+    /// Where to listen
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+}
+
+impl Serve {
+    /// Does it, until nobody needs it any more.
+    pub fn run(self, session: &Session) -> Exit {
+        let idle = Duration::from_secs(session.config.number("idle_seconds").unwrap_or(IDLE_SECONDS));
+        let code = crate::serve::run(&Home::new(session.home()), &self.socket, idle);
+        Exit(u8::try_from(code).unwrap_or(1))
+    }
+}
+
+/// End the background process
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam stop\n  amalgam stop --force")]
+pub struct Stop {
+    /// Even if directories are watched or calls are under way
+    #[arg(long)]
+    force: bool,
+}
+
+impl Stop {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let client = session.client_if_running().await;
+        if let Some(mut client) = client.clone() {
+            client.store.stop_server(v1::StopServerRequest { force: self.force }).await?;
+        }
+        session.output.emit(&lines::line("stopped", json!({"was_running": client.is_some()})))?;
+        session.output.say(if client.is_some() { "the background process ends" } else { "no process runs" })?;
+        Ok(Exit::OK)
+    }
+}

@@ -1,0 +1,121 @@
+//! `amalgam status`: whether the directory is protected, and what is in no snapshot yet.
+
+use amalgam_proto::v1;
+use clap::Args;
+use serde_json::json;
+use tonic::codegen::Bytes;
+
+use super::capture::report_notices;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{Output, drive, json as lines};
+use crate::place::Place;
+use crate::session::Session;
+use crate::text;
+
+/// So many paths are listed unless more are asked for.
+const PATHS_MAX: usize = 100;
+
+/// Say whether the directory is protected, and what changed since the last snapshot
+#[derive(Debug, Args)]
+#[command(after_help = "\
+M: other contents or attributes; A: new; D: gone.
+
+Examples:
+  amalgam status
+  amalgam status --exit-code && echo nothing changed")]
+pub struct Status {
+    /// End with 4 if something changed
+    #[arg(long)]
+    exit_code: bool,
+}
+
+impl Status {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let place = session.place().await?;
+        if !place.directory.problem.is_empty() {
+            return unusable(&mut session.output, &place);
+        }
+        let mut client = session.client().await?;
+        let request = v1::DetectChangesRequest { name: place.directory.name.clone() };
+        let status = drive(&session.output, client.directories.detect_changes(request)).await?;
+        let output = &mut session.output;
+        say_where(output, &place, status.head.as_ref())?;
+        let lists = [
+            ("modified", 'M', style::MODIFIED, &status.modified),
+            ("added", 'A', style::ADDED, &status.added),
+            ("deleted", 'D', style::REMOVED, &status.deleted),
+        ];
+        let all: usize = lists.iter().map(|(.., paths)| paths.len()).sum();
+        let counts = status.counts.unwrap_or_default();
+        emit_status(output, &place, &status)?;
+        let mut left = if output.is_verbose() { usize::MAX } else { PATHS_MAX };
+        for (word, letter, style, paths) in lists {
+            for path in paths {
+                output.emit(&lines::with_path(lines::line("status_path", json!({"kind": word})), path))?;
+            }
+            for path in paths.iter().take(left) {
+                output.say(format!("{} {}", paint(style, letter), text::path(path)))?;
+            }
+            left = left.saturating_sub(paths.len());
+        }
+        if all > PATHS_MAX && !output.is_verbose() {
+            output.say(format!("... and {} more; -v shows all", text::count((all - PATHS_MAX) as u64)))?;
+        }
+        match &status.head {
+            _ if all > 0 => {
+                let covered = text::plural(counts.files, "file");
+                output.remark(format!(
+                    "{} of {covered}; `amalgam diff` shows them",
+                    text::plural(all as u64, "change")
+                ))?;
+            }
+            Some(head) => {
+                let since = text::ago(text::moment(head.time.as_ref()), session.now);
+                output.say(format!("nothing changed since {since}"))?;
+            }
+            None => output.say("nothing here, and no snapshot yet")?,
+        }
+        let noticed = report_notices(output, &status.notices)?;
+        let differs = if self.exit_code && all > 0 { Exit::DIFFERS } else { Exit::OK };
+        Ok(differs.or(noticed))
+    }
+}
+
+fn say_where(output: &mut Output, place: &Place, head: Option<&v1::Snapshot>) -> Result<(), CliError> {
+    let head = match head {
+        Some(head) => paint(style::ID, text::short(&head.name)),
+        None => "no snapshot yet".to_owned(),
+    };
+    let watched = if place.directory.watched { ", watched" } else { "" };
+    let workspace = paint(style::WORKSPACE, place.workspace_id());
+    output.say(format!("{} in workspace {workspace} at {head}{watched}", text::path(&place.directory.path)))
+}
+
+fn emit_status(output: &mut Output, place: &Place, status: &v1::DirectoryStatus) -> Result<(), CliError> {
+    let count = |paths: &[Bytes]| paths.len();
+    let line = lines::line(
+        "status",
+        json!({
+            "workspace": place.workspace_id(),
+            "head": lines::snapshot_id(status.head.as_ref()),
+            "watched": place.directory.watched,
+            "problem": place.directory.problem,
+            "modified": count(&status.modified),
+            "added": count(&status.added),
+            "deleted": count(&status.deleted),
+            "counts": lines::counts(&status.counts.unwrap_or_default()),
+        }),
+    );
+    output.emit(&lines::with_path(line, &place.directory.path))
+}
+
+/// The directory is known, but not as it is now.
+fn unusable(output: &mut Output, place: &Place) -> Outcome {
+    let status = v1::DirectoryStatus::default();
+    emit_status(output, place, &status)?;
+    let message = format!("{} is not protected: {}", text::path(&place.directory.path), place.directory.problem);
+    Err(CliError::refused(message).hint("`amalgam ws attach DIR --again` takes it where it is now"))
+}

@@ -1,0 +1,74 @@
+//! `amalgam verify`: whether everything that is stored is what it was.
+
+use amalgam_proto::v1;
+use clap::Args;
+use serde_json::json;
+
+use crate::error::Outcome;
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{drive, json as lines};
+use crate::session::Session;
+use crate::text;
+
+/// Look at everything that is stored
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Ends with 1 if something is damaged.
+
+Examples:
+  amalgam verify
+  amalgam verify --read-data
+  amalgam verify --repair")]
+pub struct Verify {
+    /// Read and hash all contents, too
+    #[arg(long)]
+    read_data: bool,
+    /// Repair what can be, and put aside what cannot
+    #[arg(long)]
+    repair: bool,
+}
+
+impl Verify {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let request = v1::VerifyStoreRequest { read_data: self.read_data, repair: self.repair };
+        let result = drive(&session.output, client.store.verify_store(request)).await?;
+        let output = &mut session.output;
+        output.emit(&lines::line(
+            "verify",
+            json!({
+                "clean": result.clean,
+                "objects": result.objects,
+                "bytes": result.bytes,
+                "unreachable": result.unreachable,
+                "thinned": result.thinned,
+                "problems": result.problems.len(),
+                "repaired": result.repaired,
+            }),
+        ))?;
+        for problem in &result.problems {
+            output.emit(&lines::line(
+                "verify_problem",
+                json!({"subject": problem.subject, "message": problem.message, "places": problem.places}),
+            ))?;
+            let subject = paint(style::FAILURE, text::printable(&problem.subject));
+            output.say(format!("{subject}: {}", text::printable(&problem.message)))?;
+            problem.places.iter().try_for_each(|place| output.say(format!("    in {}", text::printable(place))))?;
+        }
+        result.repaired.iter().try_for_each(|done| output.say(format!("repaired: {}", text::printable(done))))?;
+        let seen = format!("{}, {}", text::plural(result.objects, "object"), text::bytes(result.bytes));
+        if result.clean {
+            let contents = if self.read_data { "contents included" } else { "contents not read; --read-data does" };
+            output.say(format!("{}: {seen}; {contents}", paint(style::GOOD, "all is well")))?;
+            return Ok(Exit::OK);
+        }
+        let damaged = text::plural(result.problems.len() as u64, "problem");
+        output.say(format!("{} among {seen}", paint(style::FAILURE, damaged)))?;
+        if !self.repair {
+            output.remark("`amalgam verify --repair` repairs what can be")?;
+        }
+        Ok(Exit::ERROR)
+    }
+}

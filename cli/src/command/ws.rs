@@ -1,0 +1,203 @@
+//! `amalgam ws`: workspaces, and the directories that belong to them.
+
+mod attach;
+mod remove;
+
+use amalgam_proto::v1;
+use clap::{Args, Subcommand};
+
+use crate::connect::Client;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{Output, json};
+use crate::session::{Session, incomplete, workspace_name};
+use crate::text;
+
+pub use remove::{Keep, delete_directory, remove_all};
+
+const PAGE: i32 = 500;
+
+/// List, show, rename, remove and bring back workspaces
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam ws
+  amalgam ws show main
+  amalgam ws rm try-2 --dir
+  amalgam ws undelete try-2")]
+pub struct Ws {
+    #[command(subcommand)]
+    command: Option<WsCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum WsCommand {
+    List(List),
+    Show(Show),
+    Rename(Rename),
+    Rm(remove::Remove),
+    Undelete(Undelete),
+    Attach(attach::Attach),
+    Detach(attach::Detach),
+}
+
+/// List workspaces; what `amalgam ws` does
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam ws list\n  amalgam ws list --prefix try-")]
+struct List {
+    /// Only names that start so
+    #[arg(long, default_value = "")]
+    prefix: String,
+}
+
+/// Show one workspace
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam ws show\n  amalgam ws show main")]
+struct Show {
+    /// Its name [default: the one of this directory]
+    name: Option<String>,
+}
+
+/// Give a workspace another name
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam ws rename try-2 parser")]
+struct Rename {
+    /// What it is called now
+    from: String,
+    /// What it will be called
+    to: String,
+}
+
+/// Bring a removed workspace back
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam ws undelete try-2")]
+struct Undelete {
+    /// What it was called
+    name: String,
+}
+
+impl Ws {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        match self.command {
+            None => List { prefix: String::new() }.run(session).await,
+            Some(WsCommand::List(list)) => list.run(session).await,
+            Some(WsCommand::Show(show)) => show.run(session).await,
+            Some(WsCommand::Rename(rename)) => rename.run(session).await,
+            Some(WsCommand::Rm(remove)) => remove.run(session).await,
+            Some(WsCommand::Undelete(undelete)) => undelete.run(session).await,
+            Some(WsCommand::Attach(attach)) => attach.run(session).await,
+            Some(WsCommand::Detach(detach)) => detach.run(session).await,
+        }
+    }
+}
+
+impl List {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let here = session.place_if_any().await?.map(|place| place.workspace.name).unwrap_or_default();
+        let workspaces = workspaces(&mut client, &self.prefix).await?;
+        session.output.page();
+        let width = workspaces.iter().map(|workspace| text::id(&workspace.name).chars().count()).max().unwrap_or(0);
+        for workspace in &workspaces {
+            session.output.emit(&json::workspace(workspace))?;
+            session.output.say(line(workspace, &here, width))?;
+        }
+        if workspaces.is_empty() {
+            session.output.remark("there is no workspace; `amalgam init` makes one from a directory")?;
+        }
+        Ok(Exit::OK)
+    }
+}
+
+fn line(workspace: &v1::Workspace, here: &str, width: usize) -> String {
+    let mark = if workspace.name == here { '*' } else { ' ' };
+    let name = format!("{:width$}", text::id(&workspace.name));
+    let head = if workspace.head.is_empty() { "no snapshot" } else { text::short(&workspace.head) };
+    let paths: Vec<_> = workspace.directories.iter().map(|directory| text::path(&directory.path)).collect();
+    let agent =
+        if workspace.agent.is_empty() { String::new() } else { format!("  {}", text::printable(&workspace.agent)) };
+    let line =
+        format!("{mark} {}  {}{agent}  {}", paint(style::WORKSPACE, name), paint(style::ID, head), paths.join(", "));
+    line.trim_end().to_owned()
+}
+
+impl Show {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let name = match self.name {
+            Some(name) => workspace_name(&name),
+            None => session.place().await?.workspace.name,
+        };
+        let workspace = workspace(&mut client, &name).await?;
+        let output = &mut session.output;
+        output.emit(&json::workspace(&workspace))?;
+        let or_none = |name: &str| if name.is_empty() { "none".to_owned() } else { text::id(name).to_owned() };
+        let made = text::moment(workspace.create_time.as_ref());
+        output.say(paint(style::WORKSPACE, text::id(&workspace.name)))?;
+        output.say(format!("Head:      {}", or_none(&workspace.head)))?;
+        output.say(format!("Base:      {}", or_none(&workspace.base)))?;
+        output.say(format!("Made:      {} ({})", text::wall_clock(made), text::ago(made, session.now)))?;
+        for (word, value) in [("Agent:    ", &workspace.agent), ("Project:  ", &workspace.project)] {
+            if !value.is_empty() {
+                output.say(format!("{word} {}", text::printable(value)))?;
+            }
+        }
+        for directory in &workspace.directories {
+            output.say(format!("Directory: {}", text::path(&directory.path)))?;
+        }
+        Ok(Exit::OK)
+    }
+}
+
+impl Rename {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let request = v1::RenameWorkspaceRequest {
+            name: workspace_name(&self.from),
+            new_workspace_id: self.to.clone(),
+            ..Default::default()
+        };
+        let renamed = client.workspaces.rename_workspace(request).await?.into_inner();
+        say_workspace(&mut session.output, renamed.workspace.as_ref(), &format!("{} is now {}", self.from, self.to))
+    }
+}
+
+impl Undelete {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let request = v1::UndeleteWorkspaceRequest { name: workspace_name(&self.name), ..Default::default() };
+        let found = client.workspaces.undelete_workspace(request).await?.into_inner();
+        let words = format!("{} is back; `amalgam checkout {}@ DIR` gets its files", self.name, self.name);
+        say_workspace(&mut session.output, found.workspace.as_ref(), &words)
+    }
+}
+
+fn say_workspace(output: &mut Output, workspace: Option<&v1::Workspace>, words: &str) -> Outcome {
+    output.emit(&json::workspace(workspace.ok_or_else(|| incomplete("workspace"))?))?;
+    output.say(words)?;
+    Ok(Exit::OK)
+}
+
+/// One workspace by its name on the wire.
+pub async fn workspace(client: &mut Client, name: &str) -> Result<v1::Workspace, CliError> {
+    let request = v1::GetWorkspaceRequest { name: name.to_owned() };
+    let found = client.workspaces.get_workspace(request).await?.into_inner();
+    found.workspace.ok_or_else(|| incomplete("workspace"))
+}
+
+/// All workspaces whose names start so.
+pub async fn workspaces(client: &mut Client, prefix: &str) -> Result<Vec<v1::Workspace>, CliError> {
+    let mut request =
+        v1::ListWorkspacesRequest { prefix: prefix.to_owned(), page_size: PAGE, page_token: String::new() };
+    let mut all = Vec::new();
+    loop {
+        let page = client.workspaces.list_workspaces(request.clone()).await?.into_inner();
+        all.extend(page.workspaces);
+        request.page_token = page.next_page_token;
+        if request.page_token.is_empty() {
+            return Ok(all);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Which directory belongs to which workspace.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use amalgam_proto::v1;
+use clap::Args;
+use tonic::codegen::Bytes;
+
+use super::workspace;
+use crate::error::Outcome;
+use crate::exit::Exit;
+use crate::output::json;
+use crate::output::style::{self, paint};
+use crate::session::{Session, incomplete, workspace_name};
+use crate::text;
+
+/// Make a directory belong to a workspace, without taking a snapshot
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam ws attach --workspace main
+  amalgam ws attach ~/moved/project --again")]
+pub struct Attach {
+    /// The directory [default: the one you are in]
+    dir: Option<OsString>,
+    /// The workspace [default: a new one, named after the directory]
+    #[arg(long, value_name = "NAME")]
+    workspace: Option<String>,
+    /// Leave out what matches
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+    /// The directory was moved or replaced: take it where it is now
+    #[arg(long)]
+    again: bool,
+}
+
+impl Attach {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let path = session.host_path(self.dir.as_deref().unwrap_or(".".as_ref()));
+        let mut client = session.client_of_new_store().await?;
+        let mut exclude = session.config.list("exclude");
+        exclude.extend(self.exclude);
+        let request = v1::AttachDirectoryRequest {
+            path: Bytes::copy_from_slice(path.as_os_str().as_bytes()),
+            workspace_id: self.workspace.unwrap_or_default(),
+            exclude,
+            again: self.again,
+            ..Default::default()
+        };
+        let attached = client.directories.attach_directory(request).await?.into_inner();
+        let directory = attached.directory.ok_or_else(|| incomplete("directory"))?;
+        session.output.emit(&json::directory(&directory))?;
+        let workspace = paint(style::WORKSPACE, text::id(&directory.workspace));
+        session.output.say(format!("{} belongs to {workspace}", text::path(&directory.path)))?;
+        session.output.remark("`amalgam commit` takes a snapshot of it")?;
+        Ok(Exit::OK)
+    }
+}
+
+/// Forget that a directory belongs to a workspace; both stay
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam ws detach\n  amalgam ws detach try-2")]
+pub struct Detach {
+    /// The workspace [default: the one of this directory]
+    name: Option<String>,
+}
+
+impl Detach {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let directories = match self.name {
+            Some(name) => workspace(&mut client, &workspace_name(&name)).await?.directories,
+            None => {
+                let directory = session.place().await?.directory;
+                vec![v1::WorkspaceDirectory { name: directory.name, path: directory.path }]
+            }
+        };
+        for directory in &directories {
+            let request = v1::DetachDirectoryRequest { name: directory.name.clone() };
+            client.directories.detach_directory(request).await?;
+            let line = json::line("detached", serde_json::json!({"id": text::id(&directory.name)}));
+            session.output.emit(&json::with_path(line, &directory.path))?;
+            session.output.say(format!("{} belongs to no workspace any more", text::path(&directory.path)))?;
+        }
+        if directories.is_empty() {
+            session.output.remark("no directory belongs to it")?;
+        }
+        Ok(Exit::OK)
+    }
+}

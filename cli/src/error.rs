@@ -1,0 +1,165 @@
+//! Why a command failed: words for a person, a reason for a program, and the ending for the shell.
+
+use std::{fmt, io};
+
+use amalgam_proto::{Failure, Reason};
+use tonic::{Code, Status};
+
+use crate::connect::NoWay;
+use crate::exit::Exit;
+
+/// Why a command failed.
+#[derive(Clone, Debug)]
+pub struct CliError {
+    /// How the command ends.
+    pub exit: Exit,
+    /// A stable word for programs: one of the API's reasons, or one of this program's own.
+    pub reason: String,
+    /// What happened, to what.
+    pub message: String,
+    /// What to do next.
+    pub hint: Option<String>,
+}
+
+/// What a command comes to.
+pub type Outcome = Result<Exit, CliError>;
+
+impl CliError {
+    /// A failure without a hint.
+    pub fn new(exit: Exit, reason: &str, message: impl Into<String>) -> Self {
+        Self { exit, reason: reason.to_owned(), message: message.into(), hint: None }
+    }
+
+    /// The command line asks for something that makes no sense.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::USAGE, "USAGE", message)
+    }
+
+    /// The request cannot be met as it stands.
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self::new(Exit::ERROR, "REFUSED", message)
+    }
+
+    /// The machine refused something, and at what.
+    pub fn machine(what: impl fmt::Display, error: &io::Error) -> Self {
+        let exit = if error.kind() == io::ErrorKind::StorageFull { Exit::FULL } else { Exit::ERROR };
+        Self::new(exit, "FAULT", format!("{what}: {error}"))
+    }
+
+    /// The same with what to do next.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Whoever read the output went away: nothing is wrong, and nobody is there to be told.
+    pub fn is_closed_output(&self) -> bool {
+        self.reason == CLOSED
+    }
+
+    /// Whether the API gave this reason.
+    pub fn is(&self, reason: Reason) -> bool {
+        self.reason == reason.word()
+    }
+}
+
+const CLOSED: &str = "OUTPUT_CLOSED";
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.hint {
+            Some(hint) => write!(f, "{}; {hint}", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
+impl std::error::Error for CliError {}
+
+/// An error of writing our own output.
+impl From<io::Error> for CliError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::new(Exit::OK, CLOSED, "nobody reads the output"),
+            _ => Self::machine("could not write the output", &error),
+        }
+    }
+}
+
+impl From<Status> for CliError {
+    fn from(status: Status) -> Self {
+        let Some(failure) = Failure::of_status(&status) else {
+            let message = match status.code() {
+                Code::Unavailable => format!("the background process does not answer: {}", status.message()),
+                code => format!("the background process failed ({code:?}): {}", status.message()),
+            };
+            return Self::new(Exit::ERROR, "UNAVAILABLE", message).hint("`amalgam doctor` looks for the cause");
+        };
+        Self::from(failure)
+    }
+}
+
+impl From<Failure> for CliError {
+    fn from(failure: Failure) -> Self {
+        let error = Self::new(Exit::of_reason(failure.reason), failure.reason.word(), failure.message);
+        match hint_of(failure.reason) {
+            Some(hint) if !error.message.contains("amalgam ") => error.hint(hint),
+            _ => error,
+        }
+    }
+}
+
+impl From<NoWay> for CliError {
+    fn from(no_way: NoWay) -> Self {
+        match no_way {
+            NoWay::Failed(failure) => Self::from(failure),
+            NoWay::NoStore(home) => {
+                let message = format!("there is no store at {}", home.display());
+                let error = Self::new(Exit::NO_STORE, "NO_STORE", message);
+                error.hint("`amalgam init` makes one, --store PATH names another one")
+            }
+        }
+    }
+}
+
+/// What to do next, where the API's own words cannot know the command's name.
+fn hint_of(reason: Reason) -> Option<&'static str> {
+    match reason {
+        Reason::NoDirectory => Some("`amalgam init` protects a directory, -C DIR names another one"),
+        Reason::StaleHead => Some("look at `amalgam log`, then try again"),
+        Reason::MovedSince => Some("`amalgam op log` shows what happened since"),
+        Reason::UncommittedChanges => Some("`amalgam commit` keeps them first"),
+        Reason::DirectoryReplaced | Reason::DirectoryGone => {
+            Some("`amalgam ws attach DIR --again` takes it where it is now")
+        }
+        Reason::Corrupt => Some("`amalgam verify --repair` looks at the store"),
+        Reason::Full => Some("make room, then try again"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_of_the_api_keeps_its_reason_and_gets_a_code_and_a_hint() {
+        let error = CliError::from(Failure::new(Reason::StaleHead, "main moved").into_status());
+        assert_eq!((error.exit, error.reason.as_str()), (Exit::STALE, "STALE_HEAD"));
+        assert_eq!(error.to_string(), "main moved; look at `amalgam log`, then try again");
+    }
+
+    #[test]
+    fn what_the_message_says_already_is_not_said_twice() {
+        let error = CliError::from(Failure::new(Reason::NoDirectory, "none here; try amalgam init").into_status());
+        assert_eq!(error.to_string(), "none here; try amalgam init");
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_failure() {
+        let error = CliError::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert!(error.is_closed_output());
+        assert_eq!(error.exit, Exit::OK);
+    }
+}

@@ -1,0 +1,68 @@
+//! Exit codes: the one place that says which ending has which number.
+
+use amalgam_proto::Reason;
+
+/// How the command ends, for the shell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit(pub u8);
+
+impl Exit {
+    /// All is well.
+    pub const OK: Self = Self(0);
+    /// It failed.
+    pub const ERROR: Self = Self(1);
+    /// The command line is wrong. The parser of arguments ends with it, too.
+    pub const USAGE: Self = Self(2);
+    /// Done, but for the paths that were named.
+    pub const PARTLY: Self = Self(3);
+    /// There are differences, and `--exit-code` asked.
+    pub const DIFFERS: Self = Self(4);
+    /// Somebody else moved the head, or what was to be taken back.
+    pub const STALE: Self = Self(6);
+    /// There is no store.
+    pub const NO_STORE: Self = Self(10);
+    /// Another process holds the store.
+    pub const BUSY: Self = Self(11);
+    /// The disk is full.
+    pub const FULL: Self = Self(13);
+    /// Ctrl-C.
+    pub const INTERRUPTED: Self = Self(130);
+
+    /// The ending of a failure with this reason. Number 5 is kept for conflicts that are left.
+    pub fn of_reason(reason: Reason) -> Self {
+        match reason {
+            Reason::StaleHead | Reason::MovedSince => Self::STALE,
+            Reason::Busy => Self::BUSY,
+            Reason::Full => Self::FULL,
+            Reason::Cancelled => Self::INTERRUPTED,
+            Reason::Invalid | Reason::Ambiguous => Self::ERROR,
+            Reason::NothingToRevert | Reason::UncommittedChanges => Self::ERROR,
+            Reason::NotFound | Reason::AlreadyExists => Self::ERROR,
+            Reason::NoDirectory | Reason::NestedDirectory => Self::ERROR,
+            Reason::DirectoryReplaced | Reason::DirectoryGone => Self::ERROR,
+            Reason::Corrupt | Reason::Fault | Reason::Unsupported | Reason::LocalOnly => Self::ERROR,
+        }
+    }
+
+    /// The graver of two endings of one command: any failure before a difference, a difference before success.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        if self == Self::OK { other } else { self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_ends_in_a_failure() {
+        for reason in Reason::ALL {
+            assert_ne!(Exit::of_reason(*reason), Exit::OK, "{reason:?}");
+        }
+        assert_eq!(Exit::of_reason(Reason::StaleHead), Exit(6));
+        assert_eq!(Exit::of_reason(Reason::MovedSince), Exit(6));
+        assert_eq!(Exit::of_reason(Reason::Full), Exit(13));
+        assert_eq!(Exit::of_reason(Reason::Busy), Exit(11));
+    }
+}

@@ -1,0 +1,194 @@
+//! Everything that a command prints: lines for people or JSON lines for programs on standard output, remarks on standard error.
+//!
+//! A command hands over both forms of what it has to say and does not ask which one is wanted. Nothing else in this program
+//! writes to standard output, but for children that inherit it.
+
+pub mod graph;
+pub mod json;
+mod pager;
+mod progress;
+pub mod style;
+
+use std::fmt::Display;
+use std::io::{self, BufWriter, IsTerminal, Write};
+
+use anstream::ColorChoice;
+use anstream::adapter::strip_str;
+use serde_json::Value;
+
+pub use progress::{drive, drive_with};
+
+use crate::error::CliError;
+use pager::Pager;
+
+/// When to colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// How a command prints.
+#[derive(Clone, Debug, Default)]
+pub struct OutputOptions {
+    /// JSON lines.
+    pub json: bool,
+    /// No remarks, no progress.
+    pub quiet: bool,
+    /// How much more to say.
+    pub verbose: u8,
+    /// When to colour.
+    pub color: Color,
+    /// What long output is shown with; nothing for none at all.
+    pub pager: Option<String>,
+}
+
+/// Where a command prints.
+pub struct Output {
+    options: OutputOptions,
+    styled: bool,
+    styled_remarks: bool,
+    sink: BufWriter<Box<dyn Write>>,
+    pager: Option<Pager>,
+}
+
+impl Output {
+    /// Standard output.
+    pub fn new(options: OutputOptions) -> Self {
+        let styled = is_styled(options.color, anstream::AutoStream::choice(&io::stdout()));
+        let styled_remarks = is_styled(options.color, anstream::AutoStream::choice(&io::stderr()));
+        let sink = BufWriter::new(Box::new(io::stdout()) as Box<dyn Write>);
+        Self { options, styled, styled_remarks, sink, pager: None }
+    }
+
+    /// Whether a program reads.
+    pub fn is_json(&self) -> bool {
+        self.options.json
+    }
+
+    /// Whether more should be said.
+    pub fn is_verbose(&self) -> bool {
+        self.options.verbose > 0
+    }
+
+    /// Whether progress may be shown.
+    pub fn shows_progress(&self) -> bool {
+        !self.options.json && !self.options.quiet && self.pager.is_none() && io::stderr().is_terminal()
+    }
+
+    /// From here on the output may be long: shows it in a pager if a person looks at a terminal.
+    pub fn page(&mut self) {
+        if self.options.json || self.pager.is_some() || !io::stdout().is_terminal() {
+            return;
+        }
+        let Some(command) = &self.options.pager else { return };
+        if let Some((pager, stdin)) = Pager::start(command) {
+            self.sink = BufWriter::new(Box::new(stdin));
+            self.pager = Some(pager);
+        }
+    }
+
+    /// A line for people.
+    pub fn say(&mut self, line: impl Display) -> Result<(), CliError> {
+        if self.options.json {
+            return Ok(());
+        }
+        let line = line.to_string();
+        if self.styled {
+            writeln!(self.sink, "{line}")?
+        } else {
+            writeln!(self.sink, "{}", strip_str(&line))?
+        }
+        Ok(())
+    }
+
+    /// A line for programs. `value` is an object with a `type`.
+    pub fn emit(&mut self, value: &Value) -> Result<(), CliError> {
+        debug_assert!(value["type"].is_string(), "every line says what it is");
+        if self.options.json {
+            writeln!(self.sink, "{value}")?;
+        }
+        Ok(())
+    }
+
+    /// Bytes as they are.
+    pub fn raw(&mut self, bytes: &[u8]) -> Result<(), CliError> {
+        self.sink.write_all(bytes)?;
+        Ok(())
+    }
+
+    /// Bytes of others for people: coloured by `style` if colours are wanted, otherwise as they are.
+    pub fn raw_styled(&mut self, style: anstyle::Style, bytes: &[u8]) -> Result<(), CliError> {
+        if !self.styled || bytes.is_empty() {
+            return self.raw(bytes);
+        }
+        let (line, end) = match bytes.strip_suffix(b"\n") {
+            Some(line) => (line, "\n"),
+            None => (bytes, ""),
+        };
+        write!(self.sink, "{style}")?;
+        self.sink.write_all(line)?;
+        write!(self.sink, "{style:#}{end}")?;
+        Ok(())
+    }
+
+    /// Something beside the result: what to do next, what was left out. On standard error, so that the result stays clean.
+    pub fn remark(&mut self, line: impl Display) -> Result<(), CliError> {
+        if self.options.json || self.options.quiet {
+            return Ok(());
+        }
+        self.flush()?;
+        self.to_stderr(&line.to_string());
+        Ok(())
+    }
+
+    /// A failure, in the form that is wanted.
+    pub fn failure(&mut self, error: &CliError) {
+        // What was printed so far comes first; if that fails, the error is still worth telling.
+        drop(self.flush());
+        if self.options.json {
+            let line = serde_json::json!({
+                "type": "error", "reason": error.reason, "message": error.message, "hint": error.hint,
+            });
+            self.to_stderr(&line.to_string());
+        } else {
+            let style = style::FAILURE;
+            self.to_stderr(&format!("{style}error:{style:#} {error}"));
+        }
+    }
+
+    fn to_stderr(&self, line: &str) {
+        let line = if self.styled_remarks { line.to_owned() } else { strip_str(line).to_string() };
+        // Nobody can be told that standard error is closed.
+        drop(writeln!(io::stderr(), "{line}"));
+    }
+
+    /// Hands on what is buffered.
+    pub fn flush(&mut self) -> Result<(), CliError> {
+        self.sink.flush()?;
+        Ok(())
+    }
+
+    /// Ends the output; waits until a person has closed the pager.
+    pub fn finish(&mut self) -> Result<(), CliError> {
+        let flushed = self.flush();
+        if let Some(pager) = self.pager.take() {
+            self.sink = BufWriter::new(Box::new(io::sink()));
+            pager.wait();
+        }
+        flushed
+    }
+}
+
+fn is_styled(color: Color, detected: ColorChoice) -> bool {
+    match color {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => detected != ColorChoice::Never,
+    }
+}

@@ -1,0 +1,206 @@
+//! Things of the API as JSON. `docs/JSON.md` describes every line that starts here.
+
+use amalgam_proto::v1;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+
+use crate::text;
+
+/// An object of this type with these fields.
+pub fn line(kind: &str, fields: Value) -> Value {
+    let mut object = Map::new();
+    object.insert("type".to_owned(), json!(kind));
+    if let Value::Object(fields) = fields {
+        object.extend(fields);
+    }
+    Value::Object(object)
+}
+
+/// Puts bytes under a key as text; if they are none, the nearest text, and the bytes in base64 beside it.
+pub fn put_bytes(object: &mut Value, key: &str, bytes: &[u8]) {
+    object[key] = json!(String::from_utf8_lossy(bytes));
+    if str::from_utf8(bytes).is_err() {
+        object[format!("{key}_base64")] = json!(STANDARD.encode(bytes));
+    }
+}
+
+/// An object with a path.
+pub fn with_path(mut object: Value, path: &[u8]) -> Value {
+    put_bytes(&mut object, "path", path);
+    object
+}
+
+/// A time in UTC.
+pub fn time(time: Option<&prost_types::Timestamp>) -> Value {
+    time.map_or(Value::Null, |time| json!(text::moment(Some(time)).to_string()))
+}
+
+fn or_null(id: &str) -> Value {
+    if id.is_empty() { Value::Null } else { json!(text::id(id)) }
+}
+
+fn ids(names: &[String]) -> Vec<&str> {
+    names.iter().map(|name| text::id(name)).collect()
+}
+
+/// A snapshot.
+pub fn snapshot(snapshot: &v1::Snapshot) -> Value {
+    let metadata: std::collections::BTreeMap<_, _> = snapshot.metadata.iter().collect();
+    line(
+        "snapshot",
+        json!({
+            "id": text::id(&snapshot.name),
+            "parents": ids(&snapshot.parents),
+            "author": snapshot.author,
+            "time": time(snapshot.time.as_ref()),
+            "message": snapshot.message,
+            "metadata": metadata,
+            "labels": ids(&snapshot.labels),
+            "workspaces": ids(&snapshot.workspaces),
+            "tree": snapshot.tree,
+            "thinned": snapshot.thinned,
+            "note": snapshot.note,
+            "reward": snapshot.reward,
+        }),
+    )
+}
+
+/// The id of a snapshot that may be absent.
+pub fn snapshot_id(snapshot: Option<&v1::Snapshot>) -> Value {
+    snapshot.map_or(Value::Null, |snapshot| or_null(&snapshot.name))
+}
+
+/// A workspace.
+pub fn workspace(workspace: &v1::Workspace) -> Value {
+    let directory =
+        |directory: &v1::WorkspaceDirectory| with_path(json!({"id": text::id(&directory.name)}), &directory.path);
+    line(
+        "workspace",
+        json!({
+            "name": text::id(&workspace.name),
+            "head": or_null(&workspace.head),
+            "base": or_null(&workspace.base),
+            "agent": workspace.agent,
+            "project": workspace.project,
+            "create_time": time(workspace.create_time.as_ref()),
+            "etag": workspace.etag,
+            "directories": workspace.directories.iter().map(directory).collect::<Vec<_>>(),
+        }),
+    )
+}
+
+/// A directory.
+pub fn directory(directory: &v1::Directory) -> Value {
+    let object = line(
+        "directory",
+        json!({
+            "id": text::id(&directory.name),
+            "workspace": or_null(&directory.workspace),
+            "exclude": directory.exclude,
+            "snapshot": or_null(&directory.snapshot),
+            "last_look_time": time(directory.last_look_time.as_ref()),
+            "watched": directory.watched,
+            "problem": directory.problem,
+            "made_by_checkout": directory.made_by_checkout,
+        }),
+    );
+    with_path(object, &directory.path)
+}
+
+/// What a look counted.
+pub fn counts(counts: &v1::Counts) -> Value {
+    json!({
+        "files": counts.files,
+        "directories": counts.directories,
+        "symlinks": counts.symlinks,
+        "others": counts.others,
+        "bytes": counts.bytes,
+        "files_read": counts.files_read,
+        "bytes_read": counts.bytes_read,
+        "ignored": counts.ignored,
+    })
+}
+
+/// A notice.
+pub fn notice(notice: &v1::Notice) -> Value {
+    let object = line(
+        "notice",
+        json!({
+            "kind": text::notice_word(notice.kind()),
+            "message": notice.message,
+            "failure": notice.failure,
+        }),
+    );
+    with_path(object, &notice.path)
+}
+
+/// An operation.
+pub fn operation(operation: &v1::Operation) -> Value {
+    let change = |change: &v1::ReferenceChange| json!({"reference": change.reference, "before": or_null(&change.before), "after": or_null(&change.after)});
+    line(
+        "operation",
+        json!({
+            "sequence": operation.sequence,
+            "actor": operation.actor,
+            "time": time(operation.time.as_ref()),
+            "action": operation.action,
+            "reverts": (operation.reverts != 0).then_some(operation.reverts),
+            "changes": operation.changes.iter().map(change).collect::<Vec<_>>(),
+        }),
+    )
+}
+
+/// An entry of a tree.
+pub fn entry(entry: &v1::Entry) -> Value {
+    let mut object = line(
+        "entry",
+        json!({
+            "kind": text::kind_word(entry.kind()),
+            "mode": format!("{:04o}", entry.mode),
+            "modify_time": time(entry.modify_time.as_ref()),
+            "size": entry.size,
+        }),
+    );
+    if entry.kind() == v1::EntryKind::Symlink {
+        put_bytes(&mut object, "symlink_target", &entry.symlink_target);
+    }
+    with_path(object, &entry.path)
+}
+
+/// A path that differs.
+pub fn change(change: &v1::Change) -> Value {
+    let size = |entry: &Option<v1::Entry>| entry.as_ref().map(|entry| entry.size);
+    let mut object = line(
+        "change",
+        json!({
+            "kind": text::change_word(change.kind()),
+            "size_before": size(&change.before),
+            "size_after": size(&change.after),
+            "attributes": change.attributes,
+        }),
+    );
+    if change.kind() == v1::ChangeKind::Renamed {
+        put_bytes(&mut object, "from_path", &change.from_path);
+    }
+    with_path(object, &change.path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_no_text_keeps_its_bytes() {
+        assert_eq!(with_path(json!({}), b"a/b"), json!({"path": "a/b"}));
+        assert_eq!(with_path(json!({}), b"\xff"), json!({"path": "\u{fffd}", "path_base64": "/w=="}));
+    }
+
+    #[test]
+    fn absent_heads_are_null() {
+        let value = workspace(&v1::Workspace { name: "workspaces/a/b".to_owned(), ..Default::default() });
+        assert_eq!(value["type"], "workspace");
+        assert_eq!(value["name"], "a/b");
+        assert_eq!(value["head"], Value::Null);
+    }
+}

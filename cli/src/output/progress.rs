@@ -1,0 +1,187 @@
+//! Long calls: their progress while they run, their result at the end.
+
+use std::future::Future;
+use std::time::Duration;
+
+use amalgam_proto::v1;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tonic::{Response, Status, Streaming};
+
+use super::Output;
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::text;
+
+/// Quick calls show nothing; slower ones give a first sign before anybody wonders.
+const FIRST_SIGN: Duration = Duration::from_millis(300);
+const REDRAW: Duration = Duration::from_millis(100);
+
+/// One message of a long call.
+pub enum Step<R> {
+    /// How far it is.
+    Progress(v1::Progress),
+    /// A part of what is to be done.
+    Plan(v1::Plan),
+    /// What it came to.
+    Done(R),
+}
+
+/// The messages of a long call.
+pub trait Steps {
+    /// What it comes to.
+    type Result;
+    /// Reads a message; nothing if it is empty.
+    fn step(self) -> Option<Step<Self::Result>>;
+}
+
+macro_rules! steps {
+    ($($response:ident, $module:ident, $last:ident => $result:ident $(, $plan:ident)?;)+) => {$(
+        impl Steps for v1::$response {
+            type Result = v1::$result;
+
+            fn step(self) -> Option<Step<v1::$result>> {
+                Some(match self.event? {
+                    v1::$module::Event::Progress(progress) => Step::Progress(progress),
+                    $(v1::$module::Event::$plan(plan) => Step::Plan(plan),)?
+                    v1::$module::Event::$last(result) => Step::Done(result),
+                })
+            }
+        }
+    )+};
+}
+
+steps! {
+    DetectChangesResponse, detect_changes_response, Status => DirectoryStatus;
+    CaptureDirectoryResponse, capture_directory_response, Result => CaptureResult;
+    RestoreDirectoryResponse, restore_directory_response, Result => RestoreResult, Plan;
+    UndoDirectoryResponse, undo_directory_response, Result => RevertResult;
+    RedoDirectoryResponse, redo_directory_response, Result => RevertResult;
+    CheckoutDirectoryResponse, checkout_directory_response, Result => CheckoutResult;
+    VerifyStoreResponse, verify_store_response, Result => VerifyResult;
+}
+
+/// Follows a long call to its end.
+pub async fn drive<M: Steps>(
+    output: &Output,
+    call: impl Future<Output = Result<Response<Streaming<M>>, Status>>,
+) -> Result<M::Result, CliError> {
+    drive_with(output, call, |_| {}).await
+}
+
+/// The same, with every part of the plan.
+pub async fn drive_with<M: Steps>(
+    output: &Output,
+    call: impl Future<Output = Result<Response<Streaming<M>>, Status>>,
+    mut plan: impl FnMut(v1::Plan),
+) -> Result<M::Result, CliError> {
+    let mut meter = Meter::new(output.shows_progress());
+    let mut ticks = interval_at(Instant::now() + FIRST_SIGN, REDRAW);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut call = std::pin::pin!(call);
+    let mut stream = loop {
+        tokio::select! {
+            response = &mut call => break response?.into_inner(),
+            _ = ticks.tick() => meter.tick(),
+        }
+    };
+    loop {
+        let message = tokio::select! {
+            message = stream.message() => message?,
+            _ = ticks.tick() => {
+                meter.tick();
+                continue;
+            }
+        };
+        let Some(message) = message else {
+            let message = "the background process ended the call without a result";
+            return Err(CliError::new(Exit::ERROR, "UNAVAILABLE", message).hint("try again"));
+        };
+        match message.step() {
+            Some(Step::Progress(progress)) => meter.now = progress,
+            Some(Step::Plan(part)) => plan(part),
+            Some(Step::Done(result)) => return Ok(result),
+            None => {}
+        }
+    }
+}
+
+/// A line on the terminal that goes away at the end.
+struct Meter {
+    bar: Option<ProgressBar>,
+    now: v1::Progress,
+    is_shown: bool,
+}
+
+impl Meter {
+    fn new(is_shown: bool) -> Self {
+        Self { bar: None, now: v1::Progress::default(), is_shown }
+    }
+
+    fn tick(&mut self) {
+        if !self.is_shown {
+            return;
+        }
+        let bar = self.bar.get_or_insert_with(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("the template is right"));
+            bar
+        });
+        bar.set_message(words(&self.now));
+        bar.tick();
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// `reading  1,204 of 9,800 files, 12 MB of 1.0 GB (1%)`.
+fn words(progress: &v1::Progress) -> String {
+    let phase = match progress.phase.as_str() {
+        "look" => "looking",
+        "read" => "reading",
+        "write" => "writing",
+        "verify" => "verifying",
+        "" => "waiting",
+        other => other,
+    };
+    let mut parts = Vec::new();
+    if progress.names > 0 && progress.files_total == 0 {
+        parts.push(text::plural(progress.names, "name"));
+    }
+    match (progress.files, progress.files_total) {
+        (0, 0) => {}
+        (files, 0) => parts.push(text::plural(files, "file")),
+        (files, total) => parts.push(format!("{} of {}", text::count(files), text::plural(total, "file"))),
+    }
+    match (progress.bytes, progress.bytes_total) {
+        (0, 0) => {}
+        (bytes, 0) => parts.push(text::bytes(bytes)),
+        (bytes, total) => {
+            let percent = (u128::from(bytes) * 100 / u128::from(total)).min(100);
+            parts.push(format!("{} of {} ({percent}%)", text::bytes(bytes), text::bytes(total)));
+        }
+    }
+    format!("{phase}  {}", parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_says_what_is_known() {
+        let progress = |names, files, files_total, bytes, bytes_total| {
+            words(&v1::Progress { phase: "read".to_owned(), names, files, files_total, bytes, bytes_total })
+        };
+        assert_eq!(progress(0, 0, 0, 0, 0), "reading  ");
+        assert_eq!(progress(1_500, 1, 0, 2_000_000, 0), "reading  1,500 names, 1 file, 2.0 MB");
+        assert_eq!(progress(9, 3, 6, 50, 200), "reading  3 of 6 files, 50 B of 200 B (25%)");
+        assert_eq!(words(&v1::Progress::default()), "waiting  ");
+    }
+}

@@ -1,0 +1,37 @@
+//! The colours, by what they mean.
+
+use std::fmt::Display;
+
+use anstyle::{AnsiColor, Style};
+
+/// The id of a snapshot.
+pub const ID: Style = AnsiColor::Yellow.on_default();
+/// The name of a workspace.
+pub const WORKSPACE: Style = AnsiColor::Cyan.on_default().bold();
+/// A label.
+pub const LABEL: Style = AnsiColor::Magenta.on_default();
+/// What is there now and was not before.
+pub const ADDED: Style = AnsiColor::Green.on_default();
+/// What was there and is not any more.
+pub const REMOVED: Style = AnsiColor::Red.on_default();
+/// What is there with other contents.
+pub const MODIFIED: Style = AnsiColor::Yellow.on_default();
+/// Where a part of a patch stands.
+pub const HUNK: Style = AnsiColor::Cyan.on_default();
+/// A title.
+pub const TITLE: Style = Style::new().bold();
+/// What matters less.
+pub const FAINT: Style = Style::new().dimmed();
+/// All is well.
+pub const GOOD: Style = AnsiColor::Green.on_default().bold();
+/// Worth a look.
+pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+/// It failed.
+pub const FAILURE: Style = AnsiColor::Red.on_default().bold();
+/// No colour at all.
+pub const PLAIN: Style = Style::new();
+
+/// Text in a style.
+pub fn paint(style: Style, text: impl Display) -> String {
+    format!("{style}{text}{style:#}")
+}

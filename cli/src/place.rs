@@ -1,0 +1,131 @@
+//! Where a command stands: the directory around it, its workspace, and what paths on the command line mean in its tree.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use amalgam_proto::v1;
+use tonic::codegen::Bytes;
+
+use crate::error::CliError;
+use crate::text;
+
+/// A directory that belongs to a workspace, and that workspace.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The directory.
+    pub directory: v1::Directory,
+    /// The workspace.
+    pub workspace: v1::Workspace,
+}
+
+impl Place {
+    /// The workspace's name as people write it.
+    pub fn workspace_id(&self) -> &str {
+        text::id(&self.workspace.name)
+    }
+
+    /// The root of the directory on the host.
+    pub fn root(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.directory.path))
+    }
+
+    /// The path in the tree that a path on the command line means.
+    pub fn tree_path(&self, cwd: &Path, given: &OsStr) -> Result<Bytes, CliError> {
+        tree_path(self.root(), cwd, Path::new(given))
+    }
+}
+
+/// The path in the tree of the directory `root` that `given` means, seen from `cwd`. Nothing needs to be there: a deleted
+/// file can be asked for.
+pub fn tree_path(root: &Path, cwd: &Path, given: &Path) -> Result<Bytes, CliError> {
+    let outside =
+        || CliError::usage(format!("{} is not in {}", given.display(), root.display())).hint("name a path inside it");
+    let absolute = cwd.join(given);
+    let plain = plain(&absolute).ok_or_else(outside)?;
+    let inside = match plain.strip_prefix(root) {
+        Ok(inside) => inside.to_owned(),
+        Err(_) => real(&plain).and_then(|real| real.strip_prefix(root).map(Path::to_owned).ok()).ok_or_else(outside)?,
+    };
+    Ok(Bytes::copy_from_slice(inside.as_os_str().as_bytes()))
+}
+
+/// A path in a tree as it is written behind `REV:`: from the root; from `cwd` if it begins with `./` or `../`.
+pub fn path_behind_revision(place: Option<&Place>, cwd: &Path, given: &OsStr) -> Result<Bytes, CliError> {
+    let bytes = given.as_bytes();
+    let is_relative =
+        [b"./".as_slice(), b"../"].iter().any(|start| bytes.starts_with(start)) || bytes == b"." || bytes == b"..";
+    match place {
+        Some(place) if is_relative => place.tree_path(cwd, given),
+        _ => Ok(Bytes::copy_from_slice(bytes.trim_ascii_end().strip_suffix(b"/").unwrap_or(bytes))),
+    }
+}
+
+/// Without `.` and `..`, by its words alone; nothing if it leads above the root of all.
+fn plain(path: &Path) -> Option<PathBuf> {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                if !plain.pop() {
+                    return None;
+                }
+            }
+            other => plain.push(other),
+        }
+    }
+    Some(plain)
+}
+
+/// The path with the symlinks of its deepest existing parent followed: the last name itself may be a symlink of the tree.
+fn real(path: &Path) -> Option<PathBuf> {
+    let mut rest = Vec::new();
+    let mut above = path;
+    while let (Some(parent), Some(name)) = (above.parent(), above.file_name()) {
+        rest.push(name);
+        if let Ok(mut found) = parent.canonicalize() {
+            found.extend(rest.iter().rev());
+            return Some(found);
+        }
+        above = parent;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(cwd: &str, given: &str) -> Option<String> {
+        let found = tree_path(Path::new("/nowhere/project"), Path::new(cwd), Path::new(given)).ok()?;
+        Some(String::from_utf8(found.to_vec()).expect("text"))
+    }
+
+    #[test]
+    fn paths_are_seen_from_where_the_person_stands() {
+        assert_eq!(check("/nowhere/project", "src/a.rs").as_deref(), Some("src/a.rs"));
+        assert_eq!(check("/nowhere/project/src", "a.rs").as_deref(), Some("src/a.rs"));
+        assert_eq!(check("/nowhere/project/src", "../b/./c").as_deref(), Some("b/c"));
+        assert_eq!(check("/nowhere/project/src", "..").as_deref(), Some(""));
+        assert_eq!(check("/elsewhere", "/nowhere/project/x").as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn paths_outside_are_refused() {
+        assert_eq!(check("/nowhere/project", "../other"), None);
+        assert_eq!(check("/nowhere/project", "/nowhere/projects"), None);
+        assert_eq!(check("/nowhere/project", "../../../.."), None);
+    }
+
+    #[test]
+    fn symlinks_above_the_directory_are_followed() {
+        let around = std::env::temp_dir().canonicalize().expect("a place for temporary files");
+        let around = around.join(format!("amalgam-place-{}", std::process::id()));
+        std::fs::create_dir_all(around.join("real")).expect("made");
+        std::os::unix::fs::symlink("real", around.join("link")).expect("made");
+        let found = tree_path(&around.join("real"), Path::new("/"), &around.join("link/deleted"));
+        std::fs::remove_dir_all(&around).expect("removed");
+        assert_eq!(found.expect("inside").as_ref(), b"deleted");
+    }
+}

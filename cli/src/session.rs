@@ -1,0 +1,147 @@
+//! What every command works with: the output, the settings, the store's process, and the place it stands in.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use amalgam_proto::{Reason, v1};
+use amalgam_server::Home;
+use jiff::Timestamp;
+use tonic::codegen::Bytes;
+
+use crate::config::Config;
+use crate::connect::{Client, ConnectOptions, connect, running};
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::output::Output;
+use crate::place::Place;
+
+/// What every command works with.
+pub struct Session {
+    /// Where to print.
+    pub output: Output,
+    /// The settings.
+    pub config: Config,
+    /// Where the store lies, and how to reach it.
+    pub connect: ConnectOptions,
+    /// Where the command was started.
+    pub cwd: PathBuf,
+    /// No questions.
+    pub no_input: bool,
+    /// The time when the command began.
+    pub now: Timestamp,
+    /// Who takes care of Ctrl-C.
+    pub interrupts: Interrupts,
+    client: Option<Client>,
+}
+
+/// Whether Ctrl-C ends the command, or the command takes care of it.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupts(Arc<AtomicBool>);
+
+impl Interrupts {
+    /// From here on a child gets Ctrl-C, and this program waits for what it makes of it.
+    pub fn leave_to_child(&self, left: bool) {
+        self.0.store(left, Ordering::Relaxed);
+    }
+
+    /// Whether a child gets Ctrl-C.
+    pub fn are_left_to_child(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Session {
+    /// A session that has not spoken to the store yet.
+    pub fn new(output: Output, config: Config, connect: ConnectOptions, cwd: PathBuf, no_input: bool) -> Self {
+        let (now, interrupts) = (Timestamp::now(), Interrupts::default());
+        Self { output, config, connect, cwd, no_input, now, interrupts, client: None }
+    }
+
+    /// The store's home.
+    pub fn home(&self) -> &Path {
+        &self.connect.home
+    }
+
+    /// The store's process. A store that is not there is not made.
+    pub async fn client(&mut self) -> Result<Client, CliError> {
+        if self.client.is_none() {
+            self.client = Some(connect(&self.connect).await?);
+        }
+        Ok(self.client.clone().expect("it was put there"))
+    }
+
+    /// The store's process. A store that is not there is made.
+    pub async fn client_of_new_store(&mut self) -> Result<Client, CliError> {
+        self.connect.create = true;
+        self.client().await
+    }
+
+    /// The store's process, only if it runs.
+    pub async fn client_if_running(&self) -> Option<Client> {
+        running(&self.connect).await
+    }
+
+    /// Whether there is a store at all.
+    pub fn has_store(&self) -> bool {
+        Home::new(self.home()).exists()
+    }
+
+    /// The directory around here. An error if there is none.
+    pub async fn place(&mut self) -> Result<Place, CliError> {
+        let mut client = self.client().await?;
+        let path = Bytes::copy_from_slice(self.cwd.as_os_str().as_bytes());
+        let found = client.directories.find_directory(v1::FindDirectoryRequest { path }).await?.into_inner();
+        let directory = found.directory.ok_or_else(|| incomplete("directory"))?;
+        let workspace = found.workspace.ok_or_else(|| incomplete("workspace"))?;
+        Ok(Place { directory, workspace })
+    }
+
+    /// The directory around here, if there is one.
+    pub async fn place_if_any(&mut self) -> Result<Option<Place>, CliError> {
+        match self.place().await {
+            Ok(place) => Ok(Some(place)),
+            Err(error) if error.is(Reason::NoDirectory) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// An absolute path on the host.
+    pub fn host_path(&self, given: &OsStr) -> PathBuf {
+        let absolute = self.cwd.join(given);
+        absolute.canonicalize().unwrap_or(absolute)
+    }
+}
+
+/// The answer lacks something that it always has.
+pub fn incomplete(what: &str) -> CliError {
+    let message = format!("the background process answered without a {what}");
+    CliError::new(Exit::ERROR, "UNAVAILABLE", message).hint("`amalgam stop`, then try again")
+}
+
+/// The name of a workspace on the wire; nothing stays nothing.
+pub fn workspace_name(id: &str) -> String {
+    if id.is_empty() { String::new() } else { format!("workspaces/{id}") }
+}
+
+/// The workspace that `@` stands for, on the wire.
+pub fn here(place: Option<&Place>) -> String {
+    place.map(|place| place.workspace.name.clone()).unwrap_or_default()
+}
+
+/// A snapshot as people write it.
+pub fn revision(text: &str) -> v1::State {
+    v1::State { state: Some(v1::state::State::Revision(text.to_owned())) }
+}
+
+/// What is on the disk now.
+pub fn live(place: &Place) -> v1::State {
+    v1::State { state: Some(v1::state::State::Directory(place.directory.name.clone())) }
+}
+
+/// Nothing at all.
+pub fn empty() -> v1::State {
+    v1::State { state: Some(v1::state::State::Empty(true)) }
+}
