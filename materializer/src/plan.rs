@@ -89,6 +89,28 @@ pub fn plan(store: &Store, index: &Index, target: RootId, job: &Checkout<'_>) ->
     Ok(plan)
 }
 
+/// How many files and bytes would be written; for whoever watches.
+pub(crate) fn totals(store: &Store, aim: &Aim<'_>, top: Pair) -> Result<(u64, u64)> {
+    let (mut files, mut bytes) = (0, 0);
+    let mut open = vec![(TreePath::root(), top)];
+    while let Some((path, pair)) = open.pop() {
+        aim.job.progress.check()?;
+        for step in aim.steps(store, &path, pair.contents())? {
+            let Step::Differs { path, pair, .. } = step? else { continue };
+            if let Some(Entry { node: Node::File { size, .. }, .. }) = &pair.after
+                && !pair.same_node()
+            {
+                files += 1;
+                bytes += size;
+            }
+            if pair.is_directory_on_any_side() {
+                open.push((path, pair));
+            }
+        }
+    }
+    Ok((files, bytes))
+}
+
 impl Plan {
     fn add(&mut self, aim: &Aim<'_>, path: &TreePath, pair: &Pair) {
         let both_directories = is_directory(pair.before.as_ref()) && is_directory(pair.after.as_ref());

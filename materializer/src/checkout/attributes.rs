@@ -113,7 +113,9 @@ impl Run<'_> {
         if !mode_is_set && after.kind() != EntryKind::Symlink {
             handle.set_mode(after.mode).map_err(|errno| Error::host("set the mode of", path, errno))?;
         }
-        if let Some(mtime) = mtime {
+        if let Some(mtime) = mtime
+            && present.mtime != mtime
+        {
             handle.set_time(mtime).map_err(|errno| Error::host("set the time of", path, errno))?;
         }
         Ok(())

@@ -17,7 +17,7 @@ use super::place::{PLACE, hold};
 use super::{Placed, Run};
 use crate::error::{Error, Result};
 use crate::host::c_name;
-use crate::plan::{Pair, Reach, Step};
+use crate::plan::{Pair, Reach, Step, totals};
 use crate::report::Why;
 use crate::stamp::Stamp;
 
@@ -58,8 +58,20 @@ impl<'a> Run<'a> {
     /// Does all that need not wait.
     pub(super) fn walk(&self) -> Result<()> {
         let pair = Pair::of_roots(self.before.as_deref(), &self.after);
-        rayon::scope(|scope| self.visit(scope, Task { path: TreePath::root(), pair, made: None }));
+        rayon::scope(|scope| {
+            let top = pair.clone();
+            scope.spawn(move |_| self.count(top));
+            self.visit(scope, Task { path: TreePath::root(), pair, made: None });
+        });
         self.failed.lock().take().map_or(Ok(()), Err)
+    }
+
+    /// Says how much there is to do. The directories that are read for it are needed by the walk too.
+    fn count(&self, top: Pair) {
+        if let Ok((files, bytes)) = totals(self.store, &self.aim, top) {
+            self.job.progress.files_total.store(files, Ordering::Relaxed);
+            self.job.progress.bytes_total.store(bytes, Ordering::Relaxed);
+        }
     }
 
     fn visit<'s>(&'s self, scope: &Scope<'s>, task: Task) {

@@ -1,0 +1,279 @@
+//! What goes wrong around a checkout: swapped directories, kills, full disks, no privilege.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use amalgam_engine::object::{Device, Owner};
+use amalgam_engine::work::Special;
+use amalgam_engine::{ErrorKind, RootId, Store, TreePath, WorkingTree};
+use amalgam_materializer::{HostDir, Known, Notice, Scope, Why, checkout, clean_leftovers};
+use amalgam_tests::harness::{Random, seed};
+use amalgam_tests::model::contents;
+use rustix::fs::{CWD, RenameFlags};
+
+use crate::kit::{World, path, paths, see, settle};
+
+/// Runs one of these tests once more in another process. Nothing where that cannot be started.
+fn again(test: &str, wrapper: &[&str], variable: &str, value: &Path) -> Option<Command> {
+    let program = std::env::current_exe().expect("this program");
+    let mut command = match wrapper {
+        [] => Command::new(&program),
+        [first, rest @ ..] => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(&program);
+            command
+        }
+    };
+    command.args(["--exact", test, "--nocapture"]).env(variable, value);
+    Some(command)
+}
+
+/// Runs it to its end; says why where it did not even begin.
+fn run_again(test: &str, wrapper: &[&str], variable: &str, value: &Path) {
+    let done = again(test, wrapper, variable, value).and_then(|mut command| command.output().ok());
+    let Some(done) = done else {
+        eprintln!("skipped: there is no {} here", wrapper[0]);
+        return;
+    };
+    let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+    if !done.status.success() && !said.contains("running 1 test") {
+        eprintln!("skipped: {wrapper:?}: {said}");
+        return;
+    }
+    assert!(done.status.success(), "{said}");
+}
+
+#[test]
+fn a_directory_that_turns_into_a_symlink_leads_nowhere() {
+    let world = World::new();
+    let (canary, aside) = (world.temp.path().join("canary"), world.temp.path().join("aside"));
+    for directory in [&canary, &canary.join("deep")] {
+        fs::create_dir(directory).expect("made");
+        for name in ["one", "two", "three"] {
+            fs::write(directory.join(name), b"mine").expect("written");
+        }
+    }
+    let before = see(&canary);
+    let tree_of = |names: &[&str], bytes: &[u8]| {
+        let mut tree = world.tree();
+        tree.create_directories("d/deep").expect("made");
+        for name in names {
+            tree.write(format!("d/{name}"), bytes).expect("written");
+            tree.write(format!("d/deep/{name}"), bytes).expect("written");
+        }
+        tree
+    };
+    let trees = [tree_of(&["one", "two"], b"first"), tree_of(&["two", "three"], b"second"), world.tree()];
+    world.checkout(&world.index(), &trees[0]);
+    let (flips, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let inside = world.at("d");
+            let is_link = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_symlink());
+            while !is_over.load(Ordering::Relaxed) {
+                if !is_link(&aside) && !is_link(&inside) {
+                    fs::remove_dir_all(&aside).ok();
+                    symlink(&canary, &aside).ok();
+                }
+                if rustix::fs::renameat_with(CWD, &aside, CWD, &inside, RenameFlags::EXCHANGE).is_ok() {
+                    flips.fetch_add(1, Ordering::Relaxed);
+                } else if aside.symlink_metadata().is_ok() {
+                    rustix::fs::renameat_with(CWD, &aside, CWD, &inside, RenameFlags::NOREPLACE).ok();
+                }
+            }
+        });
+        let mut round = 0;
+        while flips.load(Ordering::Relaxed) < 5_000 || round < 200 {
+            let mut index = world.index();
+            world.capture(&mut index, Scope::All, &Known::default());
+            // Whatever comes of it where the directory is not what it was: only the canary counts.
+            world.try_checkout(&index, &trees[round % trees.len()]).ok();
+            assert_eq!(see(&canary), before, "round {round}");
+            round += 1;
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(see(&canary), before);
+}
+
+/// Two trees of some hundred files, most of which differ; half of the directories of the second are new.
+fn two_large_trees(store: &Store) -> [WorkingTree; 2] {
+    [1, 2].map(|which: u64| {
+        let mut tree = WorkingTree::new(store);
+        let mut random = Random::new(which);
+        for directory in 0..24_u64 {
+            let name = if directory % 2 == 0 { format!("d{directory}") } else { format!("d{directory}-{which}") };
+            tree.create_directory(&name, 0o755).expect("made");
+            for file in 0..16 {
+                let length = random.below(60_000) as usize;
+                tree.write(format!("{name}/f{file}"), &random.bytes(length)).expect("written");
+            }
+            tree.link(format!("{name}/f0"), format!("{name}/linked")).expect("linked");
+        }
+        let kind = if which == 1 { "a file" } else { "a directory" };
+        tree.create_directory(if which == 1 { "turns 1" } else { "turns 2" }, 0o755).expect("made");
+        tree.write(if which == 1 { "turns 2" } else { "turns 1" }, kind.as_bytes()).expect("written");
+        tree
+    })
+}
+
+#[test]
+fn killed_at_any_moment_it_leaves_old_or_new_and_can_be_finished() {
+    const INSIDE: &str = "AMALGAM_TEST_KILLED_CHECKOUT";
+    if let Some(job) = std::env::var_os(INSIDE) {
+        return check_out_until_killed(&fs::read_to_string(job).expect("the job"));
+    }
+    let seed = seed();
+    eprintln!("AMALGAM_SEED={seed}");
+    let mut random = Random::new(seed);
+    let mut world = World::new();
+    let directory = world.temp.path().join("store");
+    let job = world.temp.path().join("job");
+    world.store = Store::open(&directory).expect("it opens");
+    let mut trees = two_large_trees(&world.store);
+    let mut roots = Vec::new();
+    for tree in &mut trees {
+        let snapshot = amalgam_tests::model::commit(tree).expect("committed");
+        roots.push(world.store.snapshot(snapshot).expect("there").root);
+    }
+    let views = trees.each_ref().map(|tree| contents(tree).expect("read").paths);
+    world.checkout(&world.index(), &trees[0]);
+    drop(trees);
+    let mut died_in_the_middle = 0;
+    for round in 0..30 {
+        let target = (round + 1) % 2;
+        let digits: String = roots[target].as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let lines = format!("{}\n{}\n{digits}", directory.display(), world.host.path().display());
+        fs::write(&job, lines).expect("written");
+        world.store = Store::in_memory();
+        let test = "faults::killed_at_any_moment_it_leaves_old_or_new_and_can_be_finished";
+        let mut command = again(test, &[], INSIDE, &job).expect("this program");
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        lines.map_while(Result::ok).find(|line| line.contains("ready")).expect("it gets ready");
+        std::thread::sleep(Duration::from_micros(random.below(25_000)));
+        child.kill().expect("it is killed");
+        child.wait().expect("it ended");
+        let found = see(world.host.path());
+        for (path, old) in &views[1 - target] {
+            let (Some(new), Some(found)) = (views[target].get(path), found.get(path)) else { continue };
+            assert!(found.bytes == old.bytes || found.bytes == new.bytes, "round {round}: {path} is neither");
+        }
+        died_in_the_middle += usize::from(found.keys().any(|path| !views[target].contains_key(path)));
+        world.store = Store::open(&directory).expect("it opens");
+        let tree = WorkingTree::open_root(&world.store, roots[target]).expect("it opens");
+        let directories: Vec<TreePath> = paths(world.host.path()).into_iter().collect();
+        clean_leftovers(&world.host, &directories).expect("cleaned");
+        let done = world.checkout(&world.look(), &tree);
+        assert_eq!(done.notices, [], "round {round}");
+        world.expect(&tree);
+    }
+    eprintln!("{died_in_the_middle} of 30 died in the middle");
+    assert!(died_in_the_middle > 0, "no kill came in time");
+}
+
+fn check_out_until_killed(job: &str) {
+    let [store, directory, root] = job.lines().collect::<Vec<_>>()[..] else { panic!("three lines: {job}") };
+    let mut world = World::new();
+    world.store = Store::open(store).expect("it opens");
+    world.host = HostDir::open(directory).expect("it opens");
+    let bytes = (0..32).map(|at| u8::from_str_radix(&root[at * 2..at * 2 + 2], 16).expect("two digits"));
+    let root = RootId::from_bytes(bytes.collect::<Vec<_>>().try_into().expect("32 bytes"));
+    let index = world.look();
+    println!("ready");
+    checkout(&world.store, &world.host, &index, root, &world.job()).expect("it is checked out");
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+#[test]
+fn a_full_disk_is_said_clearly_and_the_rest_stays() {
+    const INSIDE: &str = "AMALGAM_TEST_FULL_CHECKOUT";
+    let Some(mount) = std::env::var_os(INSIDE).map(PathBuf::from) else {
+        let temp = tempfile::tempdir().expect("a directory");
+        let script = r#"mount -t tmpfs -o size=4m none "$AMALGAM_TEST_FULL_CHECKOUT" && exec "$0" "$@""#;
+        let test = "faults::a_full_disk_is_said_clearly_and_the_rest_stays";
+        return run_again(test, &["unshare", "-Urm", "sh", "-c", script], INSIDE, temp.path());
+    };
+    let world = World::in_directory(tempfile::tempdir_in(mount).expect("a directory"));
+    let ballast = world.temp.path().join("ballast");
+    fs::write(&ballast, vec![1; 2 << 20]).expect("there is room");
+    let (mut old, mut new) = (world.tree(), world.tree());
+    new.create_directory("fresh", 0o755).expect("made");
+    for number in 0..40_u64 {
+        old.write(format!("f{number}"), b"old").expect("written");
+        let bytes = Random::new(number).bytes(40_000);
+        new.write(format!("f{number}"), &bytes).expect("written");
+        new.write(format!("fresh/f{number}"), &bytes[..20_000]).expect("written");
+    }
+    world.checkout(&world.index(), &old);
+    settle();
+    let error = world.try_checkout(&world.look(), &new).expect_err("there is no room");
+    assert_eq!(error.kind(), Some(ErrorKind::Full), "{error}");
+    let seen = see(world.host.path());
+    for (path, expected) in contents(&new).expect("read").paths {
+        let Some(found) = seen.get(&path) else { continue };
+        assert!(found.bytes == expected.bytes || found.bytes.0 == b"old", "{path} is neither old nor new");
+    }
+    assert!((0..40).all(|number| seen.contains_key(&path(format!("f{number}")))), "nothing is lost");
+    assert!(!seen.keys().any(|path| path.to_string().contains("amalgam-tmp")));
+    fs::remove_file(&ballast).expect("removed");
+    let done = world.checkout(&world.look(), &new);
+    assert_eq!(done.notices, []);
+    world.expect(&new);
+}
+
+#[test]
+fn without_privilege_all_that_can_be_done_is_done() {
+    const INSIDE: &str = "AMALGAM_TEST_UNPRIVILEGED_CHECKOUT";
+    if rustix::process::geteuid().is_root() {
+        let test = "faults::without_privilege_all_that_can_be_done_is_done";
+        let wrapper = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+        return run_again(test, &wrapper, INSIDE, Path::new("."));
+    }
+    let world = World::new();
+    let mut tree = world.tree();
+    let own = rustix::process::geteuid().as_raw();
+    for (name, mode) in [("locked", 0o555), ("locked/below", 0o500), ("hidden", 0o700)] {
+        tree.create_directory(name, 0o755).expect("made");
+        tree.write(format!("{name}/file"), b"old").expect("written");
+        tree.set_mode(name, mode).expect("set");
+    }
+    tree.write("unreadable", b"old").expect("written");
+    tree.set_mode("unreadable", 0).expect("set");
+    let done = world.checkout(&world.index(), &tree);
+    assert_eq!(done.notices, []);
+    let mode = |name: &str| world.at(name).metadata().expect("there").permissions().mode() & 0o7777;
+    assert_eq!([mode("locked"), mode("locked/below"), mode("unreadable")], [0o555, 0o500, 0]);
+
+    fs::set_permissions(world.at("unreadable"), PermissionsExt::from_mode(0o600)).expect("set");
+    let index = world.look();
+    fs::set_permissions(world.at("hidden"), PermissionsExt::from_mode(0o300)).expect("set");
+    let mut other = tree.fork();
+    other.write("locked/file", b"new").expect("written");
+    other.write("locked/below/more", b"new").expect("written");
+    other.write("hidden/file", b"new").expect("written");
+    other.set_mode("locked/below", 0o555).expect("set");
+    other.write("given away", b"new").expect("written");
+    other.set_owner("given away", Some(Owner { uid: own + 1, gid: own + 1 })).expect("set");
+    other.create_special("device", Special::CharDevice(Device { major: 1, minor: 3 }), 0o600).expect("made");
+    let done = world.checkout(&index, &other);
+    let [device, owner] = &done.notices[..] else { panic!("{:?}", done.notices) };
+    assert!(matches!(device, Notice { path: at, why: Why::Failed { .. } } if *at == path("device")), "{device:?}");
+    assert_eq!(owner, &Notice { path: path("given away"), why: Why::OwnerNotSet });
+    assert!(!owner.why.is_failure());
+    assert_eq!([mode("locked"), mode("locked/below"), mode("hidden")], [0o555, 0o555, 0o300]);
+    fs::set_permissions(world.at("hidden"), PermissionsExt::from_mode(0o700)).expect("set");
+    for name in ["locked/file", "locked/below/more", "hidden/file", "given away"] {
+        assert_eq!(fs::read(world.at(name)).expect("there"), b"new", "{name}");
+    }
+    assert_eq!(world.at("given away").metadata().expect("there").uid(), own);
+    // What was opened for the time must not keep the directory from being removed.
+    for name in ["locked", "locked/below"] {
+        fs::set_permissions(world.at(name), PermissionsExt::from_mode(0o700)).expect("set");
+    }
+}
