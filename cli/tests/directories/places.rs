@@ -1,0 +1,85 @@
+//! Which directory belongs to which workspace, and what is refused.
+
+use std::fs;
+
+use super::kit::Kit;
+
+#[test]
+fn a_home_that_holds_the_store_can_be_protected() {
+    let kit = Kit::new();
+    kit.write("file", "one\n");
+    let store = kit.work().join(".local/share/amalgam");
+    let with_store = |arguments: &[&str]| {
+        let mut command = kit.command(arguments);
+        command.env("AMALGAM_STORE", &store);
+        command.output().expect("it runs")
+    };
+    assert!(with_store(&["init"]).status.success());
+    let listed = with_store(&["show", "@:.local/share"]);
+    assert!(!String::from_utf8_lossy(&listed.stdout).contains("amalgam"), "the store is not part of its own snapshot");
+    assert!(with_store(&["commit"]).status.success());
+    let status = with_store(&["status", "--exit-code"]);
+    assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stdout));
+    with_store(&["stop", "--force"]);
+}
+
+#[test]
+fn nested_directories_are_refused_with_a_hint() {
+    let kit = Kit::new();
+    kit.write("inner/file", "one\n");
+    kit.run(&["init"]).ends(0);
+    let refused = kit.run(&["init", "inner"]).ends(1);
+    assert!(refused.err.contains("covered"), "{}", refused.err);
+    let refused = kit.run(&["init", ".."]).ends(1);
+    assert!(refused.err.contains("detach"), "{}", refused.err);
+    let refused = kit.run(&["init"]).ends(1);
+    assert!(refused.err.contains("already"), "{}", refused.err);
+}
+
+#[test]
+fn a_directory_that_moved_is_recognised_and_another_one_refused() {
+    let kit = Kit::new();
+    kit.write("file", "one\n");
+    kit.run(&["init"]).ends(0);
+    fs::rename(kit.work(), kit.path("elsewhere")).expect("it moves");
+    fs::create_dir(kit.work()).expect("a directory");
+    kit.write("file", "another directory\n");
+    let refused = kit.run(&["commit"]).ends(1);
+    assert!(refused.err.contains("another directory"), "{}", refused.err);
+    let refused = kit.run_in(&kit.path("elsewhere"), &["status"]).ends(1);
+    assert!(refused.err.contains("attach"), "{}", refused.err);
+    kit.run_in(&kit.path("elsewhere"), &["ws", "attach"]).ends(0);
+    kit.run_in(&kit.path("elsewhere"), &["status", "--exit-code"]).ends(0);
+}
+
+#[test]
+fn a_workspace_that_moved_behind_its_directory_is_not_overwritten() {
+    let kit = Kit::new();
+    kit.write("file", "one\n");
+    kit.run(&["init"]).ends(0);
+    kit.write("file", "two\n");
+    kit.run(&["commit"]).ends(0);
+    let newest = kit.run(&["op", "log", "-n", "1", "--json"]).ends(0).json()[0]["sequence"].as_u64().expect("a number");
+    // Taken back in the store alone: the directory does not know.
+    kit.run(&["undo", "--op", &newest.to_string()]).ends(0);
+    kit.write("file", "three\n");
+    let refused = kit.run(&["commit"]).ends(6);
+    assert!(refused.err.contains("restore @"), "{}", refused.err);
+    kit.run(&["restore", "@"]).ends(0);
+    assert_eq!(fs::read_to_string(kit.work().join("file")).expect("it is there"), "one\n");
+    kit.run(&["undo"]).ends(0);
+    assert_eq!(fs::read_to_string(kit.work().join("file")).expect("it is there"), "three\n");
+}
+
+#[test]
+fn there_must_be_a_store_and_a_workspace() {
+    let kit = Kit::new();
+    kit.run(&["log"]).ends(10);
+    kit.run(&["ws"]).ends(10);
+    kit.write("file", "one\n");
+    kit.run(&["init"]).ends(0);
+    let outside = kit.run_in(&kit.path(""), &["status"]).ends(1);
+    assert!(outside.err.contains("amalgam init"), "{}", outside.err);
+    kit.run(&["no-such-command"]).ends(2);
+    kit.run(&["show", "no-such-snapshot"]).ends(1);
+}
