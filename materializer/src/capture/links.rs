@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use amalgam_engine::{Entry, LinkGroup, TreePath};
+use amalgam_engine::{Entry, LinkGroup, Name, TreePath};
 use parking_lot::Mutex;
 
 use super::read::{Leaf, Reader};
-use super::scan::{Edit, Scanner, State};
+use super::scan::{Edit, Scanner, Slot, State};
 use super::{Capture, work};
 use crate::error::Result;
 use crate::host::HostDir;
@@ -59,63 +59,71 @@ pub(crate) fn find(scanner: &Scanner<'_>) -> Result<Touched> {
 fn collect(scanner: &Scanner<'_>) -> Touched {
     let index = scanner.index;
     let mut touched = Touched::default();
-    let mut inodes = HashSet::new();
     scanner.see(|slots| {
+        let mut inodes = HashSet::new();
+        each_before(index, slots, &mut |parent, name, leaf| {
+            if leaf.stamp.links > 1 {
+                inodes.insert(leaf.stamp.inode);
+                touched.before.insert(parent.join(name));
+            }
+        });
         for slot in slots {
-            let mut before = |path: TreePath, held: Option<&Held>| {
-                let mut see = |path: TreePath, leaf: &index::Leaf| {
-                    if leaf.stamp.links > 1 {
-                        inodes.insert(leaf.stamp.inode);
-                        touched.before.insert(path);
-                    }
-                };
-                match held {
-                    Some(Held::Leaf(leaf)) => see(path, leaf),
-                    Some(Held::Directory(at)) => {
-                        index.each_leaf(*at as usize, &path, |parent, name, leaf| see(parent.join(name), leaf));
-                    }
-                    None => {}
-                }
-            };
-            let itself = slot.parent.and_then(|parent| slots[parent].known).zip(slot.path.split_last());
-            let itself = itself.and_then(|(parent, (_, name))| index.directory(parent).get(&name));
             let (edits, stamp) = match &slot.state {
                 State::Found(found) => (&found.edits[..], None),
                 State::Leaf(stamp) => (&[][..], Some(*stamp)),
-                State::Gone => (&[][..], None),
-                State::Through | State::Kept => continue,
+                _ => continue,
             };
-            // Something else is there now than what the index has.
-            if !matches!(slot.state, State::Found(_)) || slot.known.is_none() {
-                before(slot.path.clone(), itself);
-            }
-            let known = slot.known.map(|known| index.directory(known));
-            for Edit { name, .. } in edits {
-                before(slot.path.join(name), known.and_then(|known| known.get(name)));
-            }
             let now = edits.iter().filter_map(|edit| Some((slot.path.join(&edit.name), edit.now?)));
             for (path, stamp) in now.chain(stamp.map(|stamp| (slot.path.clone(), stamp))) {
                 if stamp.links > 1 {
+                    inodes.insert(stamp.inode);
                     touched.names.entry(stamp.inode).or_default().insert(path, stamp);
                 }
             }
         }
-    });
-    inodes.extend(touched.names.keys());
-    if !inodes.is_empty() && index.is_known() {
-        let edited: HashSet<TreePath> = touched.names.values().flat_map(|names| names.keys().cloned()).collect();
-        index.each_leaf(index::TOP, &TreePath::root(), |parent, name, leaf| {
-            if !inodes.contains(&leaf.stamp.inode) {
-                return;
-            }
-            let path = parent.join(name);
-            if !touched.before.contains(&path) && !edited.contains(&path) {
-                touched.unchanged.insert(path.clone(), leaf.stamp);
-                touched.names.entry(leaf.stamp.inode).or_default().insert(path, leaf.stamp);
+        if inodes.is_empty() || !index.is_known() {
+            return;
+        }
+        // What the index says of a name that differs is no other name of the file, though it may be the same inode.
+        let mut differing = HashSet::new();
+        each_before(index, slots, &mut |parent, name, leaf| {
+            if inodes.contains(&leaf.stamp.inode) {
+                differing.insert(parent.join(name));
             }
         });
-    }
+        index.each_leaf(index::TOP, &TreePath::root(), |parent, name, leaf| {
+            if inodes.contains(&leaf.stamp.inode) && !differing.contains(&parent.join(name)) {
+                touched.unchanged.insert(parent.join(name), leaf.stamp);
+                touched.names.entry(leaf.stamp.inode).or_default().insert(parent.join(name), leaf.stamp);
+            }
+        });
+    });
     touched
+}
+
+/// What the index has of the names that differ, and of all below them.
+fn each_before(index: &Index, slots: &[Slot], see: &mut impl FnMut(&TreePath, &Name, &index::Leaf)) {
+    let mut before = |parent: &TreePath, name: &Name, held: Option<&Held>| match held {
+        Some(Held::Leaf(leaf)) => see(parent, name, leaf),
+        Some(Held::Directory(at)) => index.each_leaf(*at as usize, &parent.join(name), &mut *see),
+        None => {}
+    };
+    for slot in slots {
+        let is_other = match &slot.state {
+            State::Found(_) => slot.known.is_none(),
+            State::Leaf(_) | State::Gone => true,
+            State::Through | State::Kept => false,
+        };
+        let parent = slot.parent.and_then(|parent| slots[parent].known);
+        if let (true, Some(parent), Some((path, name))) = (is_other, parent, slot.path.split_last()) {
+            before(&path, &name, index.directory(parent).get(&name));
+        }
+        if let (State::Found(found), Some(known)) = (&slot.state, slot.known) {
+            for Edit { name, .. } in &found.edits {
+                before(&slot.path, name, index.directory(known).get(name));
+            }
+        }
+    }
 }
 
 impl Touched {

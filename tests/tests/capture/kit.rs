@@ -8,11 +8,12 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use amalgam_engine::{Store, Time, TreePath};
+use amalgam_engine::{Store, Time, TreePath, WorkingTree};
 use amalgam_materializer::{
     Capture, Captured, Changes, HostDir, Index, Known, Progress, Result, Rules, Scope, capture, detect_changes,
 };
 use amalgam_tests::harness::Random;
+use amalgam_tests::model::contents;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps};
 
 pub struct World {
@@ -187,6 +188,16 @@ impl World {
             }
         }
         dirty
+    }
+}
+
+/// Two trees are equal; says where they are not.
+#[track_caller]
+pub fn assert_same(found: &WorkingTree, expected: &WorkingTree, why: &str) {
+    let (found, expected) = (contents(found).expect("read").paths, contents(expected).expect("read").paths);
+    let paths: BTreeSet<_> = found.keys().chain(expected.keys()).collect();
+    for path in paths {
+        assert_eq!(found.get(path), expected.get(path), "{why}: {path}");
     }
 }
 

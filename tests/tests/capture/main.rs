@@ -13,10 +13,10 @@ use std::time::Duration;
 use amalgam_engine::object::{EntryKind, Node};
 use amalgam_engine::verify::VerifyOptions;
 use amalgam_engine::{DEPTH_MAX, verify};
-use amalgam_materializer::{Dirty, Error, Index, Known, Progress, Scope, Stamp, Watcher, Why, capture};
+use amalgam_materializer::{Captured, Dirty, Error, Index, Known, Progress, Scope, Stamp, Watcher, Why, capture};
 use amalgam_tests::harness::{Random, seed};
 use amalgam_tests::model::{commit, contents, link_classes};
-use kit::{World, path, set_mtime, settle};
+use kit::{World, assert_same, path, set_mtime, settle};
 use rustix::fs::{CWD, Mode};
 
 #[test]
@@ -120,15 +120,11 @@ fn after_edits_every_way_of_looking_finds_the_same() {
         }
         let fresh = world.fresh();
         let whole = world.capture(&mut all);
-        assert_eq!(contents(&whole.tree).expect("read"), contents(&fresh.tree).expect("read"), "round {round}");
+        assert_same(&whole.tree, &fresh.tree, &format!("round {round}, whole"));
         assert_eq!(whole.root, fresh.root, "round {round}");
         assert_eq!(whole.counts.bytes, fresh.counts.bytes, "round {round}");
         let part = world.capture_in(&mut parts, &dirty);
-        assert_eq!(
-            contents(&part.tree).expect("read"),
-            contents(&fresh.tree).expect("read"),
-            "round {round}: {dirty:?}"
-        );
+        assert_same(&part.tree, &fresh.tree, &format!("round {round}, {dirty:?}"));
         assert_eq!(part.root, fresh.root, "round {round}");
         assert_eq!((part.counts.files, parts.names()), (fresh.counts.files, all.names()), "round {round}");
         let told = match watcher.take_dirty() {
@@ -136,7 +132,7 @@ fn after_edits_every_way_of_looking_finds_the_same() {
             Dirty::Directories(told) => world.capture_in(&mut watched, &told),
             Dirty::Everything => panic!("nothing is lost"),
         };
-        assert_eq!(contents(&told.tree).expect("read"), contents(&fresh.tree).expect("read"), "round {round}");
+        assert_same(&told.tree, &fresh.tree, &format!("round {round}, told"));
         assert_eq!(told.root, fresh.root, "round {round}");
     }
 }
@@ -159,11 +155,12 @@ fn hard_links_are_groups_however_it_is_looked() {
             dirty.extend(world.edit(&mut random, true));
         }
         let classes = world.link_classes();
-        let fresh = contents(&world.fresh().tree).expect("read");
-        for captured in [world.capture(&mut all), world.capture_in(&mut parts, &dirty)] {
-            let mut tree = captured.tree;
-            assert_eq!(link_classes(&tree).expect("read"), classes, "round {round}: {dirty:?}");
-            assert_eq!(contents(&tree).expect("read"), fresh, "round {round}: {dirty:?}");
+        let fresh = world.fresh().tree;
+        let captures = [("all", world.capture(&mut all)), ("part", world.capture_in(&mut parts, &dirty))];
+        for (how, Captured { mut tree, .. }) in captures {
+            let why = format!("round {round}, {how}, {dirty:?}");
+            assert_eq!(link_classes(&tree).expect("read"), classes, "{why}");
+            assert_same(&tree, &fresh, &why);
             commit(&mut tree).expect("committed");
         }
     }
@@ -178,7 +175,7 @@ fn a_group_keeps_its_id() {
     fs::write(world.at("b"), b"one").expect("written");
     fs::hard_link(world.at("b"), world.at("c")).expect("linked");
     let mut index = world.index();
-    let group = |captured: &amalgam_materializer::Captured, name: &str| {
+    let group = |captured: &Captured, name: &str| {
         captured.tree.stat(name).expect("read").and_then(|stat| stat.entry).and_then(|entry| entry.link())
     };
     let first = world.capture(&mut index);
@@ -192,6 +189,18 @@ fn a_group_keeps_its_id() {
     fs::remove_file(world.at("a")).expect("removed");
     fs::remove_file(world.at("c")).expect("removed");
     assert_eq!(group(&world.capture(&mut index), "b"), None);
+}
+
+#[test]
+fn a_name_that_got_another_file_belongs_to_no_group_of_the_old_one() {
+    let world = World::new();
+    fs::write(world.at("p"), b"old").expect("written");
+    let mut index = world.index();
+    world.capture(&mut index);
+    fs::rename(world.at("p"), world.at("q")).expect("moved");
+    fs::hard_link(world.at("q"), world.at("r")).expect("linked");
+    fs::write(world.at("p"), b"new").expect("written");
+    assert_same(&world.capture(&mut index).tree, &world.fresh().tree, "after the exchange");
 }
 
 #[test]
