@@ -32,7 +32,8 @@ fn a_process_killed_in_the_middle_loses_nothing() {
     for round in 0..12_u64 {
         let (label, wanted) = if round % 2 == 0 { ("one", &one) } else { ("two", &two) };
         let process = kit.process().expect("it runs");
-        let mut child = kit.command(&["restore", label]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+        let mut child =
+            kit.command(&["restore", label]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
         std::thread::sleep(Duration::from_millis(3 + round * 9));
         kill(process);
         if wait(&mut child, Duration::from_secs(30)).expect("it does not hang") != 0 {
@@ -50,7 +51,8 @@ fn a_process_killed_in_the_middle_loses_nothing() {
     for round in 0..6_u64 {
         fill(&kit, &format!("more {round}"));
         let process = kit.process().expect("it runs");
-        let mut child = kit.command(&["commit"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+        let mut child =
+            kit.command(&["commit"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
         std::thread::sleep(Duration::from_millis(2 + round * 12));
         kill(process);
         wait(&mut child, Duration::from_secs(30)).expect("it does not hang");
@@ -67,7 +69,9 @@ fn what_cannot_be_read_is_reported_and_the_rest_is_done() {
     kit.write("closed/inside", "two\n");
     kit.write("unreadable", "three\n");
     kit.run(&["init"]).ends(0);
-    let set = |path: &str, mode| fs::set_permissions(kit.work().join(path), fs::Permissions::from_mode(mode)).expect("it is there");
+    let set = |path: &str, mode| {
+        fs::set_permissions(kit.work().join(path), fs::Permissions::from_mode(mode)).expect("it is there")
+    };
     kit.write("readable", "one more\n");
     kit.write("unreadable", "three more\n");
     set("unreadable", 0o000);
@@ -93,7 +97,10 @@ fn on_a_small_disk(kit: &Kit, script: &str) -> Option<(i32, String)> {
     let binary = command.get_args().last().unwrap_or_else(|| command.get_program()).to_owned();
     let script = format!("set -u; mkdir -p small && mount -t tmpfs -o size=24m none small && {script}");
     let mut shell = kit.program("unshare");
-    shell.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]).env("AMALGAM", binary).current_dir(kit.path(""));
+    shell
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", &script])
+        .env("AMALGAM", binary)
+        .current_dir(kit.path(""));
     let output = shell.output().expect("a shell");
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     Some((output.status.code().unwrap_or(-1), said))

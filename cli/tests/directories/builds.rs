@@ -45,7 +45,9 @@ fn a_fork_does_not_start_from_zero() {
     kit.run(&["fork", "other", "--dir", &fork.display().to_string()]).ends(0);
     assert!(build(&kit, &fork).is_empty(), "everything is built already");
     pause();
-    assert!(kit.program("sh").args(["-c", "echo changed > src/b"]).current_dir(&fork).status().expect("a shell").success());
+    assert!(
+        kit.program("sh").args(["-c", "echo changed > src/b"]).current_dir(&fork).status().expect("a shell").success()
+    );
     assert_eq!(build(&kit, &fork), ["built b"]);
     assert!(build(&kit, &kit.work()).is_empty(), "the original is not touched");
 }

@@ -189,7 +189,9 @@ impl Drop for Kit {
         while let Some(here) = open.pop() {
             let _ = fs::set_permissions(&here, fs::Permissions::from_mode(0o755));
             let names = fs::read_dir(&here).into_iter().flatten().flatten();
-            open.extend(names.map(|name| name.path()).filter(|path| path.symlink_metadata().is_ok_and(|it| it.is_dir())));
+            open.extend(
+                names.map(|name| name.path()).filter(|path| path.symlink_metadata().is_ok_and(|it| it.is_dir())),
+            );
         }
     }
 }
@@ -207,7 +209,8 @@ pub fn kill(id: i32) {
     let id = rustix::process::Pid::from_raw(id).expect("a process has a number");
     let _ = rustix::process::kill_process(id, rustix::process::Signal::KILL);
     let began = Instant::now();
-    while Path::new(&format!("/proc/{}/fd", id.as_raw_nonzero())).read_dir().is_ok_and(|mut open| open.next().is_some()) {
+    while Path::new(&format!("/proc/{}/fd", id.as_raw_nonzero())).read_dir().is_ok_and(|mut open| open.next().is_some())
+    {
         assert!(began.elapsed() < Duration::from_secs(10), "it does not go");
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -53,8 +53,13 @@ fn a_restore_touches_what_differs_and_leaves_git_alone() {
     fs::remove_file(kit.work().join("d2/f2")).expect("it is there");
     kit.run(&["commit", "-m", "two files"]).ends(0);
     kit.write("d3/f3", "not committed\n");
-    let inode = |path: &str| fs::metadata(kit.work().join(path)).map(|found| (found.ino(), found.ctime_nsec(), found.mtime())).ok();
-    let untouched: Vec<_> = (0..50).filter(|number| ![1, 2, 3].contains(number)).map(|number| format!("d{}/f{number}", number % 5)).collect();
+    let inode = |path: &str| {
+        fs::metadata(kit.work().join(path)).map(|found| (found.ino(), found.ctime_nsec(), found.mtime())).ok()
+    };
+    let untouched: Vec<_> = (0..50)
+        .filter(|number| ![1, 2, 3].contains(number))
+        .map(|number| format!("d{}/f{number}", number % 5))
+        .collect();
     let stamps: Vec<_> = untouched.iter().map(|path| inode(path)).collect();
     let plan = kit.run(&["restore", "@~", "--dry-run"]).ends(0);
     assert!(plan.out.contains("d1/f1") && plan.out.contains("d2/f2") && plan.out.contains("d3/f3"), "{}", plan.out);
