@@ -60,14 +60,17 @@ fn collect(scanner: &Scanner<'_>) -> Touched {
     let index = scanner.index;
     let mut touched = Touched::default();
     let mut inodes = HashSet::new();
+    // What the index says of these is past, and the kernel gives the inode of a file that went to the next that is made.
+    let mut differing = HashSet::new();
     scanner.see(|slots| {
         for slot in slots {
             let mut before = |path: TreePath, held: Option<&Held>| {
                 let mut see = |path: TreePath, leaf: &index::Leaf| {
                     if leaf.stamp.links > 1 {
                         inodes.insert(leaf.stamp.inode);
-                        touched.before.insert(path);
+                        touched.before.insert(path.clone());
                     }
+                    differing.insert(path);
                 };
                 match held {
                     Some(Held::Leaf(leaf)) => see(path, leaf),
@@ -109,7 +112,7 @@ fn collect(scanner: &Scanner<'_>) -> Touched {
                 return;
             }
             let path = parent.join(name);
-            if !touched.before.contains(&path) && !edited.contains(&path) {
+            if !differing.contains(&path) && !edited.contains(&path) {
                 touched.unchanged.insert(path.clone(), leaf.stamp);
                 touched.names.entry(leaf.stamp.inode).or_default().insert(path, leaf.stamp);
             }
