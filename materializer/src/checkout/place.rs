@@ -48,7 +48,12 @@ impl Run<'_> {
         let value = act()?;
         if let (Some(ours), Some(held)) = (&mut ours, held) {
             let stamp = Stamp::of(held.as_fd()).map_err(looked)?;
-            ours.insert(stamp.inode, (stamp, leaves.clone()));
+            if stamp.links > 0 {
+                ours.insert(stamp.inode, (stamp, leaves.clone()));
+            } else {
+                // The next file that is made may get its inode.
+                ours.remove(&stamp.inode);
+            }
             if let Some(group) = leaves.link() {
                 self.late.lock().loosened.insert(group);
             }

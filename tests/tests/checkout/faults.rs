@@ -11,15 +11,15 @@ use std::time::Duration;
 use amalgam_engine::object::{Device, Owner};
 use amalgam_engine::work::Special;
 use amalgam_engine::{ErrorKind, RootId, Store, TreePath, WorkingTree};
-use amalgam_materializer::{HostDir, Known, Notice, Scope, Why, checkout, clean_leftovers};
+use amalgam_materializer::{Checkout, HostDir, Known, Notice, Scope, Why, checkout, clean_leftovers};
 use amalgam_tests::harness::{Random, seed};
 use amalgam_tests::model::contents;
 use rustix::fs::{CWD, RenameFlags};
 
 use crate::kit::{World, path, paths, see, settle};
 
-/// Runs one of these tests once more in another process. Nothing where that cannot be started.
-fn again(test: &str, wrapper: &[&str], variable: &str, value: &Path) -> Option<Command> {
+/// Runs one of these tests once more in another process.
+fn again(test: &str, wrapper: &[&str], variable: &str, value: &Path) -> Command {
     let program = std::env::current_exe().expect("this program");
     let mut command = match wrapper {
         [] => Command::new(&program),
@@ -30,13 +30,12 @@ fn again(test: &str, wrapper: &[&str], variable: &str, value: &Path) -> Option<C
         }
     };
     command.args(["--exact", test, "--nocapture"]).env(variable, value);
-    Some(command)
+    command
 }
 
 /// Runs it to its end; says why where it did not even begin.
 fn run_again(test: &str, wrapper: &[&str], variable: &str, value: &Path) {
-    let done = again(test, wrapper, variable, value).and_then(|mut command| command.output().ok());
-    let Some(done) = done else {
+    let Ok(done) = again(test, wrapper, variable, value).output() else {
         eprintln!("skipped: there is no {} here", wrapper[0]);
         return;
     };
@@ -152,7 +151,7 @@ fn killed_at_any_moment_it_leaves_old_or_new_and_can_be_finished() {
         fs::write(&job, lines).expect("written");
         world.store = Store::in_memory();
         let test = "faults::killed_at_any_moment_it_leaves_old_or_new_and_can_be_finished";
-        let mut command = again(test, &[], INSIDE, &job).expect("this program");
+        let mut command = again(test, &[], INSIDE, &job);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         lines.map_while(Result::ok).find(|line| line.contains("ready")).expect("it gets ready");
@@ -225,6 +224,37 @@ fn a_full_disk_is_said_clearly_and_the_rest_stays() {
     let done = world.checkout(&world.look(), &new);
     assert_eq!(done.notices, []);
     world.expect(&new);
+}
+
+#[test]
+fn files_are_cloned_where_the_file_system_can() {
+    const INSIDE: &str = "AMALGAM_TEST_CLONING_CHECKOUT";
+    let Some(mount) = std::env::var_os(INSIDE).map(PathBuf::from) else {
+        let temp = tempfile::tempdir().expect("a directory");
+        let script = r#"cd "$AMALGAM_TEST_CLONING_CHECKOUT" && truncate -s 256M image && mkfs.btrfs -q image && \
+            mkdir mount && mount -o loop image mount && exec "$0" "$@""#;
+        let test = "faults::files_are_cloned_where_the_file_system_can";
+        return run_again(test, &["unshare", "-m", "sh", "-c", script], INSIDE, temp.path());
+    };
+    let mount = mount.join("mount");
+    let source = World::in_directory(tempfile::tempdir_in(&mount).expect("a directory"));
+    let mut world = World::in_directory(tempfile::tempdir_in(&mount).expect("a directory"));
+    world.store = source.store.clone();
+    let mut tree = source.tree();
+    tree.create_directory("d", 0o755).expect("made");
+    for name in ["one", "d/two", "changed", "d/other", "empty"] {
+        tree.write(name, &Random::new(name.len() as u64).bytes(100_000)).expect("written");
+    }
+    tree.write("empty", b"").expect("written");
+    source.checkout(&source.index(), &tree);
+    settle();
+    let index = source.look();
+    fs::write(source.at("changed"), b"mine").expect("written");
+    tree.write("d/other", b"another than in the source").expect("written");
+    let job = Checkout { source: Some((&source.host, &index)), ..world.job() };
+    let done = checkout(&world.store, &world.host, &world.index(), world.root(&tree), &job).expect("checked out");
+    assert_eq!((&done.notices[..], done.written, done.reflinked), (&[][..], 5, 2));
+    world.expect(&tree);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Trees as real files: all of a tree, only what differs, and nothing that is somebody else's.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "seeds, and why something was skipped")]
+
 mod faults;
 mod kit;
 mod partial;
