@@ -28,6 +28,8 @@ use tonic::{Request, Status};
 const START_WITHIN: Duration = Duration::from_secs(20);
 /// How often it is looked for meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(3);
+/// How long another process that holds the store gets before its place is tried again.
+const START_AGAIN_AFTER: Duration = Duration::from_millis(30);
 /// The log is begun anew above this size.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -132,8 +134,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Client, NoWay> {
         {
             return Ok(client);
         }
-        let mut child = start(&home, &socket).map_err(|error| fault("start the background process", &error))?;
-        let channel = wait_for(&mut child, &home, &socket).await?;
+        let channel = start_and_wait(&home, &socket).await?;
         if let Some(client) = shake_hands(Client::new(&channel, &options.actor)).await? {
             return Ok(client);
         }
@@ -205,24 +206,30 @@ fn start(home: &Home, socket: &Path) -> io::Result<Child> {
         .spawn()
 }
 
-async fn wait_for(child: &mut Child, home: &Home, socket: &Path) -> Result<Channel, NoWay> {
+async fn start_and_wait(home: &Home, socket: &Path) -> Result<Channel, NoWay> {
     let began = Instant::now();
+    let start = || start(home, socket).map_err(|error| fault("start the background process", &error));
+    let mut child = start()?;
     loop {
         if let Some(channel) = knock(socket).await {
             return Ok(channel);
         }
-        if let Ok(Some(status)) = child.try_wait()
-            && status.code() != Some(EXIT_BUSY)
-        {
-            return Err(said_last(home, status.code()).into());
+        let mut pause = LOOK_EVERY;
+        match child.try_wait() {
+            // Another one holds the store: it is about to listen, or to go, and then somebody has to take its place.
+            Ok(Some(status)) if status.code() == Some(EXIT_BUSY) => {
+                pause = START_AGAIN_AFTER;
+                child = start()?;
+            }
+            Ok(Some(status)) => return Err(said_last(home, status.code()).into()),
+            _ => {}
         }
-        // Another one may hold the store and is about to listen, or to go.
         if began.elapsed() > START_WITHIN {
             let message =
                 format!("{}: the store is open in another process that does not answer", home.path().display());
             return Err(Failure::new(Reason::Busy, message).into());
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(pause).await;
     }
 }
 

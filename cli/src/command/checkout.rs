@@ -52,7 +52,7 @@ impl Checkout {
             revision = text::id(&found.name).to_owned();
             ensure_workspace(&mut client, name, &revision).await?;
         }
-        let path = session.cwd.join(&self.dir);
+        let path = session.host_path(&self.dir);
         let target = Target {
             path: &path,
             revision: &revision,
