@@ -73,6 +73,8 @@ struct Known {
 
 /// The directory in which snapshots are tried.
 struct Bench {
+    /// Goes with everything in it.
+    folder: PathBuf,
     path: PathBuf,
     workspace: String,
     /// On the wire; empty until files are written.
@@ -88,9 +90,9 @@ impl BisectRun {
         for good in &self.good {
             known.good.push(id_of(&snapshot(&mut client, place.as_ref(), good).await?));
         }
-        let path = new_folder(session.home(), "bisect")?;
+        let folder = new_folder(session.home(), "bisect")?;
         let workspace = free_names(&mut client, "bisect", 1).await?.remove(0);
-        let mut bench = Bench { path, workspace, directory: String::new() };
+        let mut bench = Bench { path: folder.join("tree"), folder, workspace, directory: String::new() };
         let workspace = here(place.as_ref());
         let source = place.map(|place| place.directory.name).unwrap_or_default();
         let found = self.search(session, &mut client, known, &mut bench, (&workspace, &source)).await;
@@ -187,13 +189,12 @@ impl Bench {
 }
 
 async fn clean(session: &mut Session, client: &mut Client, bench: &Bench) -> Result<(), CliError> {
-    if bench.directory.is_empty() {
-        return remove_all(&bench.path).map_err(|error| CliError::machine(bench.path.display(), &error));
+    if !bench.directory.is_empty() {
+        delete_directory(&mut session.output, client, &bench.directory, Keep::Nothing).await?;
+        let request = v1::DeleteWorkspaceRequest { name: workspace_name(&bench.workspace), ..Default::default() };
+        client.workspaces.delete_workspace(request).await?;
     }
-    delete_directory(&mut session.output, client, &bench.directory, Keep::Nothing).await?;
-    let request = v1::DeleteWorkspaceRequest { name: workspace_name(&bench.workspace), ..Default::default() };
-    client.workspaces.delete_workspace(request).await?;
-    Ok(())
+    remove_all(&bench.folder).map_err(|error| CliError::machine(bench.folder.display(), &error))
 }
 
 fn id_of(snapshot: &v1::Snapshot) -> String {

@@ -80,7 +80,7 @@ impl Checkout {
             Some(name) => format!(", workspace {}", paint(style::WORKSPACE, name)),
             None => String::new(),
         };
-        output.say(format!("{}: {written}{belongs}", text::path(shown)))?;
+        output.done(format!("{}: {written}{belongs}", text::path(shown)))?;
         report_notices(output, &result.notices)
     }
 }

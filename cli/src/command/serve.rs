@@ -55,7 +55,7 @@ impl Stop {
             wait_for_end(process).await?;
         }
         session.output.emit(&lines::line("stopped", json!({"was_running": client.is_some()})))?;
-        session.output.say(if client.is_some() { "the background process has ended" } else { "no process runs" })?;
+        session.output.done(if client.is_some() { "the background process has ended" } else { "no process runs" })?;
         Ok(Exit::OK)
     }
 }

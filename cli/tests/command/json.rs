@@ -48,6 +48,8 @@ const STORY: &[&str] = &[
     "amalgam explore --json -n 2 -- sh -c 'echo $AMALGAM_ATTEMPT > attempt'",
     "echo 1 > n; amalgam commit -q; touch bug; amalgam commit -q; echo 2 > n; amalgam commit -q; echo 3 > n; amalgam commit -q",
     "amalgam bisect run --json --good @~3 --bad @ -- test ! -e bug",
+    "mkdir -p keep/skip; echo t > keep/t; echo s > keep/skip/s; amalgam commit -q",
+    "amalgam restore @~ --json; test $? = 3",
     "amalgam blame --json a",
     "amalgam label --json",
     "amalgam label --json gone @~",
