@@ -12,9 +12,10 @@ title = printf '\n== %s\n' $(1)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## a tour of the engine, on a throw-away store
+demo: ## the command at work, in a scratch directory with a store of its own
 	@$(call ready)
-	cargo run --release --locked -q -p amalgam-engine --example tour
+	cargo build --release --locked -q -p amalgam-cli
+	scripts/demo target/release/amalgam
 
 test: ## build, then every test, doc tests included
 	@$(call ready,test)

@@ -36,7 +36,7 @@ pub struct Global {
     /// Print JSON lines
     #[arg(long, global = true)]
     pub json: bool,
-    /// Print no progress and no remarks
+    /// Print results only: no progress, no remarks, nothing about what was done
     #[arg(short, long, global = true)]
     pub quiet: bool,
     /// Print more

@@ -28,8 +28,8 @@ use tonic::{Request, Status};
 const START_WITHIN: Duration = Duration::from_secs(20);
 /// How often it is looked for meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(3);
-/// How soon it is tried again when another process holds the store.
-const AGAIN_AFTER: Duration = Duration::from_millis(20);
+/// How long another process that holds the store gets before its place is tried again.
+const START_AGAIN_AFTER: Duration = Duration::from_millis(30);
 /// The log is begun anew above this size.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -208,17 +208,18 @@ fn start(home: &Home, socket: &Path) -> io::Result<Child> {
 
 async fn start_and_wait(home: &Home, socket: &Path) -> Result<Channel, NoWay> {
     let began = Instant::now();
-    let again = || start(home, socket).map_err(|error| fault("start the background process", &error));
-    let mut child = again()?;
+    let start = || start(home, socket).map_err(|error| fault("start the background process", &error));
+    let mut child = start()?;
     loop {
         if let Some(channel) = knock(socket).await {
             return Ok(channel);
         }
+        let mut pause = LOOK_EVERY;
         match child.try_wait() {
-            // Another one holds the store: it is about to listen, or to go.
+            // Another one holds the store: it is about to listen, or to go, and then somebody has to take its place.
             Ok(Some(status)) if status.code() == Some(EXIT_BUSY) => {
-                tokio::time::sleep(AGAIN_AFTER).await;
-                child = again()?;
+                pause = START_AGAIN_AFTER;
+                child = start()?;
             }
             Ok(Some(status)) => return Err(said_last(home, status.code()).into()),
             _ => {}
@@ -228,7 +229,7 @@ async fn start_and_wait(home: &Home, socket: &Path) -> Result<Channel, NoWay> {
                 format!("{}: the store is open in another process that does not answer", home.path().display());
             return Err(Failure::new(Reason::Busy, message).into());
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(pause).await;
     }
 }
 

@@ -38,7 +38,7 @@ pub enum Color {
 pub struct OutputOptions {
     /// JSON lines.
     pub json: bool,
-    /// No remarks, no progress.
+    /// No remarks, no progress, nothing about what was done.
     pub quiet: bool,
     /// How much more to say.
     pub verbose: u8,
@@ -105,6 +105,11 @@ impl Output {
             writeln!(self.sink, "{}", strip_str(&line))?
         }
         Ok(())
+    }
+
+    /// A line for people that says what was done; not wanted where only the exit code is.
+    pub fn done(&mut self, line: impl Display) -> Result<(), CliError> {
+        if self.options.quiet { Ok(()) } else { self.say(line) }
     }
 
     /// A line for programs. `value` is an object with a `type`.

@@ -45,7 +45,9 @@ pub fn tree_path(root: &Path, cwd: &Path, given: &Path) -> Result<Bytes, CliErro
     let plain = plain(&absolute).ok_or_else(outside)?;
     let inside = match plain.strip_prefix(root) {
         Ok(inside) => inside.to_owned(),
-        Err(_) => real(&plain).and_then(|real| real.strip_prefix(root).map(Path::to_owned).ok()).ok_or_else(outside)?,
+        Err(_) => {
+            real_parent(&plain).and_then(|real| Some(real.strip_prefix(root).ok()?.to_owned())).ok_or_else(outside)?
+        }
     };
     Ok(Bytes::copy_from_slice(inside.as_os_str().as_bytes()))
 }
@@ -78,8 +80,17 @@ fn plain(path: &Path) -> Option<PathBuf> {
     Some(plain)
 }
 
+/// The path without symlinks, `.` and `..`; what is not there is taken by its words.
+pub fn real(path: &Path) -> PathBuf {
+    if let Ok(found) = path.canonicalize() {
+        return found;
+    }
+    let plain = plain(path).unwrap_or_else(|| path.to_owned());
+    real_parent(&plain).unwrap_or(plain)
+}
+
 /// The path with the symlinks of its deepest existing parent followed: the last name itself may be a symlink of the tree.
-fn real(path: &Path) -> Option<PathBuf> {
+fn real_parent(path: &Path) -> Option<PathBuf> {
     let mut rest = Vec::new();
     let mut above = path;
     while let (Some(parent), Some(name)) = (above.parent(), above.file_name()) {

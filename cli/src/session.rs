@@ -16,7 +16,7 @@ use crate::connect::{Client, ConnectOptions, connect, running};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::output::Output;
-use crate::place::Place;
+use crate::place::{Place, real};
 
 /// What every command works with.
 pub struct Session {
@@ -108,10 +108,9 @@ impl Session {
         }
     }
 
-    /// An absolute path on the host.
+    /// An absolute path on the host, of something that may not be there yet.
     pub fn host_path(&self, given: &OsStr) -> PathBuf {
-        let absolute = self.cwd.join(given);
-        absolute.canonicalize().unwrap_or(absolute)
+        real(&self.cwd.join(given))
     }
 }
 

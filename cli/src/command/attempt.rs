@@ -1,9 +1,9 @@
 //! Running a command apart: in a directory of its own, in a process group of its own that ends with this program.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -91,6 +91,22 @@ impl Drop for Group {
             let _ = kill_process_group(id, Signal::KILL);
         }
     }
+}
+
+/// Makes a new folder among the store's forks: `explore-1`, or the first number that is free.
+pub fn new_folder(home: &Path, start: &str) -> Result<PathBuf, CliError> {
+    let forks = home.join("forks");
+    let failed = |error: io::Error| CliError::machine(forks.display(), &error);
+    fs::create_dir_all(&forks).map_err(failed)?;
+    for number in 1_u64.. {
+        let folder = forks.join(format!("{start}-{number}"));
+        match fs::create_dir(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(error)),
+            Ok(()) => return Ok(folder),
+        }
+    }
+    unreachable!("there are more numbers than folders")
 }
 
 /// A command line of the shell as words.

@@ -1,18 +1,18 @@
 //! `amalgam bisect`: the first snapshot that is broken.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::PathBuf;
 
 use amalgam_proto::v1;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::attempt::Apart;
+use super::attempt::{Apart, new_folder};
 use super::checkout::{Target, checkout};
+use super::fork::free_names;
 use super::log::{full, one_line};
 use super::words::snapshot;
-use super::ws::{Keep, delete_directory};
+use super::ws::{Keep, delete_directory, remove_all};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
@@ -73,6 +73,8 @@ struct Known {
 
 /// The directory in which snapshots are tried.
 struct Bench {
+    /// Goes with everything in it.
+    folder: PathBuf,
     path: PathBuf,
     workspace: String,
     /// On the wire; empty until files are written.
@@ -88,14 +90,18 @@ impl BisectRun {
         for good in &self.good {
             known.good.push(id_of(&snapshot(&mut client, place.as_ref(), good).await?));
         }
-        let mark = format!("bisect-{}", std::process::id());
-        let path = session.home().join("forks").join(&mark);
-        let mut bench = Bench { path, workspace: mark, directory: String::new() };
+        let folder = new_folder(session.home(), "bisect")?;
+        let workspace = free_names(&mut client, "bisect", 1).await?.remove(0);
+        let mut bench = Bench { path: folder.join("tree"), folder, workspace, directory: String::new() };
         let workspace = here(place.as_ref());
         let source = place.map(|place| place.directory.name).unwrap_or_default();
         let found = self.search(session, &mut client, known, &mut bench, (&workspace, &source)).await;
         clean(session, &mut client, &bench).await?;
-        let first_bad = found?;
+        let mut first_bad = Vec::new();
+        // Told anew, without the workspace that tried them.
+        for bad in found? {
+            first_bad.push(snapshot(&mut client, None, text::id(&bad.name)).await?);
+        }
         let output = &mut session.output;
         let ids: Vec<_> = first_bad.iter().map(id_of).collect();
         output.emit(&lines::line("bisect", json!({"first_bad": ids})))?;
@@ -175,9 +181,6 @@ impl Bench {
             ..Default::default()
         };
         client.workspaces.create_workspace(request).await?;
-        if let Some(around) = self.path.parent() {
-            fs::create_dir_all(around).map_err(|error| CliError::machine(around.display(), &error))?;
-        }
         let target = Target { path: &self.path, revision: id, workspace: "", attach: &self.workspace, source };
         let made = checkout(&session.output, client, &target).await?;
         self.directory = made.directory.map(|directory| directory.name).unwrap_or_default();
@@ -186,13 +189,12 @@ impl Bench {
 }
 
 async fn clean(session: &mut Session, client: &mut Client, bench: &Bench) -> Result<(), CliError> {
-    if bench.directory.is_empty() {
-        return Ok(());
+    if !bench.directory.is_empty() {
+        delete_directory(&mut session.output, client, &bench.directory, Keep::Nothing).await?;
+        let request = v1::DeleteWorkspaceRequest { name: workspace_name(&bench.workspace), ..Default::default() };
+        client.workspaces.delete_workspace(request).await?;
     }
-    delete_directory(&mut session.output, client, &bench.directory, Keep::Nothing).await?;
-    let request = v1::DeleteWorkspaceRequest { name: workspace_name(&bench.workspace), ..Default::default() };
-    client.workspaces.delete_workspace(request).await?;
-    Ok(())
+    remove_all(&bench.folder).map_err(|error| CliError::machine(bench.folder.display(), &error))
 }
 
 fn id_of(snapshot: &v1::Snapshot) -> String {

@@ -52,7 +52,7 @@ impl Checkout {
             revision = text::id(&found.name).to_owned();
             ensure_workspace(&mut client, name, &revision).await?;
         }
-        let path = session.cwd.join(&self.dir);
+        let path = session.host_path(&self.dir);
         let target = Target {
             path: &path,
             revision: &revision,
@@ -80,7 +80,7 @@ impl Checkout {
             Some(name) => format!(", workspace {}", paint(style::WORKSPACE, name)),
             None => String::new(),
         };
-        output.say(format!("{}: {written}{belongs}", text::path(shown)))?;
+        output.done(format!("{}: {written}{belongs}", text::path(shown)))?;
         report_notices(output, &result.notices)
     }
 }

@@ -31,11 +31,11 @@ impl Commit {
         let result = capture::capture(&session.output, &mut client, &place.directory.name, about).await?;
         session.output.emit(&capture::json_line("commit", &result))?;
         if result.changed {
-            session.output.say(capture::line(&result))?;
+            session.output.done(capture::line(&result))?;
         } else {
             let since = result.snapshot.as_ref().map(|head| text::moment(head.time.as_ref()));
             let since = since.map(|time| format!(" since {}", text::ago(time, session.now))).unwrap_or_default();
-            session.output.say(format!("nothing to commit: nothing changed{since}"))?;
+            session.output.done(format!("nothing to commit: nothing changed{since}"))?;
         }
         capture::report_notices(&mut session.output, &result.notices)
     }

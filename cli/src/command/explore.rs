@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::attempt::{Apart, last_number, of_shell};
+use super::attempt::{Apart, last_number, new_folder, of_shell};
 use super::capture::{About, capture, changed};
 use super::checkout::{Target, checkout};
 use super::fork::{fork, free_names};
@@ -76,8 +75,7 @@ impl Explore {
         let mut client = session.client().await?;
         let here = &place.directory.name;
         capture(&session.output, &mut client, here, About::message("before exploring")).await?;
-        let around = session.home().join("forks").join(format!("explore-{}", std::process::id()));
-        fs::create_dir_all(&around).map_err(|error| CliError::machine(around.display(), &error))?;
+        let around = new_folder(session.home(), "explore")?;
         let mut attempts = self.prepare(session, &mut client, &place, &around).await?;
         self.work(&mut session.output, &mut attempts).await?;
         for attempt in &mut attempts {

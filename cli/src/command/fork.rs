@@ -58,7 +58,7 @@ impl Fork {
             names if names.is_empty() => {
                 free_names(&mut client, &source.workspace, self.number.unwrap_or(1) as usize).await?
             }
-            names => names,
+            names => different(names)?,
         };
         let paths = match &self.dir {
             Some(template) => Some(paths(session, template, &names)?),
@@ -75,6 +75,15 @@ impl Fork {
                 .remark(format!("no files yet: `amalgam checkout {0}@ DIR --workspace {0}` writes them", names[0]))?;
         }
         Ok(exit)
+    }
+}
+
+/// Names that are all different.
+fn different(names: Vec<String>) -> Result<Vec<String>, CliError> {
+    let mut seen = HashSet::new();
+    match names.iter().find(|name| !seen.insert(name.as_str())) {
+        Some(twice) => Err(CliError::usage(format!("`{twice}` is named twice"))),
+        None => Ok(names),
     }
 }
 
@@ -120,7 +129,7 @@ pub async fn fork(client: &mut Client, workspace: &str, names: &[String]) -> Res
 
 /// The directories that a template means: different ones, and none that is there.
 fn paths(session: &Session, template: &str, names: &[String]) -> Result<Vec<PathBuf>, CliError> {
-    let paths: Vec<_> = (1..).zip(names).map(|(n, name)| session.cwd.join(expanded(template, name, n))).collect();
+    let paths: Vec<_> = (1..).zip(names).map(|(n, name)| session.host_path(&expanded(template, name, n))).collect();
     let different: HashSet<_> = paths.iter().collect();
     if different.len() < paths.len() {
         let hint = format!("put {{n}} or {{name}} into it: --dir {template}-{{n}}");

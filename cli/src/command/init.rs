@@ -55,7 +55,7 @@ impl Init {
         output.emit(&json::directory(&directory))?;
         output.emit(&capture::json_line("commit", &result))?;
         let counts = result.counts.unwrap_or_default();
-        output.say(format!(
+        output.done(format!(
             "{} is protected as {}: {}, {} in the store",
             text::path(&directory.path),
             paint(style::WORKSPACE, text::id(&directory.workspace)),

@@ -41,7 +41,7 @@ impl Label {
             let request = v1::DeleteLabelRequest { name: format!("labels/{name}"), ..Default::default() };
             client.snapshots.delete_label(request).await?;
             session.output.emit(&lines::line("label_deleted", json!({"name": name})))?;
-            session.output.say(format!("the label {name} is gone"))?;
+            session.output.done(format!("the label {name} is gone"))?;
             return Ok(Exit::OK);
         }
         let place = session.place_if_any().await?;
@@ -54,7 +54,7 @@ impl Label {
         let set = client.snapshots.set_label(request).await?.into_inner();
         let label = set.label.ok_or_else(|| incomplete("label"))?;
         session.output.emit(&json_line(&label))?;
-        session.output.say(line(&label))?;
+        session.output.done(line(&label))?;
         Ok(Exit::OK)
     }
 }

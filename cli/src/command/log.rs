@@ -160,7 +160,9 @@ pub fn one_line(snapshot: &v1::Snapshot, now: Timestamp) -> String {
 pub fn full(snapshot: &v1::Snapshot, now: Timestamp) -> Vec<String> {
     let time = text::moment(snapshot.time.as_ref());
     let mut lines = vec![
-        format!("{} {}", paint(style::ID, format!("snapshot {}", text::id(&snapshot.name))), marks(snapshot)),
+        format!("{} {}", paint(style::ID, format!("snapshot {}", text::id(&snapshot.name))), marks(snapshot))
+            .trim_end()
+            .to_owned(),
         format!("Author:  {}", text::printable(&snapshot.author)),
         format!("Time:    {} ({})", text::wall_clock(time), text::ago(time, now)),
     ];

@@ -116,13 +116,13 @@ pub fn json_line(kind: &str, result: &v1::RestoreResult) -> Value {
 /// What a restore came to, for people.
 pub fn say_restored(output: &mut Output, result: &v1::RestoreResult, holds: &str) -> Result<(), CliError> {
     if !result.changed {
-        return output.say(format!("nothing to do: the directory is {holds}"));
+        return output.done(format!("nothing to do: the directory is {holds}"));
     }
     let now = result
         .snapshot
         .as_ref()
         .map_or(String::new(), |head| format!("; now at {}", paint(style::ID, text::short(&head.name))));
-    output.say(format!(
+    output.done(format!(
         "{} written ({}), {} removed{now}",
         text::plural(result.written, "path"),
         text::bytes(result.bytes),
@@ -130,7 +130,7 @@ pub fn say_restored(output: &mut Output, result: &v1::RestoreResult, holds: &str
     ))?;
     if let Some(safety) = &result.safety {
         let id = paint(style::ID, text::short(&safety.name));
-        output.say(format!("what was there is kept in {id}"))?;
+        output.done(format!("what was there is kept in {id}"))?;
     }
     Ok(())
 }

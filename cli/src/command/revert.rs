@@ -83,7 +83,7 @@ impl Redo {
 
 fn say_operation(output: &mut Output, operation: Option<v1::Operation>, words: &str) -> Outcome {
     output.emit(&lines::operation(&operation.ok_or_else(|| incomplete("operation"))?))?;
-    output.say(words)?;
+    output.done(words)?;
     output.remark("`amalgam op log` shows it")?;
     Ok(Exit::OK)
 }
@@ -96,7 +96,7 @@ fn say_reverted(session: &mut Session, result: &v1::RevertResult, kind: &str, wh
     line["operation"] = json!(result.operation.as_ref().map(|operation| operation.sequence));
     line["took_back_changes"] = json!(result.took_back_changes);
     output.emit(&line)?;
-    output.say(paint(style::TITLE, text::printable(what)))?;
+    output.done(paint(style::TITLE, text::printable(what)))?;
     if restored.changed {
         say_restored(output, &restored, "what it was")?;
     }

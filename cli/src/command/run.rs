@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
@@ -96,7 +97,11 @@ pub fn code_of(status: ExitStatus) -> u8 {
 }
 
 async fn run_child(words: &[OsString]) -> Result<ExitStatus, CliError> {
-    let failed = |error| CliError::machine(words[0].to_string_lossy(), &error);
+    let failed = |error: io::Error| {
+        // What a shell ends with when it cannot start a command.
+        let exit = if error.kind() == io::ErrorKind::NotFound { Exit(127) } else { Exit(126) };
+        CliError::new(exit, "NOT_STARTED", format!("{}: {error}", words[0].to_string_lossy()))
+    };
     let mut child = Command::new(&words[0]).args(&words[1..]).spawn().map_err(failed)?;
     let listen = |kind| signal(kind).map_err(|error| CliError::machine("could not listen for signals", &error));
     let mut asked_to_end = listen(SignalKind::terminate())?;

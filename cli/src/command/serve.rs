@@ -1,19 +1,22 @@
 //! The process that holds the store: running it, and ending it.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amalgam_proto::v1;
 use amalgam_server::Home;
 use clap::Args;
+use rustix::process::{Pid, test_kill_process};
 use serde_json::json;
 
-use crate::error::Outcome;
+use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::session::Session;
 
 const IDLE_SECONDS: u64 = 600;
+const END_WITHIN: Duration = Duration::from_secs(20);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Hold the store and answer calls; other commands start this by themselves
 #[derive(Debug, Args)]
@@ -43,14 +46,29 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Does it.
+    /// Does it, and waits until the store is free.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let client = session.client_if_running().await;
-        if let Some(mut client) = client.clone() {
+        let mut client = session.client_if_running().await;
+        if let Some(client) = &mut client {
+            let process = client.store.get_store(v1::GetStoreRequest {}).await?.into_inner().process_id;
             client.store.stop_server(v1::StopServerRequest { force: self.force }).await?;
+            wait_for_end(process).await?;
         }
         session.output.emit(&lines::line("stopped", json!({"was_running": client.is_some()})))?;
-        session.output.say(if client.is_some() { "the background process ends" } else { "no process runs" })?;
+        session.output.done(if client.is_some() { "the background process has ended" } else { "no process runs" })?;
         Ok(Exit::OK)
     }
+}
+
+async fn wait_for_end(process: u32) -> Result<(), CliError> {
+    let Some(id) = i32::try_from(process).ok().and_then(Pid::from_raw) else { return Ok(()) };
+    let began = Instant::now();
+    while test_kill_process(id).is_ok() {
+        if began.elapsed() > END_WITHIN {
+            let message = format!("process {process} was asked to end and has work to finish");
+            return Err(CliError::new(Exit::BUSY, "BUSY", message).hint("wait, or try again with --force"));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    Ok(())
 }

@@ -49,7 +49,6 @@ impl Status {
             ("deleted", 'D', style::REMOVED, &status.deleted),
         ];
         let all: usize = lists.iter().map(|(.., paths)| paths.len()).sum();
-        let counts = status.counts.unwrap_or_default();
         emit_status(output, &place, &status)?;
         let mut left = if output.is_verbose() { usize::MAX } else { PATHS_MAX };
         for (word, letter, style, paths) in lists {
@@ -66,11 +65,7 @@ impl Status {
         }
         match &status.head {
             _ if all > 0 => {
-                let covered = text::plural(counts.files, "file");
-                output.remark(format!(
-                    "{} of {covered}; `amalgam diff` shows them",
-                    text::plural(all as u64, "change")
-                ))?;
+                output.remark(format!("{}; `amalgam diff` shows them", text::plural(all as u64, "change")))?;
             }
             Some(head) => {
                 let since = text::ago(text::moment(head.time.as_ref()), session.now);

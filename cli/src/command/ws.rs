@@ -176,7 +176,7 @@ impl Undelete {
 
 fn say_workspace(output: &mut Output, workspace: Option<&v1::Workspace>, words: &str) -> Outcome {
     output.emit(&json::workspace(workspace.ok_or_else(|| incomplete("workspace"))?))?;
-    output.say(words)?;
+    output.done(words)?;
     Ok(Exit::OK)
 }
 

@@ -86,7 +86,11 @@ impl Service {
             (wanted.root.expect("a revision has a tree"), wanted.snapshot.expect("and is a snapshot"));
         self.check_paths(&grasp, root, &paths)?;
         let words = format!("restore {}", snapshot.short());
-        let (safety, ignored) = self.secure(&mut grasp, &words, act, progress)?;
+        let (safety, ignored) = match request.dry_run {
+            // A look only: a snapshot would move the head, and then `@` in the restore that follows were another one.
+            true => (None, self.look_as(&mut grasp, progress, true)?.counts.ignored),
+            false => self.secure(&mut grasp, &words, act, progress)?,
+        };
         let target = Target { root, paths: (!paths.is_empty()).then_some(&paths[..]), with_git: request.with_git };
         // Old times are right only where everything is exchanged: beside a newer build output that stays, they would keep a
         // build from happening.
@@ -97,7 +101,7 @@ impl Service {
         self.show_plan(&grasp, &target, times, progress, part)?;
         let safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
         if request.dry_run {
-            return Ok(v1::RestoreResult { safety, ..v1::RestoreResult::default() });
+            return Ok(v1::RestoreResult::default());
         }
         let (brought, mut captured) = self.bring_to(&mut grasp, &target, times, progress)?;
         let message = match paths.is_empty() {

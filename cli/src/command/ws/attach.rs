@@ -53,7 +53,7 @@ impl Attach {
         let directory = attached.directory.ok_or_else(|| incomplete("directory"))?;
         session.output.emit(&json::directory(&directory))?;
         let workspace = paint(style::WORKSPACE, text::id(&directory.workspace));
-        session.output.say(format!("{} belongs to {workspace}", text::path(&directory.path)))?;
+        session.output.done(format!("{} belongs to {workspace}", text::path(&directory.path)))?;
         session.output.remark("`amalgam commit` takes a snapshot of it")?;
         Ok(Exit::OK)
     }
@@ -83,7 +83,7 @@ impl Detach {
             client.directories.detach_directory(request).await?;
             let line = json::line("detached", serde_json::json!({"id": text::id(&directory.name)}));
             session.output.emit(&json::with_path(line, &directory.path))?;
-            session.output.say(format!("{} belongs to no workspace any more", text::path(&directory.path)))?;
+            session.output.done(format!("{} belongs to no workspace any more", text::path(&directory.path)))?;
         }
         if directories.is_empty() {
             session.output.remark("no directory belongs to it")?;

@@ -52,7 +52,7 @@ impl Remove {
         for directory in &workspace.directories {
             if self.dir {
                 delete_directory(&mut session.output, &mut client, &directory.name, Keep::WhatNoSnapshotHolds).await?;
-                session.output.say(format!("{} is gone", text::path(&directory.path)))?;
+                session.output.done(format!("{} is gone", text::path(&directory.path)))?;
             } else {
                 let request = v1::DetachDirectoryRequest { name: directory.name.clone() };
                 client.directories.detach_directory(request).await?;
@@ -64,7 +64,7 @@ impl Remove {
         if let Some(operation) = &deleted.operation {
             session.output.emit(&lines::operation(operation))?;
         }
-        session.output.say(format!("{} is removed", self.name))?;
+        session.output.done(format!("{} is removed", self.name))?;
         session.output.remark(format!("`amalgam ws undelete {}` brings it back", self.name))?;
         Ok(Exit::OK)
     }

@@ -1,0 +1,180 @@
+//! Every line of JSON is what its schema says, and every schema is met by some command.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::scratch::Scratch;
+
+/// What only a damaged store, a misfortune or a large machine would print.
+const NOT_SEEN: [&str; 3] = ["problem", "verify_problem", "patch_omission"];
+
+const STORY: &[&str] = &[
+    "amalgam status --json",
+    "printf 'one\\ntwo\\n' > a; mkdir d; echo x > d/x; ln -s a link; mkdir skip; echo s > skip/s",
+    "amalgam init --json --exclude skip",
+    "amalgam status --json",
+    "echo three >> a; mv d/x d/y; printf 'odd' > \"$(printf 'odd\\377')\"",
+    "amalgam status --json",
+    "amalgam diff --json",
+    "amalgam diff --json --stat",
+    "amalgam diff --json --insight --patch",
+    "amalgam commit --json -m more --label works",
+    "amalgam commit --json",
+    "amalgam log --json --all",
+    "amalgam show --json",
+    "amalgam show --json @:",
+    "amalgam show --json @:a",
+    "rm a",
+    "amalgam restore --json --dry-run a",
+    "amalgam restore --json a",
+    "amalgam undo --json",
+    "amalgam redo --json",
+    "amalgam op log --json",
+    "amalgam op show 1 --json",
+    "amalgam fork --json idea",
+    "amalgam fork --json -n 2 --dir ../try-{n}",
+    "amalgam ws --json",
+    "amalgam ws show --json",
+    "amalgam ws rename --json idea thought",
+    "cd ../try-1 && amalgam ws detach --json",
+    "amalgam ws rm project-2 --dir --yes --json",
+    "amalgam ws undelete project-2 --json",
+    "amalgam checkout --json works ../works --workspace works",
+    "amalgam run --json -- touch ran",
+    "amalgam watch --json --background",
+    "amalgam watch --json --stop",
+    "amalgam explore --json -n 2 -- sh -c 'echo $AMALGAM_ATTEMPT > attempt'",
+    "echo 1 > n; amalgam commit -q; touch bug; amalgam commit -q; echo 2 > n; amalgam commit -q; echo 3 > n; amalgam commit -q",
+    "amalgam bisect run --json --good @~3 --bad @ -- test ! -e bug",
+    "mkdir -p keep/skip; echo t > keep/t; echo s > keep/skip/s; amalgam commit -q",
+    "amalgam restore @~ --json; test $? = 3",
+    "amalgam blame --json a",
+    "amalgam label --json",
+    "amalgam label --json gone @~",
+    "amalgam label --json gone --delete",
+    "amalgam du --json",
+    "amalgam verify --json --read-data",
+    "amalgam config --json",
+    "amalgam doctor --json",
+    "amalgam stop --json",
+];
+
+fn schemas() -> BTreeMap<String, Value> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas");
+    let files = std::fs::read_dir(folder).expect("schemas").map(|file| file.expect("a file").path());
+    let read = |path: std::path::PathBuf| {
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        (name, serde_json::from_slice(&std::fs::read(path).expect("read")).expect("JSON"))
+    };
+    files.map(read).collect()
+}
+
+/// What is wrong with a value by its schema. Stricter than a program that reads should be: fields that no schema names are
+/// wrong, too.
+fn wrong(value: &Value, schema: &Value, at: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Some(constant) = schema.get("const")
+        && value != constant
+    {
+        found.push(format!("{at}: {value} is not {constant}"));
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let fits = |allowed: &Value| allowed == kind || (allowed == "number" && kind == "integer");
+    match &schema["type"] {
+        Value::Array(kinds) if !kinds.iter().any(fits) => found.push(format!("{at}: {kind} is none of {kinds:?}")),
+        Value::String(_) if !fits(&schema["type"]) => found.push(format!("{at}: {kind} is no {}", schema["type"])),
+        _ => {}
+    }
+    if let (Some(words), Value::String(_)) = (schema["enum"].as_array(), value)
+        && !words.contains(value)
+    {
+        found.push(format!("{at}: {value} is none of {words:?}"));
+    }
+    if let (Value::String(text), Some("^[0-9a-f]{64}$")) = (value, schema["pattern"].as_str())
+        && (text.len() != 64 || !text.chars().all(|c| c.is_ascii_hexdigit()))
+    {
+        found.push(format!("{at}: {text} is no id"));
+    }
+    if let (Value::String(text), Some("date-time")) = (value, schema["format"].as_str())
+        && !(text.ends_with('Z') && text.contains('T'))
+    {
+        found.push(format!("{at}: {text} is no time in UTC"));
+    }
+    if let Value::Array(items) = value {
+        found.extend(items.iter().flat_map(|item| wrong(item, &schema["items"], &format!("{at}[]"))));
+    }
+    if let Value::Object(fields) = value {
+        let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        found.extend(required.filter(|key| !fields.contains_key(*key)).map(|key| format!("{at}: no {key}")));
+        for (key, field) in fields {
+            match (schema["properties"].get(key), schema.get("additionalProperties")) {
+                (Some(schema), _) | (None, Some(schema)) => found.extend(wrong(field, schema, &format!("{at}.{key}"))),
+                (None, None) => found.push(format!("{at}: nobody described {key}")),
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_line_is_what_its_schema_says() {
+    let schemas = schemas();
+    let scratch = Scratch::new();
+    let mut seen = BTreeSet::new();
+    for (number, line) in STORY.iter().enumerate() {
+        let done = scratch.output(line);
+        // There is no store before the story begins.
+        let is_failure = number == 0;
+        assert_eq!(done.status.success(), !is_failure, "{line}: {}", String::from_utf8_lossy(&done.stderr));
+        let printed = if is_failure { done.stderr } else { done.stdout };
+        for text in String::from_utf8(printed).expect("text").lines() {
+            let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"));
+            let kind = value["type"].as_str().expect("a type").to_owned();
+            let schema = schemas.get(&kind).unwrap_or_else(|| panic!("{line}: {kind} has no schema"));
+            assert_eq!(wrong(&value, schema, &kind), Vec::<String>::new(), "{line}: {text}");
+            seen.insert(kind);
+        }
+    }
+    let unseen: Vec<_> = schemas.keys().filter(|kind| !seen.contains(*kind)).map(String::as_str).collect();
+    let mut expected = NOT_SEEN.to_vec();
+    expected.sort_unstable();
+    assert_eq!(unseen, expected);
+}
+
+#[test]
+fn every_type_is_on_the_page() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/JSON.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    for (kind, schema) in schemas() {
+        let section = page.split("\n## ").find(|section| section.starts_with(&format!("{kind}\n")));
+        let section = section.unwrap_or_else(|| panic!("{kind} is not on the page"));
+        let fields = schema["properties"].as_object().expect("fields").keys();
+        for field in fields.filter(|field| *field != "type" && !field.ends_with("_base64")) {
+            assert!(section.contains(&format!("| `{field}` |")), "{kind}.{field} is not on the page");
+        }
+    }
+}
+
+#[test]
+fn the_check_finds_what_is_wrong() {
+    let schema = serde_json::json!({
+        "type": "object",
+        "required": ["a"],
+        "properties": {"a": {"type": ["integer", "null"]}, "b": {"enum": ["x"]}},
+    });
+    let count = |value: Value| wrong(&value, &schema, "").len();
+    assert_eq!(count(serde_json::json!({"a": 1, "b": "x"})), 0);
+    assert_eq!(count(serde_json::json!({"a": null})), 0);
+    assert_eq!(count(serde_json::json!({"a": "1", "b": "y"})), 2);
+    assert_eq!(count(serde_json::json!({"c": 1})), 2);
+}

@@ -1,0 +1,6 @@
+//! The real command, as a process, with a store and a background process of its own.
+
+mod interrupts;
+mod json;
+mod scratch;
+mod transcripts;
