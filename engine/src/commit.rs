@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 
 use crate::backend::Durability;
+use crate::diff::{DiffOptions, diff_roots};
 use crate::error::{Error, Result};
 use crate::id::{ObjectKind, RootId, SnapshotId};
-use crate::object::Snapshot;
+use crate::name::TreePath;
+use crate::object::{KeyHash, Node, Snapshot};
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
 use crate::store::{RefMove, SessionMark, Store, WriteSession};
 use crate::time::Time;
+use crate::touched::{Marks, Touched};
 use crate::work::{Frozen, WorkingTree, Written};
 
 /// What a commit is to say and do.
@@ -173,20 +176,14 @@ impl Prepared {
         words: Words,
         refs: impl FnOnce(SnapshotId) -> Result<RefMove>,
     ) -> Result<Landed> {
-        let Self { frozen, session, written } = self;
+        let Self { frozen, session, mut written } = self;
         let store = frozen.store().clone();
         let mark = session.mark().clone();
         let generation = generation_above(&store, &parents)?;
         let Words { author, time, message, metadata } = words;
-        let snapshot = session.put_snapshot(Snapshot {
-            root: written.id,
-            parents,
-            author,
-            time,
-            message,
-            metadata,
-            generation,
-        })?;
+        let touched = parents.first().and_then(|first| touched_since(&store, *first, &mut written));
+        let snapshot = Snapshot { root: written.id, parents, author, time, message, metadata, generation };
+        let snapshot = session.put_snapshot_touching(snapshot, touched)?;
         let committed = session.commit(written.id, refs(snapshot)?)?;
         let operation = committed.operation.expect("a commit writes its operation");
         if !committed.replayed {
@@ -208,6 +205,43 @@ impl Prepared {
         };
         Ok(Landed { done, frozen, written })
     }
+}
+
+/// What a tree that was just written changed of a snapshot's, as far as that can be told. A tree whose root directory is that of
+/// the snapshot with edits knows it; for one that came from elsewhere the two are compared. What cannot be read is left to
+/// those who need it.
+fn touched_since(store: &Store, first_parent: SnapshotId, written: &mut Written) -> Option<Touched> {
+    let before = store.snapshot(first_parent).ok()?.root;
+    if let Some((base, marks)) = written.marks.take()
+        && store.root(before).ok()?.directory.node == Node::Directory(base)
+    {
+        return marks.finish();
+    }
+    touched_between(store, before, written.id).ok().flatten()
+}
+
+/// What differs between two stored trees. Nothing when that is too much.
+fn touched_between(store: &Store, before: RootId, after: RootId) -> Result<Option<Touched>> {
+    let mut marks = Marks::default();
+    let mut above = TreePath::root();
+    for change in diff_roots(store, Some(before), Some(after), DiffOptions::default())? {
+        // The root has no mark: whoever asks about it looks.
+        let Some((parent, name)) = change?.path.split_last() else { continue };
+        let mut here = KeyHash::new(0);
+        for name in parent.names() {
+            here = here.add(name.as_bytes()).add(b"/");
+            // What changed together in one directory comes together.
+            if parent != above {
+                marks.add(here);
+            }
+        }
+        marks.add(here.add(name.as_bytes()));
+        above = parent;
+        if marks.are_too_many() {
+            return Ok(None);
+        }
+    }
+    Ok(marks.finish())
 }
 
 /// One more than the greatest generation among the parents. What is not known of one that is gone does not count.

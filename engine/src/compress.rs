@@ -1,4 +1,5 @@
-//! How a chunk is kept: a codec byte, then the bytes raw or compressed. Other objects are kept as they are.
+//! How a chunk is kept: a codec byte, then the bytes raw or compressed. Other objects are kept as they are, but for what may
+//! stand before a snapshot.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -9,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
 use crate::malformed::Malformed;
 use crate::object::CHUNK_BYTES_MAX;
+use crate::touched;
 
 const RAW: u8 = 0;
 const ZSTD: u8 = 1;
@@ -135,8 +137,13 @@ fn with_decompressor<T>(
 
 /// The canonical bytes behind a stored form.
 pub(crate) fn canonical(id: ObjectId, stored: &Bytes) -> Result<Cow<'_, Bytes>> {
+    let malformed = |source| Error::Malformed { id, source };
     match id.kind {
-        ObjectKind::Chunk => unpack_chunk(stored).map(Cow::Owned).map_err(|source| Error::Malformed { id, source }),
+        ObjectKind::Chunk => unpack_chunk(stored).map(Cow::Owned).map_err(malformed),
+        ObjectKind::Snapshot => match touched::canonical_start(stored).map_err(malformed)? {
+            0 => Ok(Cow::Borrowed(stored)),
+            start => Ok(Cow::Owned(stored.slice(start..))),
+        },
         _ => Ok(Cow::Borrowed(stored)),
     }
 }

@@ -119,15 +119,33 @@ pub(crate) fn apply(
     directory: Option<DirectoryRef>,
     edits: Vec<(Name, Option<Entry>)>,
 ) -> Result<Option<DirectoryRef>> {
+    apply_and_tell(session, directory, edits, |_, _, _| {})
+}
+
+/// The same. Tells of each edit that changes something its place among them, its name, and what was there before.
+pub(crate) fn apply_and_tell(
+    session: &WriteSession,
+    directory: Option<DirectoryRef>,
+    edits: Vec<(Name, Option<Entry>)>,
+    mut tell: impl FnMut(usize, &Name, Option<&Entry>),
+) -> Result<Option<DirectoryRef>> {
     let Some(before) = directory else {
+        edits.iter().enumerate().for_each(|(at, (name, _))| tell(at, name, None));
         let items = edits.into_iter().filter_map(|(name, entry)| Some(DirectoryItem { name, entry: entry? }));
         return Ok(merkle::build::<Directories>(session, items)?.as_ref().map(reference));
     };
     let top = before.id.object();
     let mut splices = Vec::with_capacity(edits.len());
     let mut same_names = true;
-    for (name, entry) in edits {
-        let look = |found: Option<&DirectoryItem>| (found.is_some(), found.map(|item| &item.entry) == entry.as_ref());
+    for (at, (name, entry)) in edits.into_iter().enumerate() {
+        let look = |found: Option<&DirectoryItem>| {
+            let before = found.map(|item| &item.entry);
+            let is_same = before == entry.as_ref();
+            if !is_same {
+                tell(at, &name, before);
+            }
+            (found.is_some(), is_same)
+        };
         let (index, (there, same)) = merkle::look::<Directories, _>(session.store(), top, &name, look)?;
         if same {
             continue;

@@ -1,6 +1,6 @@
 //! History: what came of what, who changed what and when, and where it broke.
 //!
-//! A [`History`] remembers the shape of what it has walked, about a hundred bytes a snapshot, so a program that asks often
+//! A [`History`] remembers the shape of what it has walked, about 200 bytes a snapshot, so a program that asks often
 //! keeps one. Snapshots never change; so what is remembered is never wrong.
 
 mod bases;

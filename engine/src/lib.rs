@@ -62,6 +62,7 @@ mod revision;
 pub mod search;
 mod store;
 mod time;
+mod touched;
 pub mod verify;
 pub mod work;
 pub mod workspace;

@@ -90,5 +90,5 @@ pub(crate) fn check_chunk(bytes: usize) -> Result<(), Malformed> {
     }
 }
 
-pub(crate) use sequence::{decode as decode_node, ends_node};
+pub(crate) use sequence::{KeyHash, decode as decode_node, ends_node};
 pub(crate) use xattrs::{check as check_xattrs, decode_apart as decode_xattrs, encode_apart as encode_xattrs};

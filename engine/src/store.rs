@@ -27,6 +27,7 @@ use crate::malformed::Malformed;
 use crate::name::Name;
 use crate::object::{self, Root, Said, Sequence, SequenceNode, Snapshot, Xattr, Xattrs};
 use crate::reference::{Operation, RefName, RefValue, RequestId};
+use crate::touched::{Beside, Touched};
 use cache::{Cached, ObjectCache};
 use pin::PinTable;
 use session::SessionTable;
@@ -118,11 +119,24 @@ impl Store {
 
     /// A snapshot.
     pub fn snapshot(&self, id: SnapshotId) -> Result<Arc<Snapshot>> {
-        let decode = |bytes: &Bytes| Snapshot::decode(bytes).map(|snapshot| Cached::Snapshot(Arc::new(snapshot)));
-        match self.cached(id.object(), decode)? {
-            Cached::Snapshot(snapshot) => Ok(snapshot),
-            _ => unreachable!("an id names its kind"),
+        self.snapshot_and_touched(id).map(|(snapshot, _)| snapshot)
+    }
+
+    /// A snapshot, and which paths it changed where that is known.
+    pub(crate) fn snapshot_and_touched(&self, id: SnapshotId) -> Result<(Arc<Snapshot>, Option<Touched>)> {
+        let id = id.object();
+        match self.inner.cache.get(id) {
+            Some(Cached::Snapshot(snapshot, touched)) => return Ok((snapshot, touched)),
+            Some(_) => unreachable!("an id names its kind"),
+            None => {}
         }
+        let stored = self.stored(id)?;
+        let touched = Beside::of(id, &stored).marks();
+        let bytes = verified(id, Some(stored))?;
+        let snapshot = Snapshot::decode(&bytes).map_err(|source| Error::Malformed { id, source })?;
+        let snapshot = Arc::new(snapshot);
+        self.inner.cache.insert(id, Cached::Snapshot(Arc::clone(&snapshot), touched.clone()), bytes.len());
+        Ok((snapshot, touched))
     }
 
     /// A tree's root object.

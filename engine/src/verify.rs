@@ -21,6 +21,7 @@ mod records;
 mod repair;
 mod report;
 mod scan;
+mod touched;
 
 pub use repair::{Repair, Repaired, repair};
 pub use report::{Damage, Place, Problem, Record, RecordProblem, VerifyOptions, VerifyProgress, VerifyReport, Watch};
@@ -41,6 +42,7 @@ use graph::Graph;
 use index::{Index, Seat, each_row};
 use records::Records;
 use scan::{Ghosts, Loose, seat_of};
+use touched::Flaw;
 
 /// The first byte of a key in quarantine, where an object's hash follows. Rows of other families have their family's number.
 const QUARANTINED_OBJECT: u8 = 0;
@@ -61,6 +63,7 @@ struct Examined {
     graph: Graph,
     records: Records,
     loose: Vec<Loose>,
+    flaws: Vec<Flaw>,
 }
 
 fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<Option<Examined>> {
@@ -77,6 +80,7 @@ fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<O
     }
     let Some(mut scan) = scan::scan(inspect, &index, &ghosts, options, watch)? else { return Ok(None) };
     let (loose, bytes) = (std::mem::take(&mut scan.loose), scan.bytes);
+    let beside = std::mem::take(&mut scan.beside);
     let mut graph = Graph::new(index, ghosts.into_inner(), scan);
     graph.walk(held.keys().copied(), &|id| lost.contains(&id.hash));
     graph.mark_missing(&held.keys().copied().collect());
@@ -106,7 +110,9 @@ fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<O
     let wrong = graph.index.wrong.iter().map(|(key, _, why)| (Record::Index(key.to_vec()), why.clone()));
     let unreadable = graph.index.unreadable.iter().map(|why| (Record::Rows(Family::Index), why.clone()));
     report.records.extend(wrong.chain(unreadable).map(|(record, why)| RecordProblem { record, why }));
-    Ok(Some(Examined { report, graph, records, loose }))
+    let flaws = touched::flaws(store, &graph, &beside, options.read_data);
+    report.records.extend(flaws.iter().map(|flaw| flaw.problem.clone()));
+    Ok(Some(Examined { report, graph, records, loose, flaws }))
 }
 
 /// The hashes of the objects in quarantine, and how many rows are there in all.

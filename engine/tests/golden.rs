@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use amalgam_engine::backend::{Inspect, Memory, StoredObject, Transaction};
+use amalgam_engine::backend::{Family, Inspect, Memory, StoredObject, Transaction};
 use amalgam_engine::content::{ByteSource, write_content};
 use amalgam_engine::object::codec::{Reader, Value};
 use amalgam_engine::object::{
@@ -497,10 +497,30 @@ fn stored_chunks_still_unpack() {
     }
 }
 
+/// Marks are no part of a snapshot; that those which are stored are still understood is golden all the same.
+#[test]
+fn stored_snapshots_have_their_marks() {
+    let backend = std::sync::Arc::new(Memory::default());
+    let store = Store::new(std::sync::Arc::clone(&backend) as _, &StoreOptions::default());
+    let mut tree = WorkingTree::new(&store);
+    tree.create_directory("src", 0o755).expect("made");
+    tree.write("src/main.rs", b"hello").expect("written");
+    commit(&mut tree);
+    tree.write("src/main.rs", b"fn main() {}\n").expect("written");
+    commit(&mut tree);
+    let rows = backend.rows(Family::Snapshots, &[], None, usize::MAX).expect("rows").rows;
+    let found: Vec<_> = ["first", "second"]
+        .into_iter()
+        .zip(rows)
+        .map(|(number, (_, row))| (format!("stored/{number} snapshot"), hex(&row)))
+        .collect();
+    compare("stored/", &found);
+}
+
 /// Nothing in the file is left unread.
 #[test]
 fn every_golden_line_belongs_to_a_group() {
-    let groups = ["object/", "hash/", "cut/", "content/", "tree/", "record/"];
+    let groups = ["object/", "hash/", "cut/", "content/", "tree/", "record/", "stored/"];
     for line in GOLDEN.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         assert!(groups.iter().any(|group| line.starts_with(group)), "{line}");
     }

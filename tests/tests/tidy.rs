@@ -27,7 +27,7 @@ const FLOORS: [(&str, u32); 13] = [
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 
 /// The engine's modules from the ground up. Each uses only those before it.
-const MODULES: [&str; 26] = [
+const MODULES: [&str; 27] = [
     "time",
     "name",
     "id",
@@ -35,6 +35,7 @@ const MODULES: [&str; 26] = [
     "object",
     "reference",
     "error",
+    "touched",
     "compress",
     "backend",
     "store",

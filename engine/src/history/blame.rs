@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::History;
 use super::graph::Place;
-use super::versions::{Look, is_same};
+use super::versions::{Look, is_same, leap};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::insight::lines::hunks;
@@ -76,6 +76,11 @@ impl History {
         open.insert((graph.generation(start), start, path.clone()), Stop { entry, suspects });
         let mut runs = Vec::new();
         while let Some(((_, place, path), Stop { entry, mut suspects })) = open.pop_last() {
+            if let Some(same) = leap(store, &mut graph, place, &path)? {
+                let key = (graph.generation(same), same, path);
+                open.entry(key).or_insert(Stop { entry, suspects: Vec::new() }).suspects.extend(suspects);
+                continue;
+            }
             let mut parents = Vec::new();
             for parent in look.parents_with_trees(store, &mut graph, place)? {
                 let mut from = path.clone();

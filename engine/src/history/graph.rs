@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::id::{DirectoryId, RootId, SnapshotId};
 use crate::object::Node;
 use crate::store::Store;
+use crate::touched::{Asked, Touched};
 
 /// A snapshot's place in the graph.
 pub(super) type Place = u32;
@@ -18,6 +19,8 @@ struct Known {
     generation: u64,
     parents: Parents,
     top: Top,
+    /// Which paths differ from the first parent, where that is known and the parent is there.
+    touched: Option<Touched>,
 }
 
 /// The root directory of a snapshot's tree.
@@ -65,8 +68,8 @@ impl Graph {
         if let Some(place) = self.places.get(&id) {
             return Ok(Some(*place));
         }
-        let snapshot = match store.snapshot(id) {
-            Ok(snapshot) => snapshot,
+        let (snapshot, touched) = match store.snapshot_and_touched(id) {
+            Ok(found) => found,
             Err(Error::Missing { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -77,7 +80,7 @@ impl Graph {
         })?;
         let parents = Parents::Unread(snapshot.parents.clone());
         let (root, generation) = (snapshot.root, snapshot.generation);
-        self.known.push(Known { id, root, generation, parents, top: Top::Unread });
+        self.known.push(Known { id, root, generation, parents, top: Top::Unread, touched });
         self.places.insert(id, place);
         Ok(Some(place))
     }
@@ -106,8 +109,13 @@ impl Graph {
         if let Parents::Unread(ids) = &self.known[of as usize].parents {
             let ids = ids.clone();
             let mut places = Vec::with_capacity(ids.len());
-            for id in ids {
-                places.extend(self.place(store, id)?);
+            for (number, id) in ids.into_iter().enumerate() {
+                let place = self.place(store, id)?;
+                if number == 0 && place.is_none() {
+                    // What is known is known of that one, and now another comes first.
+                    self.known[of as usize].touched = None;
+                }
+                places.extend(place);
             }
             self.known[of as usize].parents = match places[..] {
                 [one] => Parents::One(one),
@@ -118,6 +126,27 @@ impl Graph {
             Parents::One(one) => ParentList::One(Some(*one)),
             Parents::Several(several) => ParentList::Several(several.clone().into_iter()),
             Parents::Unread(_) => unreachable!("they were read above"),
+        })
+    }
+}
+
+/// Where the same is found as in a snapshot.
+pub(super) enum SameAs {
+    /// In its first parent, its only one.
+    OnlyParent(Place),
+    /// In the first of several parents.
+    FirstParent(Place),
+}
+
+impl Graph {
+    /// The first parent, if a path is certain to be there what it is in a snapshot. No tree is looked into.
+    pub(super) fn untouched(&mut self, store: &Store, of: Place, path: &Asked) -> Result<Option<SameAs>> {
+        let mut parents = self.parents(store, of)?;
+        let is_same = self.known[of as usize].touched.as_ref().is_some_and(|touched| !touched.may(path));
+        Ok(match (is_same, parents.next(), parents.next()) {
+            (true, Some(first), None) => Some(SameAs::OnlyParent(first)),
+            (true, Some(first), Some(_)) => Some(SameAs::FirstParent(first)),
+            _ => None,
         })
     }
 }

@@ -4,17 +4,23 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::History;
-use super::graph::{Graph, Place};
+use super::graph::{Graph, Place, SameAs};
 use crate::directory::entries_at;
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::insight::renamed_from;
 use crate::name::TreePath;
 use crate::object::{Entry, Snapshot};
+use crate::store::Store;
+use crate::touched::Asked;
 
 /// Trees that are looked into at once: few at first, for who wants the newest version only, then more and more.
 const AHEAD_MIN: usize = 8;
 const AHEAD_MAX: usize = 1_024;
+
+/// A leap over snapshots that did not touch a path ends at the latest at a generation that is a multiple of this. So lines of
+/// history that met are not gone along once for each of them.
+const LEAP_GENERATIONS: u64 = 256;
 
 /// What a snapshot did to a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +96,10 @@ impl Versions {
         let store = &history.store;
         let mut graph = history.graph.lock();
         while let Some((_, place, path)) = self.open.pop() {
+            if let Some(place) = leap(store, &mut graph, place, &path)? {
+                self.push(&graph, place, path);
+                continue;
+            }
             let Some(entry) = self.look.entry(store, &mut graph, place, &path)? else {
                 // Its tree is gone: its parents stand for it.
                 for parent in graph.parents(store, place)? {
@@ -145,10 +155,53 @@ impl Iterator for Versions {
     }
 }
 
+/// Goes along first parents for as long as a path is certain to be the same there, and returns where that ends: at an ancestor from
+/// which the versions go on as they would from here. Nothing if that is here.
+///
+/// From a tree it goes only to one that is there, because what snapshots without trees did shows in the next one; and it passes a
+/// merge only if both its tree and its first parent's are there, because otherwise the other parents have their part in it.
+pub(super) fn leap(store: &Store, graph: &mut Graph, from: Place, path: &TreePath) -> Result<Option<Place>> {
+    let Some(asked) = Asked::of(path) else { return Ok(None) };
+    let mut passed = Vec::new();
+    let mut here = from;
+    while let Some(same) = graph.untouched(store, here, &asked)? {
+        let next = match same {
+            SameAs::OnlyParent(next) => next,
+            SameAs::FirstParent(next) if has_tree(store, graph, here)? && has_tree(store, graph, next)? => next,
+            SameAs::FirstParent(_) => break,
+        };
+        passed.push(here);
+        here = next;
+        if graph.generation(here).is_multiple_of(LEAP_GENERATIONS) {
+            break;
+        }
+    }
+    let end = here;
+    while here != from && !has_tree(store, graph, here)? {
+        here = passed.pop().expect("it began where it came from");
+    }
+    if here == from && end != from && !has_tree(store, graph, from)? {
+        // None of them has a tree: they stand for each other.
+        here = end;
+    }
+    Ok((here != from).then_some(here))
+}
+
+fn has_tree(store: &Store, graph: &Graph, place: Place) -> Result<bool> {
+    store.has(graph.root(place).object())
+}
+
 pub(super) fn is_same(before: Option<&Entry>, after: Option<&Entry>) -> bool {
     match (before, after) {
         (Some(before), Some(after)) => before.equal_but_for_times(after),
         (before, after) => before.is_none() && after.is_none(),
+    }
+}
+
+fn is_untouched(store: &Store, graph: &mut Graph, place: Place, asked: Option<&Asked>) -> Result<bool> {
+    match asked {
+        Some(asked) => Ok(graph.untouched(store, place, asked)?.is_some()),
+        None => Ok(false),
     }
 }
 
@@ -163,7 +216,7 @@ impl Look {
     /// What a path was in a snapshot; nothing at all when its tree is gone.
     pub(super) fn entry(
         &mut self,
-        store: &crate::store::Store,
+        store: &Store,
         graph: &mut Graph,
         place: Place,
         path: &TreePath,
@@ -178,7 +231,9 @@ impl Look {
         self.ahead = (self.ahead * 2).clamp(AHEAD_MIN, AHEAD_MAX);
         let mut places = vec![place];
         let mut here = place;
+        let asked = Asked::of(path);
         while places.len() < self.ahead
+            && !is_untouched(store, graph, here, asked.as_ref())?
             && let Some(parent) = graph.parents(store, here)?.next()
             && !known.contains_key(&parent)
         {
@@ -208,12 +263,7 @@ impl Look {
     }
 
     /// The nearest ancestors whose trees are there.
-    pub(super) fn parents_with_trees(
-        &mut self,
-        store: &crate::store::Store,
-        graph: &mut Graph,
-        of: Place,
-    ) -> Result<Vec<Place>> {
+    pub(super) fn parents_with_trees(&mut self, store: &Store, graph: &mut Graph, of: Place) -> Result<Vec<Place>> {
         let mut found = Vec::new();
         let mut open: Vec<_> = graph.parents(store, of)?.collect();
         open.reverse();

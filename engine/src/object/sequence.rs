@@ -150,16 +150,32 @@ pub(crate) fn ends_node(count: usize, hash: u64) -> bool {
 
 /// The hash of a name or key at a level: FNV-1a over the level's byte and the key, then the murmur3 finaliser.
 pub(crate) fn key_hash(level: u32, parts: &[&[u8]]) -> u64 {
+    parts.iter().fold(KeyHash::new(level), |hash, part| hash.add(part)).finish()
+}
+
+/// The same hash on its way, so that keys that begin alike are hashed on from there.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyHash(u64);
+
+impl KeyHash {
     const PRIME: u64 = 0x0000_0100_0000_01b3;
-    let mut hash = (0xcbf2_9ce4_8422_2325 ^ u64::from(level)).wrapping_mul(PRIME);
-    for byte in parts.iter().copied().flatten() {
-        hash = (hash ^ u64::from(*byte)).wrapping_mul(PRIME);
+
+    pub(crate) fn new(level: u32) -> Self {
+        Self((0xcbf2_9ce4_8422_2325 ^ u64::from(level)).wrapping_mul(Self::PRIME))
     }
-    hash ^= hash >> 33;
-    hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
-    hash ^= hash >> 33;
-    hash = hash.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    hash ^ (hash >> 33)
+
+    pub(crate) fn add(self, part: &[u8]) -> Self {
+        Self(part.iter().fold(self.0, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(Self::PRIME)))
+    }
+
+    pub(crate) fn finish(self) -> u64 {
+        let mut hash = self.0;
+        hash ^= hash >> 33;
+        hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
+        hash ^= hash >> 33;
+        hash = hash.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        hash ^ (hash >> 33)
+    }
 }
 
 /// The hash of an id as a cut decision: its first eight bytes.

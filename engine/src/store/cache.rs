@@ -8,6 +8,7 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use super::CachedSequence;
 use crate::id::ObjectId;
 use crate::object::{Directories, Links, Root, Ropes, SequenceNode, Snapshot, States};
+use crate::touched::Touched;
 
 /// A decoded object, whatever its kind.
 #[derive(Clone)]
@@ -17,7 +18,7 @@ pub(crate) enum Cached {
     Links(Arc<SequenceNode<Links>>),
     State(Arc<SequenceNode<States>>),
     Root(Arc<Root>),
-    Snapshot(Arc<Snapshot>),
+    Snapshot(Arc<Snapshot>, Option<Touched>),
 }
 
 /// The part of the budget that is for objects asked for again and again. The rest is for new ones, which would otherwise be

@@ -22,6 +22,7 @@ use crate::malformed::Malformed;
 use crate::object::XATTRS_INLINE_BYTES_MAX;
 use crate::object::{self, Node, Root, SequenceNode, Snapshot, Xattr, Xattrs};
 use crate::reference::{OperationDraft, RefName, RefValue};
+use crate::touched::Touched;
 
 /// Objects wait in memory up to this much, then go ahead of their transaction.
 const AHEAD_BYTES: usize = 16 << 20;
@@ -178,12 +179,21 @@ impl WriteSession {
 
     /// Puts a snapshot.
     pub fn put_snapshot(&self, snapshot: Snapshot) -> Result<SnapshotId> {
+        self.put_snapshot_touching(snapshot, None)
+    }
+
+    /// The same, with what is known of the paths that it changed.
+    pub(crate) fn put_snapshot_touching(&self, snapshot: Snapshot, touched: Option<Touched>) -> Result<SnapshotId> {
         snapshot.check().map_err(|source| Error::Refused { kind: ObjectKind::Snapshot, source })?;
-        let bytes = snapshot.encode();
-        let length = bytes.len();
+        let canonical = snapshot.encode();
+        let length = canonical.len();
         let is = self.above(Some(snapshot.root.object()));
-        let id = self.put_that(is, ObjectKind::Snapshot, bytes)?;
-        self.store.inner.cache.insert(id, Cached::Snapshot(Arc::new(snapshot)), length);
+        let id = ObjectId::of(ObjectKind::Snapshot, &canonical);
+        self.add(id, is, length, || match &touched {
+            Some(touched) => touched.pack(id, &canonical),
+            None => canonical.into(),
+        })?;
+        self.store.inner.cache.insert(id, Cached::Snapshot(Arc::new(snapshot), touched), length);
         Ok(SnapshotId::from_bytes(id.hash))
     }
 

@@ -10,7 +10,7 @@ use super::index::Seat;
 use super::records::quarantine;
 use super::report::{Damage, Record, VerifyOptions, VerifyReport};
 use super::scan::{Loose, identify};
-use super::{Examined, QUARANTINED_OBJECT, examine};
+use super::{Examined, QUARANTINED_OBJECT, examine, touched};
 use crate::backend::rows::{IndexValue, Quarantined};
 use crate::backend::{Family, Inspect, RowEdit};
 use crate::compress;
@@ -18,6 +18,7 @@ use crate::error::Result;
 use crate::id::{ObjectId, ObjectKind};
 use crate::object;
 use crate::store::Store;
+use crate::touched::canonical_start;
 
 /// One thing that a repair did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +82,7 @@ pub fn repair(store: &Store, options: &VerifyOptions) -> Result<Repair> {
     work.index_rows()?;
     let in_use = work.loose_rows()?;
     work.damaged_objects(&in_use)?;
+    work.marks()?;
     work.records()?;
     let done = work.done;
     store.alone()?;
@@ -199,6 +201,17 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Marks that are not to be believed. Without them nothing is known, which is never wrong.
+    fn marks(&mut self) -> Result<()> {
+        for flaw in &self.found.flaws {
+            let row = &self.found.graph.index.rows[flaw.seat as usize];
+            let Some(stored) = self.stored(Family::Snapshots, row.number)? else { continue };
+            let edits = touched::without(&stored, row.hash, row.value());
+            self.step(edits, Repaired::Record { record: flaw.problem.record.clone(), remedy: "dropped" })?;
+        }
+        Ok(())
+    }
+
     fn records(&mut self) -> Result<()> {
         for flaw in self.found.records.flaws.iter().filter(|flaw| !flaw.edits.is_empty()) {
             let record = flaw.problem.record.clone();
@@ -210,8 +223,10 @@ impl Work<'_> {
 
 /// The object that a row is.
 fn known(family: Family, stored: &Bytes) -> Option<ObjectId> {
-    if family != Family::Chunks {
-        return identify(family, stored);
+    match family {
+        Family::Chunks => {}
+        Family::Snapshots => return identify(family, &stored.slice(canonical_start(stored).ok()?..)),
+        _ => return identify(family, stored),
     }
     let canonical = compress::unpack_chunk(stored).ok()?;
     object::check(ObjectKind::Chunk, &canonical).ok()?;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 
 use crate::backend::Family;
-use crate::id::{ObjectId, ObjectKind};
+use crate::id::{ObjectId, ObjectKind, SnapshotId};
 use crate::malformed::Malformed;
 use crate::name::TreePath;
 use crate::reference::RefName;
@@ -12,7 +12,8 @@ use crate::reference::RefName;
 /// What to look at.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifyOptions {
-    /// Read, unpack and hash every chunk too. Without it, chunks are looked up in the index only.
+    /// Read, unpack and hash every chunk too, and compare the marks beside snapshots with what differs. Without it, chunks are
+    /// looked up in the index only, and marks are only known to be as they were written.
     pub read_data: bool,
     /// The most places, parents and references listed for one object; how many more there are is counted.
     pub listed_max: usize,
@@ -145,6 +146,8 @@ pub enum Record {
     Operation(u64),
     /// A request, by its id.
     Request(Vec<u8>),
+    /// The marks beside a snapshot, of the paths that it changed. The snapshot itself is as it should be.
+    Touched(SnapshotId),
     /// Rows of a family that cannot be told apart, because the database cannot read them.
     Rows(Family),
 }

@@ -18,6 +18,7 @@ use crate::error::Result;
 use crate::id::{ObjectId, ObjectKind};
 use crate::malformed::Malformed;
 use crate::object;
+use crate::touched::Beside;
 
 /// Rows are read this much at a time.
 const ROOM_BYTES: usize = 1 << 20;
@@ -56,6 +57,8 @@ pub(super) struct Scan {
     /// How long the chunks are, by seat; empty when they were not read.
     pub(super) chunk_bytes: Vec<u32>,
     pub(super) loose: Vec<Loose>,
+    /// What stands beside snapshots, where something does.
+    pub(super) beside: Vec<(Seat, Beside)>,
     /// Canonical bytes hashed.
     pub(super) bytes: u64,
 }
@@ -147,6 +150,7 @@ pub(super) fn scan(
         }));
         all.damage.extend(part.damage);
         all.loose.extend(part.loose);
+        all.beside.extend(part.beside);
         all.bytes += part.bytes;
         if of.family == Family::Chunks {
             of.seats.iter().zip(part.chunk_bytes).for_each(|(seat, bytes)| all.chunk_bytes[*seat as usize] = bytes);
@@ -265,6 +269,9 @@ impl Reader<'_> {
         if ObjectId::of(id.kind, &canonical) != id {
             read.damage.insert(seat, self.mismatch(id, &canonical));
             return false;
+        }
+        if id.kind == ObjectKind::Snapshot {
+            read.beside.extend(Some((seat, Beside::of(id, stored))).filter(|(_, beside)| *beside != Beside::Nothing));
         }
         claims.clear();
         match facts::read(id, &canonical, claims) {

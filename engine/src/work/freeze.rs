@@ -13,8 +13,9 @@ use crate::error::Result;
 use crate::id::{LinkGroup, LinksId, RootId, SnapshotId, StateId};
 use crate::merkle::{self, Items, Keyed, Splice, find};
 use crate::name::{Name, TreePath};
-use crate::object::{Entry, LinkMember, Links, Node, Root, StateItem, States};
+use crate::object::{DirectoryRef, Entry, KeyHash, LinkMember, Links, Node, Root, StateItem, States};
 use crate::store::{Store, WriteSession};
+use crate::touched::Marks;
 
 /// From this many dirty bytes on, files are frozen on all cores.
 const PARALLEL_BYTES_MIN: u64 = 1 << 20;
@@ -29,6 +30,8 @@ pub(crate) struct Written {
     pub(crate) root: Arc<Root>,
     pub(crate) id: RootId,
     pub(super) assigned: OrdMap<u64, LinkGroup>,
+    /// What differs from the root directory with these contents; nothing where that was not followed.
+    pub(crate) marks: Option<(Option<DirectoryRef>, Marks)>,
 }
 
 impl WorkingTree {
@@ -59,11 +62,12 @@ impl Frozen {
         let mut assigned = tree.state.assigned.clone();
         let links = freeze_links(&mut tree, session, &mut assigned)?;
         freeze_leaves(session, &tree.state.root)?;
-        let directory = freeze_directories(session, &tree.state.root)?;
+        let (directory, marks) = freeze_directories(session, &tree.state.root)?;
         let state = freeze_values(&tree, session)?;
         let root = Root { directory, links, state };
         let id = session.put_root(&root)?;
-        Ok(Written { root: Arc::new(root), id, assigned })
+        let marks = marks.map(|marks| (tree.state.root.base, marks));
+        Ok(Written { root: Arc::new(root), id, assigned, marks })
     }
 }
 
@@ -124,55 +128,89 @@ struct Found<'a> {
     dir: &'a Dir,
     parent: usize,
     name: Option<&'a Name>,
-    frozen: Vec<(Name, Entry)>,
+    /// Its path, with a slash at its end unless it is the root.
+    path: KeyHash,
+    frozen: Vec<FrozenBelow>,
 }
 
-fn freeze_directories(session: &WriteSession, root: &Arc<Dir>) -> Result<Entry> {
+/// A directory that was frozen, and what was touched in it if it is where its base is.
+struct FrozenBelow {
+    name: Name,
+    entry: Entry,
+    marks: Marks,
+}
+
+/// The root directory's entry, and what was touched below it if that was followed.
+fn freeze_directories(session: &WriteSession, root: &Arc<Dir>) -> Result<(Entry, Option<Marks>)> {
     if let Some(entry) = root.memo.get(session.mark()) {
-        return Ok(entry);
+        let is_base = root.edits.is_empty() && entry.node == Node::Directory(root.base);
+        return Ok((entry, is_base.then(Marks::default)));
     }
-    let mut found = vec![Found { dir: root, parent: 0, name: None, frozen: Vec::new() }];
+    let mut found = vec![Found { dir: root, parent: 0, name: None, path: KeyHash::new(0), frozen: Vec::new() }];
     let mut next = 0;
     while next < found.len() {
         for (name, child) in found[next].dir.edits.iter() {
             if let Some(Child::Dir(below)) = child
                 && below.memo.get(session.mark()).is_none()
             {
-                found.push(Found { dir: below, parent: next, name: Some(name), frozen: Vec::new() });
+                let path = found[next].path.add(name.as_bytes()).add(b"/");
+                found.push(Found { dir: below, parent: next, name: Some(name), path, frozen: Vec::new() });
             }
         }
         next += 1;
     }
-    while let Some(Found { dir, parent, name, frozen }) = found.pop() {
-        let entry = freeze_directory(session, dir, frozen)?;
+    while let Some(Found { dir, parent, name, path, frozen }) = found.pop() {
+        let (entry, marks) = freeze_directory(session, dir, path, frozen)?;
         match name {
-            Some(name) => found[parent].frozen.push((name.clone(), entry)),
-            None => return Ok(entry),
+            Some(name) => found[parent].frozen.push(FrozenBelow { name: name.clone(), entry, marks }),
+            None => return Ok((entry, Some(marks))),
         }
     }
     unreachable!("the root comes last")
 }
 
 /// Freezes one directory whose dirty sub-directories are frozen already, given in descending order of names.
-fn freeze_directory(session: &WriteSession, dir: &Dir, mut below: Vec<(Name, Entry)>) -> Result<Entry> {
+fn freeze_directory(
+    session: &WriteSession,
+    dir: &Dir,
+    path: KeyHash,
+    mut below: Vec<FrozenBelow>,
+) -> Result<(Entry, Marks)> {
     let mut edits = Vec::new();
+    // Directories that may be where their bases are: their place among the edits, base and marks.
+    let mut followed = Vec::new();
     for (name, child) in dir.edits.iter() {
         let entry = match child {
             None => None,
             Some(Child::Clean(entry)) => Some(entry.clone()),
             Some(Child::Leaf(leaf)) => Some(freeze_leaf(session, leaf)?),
-            Some(Child::Dir(child)) => match below.pop_if(|(frozen, _)| frozen == name) {
-                Some((_, entry)) => Some(entry),
+            Some(Child::Dir(child)) => match below.pop_if(|frozen| frozen.name == *name) {
+                Some(FrozenBelow { entry, marks, .. }) => {
+                    followed.push((edits.len(), child.base, marks));
+                    Some(entry)
+                }
                 None => Some(child.memo.get(session.mark()).expect("it was frozen before")),
             },
             Some(Child::Linked(_)) => unreachable!("links are resolved before directories are frozen"),
         };
         edits.push((name.clone(), entry));
     }
-    let contents = directory::apply(session, dir.base, edits)?;
+    let mut marks = Marks::default();
+    let mut followed = followed.into_iter().peekable();
+    let contents = directory::apply_and_tell(session, dir.base, edits, |at, name, before| {
+        let path = path.add(name.as_bytes());
+        while followed.next_if(|(followed, ..)| *followed < at).is_some() {}
+        match (followed.next_if(|(followed, ..)| *followed == at), before) {
+            (Some((_, base, below)), Some(before)) if before.node == Node::Directory(base) => {
+                marks.add(path.add(b"/"));
+                marks.append(below);
+            }
+            _ => marks.add(path),
+        }
+    })?;
     let entry = entry(session, Node::Directory(contents), &dir.meta)?;
     dir.memo.set(entry.clone(), session.mark());
-    Ok(entry)
+    Ok((entry, marks))
 }
 
 /// Gives every touched group its id, writes its entry to all its names, and returns the new map of links.
