@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-store bench-history bench-files soak powercut fuzz clean
+.PHONY: help demo tour test lint bench bench-store bench-history bench-files soak powercut fuzz clean
 
 ready = scripts/setup $(1) && source target/amalgam-env
 title = printf '\n== %s\n' $(1)
@@ -12,10 +12,14 @@ title = printf '\n== %s\n' $(1)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## the command at work, in a scratch directory with a store of its own
+demo: ## a story with the real command, in a scratch directory
 	@$(call ready)
-	cargo build --release --locked -q -p amalgam-cli
-	scripts/demo target/release/amalgam
+	cargo build --locked -p amalgam-cli
+	scripts/demo "$${CARGO_TARGET_DIR:-target}/debug/amalgam"
+
+tour: ## the same through the engine's own interface, on a throw-away store
+	@$(call ready)
+	cargo run --release --locked -q -p amalgam-engine --example tour
 
 test: ## build, then every test, doc tests included
 	@$(call ready,test)
