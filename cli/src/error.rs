@@ -130,9 +130,7 @@ fn hint_of(reason: Reason) -> Option<&'static str> {
         Reason::StaleHead => Some("look at `amalgam log`, then try again"),
         Reason::MovedSince => Some("`amalgam op log` shows what happened since"),
         Reason::UncommittedChanges => Some("`amalgam commit` keeps them first"),
-        Reason::DirectoryReplaced | Reason::DirectoryGone => {
-            Some("`amalgam ws attach DIR --again` takes it where it is now")
-        }
+        Reason::DirectoryReplaced | Reason::DirectoryGone => Some("`amalgam ws attach` in it takes it as it is now"),
         Reason::Corrupt => Some("`amalgam verify --repair` looks at the store"),
         Reason::Full => Some("make room, then try again"),
         _ => None,

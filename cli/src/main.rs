@@ -146,7 +146,7 @@ async fn until_interrupted(command: Command, session: &mut Session) -> Outcome {
             pressed = tokio::signal::ctrl_c() => {
                 pressed.map_err(|error| CliError::machine("could not listen for Ctrl-C", &error))?;
                 if !interrupts.are_left_to_child() {
-                    return Err(CliError::new(Exit::INTERRUPTED, "INTERRUPTED", "interrupted"));
+                    return Err(interrupts.failure());
                 }
             }
         }

@@ -3,8 +3,8 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use amalgam_proto::{Reason, v1};
 use amalgam_server::Home;
@@ -39,17 +39,34 @@ pub struct Session {
 
 /// Whether Ctrl-C ends the command, or the command takes care of it.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupts(Arc<AtomicBool>);
+pub struct Interrupts {
+    are_left: Arc<AtomicBool>,
+    hint: Arc<OnceLock<&'static str>>,
+}
 
 impl Interrupts {
     /// From here on a child gets Ctrl-C, and this program waits for what it makes of it.
     pub fn leave_to_child(&self, left: bool) {
-        self.0.store(left, Ordering::Relaxed);
+        self.are_left.store(left, Ordering::Relaxed);
     }
 
     /// Whether a child gets Ctrl-C.
     pub fn are_left_to_child(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.are_left.load(Ordering::Relaxed)
+    }
+
+    /// What is to be said to whoever interrupts from here on. The first one counts.
+    pub fn say(&self, hint: &'static str) {
+        self.hint.get_or_init(|| hint);
+    }
+
+    /// The failure that an interrupt is.
+    pub fn failure(&self) -> CliError {
+        let error = CliError::new(Exit::INTERRUPTED, "INTERRUPTED", "interrupted");
+        match self.hint.get() {
+            Some(hint) => error.hint(*hint),
+            None => error,
+        }
     }
 }
 

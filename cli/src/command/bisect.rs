@@ -77,6 +77,7 @@ struct Bench {
     folder: PathBuf,
     path: PathBuf,
     workspace: String,
+    has_workspace: bool,
     /// On the wire; empty until files are written.
     directory: String,
 }
@@ -92,7 +93,9 @@ impl BisectRun {
         }
         let folder = new_folder(session.home(), "bisect")?;
         let workspace = free_names(&mut client, "bisect", 1).await?.remove(0);
-        let mut bench = Bench { path: folder.join("tree"), folder, workspace, directory: String::new() };
+        let path = folder.join("tree");
+        let mut bench = Bench { path, folder, workspace, has_workspace: false, directory: String::new() };
+        session.interrupts.say("the workspace of the search stays; `amalgam ws` lists it");
         let workspace = here(place.as_ref());
         let source = place.map(|place| place.directory.name).unwrap_or_default();
         let found = self.search(session, &mut client, known, &mut bench, (&workspace, &source)).await;
@@ -181,6 +184,7 @@ impl Bench {
             ..Default::default()
         };
         client.workspaces.create_workspace(request).await?;
+        self.has_workspace = true;
         let target = Target { path: &self.path, revision: id, workspace: "", attach: &self.workspace, source };
         let made = checkout(&session.output, client, &target).await?;
         self.directory = made.directory.map(|directory| directory.name).unwrap_or_default();
@@ -191,6 +195,8 @@ impl Bench {
 async fn clean(session: &mut Session, client: &mut Client, bench: &Bench) -> Result<(), CliError> {
     if !bench.directory.is_empty() {
         delete_directory(&mut session.output, client, &bench.directory, Keep::Nothing).await?;
+    }
+    if bench.has_workspace {
         let request = v1::DeleteWorkspaceRequest { name: workspace_name(&bench.workspace), ..Default::default() };
         client.workspaces.delete_workspace(request).await?;
     }

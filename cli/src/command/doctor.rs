@@ -68,7 +68,7 @@ impl Doctor {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut findings = vec![Finding::fine("version", format!("amalgam {}", env!("CARGO_PKG_VERSION")))];
-        findings.extend(store(session).await);
+        findings.extend(store(session).await?);
         findings.extend(machine::of_store(session.home()));
         findings.push(directory(session).await);
         findings.push(machine::file_system("directory_file_system", &session.cwd));
@@ -108,19 +108,29 @@ fn say(session: &mut Session, finding: &Finding) -> Result<(), CliError> {
 }
 
 /// The store and its process, which is not started for this.
-async fn store(session: &mut Session) -> Vec<Finding> {
+async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
     let home = session.home().display().to_string();
     if !session.has_store() {
-        return vec![Finding::warning("store", format!("there is none at {home}"), "`amalgam init` makes one")];
+        return Ok(vec![Finding::warning("store", format!("there is none at {home}"), "`amalgam init` makes one")]);
     }
     let mut findings = vec![Finding::fine("store", home)];
     let Some(mut client) = session.client_if_running().await else {
         findings.push(Finding::fine("process", "does not run; the next command starts it"));
-        return findings;
+        return Ok(findings);
     };
     findings.push(match client.store.get_store(v1::GetStoreRequest {}).await {
         Ok(answer) => {
             let store = answer.into_inner();
+            session.output.emit(&lines::line(
+                "process",
+                json!({
+                    "process_id": store.process_id,
+                    "version": store.version,
+                    "start_time": lines::time(store.start_time.as_ref()),
+                    "watched": store.watched,
+                    "calls": store.calls,
+                }),
+            ))?;
             let since = text::ago(text::moment(store.start_time.as_ref()), session.now);
             let message = format!(
                 "version {}, number {}, began {since}, {} watched",
@@ -136,7 +146,7 @@ async fn store(session: &mut Session) -> Vec<Finding> {
         }
         Err(status) => Finding::failure("process", CliError::from(status).message, "`amalgam stop --force` ends it"),
     });
-    findings
+    Ok(findings)
 }
 
 async fn directory(session: &mut Session) -> Finding {
@@ -151,7 +161,7 @@ async fn directory(session: &mut Session) -> Finding {
         Ok(Some(place)) => Finding::failure(
             "directory",
             text::printable(&place.directory.problem),
-            "`amalgam ws attach DIR --again` takes it where it is now",
+            "`amalgam ws attach` in it takes it as it is now",
         ),
         Ok(None) => Finding::fine("directory", "this one is not protected; `amalgam init` does that"),
         Err(error) => Finding::failure("directory", error.to_string(), "see above"),

@@ -16,7 +16,7 @@ use super::capture::{About, capture, changed};
 use super::checkout::{Target, checkout};
 use super::fork::{fork, free_names};
 use super::restore::{json_line, say_restored};
-use super::ws::{Keep, delete_directory};
+use super::ws::{Keep, delete_directory, remove_all};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::output::style::{self, paint};
@@ -76,25 +76,40 @@ impl Explore {
         let here = &place.directory.name;
         capture(&session.output, &mut client, here, About::message("before exploring")).await?;
         let around = new_folder(session.home(), "explore")?;
-        let mut attempts = self.prepare(session, &mut client, &place, &around).await?;
-        self.work(&mut session.output, &mut attempts).await?;
-        for attempt in &mut attempts {
-            attempt.result = Some(self.capture(&session.output, &mut client, attempt).await?);
+        session.interrupts.say("the forks stay; `amalgam ws` lists them");
+        let mut attempts = Vec::new();
+        let outcome = self.attempt(session, &mut client, &place, &around, &mut attempts).await;
+        if self.keep {
+            return outcome;
         }
-        let best = best(&attempts).map(|attempt| attempt.number);
-        table(&mut session.output, &attempts, best)?;
-        let outcome = match attempts.iter().find(|attempt| Some(attempt.number) == best) {
-            Some(winner) => take(session, &mut client, &place, winner).await,
-            None => Err(CliError::refused("no attempt succeeded; nothing was changed")
-                .hint(format!("{} holds what they said", around.display()))),
-        };
-        if !self.keep {
-            clean(session, &mut client, &attempts).await?;
-            if outcome.is_ok() {
-                super::ws::remove_all(&around).map_err(|error| CliError::machine(around.display(), &error))?;
-            }
+        let cleaned = clean(session, &mut client, &attempts).await;
+        if outcome.is_ok() {
+            cleaned?;
+            remove_all(&around).map_err(|error| CliError::machine(around.display(), &error))?;
         }
         outcome
+    }
+
+    async fn attempt(
+        &self,
+        session: &mut Session,
+        client: &mut Client,
+        place: &Place,
+        around: &Path,
+        attempts: &mut Vec<Attempt>,
+    ) -> Outcome {
+        self.prepare(session, client, place, around, attempts).await?;
+        self.work(&mut session.output, attempts).await?;
+        for attempt in attempts.iter_mut() {
+            attempt.result = Some(self.capture(&session.output, client, attempt).await?);
+        }
+        let best = best(attempts).map(|attempt| attempt.number);
+        table(&mut session.output, attempts, best)?;
+        match attempts.iter().find(|attempt| Some(attempt.number) == best) {
+            Some(winner) => take(session, client, place, winner).await,
+            None => Err(CliError::refused("no attempt succeeded; nothing was changed")
+                .hint(format!("{} holds what they said", around.display()))),
+        }
     }
 
     /// Forks, and writes the files of each.
@@ -104,32 +119,32 @@ impl Explore {
         client: &mut Client,
         place: &Place,
         around: &Path,
-    ) -> Result<Vec<Attempt>, CliError> {
+        attempts: &mut Vec<Attempt>,
+    ) -> Result<(), CliError> {
         let names = free_names(client, &format!("{}-try", place.workspace_id()), self.number as usize).await?;
         fork(client, place.workspace_id(), &names).await?;
-        let mut attempts = Vec::new();
-        for (number, workspace) in (1..).zip(names) {
-            let path = around.join(number.to_string());
+        attempts.extend((1..).zip(names).map(|(number, workspace)| Attempt {
+            number,
+            workspace,
+            directory: String::new(),
+            path: around.join(number.to_string()),
+            log: around.join(format!("{number}.log")),
+            code: None,
+            score: None,
+            result: None,
+        }));
+        for attempt in attempts {
             let target = Target {
-                path: &path,
-                revision: &format!("{workspace}@"),
+                path: &attempt.path,
+                revision: &format!("{}@", attempt.workspace),
                 workspace: "",
-                attach: &workspace,
+                attach: &attempt.workspace,
                 source: &place.directory.name,
             };
             let made = checkout(&session.output, client, &target).await?;
-            attempts.push(Attempt {
-                number,
-                directory: made.directory.map(|directory| directory.name).unwrap_or_default(),
-                log: around.join(format!("{number}.log")),
-                path,
-                workspace,
-                code: None,
-                score: None,
-                result: None,
-            });
+            attempt.directory = made.directory.map(|directory| directory.name).unwrap_or_default();
         }
-        Ok(attempts)
+        Ok(())
     }
 
     /// Runs the command in all of them, some at a time.
@@ -260,7 +275,9 @@ async fn take(session: &mut Session, client: &mut Client, place: &Place, winner:
 /// Removes the forks with their directories. `ws undelete` brings a fork back.
 async fn clean(session: &mut Session, client: &mut Client, attempts: &[Attempt]) -> Result<(), CliError> {
     for attempt in attempts {
-        delete_directory(&mut session.output, client, &attempt.directory, Keep::Nothing).await?;
+        if !attempt.directory.is_empty() {
+            delete_directory(&mut session.output, client, &attempt.directory, Keep::Nothing).await?;
+        }
         let request = v1::DeleteWorkspaceRequest { name: workspace_name(&attempt.workspace), ..Default::default() };
         client.workspaces.delete_workspace(request).await?;
     }

@@ -3,12 +3,13 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use amalgam_proto::v1;
+use amalgam_proto::{Reason, v1};
 use clap::Args;
+use tonic::Status;
 use tonic::codegen::Bytes;
 
 use super::capture::{self, About};
-use crate::error::Outcome;
+use crate::error::{CliError, Outcome};
 use crate::output::json;
 use crate::output::style::{self, paint};
 use crate::session::{Session, incomplete};
@@ -47,7 +48,7 @@ impl Init {
             exclude,
             ..Default::default()
         };
-        let attached = client.directories.attach_directory(request).await?.into_inner();
+        let attached = client.directories.attach_directory(request).await.map_err(known_already)?.into_inner();
         let directory = attached.directory.ok_or_else(|| incomplete("directory"))?;
         let about = About::message("first snapshot");
         let result = capture::capture(&session.output, &mut client, &directory.name, about).await?;
@@ -64,5 +65,14 @@ impl Init {
         ))?;
         output.remark("`amalgam status` says what changed, `amalgam diff` shows it, `amalgam undo` takes it back")?;
         capture::report_notices(output, &result.notices)
+    }
+}
+
+/// An `init` that was interrupted leaves a directory without a snapshot: the hint helps then, too.
+fn known_already(status: Status) -> CliError {
+    let error = CliError::from(status);
+    match error.is(Reason::AlreadyExists) && error.message.contains("belongs to workspace") {
+        true => error.hint("`amalgam commit` takes a snapshot of it"),
+        false => error,
     }
 }

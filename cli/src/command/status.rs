@@ -112,5 +112,5 @@ fn unusable(output: &mut Output, place: &Place) -> Outcome {
     let status = v1::DirectoryStatus::default();
     emit_status(output, place, &status)?;
     let message = format!("{} is not protected: {}", text::path(&place.directory.path), place.directory.problem);
-    Err(CliError::refused(message).hint("`amalgam ws attach DIR --again` takes it where it is now"))
+    Err(CliError::refused(message).hint("`amalgam ws attach` in it takes it as it is now"))
 }

@@ -45,7 +45,7 @@ impl Scratch {
             command.env_remove(name);
         }
         command.env("PATH", format!("{}:{path}", folder.display()));
-        command.env("AMALGAM_STORE", self.path().join("home")).env("AMALGAM_AUTHOR", "ann");
+        command.env("AMALGAM_STORE", self.path().join("store")).env("AMALGAM_AUTHOR", "ann");
         command.env("XDG_RUNTIME_DIR", self.path().join("runtime")).env("TZ", "UTC").env("LC_ALL", "C");
         command
     }

@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use amalgam_proto::v1;
+use amalgam_proto::{Reason, v1};
 use clap::Args;
 use tonic::codegen::Bytes;
 
 use super::workspace;
-use crate::error::Outcome;
+use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json;
 use crate::output::style::{self, paint};
@@ -18,20 +18,23 @@ use crate::text;
 /// Make a directory belong to a workspace, without taking a snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "\
+A directory that is known and was moved, or replaced by a copy, is taken where and what it is now.
+
 Examples:
+  amalgam ws attach                    in a directory that was moved
   amalgam ws attach --workspace main
-  amalgam ws attach ~/moved/project --again")]
+  amalgam ws attach ~/copy --workspace main --again")]
 pub struct Attach {
     /// The directory [default: the one you are in]
     dir: Option<OsString>,
-    /// The workspace [default: a new one, named after the directory]
+    /// The workspace [default: the one it belonged to, or a new one, named after the directory]
     #[arg(long, value_name = "NAME")]
     workspace: Option<String>,
     /// Leave out what matches
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
-    /// The directory was moved or replaced: take it where it is now
-    #[arg(long)]
+    /// Take it in place of the directory that the workspace has
+    #[arg(long, requires = "workspace")]
     again: bool,
 }
 
@@ -40,17 +43,24 @@ impl Attach {
     pub async fn run(self, session: &mut Session) -> Outcome {
         let path = session.host_path(self.dir.as_deref().unwrap_or(".".as_ref()));
         let mut client = session.client_of_new_store().await?;
-        let mut exclude = session.config.list("exclude");
-        exclude.extend(self.exclude);
         let request = v1::AttachDirectoryRequest {
             path: Bytes::copy_from_slice(path.as_os_str().as_bytes()),
+            again: self.again || self.workspace.is_none(),
             workspace_id: self.workspace.unwrap_or_default(),
-            exclude,
-            again: self.again,
+            exclude: self.exclude,
             ..Default::default()
         };
-        let attached = client.directories.attach_directory(request).await?.into_inner();
-        let directory = attached.directory.ok_or_else(|| incomplete("directory"))?;
+        let attached = match client.directories.attach_directory(request.clone()).await.map_err(CliError::from) {
+            // Nobody knew it: then it is new.
+            Err(error) if error.is(Reason::NoDirectory) && !self.again => {
+                let mut exclude = session.config.list("exclude");
+                exclude.extend(request.exclude);
+                let request = v1::AttachDirectoryRequest { again: false, exclude, ..request };
+                client.directories.attach_directory(request).await?
+            }
+            other => other?,
+        };
+        let directory = attached.into_inner().directory.ok_or_else(|| incomplete("directory"))?;
         session.output.emit(&json::directory(&directory))?;
         let workspace = paint(style::WORKSPACE, text::id(&directory.workspace));
         session.output.done(format!("{} belongs to {workspace}", text::path(&directory.path)))?;

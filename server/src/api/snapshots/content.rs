@@ -38,7 +38,7 @@ pub(super) fn list(
     let path = tree_path(&request.path)?;
     let (_held, entry) = at(service, request.state.as_ref(), &request.workspace, &path)?;
     let mut entries = Vec::new();
-    let mut open = vec![(path.clone(), entry)];
+    let mut open = vec![(path, entry)];
     while let Some((path, entry)) = open.pop() {
         let Node::Directory(contents) = entry.node else {
             entries.push(amalgam_proto::entry(&path, &entry));
