@@ -9,6 +9,7 @@ mod checkout;
 mod restore;
 mod revert;
 mod watch;
+mod writing;
 
 pub(crate) use attach::path_bytes;
 
@@ -62,6 +63,7 @@ impl Service {
         let workspace = WorkspaceName::new(record.workspace.as_str()).map_err(of_engine)?;
         let mut grasp = Grasp { record, workspace, host, live };
         grasp.ready_index(self);
+        self.clean_up_after_the_dead(&grasp)?;
         Ok(grasp)
     }
 

@@ -121,7 +121,7 @@ impl Registry {
     pub(crate) fn remove(&self, id: &str) -> Result<()> {
         let mut records = self.records.lock();
         records.remove(id);
-        for kind in ["json", "index"] {
+        for kind in ["json", "index", "writing"] {
             match fs::remove_file(self.file(id, kind)) {
                 Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
                     return Err(of_io("remove a record of the registry", &source));
@@ -130,6 +130,11 @@ impl Registry {
             }
         }
         Ok(())
+    }
+
+    /// Where it is noted that a directory is being written to.
+    pub(crate) fn writing_file(&self, id: &str) -> PathBuf {
+        self.file(id, "writing")
     }
 
     /// Where the index of a directory is kept.

@@ -1,5 +1,7 @@
 //! Making a directory what a snapshot holds.
 
+use std::collections::BTreeSet;
+
 use amalgam_engine::workspace::Change;
 use amalgam_engine::{Act, RootId, SnapshotId, TreePath};
 use amalgam_materializer::{Checkout, Notice, PlannedKind, Progress, Times, checkout, plan};
@@ -62,6 +64,10 @@ impl Service {
         progress: &Progress,
     ) -> Result<(Brought, amalgam_materializer::Captured)> {
         let job = checkout_job(target, times, progress);
+        let planned = plan(&self.inner.store, grasp.index(), target.root, &job).map_err(of_materializer)?;
+        let parents = planned.changes.iter().filter_map(|change| Some(change.path.split_last()?.0));
+        let directories: BTreeSet<TreePath> = parents.collect();
+        let _writing = self.writing(&grasp.record.id, &directories)?;
         let done =
             checkout(&self.inner.store, &grasp.host, grasp.index(), target.root, &job).map_err(of_materializer)?;
         let captured = self.look_where(grasp, &done, progress)?;
