@@ -167,7 +167,7 @@ fn hard_links_that_cannot_be_read_stay_a_group_or_become_none() {
     fs::hard_link(world.at("a"), world.at("c")).expect("linked");
     let mut index = world.index();
     world.capture(&mut index);
-    fs::set_permissions(world.at("a"), fs::Permissions::from_mode(0)).expect("set");
+    fs::set_permissions(world.at("a"), fs::Permissions::from_mode(0o000)).expect("set");
     for (removed, groups) in [("b", 1), ("a", 0)] {
         fs::remove_file(world.at(removed)).expect("removed");
         unprivileged(|| {

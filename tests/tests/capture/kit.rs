@@ -125,7 +125,7 @@ impl World {
         let target = parent.join(&name(random));
         let real = self.at(target.as_bytes());
         let is_free = real.symlink_metadata().is_err();
-        let mut dirty = BTreeSet::from([parent.clone()]);
+        let mut dirty = BTreeSet::from([parent]);
         match random.below(16) {
             0..=3 if is_free || real.symlink_metadata().is_ok_and(|found| found.is_file()) => {
                 let length = [0, 1, 100, 5_000, 70_000, 300_000][random.below(6) as usize];

@@ -1,5 +1,7 @@
 //! Real directories into trees: the same however it is looked at, and only what differs is read.
 
+#![allow(clippy::print_stderr, reason = "a failure is repeated by its seed, and what is skipped is said")]
+
 mod hostile;
 mod kit;
 mod rules;
