@@ -16,7 +16,7 @@ mod read;
 mod scan;
 mod work;
 
-pub(crate) use build::take_edits;
+pub(crate) use build::{pieces, take_edits};
 pub(crate) use read::{Opened, Source, other, with_file};
 pub(crate) use scan::{Edit, Found, Scanner, Slot, State, names};
 pub(crate) use work::run;

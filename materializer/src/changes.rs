@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use crate::capture::{
-    Capture, Counts, Edit, Found, Opened, Scanner, Slot, Source, State, begin, counts, other, run, take_edits,
+    Capture, Counts, Edit, Found, Opened, Scanner, Slot, Source, State, begin, counts, other, pieces, run, take_edits,
     with_file,
 };
 use crate::error::Result;
@@ -23,8 +23,6 @@ use crate::stamp::Stamp;
 
 /// So much of a file is compared at once.
 const BLOCK_BYTES: usize = 256 << 10;
-/// So many names of a directory are compared by one thread.
-const NAMES_AT_ONCE: usize = 64;
 
 /// What differs, each list sorted by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -122,20 +120,15 @@ enum Verdict {
 impl Comparison<'_> {
     fn jobs(&self, edits: Vec<Vec<Edit>>) -> Vec<Job> {
         let mut jobs = Vec::new();
-        for (slot, mut edits) in edits.into_iter().enumerate() {
+        for (slot, edits) in edits.into_iter().enumerate() {
             let is_found = matches!(self.slots[slot].state, State::Found(_));
             if !is_found && (edits.is_empty() || !matches!(self.slots[slot].state, State::Through)) {
                 continue;
             }
             let mut itself = is_found;
-            loop {
-                let rest = edits.split_off(edits.len().min(NAMES_AT_ONCE));
+            for edits in pieces(edits) {
                 jobs.push(Job { slot, itself, edits });
                 itself = false;
-                if rest.is_empty() {
-                    break;
-                }
-                edits = rest;
             }
         }
         jobs

@@ -97,7 +97,7 @@ pub(crate) fn build(
     let mut parts: Vec<Part> = Vec::new();
     parts.resize_with(scan.slots.len(), Part::default);
     let mut jobs = Vec::new();
-    for (slot, mut edits) in edits.into_iter().enumerate().filter(|(slot, _)| is_needed[*slot]) {
+    for (slot, edits) in edits.into_iter().enumerate().filter(|(slot, _)| is_needed[*slot]) {
         if let Some(parent) = scan.slots[slot].parent {
             parts[parent].waiting += 1;
         }
@@ -105,14 +105,9 @@ pub(crate) fn build(
         let (count, bytes) = files.fold((0, 0), |(count, bytes), now| (count + 1, bytes + now.size));
         reader.job.progress.files_total.fetch_add(count, Ordering::Relaxed);
         reader.job.progress.bytes_total.fetch_add(bytes, Ordering::Relaxed);
-        loop {
-            let rest = edits.split_off(edits.len().min(NAMES_AT_ONCE));
+        for edits in pieces(edits) {
             parts[slot].waiting += 1;
             jobs.push(Job { slot, edits });
-            if rest.is_empty() {
-                break;
-            }
-            edits = rest;
         }
     }
     // The last is done first: what is read then lies in the store in the order of paths.
@@ -160,6 +155,13 @@ pub(crate) fn take_edits(slots: &mut [Slot], index: &Index) -> Vec<Vec<Edit>> {
         }
     }
     edits
+}
+
+/// Edits as one thread does them; one piece if there are none.
+pub(crate) fn pieces(edits: Vec<Edit>) -> impl Iterator<Item = Vec<Edit>> {
+    let count = edits.len().div_ceil(NAMES_AT_ONCE).max(1);
+    let mut edits = edits.into_iter();
+    (0..count).map(move |_| edits.by_ref().take(NAMES_AT_ONCE).collect())
 }
 
 /// Which directories are to be put together again.
