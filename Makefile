@@ -36,6 +36,8 @@ lint: ## formatting, clippy, docs, licences and sources
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	$(call title,docs)
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace --locked
+	$(call title,proto)
+	buf lint proto
 	$(call title,dependencies)
 	cargo deny --locked check bans licenses sources
 
