@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use amalgam_engine::operation::operation;
 use amalgam_engine::workspace::{Change, LabelName};
 use amalgam_engine::{Act, DiffOptions, RootId, SnapshotId, What, diff_roots};
 use amalgam_materializer::{
@@ -13,6 +14,9 @@ use bytes::Bytes;
 use super::{Grasp, notice};
 use crate::failure::{Result, of_engine, of_materializer};
 use crate::service::{Marks, Service};
+
+/// What the log calls a snapshot of a directory.
+pub(super) const CAPTURE: &str = "capture";
 
 /// How many paths of each sort differ.
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,7 +119,10 @@ impl Service {
     /// A workspace may have been moved behind its directory's back. A commit on top of that would silently take it back.
     fn refuse_out_of_step(&self, grasp: &Grasp, head: Option<SnapshotId>) -> Result<()> {
         let known = grasp.record.snapshot();
-        if head == known || self.is_same(self.head_root(head)?, self.known_root(known)?)? {
+        if head == known
+            || self.is_own_capture(grasp, head, known)?
+            || self.is_same(self.head_root(head)?, self.known_root(known)?)?
+        {
             return Ok(());
         }
         let now = head.map_or_else(|| "nothing".to_owned(), |head| head.short());
@@ -125,6 +132,16 @@ impl Service {
             grasp.workspace
         );
         Err(Failure::new(Reason::StaleHead, message))
+    }
+
+    /// Whether a head is a capture of this very directory whose process died before it could note that.
+    fn is_own_capture(&self, grasp: &Grasp, head: Option<SnapshotId>, known: Option<SnapshotId>) -> Result<bool> {
+        let Some(head) = head else { return Ok(false) };
+        let store = &self.inner.store;
+        let moved = store.last_move(&grasp.workspace.reference()).map_err(of_engine)?;
+        // A workspace has one directory, and nothing else captures into it.
+        let is_capture = operation(store, moved).map_err(of_engine)?.draft.action == CAPTURE;
+        Ok(is_capture && store.snapshot(head).map_err(of_engine)?.parents.first() == known.as_ref())
     }
 
     fn known_root(&self, known: Option<SnapshotId>) -> Result<Option<RootId>> {
@@ -147,7 +164,7 @@ impl Service {
         let metadata: BTreeMap<_, _> = request.metadata.clone().into_iter().collect();
         let change = Change { message: request.message.clone(), metadata, labels, ..Change::default() };
         self.check_etag(&grasp.workspace, &request.etag)?;
-        self.snapshot_directory(&mut grasp, &Saying { action: "capture", change }, act, progress)
+        self.snapshot_directory(&mut grasp, &Saying { action: CAPTURE, change }, act, progress)
     }
 
     pub(super) fn snapshot_directory(

@@ -8,7 +8,7 @@ use amalgam_materializer::{Checkout, Notice, PlannedKind, Progress, Times, check
 use amalgam_proto::v1;
 use bytes::Bytes;
 
-use super::capture::Saying;
+use super::capture::{CAPTURE, Saying};
 use super::{Grasp, notice};
 use crate::failure::{Result, of_engine, of_materializer};
 use crate::service::{Marks, Service};
@@ -47,7 +47,7 @@ impl Service {
         if self.is_same(self.head_root(head)?, Some(captured.root))? {
             return Ok((None, ignored));
         }
-        let saying = Saying { action: "capture", change: Change::new(format!("before {before}")) };
+        let saying = Saying { action: CAPTURE, change: Change::new(format!("before {before}")) };
         // The request belongs to what comes after it.
         let act = Act { request: None, ..act.clone() };
         let (snapshot, _) = self.commit_captured(grasp, &mut captured, &saying, &act)?;

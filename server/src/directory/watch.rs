@@ -12,7 +12,7 @@ use amalgam_proto::v1;
 use amalgam_proto::v1::watch_directory_response::Event;
 use parking_lot::Mutex;
 
-use super::capture::Saying;
+use super::capture::{CAPTURE, Saying};
 use crate::failure::{Result, of_materializer};
 use crate::service::Service;
 
@@ -178,7 +178,7 @@ impl Service {
         let mut grasp = self.grasp(name)?;
         let mut change = Change::new("automatic");
         change.metadata.insert("automatic".to_owned(), "true".to_owned());
-        let saying = Saying { action: "capture", change };
+        let saying = Saying { action: CAPTURE, change };
         let result = self.snapshot_directory(&mut grasp, &saying, &act, &Progress::default())?;
         Ok(result.changed.then_some(result))
     }
