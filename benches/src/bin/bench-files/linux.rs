@@ -74,7 +74,6 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     for turn in 0..turns {
         drop(ours.take());
         let amalgam = Amalgam::new(bench.directory(&format!("store-{turn}")))?;
-        amalgam.seconds(&work, &["ws"])?;
         firsts.push(amalgam.seconds(&work, &["init", "-q"])?);
         ours = Some(amalgam);
     }
@@ -92,12 +91,12 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     backups(bench, &work, first, size)?;
 
     peers::git(&repository, &["init", "--quiet"])?;
-    let added = peers::git(&repository, &["add", "-A"])?;
+    let added = peers::git(&repository, &["add", "-A", "--force"])?;
     bench.add(
         FIRST_GIT,
         (added / first, "x"),
         Bar::AtLeast(6.0),
-        format!("`git add -A` {added:.1} s, ours {first:.2} s"),
+        format!("`git add -A --force` {added:.1} s, ours {first:.2} s"),
     );
     peers::git(&repository, &["commit", "--quiet", "-m", "all"])?;
 
