@@ -3,26 +3,20 @@
 //! Names whose stamp differs are candidates; a file among them is compared by size and then byte by byte with its stored content. One
 //! that is equal is no change, and the index learns its new stamp, so that it is not read again. Times alone are no change.
 
-use amalgam_engine::content::{ByteSource, read_at};
-use amalgam_engine::object::{Content, Node, Owner, Root};
+use amalgam_engine::object::{Owner, Root};
 use amalgam_engine::{Entry, Name, Store, TreePath, entry_at};
 use parking_lot::Mutex;
 use rustix::fs::FileType;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use crate::capture::{
-    Capture, Counts, Edit, Found, Opened, Scanner, Slot, Source, State, begin, counts, other, pieces, run, take_edits,
-    with_file,
-};
+use crate::capture::{Capture, Counts, Edit, Found, Scanner, Slot, State, begin, counts, pieces, run, take_edits};
+use crate::compare::{Compared, Likeness, compare};
 use crate::error::Result;
 use crate::host::{HostDir, is_absent};
 use crate::index::{Held, Index, Leaf, Trust};
 use crate::report::{Notice, Why};
 use crate::stamp::Stamp;
-
-/// So much of a file is compared at once.
-const BLOCK_BYTES: usize = 256 << 10;
 
 /// What differs, each list sorted by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,14 +103,6 @@ struct Job {
     edits: Vec<Edit>,
 }
 
-/// What comparing a name came to.
-enum Verdict {
-    Equal(Stamp),
-    Modified,
-    Gone,
-    Unknown,
-}
-
 impl Comparison<'_> {
     fn jobs(&self, edits: Vec<Vec<Edit>>) -> Vec<Job> {
         let mut jobs = Vec::new();
@@ -165,16 +151,16 @@ impl Comparison<'_> {
                             continue;
                         }
                     };
-                    let verdict = self.compare(open, &name, &path, stamp)?;
+                    let likeness = self.compare(open, &name, &path, stamp)?;
                     let mut found = self.found.lock();
-                    match verdict {
-                        Verdict::Equal(stamp) => {
+                    match likeness {
+                        Likeness::Equal(stamp) => {
                             let at = slot.known.expect("it holds a leaf");
                             found.learned.push((at, name, self.learned(leaf, stamp, &path)?));
                         }
-                        Verdict::Modified => found.changes.modified.push(path),
-                        Verdict::Gone => found.changes.deleted.push(path),
-                        Verdict::Unknown => {}
+                        Likeness::Differs => found.changes.modified.push(path),
+                        Likeness::Gone => found.changes.deleted.push(path),
+                        Likeness::Unknown => {}
                     }
                 }
             }
@@ -247,73 +233,26 @@ impl Comparison<'_> {
         (owner != self.owner).then_some(owner)
     }
 
-    fn compare(&self, open: BorrowedFd<'_>, name: &Name, path: &TreePath, stamp: Stamp) -> Result<Verdict> {
-        let Some(entry) = self.stored(path)? else { return Ok(Verdict::Modified) };
+    fn compare(&self, open: BorrowedFd<'_>, name: &Name, path: &TreePath, stamp: Stamp) -> Result<Likeness> {
+        let Some(entry) = self.stored(path)? else { return Ok(Likeness::Differs) };
         let is_link = stamp.kind() == FileType::Symlink;
         let same_mode = is_link || entry.mode == stamp.permissions();
         if !same_mode || entry.owner() != self.owner_of(&stamp) {
-            return Ok(Verdict::Modified);
+            return Ok(Likeness::Differs);
         }
-        let (size, content) = match (&entry.node, stamp.kind()) {
-            (Node::File { size, content }, FileType::RegularFile) => (*size, *content),
-            (_, FileType::RegularFile) => return Ok(Verdict::Modified),
-            (node, _) => {
-                return Ok(match other(open, name, &stamp) {
-                    Ok(Some(now)) if now == *node => Verdict::Equal(stamp),
-                    _ => Verdict::Modified,
-                });
-            }
-        };
-        if size != stamp.size {
-            return Ok(Verdict::Modified);
+        let Compared { likeness, read, why } = compare(self.store, open, name, &entry, stamp, self.job.progress)?;
+        if let Some(bytes) = read {
+            self.job.progress.did(bytes);
+            self.count(bytes);
         }
-        let opened = with_file(open, name, self.job.progress, |source, _| self.is_equal(source, size, &content))?;
-        let (why, verdict) = match opened {
-            Opened::File { value: (is_equal, bytes), stamp, xattrs, is_changing } => {
-                self.job.progress.did(bytes);
-                self.count(bytes);
-                let is_equal = is_equal && self.store.xattrs(entry.xattrs())? == xattrs;
-                let verdict = match (is_equal, is_changing) {
-                    (true, false) => Verdict::Equal(stamp),
-                    (true, true) => Verdict::Unknown,
-                    (false, _) => Verdict::Modified,
-                };
-                (is_changing.then_some(Why::Changing), verdict)
-            }
-            Opened::Gone => (None, Verdict::Gone),
-            Opened::Other => (None, Verdict::Modified),
-            Opened::Failed(why) => (Some(why), Verdict::Unknown),
-        };
         if let Some(why) = why {
             self.found.lock().changes.notices.push(Notice { path: path.clone(), why });
         }
-        Ok(verdict)
+        Ok(likeness)
     }
 
     fn count(&self, bytes: u64) {
         let mut found = self.found.lock();
         found.read = (found.read.0 + 1, found.read.1 + bytes);
-    }
-
-    /// Whether a file's bytes are those of a content, and how many were read to know it.
-    fn is_equal(&self, source: &Source<'_>, size: u64, content: &Content) -> Result<(bool, u64)> {
-        if source.length() != size {
-            return Ok((false, 0));
-        }
-        let length = BLOCK_BYTES.min(usize::try_from(size).unwrap_or(BLOCK_BYTES));
-        let (mut ours, mut theirs) = (vec![0; length], vec![0; length]);
-        let mut offset = 0;
-        while offset < size {
-            self.job.progress.check()?;
-            let length = (size - offset).min(length as u64) as usize;
-            let (ours, theirs) = (&mut ours[..length], &mut theirs[..length]);
-            source.read_at(offset, ours)?;
-            read_at(self.store, content, size, offset, theirs)?;
-            offset += length as u64;
-            if ours != theirs {
-                return Ok((false, offset));
-            }
-        }
-        Ok((true, offset))
     }
 }

@@ -23,26 +23,29 @@ mod walk;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use amalgam_engine::object::Root;
-use amalgam_engine::{Entry, Name, RootId, Store, Time, TreePath};
+use amalgam_engine::{Entry, Name, RootId, Store, Time, TreePath, entry_at};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
 pub use leftovers::clean_leftovers;
 
+use crate::compare::{Likeness, compare};
 use crate::error::{Error, Result};
 use crate::host::HostDir;
-use crate::index::Index;
+use crate::index::{Index, Trust};
 use crate::known::Known;
-use crate::plan::Aim;
+use crate::plan::{Aim, shown};
 use crate::progress::Progress;
 use crate::report::{Notice, Why};
 use crate::stamp::Stamp;
 use late::Late;
 use process::Process;
+use walk::Open;
 
 /// How a tree is checked out.
 #[derive(Clone, Copy)]
@@ -231,11 +234,33 @@ impl<'a> Run<'a> {
         leftovers::temporary_name(number)
     }
 
-    /// The present stamp of a name, when it is still what the index says or what this checkout itself made of it.
-    fn is_unchanged(&self, present: &Stamp, path: &TreePath, ours: Option<&HashMap<u64, (Stamp, Entry)>>) -> bool {
-        let Some(known) = self.index.stamp(path) else { return false };
-        let by_us = ours.and_then(|ours| ours.get(&present.inode));
-        *present == known || (known.inode == present.inode && by_us.is_some_and(|(stamp, _)| stamp == present))
+    /// Whether a name is still what the index says or what this checkout itself made of it. A stamp that was taken in the moment
+    /// of a change does not tell: what has one is read.
+    fn is_unchanged(
+        &self,
+        at: &Open,
+        name: &Name,
+        path: &TreePath,
+        present: &Stamp,
+        ours: Option<&HashMap<u64, (Stamp, Entry)>>,
+    ) -> Result<bool> {
+        let Some((known, trust)) = self.index.look(path) else { return Ok(false) };
+        if known.inode != present.inode {
+            return Ok(false);
+        }
+        if ours.and_then(|ours| ours.get(&present.inode)).is_some_and(|(stamp, _)| stamp == present) {
+            return Ok(true);
+        }
+        if known != *present {
+            return Ok(false);
+        }
+        if trust != Trust::Racy {
+            return Ok(true);
+        }
+        let Some(before) = &self.before else { return Ok(false) };
+        let Some(entry) = entry_at(self.store, before, path)?.and_then(shown) else { return Ok(false) };
+        let compared = compare(self.store, at.handle.as_fd(), name, &entry, *present, self.job.progress)?;
+        Ok(compared.likeness == Likeness::Equal(*present))
     }
 }
 

@@ -154,12 +154,20 @@ impl Index {
 
     /// What the host said of a path.
     pub fn stamp(&self, path: &TreePath) -> Option<Stamp> {
+        self.look(path).map(|(stamp, _)| stamp)
+    }
+
+    /// What the host said of a path, and what that says.
+    pub(crate) fn look(&self, path: &TreePath) -> Option<(Stamp, Trust)> {
         let Some((parent, name)) = path.split_last() else {
-            return self.directories.first().map(|top| top.stamp);
+            return self.directories.first().map(|top| (top.stamp, top.trust));
         };
         match self.directory(self.place(&parent)?).get(&name)? {
-            Held::Leaf(leaf) => Some(leaf.stamp),
-            Held::Directory(at) => Some(self.directory(*at as usize).stamp),
+            Held::Leaf(leaf) => Some((leaf.stamp, leaf.trust)),
+            Held::Directory(at) => {
+                let Directory { stamp, trust, .. } = self.directory(*at as usize);
+                Some((*stamp, *trust))
+            }
         }
     }
 

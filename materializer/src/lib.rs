@@ -13,6 +13,7 @@
 mod capture;
 mod changes;
 mod checkout;
+mod compare;
 mod error;
 mod host;
 mod index;

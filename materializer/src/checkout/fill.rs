@@ -17,6 +17,7 @@ use super::walk::Open;
 use super::{Placed, Run};
 use crate::error::{Error, Result};
 use crate::host::c_name;
+use crate::index::Trust;
 use crate::report::Why;
 use crate::stamp::Stamp;
 
@@ -214,7 +215,7 @@ impl Run<'_> {
                 if there == size && held == *content => {}
             _ => return Ok(false),
         }
-        let Some(stamp) = index.stamp(path) else { return Ok(false) };
+        let Some((stamp, Trust::Sure | Trust::Bytes)) = index.look(path) else { return Ok(false) };
         let Ok(Some((parent, name))) = directory.parent(path) else { return Ok(false) };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(other) = rustix::fs::openat(&parent, c_name(&name), flags, Mode::empty()) else { return Ok(false) };

@@ -46,7 +46,7 @@ impl Run<'_> {
             let Some((at, name)) = self.open_again(path)? else { continue };
             let ours = self.ours.lock();
             let Ok(present) = Stamp::at(at.handle.as_fd(), &name) else { continue };
-            if self.is_unchanged(&present, path, Some(&ours)) {
+            if self.is_unchanged(&at, &name, path, &present, Some(&ours))? {
                 return Ok(Some(Donor { at, name, path: path.clone(), inode: present.inode }));
             }
         }

@@ -38,7 +38,7 @@ impl Run<'_> {
             Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => return Err(looked(error)),
         };
-        if !self.is_unchanged(&present, path, ours.as_deref()) {
+        if !self.is_unchanged(at, name, path, &present, ours.as_deref())? {
             return Ok(None);
         }
         let held = match &ours {

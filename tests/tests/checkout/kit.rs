@@ -74,8 +74,12 @@ impl World {
     }
 
     pub fn capture(&self, index: &mut Index, scope: Scope<'_>, known: &Known) -> Captured {
+        self.capture_at(now(), index, scope, known)
+    }
+
+    fn capture_at(&self, now: Time, index: &mut Index, scope: Scope<'_>, known: &Known) -> Captured {
         let progress = Progress::default();
-        let job = Capture { rules: &self.rules, scope, known, now: now(), progress: &progress };
+        let job = Capture { rules: &self.rules, scope, known, now, progress: &progress };
         capture(&self.store, &self.host, index, &job).expect("it is captured")
     }
 
@@ -83,6 +87,13 @@ impl World {
     pub fn look(&self) -> Index {
         let mut index = self.index();
         self.capture(&mut index, Scope::All, &Known::default());
+        index
+    }
+
+    /// An index of a look at an earlier time: all that changed since then is too new to be trusted.
+    pub fn look_at(&self, now: Time) -> Index {
+        let mut index = self.index();
+        self.capture_at(now, &mut index, Scope::All, &Known::default());
         index
     }
 

@@ -15,7 +15,7 @@ use amalgam_engine::work::Special;
 use amalgam_engine::{Assembly, DEPTH_MAX, Name, Time, TreePath, WorkingTree};
 use amalgam_materializer::{Known, Notice, PlannedKind, Scope, Why, checkout, plan};
 use amalgam_tests::model::{cases, op, ops};
-use kit::{World, path, paths, perform_all, see, settle};
+use kit::{World, now, path, paths, perform_all, see, settle};
 use proptest::prelude::*;
 
 fn notice(at: &str, why: Why) -> Notice {
@@ -341,6 +341,81 @@ fn what_changed_since_is_left_alone_and_bystanders_stay() {
     assert_eq!(fs::read(world.at("quiet")).expect("there"), b"new");
     assert!(!world.at("emptied/deep/file").exists());
     assert!(!paths(world.host.path()).iter().any(|path| path.to_string().contains("amalgam-tmp")));
+}
+
+/// A file that is changed without its stamp showing it: a page that is mapped and dirty is written to again, and the kernel
+/// is not asked.
+struct Silent {
+    bytes: *mut u8,
+    length: usize,
+}
+
+#[expect(unsafe_code, reason = "a mapping is written to")]
+impl Silent {
+    fn new(at: &std::path::Path) -> Self {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let file = fs::OpenOptions::new().read(true).write(true).open(at).expect("it opens");
+        let length = file.metadata().expect("there").len() as usize;
+        // SAFETY: the kernel chooses the address, and the file keeps its length.
+        let bytes = unsafe {
+            mmap(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
+        };
+        Self { bytes: bytes.expect("mapped").cast(), length }
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        assert_eq!(bytes.len(), self.length);
+        // SAFETY: the mapping is this long, and only this thread writes to it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.bytes, self.length) };
+    }
+}
+
+#[expect(unsafe_code, reason = "a mapping is given back")]
+impl Drop for Silent {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped at this length, and nobody refers to it.
+        unsafe { rustix::mm::munmap(self.bytes.cast(), self.length) }.ok();
+    }
+}
+
+#[test]
+fn a_change_in_the_moment_of_the_look_is_left_alone() {
+    let mut is_hit = 0;
+    for _ in 0..10 {
+        let world = World::new();
+        let began = now();
+        let names = ["replaced", "removed", "mode", "becomes a directory"];
+        for name in names {
+            fs::write(world.at(name), b"old").expect("written");
+        }
+        let mut silent = names.map(|name| Silent::new(&world.at(name)));
+        for mapping in &mut silent {
+            mapping.write(b"old");
+        }
+        let index = world.look_at(began);
+        let stamps = || names.map(|name| world.host.stamp(&path(name)).expect("looked at").expect("there"));
+        let before = stamps();
+        for mapping in &mut silent {
+            mapping.write(b"new");
+        }
+        let mut other = world.tree();
+        other.write("replaced", b"their").expect("written");
+        other.write("mode", b"old").expect("written");
+        other.set_mode("mode", 0o600).expect("set");
+        other.create_directory("becomes a directory", 0o755).expect("made");
+        if stamps() != before {
+            continue;
+        }
+        is_hit += 1;
+        let done = world.checkout(&index, &other);
+        let mut left = names.map(|name| notice(name, Why::ChangedSince));
+        left.sort_by(|a, b| a.path.cmp(&b.path));
+        assert_eq!(done.notices, left);
+        for name in names {
+            assert_eq!(fs::read(world.at(name)).expect("there"), b"new", "{name}");
+        }
+    }
+    assert!(is_hit > 0, "no change was hidden behind a stamp");
 }
 
 #[test]

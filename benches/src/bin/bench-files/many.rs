@@ -44,8 +44,6 @@ pub fn run(bench: &mut Bench) -> Result<()> {
                 format!("peak of the background process after capture and capture again of {count} files of 40 bytes");
             bench.add(MEMORY, (peak, "MB"), Bar::AtMost(300.0), how);
         }
-        drop(amalgam);
-        fs::remove_dir_all(&directory)?;
     }
     let [(first, again, few), (first_many, again_many, many)] = costs[..] else { unreachable!("two sizes") };
     let ratio = |small: f64, large: f64| (large / many as f64) / (small / few as f64);

@@ -65,8 +65,9 @@ impl Drop for Amalgam {
     }
 }
 
-/// Runs a program to its end, quietly, and returns the seconds it took.
+/// Runs a program to its end, quietly, and returns the seconds it took. What others wrote is on the disk before it starts.
 pub fn seconds(command: &mut Command) -> Result<f64> {
+    rustix::fs::sync();
     let start = Instant::now();
     let output = command.output()?;
     let seconds = start.elapsed().as_secs_f64();
