@@ -19,6 +19,7 @@ mod leftovers;
 mod links;
 mod place;
 mod process;
+mod source;
 mod walk;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -45,6 +46,7 @@ use crate::report::{Notice, Why};
 use crate::stamp::Stamp;
 use late::Late;
 use process::Process;
+use source::Source;
 use walk::Open;
 
 /// How a tree is checked out.
@@ -58,7 +60,8 @@ pub struct Checkout<'a> {
     pub paths: Option<&'a [TreePath]>,
     /// The times that files get.
     pub times: Times,
-    /// A directory whose index proves what its files hold: they are cloned from it where the file system can.
+    /// A directory whose index proves what its files hold: they are cloned from it where the file system can, and copied as long
+    /// as they are in memory.
     pub source: Option<(&'a HostDir, &'a Index)>,
     /// Where it counts and listens.
     pub progress: &'a Progress,
@@ -91,6 +94,8 @@ pub struct CheckedOut {
     pub bytes: u64,
     /// How many of the files were cloned.
     pub reflinked: u64,
+    /// How many of them were copied from another directory.
+    pub copied: u64,
 }
 
 /// Makes the directory that an index describes into a tree. An index without a root describes a directory of which nothing is
@@ -125,7 +130,7 @@ struct Run<'a> {
     aim: Aim<'a>,
     before: Option<Arc<Root>>,
     after: Arc<Root>,
-    source: Option<Arc<Root>>,
+    source: Option<Source<'a>>,
     process: Process,
     done: Mutex<CheckedOut>,
     late: Mutex<Late>,
@@ -133,7 +138,6 @@ struct Run<'a> {
     ours: Mutex<HashMap<u64, (Stamp, Entry)>>,
     failed: Mutex<Option<Error>>,
     is_stopped: AtomicBool,
-    can_clone: AtomicBool,
     next_temporary: AtomicU64,
     /// Batches of files that other threads were given and have not finished.
     given_away: AtomicU64,
@@ -149,7 +153,10 @@ impl<'a> Run<'a> {
     ) -> Result<Self> {
         let load = |root: Option<RootId>| root.map(|root| store.root(root)).transpose();
         let (before, after) = (load(index.root())?, store.root(target)?);
-        let source = load(job.source.and_then(|(_, index)| index.root()))?;
+        let source = match job.source {
+            Some((directory, index)) => load(index.root())?.map(|root| Source::new(directory, index, root)),
+            None => None,
+        };
         let process = Process::look(directory)?;
         Ok(Self {
             store,
@@ -159,7 +166,6 @@ impl<'a> Run<'a> {
             aim: Aim::new(store, job, before.as_deref(), &after)?,
             before,
             after,
-            can_clone: AtomicBool::new(source.is_some()),
             source,
             next_temporary: AtomicU64::new(process::random()),
             process,

@@ -6,18 +6,18 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 use amalgam_engine::object::{Content, Device, Node};
-use amalgam_engine::{Entry, Name, TreePath, content, entry_at};
+use amalgam_engine::{Entry, Name, TreePath, content};
 use bytes::Bytes;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::attributes::Handle;
 use super::place::{hold, unlink};
+use super::source::Came;
 use super::walk::Open;
 use super::{Placed, Run};
 use crate::error::{Error, Result};
 use crate::host::c_name;
-use crate::index::Trust;
 use crate::report::Why;
 use crate::stamp::Stamp;
 
@@ -62,11 +62,11 @@ impl Run<'_> {
             }
         }
         let stamp = made.handle.stamp().map_err(|source| Error::host("look at", path, source))?;
-        self.account(at, stamp, entry, made.is_cloned);
+        self.account(at, stamp, entry, made.came);
         Ok(Some(stamp))
     }
 
-    fn account(&self, at: &Open, stamp: Stamp, entry: &Entry, is_cloned: bool) {
+    fn account(&self, at: &Open, stamp: Stamp, entry: &Entry, came: Came) {
         at.is_touched.store(true, Ordering::Relaxed);
         let bytes = match entry.node {
             Node::File { size, .. } => size,
@@ -77,7 +77,8 @@ impl Run<'_> {
         let mut done = self.done.lock();
         done.written += 1;
         done.bytes += bytes;
-        done.reflinked += u64::from(is_cloned);
+        done.reflinked += u64::from(came == Came::Cloned);
+        done.copied += u64::from(came == Came::Copied);
         done.known.insert(stamp, entry);
     }
 
@@ -90,7 +91,7 @@ impl Run<'_> {
         let made = (|| {
             let handle = hold(at, name).map_err(|errno| Error::host("look at", path, errno))?;
             self.dress(Handle::Place(handle.as_fd()), path, None, entry, Some(self.time_of(entry)))?;
-            Ok(Made { handle: MadeHandle::Place(handle), is_cloned: false })
+            Ok(Made { handle: MadeHandle::Place(handle), came: Came::FromStore })
         })();
         if made.is_err() {
             unlink(at, name).ok();
@@ -132,8 +133,8 @@ impl Run<'_> {
         let file = rustix::fs::openat(&at.handle, c_name(name), flags, Mode::from_raw_mode(mode));
         let file = File::from(file.map_err(|errno| Error::host("make", path, errno))?);
         let filled = (|| {
-            let is_cloned = size > 0 && self.clone_from_source(&file, path, size, content)?;
-            if !is_cloned {
+            let came = self.take_from_source(&file, path, size, content)?;
+            if came == Came::FromStore {
                 self.fill(&file, path, size, content, bytes)?;
             }
             let handle = Handle::Open(file.as_fd());
@@ -143,15 +144,15 @@ impl Run<'_> {
                 let present = handle.stamp().map_err(|source| Error::host("look at", path, source))?;
                 let owner = self.process.owner;
                 if present.permissions() == entry.mode && (present.uid, present.gid) == (owner.uid, owner.gid) {
-                    return Ok((is_cloned, at.is_fresh.then_some(present)));
+                    return Ok((came, at.is_fresh.then_some(present)));
                 }
             }
             self.dress(handle, path, None, entry, Some(mtime))?;
-            Ok((is_cloned, None))
+            Ok((came, None))
         })();
         match filled {
-            Ok((is_cloned, Some(stamp))) => Ok(Made { handle: MadeHandle::Stamped(stamp), is_cloned }),
-            Ok((is_cloned, None)) => Ok(Made { handle: MadeHandle::File(file), is_cloned }),
+            Ok((came, Some(stamp))) => Ok(Made { handle: MadeHandle::Stamped(stamp), came }),
+            Ok((came, None)) => Ok(Made { handle: MadeHandle::File(file), came }),
             Err(error) => {
                 unlink(at, name).ok();
                 Err(error)
@@ -203,41 +204,12 @@ impl Run<'_> {
         }
         Ok(block.len())
     }
-
-    /// Clones the file of the same path of the source, when that is proved to hold these bytes.
-    fn clone_from_source(&self, file: &File, path: &TreePath, size: u64, content: &Content) -> Result<bool> {
-        let (Some((directory, index)), Some(root)) = (self.job.source, &self.source) else { return Ok(false) };
-        if !self.can_clone.load(Ordering::Relaxed) {
-            return Ok(false);
-        }
-        match entry_at(self.store, root, path)? {
-            Some(Entry { node: Node::File { size: there, content: held }, .. })
-                if there == size && held == *content => {}
-            _ => return Ok(false),
-        }
-        let Some((stamp, Trust::Sure | Trust::Bytes)) = index.look(path) else { return Ok(false) };
-        let Ok(Some((parent, name))) = directory.parent(path) else { return Ok(false) };
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let Ok(other) = rustix::fs::openat(&parent, c_name(&name), flags, Mode::empty()) else { return Ok(false) };
-        let is_proved = |other: &OwnedFd| Stamp::of(other.as_fd()).is_ok_and(|present| present == stamp);
-        if !is_proved(&other) {
-            return Ok(false);
-        }
-        match rustix::fs::ioctl_ficlone(file, &other) {
-            // Looked at again: it may have changed before it was cloned.
-            Ok(()) if is_proved(&other) => return Ok(true),
-            Ok(()) => file.set_len(0).map_err(|source| Error::host("write", path, source))?,
-            Err(Errno::NOSPC | Errno::DQUOT) => return Err(Error::host("write", path, Errno::NOSPC)),
-            Err(_) => self.can_clone.store(false, Ordering::Relaxed),
-        }
-        Ok(false)
-    }
 }
 
 /// Something that was made, held until it is in its place: moving it changes its stamp.
 struct Made {
     handle: MadeHandle,
-    is_cloned: bool,
+    came: Came,
 }
 
 enum MadeHandle {

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use super::attributes::Handle;
 use super::fill::Wanted;
 use super::place::{PLACE, hold};
+use super::source::Source;
 use super::{Placed, Run};
 use crate::error::{Error, Result};
 use crate::host::c_name;
@@ -231,8 +232,8 @@ impl<'a> Run<'a> {
 
     fn write_batch(&self, open: &Open, batch: &Batch) -> Result<()> {
         let mut chunks = Vec::new();
-        // Where files can be cloned most of the bytes are never read.
-        if !self.can_clone.load(Ordering::Relaxed) {
+        // Where files come from another directory most of the bytes are never read.
+        if !self.source.as_ref().is_some_and(Source::is_used) {
             let small: Vec<_> = batch.wanted.iter().filter_map(Wanted::chunk).collect();
             chunks = self.store.chunks(&small)?;
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use amalgam_engine::object::{Device, Owner};
 use amalgam_engine::work::Special;
 use amalgam_engine::{ErrorKind, RootId, Store, TreePath, WorkingTree};
-use amalgam_materializer::{Checkout, HostDir, Known, Notice, Scope, Why, checkout, clean_leftovers};
+use amalgam_materializer::{Checkout, HostDir, Index, Known, Notice, Scope, Why, checkout, clean_leftovers};
 use amalgam_tests::harness::{Random, seed};
 use amalgam_tests::model::contents;
 use rustix::fs::{CWD, RenameFlags};
@@ -255,6 +255,78 @@ fn files_are_cloned_where_the_file_system_can() {
     let done = checkout(&world.store, &world.host, &world.index(), world.root(&tree), &job).expect("checked out");
     assert_eq!((&done.notices[..], done.written, done.reflinked), (&[][..], 5, 2));
     world.expect(&tree);
+}
+
+#[test]
+fn files_are_copied_from_a_directory_that_proves_them_and_from_no_other() {
+    let world = World::new();
+    for number in 0..40_u8 {
+        fs::write(world.at(format!("file-{number}")), [number; 5_000]).expect("written");
+    }
+    fs::write(world.at("large"), (0..900_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>()).expect("written");
+    fs::File::create(world.at("sparse")).and_then(|file| file.set_len(1 << 20)).expect("made");
+    settle();
+    let index = world.look();
+    let tree = WorkingTree::open_root(&world.store, index.root().expect("looked at")).expect("it opens");
+    // The same length and the same times, but other bytes: only the ctime tells.
+    let changed = world.at("file-7");
+    let times = fs::metadata(&changed).expect("there").modified().expect("known");
+    fs::write(&changed, [99; 5_000]).expect("written");
+    fs::File::options().write(true).open(&changed).and_then(|file| file.set_modified(times)).expect("set");
+    fs::remove_file(world.at("file-8")).expect("removed");
+
+    let target = world.temp.path().join("copy");
+    fs::create_dir(&target).expect("made");
+    let host = HostDir::open(&target).expect("it opens");
+    let job = Checkout { source: Some((&world.host, &index)), ..world.job() };
+    let done = checkout(&world.store, &host, &Index::new(host.identity()), world.root(&tree), &job).expect("done");
+    assert_eq!((&done.notices[..], done.written), (&[][..], 42));
+    // All but the one that changed, the one that is gone and the sparse one.
+    assert_eq!(done.reflinked + done.copied, 39);
+    for number in 0..40_u8 {
+        assert_eq!(fs::read(target.join(format!("file-{number}"))).expect("there"), [number; 5_000]);
+    }
+    assert_eq!(fs::read(target.join("large")).expect("there"), tree.read("large").expect("read"));
+    assert_eq!(fs::metadata(target.join("sparse")).map(|found| (found.len(), found.blocks())).expect("there"), (1 << 20, 0));
+}
+
+#[test]
+fn a_source_that_changes_meanwhile_gives_no_wrong_bytes() {
+    let world = World::new();
+    let names: Vec<_> = (0..200).map(|number| world.at(format!("file-{number}"))).collect();
+    for name in &names {
+        fs::write(name, [1; 20_000]).expect("written");
+    }
+    settle();
+    let index = world.look();
+    let root = index.root().expect("looked at");
+    let is_over = AtomicBool::new(false);
+    let mut copied = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for name in names.iter().rev() {
+                std::thread::sleep(Duration::from_micros(300));
+                fs::write(name, [2; 20_000]).expect("written");
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        for round in 0.. {
+            let target = world.temp.path().join(format!("copy-{round}"));
+            fs::create_dir(&target).expect("made");
+            let host = HostDir::open(&target).expect("it opens");
+            let job = Checkout { source: Some((&world.host, &index)), ..world.job() };
+            let done = checkout(&world.store, &host, &Index::new(host.identity()), root, &job).expect("done");
+            copied += done.reflinked + done.copied;
+            for name in fs::read_dir(&target).expect("listed") {
+                let bytes = fs::read(name.expect("listed").path()).expect("there");
+                assert_eq!((bytes.len(), bytes.iter().filter(|byte| **byte != 1).count()), (20_000, 0));
+            }
+            if is_over.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+    });
+    assert!(copied > 0, "no file was taken from the directory");
 }
 
 #[test]
