@@ -26,6 +26,11 @@ pub trait ByteSource: Sync {
     fn known_zeros(&self, _offset: u64) -> Result<u64> {
         Ok(0)
     }
+
+    /// All of them, where they lie in memory side by side.
+    fn whole(&self) -> Option<&[u8]> {
+        None
+    }
 }
 
 impl ByteSource for &[u8] {
@@ -37,5 +42,9 @@ impl ByteSource for &[u8] {
         let start = usize::try_from(offset).expect("an offset in memory");
         buffer.copy_from_slice(&self[start..start + buffer.len()]);
         Ok(())
+    }
+
+    fn whole(&self) -> Option<&[u8]> {
+        Some(self)
     }
 }

@@ -1,5 +1,6 @@
 //! Writing a content: whole, or around the places that changed.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -37,8 +38,14 @@ fn write_small<B: ByteSource>(session: &WriteSession, source: &B, size: u64) -> 
     if size == 0 {
         return Ok(Content::Empty);
     }
-    let mut bytes = vec![0; size as usize];
-    source.read_at(0, &mut bytes)?;
+    let bytes = match source.whole() {
+        Some(bytes) => Cow::Borrowed(bytes),
+        None => {
+            let mut bytes = vec![0; size as usize];
+            source.read_at(0, &mut bytes)?;
+            Cow::Owned(bytes)
+        }
+    };
     if size >= HOLE_BYTES_MIN && bytes.iter().all(|byte| *byte == 0) {
         return Ok(Content::Hole);
     }

@@ -24,8 +24,10 @@ use crate::object::{self, Node, Root, SequenceNode, Snapshot, Xattr, Xattrs};
 use crate::reference::{OperationDraft, RefName, RefValue};
 use crate::touched::Touched;
 
-/// Objects wait in memory up to this much, then go ahead of their transaction.
+/// Objects wait in memory up to this much, what they take beside their bytes included, then go ahead of their transaction.
 const AHEAD_BYTES: usize = 16 << 20;
+/// What a waiting object takes beside its bytes.
+const WAITING_BYTES: usize = 128;
 /// From this much on a session is an import rather than an edit.
 const MANY_BYTES: usize = 256 << 10;
 
@@ -280,7 +282,7 @@ impl WriteSession {
             let Entry::Vacant(place) = pending.ids.entry(id) else { return Ok(()) };
             place.insert(is);
             let bytes = stored();
-            pending.bytes += bytes.len();
+            pending.bytes += bytes.len() + WAITING_BYTES;
             pending.bytes_taken += taken;
             pending.objects.push((StoredObject { id, bytes }, is));
         }

@@ -233,8 +233,11 @@ fn take_once<T>(
             static BUFFER: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
         }
         return BUFFER.with_borrow_mut(|buffer| {
-            buffer.clear();
-            buffer.resize(stamp.size as usize, 0);
+            // What is in it from the file before is read over.
+            if buffer.len() < stamp.size as usize {
+                buffer.resize(SINGLE_CHUNK_BYTES_MAX as usize, 0);
+            }
+            let buffer = &mut buffer[..stamp.size as usize];
             match fill(file, 0, buffer) {
                 Ok(()) => take(&Source::Small(buffer), stamp).map(Ok),
                 Err(error) => Ok(Err(failed("read", error))),
@@ -304,6 +307,13 @@ impl ByteSource for Source<'_> {
         match self {
             Self::Small(bytes) => bytes.read_at(offset, buffer),
             Self::Large(large) => large.read_at(offset, buffer),
+        }
+    }
+
+    fn whole(&self) -> Option<&[u8]> {
+        match self {
+            Self::Small(bytes) => Some(bytes),
+            Self::Large(_) => None,
         }
     }
 

@@ -50,6 +50,21 @@ const CLONE: u8 = 0;
 const COPY: u8 = 1;
 const NOT_AT_ALL: u8 = 2;
 
+/// A file of the source.
+struct Other {
+    file: OwnedFd,
+    /// What proves what it holds.
+    stamp: Stamp,
+    is_sparse: bool,
+}
+
+impl Other {
+    /// Whether nothing happened to it since it was opened.
+    fn is_proved(&self) -> bool {
+        Stamp::of(self.file.as_fd()).is_ok_and(|present| present == self.stamp)
+    }
+}
+
 /// What came of a copy.
 enum Copied {
     Whole,
@@ -76,8 +91,8 @@ impl<'a> Source<'a> {
         self.way.load(Ordering::Relaxed) != NOT_AT_ALL
     }
 
-    /// The file of a path, when it is proved to hold these bytes, and the stamp that proves it.
-    fn open(&self, store: &Store, path: &TreePath, size: u64, content: &Content) -> Result<Option<(OwnedFd, Stamp)>> {
+    /// The file of a path, when it is proved to hold these bytes.
+    fn open(&self, store: &Store, path: &TreePath, size: u64, content: &Content) -> Result<Option<Other>> {
         match entry_at(store, &self.root, path)? {
             Some(Entry { node: Node::File { size: there, content: held }, .. })
                 if there == size && held == *content => {}
@@ -86,7 +101,9 @@ impl<'a> Source<'a> {
         let Some((stamp, Trust::Sure | Trust::Bytes)) = self.index.look(path) else { return Ok(None) };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(file) = open_beneath(self.directory.handle(), path.as_bytes(), flags) else { return Ok(None) };
-        Ok(is_proved(&file, &stamp).then_some((file, stamp)))
+        let Ok(stat) = rustix::fs::fstat(&file) else { return Ok(None) };
+        let is_sparse = (stat.st_blocks as u64).saturating_mul(512) < size;
+        Ok((Stamp::from_stat(&stat) == stamp).then_some(Other { file, stamp, is_sparse }))
     }
 
     /// Counts a copy; gives up when too few of them succeed.
@@ -107,10 +124,10 @@ impl Run<'_> {
             return Ok(Came::FromStore);
         };
         let failed = |source: std::io::Error| Error::host("write", path, source);
-        let Some((other, stamp)) = source.open(self.store, path, size, content)? else { return Ok(Came::FromStore) };
+        let Some(other) = source.open(self.store, path, size, content)? else { return Ok(Came::FromStore) };
         if source.way.load(Ordering::Relaxed) == CLONE {
-            match rustix::fs::ioctl_ficlone(file, &other) {
-                Ok(()) if is_proved(&other, &stamp) => return Ok(Came::Cloned),
+            match rustix::fs::ioctl_ficlone(file, &other.file) {
+                Ok(()) if other.is_proved() => return Ok(Came::Cloned),
                 Ok(()) => {
                     file.set_len(0).map_err(failed)?;
                     return Ok(Came::FromStore);
@@ -121,7 +138,7 @@ impl Run<'_> {
         }
         let copied = self.copy(&other, file, path, size)?;
         match copied {
-            Copied::Whole if is_proved(&other, &stamp) => {
+            Copied::Whole if other.is_proved() => {
                 source.count(true);
                 return Ok(Came::Copied);
             }
@@ -133,14 +150,13 @@ impl Run<'_> {
         Ok(Came::FromStore)
     }
 
-    fn copy(&self, other: &OwnedFd, file: &File, path: &TreePath, size: u64) -> Result<Copied> {
+    fn copy(&self, other: &Other, file: &File, path: &TreePath, size: u64) -> Result<Copied> {
         thread_local! {
             static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }
         // A sparse file comes from the store, which knows its holes.
-        match rustix::fs::fstat(other) {
-            Ok(stat) if (stat.st_blocks as u64).saturating_mul(512) >= size => {}
-            _ => return Ok(Copied::Not),
+        if other.is_sparse {
+            return Ok(Copied::Not);
         }
         BUFFER.with_borrow_mut(|buffer| {
             buffer.resize(BLOCK_BYTES, 0);
@@ -149,7 +165,7 @@ impl Run<'_> {
                 self.check()?;
                 let wanted = (size - offset).min(BLOCK_BYTES as u64) as usize;
                 let mut slices = [IoSliceMut::new(&mut buffer[..wanted])];
-                let count = match rustix::io::preadv2(other.as_fd(), &mut slices, offset, ReadWriteFlags::NOWAIT) {
+                let count = match rustix::io::preadv2(&other.file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
                     Ok(0) | Err(Errno::AGAIN) => return Ok(Copied::Not),
                     Ok(count) => count,
                     Err(Errno::INTR) => continue,
@@ -163,8 +179,4 @@ impl Run<'_> {
             Ok(Copied::Whole)
         })
     }
-}
-
-fn is_proved(file: &OwnedFd, stamp: &Stamp) -> bool {
-    Stamp::of(file.as_fd()).is_ok_and(|present| present == *stamp)
 }
