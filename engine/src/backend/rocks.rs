@@ -8,6 +8,7 @@
 //! and shares the fsync.
 
 mod inspect;
+mod reclaim;
 mod round;
 mod settings;
 mod sweep;
@@ -34,6 +35,7 @@ use super::{Backend, Committed, Durability, Epoch, StoredObject, Transaction};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
+use reclaim::Doomed;
 use round::Round;
 use settings::{
     CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS, database_options, families,
@@ -62,6 +64,9 @@ pub struct Rocks {
     epoch: RwLock<Epoch>,
     /// A sweep's check and delete, a session's check and stamp, and a put of one object exclude each other.
     stripes: Vec<Mutex<()>>,
+    /// Held for reading from the moment in which an object gets its number until the index has it.
+    numbering: RwLock<()>,
+    doomed: Doomed,
     _lock: File,
 }
 
@@ -99,7 +104,8 @@ impl Rocks {
         }
         home::clear(&directory.join(INGEST_DIRECTORY))?;
         let cache = Cache::new_lru_cache(options.block_cache_bytes);
-        let families = families(options, &cache);
+        let doomed = Doomed::default();
+        let families = families(options, &cache, &doomed);
         let chunk_options = family_options(CHUNKS, options, &cache);
         let database = DB::open_cf_descriptors(&database_options(), &database_path, families)
             .map_err(|source| opening(&source))?;
@@ -113,6 +119,8 @@ impl Rocks {
             next_ingest: AtomicU64::new(0),
             epoch: RwLock::new(0),
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+            numbering: RwLock::new(()),
+            doomed,
             _lock: lock,
         };
         rocks.load_counters(mark.map_or(0, |mark| mark.last_operation))?;
@@ -232,7 +240,7 @@ impl Rocks {
     /// Leads a group: compares, numbers, writes once, and says to each what came of it.
     fn commit_group(&self, group: Vec<Prepared>) -> Vec<Result<Committed>> {
         let epoch = self.epoch.read();
-        let _stripes = self.lock_stripes(group.iter().flat_map(|prepared| &prepared.objects));
+        let _stripes = self.lock_stripes(group.iter().flat_map(|prepared| &prepared.objects).map(|object| object.id));
         let mut round = Round {
             rocks: self,
             epoch: *epoch,
@@ -270,9 +278,9 @@ impl Rocks {
     }
 
     /// Takes the locks of these objects, in the one order in which everybody takes them.
-    fn lock_stripes<'a>(&self, objects: impl IntoIterator<Item = &'a ObjectRow>) -> Vec<MutexGuard<'_, ()>> {
+    fn lock_stripes(&self, ids: impl IntoIterator<Item = ObjectId>) -> Vec<MutexGuard<'_, ()>> {
         let mut wanted = [false; STRIPES];
-        objects.into_iter().for_each(|object| wanted[usize::from(object.id.hash[0]) % STRIPES] = true);
+        ids.into_iter().for_each(|id| wanted[usize::from(id.hash[0]) % STRIPES] = true);
         self.stripes.iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(stripe, _)| stripe.lock()).collect()
     }
 
@@ -303,8 +311,16 @@ impl Rocks {
 
 impl Backend for Rocks {
     fn get(&self, id: ObjectId) -> Result<Option<Bytes>> {
-        let Some(value) = self.index_row(id)? else { return Ok(None) };
-        self.read(object_family(id.kind), &value.number.to_be_bytes())
+        let mut number = None;
+        loop {
+            let Some(value) = self.index_row(id)? else { return Ok(None) };
+            let found = self.read(object_family(id.kind), &value.number.to_be_bytes())?;
+            // Whoever put the object once more moved it, and a collection took the row where it was.
+            if found.is_some() || number == Some(value.number) {
+                return Ok(found);
+            }
+            number = Some(value.number);
+        }
     }
 
     fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
@@ -318,6 +334,11 @@ impl Backend for Rocks {
         for (family, mut numbers) in numbers {
             numbers.sort_unstable();
             self.object_rows(family, &numbers, &mut found)?;
+            for (_, place) in numbers {
+                if found[place].is_none() {
+                    found[place] = self.get(ids[place])?;
+                }
+            }
         }
         Ok(found)
     }
@@ -335,6 +356,7 @@ impl Backend for Rocks {
     }
 
     fn put_ahead(&self, objects: Vec<StoredObject>) -> Result<()> {
+        let _numbering = self.numbering.read();
         let mut objects = self.rows(objects);
         let mut batch = WriteBatch::default();
         let (chunks, others): (Vec<_>, Vec<_>) = objects.iter().partition(|object| object.id.kind == ObjectKind::Chunk);
@@ -346,7 +368,7 @@ impl Backend for Rocks {
             chunks.into_iter().for_each(|chunk| self.add_object(&mut batch, chunk));
         }
         let epoch = self.epoch.read();
-        let _stripes = self.lock_stripes(&objects);
+        let _stripes = self.lock_stripes(objects.iter().map(|object| object.id));
         objects.iter_mut().for_each(|object| self.add_index(&mut batch, object, *epoch));
         self.write(batch, false)
     }
@@ -354,6 +376,7 @@ impl Backend for Rocks {
     fn transact(&self, transaction: Transaction) -> Result<Committed> {
         check(&transaction)?;
         let Transaction { objects, expect, set, operation, durability } = transaction;
+        let _numbering = self.numbering.read();
         let prepared = Prepared { objects: self.rows(objects), expect, set, operation, durability };
         self.commits.submit(prepared, |group| self.commit_group(group))
     }

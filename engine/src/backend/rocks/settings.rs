@@ -2,6 +2,8 @@
 
 use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, DBRecoveryMode, Options};
 
+use super::reclaim::Doomed;
+use crate::backend::Family;
 use crate::error::Error;
 use crate::id::ObjectKind;
 
@@ -56,8 +58,15 @@ pub(super) fn object_family(kind: ObjectKind) -> &'static str {
 pub(super) const OBJECT_FAMILIES: [&str; 3] = [CHUNKS, TREES, SNAPSHOTS];
 pub(super) const FAMILIES: [&str; 9] = [META, INDEX, CHUNKS, TREES, SNAPSHOTS, REFS, OPERATIONS, REQUESTS, QUARANTINE];
 
-pub(super) fn families(options: &RocksOptions, cache: &Cache) -> Vec<ColumnFamilyDescriptor> {
-    FAMILIES.iter().map(|name| ColumnFamilyDescriptor::new(*name, family_options(name, options, cache))).collect()
+pub(super) fn families(options: &RocksOptions, cache: &Cache, doomed: &Doomed) -> Vec<ColumnFamilyDescriptor> {
+    let described = |name: &&'static str| {
+        let mut settings = family_options(name, options, cache);
+        if let Some(family) = Family::OBJECTS.into_iter().find(|family| family.name() == *name) {
+            settings.set_compaction_filter_factory(doomed.for_family(family));
+        }
+        ColumnFamilyDescriptor::new(*name, settings)
+    };
+    FAMILIES.iter().map(described).collect()
 }
 
 pub(super) fn family_options(name: &str, options: &RocksOptions, cache: &Cache) -> Options {
