@@ -129,6 +129,17 @@ pub fn collect(store: &Store, options: &CollectOptions<'_>, watch: Watch<'_>) ->
     Ok(collection.done)
 }
 
+/// Gives back the room of what earlier collections took and did not give back, and of what crashes left: without marking, and
+/// without deleting anything.
+pub fn reclaim(store: &Store, options: &CollectOptions<'_>, watch: Watch<'_>) -> Result<Collected> {
+    let mut round = store.begin_sweep()?;
+    while let Swept::Some { .. } | Swept::Unmarked(_) = round.sweep_some(SURVEY_ROWS, &|_| true)? {}
+    let mut collection = Collection { round, options, watch, done: Collected::default() };
+    let finished = collection.reclaim()?;
+    collection.done.ended_in = (!finished).then_some(Stage::Reclaim);
+    Ok(collection.done)
+}
+
 struct Collection<'a, 'w> {
     round: SweepRound,
     options: &'a CollectOptions<'a>,

@@ -28,5 +28,5 @@ mod digest;
 mod filter;
 mod mark;
 
-pub use collect::{CollectOptions, Collected, Pace, Progress, Stage, Watch, collect};
+pub use collect::{CollectOptions, Collected, Pace, Progress, Stage, Watch, collect, reclaim};
 pub use mark::{KeepAll, MarkFigures, Retention};

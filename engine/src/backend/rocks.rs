@@ -38,7 +38,8 @@ use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
 use reclaim::Doomed;
 use round::Round;
 use settings::{
-    CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS, database_options, families,
+    CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS, RESERVE_BYTES_MAX,
+    RESERVE_BYTES_MIN, database_options, families,
     family_options, fault, object_family, opening,
 };
 
@@ -67,6 +68,7 @@ pub struct Rocks {
     /// Held for reading from the moment in which an object gets its number until the index has it.
     numbering: RwLock<()>,
     doomed: Doomed,
+    reserve_one_in: u64,
     _lock: File,
 }
 
@@ -103,6 +105,9 @@ impl Rocks {
             check_catalogue(&database_path, &mark.catalogue)?;
         }
         home::clear(&directory.join(INGEST_DIRECTORY))?;
+        if options.for_collection {
+            home::release_reserve(directory)?;
+        }
         let cache = Cache::new_lru_cache(options.block_cache_bytes);
         let doomed = Doomed::default();
         let families = families(options, &cache, &doomed);
@@ -121,12 +126,16 @@ impl Rocks {
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             numbering: RwLock::new(()),
             doomed,
+            reserve_one_in: options.reserve_one_in,
             _lock: lock,
         };
         rocks.load_counters(mark.map_or(0, |mark| mark.last_operation))?;
         if state == HeaderState::Creating {
             rocks.database.flush_wal(true).map_err(|source| fault("create the store", &source))?;
             home::write_header(directory, HeaderState::Ready)?;
+        }
+        if !options.for_collection {
+            rocks.keep_reserve();
         }
         Ok(rocks)
     }
@@ -150,6 +159,15 @@ impl Rocks {
         let epoch = epoch.map_or(Ok(0), |bytes| number(&bytes, "epoch"))?;
         *self.epoch.write() = epoch;
         Ok(())
+    }
+
+    /// Sets room aside for a collection on a full disk, if the store is large enough to need it and there is room now.
+    fn keep_reserve(&self) {
+        let Ok(bytes) = self.files_bytes() else { return };
+        let wanted = bytes.checked_div(self.reserve_one_in).unwrap_or(0).min(RESERVE_BYTES_MAX);
+        if wanted >= RESERVE_BYTES_MIN {
+            home::keep_reserve(&self.directory, wanted).ok();
+        }
     }
 
     fn last_number(&self, family: &'static str) -> Result<Option<u64>> {
@@ -456,6 +474,7 @@ impl Drop for Rocks {
         if flushed.is_err() || self.database.flush_wal(true).is_err() {
             return;
         }
+        self.keep_reserve();
         // From here on nothing is added to the catalogue.
         self.database.cancel_all_background_work(true);
         let last_operation = self.next_operation.load(Ordering::SeqCst) - 1;

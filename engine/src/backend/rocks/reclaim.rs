@@ -106,6 +106,11 @@ impl Part {
         (u128::from(self.bytes) * u128::from(self.rows - self.dead) / u128::from(self.rows.max(1))) as u64
     }
 
+    /// Whether nothing in it lives, and nothing can come to.
+    fn is_dead(&self, named: &Named) -> bool {
+        self.dead == self.rows && self.dead > 0 && self.last[..] < named.end.to_be_bytes()[..]
+    }
+
     fn is_worth_it(&self) -> bool {
         self.dead * DEAD_ONE_IN >= self.rows && self.dead > 0
     }
@@ -128,6 +133,17 @@ impl Rocks {
         let mut reclaimed = Reclaimed { bytes_before, bytes_after: bytes_before, ..Reclaimed::default() };
         let mut progress = ReclaimProgress { bytes_total: bytes_before, ..Default::default() };
         let room = (bytes_before / STEP_ONE_IN).max(STEP_BYTES_MIN);
+        // Files without a living row go first: that needs no room, and makes some.
+        for family in Family::OBJECTS {
+            for part in self.parts(family, named)?.iter().filter(|part| part.is_dead(named)) {
+                if watch(&progress).is_break() {
+                    reclaimed.bytes_after = self.files_bytes()?;
+                    return Ok(reclaimed);
+                }
+                self.drop_files(part)?;
+                progress.bytes_done += part.bytes;
+            }
+        }
         for family in Family::OBJECTS {
             self.database.flush_cf(self.family(family.name())).map_err(|source| fault(ACTION, &source))?;
             let parts = self.parts(family, named)?;
@@ -198,15 +214,15 @@ impl Rocks {
         Ok(parts)
     }
 
+    /// Drops the files of a part in which nothing lives. Those that were never merged stay, for the rewriting.
+    fn drop_files(&self, part: &Part) -> Result<()> {
+        self.database
+            .delete_file_in_range_cf(self.family(part.family.name()), &part.first, &part.last)
+            .map_err(|source| fault(ACTION, &source))
+    }
+
     fn rewrite(&self, part: &Part, named: &Named) -> Result<()> {
-        let name = part.family.name();
-        let end_key = named.end.to_be_bytes();
-        if part.dead == part.rows && part.last[..] < end_key[..] {
-            self.database
-                .delete_file_in_range_cf(self.family(name), &part.first, &part.last)
-                .map_err(|source| fault(ACTION, &source))?;
-        }
-        self.compact(name, Some(&part.first), Some(&part.last));
+        self.compact(part.family.name(), Some(&part.first), Some(&part.last));
         let left = self.parts(part.family, named)?;
         let left: u64 = left
             .iter()

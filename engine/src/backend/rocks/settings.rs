@@ -18,6 +18,13 @@ pub(super) const QUARANTINE: &str = "quarantine";
 pub(super) const META: &str = "default";
 pub(super) const EPOCH_KEY: &[u8] = b"epoch";
 
+/// About how large the log gets. To open a store, as much room is needed again.
+const LOG_BYTES_MAX: u64 = 64 << 20;
+/// With this much room any store can be opened and swept for a while.
+pub(super) const RESERVE_BYTES_MAX: u64 = LOG_BYTES_MAX + (8 << 20);
+/// Less is not worth a file.
+pub(super) const RESERVE_BYTES_MIN: u64 = 256 << 10;
+
 /// Settings that cost memory.
 #[derive(Clone, Debug)]
 pub struct RocksOptions {
@@ -29,6 +36,10 @@ pub struct RocksOptions {
     pub other_buffer_bytes: usize,
     /// Refuse to make a store where there is none.
     pub must_exist: bool,
+    /// One in so many bytes of the disk is set aside, so that a collection has room where nothing else has; 0 for none.
+    pub reserve_one_in: u64,
+    /// Open the store for a collection: it takes the room that was set aside.
+    pub for_collection: bool,
 }
 
 impl Default for RocksOptions {
@@ -38,6 +49,8 @@ impl Default for RocksOptions {
             chunk_buffer_bytes: 32 << 20,
             other_buffer_bytes: 8 << 20,
             must_exist: false,
+            reserve_one_in: 64,
+            for_collection: false,
         }
     }
 }
@@ -111,7 +124,7 @@ pub(super) fn database_options() -> Options {
     database.set_max_background_jobs(2);
     // Many systems allow a process 1,024 files.
     database.set_max_open_files(512);
-    database.set_max_total_wal_size(64 << 20);
+    database.set_max_total_wal_size(LOG_BYTES_MAX);
     // After a power cut the log ends where it was last whole: a suffix may be lost, never the middle.
     database.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     database.set_keep_log_file_num(4);
