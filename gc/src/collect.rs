@@ -198,6 +198,9 @@ impl Collection<'_, '_> {
 
     /// Counts, and makes sure that everything marked could be read: what hangs on something that could not must not go.
     fn survey(&mut self, marks: &mut Marks<'_>) -> Result<bool> {
+        // A page is about as long as a part, so that little is read twice.
+        let in_a_part = self.round.objects_estimate()? as usize / SURVEY_PARTS;
+        let rows_at_once = (in_a_part + in_a_part / 8).clamp(64, SURVEY_ROWS);
         let parts: Vec<_> = (0..SURVEY_PARTS).collect();
         for (at, some) in (0..).step_by(SURVEY_AT_ONCE).zip(parts.chunks(SURVEY_AT_ONCE)) {
             let progress = Progress { stage: Stage::Survey, done: at, total: SURVEY_PARTS as u64, deleted: 0 };
@@ -206,7 +209,7 @@ impl Collection<'_, '_> {
             }
             let round = &self.round;
             let counted: Result<Vec<Counted>> =
-                some.par_iter().map(|part| count_part(round, &*marks, *part)).collect();
+                some.par_iter().map(|part| count_part(round, &*marks, *part, rows_at_once)).collect();
             for counted in counted? {
                 rest_after_objects(self.options.pace, counted.rows);
                 self.done.alive.merge(&counted.alive);
@@ -265,7 +268,7 @@ struct Counted {
 }
 
 /// Counts one part of the index.
-fn count_part(round: &SweepRound, marks: &Marks<'_>, part: usize) -> Result<Counted> {
+fn count_part(round: &SweepRound, marks: &Marks<'_>, part: usize, rows_at_once: usize) -> Result<Counted> {
     let width = 256 / SURVEY_PARTS;
     let mut after = (part > 0).then(|| {
         let mut hash = [0xff; 32];
@@ -274,7 +277,7 @@ fn count_part(round: &SweepRound, marks: &Marks<'_>, part: usize) -> Result<Coun
     });
     let mut counted = Counted::default();
     loop {
-        let page = round.scan(after, SURVEY_ROWS)?;
+        let page = round.scan(after, rows_at_once)?;
         for row in &page {
             if usize::from(row.id.hash[0]) / width != part {
                 return Ok(counted);

@@ -111,7 +111,7 @@ fn both_readers_of_references_agree() {
     assert!(terms.iter().all(Option::is_some));
     let Settled::Conflicted(conflict) = Conflict::settle(terms).expect("terms") else { panic!("they differ") };
     let entry = Entry::new(Node::Conflict(Arc::new(conflict)), 0, Time::EPOCH);
-    let item = DirectoryItem { name: Name::new("conflict").expect("a name"), entry };
+    let item = DirectoryItem { name: Name::new(b"conflict").expect("a name"), entry };
     let node = Bytes::from(SequenceNode::<Directories>::Leaf(vec![item]).encode());
     let id = ObjectId::of(ObjectKind::Directory, &node);
     assert_agree(id, &node);
@@ -302,7 +302,9 @@ fn a_collection_can_be_paced_ended_and_refused() {
             assert_clean(&store);
         }
         let waited = AtomicU64::new(0);
-        let sleep = |time: Duration| drop(waited.fetch_add(time.as_micros() as u64, Ordering::Relaxed));
+        let sleep = |time: Duration| {
+            waited.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+        };
         let pace = Pace { objects_per_second: 1_000, bytes_per_second: 1_000_000, sleep: &sleep };
         let options = CollectOptions { pace: Some(pace), ..CollectOptions::default() };
         let mut refused = None;

@@ -202,7 +202,7 @@ impl Rocks {
     /// The rows of many hashes, whatever their kinds.
     fn index_rows(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexValue>>> {
         let hashes: Vec<_> = ids.iter().map(|id| id.hash).collect();
-        let rows = self.database.batched_multi_get_cf(self.family(INDEX), &hashes, false);
+        let rows = self.database.batched_multi_get_cf(self.family(INDEX), &hashes, hashes.is_sorted());
         let decode = |row: Option<DBPinnableSlice<'_>>| row.map(|row| IndexValue::decode(&row)).transpose();
         rows.into_iter().map(|row| decode(row.map_err(|source| fault("read", &source))?)).collect()
     }

@@ -13,12 +13,12 @@ use crate::made::{Made, disk_bytes};
 
 pub const FIGURES: &[&str] = &["store after dropping 90 % of snapshots / fresh store", "most room beside the store / store"];
 
-const MADE: Made = Made { objects: 100_000, file_bytes: 4 << 10 };
+const MADE: Made = Made { objects: 8_000, file_bytes: 4 << 10 };
 /// One file in so many changes from snapshot to snapshot.
-const CHANGED_ONE_IN: u64 = 10;
+const CHANGED_ONE_IN: u64 = 3;
 const KEPT_ONE_IN: u64 = 10;
 
-/// A history in which every snapshot changes a tenth of the tree.
+/// A history in which every snapshot changes a third of the tree.
 fn history(store: &Store, made: Made, snapshots: u64) -> Result<()> {
     let mut head = made.build_tree(store, "head/main", 0)?;
     for version in 1..snapshots {
@@ -50,7 +50,7 @@ fn fresh(store: &Store, from: &Store, snapshots: &[SnapshotId]) -> Result<()> {
 
 pub fn run(bench: &mut Bench) -> Result<()> {
     let snapshots = bench.size(100, 20);
-    let made = Made { objects: bench.size(MADE.objects, 10_000), ..MADE };
+    let made = Made { objects: bench.size(MADE.objects, 2_000), ..MADE };
     let (old, new) = (bench.directory("room"), bench.directory("room-fresh"));
     {
         history(&Store::open(&old)?, made, snapshots)?;
@@ -93,7 +93,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     };
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let how = format!(
-        "{snapshots} snapshots, each a tenth new; {:.0} MiB before, {:.0} MiB after {} trees stayed, {:.0} MiB fresh; closed",
+        "{snapshots} snapshots, each a third new; {:.0} MiB before, {:.0} MiB after {} trees stayed, {:.0} MiB fresh; closed",
         mib(before),
         mib(after),
         kept.len(),

@@ -258,7 +258,7 @@ impl Rocks {
         Ok((deletions * DEAD_ONE_IN >= rows && deletions > 0).then_some(bytes))
     }
 
-    fn files_bytes(&self) -> Result<u64> {
+    pub(super) fn files_bytes(&self) -> Result<u64> {
         let files = self.database.live_files().map_err(|source| fault(ACTION, &source))?;
         Ok(files.iter().map(|file| file.size as u64).sum())
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
+use rocksdb::{ReadOptions, WriteBatch};
 
 use super::Rocks;
 use super::settings::{EPOCH_KEY, INDEX, META, fault};
@@ -12,6 +12,8 @@ use crate::backend::{Epoch, IndexRow, Named, Reclaimed, Sweep, WatchReclaim};
 use crate::error::Result;
 use crate::id::ObjectId;
 
+/// Whoever asks for more rows reads the index from one end to the other.
+const READAHEAD_ROWS: usize = 1_000;
 const READAHEAD_BYTES: usize = 256 << 10;
 
 impl Sweep for Rocks {
@@ -25,27 +27,25 @@ impl Sweep for Rocks {
     }
 
     fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {
-        let mode = match &after {
-            None => IteratorMode::Start,
-            Some(id) => IteratorMode::From(&id.hash, Direction::Forward),
-        };
         let mut options = ReadOptions::default();
         options.fill_cache(false);
-        if limit > 1_000 {
+        if limit > READAHEAD_ROWS {
             options.set_readahead_size(READAHEAD_BYTES);
         }
-        let mut rows = Vec::with_capacity(limit.min(8_192));
-        for row in self.database.iterator_cf_opt(self.family(INDEX), options, mode) {
-            let (key, value) = row.map_err(|source| fault("scan objects", &source))?;
-            if after.is_some_and(|id| id.hash[..] == *key) {
-                continue;
-            }
-            if rows.len() == limit {
-                break;
-            }
-            let hash = key[..].try_into().map_err(|why| damaged("object index", &why))?;
-            rows.push(IndexValue::decode(&value)?.row(hash));
+        let mut cursor = self.database.raw_iterator_cf_opt(self.family(INDEX), options);
+        match &after {
+            None => cursor.seek_to_first(),
+            Some(id) => cursor.seek(id.hash),
         }
+        let mut rows = Vec::with_capacity(limit.min(READAHEAD_ROWS));
+        while let Some((key, value)) = cursor.item().filter(|_| rows.len() < limit) {
+            if after.is_none_or(|id| id.hash[..] != *key) {
+                let hash = key.try_into().map_err(|why| damaged("object index", &why))?;
+                rows.push(IndexValue::decode(value)?.row(hash));
+            }
+            cursor.next();
+        }
+        cursor.status().map_err(|source| fault("scan objects", &source))?;
         Ok(rows)
     }
 
