@@ -17,7 +17,7 @@ use amalgam_engine::{
     StoreOptions, Tallies, Time, VerifyOptions, WorkingTree, diff, verify,
 };
 use amalgam_gc::{CollectOptions, Collected, Pace, Stage, collect};
-use amalgam_tests::harness::collection::World;
+use amalgam_tests::harness::collection::{World, kill_collections};
 use amalgam_tests::harness::{Place, Random, name, over_both, read_files, seed};
 use bytes::Bytes;
 
@@ -342,7 +342,7 @@ fn what_was_promised_holds_beside_collections() {
         deleted += world.figures().deleted;
     }
     println!("{deleted} objects went");
-    assert!(deleted > 10_000, "there was little to collect");
+    assert!(deleted > 5_000, "there was little to collect");
 }
 
 #[test]
@@ -365,4 +365,14 @@ fn what_was_promised_holds_beside_collections_on_disk() {
     world.check(&reader).expect("nothing is lost");
     println!("{:?}", world.figures());
     assert!(world.figures().deleted > 500 && world.figures().thinned > 0);
+}
+
+#[test]
+fn a_collection_that_is_killed_leaves_a_whole_store() {
+    let seed = seed();
+    println!("seed {seed}");
+    let collector = || std::process::Command::new(env!("CARGO_BIN_EXE_collector"));
+    let hits = kill_collections(&collector, 16, seed);
+    println!("killed in {hits:?}");
+    assert!(hits.len() > 1, "all kills came in one stage: {hits:?}");
 }

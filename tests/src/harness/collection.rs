@@ -2,7 +2,11 @@
 //! is promised at any moment must hold at every later one.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue};
@@ -10,7 +14,7 @@ use amalgam_engine::{
     Commit, Error, Expect, ObjectId, Pin, RefMove, Result, SnapshotId, Store, Tallies, VerifyOptions, WorkingTree,
     WriteSession, verify,
 };
-use amalgam_gc::{CollectOptions, Collected, collect};
+use amalgam_gc::{CollectOptions, Collected, Stage, collect};
 
 use super::{Random, all_refs, name, read_files};
 
@@ -101,6 +105,10 @@ impl<'a> World<'a> {
 
     fn commit(&mut self, tree: &mut WorkingTree) -> Result<()> {
         let reference = self.reference();
+        self.commit_to(reference, tree)
+    }
+
+    fn commit_to(&mut self, reference: RefName, tree: &mut WorkingTree) -> Result<()> {
         let expect = self.promised.get(&reference).map_or(Expect::Absent, |(at, _)| Expect::At(*at));
         let done = tree.commit(Commit::new(&reference, "x").buffered().expecting(expect))?;
         self.known.push(done.snapshot);
@@ -138,24 +146,41 @@ impl<'a> World<'a> {
     fn event(&mut self) -> Result<()> {
         self.figures.events += 1;
         match self.random.below(12) {
-            0..3 => {
-                let mut tree = match self.open_any()? {
-                    Some((tree, _)) => tree,
-                    None => WorkingTree::new(self.store),
-                };
-                self.edit(&mut tree)?;
-                self.commit(&mut tree)?;
+            0 => {
+                if let Some((mut tree, _)) = self.open_any()? {
+                    self.edit(&mut tree)?;
+                    self.commit(&mut tree)?;
+                }
+            }
+            1 | 2 => {
+                // A head goes on, so that there is a history.
+                let reference = self.reference();
+                if let Some((head, _)) = self.promised.get(&reference) {
+                    let mut tree = WorkingTree::open(self.store, *head)?;
+                    self.edit(&mut tree)?;
+                    self.commit_to(reference, &mut tree)?;
+                }
             }
             3 => {
                 let mut tree = WorkingTree::new(self.store);
                 self.edit(&mut tree)?;
                 self.commit(&mut tree)?;
             }
-            4 | 5 => self.drop_ref()?,
-            6 => {
-                // A restore: the tree of long ago, committed as it is.
+            4 => self.drop_ref()?,
+            5 => {
+                // What a head was begun from is named by another reference too: a fork.
                 if let Some((mut tree, _)) = self.open_any()? {
                     self.commit(&mut tree)?;
+                }
+            }
+            6 => {
+                // A restore: the head becomes a tree of long ago.
+                let reference = self.reference();
+                if let Some((mut tree, snapshot)) = self.open_any()?
+                    && self.promised.contains_key(&reference)
+                {
+                    tree.restore(snapshot)?;
+                    self.commit_to(reference, &mut tree)?;
                 }
             }
             7 => {
@@ -292,4 +317,120 @@ impl<'a> World<'a> {
         assert_eq!(done.young, Tallies::default(), "nobody is there to need what is young");
         Ok(done.alive)
     }
+}
+
+/// The reference that a killed collector must never touch, and that whose history it drops.
+const KEPT: &str = "head/kept";
+const DROPPED: &str = "head/dropped";
+const BULK_FILES: u64 = 40;
+const BULK_BYTES: usize = 120_000;
+
+fn bulk(store: &Store, reference: &str, number: u64) -> Result<SnapshotId> {
+    let mut tree = match head(store, reference)? {
+        Some(snapshot) => WorkingTree::open(store, snapshot)?,
+        None => WorkingTree::new(store),
+    };
+    for file in 0..BULK_FILES {
+        tree.write(format!("f{file}"), &Random::of(&[number, file]).bytes(BULK_BYTES))?;
+    }
+    Ok(tree.commit(Commit::new(&name(reference), number.to_string()))?.snapshot)
+}
+
+fn head(store: &Store, reference: &str) -> Result<Option<SnapshotId>> {
+    let target = store.read_ref(&name(reference))?.and_then(|value| value.target);
+    Ok(target.map(|target| SnapshotId::from_bytes(target.hash)))
+}
+
+/// Makes garbage and collects it, again and again, and tells each stage on its standard output.
+pub fn collect_until_killed(directory: &Path, seed: u64) -> Result<()> {
+    std::thread::spawn(|| {
+        // Whoever started this process holds the other end: no more input means that nobody is there to kill it.
+        std::io::stdin().read_to_end(&mut Vec::new()).ok();
+        std::process::exit(2);
+    });
+    let store = Store::open(directory)?;
+    for number in seed.. {
+        bulk(&store, DROPPED, number)?;
+        bulk(&store, DROPPED, number.wrapping_mul(3))?;
+        if let Some(snapshot) = head(&store, DROPPED)? {
+            let refs = RefMove {
+                expect: vec![(name(DROPPED), Some(RefValue::to(snapshot)))],
+                set: vec![(name(DROPPED), None)],
+                ..RefMove::default()
+            };
+            store.session().commit(snapshot, refs)?;
+        }
+        let mut stage = None;
+        let options = CollectOptions { rows_at_once: 64, ..CollectOptions::default() };
+        collect(&store, &options, &mut |progress| {
+            if stage.replace(progress.stage) != Some(progress.stage) {
+                tell(progress.stage.word());
+            }
+            ControlFlow::Continue(())
+        })?;
+        tell("done");
+    }
+    Ok(())
+}
+
+fn tell(word: &str) {
+    let mut out = std::io::stdout().lock();
+    if out.write_all(format!("{word}\n").as_bytes()).and_then(|()| out.flush()).is_err() {
+        std::process::exit(2);
+    }
+}
+
+/// Kills a collecting process in each of its stages in turn, and looks at what it left. Returns how often each was hit.
+pub fn kill_collections(command: &dyn Fn() -> Command, rounds: u64, seed: u64) -> BTreeMap<String, u64> {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = directory.path().join("store");
+    let mut random = Random::new(seed);
+    let kept: BTreeMap<_, _> = {
+        let store = Store::open(&directory).expect("open");
+        let snapshots: Vec<_> = (0..3).map(|number| bulk(&store, KEPT, number).expect("commit")).collect();
+        let files = |snapshot| read_files(&WorkingTree::open(&store, snapshot).expect("open")).expect("files");
+        snapshots.into_iter().map(|snapshot| (snapshot, files(snapshot))).collect()
+    };
+    let stages = [Stage::Mark, Stage::Survey, Stage::Sweep, Stage::Reclaim].map(Stage::word);
+    let mut hits: BTreeMap<String, u64> = BTreeMap::new();
+    for round in 0..rounds {
+        let wanted = stages[(round % stages.len() as u64) as usize];
+        let mut command = command();
+        command.arg(&directory).arg((seed % 1_000_000 + round * 1_000).to_string());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the collector starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output is a pipe")).lines();
+        let mut seen = None;
+        // Not always the first time, so that what lies before differs.
+        let mut passes = 1 + random.below(2);
+        for line in &mut lines {
+            let line = line.expect("lines of text");
+            passes -= u64::from(line == wanted);
+            seen = Some(line);
+            if passes == 0 {
+                break;
+            }
+        }
+        std::thread::sleep(Duration::from_micros(random.below(20_000)));
+        assert!(child.try_wait().expect("it is our child").is_none(), "the collector ended by itself");
+        child.kill().expect("it is our child and runs");
+        child.wait().expect("it was killed");
+        let last = lines.map_while(std::result::Result::ok).last().or(seen).expect("it said something");
+        *hits.entry(last).or_default() += 1;
+        let store = Store::open(&directory).expect("a killed store opens without repair");
+        let options = VerifyOptions { read_data: true, ..VerifyOptions::default() };
+        let report = verify(&store, &options, &|_| ControlFlow::Continue(())).expect("a verification");
+        assert!(report.is_clean(), "killed in {wanted}: {report:?}");
+        for (snapshot, files) in &kept {
+            let tree = WorkingTree::open(&store, *snapshot).expect("what is named stays");
+            assert!(read_files(&tree).expect("it is whole") == *files, "killed in {wanted}: other files");
+        }
+        if round % 8 == 7 {
+            collect(&store, &CollectOptions::default(), &mut |_| ControlFlow::Continue(())).expect("the next one ends");
+            let report = verify(&store, &options, &|_| ControlFlow::Continue(())).expect("a verification");
+            let held = head(&store, DROPPED).expect("read").is_some();
+            assert!(report.is_clean() && report.unreachable == 0, "{report:?}");
+            assert!(held || report.orphans == 0, "what a kill left behind is still there: {report:?}");
+        }
+    }
+    hits
 }

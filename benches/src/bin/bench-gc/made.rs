@@ -1,6 +1,6 @@
 //! Stores of a wanted number of objects, made through the door that everybody uses.
 //!
-//! The mix: directories of 100 files, most of one small chunk each; every fiftieth file is a rope of some forty chunks. That comes to about
+//! The mix: directories of 100 files, most of one small chunk each; one file in five hundred is a rope of some forty chunks. That comes to about
 //! one node for fifteen chunks, as source trees with a few large files have. A small part of each tree changes from commit to
 //! commit, so a history of nodes lies above shared chunks.
 
@@ -14,7 +14,7 @@ const FILES: u64 = 100;
 /// Directories in a tree.
 const DIRECTORIES: u64 = 200;
 /// One file in so many is a rope.
-const ROPE_ONE_IN: u64 = 50;
+const ROPE_ONE_IN: u64 = 500;
 const ROPE_BYTES: usize = 320 << 10;
 
 /// What to make.
