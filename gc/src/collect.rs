@@ -37,7 +37,14 @@ pub struct CollectOptions<'a> {
 
 impl Default for CollectOptions<'_> {
     fn default() -> Self {
-        Self { retention: &KeepAll, memory_bytes: 224 << 20, dry_run: false, reclaim: true, pace: None, rows_at_once: 2_048 }
+        Self {
+            retention: &KeepAll,
+            memory_bytes: 224 << 20,
+            dry_run: false,
+            reclaim: true,
+            pace: None,
+            rows_at_once: 2_048,
+        }
     }
 }
 

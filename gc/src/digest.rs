@@ -59,8 +59,7 @@ pub(crate) fn snapshots(round: &SweepRound, range: Range<u64>) -> Result<Vec<(u6
     let mut found = Vec::new();
     round.rows(Family::Snapshots, range, &mut |number, canonical| {
         let id = SnapshotId::of(canonical);
-        let snapshot =
-            Snapshot::decode(canonical).map_err(|source| Error::Malformed { id: id.object(), source })?;
+        let snapshot = Snapshot::decode(canonical).map_err(|source| Error::Malformed { id: id.object(), source })?;
         found.push((number, id, snapshot));
         Ok(())
     })?;
@@ -68,11 +67,7 @@ pub(crate) fn snapshots(round: &SweepRound, range: Range<u64>) -> Result<Vec<(u6
 }
 
 /// Tells what a node refers to.
-pub(crate) fn references(
-    id: ObjectId,
-    canonical: &Bytes,
-    tell: &mut dyn FnMut(ObjectKind, &[u8; 32]),
-) -> Result<()> {
+pub(crate) fn references(id: ObjectId, canonical: &Bytes, tell: &mut dyn FnMut(ObjectKind, &[u8; 32])) -> Result<()> {
     refers(id.kind, canonical, tell).map_err(|source| Error::Malformed { id, source })
 }
 

@@ -7,16 +7,8 @@ use amalgam_engine::ObjectId;
 
 const LANES: usize = 8;
 /// Odd numbers that spread an id over the lanes of its block.
-const SPREAD: [u32; LANES] = [
-    0x47b6_137b,
-    0x4497_4d91,
-    0x8824_ad5b,
-    0xa2b7_289d,
-    0x7054_95c7,
-    0x2df1_424b,
-    0x9efc_4947,
-    0x5c6b_fb31,
-];
+const SPREAD: [u32; LANES] =
+    [0x47b6_137b, 0x4497_4d91, 0x8824_ad5b, 0xa2b7_289d, 0x7054_95c7, 0x2df1_424b, 0x9efc_4947, 0x5c6b_fb31];
 
 /// What a filter knows an id by: eight bytes of its hash.
 pub(crate) type Fingerprint = u64;

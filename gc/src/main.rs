@@ -70,8 +70,11 @@ fn run(arguments: &Arguments, show: &mut Show) -> Result<()> {
                 return Ok(());
             }
             Err((done, error)) if error.kind() == ErrorKind::Full && attempt < TRIES_MAX => {
-                let freed = done.as_ref().is_some_and(came_forward);
-                whole = done.map(|done| merged(whole.take(), done)).or(whole);
+                let freed = done.as_deref().is_some_and(came_forward);
+                whole = match done {
+                    Some(done) => Some(merged(whole.take(), *done)),
+                    None => whole,
+                };
                 if attempt > 1 && !freed {
                     return Err(error);
                 }
@@ -93,7 +96,7 @@ fn once(
     show: &mut Show,
     end: Option<Instant>,
     reclaim_first: bool,
-) -> std::result::Result<Collected, (Option<Collected>, Error)> {
+) -> std::result::Result<Collected, (Option<Box<Collected>>, Error)> {
     let sleep = |time: Duration| std::thread::sleep(time);
     let is_paced = arguments.objects_per_second > 0 || arguments.mib_per_second > 0;
     let pace = is_paced.then_some(Pace {
@@ -117,7 +120,7 @@ fn once(
     }
     match collect(store, &options, &mut watch) {
         Ok(done) => Ok(merged(first, done)),
-        Err(error) => Err((first, error)),
+        Err(error) => Err((first.map(Box::new), error)),
     }
 }
 

@@ -135,12 +135,7 @@ impl<'a> Marks<'a> {
     }
 
     /// Marks everything that these reach, by reading all rows once. Nothing when it was ended.
-    pub(crate) fn mark_all(
-        &mut self,
-        round: &SweepRound,
-        roots: &[ObjectId],
-        go_on: GoOn<'_>,
-    ) -> Result<Option<()>> {
+    pub(crate) fn mark_all(&mut self, round: &SweepRound, roots: &[ObjectId], go_on: GoOn<'_>) -> Result<Option<()>> {
         for root in roots {
             self.name(root);
         }

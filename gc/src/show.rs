@@ -76,8 +76,14 @@ impl Show {
             line(&report(arguments, done));
             return;
         }
-        let (alive, dead, young, freed) = (done.alive.total(), done.dead.total(), done.young.total(), done.freed.total());
-        println!("{} roots keep {} objects, {}", HumanCount(done.roots), HumanCount(alive.objects), HumanBytes(alive.bytes));
+        let (alive, dead, young, freed) =
+            (done.alive.total(), done.dead.total(), done.young.total(), done.freed.total());
+        println!(
+            "{} roots keep {} objects, {}",
+            HumanCount(done.roots),
+            HumanCount(alive.objects),
+            HumanBytes(alive.bytes)
+        );
         println!("dead: {} objects, {}", HumanCount(dead.objects), HumanBytes(dead.bytes));
         if young.objects > 0 {
             println!("too young to go: {} objects, {}", HumanCount(young.objects), HumanBytes(young.bytes));
@@ -115,7 +121,9 @@ impl Show {
             10 => "give the directory of a store".to_owned(),
             11 => format!("a process has {} open; end it, or let it collect", store.display()),
             13 => "free some room elsewhere on the disk, a few MiB are enough, and run it again".to_owned(),
-            _ if error.kind() == ErrorKind::Corrupt => "run `amalgam verify` to see the damage; nothing was deleted".to_owned(),
+            _ if error.kind() == ErrorKind::Corrupt => {
+                "run `amalgam verify` to see the damage; nothing was deleted".to_owned()
+            }
             _ => String::new(),
         };
         if self.json {
@@ -157,9 +165,10 @@ fn report(arguments: &Arguments, done: &Collected) -> Value {
 
 fn tallies(tallies: &Tallies) -> Value {
     let total = tallies.total();
-    let kinds = tallies.kinds.iter().map(|(kind, tally)| {
-        (kind.word().to_owned(), json!({"objects": tally.objects, "bytes": tally.bytes}))
-    });
+    let kinds = tallies
+        .kinds
+        .iter()
+        .map(|(kind, tally)| (kind.word().to_owned(), json!({"objects": tally.objects, "bytes": tally.bytes})));
     let kinds: serde_json::Map<_, _> = kinds.collect();
     json!({"objects": total.objects, "bytes": total.bytes, "kinds": kinds})
 }

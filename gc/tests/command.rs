@@ -38,9 +38,8 @@ fn commit(store: &Store, reference: &str, number: u64, file_bytes: usize) -> Res
         tree.write(format!("f{file}"), &bytes(number * 100 + file, file_bytes))?;
     }
     let standing = store.read_ref(&name(reference))?.and_then(|value| value.target);
-    let expect = standing.map_or(amalgam_engine::Expect::Absent, |at| {
-        amalgam_engine::Expect::At(SnapshotId::from_bytes(at.hash))
-    });
+    let expect = standing
+        .map_or(amalgam_engine::Expect::Absent, |at| amalgam_engine::Expect::At(SnapshotId::from_bytes(at.hash)));
     Ok(tree.commit(Commit::new(&name(reference), "x").expecting(expect))?.snapshot)
 }
 

@@ -115,7 +115,11 @@ fn both_readers_of_references_agree() {
     let node = Bytes::from(SequenceNode::<Directories>::Leaf(vec![item]).encode());
     let id = ObjectId::of(ObjectKind::Directory, &node);
     assert_agree(id, &node);
-    assert_eq!(outgoing(id.kind, &node).expect("valid").strong.len(), 4, "a chunk, its attributes, a rope, a directory");
+    assert_eq!(
+        outgoing(id.kind, &node).expect("valid").strong.len(),
+        4,
+        "a chunk, its attributes, a rope, a directory"
+    );
     drop(tree);
 }
 
@@ -155,7 +159,8 @@ fn what_nothing_leads_to_goes_and_all_else_stays() {
         let all = history.range(SnapshotId::from_bytes(tip.hash), &[]).expect("history");
         assert_eq!(all.len(), 10);
         for snapshot in all {
-            read_files(&WorkingTree::open(&store, snapshot).expect("open")).expect("every tree of the history is whole");
+            read_files(&WorkingTree::open(&store, snapshot).expect("open"))
+                .expect("every tree of the history is whole");
         }
     });
 }
@@ -214,7 +219,8 @@ fn what_was_written_before_what_it_refers_to_is_followed_all_the_same() {
                 _ => Random::of(&[seed, row.number]).number(),
             });
             for some in objects.chunks(50) {
-                let object = |id: ObjectId| StoredObject { id, bytes: made.get(id).expect("get").expect("it is there") };
+                let object =
+                    |id: ObjectId| StoredObject { id, bytes: made.get(id).expect("get").expect("it is there") };
                 backend.put_ahead(some.iter().map(|row| object(row.id)).collect()).expect("put");
             }
             let transaction = Transaction {

@@ -46,7 +46,7 @@ impl Numbers {
             return 0;
         }
         let pages = self.pages.range(range.start / PAGE_NUMBERS..=(range.end - 1) / PAGE_NUMBERS);
-        let in_page = |(at, page): (&u64, &Box<[u64; WORDS]>)| -> u64 {
+        let in_page = |(at, page): (&u64, &[u64; WORDS])| -> u64 {
             let first = at * PAGE_NUMBERS;
             if range.start <= first && first.saturating_add(PAGE_NUMBERS) <= range.end {
                 return page.iter().map(|word| u64::from(word.count_ones())).sum();
@@ -59,7 +59,7 @@ impl Numbers {
             };
             (start..end).filter(is_set).count() as u64
         };
-        pages.map(in_page).sum()
+        pages.map(|(at, page)| in_page((at, page))).sum()
     }
 
     /// The memory it takes, about.

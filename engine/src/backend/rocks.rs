@@ -39,8 +39,7 @@ use reclaim::Doomed;
 use round::Round;
 use settings::{
     CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS, RESERVE_BYTES_MAX,
-    RESERVE_BYTES_MIN, database_options, families,
-    family_options, fault, object_family, opening,
+    RESERVE_BYTES_MIN, database_options, families, family_options, fault, object_family, opening,
 };
 
 const DATABASE_DIRECTORY: &str = "db";

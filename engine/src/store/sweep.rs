@@ -260,7 +260,8 @@ impl SweepRound {
             return Ok(Swept::Some { rows: 0 });
         };
         let of_stage = |row: &&IndexRow| (row.id.kind == ObjectKind::Root) == (self.stage == Stage::Roots);
-        let (alive, unmarked): (Vec<&IndexRow>, Vec<&IndexRow>) = page.iter().filter(of_stage).partition(|row| is_alive(row));
+        let (alive, unmarked): (Vec<&IndexRow>, Vec<&IndexRow>) =
+            page.iter().filter(of_stage).partition(|row| is_alive(row));
         if self.stage == Stage::Roots {
             // What lies below such a root may be older than it is. Roots of this epoch were made from marked ones.
             let too_young = unmarked.iter().filter(|row| (self.older_than..self.epoch).contains(&row.epoch));

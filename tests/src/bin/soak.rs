@@ -70,7 +70,9 @@ fn run(words: &[String]) -> Option<bool> {
         "model" => model(&options),
         "linear" => linear(&options),
         "gc" => gc(&options),
-        "all" => kill(&options) && linear(&options) && gc(&options) && model(&options) && powercut_if_possible(&options),
+        "all" => {
+            kill(&options) && linear(&options) && gc(&options) && model(&options) && powercut_if_possible(&options)
+        }
         _ => return None,
     };
     Some(passed)

@@ -12,8 +12,11 @@ use amalgam_gc::{CollectOptions, collect};
 
 use crate::made::{Made, remove};
 
-pub const FIGURES: &[&str] =
-    &["commit beside a collection, p50 / without", "commit beside a collection, p99", "commit beside a collection, p99 / without"];
+pub const FIGURES: &[&str] = &[
+    "commit beside a collection, p50 / without",
+    "commit beside a collection, p99",
+    "commit beside a collection, p99 / without",
+];
 
 fn commits(store: &Store, name: &str, head: SnapshotId, times: usize, go_on: &dyn Fn() -> bool) -> Result<Samples> {
     let mut tree = WorkingTree::open(store, head)?;

@@ -11,7 +11,8 @@ use amalgam_gc::{CollectOptions, collect};
 
 use crate::made::{Made, disk_bytes};
 
-pub const FIGURES: &[&str] = &["store after dropping 90 % of snapshots / fresh store", "most room beside the store / store"];
+pub const FIGURES: &[&str] =
+    &["store after dropping 90 % of snapshots / fresh store", "most room beside the store / store"];
 
 const MADE: Made = Made { objects: 8_000, file_bytes: 4 << 10 };
 /// One file in so many changes from snapshot to snapshot.

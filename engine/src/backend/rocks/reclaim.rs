@@ -224,11 +224,8 @@ impl Rocks {
     fn rewrite(&self, part: &Part, named: &Named) -> Result<()> {
         self.compact(part.family.name(), Some(&part.first), Some(&part.last));
         let left = self.parts(part.family, named)?;
-        let left: u64 = left
-            .iter()
-            .filter(|left| left.first >= part.first && left.last <= part.last)
-            .map(|left| left.dead)
-            .sum();
+        let left: u64 =
+            left.iter().filter(|left| left.first >= part.first && left.last <= part.last).map(|left| left.dead).sum();
         // A compaction that fails says nothing.
         if left * 2 > part.dead {
             let why = "rows that were to go are still there; the disk may be full".to_owned();
