@@ -1,4 +1,5 @@
 //! The offline command: what it says, how it ends, and that it works where there is no room.
+#![expect(clippy::print_stdout, reason = "figures are printed")]
 
 use std::fs;
 use std::io::Write as _;
