@@ -7,7 +7,7 @@ use std::time::Instant;
 use amalgam_benches::bench::Bench;
 use amalgam_benches::trees::reference;
 use amalgam_benches::{Bar, Result, Samples, microseconds};
-use amalgam_engine::{Commit, SnapshotId, Store, WorkingTree};
+use amalgam_engine::{Commit, Expect, SnapshotId, Store, WorkingTree};
 use amalgam_gc::{CollectOptions, collect};
 
 use crate::made::{Made, remove};
@@ -27,7 +27,11 @@ fn commits(store: &Store, name: &str, head: SnapshotId, times: usize, go_on: &dy
         round += 1;
         tree.write(format!("d0/f{}", 1 + round % 40), &round.to_le_bytes())?;
         let start = Instant::now();
-        tree.commit(Commit::new(&name, "edit").buffered())?;
+        let mut commit = Commit::new(&name, "edit").buffered();
+        if round == 1 {
+            commit = commit.expecting(Expect::Absent);
+        }
+        tree.commit(commit)?;
         values.push(microseconds(start.elapsed()));
         std::thread::sleep(std::time::Duration::from_micros(500));
     }

@@ -7,7 +7,7 @@ use amalgam_benches::random::Random;
 use amalgam_benches::trees::reference;
 use amalgam_benches::{Bar, Result};
 use amalgam_engine::object::Snapshot;
-use amalgam_engine::{Commit, SnapshotId, Store, WorkingTree};
+use amalgam_engine::{Commit, Expect, SnapshotId, Store, WorkingTree};
 use amalgam_gc::{CollectOptions, collect};
 
 use crate::made::{Made, disk_bytes, remove};
@@ -32,13 +32,12 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             let mut tree = base.fork();
             let mut random = Random::new(round * FORKS + fork);
             tree.write(format!("d0/f{}", 1 + random.below(40)), &random.bytes(EDIT_BYTES))?;
-            let name = format!("fork/{fork}");
-            let done = tree.commit(Commit::new(&reference(&name), "try").buffered())?;
+            let name = reference(&format!("fork/{fork}"));
+            tree.commit(Commit::new(&name, "try").buffered().expecting(Expect::Absent))?;
             if fork == round % FORKS {
-                let done = tree.commit(Commit::new(&reference("head/main"), "keep").buffered());
-                head = done.map_or(head, |done| done.snapshot);
+                let main = reference("head/main");
+                head = tree.commit(Commit::new(&main, "keep").buffered().expecting(Expect::At(head)))?.snapshot;
             }
-            let _ = done;
         }
         drop(base);
         for fork in 0..FORKS {
