@@ -234,6 +234,7 @@ fn what_was_written_before_what_it_refers_to_is_followed_all_the_same() {
             for rows_at_once in [1, 2_048] {
                 let options = CollectOptions { rows_at_once, ..CollectOptions::default() };
                 let done = collect(&store, &options, &mut |_| ControlFlow::Continue(())).expect("a collection");
+                assert_eq!(done.dead, Tallies::default(), "{place:?} {order}: marking itself finds everything");
                 assert_eq!(done.freed, Tallies::default(), "{place:?} {order}");
                 assert!(done.mark.walked > 10, "{place:?} {order}: {:?}", done.mark);
             }
