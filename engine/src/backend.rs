@@ -13,6 +13,8 @@ mod home;
 mod inspect;
 mod memory;
 mod meter;
+mod numbers;
+mod reclaim;
 #[cfg(feature = "rocksdb")]
 mod rocks;
 pub(crate) mod rows;
@@ -22,6 +24,8 @@ pub use fault::{Fault, FaultPlan};
 pub use inspect::{Family, Inspect, Page, PageEnd, RowEdit};
 pub use memory::Memory;
 pub use meter::{Meter, Metered};
+pub use numbers::Numbers;
+pub use reclaim::{Named, ReclaimProgress, Reclaimed, WatchReclaim};
 #[cfg(feature = "rocksdb")]
 pub use rocks::{Rocks, RocksOptions};
 pub use verify::Verify;
@@ -88,6 +92,8 @@ pub struct IndexRow {
     pub stored_bytes: u64,
     /// When it was last written or met.
     pub epoch: Epoch,
+    /// The key of its bytes in the family of its kind. Numbers rise in the order of writing.
+    pub number: u64,
 }
 
 /// A place for objects and references.
@@ -141,6 +147,20 @@ pub trait Sweep: Backend {
     /// Up to `limit` rows of the object index that follow `after`, in the order of hashes.
     fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>>;
 
-    /// Deletes those of the objects that no session has put or met since `older_than`; returns how many went.
-    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<u64>;
+    /// The rows of these objects in the object index, in the order asked for.
+    fn look_up(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexRow>>>;
+
+    /// About how many objects there are.
+    fn objects_estimate(&self) -> Result<u64>;
+
+    /// A number above those of all objects so far: every smaller one is in the index by now, or never will be.
+    fn numbers_end(&self) -> Result<u64>;
+
+    /// Takes those of the objects out of the index that no session has put or met since `older_than`; says which went.
+    /// From then on they are not there. Their room comes back with [`reclaim`](Self::reclaim).
+    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>>;
+
+    /// Gives back the room of every row of an object that no row of the index names, step by step. May be ended at each
+    /// step, and again be begun: it finds by itself what is left to do.
+    fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed>;
 }

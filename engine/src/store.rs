@@ -9,7 +9,7 @@ mod waiting;
 pub use pin::Pin;
 pub(crate) use session::{Is, SessionMark};
 pub use session::{RefMove, WriteSession};
-pub use sweep::{SweepRound, Swept};
+pub use sweep::{SweepRound, Swept, Tallies, Tally};
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 //!
 //! Everything here panics when the store is wrong: it is called by tests.
 
+pub mod collection;
 pub mod kill;
 pub mod powercut;
 mod random;

@@ -400,6 +400,7 @@ fn collect(store: &Store) -> u64 {
         match round.sweep(&|id| marked.contains(&id)).expect("a sweep") {
             Swept::Done { objects } => return objects,
             Swept::Unmarked(roots) => mark(roots, &mut marked),
+            Swept::Some { .. } => unreachable!("a whole sweep goes to its end"),
         }
     }
 }

@@ -357,6 +357,7 @@ fn marks_go_with_their_snapshot() {
         let mut round = store.begin_sweep().expect("begin");
         let swept = round.sweep(&|id| id != second.object()).expect("sweep");
         assert_eq!(swept, Swept::Done { objects: 1 });
+        assert!(round.reclaim(&mut |_| ControlFlow::Continue(())).expect("reclaim").finished);
         let left = rows(&*backend, Family::Snapshots);
         assert!(left.len() == 1 && left[0].1[0] != WITH_MARKS, "only the first is left, which has none");
         assert!(backend.get(second.object()).expect("read").is_none());

@@ -12,6 +12,7 @@ const STORE_FORMAT: u32 = 1;
 const HEADER_FILE: &str = "AMALGAM";
 const LOCK_FILE: &str = "LOCK";
 const MARK_FILE: &str = "MARK";
+const RESERVE_FILE: &str = "RESERVE";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeaderState {
@@ -186,6 +187,29 @@ pub(super) fn lock(directory: &Path) -> Result<File> {
         Ok(()) => Ok(file),
         Err(fs::TryLockError::WouldBlock) => Err(Error::Busy { path: directory.to_owned() }),
         Err(fs::TryLockError::Error(source)) => Err(Error::from_io(action, &source)),
+    }
+}
+
+/// Keeps a file of about this size that nobody needs.
+pub(super) fn keep_reserve(directory: &Path, bytes: u64) -> std::io::Result<()> {
+    let path = directory.join(RESERVE_FILE);
+    let has = fs::metadata(&path).map_or(0, |metadata| metadata.len());
+    if has * 2 > bytes {
+        return Ok(());
+    }
+    let written = File::options().create(true).append(true).open(&path).and_then(|mut file| {
+        // Zeros that were written have their place on the disk; a length that was only set has none.
+        std::io::copy(&mut std::io::repeat(0).take(bytes - has), &mut file)?;
+        file.sync_all()
+    });
+    written.inspect_err(|_| fs::remove_file(&path).unwrap_or_default())
+}
+
+/// Gives that room back.
+pub(super) fn release_reserve(directory: &Path) -> Result<()> {
+    match fs::remove_file(directory.join(RESERVE_FILE)) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(Error::from_io("make room", &source)),
+        _ => Ok(()),
     }
 }
 

@@ -9,6 +9,7 @@ use parking_lot::RwLock;
 
 use super::check::check;
 use super::inspect::{Family, Inspect, Page, PageEnd, RowEdit};
+use super::reclaim::{Named, ReclaimProgress, Reclaimed, WatchReclaim};
 use super::rows::{IndexValue, RefRow, damaged, number};
 use super::{Backend, Committed, Epoch, IndexRow, StoredObject, Sweep, Transaction};
 use crate::error::{Error, Result};
@@ -50,6 +51,11 @@ impl State {
     fn get(&self, id: ObjectId) -> Result<Option<Bytes>> {
         let Some(value) = self.index(id)? else { return Ok(None) };
         Ok(self.family(Family::of(id.kind)).get(&value.number.to_be_bytes()[..]).cloned())
+    }
+
+    fn object_bytes(&self) -> u64 {
+        let bytes = |family| self.family(family).values().map(|value| value.len() as u64).sum::<u64>();
+        Family::OBJECTS.into_iter().map(bytes).sum()
     }
 
     fn stamp(&mut self, id: ObjectId, mut value: IndexValue) {
@@ -231,24 +237,54 @@ impl Sweep for Memory {
         let rows = state.family(Family::Index).range::<[u8], _>((after, Bound::Unbounded)).take(limit);
         rows.map(|(hash, row)| {
             let hash = hash[..].try_into().map_err(|why| damaged("object index", &why))?;
-            let value = IndexValue::decode(row)?;
-            let id = ObjectId { kind: value.kind, hash };
-            Ok(IndexRow { id, stored_bytes: value.stored_bytes, epoch: value.epoch })
+            Ok(IndexValue::decode(row)?.row(hash))
         })
         .collect()
     }
 
-    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<u64> {
+    fn look_up(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexRow>>> {
+        let state = self.state.read();
+        ids.iter().map(|id| Ok(state.index(*id)?.map(|value| value.row(id.hash)))).collect()
+    }
+
+    fn objects_estimate(&self) -> Result<u64> {
+        Ok(self.state.read().family(Family::Index).len() as u64)
+    }
+
+    fn numbers_end(&self) -> Result<u64> {
+        Ok(self.state.read().next_object)
+    }
+
+    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>> {
         let mut state = self.state.write();
-        let mut deleted = 0;
-        for id in ids {
-            if let Some(value) = state.index(*id)?.filter(|value| value.epoch < older_than) {
+        let mut delete = |id: &ObjectId| {
+            let goes = state.index(*id)?.is_some_and(|value| value.epoch < older_than);
+            if goes {
                 state.families[Family::Index as usize].remove(&id.hash[..]);
-                state.families[Family::of(id.kind) as usize].remove(&value.number.to_be_bytes()[..]);
-                deleted += 1;
             }
+            Ok(goes)
+        };
+        ids.iter().map(&mut delete).collect()
+    }
+
+    fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+        let mut done = ReclaimProgress { bytes_total: self.state.read().object_bytes(), ..Default::default() };
+        let mut reclaimed = Reclaimed { bytes_before: done.bytes_total, ..Default::default() };
+        for family in Family::OBJECTS {
+            if watch(&done).is_break() {
+                reclaimed.bytes_after = self.state.read().object_bytes();
+                return Ok(reclaimed);
+            }
+            let mut state = self.state.write();
+            let rows = &mut state.families[family as usize];
+            let before = rows.len();
+            done.bytes_done += rows.values().map(|value| value.len() as u64).sum::<u64>();
+            rows.retain(|key, _| number(key, "objects").is_ok_and(|number| named.keeps(family, number)));
+            reclaimed.rows += (before - rows.len()) as u64;
         }
-        Ok(deleted)
+        reclaimed.finished = true;
+        reclaimed.bytes_after = self.state.read().object_bytes();
+        Ok(reclaimed)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
+use super::reclaim::{Named, Reclaimed, WatchReclaim};
 use super::{Backend, Committed, Epoch, Family, IndexRow, Inspect, Page, RowEdit, StoredObject, Sweep, Transaction};
 use crate::error::Result;
 use crate::id::ObjectId;
@@ -157,8 +158,24 @@ impl<B: Sweep> Sweep for Metered<B> {
         self.inner.scan(after, limit)
     }
 
-    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<u64> {
+    fn look_up(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexRow>>> {
+        self.inner.look_up(ids)
+    }
+
+    fn objects_estimate(&self) -> Result<u64> {
+        self.inner.objects_estimate()
+    }
+
+    fn numbers_end(&self) -> Result<u64> {
+        self.inner.numbers_end()
+    }
+
+    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>> {
         self.inner.delete(ids, older_than)
+    }
+
+    fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+        self.inner.reclaim(named, watch)
     }
 }
 

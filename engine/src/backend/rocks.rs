@@ -8,6 +8,7 @@
 //! and shares the fsync.
 
 mod inspect;
+mod reclaim;
 mod round;
 mod settings;
 mod sweep;
@@ -34,10 +35,11 @@ use super::{Backend, Committed, Durability, Epoch, StoredObject, Transaction};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
+use reclaim::Doomed;
 use round::Round;
 use settings::{
-    CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS, database_options, families,
-    family_options, fault, object_family, opening,
+    CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS, RESERVE_BYTES_MAX,
+    RESERVE_BYTES_MIN, database_options, families, family_options, fault, object_family, opening,
 };
 
 const DATABASE_DIRECTORY: &str = "db";
@@ -62,6 +64,10 @@ pub struct Rocks {
     epoch: RwLock<Epoch>,
     /// A sweep's check and delete, a session's check and stamp, and a put of one object exclude each other.
     stripes: Vec<Mutex<()>>,
+    /// Held for reading from the moment in which an object gets its number until the index has it.
+    numbering: RwLock<()>,
+    doomed: Doomed,
+    reserve_one_in: u64,
     _lock: File,
 }
 
@@ -98,8 +104,12 @@ impl Rocks {
             check_catalogue(&database_path, &mark.catalogue)?;
         }
         home::clear(&directory.join(INGEST_DIRECTORY))?;
+        if options.for_collection {
+            home::release_reserve(directory)?;
+        }
         let cache = Cache::new_lru_cache(options.block_cache_bytes);
-        let families = families(options, &cache);
+        let doomed = Doomed::default();
+        let families = families(options, &cache, &doomed);
         let chunk_options = family_options(CHUNKS, options, &cache);
         let database = DB::open_cf_descriptors(&database_options(), &database_path, families)
             .map_err(|source| opening(&source))?;
@@ -113,12 +123,18 @@ impl Rocks {
             next_ingest: AtomicU64::new(0),
             epoch: RwLock::new(0),
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+            numbering: RwLock::new(()),
+            doomed,
+            reserve_one_in: options.reserve_one_in,
             _lock: lock,
         };
         rocks.load_counters(mark.map_or(0, |mark| mark.last_operation))?;
         if state == HeaderState::Creating {
             rocks.database.flush_wal(true).map_err(|source| fault("create the store", &source))?;
             home::write_header(directory, HeaderState::Ready)?;
+        }
+        if !options.for_collection {
+            rocks.keep_reserve();
         }
         Ok(rocks)
     }
@@ -142,6 +158,15 @@ impl Rocks {
         let epoch = epoch.map_or(Ok(0), |bytes| number(&bytes, "epoch"))?;
         *self.epoch.write() = epoch;
         Ok(())
+    }
+
+    /// Sets room aside for a collection on a full disk, if the store is large enough to need it and there is room now.
+    fn keep_reserve(&self) {
+        let Ok(bytes) = self.files_bytes() else { return };
+        let wanted = bytes.checked_div(self.reserve_one_in).unwrap_or(0).min(RESERVE_BYTES_MAX);
+        if wanted >= RESERVE_BYTES_MIN {
+            home::keep_reserve(&self.directory, wanted).ok();
+        }
     }
 
     fn last_number(&self, family: &'static str) -> Result<Option<u64>> {
@@ -176,7 +201,7 @@ impl Rocks {
     /// The rows of many hashes, whatever their kinds.
     fn index_rows(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexValue>>> {
         let hashes: Vec<_> = ids.iter().map(|id| id.hash).collect();
-        let rows = self.database.batched_multi_get_cf(self.family(INDEX), &hashes, false);
+        let rows = self.database.batched_multi_get_cf(self.family(INDEX), &hashes, hashes.is_sorted());
         let decode = |row: Option<DBPinnableSlice<'_>>| row.map(|row| IndexValue::decode(&row)).transpose();
         rows.into_iter().map(|row| decode(row.map_err(|source| fault("read", &source))?)).collect()
     }
@@ -232,7 +257,7 @@ impl Rocks {
     /// Leads a group: compares, numbers, writes once, and says to each what came of it.
     fn commit_group(&self, group: Vec<Prepared>) -> Vec<Result<Committed>> {
         let epoch = self.epoch.read();
-        let _stripes = self.lock_stripes(group.iter().flat_map(|prepared| &prepared.objects));
+        let _stripes = self.lock_stripes(group.iter().flat_map(|prepared| &prepared.objects).map(|object| object.id));
         let mut round = Round {
             rocks: self,
             epoch: *epoch,
@@ -270,9 +295,9 @@ impl Rocks {
     }
 
     /// Takes the locks of these objects, in the one order in which everybody takes them.
-    fn lock_stripes<'a>(&self, objects: impl IntoIterator<Item = &'a ObjectRow>) -> Vec<MutexGuard<'_, ()>> {
+    fn lock_stripes(&self, ids: impl IntoIterator<Item = ObjectId>) -> Vec<MutexGuard<'_, ()>> {
         let mut wanted = [false; STRIPES];
-        objects.into_iter().for_each(|object| wanted[usize::from(object.id.hash[0]) % STRIPES] = true);
+        ids.into_iter().for_each(|id| wanted[usize::from(id.hash[0]) % STRIPES] = true);
         self.stripes.iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(stripe, _)| stripe.lock()).collect()
     }
 
@@ -303,8 +328,16 @@ impl Rocks {
 
 impl Backend for Rocks {
     fn get(&self, id: ObjectId) -> Result<Option<Bytes>> {
-        let Some(value) = self.index_row(id)? else { return Ok(None) };
-        self.read(object_family(id.kind), &value.number.to_be_bytes())
+        let mut number = None;
+        loop {
+            let Some(value) = self.index_row(id)? else { return Ok(None) };
+            let found = self.read(object_family(id.kind), &value.number.to_be_bytes())?;
+            // Whoever put the object once more moved it, and a collection took the row where it was.
+            if found.is_some() || number == Some(value.number) {
+                return Ok(found);
+            }
+            number = Some(value.number);
+        }
     }
 
     fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
@@ -318,6 +351,11 @@ impl Backend for Rocks {
         for (family, mut numbers) in numbers {
             numbers.sort_unstable();
             self.object_rows(family, &numbers, &mut found)?;
+            for (_, place) in numbers {
+                if found[place].is_none() {
+                    found[place] = self.get(ids[place])?;
+                }
+            }
         }
         Ok(found)
     }
@@ -335,6 +373,7 @@ impl Backend for Rocks {
     }
 
     fn put_ahead(&self, objects: Vec<StoredObject>) -> Result<()> {
+        let _numbering = self.numbering.read();
         let mut objects = self.rows(objects);
         let mut batch = WriteBatch::default();
         let (chunks, others): (Vec<_>, Vec<_>) = objects.iter().partition(|object| object.id.kind == ObjectKind::Chunk);
@@ -346,7 +385,7 @@ impl Backend for Rocks {
             chunks.into_iter().for_each(|chunk| self.add_object(&mut batch, chunk));
         }
         let epoch = self.epoch.read();
-        let _stripes = self.lock_stripes(&objects);
+        let _stripes = self.lock_stripes(objects.iter().map(|object| object.id));
         objects.iter_mut().for_each(|object| self.add_index(&mut batch, object, *epoch));
         self.write(batch, false)
     }
@@ -354,6 +393,7 @@ impl Backend for Rocks {
     fn transact(&self, transaction: Transaction) -> Result<Committed> {
         check(&transaction)?;
         let Transaction { objects, expect, set, operation, durability } = transaction;
+        let _numbering = self.numbering.read();
         let prepared = Prepared { objects: self.rows(objects), expect, set, operation, durability };
         self.commits.submit(prepared, |group| self.commit_group(group))
     }
@@ -433,6 +473,7 @@ impl Drop for Rocks {
         if flushed.is_err() || self.database.flush_wal(true).is_err() {
             return;
         }
+        self.keep_reserve();
         // From here on nothing is added to the catalogue.
         self.database.cancel_all_background_work(true);
         let last_operation = self.next_operation.load(Ordering::SeqCst) - 1;

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 
-use super::Epoch;
+use super::{Epoch, IndexRow};
 use crate::error::{Error, Result};
-use crate::id::ObjectKind;
+use crate::id::{ObjectId, ObjectKind};
 use crate::reference::RefValue;
 
 /// The value of a row of the object index.
@@ -17,6 +17,12 @@ pub(crate) struct IndexValue {
 }
 
 impl IndexValue {
+    /// The row of the object with this hash.
+    pub(crate) fn row(&self, hash: [u8; 32]) -> IndexRow {
+        let Self { kind, epoch, stored_bytes, number } = *self;
+        IndexRow { id: ObjectId { kind, hash }, stored_bytes, epoch, number }
+    }
+
     /// The kind, then three varints: there are as many of these as objects.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(16);

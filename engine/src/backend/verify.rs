@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::reclaim::{Named, Reclaimed, WatchReclaim};
 use super::{Backend, Committed, Epoch, Family, IndexRow, Inspect, Page, RowEdit, StoredObject, Sweep, Transaction};
 use crate::compress;
 use crate::error::{Error, Result};
@@ -91,8 +92,24 @@ impl<B: Sweep> Sweep for Verify<B> {
         self.0.scan(after, limit)
     }
 
-    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<u64> {
+    fn look_up(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexRow>>> {
+        self.0.look_up(ids)
+    }
+
+    fn objects_estimate(&self) -> Result<u64> {
+        self.0.objects_estimate()
+    }
+
+    fn numbers_end(&self) -> Result<u64> {
+        self.0.numbers_end()
+    }
+
+    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>> {
         self.0.delete(ids, older_than)
+    }
+
+    fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+        self.0.reclaim(named, watch)
     }
 }
 

@@ -289,3 +289,86 @@ impl<'a> Value<'a> {
         }
     }
 }
+
+/// The value of a field, where it lies.
+#[derive(Clone, Copy)]
+pub enum FieldValue<'a> {
+    /// A varint.
+    Number(u64),
+    /// A run of bytes.
+    Bytes(&'a [u8]),
+}
+
+/// Reads fields one by one from bytes that were found valid before: holds nothing, shares nothing, asks for no order.
+pub struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    /// Those of an object, whose header is checked.
+    pub fn object(kind: ObjectKind, bytes: &'a [u8]) -> Result<Self, Malformed> {
+        match bytes {
+            [found, ..] if *found != kind as u8 => Err(Malformed::Kind { found: *found }),
+            [_, found, ..] if *found != OBJECT_VERSION => Err(Malformed::Version { found: *found }),
+            [_, _, body @ ..] => Ok(Self(body)),
+            _ => Err(Malformed::Truncated),
+        }
+    }
+
+    /// Those of a message.
+    pub fn of(message: &'a [u8]) -> Self {
+        Self(message)
+    }
+
+    /// The next field.
+    #[inline]
+    pub fn next_field(&mut self) -> Result<Option<(u32, FieldValue<'a>)>, Malformed> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let key = self.varint()?;
+        let number = u32::try_from(key >> 3).map_err(|_| Malformed::Field { number: u32::MAX })?;
+        let value = match key & 7 {
+            WIRE_VARINT => FieldValue::Number(self.varint()?),
+            WIRE_BYTES => {
+                let length = usize::try_from(self.varint()?).map_err(|_| Malformed::Truncated)?;
+                let (bytes, rest) = self.0.split_at_checked(length).ok_or(Malformed::Truncated)?;
+                self.0 = rest;
+                FieldValue::Bytes(bytes)
+            }
+            _ => return Err(Malformed::Field { number }),
+        };
+        Ok(Some((number, value)))
+    }
+
+    #[inline]
+    fn varint(&mut self) -> Result<u64, Malformed> {
+        if let [byte @ ..0x80, rest @ ..] = self.0 {
+            self.0 = rest;
+            return Ok(u64::from(*byte));
+        }
+        decode_varint(&mut self.0).map_err(|_| Malformed::Truncated)
+    }
+}
+
+impl<'a> FieldValue<'a> {
+    /// The number in it.
+    pub fn number(self, field: u32) -> Result<u64, Malformed> {
+        match self {
+            Self::Number(value) => Ok(value),
+            Self::Bytes(_) => Err(Malformed::Field { number: field }),
+        }
+    }
+
+    /// The bytes in it.
+    pub fn bytes(self, field: u32) -> Result<&'a [u8], Malformed> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            Self::Number(_) => Err(Malformed::Field { number: field }),
+        }
+    }
+
+    /// The 32 bytes in it.
+    pub fn hash(self, field: u32) -> Result<&'a [u8; 32], Malformed> {
+        let bytes = self.bytes(field)?;
+        bytes.try_into().map_err(|_| Malformed::Hash { bytes: bytes.len() })
+    }
+}

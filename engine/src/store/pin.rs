@@ -77,29 +77,37 @@ impl PinTable {
         }
     }
 
+    /// Whether there is a pin, or a sweep.
     pub(super) fn any(&self) -> bool {
-        !self.state.lock().counts.is_empty()
+        let state = self.state.lock();
+        !state.counts.is_empty() || state.since_sweep.is_some()
     }
 
-    pub(super) fn begin_sweep(&self) {
+    /// False when one is under way.
+    pub(super) fn begin_sweep(&self) -> bool {
         let mut state = self.state.lock();
+        if state.since_sweep.is_some() {
+            return false;
+        }
         state.since_sweep = Some(state.counts.keys().copied().collect());
+        true
     }
 
+    /// What was pinned at any time since the sweep began.
     pub(super) fn since_sweep(&self) -> Vec<ObjectId> {
         let mut state = self.state.lock();
         state.untold.clear();
         state.since_sweep.iter().flatten().copied().collect()
     }
 
+    /// What of that the collector has not been told of.
+    pub(super) fn untold(&self) -> Vec<ObjectId> {
+        std::mem::take(&mut self.state.lock().untold)
+    }
+
     /// Does something while no pin can come in, unless there are some that the collector does not know: then it returns them.
-    pub(super) fn unless_untold<T>(
-        &self,
-        is_alive: &dyn Fn(ObjectId) -> bool,
-        action: impl FnOnce() -> T,
-    ) -> Result<T, Vec<ObjectId>> {
+    pub(super) fn unless_untold<T>(&self, action: impl FnOnce() -> T) -> Result<T, Vec<ObjectId>> {
         let mut state = self.state.lock();
-        state.untold.retain(|id| !is_alive(*id));
         if state.untold.is_empty() { Ok(action()) } else { Err(std::mem::take(&mut state.untold)) }
     }
 

@@ -1,28 +1,41 @@
 //! The store's half of a collection. Which objects are dead is for the collector to find out; that nothing alive can die
 //! between its marking and its deleting is guaranteed here.
 
-use super::Store;
-use crate::backend::Epoch;
-use crate::error::Result;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{Store, verified};
+use crate::backend::rows::number;
+use crate::backend::{Epoch, Family, IndexRow, Named, Numbers, PageEnd, Reclaimed, WatchReclaim};
+use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
 use crate::reference::RefValue;
+use crate::touched;
 
 const PAGE: usize = 256;
+const ROOM_BYTES: usize = 1 << 20;
 
 /// One collection, from its beginning to its last deletion. Only one may run at a time.
 ///
 /// The order is: begin, mark everything reachable from [`roots`](Self::roots), ask for the roots again and mark the new ones
-/// until none is new, then [`sweep`](Self::sweep), marking what it returns, until it is done.
+/// until none is new, then [`sweep`](Self::sweep), marking what it returns, until it is done, then [`reclaim`](Self::reclaim).
 ///
 /// Trees go root first, and a tree whose root is too young to go stays whole. So whoever finds a root, finds all below it.
 pub struct SweepRound {
     store: Store,
     epoch: Epoch,
     older_than: Epoch,
-    first_operation: u64,
+    last_operation: u64,
+    refs_told: bool,
+    numbers_end: u64,
     stage: Stage,
     after: Option<ObjectId>,
-    deleted: u64,
+    freed: Tallies,
+    /// The numbers of all rows of the index that the sweep left, by family of objects.
+    kept: [Numbers; Family::OBJECTS.len()],
 }
 
 /// What is being deleted.
@@ -30,6 +43,7 @@ pub struct SweepRound {
 enum Stage {
     Roots,
     Others,
+    Nothing,
 }
 
 /// What a sweep came to.
@@ -40,79 +54,258 @@ pub enum Swept {
         /// How many.
         objects: u64,
     },
+    /// So many rows of the index were looked at; there are more.
+    Some {
+        /// How many.
+        rows: u64,
+    },
     /// These are alive and not marked. Mark all that is reachable from them, then go on.
     Unmarked(Vec<ObjectId>),
+}
+
+/// Objects and the bytes that were kept for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// How many.
+    pub objects: u64,
+    /// As they are stored.
+    pub bytes: u64,
+}
+
+/// Objects by kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tallies {
+    /// Kinds of which there are some.
+    pub kinds: BTreeMap<ObjectKind, Tally>,
+}
+
+impl Tallies {
+    /// Counts an object.
+    pub fn add(&mut self, kind: ObjectKind, bytes: u64) {
+        let tally = self.kinds.entry(kind).or_default();
+        tally.objects += 1;
+        tally.bytes += bytes;
+    }
+
+    /// Counts all that another one counted.
+    pub fn merge(&mut self, other: &Self) {
+        for (kind, more) in &other.kinds {
+            let tally = self.kinds.entry(*kind).or_default();
+            tally.objects += more.objects;
+            tally.bytes += more.bytes;
+        }
+    }
+
+    /// All kinds together.
+    pub fn total(&self) -> Tally {
+        self.kinds.values().fold(Tally::default(), |sum, tally| Tally {
+            objects: sum.objects + tally.objects,
+            bytes: sum.bytes + tally.bytes,
+        })
+    }
 }
 
 impl SweepRound {
     pub(super) fn begin(store: Store) -> Result<Self> {
         let sessions = store.inner.sessions.lock();
-        store.inner.pins.begin_sweep();
-        let epoch = store.inner.backend.advance_epoch()?;
+        if !store.inner.pins.begin_sweep() {
+            let why = "another one is under way; wait for its end".to_owned();
+            return Err(Error::Invalid { what: "collection", why });
+        }
+        let epoch = match store.inner.backend.advance_epoch() {
+            Ok(epoch) => epoch,
+            Err(error) => {
+                store.inner.pins.end_sweep();
+                return Err(error);
+            }
+        };
         let older_than = sessions.oldest().map_or(epoch, |oldest| oldest.min(epoch));
         drop(sessions);
-        let first_operation = store.inner.backend.last_operation()?;
-        Ok(Self { store, epoch, older_than, first_operation, stage: Stage::Roots, after: None, deleted: 0 })
+        // From here on its end ends the round.
+        let mut round = Self {
+            store,
+            epoch,
+            older_than,
+            last_operation: 0,
+            refs_told: false,
+            numbers_end: 0,
+            stage: Stage::Roots,
+            after: None,
+            freed: Tallies::default(),
+            kept: Default::default(),
+        };
+        round.last_operation = round.store.inner.backend.last_operation()?;
+        round.numbers_end = round.store.inner.backend.numbers_end()?;
+        Ok(round)
     }
 
-    /// Every object that a reference holds, or held at any time since the round began, and every pinned one.
+    /// The epoch of this round. What is written from now on carries it.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Every object that was there when the round began has a smaller number than this.
+    pub fn numbers_end(&self) -> u64 {
+        self.numbers_end
+    }
+
+    /// About how many objects there are.
+    pub fn objects_estimate(&self) -> Result<u64> {
+        self.store.inner.backend.objects_estimate()
+    }
+
+    /// The first time, every object that a reference holds, or held at any time since the round began, and every pinned one.
+    /// Later, what has become one of these since it was asked last.
     ///
     /// The log closes the gap of a reference that moves from behind the reader's position to before it.
-    pub fn roots(&self) -> Result<Vec<ObjectId>> {
-        let mut roots = Vec::new();
+    pub fn roots(&mut self) -> Result<Vec<ObjectId>> {
+        let pins = &self.store.inner.pins;
+        let mut roots = if self.refs_told { pins.untold() } else { pins.since_sweep() };
         let mut after = None;
-        loop {
+        while !self.refs_told {
             let page = self.store.list_refs("", after.as_ref(), PAGE)?;
             roots.extend(page.iter().flat_map(|(_, value)| value.roots()));
             match page.into_iter().last() {
                 Some((name, _)) => after = Some(name),
-                None => break,
+                None => self.refs_told = true,
             }
         }
-        let mut sequence = self.first_operation;
         loop {
-            let page = self.store.list_operations(sequence, PAGE)?;
+            let page = self.store.list_operations(self.last_operation, PAGE)?;
             let Some(last) = page.last() else { break };
-            sequence = last.sequence;
+            self.last_operation = last.sequence;
             let values = page.iter().flat_map(|operation| &operation.changes);
             roots.extend(values.flat_map(|change| [&change.before, &change.after]).flatten().flat_map(RefValue::roots));
         }
-        roots.extend(self.store.inner.pins.since_sweep());
         roots.sort_unstable();
         roots.dedup();
         Ok(roots)
     }
 
-    /// Deletes what is not alive and what no session may still rely on. Goes on where it stopped.
-    pub fn sweep(&mut self, is_alive: &dyn Fn(ObjectId) -> bool) -> Result<Swept> {
-        let inner = &self.store.inner;
+    /// Shows the rows of a family of objects with numbers in a range, in the order of writing, in their canonical bytes.
+    /// Nothing that was there when the round began is left out; a row may be shown that no row of the index names.
+    pub fn rows(
+        &self,
+        family: Family,
+        range: Range<u64>,
+        show: &mut dyn FnMut(u64, &Bytes) -> Result<()>,
+    ) -> Result<()> {
+        assert!(family != Family::Chunks, "chunks are compressed, and refer to nothing");
+        let until = range.end.to_be_bytes();
+        let mut from = range.start;
         loop {
-            let page = inner.backend.scan(self.after, PAGE)?;
-            let Some(last) = page.last() else {
-                if self.stage == Stage::Others {
-                    return Ok(Swept::Done { objects: self.deleted });
+            let page = self.store.inner.backend.rows(family, &from.to_be_bytes(), Some(&until), ROOM_BYTES)?;
+            for (key, stored) in &page.rows {
+                let number = number(key, family.name())?;
+                match family {
+                    Family::Snapshots => {
+                        let start = touched::canonical_start(stored).map_err(|why| damaged(family, number, &why))?;
+                        show(number, &stored.slice(start..))?;
+                    }
+                    _ => show(number, stored)?,
                 }
-                (self.stage, self.after) = (Stage::Others, None);
-                continue;
-            };
-            let of_stage = |id: ObjectId| (id.kind == ObjectKind::Root) == (self.stage == Stage::Roots);
-            let unmarked: Vec<_> = page.iter().filter(|row| of_stage(row.id) && !is_alive(row.id)).collect();
-            if self.stage == Stage::Roots {
-                // What lies below such a root may be older than it is. Roots of this epoch were made from marked ones.
-                let too_young = unmarked.iter().filter(|row| (self.older_than..self.epoch).contains(&row.epoch));
-                let too_young: Vec<_> = too_young.map(|row| row.id).collect();
-                if !too_young.is_empty() {
-                    return Ok(Swept::Unmarked(too_young));
-                }
+                from = number + 1;
             }
-            let dead: Vec<_> = unmarked.iter().map(|row| row.id).collect();
-            match inner.pins.unless_untold(is_alive, || inner.backend.delete(&dead, self.older_than)) {
-                Ok(deleted) => self.deleted += deleted?,
-                Err(untold) => return Ok(Swept::Unmarked(untold)),
+            match page.end {
+                PageEnd::Range => return Ok(()),
+                PageEnd::Room => {}
+                PageEnd::Damaged { why } => return Err(damaged(family, from, &why)),
             }
-            self.after = Some(last.id);
         }
     }
+
+    /// The rows of these objects in the index.
+    pub fn look_up(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexRow>>> {
+        self.store.inner.backend.look_up(ids)
+    }
+
+    /// The canonical bytes of an object, hashed; from the store itself, not from a cache.
+    pub fn read(&self, id: ObjectId) -> Result<Option<Bytes>> {
+        match self.store.inner.backend.get(id)? {
+            None => Ok(None),
+            stored => verified(id, stored).map(Some),
+        }
+    }
+
+    /// Rows of the index that follow `after`, in the order of hashes.
+    pub fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {
+        self.store.inner.backend.scan(after, limit)
+    }
+
+    /// Whether a sweep of this round could take an object, were it dead.
+    pub fn is_old(&self, row: &IndexRow) -> bool {
+        row.epoch < self.older_than
+    }
+
+    /// Deletes what is not alive and what no session may still rely on. Goes on where it stopped.
+    pub fn sweep(&mut self, is_alive: &dyn Fn(ObjectId) -> bool) -> Result<Swept> {
+        loop {
+            match self.sweep_some(PAGE, &|row| is_alive(row.id))? {
+                Swept::Some { .. } => {}
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// The same for at most so many rows of the index.
+    pub fn sweep_some(&mut self, rows: usize, is_alive: &dyn Fn(&IndexRow) -> bool) -> Result<Swept> {
+        let inner = &self.store.inner;
+        if self.stage == Stage::Nothing {
+            return Ok(Swept::Done { objects: self.freed.total().objects });
+        }
+        let page = inner.backend.scan(self.after, rows)?;
+        let Some(last) = page.last() else {
+            self.after = None;
+            self.stage = if self.stage == Stage::Roots { Stage::Others } else { Stage::Nothing };
+            return Ok(Swept::Some { rows: 0 });
+        };
+        let of_stage = |row: &&IndexRow| (row.id.kind == ObjectKind::Root) == (self.stage == Stage::Roots);
+        let (alive, unmarked): (Vec<&IndexRow>, Vec<&IndexRow>) =
+            page.iter().filter(of_stage).partition(|row| is_alive(row));
+        if self.stage == Stage::Roots {
+            // What lies below such a root may be older than it is. Roots of this epoch were made from marked ones.
+            let too_young = unmarked.iter().filter(|row| (self.older_than..self.epoch).contains(&row.epoch));
+            let too_young: Vec<_> = too_young.map(|row| row.id).collect();
+            if !too_young.is_empty() {
+                return Ok(Swept::Unmarked(too_young));
+            }
+        }
+        let gone = if unmarked.is_empty() {
+            Vec::new()
+        } else {
+            let dead: Vec<_> = unmarked.iter().map(|row| row.id).collect();
+            match inner.pins.unless_untold(|| inner.backend.delete(&dead, self.older_than)) {
+                Ok(gone) => gone?,
+                Err(untold) => return Ok(Swept::Unmarked(untold)),
+            }
+        };
+        for (row, _) in unmarked.iter().zip(&gone).filter(|(_, gone)| **gone) {
+            self.freed.add(row.id.kind, row.stored_bytes);
+        }
+        let stayed = unmarked.iter().zip(&gone).filter(|(_, gone)| !**gone).map(|(row, _)| row);
+        for row in alive.iter().chain(stayed) {
+            let family = Family::OBJECTS.iter().position(|family| *family == Family::of(row.id.kind));
+            self.kept[family.expect("every kind has its family")].insert(row.number);
+        }
+        self.after = Some(last.id);
+        Ok(Swept::Some { rows: page.len() as u64 })
+    }
+
+    /// What went so far.
+    pub fn freed(&self) -> &Tallies {
+        &self.freed
+    }
+
+    /// Gives the room of what went back to the disk. Comes after the sweep, which says what stays.
+    pub fn reclaim(&mut self, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+        assert!(self.stage == Stage::Nothing, "what stays is known when the sweep is done");
+        let named = Named { numbers: Arc::new(std::mem::take(&mut self.kept)), end: self.numbers_end };
+        self.store.inner.backend.reclaim(named, watch)
+    }
+}
+
+fn damaged(family: Family, number: u64, why: &dyn std::fmt::Display) -> Error {
+    Error::DamagedRecord { what: format!("row {number} of {}", family.name()), why: why.to_string() }
 }
 
 impl Drop for SweepRound {

@@ -1,21 +1,27 @@
-//! The long tests. `soak kill | powercut | model | linear | all`, with `--rounds N` and `--seed S`.
+//! The long tests. `soak kill | powercut | model | linear | gc | all`, with `--rounds N` and `--seed S`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people, which tells what it does")]
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 
+use amalgam_engine::backend::Inspect;
+use amalgam_engine::{Store, StoreOptions};
+use amalgam_tests::harness::collection::{World, collect_until_killed, kill_collections};
 use amalgam_tests::harness::kill::kill_rounds;
 use amalgam_tests::harness::powercut::{in_own_namespace, is_root, powercut_rounds};
 use amalgam_tests::harness::workload::{Orders, commit_until_killed};
-use amalgam_tests::harness::{over_both, seed};
+use amalgam_tests::harness::{Place, over_both, seed};
 use amalgam_tests::linear::{HistoryOptions, check_history, record};
 
-const USAGE: &str = "usage: soak kill|powercut|model|linear|all [--rounds N] [--seed S]";
+const USAGE: &str = "usage: soak kill|powercut|model|linear|gc|all [--rounds N] [--seed S]";
 /// The committing process and the inner half of the power cuts are this program again.
 const COMMIT: &str = "commit";
+const COLLECT: &str = "collect";
 const POWERCUT_INSIDE: &str = "powercut-inside";
 const MODEL_CASES: u64 = 10_000;
+const COLLECTIONS: u64 = 100_000;
 
 struct Options {
     rounds: Option<u64>,
@@ -53,6 +59,7 @@ fn run(words: &[String]) -> Option<bool> {
     let (what, rest) = words.split_first()?;
     match what.as_str() {
         COMMIT => return commit(rest),
+        COLLECT => return collect(rest),
         POWERCUT_INSIDE => return powercut_inside(rest),
         _ => {}
     }
@@ -62,7 +69,10 @@ fn run(words: &[String]) -> Option<bool> {
         "powercut" => powercut(&options),
         "model" => model(&options),
         "linear" => linear(&options),
-        "all" => kill(&options) && linear(&options) && model(&options) && powercut_if_possible(&options),
+        "gc" => gc(&options),
+        "all" => {
+            kill(&options) && linear(&options) && gc(&options) && model(&options) && powercut_if_possible(&options)
+        }
         _ => return None,
     };
     Some(passed)
@@ -90,6 +100,56 @@ fn commit(words: &[String]) -> Option<bool> {
 fn kill(options: &Options) -> bool {
     println!("kill: seed {}", options.seed);
     println!("kill: {}", kill_rounds(&committer, options.rounds.unwrap_or(200), options.seed));
+    true
+}
+
+fn collect(words: &[String]) -> Option<bool> {
+    let [directory, seed] = words else { return None };
+    let result = collect_until_killed(Path::new(directory), seed.parse().ok()?);
+    if let Err(error) = &result {
+        eprintln!("soak: the collector ended: {error}");
+    }
+    Some(result.is_ok())
+}
+
+/// Collections with everything a store is used for between their steps, in memory and on disk, and kills in every stage.
+fn gc(options: &Options) -> bool {
+    println!("gc: seed {}", options.seed);
+    let collections = options.rounds.unwrap_or(COLLECTIONS);
+    const IN_ONE_STORE: u64 = 20;
+    let one = |backend: Arc<dyn Inspect>, seed: u64, collections: u64| {
+        let store = Store::new(Arc::clone(&backend), &StoreOptions::default());
+        let reader = Store::new(backend, &StoreOptions { cache_bytes: 0, ..StoreOptions::default() });
+        let mut world = World::new(&store, seed);
+        for _ in 0..collections {
+            world.live(10).expect("what a store is used for works");
+            world.collect().unwrap_or_else(|error| panic!("gc: seed {seed}: {error}"));
+            world.check(&reader).unwrap_or_else(|error| panic!("gc: seed {seed}: {error}"));
+        }
+        world.figures()
+    };
+    let mut deleted = 0;
+    for round in 0..collections.div_ceil(IN_ONE_STORE) {
+        let seed = options.seed.wrapping_add(round);
+        // One in ten is on disk.
+        let figures = if round % 10 == 9 {
+            let directory = tempfile::tempdir().expect("a temporary directory");
+            one(Place::Disk(directory.path()).backend(), seed, IN_ONE_STORE)
+        } else {
+            one(Place::Memory.backend(), seed, IN_ONE_STORE)
+        };
+        deleted += figures.deleted;
+        if round % 500 == 499 {
+            println!("gc: {} collections, {deleted} objects went", (round + 1) * IN_ONE_STORE);
+        }
+    }
+    let collector = || {
+        let mut command = Command::new(this_program());
+        command.arg(COLLECT);
+        command
+    };
+    let kills = (collections / 500).max(8);
+    println!("gc: {kills} kills, in {:?}", kill_collections(&collector, kills, options.seed));
     true
 }
 

@@ -46,6 +46,7 @@ impl Inspect for Rocks {
     }
 
     fn edit(&self, edits: Vec<RowEdit>) -> Result<()> {
+        self.doomed.clear();
         let mut batch = WriteBatch::default();
         for RowEdit { family, key, value } in edits {
             match &value {

@@ -2,6 +2,8 @@
 
 use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, DBRecoveryMode, Options};
 
+use super::reclaim::Doomed;
+use crate::backend::Family;
 use crate::error::Error;
 use crate::id::ObjectKind;
 
@@ -16,6 +18,13 @@ pub(super) const QUARANTINE: &str = "quarantine";
 pub(super) const META: &str = "default";
 pub(super) const EPOCH_KEY: &[u8] = b"epoch";
 
+/// About how large the log gets. To open a store, as much room is needed again.
+const LOG_BYTES_MAX: u64 = 64 << 20;
+/// With this much room any store can be opened and swept for a while.
+pub(super) const RESERVE_BYTES_MAX: u64 = LOG_BYTES_MAX + (8 << 20);
+/// Less is not worth a file.
+pub(super) const RESERVE_BYTES_MIN: u64 = 256 << 10;
+
 /// Settings that cost memory.
 #[derive(Clone, Debug)]
 pub struct RocksOptions {
@@ -27,6 +36,10 @@ pub struct RocksOptions {
     pub other_buffer_bytes: usize,
     /// Refuse to make a store where there is none.
     pub must_exist: bool,
+    /// One in so many bytes of the disk is set aside, so that a collection has room where nothing else has; 0 for none.
+    pub reserve_one_in: u64,
+    /// Open the store for a collection: it takes the room that was set aside.
+    pub for_collection: bool,
 }
 
 impl Default for RocksOptions {
@@ -36,6 +49,8 @@ impl Default for RocksOptions {
             chunk_buffer_bytes: 32 << 20,
             other_buffer_bytes: 8 << 20,
             must_exist: false,
+            reserve_one_in: 64,
+            for_collection: false,
         }
     }
 }
@@ -56,8 +71,15 @@ pub(super) fn object_family(kind: ObjectKind) -> &'static str {
 pub(super) const OBJECT_FAMILIES: [&str; 3] = [CHUNKS, TREES, SNAPSHOTS];
 pub(super) const FAMILIES: [&str; 9] = [META, INDEX, CHUNKS, TREES, SNAPSHOTS, REFS, OPERATIONS, REQUESTS, QUARANTINE];
 
-pub(super) fn families(options: &RocksOptions, cache: &Cache) -> Vec<ColumnFamilyDescriptor> {
-    FAMILIES.iter().map(|name| ColumnFamilyDescriptor::new(*name, family_options(name, options, cache))).collect()
+pub(super) fn families(options: &RocksOptions, cache: &Cache, doomed: &Doomed) -> Vec<ColumnFamilyDescriptor> {
+    let described = |name: &&'static str| {
+        let mut settings = family_options(name, options, cache);
+        if let Some(family) = Family::OBJECTS.into_iter().find(|family| family.name() == *name) {
+            settings.set_compaction_filter_factory(doomed.for_family(family));
+        }
+        ColumnFamilyDescriptor::new(*name, settings)
+    };
+    FAMILIES.iter().map(described).collect()
 }
 
 pub(super) fn family_options(name: &str, options: &RocksOptions, cache: &Cache) -> Options {
@@ -102,7 +124,7 @@ pub(super) fn database_options() -> Options {
     database.set_max_background_jobs(2);
     // Many systems allow a process 1,024 files.
     database.set_max_open_files(512);
-    database.set_max_total_wal_size(64 << 20);
+    database.set_max_total_wal_size(LOG_BYTES_MAX);
     // After a power cut the log ends where it was last whole: a suffix may be lost, never the middle.
     database.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     database.set_keep_log_file_num(4);

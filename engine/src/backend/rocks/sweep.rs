@@ -1,14 +1,22 @@
 //! The deleting half.
 
-use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
+use std::sync::atomic::Ordering;
+
+use rocksdb::{ReadOptions, WriteBatch};
 
 use super::Rocks;
-use super::settings::{EPOCH_KEY, INDEX, META, fault, object_family};
+use super::settings::{EPOCH_KEY, INDEX, META, fault};
 use crate::backend::home::damaged;
 use crate::backend::rows::IndexValue;
-use crate::backend::{Epoch, IndexRow, Sweep};
+use crate::backend::{Epoch, IndexRow, Named, Reclaimed, Sweep, WatchReclaim};
 use crate::error::Result;
 use crate::id::ObjectId;
+
+/// From so many objects of one page on it is quicker to read through their rows than to look for each.
+const RUN_ROWS: usize = 256;
+/// Whoever asks for more rows reads the index from one end to the other.
+const READAHEAD_ROWS: usize = 1_000;
+const READAHEAD_BYTES: usize = 256 << 10;
 
 impl Sweep for Rocks {
     fn advance_epoch(&self) -> Result<Epoch> {
@@ -21,42 +29,88 @@ impl Sweep for Rocks {
     }
 
     fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {
-        let mode = match &after {
-            None => IteratorMode::Start,
-            Some(id) => IteratorMode::From(&id.hash, Direction::Forward),
-        };
         let mut options = ReadOptions::default();
         options.fill_cache(false);
-        let mut rows = Vec::new();
-        for row in self.database.iterator_cf_opt(self.family(INDEX), options, mode) {
-            let (key, value) = row.map_err(|source| fault("scan objects", &source))?;
-            if after.is_some_and(|id| id.hash[..] == *key) {
-                continue;
-            }
-            if rows.len() == limit {
-                break;
-            }
-            let hash = key[..].try_into().map_err(|why| damaged("object index", &why))?;
-            let value = IndexValue::decode(&value)?;
-            let id = ObjectId { kind: value.kind, hash };
-            rows.push(IndexRow { id, stored_bytes: value.stored_bytes, epoch: value.epoch });
+        if limit > READAHEAD_ROWS {
+            options.set_readahead_size(READAHEAD_BYTES);
         }
+        let mut cursor = self.database.raw_iterator_cf_opt(self.family(INDEX), options);
+        match &after {
+            None => cursor.seek_to_first(),
+            Some(id) => cursor.seek(id.hash),
+        }
+        let mut rows = Vec::with_capacity(limit.min(READAHEAD_ROWS));
+        while let Some((key, value)) = cursor.item().filter(|_| rows.len() < limit) {
+            if after.is_none_or(|id| id.hash[..] != *key) {
+                let hash = key.try_into().map_err(|why| damaged("object index", &why))?;
+                rows.push(IndexValue::decode(value)?.row(hash));
+            }
+            cursor.next();
+        }
+        cursor.status().map_err(|source| fault("scan objects", &source))?;
         Ok(rows)
     }
 
-    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<u64> {
-        let mut deleted = 0;
-        for id in ids {
-            let _guard = self.stripe(*id).lock();
-            let Some(value) = self.index_row(*id)?.filter(|value| value.epoch < older_than) else {
-                continue;
-            };
-            let mut batch = WriteBatch::default();
-            batch.delete_cf(self.family(INDEX), id.hash);
-            batch.delete_cf(self.family(object_family(id.kind)), value.number.to_be_bytes());
-            self.write(batch, false)?;
-            deleted += 1;
+    fn look_up(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexRow>>> {
+        let row = |(id, value): (&ObjectId, Option<IndexValue>)| {
+            value.filter(|value| value.kind == id.kind).map(|value| value.row(id.hash))
+        };
+        Ok(ids.iter().zip(self.index_rows(ids)?).map(row).collect())
+    }
+
+    fn objects_estimate(&self) -> Result<u64> {
+        let rows = self.database.property_int_value_cf(self.family(INDEX), "rocksdb.estimate-num-keys");
+        Ok(rows.map_err(|source| fault("count objects", &source))?.unwrap_or(0))
+    }
+
+    fn numbers_end(&self) -> Result<u64> {
+        // Whoever has taken numbers and not yet written the index is waited for.
+        let _alone = self.numbering.write();
+        Ok(self.next_object.load(Ordering::SeqCst))
+    }
+
+    fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>> {
+        let _stripes = self.lock_stripes(ids.iter().copied());
+        let is_run = ids.len() >= RUN_ROWS && ids.is_sorted_by(|one, two| one.hash < two.hash);
+        let values = if is_run { self.index_run(ids)? } else { self.index_rows(ids)? };
+        let mut batch = WriteBatch::default();
+        let mut gone = Vec::with_capacity(ids.len());
+        for (id, value) in ids.iter().zip(values) {
+            let goes = value.is_some_and(|value| value.kind == id.kind && value.epoch < older_than);
+            if goes {
+                batch.delete_cf(self.family(INDEX), id.hash);
+            }
+            gone.push(goes);
         }
-        Ok(deleted)
+        if !batch.is_empty() {
+            self.write(batch, false)?;
+        }
+        Ok(gone)
+    }
+
+    fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+        self.reclaim_rows(named, watch)
+    }
+}
+
+impl Rocks {
+    /// The rows of many objects that lie close together in the index, in ascending order: read from the first to the last.
+    fn index_run(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexValue>>> {
+        let mut options = ReadOptions::default();
+        options.fill_cache(false);
+        let mut cursor = self.database.raw_iterator_cf_opt(self.family(INDEX), options);
+        if let Some(first) = ids.first() {
+            cursor.seek(first.hash);
+        }
+        let mut values = Vec::with_capacity(ids.len());
+        for id in ids {
+            while cursor.key().is_some_and(|key| *key < id.hash[..]) {
+                cursor.next();
+            }
+            let found = cursor.item().filter(|(key, _)| **key == id.hash[..]);
+            values.push(found.map(|(_, value)| IndexValue::decode(value)).transpose()?);
+        }
+        cursor.status().map_err(|source| fault("read", &source))?;
+        Ok(values)
     }
 }

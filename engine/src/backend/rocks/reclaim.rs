@@ -1,0 +1,278 @@
+//! Room that comes back. What a sweep took out of the index is still in the files; here the files are rewritten without it,
+//! a few at a time.
+//!
+//! Which rows are dead is not written down anywhere: a row of an object is dead when the index does not name its number. How many
+//! such rows a file has follows from its counters, without reading it. So nothing has to be remembered across a crash, rows that
+//! a crash or two sessions at once left behind go like all others, and no tombstone is ever written for a chunk.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+use rocksdb::compaction_filter::{CompactionFilter, Decision};
+use rocksdb::compaction_filter_factory::{CompactionFilterContext, CompactionFilterFactory};
+use rocksdb::{BottommostLevelCompaction, CompactOptions};
+
+use super::Rocks;
+use super::settings::{INDEX, fault};
+use crate::backend::rows::number;
+use crate::backend::{Backend, Family, Named, ReclaimProgress, Reclaimed, WatchReclaim};
+use crate::error::{Error, Result};
+
+const ACTION: &str = "give room back";
+/// A file is rewritten when one row in so many of it is dead.
+const DEAD_ONE_IN: u64 = 20;
+/// A step rewrites at most this part of the store, or one file where that is larger.
+const STEP_ONE_IN: u64 = 20;
+const STEP_BYTES_MIN: u64 = 16 << 20;
+
+/// What compactions may drop at the moment; nothing, unless a reclaiming is under way.
+#[derive(Clone, Default)]
+pub(super) struct Doomed(Arc<RwLock<Option<Arc<Dooming>>>>);
+
+struct Dooming {
+    named: Named,
+    rows: AtomicU64,
+}
+
+impl Doomed {
+    /// The half that a family's compactions ask.
+    pub(super) fn for_family(&self, family: Family) -> FilterFactory {
+        FilterFactory { doomed: self.clone(), family }
+    }
+
+    /// Nothing is dropped any more: rows are going to be written by hand.
+    pub(super) fn clear(&self) {
+        *self.0.write() = None;
+    }
+}
+
+pub(super) struct FilterFactory {
+    doomed: Doomed,
+    family: Family,
+}
+
+pub(super) struct Filter {
+    dooming: Option<Arc<Dooming>>,
+    family: Family,
+}
+
+const FILTER_NAME: &CStr = c"amalgam.named";
+
+impl CompactionFilterFactory for FilterFactory {
+    type Filter = Filter;
+
+    fn create(&mut self, _context: CompactionFilterContext) -> Filter {
+        Filter { dooming: self.doomed.0.read().clone(), family: self.family }
+    }
+
+    fn name(&self) -> &CStr {
+        FILTER_NAME
+    }
+}
+
+impl CompactionFilter for Filter {
+    fn filter(&mut self, _level: u32, key: &[u8], _value: &[u8]) -> Decision {
+        let Some(dooming) = &self.dooming else { return Decision::Keep };
+        match number(key, "objects") {
+            Ok(number) if !dooming.named.keeps(self.family, number) => {
+                dooming.rows.fetch_add(1, Ordering::Relaxed);
+                Decision::Remove
+            }
+            _ => Decision::Keep,
+        }
+    }
+
+    fn name(&self) -> &CStr {
+        FILTER_NAME
+    }
+}
+
+/// Files of one family whose keys overlap, and the rows in them.
+#[derive(Clone, Debug)]
+struct Part {
+    family: Family,
+    first: Vec<u8>,
+    last: Vec<u8>,
+    bytes: u64,
+    rows: u64,
+    dead: u64,
+}
+
+impl Part {
+    /// What a rewriting of it leaves, about: that much is needed beside it until it is done.
+    fn live_bytes(&self) -> u64 {
+        (u128::from(self.bytes) * u128::from(self.rows - self.dead) / u128::from(self.rows.max(1))) as u64
+    }
+
+    /// Whether nothing in it lives, and nothing can come to.
+    fn is_dead(&self, named: &Named) -> bool {
+        self.dead == self.rows && self.dead > 0 && self.last[..] < named.end.to_be_bytes()[..]
+    }
+
+    fn is_worth_it(&self) -> bool {
+        self.dead * DEAD_ONE_IN >= self.rows && self.dead > 0
+    }
+}
+
+impl Rocks {
+    pub(super) fn reclaim_rows(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+        // What the index says must be on disk before a row that it no longer names goes from there.
+        self.sync()?;
+        let dooming = Arc::new(Dooming { named, rows: AtomicU64::new(0) });
+        let done = {
+            let _guard = Installed::new(&self.doomed, &dooming);
+            self.reclaim_steps(&dooming.named, watch)
+        };
+        done.map(|reclaimed| Reclaimed { rows: dooming.rows.load(Ordering::Relaxed), ..reclaimed })
+    }
+
+    fn reclaim_steps(&self, named: &Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+        let bytes_before = self.files_bytes()?;
+        let mut reclaimed = Reclaimed { bytes_before, bytes_after: bytes_before, ..Reclaimed::default() };
+        let mut progress = ReclaimProgress { bytes_total: bytes_before, ..Default::default() };
+        let room = (bytes_before / STEP_ONE_IN).max(STEP_BYTES_MIN);
+        // Files without a living row go first: that needs no room, and makes some.
+        for family in Family::OBJECTS {
+            for part in self.parts(family, named)?.iter().filter(|part| part.is_dead(named)) {
+                if watch(&progress).is_break() {
+                    reclaimed.bytes_after = self.files_bytes()?;
+                    return Ok(reclaimed);
+                }
+                self.drop_files(part)?;
+                progress.bytes_done += part.bytes;
+            }
+        }
+        for family in Family::OBJECTS {
+            self.database.flush_cf(self.family(family.name())).map_err(|source| fault(ACTION, &source))?;
+            let parts = self.parts(family, named)?;
+            let mut parts = parts.into_iter().peekable();
+            while let Some(mut step) = parts.next() {
+                // Neighbours that are worth it go together, so that small files become large ones again.
+                while step.is_worth_it()
+                    && let Some(next) =
+                        parts.next_if(|next| next.is_worth_it() && step.live_bytes() + next.live_bytes() <= room)
+                {
+                    step.last = next.last;
+                    step.bytes += next.bytes;
+                    step.rows += next.rows;
+                    step.dead += next.dead;
+                }
+                if step.is_worth_it() {
+                    progress.step_bytes = step.live_bytes();
+                    if watch(&progress).is_break() {
+                        reclaimed.bytes_after = self.files_bytes()?;
+                        return Ok(reclaimed);
+                    }
+                    reclaimed.step_bytes_max = reclaimed.step_bytes_max.max(progress.step_bytes);
+                    self.rewrite(&step, named)?;
+                }
+                progress.bytes_done += step.bytes;
+            }
+        }
+        if let Some(bytes) = self.index_worth_it()? {
+            progress.step_bytes = bytes;
+            if watch(&progress).is_break() {
+                reclaimed.bytes_after = self.files_bytes()?;
+                return Ok(reclaimed);
+            }
+            self.compact(INDEX, None, None);
+        }
+        reclaimed.finished = true;
+        reclaimed.bytes_after = self.files_bytes()?;
+        Ok(reclaimed)
+    }
+
+    /// The files of a family in the order of their keys, those that overlap as one part.
+    fn parts(&self, family: Family, named: &Named) -> Result<Vec<Part>> {
+        let files = self.database.live_files().map_err(|source| fault(ACTION, &source))?;
+        let mut files: Vec<_> = files.into_iter().filter(|file| file.column_family_name == family.name()).collect();
+        files.sort_by(|one, two| one.start_key.cmp(&two.start_key));
+        let mut parts: Vec<Part> = Vec::new();
+        for file in files {
+            let (Some(first), Some(last)) = (file.start_key, file.end_key) else { continue };
+            let (bytes, rows) = (file.size as u64, file.num_entries);
+            match parts.last_mut().filter(|part| part.last >= first) {
+                Some(part) => {
+                    part.last = last.max(std::mem::take(&mut part.last));
+                    part.bytes += bytes;
+                    part.rows += rows;
+                }
+                None => parts.push(Part { family, first, last, bytes, rows, dead: 0 }),
+            }
+        }
+        for part in &mut parts {
+            let (first, last) = (number(&part.first, family.name())?, number(&part.last, family.name())?);
+            if first < named.end {
+                // Rows that were written since are not in the set; each number from its end on counts as one of them.
+                let young = last.saturating_add(1).saturating_sub(named.end);
+                let old = named.of(family).count_in(first..named.end.min(last.saturating_add(1)));
+                part.dead = part.rows.saturating_sub(old + young);
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Drops the files of a part in which nothing lives. Those that were never merged stay, for the rewriting.
+    fn drop_files(&self, part: &Part) -> Result<()> {
+        self.database
+            .delete_file_in_range_cf(self.family(part.family.name()), &part.first, &part.last)
+            .map_err(|source| fault(ACTION, &source))
+    }
+
+    fn rewrite(&self, part: &Part, named: &Named) -> Result<()> {
+        self.compact(part.family.name(), Some(&part.first), Some(&part.last));
+        let left = self.parts(part.family, named)?;
+        let left: u64 =
+            left.iter().filter(|left| left.first >= part.first && left.last <= part.last).map(|left| left.dead).sum();
+        // A compaction that fails says nothing.
+        if left * 2 > part.dead {
+            let why = "rows that were to go are still there; the disk may be full".to_owned();
+            return Err(Error::Full { action: ACTION, why });
+        }
+        Ok(())
+    }
+
+    fn compact(&self, family: &'static str, first: Option<&[u8]>, last: Option<&[u8]>) {
+        let mut options = CompactOptions::default();
+        options.set_exclusive_manual_compaction(false);
+        options.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
+        self.database.compact_range_cf_opt(self.family(family), first, last, &options);
+    }
+
+    /// The bytes of the index, if enough of it is tombstones.
+    fn index_worth_it(&self) -> Result<Option<u64>> {
+        self.database.flush_cf(self.family(INDEX)).map_err(|source| fault(ACTION, &source))?;
+        let files = self.database.live_files().map_err(|source| fault(ACTION, &source))?;
+        let files = files.iter().filter(|file| file.column_family_name == INDEX);
+        let (mut bytes, mut rows, mut deletions) = (0, 0, 0);
+        for file in files {
+            bytes += file.size as u64;
+            rows += file.num_entries;
+            deletions += file.num_deletions;
+        }
+        Ok((deletions * DEAD_ONE_IN >= rows && deletions > 0).then_some(bytes))
+    }
+
+    pub(super) fn files_bytes(&self) -> Result<u64> {
+        let files = self.database.live_files().map_err(|source| fault(ACTION, &source))?;
+        Ok(files.iter().map(|file| file.size as u64).sum())
+    }
+}
+
+/// While it lives, compactions drop what is not named.
+struct Installed<'a>(&'a Doomed);
+
+impl<'a> Installed<'a> {
+    fn new(doomed: &'a Doomed, dooming: &Arc<Dooming>) -> Self {
+        *doomed.0.write() = Some(Arc::clone(dooming));
+        Self(doomed)
+    }
+}
+
+impl Drop for Installed<'_> {
+    fn drop(&mut self) {
+        self.0.clear();
+    }
+}

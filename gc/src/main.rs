@@ -1,0 +1,159 @@
+//! `amalgam-gc STORE`: a collection of a store that nobody has open. Works where the disk is full.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people and scripts")]
+
+mod show;
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use amalgam_engine::backend::RocksOptions;
+use amalgam_engine::{Error, ErrorKind, Result, Store, StoreOptions};
+use amalgam_gc::{CollectOptions, Collected, Pace, collect, reclaim};
+use clap::Parser;
+
+use show::Show;
+
+/// Each time it begins anew after the disk was full there is more room; this many times suffice for the largest stores.
+const TRIES_MAX: u32 = 1_000;
+
+/// Collects what nothing leads to in a store that nobody has open, and gives its room back.
+#[derive(Parser)]
+#[command(name = "amalgam-gc", version)]
+struct Arguments {
+    /// The store's directory.
+    store: PathBuf,
+    /// Say what would go, and leave it.
+    #[arg(long)]
+    dry_run: bool,
+    /// One JSON object a line, each with a `type`.
+    #[arg(long)]
+    json: bool,
+    /// End after this long. What was done stays done; the next run finds what is left.
+    #[arg(long, value_name = "N")]
+    max_seconds: Option<u64>,
+    /// About how much memory the marks may take, in MiB. With less, more of what is dead stays until a later run.
+    #[arg(long, value_name = "MIB", default_value_t = 192)]
+    memory: usize,
+    /// At most so many objects a second.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    objects_per_second: u64,
+    /// Rewrite at most so many MiB a second.
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    mib_per_second: u64,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let mut show = Show::new(arguments.json);
+    match run(&arguments, &mut show) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            show.failure(&error, &arguments.store);
+            ExitCode::from(show::exit_code(&error))
+        }
+    }
+}
+
+fn run(arguments: &Arguments, show: &mut Show) -> Result<()> {
+    let end = arguments.max_seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let mut whole: Option<Collected> = None;
+    for attempt in 1.. {
+        let store = open(arguments)?;
+        let done = once(arguments, &store, show, end, attempt > 1);
+        let full = match done {
+            Ok(done) => {
+                let whole = merged(whole.take(), done);
+                drop(store);
+                show.finished(arguments, &whole);
+                return Ok(());
+            }
+            Err((done, error)) if error.kind() == ErrorKind::Full && attempt < TRIES_MAX => {
+                let freed = done.as_deref().is_some_and(came_forward);
+                whole = match done {
+                    Some(done) => Some(merged(whole.take(), *done)),
+                    None => whole,
+                };
+                if attempt > 1 && !freed {
+                    return Err(error);
+                }
+                error
+            }
+            Err((_, error)) => return Err(error),
+        };
+        // A database that met a full disk takes nothing more until it is opened again.
+        drop(store);
+        show.again(&full);
+    }
+    unreachable!("it ends when nothing is left to do, or nothing more can be done")
+}
+
+/// A collection; after a full disk the room of what went already comes first.
+fn once(
+    arguments: &Arguments,
+    store: &Store,
+    show: &mut Show,
+    end: Option<Instant>,
+    reclaim_first: bool,
+) -> std::result::Result<Collected, (Option<Box<Collected>>, Error)> {
+    let sleep = |time: Duration| std::thread::sleep(time);
+    let is_paced = arguments.objects_per_second > 0 || arguments.mib_per_second > 0;
+    let pace = is_paced.then_some(Pace {
+        objects_per_second: arguments.objects_per_second,
+        bytes_per_second: arguments.mib_per_second << 20,
+        sleep: &sleep,
+    });
+    let options = CollectOptions {
+        memory_bytes: arguments.memory << 20,
+        dry_run: arguments.dry_run,
+        pace,
+        ..CollectOptions::default()
+    };
+    let mut watch = |progress: &amalgam_gc::Progress| {
+        show.progress(progress);
+        if end.is_some_and(|end| Instant::now() >= end) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let mut first = None;
+    if reclaim_first {
+        first = Some(reclaim(store, &options, &mut watch).map_err(|error| (None, error))?);
+    }
+    match collect(store, &options, &mut watch) {
+        Ok(done) => Ok(merged(first, done)),
+        Err(error) => Err((first.map(Box::new), error)),
+    }
+}
+
+/// Whether anything came back to the disk.
+fn came_forward(done: &Collected) -> bool {
+    done.reclaimed.is_some_and(|reclaimed| reclaimed.bytes_after < reclaimed.bytes_before)
+}
+
+/// Two collections told as one.
+fn merged(before: Option<Collected>, after: Collected) -> Collected {
+    let Some(before) = before else { return after };
+    let mut freed = before.freed;
+    freed.merge(&after.freed);
+    let reclaimed = match (before.reclaimed, after.reclaimed) {
+        (Some(before), Some(after)) => Some(amalgam_engine::backend::Reclaimed {
+            rows: before.rows + after.rows,
+            bytes_before: before.bytes_before,
+            step_bytes_max: before.step_bytes_max.max(after.step_bytes_max),
+            ..after
+        }),
+        (before, after) => after.or(before),
+    };
+    Collected { freed, reclaimed, ..after }
+}
+
+fn open(arguments: &Arguments) -> Result<Store> {
+    let rocks = RocksOptions {
+        must_exist: true,
+        for_collection: true,
+        block_cache_bytes: 16 << 20,
+        chunk_buffer_bytes: 4 << 20,
+        other_buffer_bytes: 4 << 20,
+        ..RocksOptions::default()
+    };
+    Store::open_with(&arguments.store, &StoreOptions { cache_bytes: 1 << 20, rocks })
+}

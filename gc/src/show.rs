@@ -1,0 +1,180 @@
+//! What the command says: lines for people, or JSON lines for programs.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
+
+use amalgam_engine::{Error, ErrorKind, Tallies};
+use amalgam_gc::{Collected, Progress, Stage};
+use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+
+use crate::Arguments;
+
+/// The exit code of a failure; the same numbers as the `amalgam` command's.
+pub fn exit_code(error: &Error) -> u8 {
+    match (error, error.kind()) {
+        (Error::NoStore { .. } | Error::ForeignDirectory { .. }, _) => 10,
+        (_, ErrorKind::Busy) => 11,
+        (_, ErrorKind::Full) => 13,
+        _ => 1,
+    }
+}
+
+/// Where the command says what it does.
+pub struct Show {
+    json: bool,
+    bar: Option<ProgressBar>,
+    stage: Option<Stage>,
+    /// Which hundredth of a stage was told last.
+    told: u64,
+}
+
+impl Show {
+    /// A bar on a terminal, lines for a program, nothing in between.
+    pub fn new(json: bool) -> Self {
+        let bar = (!json && std::io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+            let style = ProgressStyle::with_template("{prefix:8} [{bar:30}] {percent:>3} %  {msg}");
+            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "))
+        });
+        Self { json, bar, stage: None, told: 0 }
+    }
+
+    /// How far it is.
+    pub fn progress(&mut self, progress: &Progress) {
+        let Progress { stage, done, total, deleted } = *progress;
+        if let Some(bar) = &self.bar {
+            bar.set_length(total.max(1));
+            bar.set_position(done.min(total));
+            bar.set_prefix(stage.word());
+            bar.set_message(format!("{} objects deleted", HumanCount(deleted)));
+        }
+        let hundredth = done * 100 / total.max(1);
+        if self.json && (self.stage != Some(stage) || hundredth >= self.told + 10) {
+            (self.stage, self.told) = (Some(stage), hundredth);
+            line(&json!({
+                "type": "progress", "stage": stage.word(), "done": done, "total": total, "deleted": deleted,
+            }));
+        }
+    }
+
+    /// The disk was full, and it begins anew with what room there is now.
+    pub fn again(&mut self, error: &Error) {
+        if self.json {
+            line(&json!({"type": "again", "why": error.to_string()}));
+        } else if self.bar.is_none() {
+            eprintln!("amalgam-gc: {error}; going on with the room that came back");
+        }
+    }
+
+    /// What it came to.
+    pub fn finished(&mut self, arguments: &Arguments, done: &Collected) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        if self.json {
+            line(&report(arguments, done));
+            return;
+        }
+        let (alive, dead, young, freed) =
+            (done.alive.total(), done.dead.total(), done.young.total(), done.freed.total());
+        println!(
+            "{} roots keep {} objects, {}",
+            HumanCount(done.roots),
+            HumanCount(alive.objects),
+            HumanBytes(alive.bytes)
+        );
+        println!("dead: {} objects, {}", HumanCount(dead.objects), HumanBytes(dead.bytes));
+        if young.objects > 0 {
+            println!("too young to go: {} objects, {}", HumanCount(young.objects), HumanBytes(young.bytes));
+        }
+        if done.mark.thinned > 0 {
+            println!("thinned: {} snapshots keep their record only", HumanCount(done.mark.thinned));
+        }
+        if arguments.dry_run {
+            println!("nothing was deleted (--dry-run)");
+            return;
+        }
+        println!("deleted: {} objects, {}", HumanCount(freed.objects), HumanBytes(freed.bytes));
+        for (kind, tally) in &done.freed.kinds {
+            println!("  {:10} {:>14}  {}", kind.word(), HumanCount(tally.objects).to_string(), HumanBytes(tally.bytes));
+        }
+        if let Some(reclaimed) = done.reclaimed {
+            println!(
+                "on disk: {} before, {} after; at most {} beside it meanwhile",
+                HumanBytes(reclaimed.bytes_before),
+                HumanBytes(reclaimed.bytes_after),
+                HumanBytes(reclaimed.step_bytes_max),
+            );
+        }
+        if let Some(stage) = done.ended_in {
+            println!("ended during {}: run it again for the rest", stage.word());
+        }
+    }
+
+    /// Why it failed.
+    pub fn failure(&mut self, error: &Error, store: &Path) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        let hint = match exit_code(error) {
+            10 => "give the directory of a store".to_owned(),
+            11 => format!("a process has {} open; end it, or let it collect", store.display()),
+            13 => "free some room elsewhere on the disk, a few MiB are enough, and run it again".to_owned(),
+            _ if error.kind() == ErrorKind::Corrupt => {
+                "run `amalgam verify` to see the damage; nothing was deleted".to_owned()
+            }
+            _ => String::new(),
+        };
+        if self.json {
+            let code = exit_code(error);
+            line(&json!({"type": "error", "message": error.to_string(), "hint": hint, "exit": code}));
+            return;
+        }
+        eprintln!("amalgam-gc: {error}");
+        if !hint.is_empty() {
+            eprintln!("  {hint}");
+        }
+    }
+}
+
+fn report(arguments: &Arguments, done: &Collected) -> Value {
+    let reclaimed = done.reclaimed.map(|reclaimed| {
+        json!({
+            "finished": reclaimed.finished,
+            "rows": reclaimed.rows,
+            "disk_bytes_before": reclaimed.bytes_before,
+            "disk_bytes_after": reclaimed.bytes_after,
+            "step_bytes_max": reclaimed.step_bytes_max,
+        })
+    });
+    json!({
+        "type": "report",
+        "dry_run": arguments.dry_run,
+        "ended_in": done.ended_in.map(Stage::word),
+        "roots": done.roots,
+        "alive": tallies(&done.alive),
+        "dead": tallies(&done.dead),
+        "young": tallies(&done.young),
+        "freed": tallies(&done.freed),
+        "thinned": done.mark.thinned,
+        "mark_memory_bytes": done.mark.memory_bytes,
+        "reclaimed": reclaimed,
+    })
+}
+
+fn tallies(tallies: &Tallies) -> Value {
+    let total = tallies.total();
+    let kinds = tallies
+        .kinds
+        .iter()
+        .map(|(kind, tally)| (kind.word().to_owned(), json!({"objects": tally.objects, "bytes": tally.bytes})));
+    let kinds: serde_json::Map<_, _> = kinds.collect();
+    json!({"objects": total.objects, "bytes": total.bytes, "kinds": kinds})
+}
+
+/// One line, one write. Nobody is left to tell if it cannot be written.
+fn line(value: &Value) {
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("{value}\n").as_bytes()).and_then(|()| out.flush()).ok();
+}

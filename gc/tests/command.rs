@@ -1,0 +1,245 @@
+//! The offline command: what it says, how it ends, and that it works where there is no room.
+#![expect(clippy::print_stdout, reason = "figures are printed")]
+
+use std::fs;
+use std::io::Write as _;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use amalgam_engine::backend::RocksOptions;
+use amalgam_engine::{
+    Commit, ErrorKind, RefMove, RefName, SnapshotId, Store, StoreOptions, VerifyOptions, WorkingTree, verify,
+};
+use serde_json::Value;
+
+const DIRECTORY_VARIABLE: &str = "AMALGAM_GC_FULL_DIRECTORY";
+const DISK_MIB: usize = 160;
+
+fn name(text: &str) -> RefName {
+    RefName::new(text).expect("a name")
+}
+
+fn bytes(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+/// Commits some files that no other number has.
+fn commit(store: &Store, reference: &str, number: u64, file_bytes: usize) -> Result<SnapshotId, amalgam_engine::Error> {
+    let mut tree = WorkingTree::new(store);
+    tree.write(format!("shared{}", number % 2), b"the same for many")?;
+    for file in 0..10 {
+        tree.write(format!("f{file}"), &bytes(number * 100 + file, file_bytes))?;
+    }
+    let standing = store.read_ref(&name(reference))?.and_then(|value| value.target);
+    let expect = standing
+        .map_or(amalgam_engine::Expect::Absent, |at| amalgam_engine::Expect::At(SnapshotId::from_bytes(at.hash)));
+    Ok(tree.commit(Commit::new(&name(reference), "x").expecting(expect))?.snapshot)
+}
+
+fn remove(store: &Store, reference: &str) {
+    let value = store.read_ref(&name(reference)).expect("read").expect("there");
+    let target = value.target.expect("a snapshot");
+    let refs = RefMove {
+        expect: vec![(name(reference), Some(value))],
+        set: vec![(name(reference), None)],
+        ..RefMove::default()
+    };
+    store.session().commit(target, refs).expect("remove");
+}
+
+fn gc(store: &Path, words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_amalgam-gc")).arg(store).args(words).output().expect("it starts")
+}
+
+fn lines(output: &Output) -> Vec<Value> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+}
+
+fn report(output: &Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
+    let last = lines(output).pop().expect("a last line");
+    assert_eq!(last["type"], "report");
+    last
+}
+
+fn assert_whole(directory: &Path, kept: &[SnapshotId]) {
+    let store = Store::open(directory).expect("open");
+    let options = VerifyOptions { read_data: true, ..VerifyOptions::default() };
+    let found = verify(&store, &options, &|_| ControlFlow::Continue(())).expect("a verification");
+    assert!(found.is_clean(), "{found:?}");
+    for snapshot in kept {
+        WorkingTree::open(&store, *snapshot).expect("open").read("f3").expect("it is whole");
+    }
+}
+
+fn disk_bytes(directory: &Path) -> u64 {
+    let bytes = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => disk_bytes(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    };
+    fs::read_dir(directory).expect("a directory").flatten().map(bytes).sum()
+}
+
+#[test]
+fn it_says_what_it_finds_and_what_it_took() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("store");
+    let kept = {
+        let store = Store::open(&path).expect("open");
+        let kept = commit(&store, "head/kept", 1, 200_000).expect("commit");
+        for number in 2..12 {
+            commit(&store, "head/dropped", number, 200_000).expect("commit");
+        }
+        remove(&store, "head/dropped");
+        kept
+    };
+    let before = disk_bytes(&path);
+    let dry = report(&gc(&path, &["--dry-run", "--json"]));
+    assert_eq!((&dry["dry_run"], &dry["freed"]["objects"]), (&Value::Bool(true), &0.into()));
+    let dead = dry["dead"]["objects"].as_u64().expect("a number");
+    assert!(dead > 100, "{dry}");
+    let done = gc(&path, &["--json"]);
+    let stages: Vec<_> = lines(&done).iter().filter_map(|line| line["stage"].as_str().map(str::to_owned)).collect();
+    for stage in ["mark", "survey", "sweep"] {
+        assert!(stages.iter().any(|told| told == stage), "{stages:?}");
+    }
+    let done = report(&done);
+    assert_eq!(done["freed"], dry["dead"], "what was found went");
+    assert_eq!(done["alive"], dry["alive"]);
+    assert!(done["freed"]["kinds"]["chunk"]["bytes"].as_u64() > Some(10 << 20), "{done}");
+    let after = disk_bytes(&path);
+    assert!(after * 4 < before, "{before} bytes before, {after} after");
+    assert_whole(&path, &[kept]);
+    let again = gc(&path, &[]);
+    assert!(again.status.success() && again.stderr.is_empty(), "{again:?}");
+    assert!(String::from_utf8_lossy(&again.stdout).contains("deleted: 0 objects"), "{again:?}");
+}
+
+#[test]
+fn endings_have_their_numbers() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("store");
+    let missing = gc(&path, &[]);
+    assert_eq!(missing.status.code(), Some(10), "{missing:?}");
+    assert!(!path.exists(), "it makes no store");
+    let store = Store::open(&path).expect("open");
+    let busy = gc(&path, &["--json"]);
+    assert_eq!(busy.status.code(), Some(11), "{busy:?}");
+    assert_eq!(lines(&busy)[0]["type"], "error");
+    drop(store);
+    assert_eq!(gc(&path, &["--nonsense"]).status.code(), Some(2));
+    assert!(gc(&path, &[]).status.success());
+}
+
+/// Ended again and again, it gets there.
+#[test]
+fn a_run_that_was_ended_is_finished_by_later_ones() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("store");
+    let kept = {
+        let store = Store::open(&path).expect("open");
+        let kept = commit(&store, "head/kept", 1, 3_000).expect("commit");
+        for number in 2..300 {
+            commit(&store, "head/dropped", number, 3_000).expect("commit");
+        }
+        remove(&store, "head/dropped");
+        kept
+    };
+    let none = report(&gc(&path, &["--json", "--max-seconds", "0"]));
+    assert_eq!((none["ended_in"].as_str(), none["freed"]["objects"].as_u64()), (Some("mark"), Some(0)));
+    assert_whole(&path, &[kept]);
+    // Slow enough to be ended in the middle of the sweep.
+    let some = report(&gc(&path, &["--json", "--max-seconds", "1", "--objects-per-second", "6000"]));
+    assert!(some["ended_in"].is_string(), "{some}");
+    assert_whole(&path, &[kept]);
+    let rest = report(&gc(&path, &["--json"]));
+    assert!(rest["ended_in"].is_null(), "{rest}");
+    let clean = report(&gc(&path, &["--json"]));
+    assert_eq!(clean["dead"]["objects"], 0);
+    assert_whole(&path, &[kept]);
+}
+
+/// Runs this test once more in a mount namespace of its own, with a small file system at hand.
+fn on_a_small_disk(test: &str) -> Option<PathBuf> {
+    if let Some(directory) = std::env::var_os(DIRECTORY_VARIABLE) {
+        let directory = PathBuf::from(directory);
+        let size = format!("size={DISK_MIB}m");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "amalgam-gc"]).arg(&directory).status();
+        assert!(mounted.expect("mount starts").success(), "a tmpfs can be mounted in a namespace of one's own");
+        return Some(directory);
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let inner = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "--"])
+        .arg(std::env::current_exe().expect("a test has a file"))
+        .args(["--exact", test, "--nocapture"])
+        .env(DIRECTORY_VARIABLE, directory.path())
+        .status()
+        .expect("unshare starts");
+    assert!(inner.success(), "the inner run failed (or user namespaces are not allowed on this machine)");
+    None
+}
+
+/// Takes all the room there is.
+fn fill(path: &Path) {
+    let mut file = fs::File::options().create(true).append(true).open(path).expect("a file");
+    for length in [1 << 20, 4 << 10, 64] {
+        while file.write_all(&vec![1; length]).is_ok() {}
+    }
+}
+
+/// A store that fills the disk by itself leaves a log, and to open it as much room is needed again.
+fn with_reserve() -> StoreOptions {
+    StoreOptions { rocks: RocksOptions { reserve_one_in: 1, ..RocksOptions::default() }, ..StoreOptions::default() }
+}
+
+#[test]
+fn it_makes_room_where_there_is_none() {
+    let Some(disk) = on_a_small_disk("it_makes_room_where_there_is_none") else { return };
+    let (path, ballast) = (disk.join("store"), disk.join("ballast"));
+    // Filled by others, after a clean end; then by the store itself.
+    for by_itself in [false, true] {
+        let mut kept = Vec::new();
+        let store = Store::open_with(&path, &with_reserve()).expect("an empty disk has room");
+        kept.push(commit(&store, "head/kept", 1, 100_000).expect("commit"));
+        for number in 2..60 {
+            commit(&store, "head/dropped", number, 100_000).expect("there is room");
+        }
+        drop(store);
+        let store = Store::open_with(&path, &with_reserve()).expect("open");
+        assert!(path.join("RESERVE").exists(), "some room is set aside");
+        remove(&store, "head/dropped");
+        if by_itself {
+            for number in 100.. {
+                match commit(&store, "head/full", number, 100_000) {
+                    Ok(_) => {}
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Full, "{error:?}");
+                        break;
+                    }
+                }
+            }
+        }
+        drop(store);
+        fill(&ballast);
+        let before = disk_bytes(&path);
+        let done = gc(&path, &["--json"]);
+        let told = report(&done);
+        let after = disk_bytes(&path);
+        println!("{before} bytes before, {after} after; {told}");
+        assert!(after + (30 << 20) < before, "{before} bytes before, {after} after: {told}");
+        assert_whole(&path, &kept);
+        fs::remove_file(&ballast).expect("remove");
+        fs::remove_dir_all(&path).expect("remove");
+    }
+}
