@@ -4,6 +4,7 @@
 //! left out and sorted lists for maps. `docs/FORMAT.md` is the specification; the golden tests hold its bytes.
 
 pub mod codec;
+mod children;
 mod conflict;
 mod directory;
 mod entry;
@@ -15,6 +16,7 @@ mod snapshot;
 mod state;
 mod xattrs;
 
+pub use children::{Child, Children, children};
 pub use conflict::{Conflict, Settled};
 pub use directory::{Directories, DirectoryItem, DirectoryLink, DirectoryNode};
 pub(crate) use directory::{Said, say};

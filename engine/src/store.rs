@@ -7,7 +7,7 @@ mod sweep;
 mod waiting;
 
 pub use pin::Pin;
-pub(crate) use session::{Is, SessionMark};
+pub(crate) use session::{Is, Known, SessionMark};
 pub use session::{RefMove, WriteSession};
 pub use sweep::{SweepRound, Swept};
 
@@ -178,6 +178,11 @@ impl Store {
             chunks.push(bytes);
         }
         Ok(chunks)
+    }
+
+    /// Many objects as they are stored, not hashed, in the order asked for; nothing for those that are not there.
+    pub fn stored_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
+        self.inner.backend.get_many(ids)
     }
 
     /// An object as it is stored, not hashed.
