@@ -4,6 +4,7 @@
 //! Everything here panics when the store is wrong: it is called by tests.
 
 pub mod kill;
+pub mod lives;
 pub mod powercut;
 mod random;
 pub mod workload;

@@ -64,7 +64,7 @@ pub fn receive(
     act: &Act,
     progress: &Progress,
 ) -> Result<Received> {
-    let mut taking = Taking { store, session: store.session(), names: Vec::new(), names_bytes: 0, done: Received::default() };
+    let mut taking = Taking { store, session: store.session(), tips: Vec::new(), names: Vec::new(), names_bytes: 0, done: Received::default() };
     let taken = std::thread::scope(|scope| {
         let (batches, received) = sync_channel(BATCHES_AHEAD);
         scope.spawn(move || read_batches(from, &batches));
@@ -75,12 +75,25 @@ pub fn receive(
         taking.session.write_all_ahead().ok();
         return Err(error);
     }
-    let Taking { session, names, mut done, .. } = taking;
-    for tip in &done.tips {
-        done.pins.extend(names::hold_snapshot(store, *tip)?);
+    let Taking { session, names, tips, mut done, .. } = taking;
+    // All of it has to be readable now: what tips and names hold is looked up in the store.
+    session.write_all_ahead()?;
+    for (place, tip) in tips {
+        done.pins.extend(names::hold(store, tip.object()).map_err(|error| not_sent(error, place, "a tip"))?);
+        done.tips.push(tip);
     }
     done.names = names::set(session, names, options, act)?;
     Ok(done)
+}
+
+/// What a stream says of something that did not come with it.
+fn not_sent(error: Error, place: Where, what: &str) -> Error {
+    match error {
+        Error::Engine(EngineError::Missing { id }) => {
+            Error::Damaged { place, why: format!("{what} holds {id}, which was not sent") }
+        }
+        other => other,
+    }
 }
 
 /// Frames that were read together, each with its place.
@@ -125,6 +138,7 @@ fn read_batches(from: impl Read, batches: &SyncSender<Result<Batch>>) {
 struct Taking<'a> {
     store: &'a Store,
     session: WriteSession,
+    tips: Vec<(Where, SnapshotId)>,
     names: Vec<(Where, RefName, RefValue)>,
     names_bytes: usize,
     done: Received,
@@ -199,7 +213,7 @@ impl Taking<'_> {
                 self.done.objects += 1;
                 self.done.objects_new += u64::from(new);
             }
-            Frame::Tip(snapshot) => self.done.tips.push(snapshot),
+            Frame::Tip(snapshot) => self.tips.push((place, snapshot)),
             Frame::Name(name, value) => {
                 self.names_bytes += name.as_str().len() + value.note.len() + 256;
                 if self.names_bytes > NAMES_BYTES_MAX {

@@ -8,7 +8,7 @@ use amalgam_engine::{
     Act, Error as EngineError, History, ObjectId, ObjectKind, Pin, RefMove, SnapshotId, Store, WriteSession,
 };
 
-use super::ReceiveOptions;
+use super::{ReceiveOptions, not_sent};
 use crate::error::{Error, Result, Where};
 
 /// What becomes of a stream's names.
@@ -43,7 +43,7 @@ impl Names {
 }
 
 /// Pins a snapshot with its tree, which have to be there.
-pub(super) fn hold_snapshot(store: &Store, id: SnapshotId) -> Result<[Pin; 2]> {
+fn hold_snapshot(store: &Store, id: SnapshotId) -> Result<[Pin; 2]> {
     let pin = store.pin(id);
     let tree = store.hold(store.snapshot(id)?.root)?;
     Ok([pin, tree])
@@ -56,8 +56,6 @@ pub(super) fn set(
     options: &ReceiveOptions,
     act: &Act,
 ) -> Result<Vec<RefName>> {
-    // All of it has to be readable now: what a name holds is looked up in the store.
-    session.write_all_ahead()?;
     let store = session.store().clone();
     let history = History::of(&store);
     let (mut moves, mut seen, mut pins) = (Vec::new(), HashSet::new(), Vec::new());
@@ -69,10 +67,7 @@ pub(super) fn set(
             return Err(wrong("the same name twice".to_owned()));
         }
         for id in value.roots() {
-            pins.extend(hold(&store, id).map_err(|error| match error {
-                Error::Engine(EngineError::Missing { id }) => wrong(format!("it holds {id}, which was not sent")),
-                other => other,
-            })?);
+            pins.extend(hold(&store, id).map_err(|error| not_sent(error, place, name.as_str()))?);
         }
         let before = store.read_ref(&here)?;
         if before.as_ref() == Some(&value) {
@@ -115,7 +110,8 @@ fn ref_move(part: &[(RefName, Option<RefValue>, RefValue)], act: &Act) -> RefMov
     }
 }
 
-fn hold(store: &Store, id: ObjectId) -> Result<Vec<Pin>> {
+/// Pins what has to be there.
+pub(super) fn hold(store: &Store, id: ObjectId) -> Result<Vec<Pin>> {
     if id.kind == ObjectKind::Snapshot {
         return hold_snapshot(store, SnapshotId::from_bytes(id.hash)).map(Vec::from);
     }
