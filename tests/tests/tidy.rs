@@ -28,13 +28,14 @@ const FLOORS: [(&str, u32); 14] = [
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 
 /// The engine's modules from the ground up. Each uses only those before it.
-const MODULES: [&str; 27] = [
+const MODULES: [&str; 29] = [
     "time",
     "name",
     "id",
     "malformed",
     "object",
     "reference",
+    "tombstone",
     "error",
     "touched",
     "compress",
@@ -56,6 +57,7 @@ const MODULES: [&str; 27] = [
     "episode",
     "search",
     "verify",
+    "purge",
 ];
 
 const FILE_LINES_MAX: usize = 700;

@@ -352,6 +352,12 @@ impl WriteSession {
         {
             let mut pending = self.pending.lock();
             let Entry::Vacant(place) = pending.ids.entry(id) else { return Ok(()) };
+            // Purged bytes stay away until somebody says otherwise. Only chunks are purged.
+            if id.kind == ObjectKind::Chunk
+                && let Some(tombstone) = self.store.tombstone(id)?
+            {
+                return Err(Error::Unwanted { id, tombstone });
+            }
             place.insert(is);
             let bytes = stored();
             pending.bytes += bytes.len();
