@@ -13,7 +13,7 @@ mod resting;
 mod seam;
 mod stored;
 
-pub use stored::NotAdmitted;
+pub use stored::{Looked, NotAdmitted};
 
 use bytes::Bytes;
 

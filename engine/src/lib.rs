@@ -69,7 +69,7 @@ pub mod verify;
 pub mod work;
 pub mod workspace;
 
-pub use admit::NotAdmitted;
+pub use admit::{Looked, NotAdmitted};
 pub use assemble::Assembly;
 pub use backend::Durability;
 pub use commit::{Commit, CommitDone, Expect, Landed};

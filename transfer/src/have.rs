@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 const TITLE: &str = "amalgam have 1";
 /// So many snapshots are named at most. More would hardly save anything.
 const SNAPSHOTS_MAX: usize = 4_096;
+/// A list that is read may be longer, as that of a backup.
+const LINES_MAX: usize = 1 << 20;
 const PAGE: usize = 1_024;
 
 /// Snapshots that are in a store with their trees.
@@ -60,7 +62,7 @@ impl Have {
         }
         let mut snapshots = Vec::new();
         for line in lines {
-            if snapshots.len() == SNAPSHOTS_MAX {
+            if snapshots.len() == LINES_MAX {
                 return Err(wrong("it is too long"));
             }
             snapshots.push(SnapshotId::from_hex(line).ok_or_else(|| wrong("a line that is no id"))?);

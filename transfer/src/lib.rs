@@ -29,7 +29,7 @@
 //! # Memory
 //!
 //! The sender holds a table of 16 MiB of ids that it sent, which forgets: then something is sent twice, never too little. Beside it
-//! about 200 bytes for each snapshot on the way, and at most some 40 MiB of objects. The receiver holds batches of 4 MiB, what a write
+//! about 200 bytes for each snapshot on the way, and at most some 40 MiB of objects. The receiver holds some batches of 4 MiB, what a write
 //! session holds (16 MiB of objects, and 60 bytes for each of a million objects, or of the largest tree if that has more), and the
 //! names.
 //!
@@ -38,6 +38,7 @@
 //! No clock, no network: streams are `Read` and `Write`. Nothing is deleted, and nothing but a transaction with an operation
 //! record sets a name.
 
+mod backup;
 mod error;
 mod have;
 mod order;
@@ -48,6 +49,7 @@ mod send;
 pub mod stream;
 mod walk;
 
+pub use backup::{BackupDone, backup, restore_backup};
 pub use error::{Error, Result, Where};
 pub use have::{Have, have};
 pub use progress::Progress;

@@ -10,7 +10,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use amalgam_engine::backend::StoredObject;
 use amalgam_engine::reference::{RefName, RefValue};
-use amalgam_engine::{Act, Error as EngineError, NotAdmitted, ObjectKind, Pin, SnapshotId, Store, WriteSession};
+use amalgam_engine::{
+    Act, Error as EngineError, Looked, NotAdmitted, ObjectKind, Pin, SnapshotId, Store, WriteSession,
+};
 
 use crate::error::{Error, Result, Where};
 use crate::progress::Progress;
@@ -19,8 +21,9 @@ use crate::stream::{Frame, StreamReader};
 /// So much is hashed and taken in together.
 const BATCH_BYTES: usize = 4 << 20;
 const BATCH_FRAMES: usize = 4_096;
-/// Batches that are read ahead.
-const BATCHES_AHEAD: usize = 2;
+/// Batches that are read ahead, and that are hashed ahead: while one is written, the next ones are hashed.
+const BATCHES_READ: usize = 2;
+const BATCHES_HASHED: usize = 4;
 /// What names may take in memory.
 const NAMES_BYTES_MAX: usize = 256 << 20;
 
@@ -64,18 +67,22 @@ pub fn receive(
     act: &Act,
     progress: &Progress,
 ) -> Result<Received> {
-    let mut taking = Taking { store, session: store.session(), tips: Vec::new(), names: Vec::new(), names_bytes: 0, done: Received::default() };
+    let session = store.session();
+    let mut taking =
+        Taking { store, session: &session, tips: Vec::new(), names: Vec::new(), names_bytes: 0, done: Received::default() };
     let taken = std::thread::scope(|scope| {
-        let (batches, received) = sync_channel(BATCHES_AHEAD);
-        scope.spawn(move || read_batches(from, &batches));
-        taking.take_all(&received, progress)
+        let (read, to_hash) = sync_channel(BATCHES_READ);
+        let (hashed, to_take) = sync_channel(BATCHES_HASHED);
+        scope.spawn(move || read_batches(from, &read));
+        scope.spawn(|| hash_batches(&session, to_hash, hashed));
+        taking.take_all(to_take, progress)
     });
     if let Err(error) = taken {
         // What is whole is of use next time; if it cannot be written either, that is no news.
-        taking.session.write_all_ahead().ok();
+        session.write_all_ahead().ok();
         return Err(error);
     }
-    let Taking { session, names, tips, mut done, .. } = taking;
+    let Taking { names, tips, mut done, .. } = taking;
     // All of it has to be readable now: what tips and names hold is looked up in the store.
     session.write_all_ahead()?;
     for (place, tip) in tips {
@@ -134,10 +141,51 @@ fn read_batches(from: impl Read, batches: &SyncSender<Result<Batch>>) {
     }
 }
 
+/// A batch whose objects were hashed.
+struct Hashed {
+    items: Vec<Item>,
+    bytes: u64,
+}
+
+enum Item {
+    /// Objects that follow each other, each with its place.
+    Objects(Vec<Where>, Vec<Looked>),
+    Other(Where, Frame),
+}
+
+/// Hashes batches until there are no more, or nobody listens.
+fn hash_batches(session: &WriteSession, read: Receiver<Result<Batch>>, hashed: SyncSender<Result<Hashed>>) {
+    for batch in read {
+        let done = batch.and_then(|batch| Ok(Hashed { items: hash(session, batch.frames)?, bytes: batch.bytes }));
+        if hashed.send(done).is_err() {
+            return;
+        }
+    }
+}
+
+fn hash(session: &WriteSession, frames: Vec<(Where, Frame)>) -> Result<Vec<Item>> {
+    let (mut items, mut places, mut objects) = (Vec::new(), Vec::new(), Vec::new());
+    for (place, frame) in frames {
+        match frame {
+            Frame::Object(object) => {
+                places.push(place);
+                objects.push(object);
+            }
+            other => {
+                let looked = session.look_at_stored(std::mem::take(&mut objects))?;
+                items.push(Item::Objects(std::mem::take(&mut places), looked));
+                items.push(Item::Other(place, other));
+            }
+        }
+    }
+    items.push(Item::Objects(places, session.look_at_stored(objects)?));
+    Ok(items)
+}
+
 /// A stream on its way into a store.
 struct Taking<'a> {
     store: &'a Store,
-    session: WriteSession,
+    session: &'a WriteSession,
     tips: Vec<(Where, SnapshotId)>,
     names: Vec<(Where, RefName, RefValue)>,
     names_bytes: usize,
@@ -145,12 +193,12 @@ struct Taking<'a> {
 }
 
 impl Taking<'_> {
-    fn take_all(&mut self, batches: &Receiver<Result<Batch>>, progress: &Progress) -> Result<()> {
+    fn take_all(&mut self, batches: Receiver<Result<Hashed>>, progress: &Progress) -> Result<()> {
         loop {
             progress.check()?;
             let batch = batches.recv().map_err(|_| Error::Cancelled)??;
             let before = (self.done.objects, self.done.snapshots);
-            let ended = self.take(batch.frames)?;
+            let ended = self.take(batch.items)?;
             progress.add(self.done.objects - before.0, self.done.snapshots - before.1);
             progress.bytes.store(batch.bytes, Ordering::Relaxed);
             if ended {
@@ -160,38 +208,30 @@ impl Taking<'_> {
         }
     }
 
-    /// Takes a batch in; true at the end of the stream. Objects between other frames are taken together.
-    fn take(&mut self, frames: Vec<(Where, Frame)>) -> Result<bool> {
-        let (mut objects, mut places) = (Vec::new(), Vec::new());
-        for (place, frame) in frames {
-            if let Frame::Object(object) = frame {
-                objects.push(object);
-                places.push(place);
-                continue;
-            }
-            self.admit(&mut objects, &mut places)?;
-            if self.take_other(place, frame)? {
-                return Ok(true);
+    /// Takes a batch in; true at the end of the stream.
+    fn take(&mut self, items: Vec<Item>) -> Result<bool> {
+        for item in items {
+            match item {
+                Item::Objects(places, objects) => self.admit(&places, &objects)?,
+                Item::Other(place, frame) => {
+                    if self.take_other(place, frame)? {
+                        return Ok(true);
+                    }
+                }
             }
         }
-        self.admit(&mut objects, &mut places)?;
         Ok(false)
     }
 
-    fn admit(&mut self, objects: &mut Vec<StoredObject>, places: &mut Vec<Where>) -> Result<()> {
-        if objects.is_empty() {
-            return Ok(());
-        }
-        let new = self.session.admit_stored(objects).map_err(|NotAdmitted { at, source }| match source {
+    fn admit(&mut self, places: &[Where], objects: &[Looked]) -> Result<()> {
+        let new = self.session.admit_looked(objects).map_err(|NotAdmitted { at, source }| match source {
             // The store's own trouble is none of the stream's.
             EngineError::Full { .. } | EngineError::Fault { .. } | EngineError::DamagedRecord { .. } => source.into(),
-            source => Error::Refused { place: places[at], id: objects[at].id, source },
+            source => Error::Refused { place: places[at], id: objects[at].id(), source },
         })?;
         self.done.objects += objects.len() as u64;
         self.done.objects_new += new.iter().filter(|new| **new).count() as u64;
-        self.done.snapshots += objects.iter().filter(|object| object.id.kind == ObjectKind::Snapshot).count() as u64;
-        objects.clear();
-        places.clear();
+        self.done.snapshots += objects.iter().filter(|object| object.id().kind == ObjectKind::Snapshot).count() as u64;
         Ok(())
     }
 

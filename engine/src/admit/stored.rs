@@ -21,34 +21,61 @@ pub struct NotAdmitted {
     pub source: Error,
 }
 
+/// An object from another store that was hashed, with what came of it.
+#[derive(Debug)]
+pub struct Looked {
+    object: StoredObject,
+    /// Whether it was in the store already.
+    there: bool,
+    /// How long a chunk is.
+    raw_bytes: Result<u64>,
+}
+
+impl Looked {
+    /// The object.
+    pub fn id(&self) -> ObjectId {
+        self.object.id
+    }
+}
+
 impl WriteSession {
     /// Takes in objects that another store sent, in this order, children before parents. Each is hashed and admitted as any
     /// object from outside; a chunk is stored as it comes. What is in the store already is skipped unseen. Returns
     /// which of them were new.
-    pub fn admit_stored(&self, objects: &[StoredObject]) -> Result<Vec<bool>, NotAdmitted> {
+    pub fn admit_stored(&self, objects: Vec<StoredObject>) -> Result<Vec<bool>, NotAdmitted> {
+        let looked = self.look_at_stored(objects).map_err(|source| NotAdmitted { at: 0, source })?;
+        self.admit_looked(&looked)
+    }
+
+    /// The first half of it: hashes objects, on all cores. Those that come before them need not be taken in yet.
+    pub fn look_at_stored(&self, objects: Vec<StoredObject>) -> Result<Vec<Looked>> {
         let ids: Vec<_> = objects.iter().map(|object| object.id).collect();
-        let there = self.has_many(&ids).map_err(|source| NotAdmitted { at: 0, source })?;
-        let looked: Vec<_> = objects
-            .par_iter()
-            .zip(&there)
-            .with_min_len(8)
-            .map(|(object, there)| if *there { Ok(0) } else { look(object) })
-            .collect();
-        for (at, (object, looked)) in objects.iter().zip(looked).enumerate() {
-            if there[at] {
-                continue;
+        let there = self.has_many(&ids)?;
+        let look = |(object, there): (StoredObject, bool)| {
+            let raw_bytes = if there { Ok(0) } else { look(&object) };
+            Looked { object, there, raw_bytes }
+        };
+        Ok(objects.into_par_iter().zip(there).with_min_len(8).map(look).collect())
+    }
+
+    /// The second half: takes them in, in this order.
+    pub fn admit_looked(&self, looked: &[Looked]) -> Result<Vec<bool>, NotAdmitted> {
+        let mut new = Vec::with_capacity(looked.len());
+        for (at, Looked { object, there, raw_bytes }) in looked.iter().enumerate() {
+            if !there {
+                let taken = raw_bytes.clone().and_then(|bytes| self.take(object, bytes));
+                taken.map_err(|source| NotAdmitted { at, source })?;
             }
-            let taken = looked.and_then(|bytes| self.take(object, bytes));
-            taken.map_err(|source| NotAdmitted { at, source })?;
+            new.push(!there);
         }
-        Ok(there.into_iter().map(|there| !there).collect())
+        Ok(new)
     }
 
     fn take(&self, StoredObject { id, bytes }: &StoredObject, raw_bytes: u64) -> Result<()> {
         if id.kind != ObjectKind::Chunk {
             return self.admit(id.kind, bytes.clone()).map(drop);
         }
-        // Twice in one batch.
+        // Twice in a stream, and near each other.
         if self.known().lock().contains_key(id) {
             return Ok(());
         }

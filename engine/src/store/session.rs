@@ -335,9 +335,9 @@ impl WriteSession {
         Ok(found)
     }
 
-    /// Puts a chunk in the form in which another store keeps it; it was unpacked and hashed, and is not in the store.
+    /// Puts a chunk in the form in which another store keeps it; it was unpacked and hashed.
     pub(crate) fn put_stored_chunk(&self, id: ObjectId, stored: Bytes, raw_bytes: usize) -> Result<()> {
-        self.add(id, Is::New, raw_bytes, || stored)
+        self.add(id, Is::Unknown, raw_bytes, || stored)
     }
 
     /// Whether an object is in the store or on its way there; from now on the session keeps it from collection.
