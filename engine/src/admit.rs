@@ -8,6 +8,7 @@
 //! takes it, and its depth is counted. That costs one walk over it per session, but for trees that the session rests on
 //! ([`WriteSession::rest_on`]): they are kept as a whole, and what is known to be in them is not walked.
 
+mod buried;
 mod reach;
 mod resting;
 mod seam;
@@ -170,7 +171,7 @@ impl Gate<'_> {
         }
         let stored = match self.session.reading(|store| store.stored(id)) {
             // Nobody can say any more how long it was.
-            Err(Error::Purged { .. }) => return Ok(()),
+            Err(Error::Purged { .. } | Error::Missing { .. }) if self.session.is_buried(id)? => return Ok(()),
             stored => stored?,
         };
         let found = compress::chunk_bytes(&stored).map_err(|source| Error::Malformed { id, source })?;

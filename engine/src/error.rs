@@ -266,7 +266,9 @@ impl Error {
             Self::Malformed { source: Malformed::Version { .. }, .. } => ErrorKind::Unsupported,
             Self::Malformed { .. } => ErrorKind::Corrupt,
             Self::Stale { .. } | Self::StaleHead { .. } | Self::MovedSince { .. } => ErrorKind::Stale,
-            Self::Purged { .. } | Self::NotFound { .. } | Self::NoStore { .. } | Self::Absent { .. } => ErrorKind::NotFound,
+            Self::Purged { .. } | Self::NotFound { .. } | Self::NoStore { .. } | Self::Absent { .. } => {
+                ErrorKind::NotFound
+            }
             Self::Exists { .. } | Self::NotEmpty { .. } | Self::Taken { .. } => ErrorKind::Exists,
             Self::Unwanted { .. }
             | Self::Refused { .. }

@@ -3,8 +3,8 @@
 //! Every object but a chunk is `kind, version, body`; the body is protobuf with its fields in ascending order, defaults
 //! left out and sorted lists for maps. `docs/FORMAT.md` is the specification; the golden tests hold its bytes.
 
-pub mod codec;
 mod children;
+pub mod codec;
 mod conflict;
 mod directory;
 mod entry;

@@ -118,7 +118,9 @@ pub fn plan_purge(store: &Store, target: &PurgeTarget, options: &PurgeOptions) -
                 }
             }
         }
-        PurgeTarget::Object(id) if matches!(id.kind, ObjectKind::Chunk | ObjectKind::Rope) => finder.want_content(*id)?,
+        PurgeTarget::Object(id) if matches!(id.kind, ObjectKind::Chunk | ObjectKind::Rope) => {
+            finder.want_content(*id)?
+        }
         PurgeTarget::Object(id) => {
             let why = format!("{id} is no content of a file; name a chunk, a rope, or a path");
             return Err(Error::Invalid { what: "purge", why });
@@ -165,9 +167,7 @@ fn contents(entry: &Entry, path: &TreePath, want: &mut dyn FnMut(ObjectId) -> Re
     match &entry.node {
         Node::File { content: Content::Chunk(id), .. } => want(id.object()),
         Node::File { content: Content::Rope(id), .. } => want(id.object()),
-        Node::Conflict(conflict) => {
-            conflict.terms().iter().flatten().try_for_each(|term| contents(term, path, want))
-        }
+        Node::Conflict(conflict) => conflict.terms().iter().flatten().try_for_each(|term| contents(term, path, want)),
         Node::Directory(_) => Err(Error::IsADirectory { path: path.clone() }),
         _ => Ok(()),
     }

@@ -72,8 +72,11 @@ mod tests {
 
     #[test]
     fn a_tombstone_has_golden_bytes_and_words() {
-        let tombstone =
-            Tombstone { time: Time::from_seconds(1_700_000_000, 0), actor: "ada".to_owned(), reason: "a key".to_owned() };
+        let tombstone = Tombstone {
+            time: Time::from_seconds(1_700_000_000, 0),
+            actor: "ada".to_owned(),
+            reason: "a key".to_owned(),
+        };
         let bytes = tombstone.encode();
         assert_eq!(bytes, b"\x08\x80\x80\xa0\xfe\xc4\xde\xd2\x97\x2f\x12\x03ada\x1a\x05a key");
         assert_eq!(Tombstone::decode(bytes.into()), Ok(tombstone.clone()));

@@ -7,6 +7,7 @@ pub mod kill;
 pub mod lives;
 pub mod powercut;
 mod random;
+pub mod receiving;
 pub mod workload;
 
 pub use random::{Random, seed};

@@ -1,8 +1,9 @@
 //! Backups: a directory of numbered streams, each with what came since the one before it, and a manifest.
 //!
 //! A backup holds every name, as they all were at one moment, and everything that these hold, with the history behind it. It does
-//! not hold the operation log and the requests (what was can be read, but not undone), what lies in quarantine, tombstones, and
-//! what no name leads to.
+//! not hold the operation log and the requests (what was can be read, but not undone), what lies in quarantine, and what no name
+//! leads to. Of tombstones it holds those of contents that a name still leads to. A purge does not reach into backups: parts that
+//! were written before it still have the bytes.
 
 mod manifest;
 
@@ -81,9 +82,10 @@ pub fn restore_backup(directory: &Path, store: &Store, act: &Act, progress: &Pro
     for part in &manifest.parts {
         let is_last = part.number == last.number;
         let names = if is_last { Names::AsSent } else { Names::None };
-        let options = ReceiveOptions { names, replace: false };
+        let options = ReceiveOptions { names, replace: false, tombstones: true };
         let file = File::open(directory.join(part.stream())).map_err(|source| gone(part, &source))?;
-        let received = receive(store, BufReader::new(file), &options, act, progress).map_err(|error| of_part(part, error))?;
+        let received =
+            receive(store, BufReader::new(file), &options, act, progress).map_err(|error| of_part(part, error))?;
         // What the next part builds on is kept until it is there.
         before = Some(received);
     }

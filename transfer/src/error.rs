@@ -83,7 +83,9 @@ pub enum Error {
         snapshot: SnapshotId,
     },
     /// A name is in use for something else.
-    #[error("{name} is here already and is not an older state of what was sent; receive it under another name, or replace it")]
+    #[error(
+        "{name} is here already and is not an older state of what was sent; receive it under another name, or replace it"
+    )]
     Diverged {
         /// The name.
         name: String,

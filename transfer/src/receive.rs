@@ -34,6 +34,9 @@ pub struct ReceiveOptions {
     pub names: Names,
     /// Set names that hold something else here, even if that is no older state of what was sent.
     pub replace: bool,
+    /// Take tombstones in for what the sender has purged. Who can plant them can keep bytes away, so it is only for streams
+    /// from somebody who is trusted that far; without it, a stream with purged content is refused.
+    pub tombstones: bool,
 }
 
 /// What was received.
@@ -68,8 +71,15 @@ pub fn receive(
     progress: &Progress,
 ) -> Result<Received> {
     let session = store.session();
-    let mut taking =
-        Taking { store, session: &session, tips: Vec::new(), names: Vec::new(), names_bytes: 0, done: Received::default() };
+    let mut taking = Taking {
+        store,
+        options,
+        session: &session,
+        tips: Vec::new(),
+        names: Vec::new(),
+        names_bytes: 0,
+        done: Received::default(),
+    };
     let taken = std::thread::scope(|scope| {
         let (read, to_hash) = sync_channel(BATCHES_READ);
         let (hashed, to_take) = sync_channel(BATCHES_HASHED);
@@ -85,6 +95,7 @@ pub fn receive(
     let Taking { names, tips, mut done, .. } = taking;
     // All of it has to be readable now: what tips and names hold is looked up in the store.
     session.write_all_ahead()?;
+    session.write_tombstones()?;
     for (place, tip) in tips {
         done.pins.extend(names::hold(store, tip.object()).map_err(|error| not_sent(error, place, "a tip"))?);
         done.tips.push(tip);
@@ -185,6 +196,7 @@ fn hash(session: &WriteSession, frames: Vec<(Where, Frame)>) -> Result<Vec<Item>
 /// A stream on its way into a store.
 struct Taking<'a> {
     store: &'a Store,
+    options: &'a ReceiveOptions,
     session: &'a WriteSession,
     tips: Vec<(Where, SnapshotId)>,
     names: Vec<(Where, RefName, RefValue)>,
@@ -252,6 +264,13 @@ impl Taking<'_> {
                 })?;
                 self.done.objects += 1;
                 self.done.objects_new += u64::from(new);
+            }
+            Frame::Purged(id, tombstone) => {
+                if !self.options.tombstones {
+                    let why = format!("{id} was purged {tombstone}; say that tombstones are welcome to receive it");
+                    return Err(Error::Damaged { place, why });
+                }
+                self.session.bury(id, tombstone).map_err(|error| Error::Damaged { place, why: error.to_string() })?;
             }
             Frame::Tip(snapshot) => self.tips.push((place, snapshot)),
             Frame::Name(name, value) => {

@@ -85,6 +85,12 @@ impl Selection {
             pins.push(store.hold(store.snapshot(*tip)?.root)?);
         }
         pins.extend(others.iter().map(|id| store.pin(*id)));
-        Ok(Self { tips: tips.into_iter().collect(), others: others.into_iter().collect(), names, operation, _pins: pins })
+        Ok(Self {
+            tips: tips.into_iter().collect(),
+            others: others.into_iter().collect(),
+            names,
+            operation,
+            _pins: pins,
+        })
     }
 }

@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::sync::atomic::Ordering;
 
-use amalgam_engine::{Error as EngineError, ObjectId, ObjectKind, Pin, RootId, SnapshotId, Store, unpack_chunk};
+use amalgam_engine::{
+    Error as EngineError, ObjectId, ObjectKind, Pin, RootId, SnapshotId, Store, Tombstone, unpack_chunk,
+};
 use bytes::Bytes;
 use rayon::prelude::*;
 
@@ -227,8 +229,11 @@ impl<W: Write> Sender<'_, W> {
         let read: Vec<_> = leaves.par_chunks(READ_TOGETHER).map(read).collect::<Result<_>>()?;
         let mut read = read.into_iter().flatten();
         for (id, bytes) in objects {
-            let bytes = bytes.or_else(|| read.next()).expect("each leaf was read");
-            self.writer.object(id, &bytes)?;
+            let bytes = bytes.map(Leaf::Stored).or_else(|| read.next()).expect("each leaf was read");
+            match bytes {
+                Leaf::Stored(bytes) => self.writer.object(id, &bytes)?,
+                Leaf::Purged(tombstone) => self.writer.purged(id, &tombstone)?,
+            }
             self.progress.add(1, 0);
         }
         self.progress.bytes.store(self.writer.bytes(), Ordering::Relaxed);
@@ -247,23 +252,31 @@ impl<W: Write> Sender<'_, W> {
     }
 }
 
-fn read_leaves(store: &Store, ids: &[ObjectId], verify: bool) -> Result<Vec<Bytes>> {
+/// What there is of an object that has nothing below it.
+enum Leaf {
+    Stored(Bytes),
+    Purged(Tombstone),
+}
+
+fn read_leaves(store: &Store, ids: &[ObjectId], verify: bool) -> Result<Vec<Leaf>> {
     let stored = store.stored_many(ids)?;
     let mut leaves = Vec::with_capacity(ids.len());
     for (id, stored) in ids.iter().copied().zip(stored) {
-        let stored = stored.ok_or(EngineError::Missing { id })?;
+        let Some(stored) = stored else {
+            let tombstone = store.tombstone(id)?.ok_or(EngineError::Missing { id })?;
+            leaves.push(Leaf::Purged(tombstone));
+            continue;
+        };
         if verify {
             let raw = match id.kind {
-                ObjectKind::Chunk => {
-                    unpack_chunk(&stored).map_err(|source| EngineError::Malformed { id, source })?
-                }
+                ObjectKind::Chunk => unpack_chunk(&stored).map_err(|source| EngineError::Malformed { id, source })?,
                 _ => stored.clone(),
             };
             if ObjectId::of(id.kind, &raw) != id {
                 return Err(EngineError::HashMismatch { id }.into());
             }
         }
-        leaves.push(stored);
+        leaves.push(Leaf::Stored(stored));
     }
     Ok(leaves)
 }

@@ -9,7 +9,7 @@ pub use writer::StreamWriter;
 use amalgam_engine::backend::StoredObject;
 use amalgam_engine::object::OBJECT_BYTES_MAX;
 use amalgam_engine::reference::{RefName, RefValue};
-use amalgam_engine::{ObjectId, SnapshotId};
+use amalgam_engine::{ObjectId, SnapshotId, Tombstone};
 use bytes::Bytes;
 
 /// How a stream begins; the version follows.
@@ -33,6 +33,7 @@ pub(crate) const THINNED: u8 = 4;
 pub(crate) const TIP: u8 = 5;
 pub(crate) const NAME: u8 = 6;
 pub(crate) const END: u8 = 7;
+pub(crate) const PURGED: u8 = 8;
 
 /// One thing that a stream says.
 #[derive(Clone, Debug)]
@@ -45,6 +46,8 @@ pub enum Frame {
     Object(StoredObject),
     /// The record of a snapshot whose tree is gone.
     Thinned(Bytes),
+    /// A chunk that was purged, in its place.
+    Purged(ObjectId, Tombstone),
     /// A snapshot that was asked for.
     Tip(SnapshotId),
     /// A reference and what it holds.

@@ -118,7 +118,7 @@ impl Gate<'_> {
         if let Some(depth) = self.session.resting().lock().below.get(&id) {
             return Ok(Some(if has_none_below { 0 } else { *depth }));
         }
-        if !self.session.has(id)? && self.session.store().tombstone(id)?.is_none() {
+        if !self.session.has(id)? && !self.session.is_buried(id)? {
             return Err(self.refusal(Malformed::Absent { id }));
         }
         Ok(has_none_below.then_some(0))

@@ -38,9 +38,8 @@ use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
 use crate::tombstone::Tombstone;
 use round::Round;
 use settings::{
-    CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS, TOMBSTONES, database_options,
-    families,
-    family_options, fault, object_family, opening,
+    CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS, TOMBSTONES,
+    database_options, families, family_options, fault, object_family, opening,
 };
 
 const DATABASE_DIRECTORY: &str = "db";

@@ -29,9 +29,11 @@ pub struct Child {
 pub fn children(kind: ObjectKind, canonical: &Bytes) -> Result<Children, Malformed> {
     match kind {
         ObjectKind::Chunk | ObjectKind::Xattrs => Ok(Children::default()),
-        ObjectKind::Directory => {
-            of_node::<Directories>(canonical, |item| item.name.as_bytes().to_vec(), |link| link.first.as_bytes().to_vec())
-        }
+        ObjectKind::Directory => of_node::<Directories>(
+            canonical,
+            |item| item.name.as_bytes().to_vec(),
+            |link| link.first.as_bytes().to_vec(),
+        ),
         ObjectKind::Rope => of_rope(canonical),
         ObjectKind::Links => {
             let key = |link: &super::LinkLink| [link.first.group.as_bytes(), link.first.path.as_bytes()].concat();

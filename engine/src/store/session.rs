@@ -22,6 +22,7 @@ use crate::malformed::Malformed;
 use crate::object::XATTRS_INLINE_BYTES_MAX;
 use crate::object::{self, Node, Root, SequenceNode, Snapshot, Xattr, Xattrs};
 use crate::reference::{OperationDraft, RefName, RefValue};
+use crate::tombstone::Tombstone;
 use crate::touched::Touched;
 
 /// Objects wait in memory up to this much, then go ahead of their transaction.
@@ -44,6 +45,8 @@ pub struct WriteSession {
     /// lies in a tree that the session rests on.
     known: Mutex<HashMap<ObjectId, Known>>,
     resting: Mutex<Resting>,
+    /// Chunks that are purged where a stream comes from.
+    buried: Mutex<HashMap<ObjectId, Tombstone>>,
     /// From this many known objects on they are forgotten; 0 right after that.
     known_max: AtomicUsize,
     /// Bytes that went to the store ahead of the end, as they are stored.
@@ -144,6 +147,7 @@ impl WriteSession {
             ahead: RwLock::default(),
             known: Mutex::default(),
             resting: Mutex::default(),
+            buried: Mutex::default(),
             known_max: AtomicUsize::new(KNOWN_MAX),
             stored: Arc::default(),
         }
@@ -304,6 +308,10 @@ impl WriteSession {
             max => max,
         };
         self.known_max.store(max, Ordering::Relaxed);
+    }
+
+    pub(crate) fn buried(&self) -> &Mutex<HashMap<ObjectId, Tombstone>> {
+        &self.buried
     }
 
     pub(crate) fn resting(&self) -> &Mutex<Resting> {

@@ -1,4 +1,4 @@
-//! The long tests. `soak kill | powercut | model | linear | all`, with `--rounds N` and `--seed S`.
+//! The long tests. `soak kill | receive | powercut | model | linear | all`, with `--rounds N` and `--seed S`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people, which tells what it does")]
 
 use std::io::Read as _;
@@ -7,13 +7,15 @@ use std::process::{Command, ExitCode};
 
 use amalgam_tests::harness::kill::kill_rounds;
 use amalgam_tests::harness::powercut::{in_own_namespace, is_root, powercut_rounds};
+use amalgam_tests::harness::receiving::{receive_file, receive_kill_rounds};
 use amalgam_tests::harness::workload::{Orders, commit_until_killed};
 use amalgam_tests::harness::{over_both, seed};
 use amalgam_tests::linear::{HistoryOptions, check_history, record};
 
-const USAGE: &str = "usage: soak kill|powercut|model|linear|all [--rounds N] [--seed S]";
+const USAGE: &str = "usage: soak kill|receive|powercut|model|linear|all [--rounds N] [--seed S]";
 /// The committing process and the inner half of the power cuts are this program again.
 const COMMIT: &str = "commit";
+const RECEIVE_INSIDE: &str = "receive-inside";
 const POWERCUT_INSIDE: &str = "powercut-inside";
 const MODEL_CASES: u64 = 10_000;
 
@@ -53,16 +55,20 @@ fn run(words: &[String]) -> Option<bool> {
     let (what, rest) = words.split_first()?;
     match what.as_str() {
         COMMIT => return commit(rest),
+        RECEIVE_INSIDE => return receive_inside(rest),
         POWERCUT_INSIDE => return powercut_inside(rest),
         _ => {}
     }
     let options = Options::parse(rest)?;
     let passed = match what.as_str() {
         "kill" => kill(&options),
+        "receive" => receive(&options),
         "powercut" => powercut(&options),
         "model" => model(&options),
         "linear" => linear(&options),
-        "all" => kill(&options) && linear(&options) && model(&options) && powercut_if_possible(&options),
+        "all" => {
+            kill(&options) && receive(&options) && linear(&options) && model(&options) && powercut_if_possible(&options)
+        }
         _ => return None,
     };
     Some(passed)
@@ -91,6 +97,22 @@ fn kill(options: &Options) -> bool {
     println!("kill: seed {}", options.seed);
     println!("kill: {}", kill_rounds(&committer, options.rounds.unwrap_or(200), options.seed));
     true
+}
+
+fn receive(options: &Options) -> bool {
+    println!("receive: seed {}", options.seed);
+    let receiver = || {
+        let mut command = Command::new(this_program());
+        command.arg(RECEIVE_INSIDE);
+        command
+    };
+    println!("receive: {:?}", receive_kill_rounds(&receiver, options.rounds.unwrap_or(200), options.seed));
+    true
+}
+
+fn receive_inside(words: &[String]) -> Option<bool> {
+    let [directory, stream] = words else { return None };
+    Some(receive_file(Path::new(directory), Path::new(stream)).is_ok())
 }
 
 fn linear(options: &Options) -> bool {

@@ -6,7 +6,9 @@ use std::ops::ControlFlow;
 use amalgam_engine::object::EntryKind;
 use amalgam_engine::work::RenameMode;
 use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace};
-use amalgam_engine::{Act, Result, SnapshotId, Store, Time, VerifyOptions, WorkingTree, WorkspaceName, Workspaces, verify};
+use amalgam_engine::{
+    Act, Result, SnapshotId, Store, Time, VerifyOptions, WorkingTree, WorkspaceName, Workspaces, verify,
+};
 
 use super::{Random, walk};
 

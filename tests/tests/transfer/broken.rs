@@ -45,6 +45,7 @@ fn written(frames: &[Frame]) -> Vec<u8> {
             Frame::Opened(ids) => writer.opened(ids),
             Frame::Object(StoredObject { id, bytes }) => writer.object(*id, bytes),
             Frame::Thinned(bytes) => writer.thinned(bytes),
+            Frame::Purged(id, tombstone) => writer.purged(*id, tombstone),
             Frame::Tip(id) => writer.tip(*id),
             Frame::Name(name, value) => writer.name(name, value),
             Frame::End { .. } => Ok(()),
@@ -280,7 +281,10 @@ fn opened_nodes_that_are_in_no_base_are_not_believed() {
         .filter(|frame| !matches!(frame, Frame::Object(StoredObject { id, .. }) if id.kind == ObjectKind::Chunk))
         .cloned()
         .collect();
-    frames.insert(0, Frame::Opened(vec![ObjectId::of(ObjectKind::Directory, b"x"), ObjectId::of(ObjectKind::Chunk, b"text")]));
+    frames.insert(
+        0,
+        Frame::Opened(vec![ObjectId::of(ObjectKind::Directory, b"x"), ObjectId::of(ObjectKind::Chunk, b"text")]),
+    );
     let error = refused(&Store::in_memory(), &written(&frames));
     assert!(error.to_string().contains("chunk"), "{error}");
 }

@@ -2,6 +2,8 @@
 //! where it broke off.
 #![expect(clippy::print_stdout, reason = "seeds and figures are printed")]
 
+mod backups;
 mod broken;
+mod killed;
 mod kit;
 mod same;

@@ -100,9 +100,7 @@ fn a_small_change_of_a_large_tree_is_a_short_stream() {
         match change {
             0 => tree.write("7/below/7", b"changed").expect("write"),
             1 => tree.write_at("large", 4 << 20, b"in the middle").expect("write"),
-            _ => tree
-                .rename("9", "moved", amalgam_engine::work::RenameMode::Replace)
-                .expect("a whole directory moves"),
+            _ => tree.rename("9", "moved", amalgam_engine::work::RenameMode::Replace).expect("a whole directory moves"),
         }
         tree.commit(Commit::new(&main, "a change")).expect("commit");
         let (difference, sent) = send_all(&from, &have(&to).expect("have"));
@@ -140,7 +138,8 @@ fn a_snapshot_alone_arrives_without_a_name_and_is_kept_by_its_pins() {
     let (to, mut stream) = (Store::in_memory(), Vec::new());
     let selection = Selection::snapshots(&from, &made[5..6]).expect("a selection");
     send(&from, &selection, &SendOptions::default(), &mut stream, &Progress::default()).expect("send");
-    let received = take_by(&to, &stream, &ReceiveOptions { names: Names::None, replace: false }).expect("receive");
+    let received =
+        take_by(&to, &stream, &ReceiveOptions { names: Names::None, ..ReceiveOptions::default() }).expect("receive");
     assert_eq!(received.tips, made[5..6]);
     assert!(!received.pins.is_empty());
     assert!(refs(&to).is_empty());
@@ -156,7 +155,7 @@ fn names_can_be_filed_under_a_word() {
     live(&to, &mut Random::new(9), 12).expect("another life");
     let before = refs(&to);
     let (stream, _) = send_all(&from, &have(&to).expect("have"));
-    let options = ReceiveOptions { names: Names::Under("origin".to_owned()), replace: false };
+    let options = ReceiveOptions { names: Names::Under("origin".to_owned()), ..ReceiveOptions::default() };
     take_by(&to, &stream, &options).expect("receive");
     let after = refs(&to);
     assert!(before.iter().all(|(name, value)| after.get(name) == Some(value)), "what was here is as it was");
@@ -253,7 +252,8 @@ fn a_label_on_something_old_brings_its_tree_along() {
     let mut stream = Vec::new();
     let selection = Selection::snapshots(&from, &[newest]).expect("select");
     send(&from, &selection, &SendOptions::default(), &mut stream, &Progress::default()).expect("send");
-    let kept = take_by(&to, &stream, &ReceiveOptions { names: Names::None, replace: false }).expect("receive");
+    let kept =
+        take_by(&to, &stream, &ReceiveOptions { names: Names::None, ..ReceiveOptions::default() }).expect("receive");
     let old = LabelName::new("old").expect("a name");
     Labels::of(&from).set(&old, Some(made[0]), &by()).expect("label");
     let selection = Selection::named(&from, |name| name.as_str() == "label/old").expect("select");
@@ -297,4 +297,42 @@ fn what_a_store_has_goes_through_text() {
     for text in ["", "amalgam have 2\n", "amalgam have 1\nzz\n"] {
         assert!(Have::decode(text).is_err(), "{text:?}");
     }
+}
+
+#[test]
+fn purged_content_arrives_as_a_tombstone_where_that_is_welcome() {
+    use amalgam_engine::purge::{PurgeOptions, PurgeTarget, plan_purge, purge, tombstones};
+    use amalgam_engine::{ChunkId, Error as EngineError, TreePath};
+
+    let from = Store::in_memory();
+    let mut tree = WorkingTree::new(&from);
+    tree.write("secret", b"hunter2").expect("write");
+    tree.write("kept", b"kept").expect("write");
+    let done = tree.commit(Commit::new(&name("head/main"), "one")).expect("commit");
+    drop(tree);
+    let target = PurgeTarget::Path(TreePath::new("secret").expect("a path"));
+    let plan = plan_purge(&from, &target, &PurgeOptions::default()).expect("a plan");
+    purge(&from, &plan, "a key", &by()).expect("purge");
+    let (stream, _) = send_all(&from, &Have::default());
+
+    let to = Store::in_memory();
+    let error = take(&to, &stream).expect_err("nobody said that tombstones are welcome");
+    assert!(error.to_string().contains("tombstones are welcome"), "{error}");
+    assert!(refs(&to).is_empty() && tombstones(&to).expect("tombstones").is_empty());
+    let welcome = ReceiveOptions { tombstones: true, ..ReceiveOptions::default() };
+    take_by(&to, &stream, &welcome).expect("receive");
+    assert_eq!(tombstones(&to).expect("tombstones"), tombstones(&from).expect("tombstones"));
+    let tree = WorkingTree::open(&to, done.snapshot).expect("open");
+    assert!(matches!(tree.read("secret"), Err(EngineError::Purged { .. })));
+    assert_eq!(tree.read("kept").expect("read"), b"kept");
+    assert_sound(&to);
+
+    // Who has the bytes keeps them.
+    let has = Store::in_memory();
+    let mut tree = WorkingTree::new(&has);
+    tree.write("mine", b"hunter2").expect("write");
+    tree.commit(Commit::new(&name("head/mine"), "mine")).expect("commit");
+    take_by(&has, &stream, &welcome).expect("receive");
+    assert_eq!(has.tombstone(ChunkId::of(b"hunter2").object()).expect("look"), None);
+    assert_eq!(tree.read("mine").expect("read"), b"hunter2");
 }

@@ -4,12 +4,12 @@ use std::io::Read;
 
 use amalgam_engine::backend::StoredObject;
 use amalgam_engine::reference::{RefName, RefValue};
-use amalgam_engine::{ObjectId, ObjectKind, SnapshotId};
+use amalgam_engine::{ObjectId, ObjectKind, SnapshotId, Tombstone};
 use bytes::Bytes;
 
 use super::{
     BASE, BODY_BYTES_MAX, CHECK_BYTES, END, Frame, HEAD_BYTES, ID_BYTES, MAGIC, NAME, OBJECT, OPENED, OPENED_MAX,
-    THINNED, TIP, VERSION,
+    PURGED, THINNED, TIP, VERSION,
 };
 use crate::error::{Error, Result, Where};
 
@@ -127,6 +127,15 @@ impl<R: Read> StreamReader<R> {
                 Frame::Object(StoredObject { id, bytes: body.slice(ID_BYTES..) })
             }
             THINNED => Frame::Thinned(body),
+            PURGED => {
+                if body.len() < ID_BYTES {
+                    return Err(wrong("a tombstone without an id"));
+                }
+                let id = read_id(&body[..ID_BYTES]).ok_or_else(|| wrong("an object of an unknown kind"))?;
+                let tombstone =
+                    Tombstone::decode(body.slice(ID_BYTES..)).map_err(|why| self.damaged(why.to_string()))?;
+                Frame::Purged(id, tombstone)
+            }
             NAME => self.name(body)?,
             other => return Err(self.damaged(format!("a frame of the unknown type {other}"))),
         })

@@ -3,9 +3,9 @@
 use std::io::Write;
 
 use amalgam_engine::reference::{RefName, RefValue};
-use amalgam_engine::{ObjectId, SnapshotId};
+use amalgam_engine::{ObjectId, SnapshotId, Tombstone};
 
-use super::{BASE, END, HEAD_BYTES, ID_BYTES, MAGIC, NAME, OBJECT, OPENED, OPENED_MAX, THINNED, TIP, VERSION};
+use super::{BASE, END, HEAD_BYTES, ID_BYTES, MAGIC, NAME, OBJECT, OPENED, OPENED_MAX, PURGED, THINNED, TIP, VERSION};
 use crate::error::{Error, Result};
 
 /// So much is gathered before it is hashed and handed on.
@@ -68,6 +68,11 @@ impl<W: Write> StreamWriter<W> {
     pub fn thinned(&mut self, canonical: &[u8]) -> Result<()> {
         self.objects += 1;
         self.frame(THINNED, &[canonical])
+    }
+
+    /// A chunk that was purged.
+    pub fn purged(&mut self, id: ObjectId, tombstone: &Tombstone) -> Result<()> {
+        self.frame(PURGED, &[&[id.kind as u8], &id.hash, &tombstone.encode()])
     }
 
     /// A snapshot that was asked for.

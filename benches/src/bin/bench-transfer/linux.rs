@@ -121,7 +121,8 @@ fn changes(bench: &mut Bench, from: &Store, file: &Path, tree: &Path, input: &st
         stream = sent.bytes;
     }
     let samples = Samples::new(times);
-    let how = format!("{input}; asked, sent, received and durable, a stream of {stream} bytes; {}", samples.describe("ms"));
+    let how =
+        format!("{input}; asked, sent, received and durable, a stream of {stream} bytes; {}", samples.describe("ms"));
     bench.add(CHANGE, (samples.p50(), "ms"), Bar::AtMost(50.0), how);
     Ok(())
 }
