@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use amalgam_engine::episode::check_reference;
 use amalgam_engine::reference::{OperationDraft, REFS_PER_TRANSACTION_MAX, RefName, RefValue};
 use amalgam_engine::{
-    Act, Error as EngineError, History, ObjectId, ObjectKind, Pin, RefMove, SnapshotId, Store, WriteSession,
+    Act, Durability, Error as EngineError, History, ObjectId, ObjectKind, Pin, RefMove, SnapshotId, Store, WriteSession,
 };
 
 use super::{ReceiveOptions, not_sent};
@@ -88,7 +88,8 @@ pub(super) fn set(
         let keep = part[0].2.roots().next().unwrap_or_else(|| ObjectId::of(ObjectKind::Chunk, b""));
         session.commit(keep, ref_move(part, act))?;
     }
-    if act.durability == amalgam_engine::Durability::Durable {
+    if moves.is_empty() && act.durability == Durability::Durable {
+        // A transaction would have done it.
         store.sync()?;
     }
     drop(pins);
