@@ -51,7 +51,7 @@ pub enum Error {
         /// The object.
         id: ObjectId,
         /// When, by whom and why.
-        tombstone: Tombstone,
+        tombstone: Box<Tombstone>,
     },
     /// Bytes that were purged are to be stored again.
     #[error("{id} was purged {tombstone}; leave it out, or take its tombstone away first")]
@@ -59,7 +59,7 @@ pub enum Error {
         /// The object.
         id: ObjectId,
         /// When, by whom and why.
-        tombstone: Tombstone,
+        tombstone: Box<Tombstone>,
     },
     /// Stored bytes do not have the hash they are filed under.
     #[error("{id} is damaged: its bytes do not have its hash")]

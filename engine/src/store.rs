@@ -205,7 +205,7 @@ impl Store {
     /// What there is to say of an object that is not there.
     fn gone(&self, id: ObjectId) -> Result<Error> {
         Ok(match self.tombstone(id)? {
-            Some(tombstone) => Error::Purged { id, tombstone },
+            Some(tombstone) => Error::Purged { id, tombstone: Box::new(tombstone) },
             None => Error::Missing { id },
         })
     }

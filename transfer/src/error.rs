@@ -74,7 +74,7 @@ pub enum Error {
         /// What it says it is.
         id: ObjectId,
         /// Why.
-        source: amalgam_engine::Error,
+        source: Box<amalgam_engine::Error>,
     },
     /// The stream builds on a snapshot that is not here.
     #[error("the stream builds on snapshot {}, which this store does not have; send it without --since, or since what this store has", .snapshot.short())]

@@ -84,8 +84,12 @@ pub fn receive(
         let (read, to_hash) = sync_channel(BATCHES_READ);
         let (hashed, to_take) = sync_channel(BATCHES_HASHED);
         scope.spawn(move || read_batches(from, &read));
-        scope.spawn(|| hash_batches(&session, to_hash, hashed));
-        taking.take_all(to_take, progress)
+        // Each owns its ends of the channels: when one of them goes, the others notice.
+        let session = &session;
+        scope.spawn(move || hash_batches(session, &to_hash, &hashed));
+        let taken = taking.take_all(&to_take, progress);
+        drop(to_take);
+        taken
     });
     if let Err(error) = taken {
         // What is whole is of use next time; if it cannot be written either, that is no news.
@@ -165,7 +169,7 @@ enum Item {
 }
 
 /// Hashes batches until there are no more, or nobody listens.
-fn hash_batches(session: &WriteSession, read: Receiver<Result<Batch>>, hashed: SyncSender<Result<Hashed>>) {
+fn hash_batches(session: &WriteSession, read: &Receiver<Result<Batch>>, hashed: &SyncSender<Result<Hashed>>) {
     for batch in read {
         let done = batch.and_then(|batch| Ok(Hashed { items: hash(session, batch.frames)?, bytes: batch.bytes }));
         if hashed.send(done).is_err() {
@@ -205,7 +209,7 @@ struct Taking<'a> {
 }
 
 impl Taking<'_> {
-    fn take_all(&mut self, batches: Receiver<Result<Hashed>>, progress: &Progress) -> Result<()> {
+    fn take_all(&mut self, batches: &Receiver<Result<Hashed>>, progress: &Progress) -> Result<()> {
         loop {
             progress.check()?;
             let batch = batches.recv().map_err(|_| Error::Cancelled)??;
@@ -239,7 +243,7 @@ impl Taking<'_> {
         let new = self.session.admit_looked(objects).map_err(|NotAdmitted { at, source }| match source {
             // The store's own trouble is none of the stream's.
             EngineError::Full { .. } | EngineError::Fault { .. } | EngineError::DamagedRecord { .. } => source.into(),
-            source => Error::Refused { place: places[at], id: objects[at].id(), source },
+            source => Error::Refused { place: places[at], id: objects[at].id(), source: Box::new(source) },
         })?;
         self.done.objects += objects.len() as u64;
         self.done.objects_new += new.iter().filter(|new| **new).count() as u64;

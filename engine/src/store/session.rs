@@ -364,7 +364,7 @@ impl WriteSession {
             if id.kind == ObjectKind::Chunk
                 && let Some(tombstone) = self.store.tombstone(id)?
             {
-                return Err(Error::Unwanted { id, tombstone });
+                return Err(Error::Unwanted { id, tombstone: Box::new(tombstone) });
             }
             place.insert(is);
             let bytes = stored();

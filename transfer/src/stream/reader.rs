@@ -113,7 +113,7 @@ impl<R: Read> StreamReader<R> {
             BASE => Frame::Base(snapshot(&body)?),
             TIP => Frame::Tip(snapshot(&body)?),
             OPENED => {
-                if body.len() % ID_BYTES != 0 || body.len() > OPENED_MAX * ID_BYTES {
+                if !body.len().is_multiple_of(ID_BYTES) || body.len() > OPENED_MAX * ID_BYTES {
                     return Err(wrong("a list of ids of the wrong length"));
                 }
                 let ids: Option<Vec<_>> = body.chunks_exact(ID_BYTES).map(read_id).collect();
@@ -136,12 +136,12 @@ impl<R: Read> StreamReader<R> {
                     Tombstone::decode(body.slice(ID_BYTES..)).map_err(|why| self.damaged(why.to_string()))?;
                 Frame::Purged(id, tombstone)
             }
-            NAME => self.name(body)?,
+            NAME => self.name(&body)?,
             other => return Err(self.damaged(format!("a frame of the unknown type {other}"))),
         })
     }
 
-    fn name(&self, body: Bytes) -> Result<Frame> {
+    fn name(&self, body: &Bytes) -> Result<Frame> {
         let short = || self.damaged("a name that is cut".to_owned());
         let (length, rest) = body.split_first_chunk::<2>().ok_or_else(short)?;
         let length = usize::from(u16::from_le_bytes(*length));
