@@ -5,10 +5,16 @@
 //! which only reading all its bytes again would tell, and a snapshot's parents, which may have been thinned out.
 //!
 //! What was in the store before is trusted, but met: everything below it gets the session's epoch, so that no collection
-//! takes it, and its depth is counted. That costs one walk over it per session.
+//! takes it, and its depth is counted. That costs one walk over it per session, but for trees that the session rests on
+//! ([`WriteSession::rest_on`]): they are kept as a whole, and what is known to be in them is not walked.
 
+mod buried;
 mod reach;
+mod resting;
 mod seam;
+mod stored;
+
+pub use stored::{Looked, NotAdmitted};
 
 use bytes::Bytes;
 
@@ -22,7 +28,7 @@ use crate::object::{
     self, Content, Directories, DirectoryRef, Entry, Links, Node, Root, Ropes, Segment, SegmentSource, SequenceNode,
     Snapshot, States,
 };
-use crate::store::{CachedSequence, WriteSession};
+use crate::store::{CachedSequence, Known, WriteSession};
 use reach::Edges;
 
 impl WriteSession {
@@ -33,13 +39,19 @@ impl WriteSession {
         let gate = Gate { session: self, kind };
         object::check(kind, &bytes).map_err(|source| gate.refusal(source))?;
         let offered = Offered::decode(kind, &bytes).map_err(|source| gate.refusal(source))?;
-        let depth = gate.depth(&offered.edges())?;
+        let depth = gate.depth_or_exact(&offered.edges())?;
         gate.check(&offered)?;
+        let length = bytes.len();
+        let known = Known { depth, bytes: if kind == ObjectKind::Chunk { length as u64 } else { 0 } };
         let id = match kind {
             ObjectKind::Chunk => self.put_chunk(&bytes)?.object(),
             _ => self.put(kind, bytes.into())?,
         };
-        self.known().lock().insert(id, depth);
+        self.known().lock().insert(id, known);
+        offered.remember(self, id, length);
+        if kind == ObjectKind::Snapshot {
+            self.bound_known();
+        }
         Ok(id)
     }
 }
@@ -67,6 +79,19 @@ impl Offered {
             ObjectKind::Root => Self::Root(Root::decode(bytes)?),
             ObjectKind::Snapshot => Self::Snapshot(Snapshot::decode(bytes)?),
         })
+    }
+
+    /// Those above it look at it soon.
+    fn remember(self, session: &WriteSession, id: ObjectId, length: usize) {
+        match self {
+            Self::Bytes => {}
+            Self::Rope(node) => session.remember(id, node, length),
+            Self::Directory(node) => session.remember(id, node, length),
+            Self::Links(node) => session.remember(id, node, length),
+            Self::State(node) => session.remember(id, node, length),
+            Self::Root(root) => session.remember_root(id, root, length),
+            Self::Snapshot(snapshot) => session.remember_snapshot(id, snapshot, length),
+        }
     }
 
     fn edges(&self) -> Edges {
@@ -108,17 +133,19 @@ impl Gate<'_> {
             Offered::Links(node) => self.seams(node),
             Offered::State(node) => self.seams(node),
             Offered::Root(root) => self.root(root),
-            Offered::Snapshot(snapshot) => {
-                // History is weak: a parent may be missing, and is kept if it is there.
-                for parent in &snapshot.parents {
-                    if self.session.has(parent.object())? {
-                        let parent = self.session.reading(|store| store.snapshot(*parent))?;
-                        self.claim(parent.generation < snapshot.generation)?;
-                    }
-                }
-                Ok(())
+            Offered::Snapshot(snapshot) => self.history(snapshot),
+        }
+    }
+
+    /// History is weak: a parent may be missing, and is kept if it is there.
+    fn history(&self, snapshot: &Snapshot) -> Result<()> {
+        for parent in &snapshot.parents {
+            if self.session.has(parent.object())? {
+                let parent = self.session.reading(|store| store.snapshot(*parent))?;
+                self.claim(parent.generation < snapshot.generation)?;
             }
         }
+        Ok(())
     }
 
     fn inner_directory(&self, node: &SequenceNode<Directories>) -> Result<()> {
@@ -139,7 +166,14 @@ impl Gate<'_> {
 
     fn chunk(&self, id: ChunkId, length: u64) -> Result<()> {
         let id = id.object();
-        let stored = self.session.reading(|store| store.stored(id))?;
+        if let Some(known) = self.session.known().lock().get(&id).filter(|known| known.bytes > 0) {
+            return self.claim(known.bytes == length);
+        }
+        let stored = match self.session.reading(|store| store.stored(id)) {
+            // Nobody can say any more how long it was.
+            Err(Error::Purged { .. } | Error::Missing { .. }) if self.session.is_buried(id)? => return Ok(()),
+            stored => stored?,
+        };
         let found = compress::chunk_bytes(&stored).map_err(|source| Error::Malformed { id, source })?;
         self.claim(found == length)
     }

@@ -2,7 +2,8 @@
 //! [`Store`](crate::Store) is what everybody else holds.
 //!
 //! Objects are immutable and puts idempotent. References move only by compare-and-swap, any number at once, all or nothing,
-//! together with the operation record that says so. Nothing here deletes but [`Sweep`], and [`Inspect`] when it repairs.
+//! together with the operation record that says so. Nothing here deletes but [`Sweep`], and [`Inspect`] when it repairs or
+//! purges.
 
 mod check;
 mod fault;
@@ -35,6 +36,7 @@ use bytes::Bytes;
 use crate::error::Result;
 use crate::id::ObjectId;
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
+use crate::tombstone::Tombstone;
 
 /// Counts collections. An object carries the epoch in which it was last written, or met by a session that needed it.
 /// A later write never carries an earlier epoch.
@@ -137,6 +139,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// The operation that a request came to, if it was done.
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>>;
+
+    /// What is left of an object that was purged.
+    fn tombstone(&self, id: ObjectId) -> Result<Option<Tombstone>>;
 }
 
 /// The deleting half, for collection alone.

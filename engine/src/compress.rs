@@ -48,6 +48,11 @@ pub(crate) fn pack_chunk(raw: &[u8], pressed: bool) -> Bytes {
     {
         return packed.into();
     }
+    store_raw(raw)
+}
+
+/// The stored form of a chunk as it is.
+pub(crate) fn store_raw(raw: &[u8]) -> Bytes {
     let mut stored = Vec::with_capacity(raw.len() + 1);
     stored.push(RAW);
     stored.extend_from_slice(raw);

@@ -26,6 +26,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod check;
 mod compare;
 mod discard;
 mod export;
@@ -34,6 +35,7 @@ mod query;
 mod record;
 mod write;
 
+pub use check::check_reference;
 pub use compare::Comparison;
 pub use discard::Dropped;
 pub use name::{EpisodeName, StepId};

@@ -6,6 +6,7 @@ use crate::id::{ObjectId, ObjectKind, SnapshotId};
 use crate::malformed::Malformed;
 use crate::name::{InvalidName, TreePath};
 use crate::reference::{RefName, RefValue};
+use crate::tombstone::Tombstone;
 
 /// The engine's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -43,6 +44,22 @@ pub enum Error {
     Missing {
         /// The object.
         id: ObjectId,
+    },
+    /// An object was purged.
+    #[error("{id} was purged {tombstone}")]
+    Purged {
+        /// The object.
+        id: ObjectId,
+        /// When, by whom and why.
+        tombstone: Box<Tombstone>,
+    },
+    /// Bytes that were purged are to be stored again.
+    #[error("{id} was purged {tombstone}; leave it out, or take its tombstone away first")]
+    Unwanted {
+        /// The object.
+        id: ObjectId,
+        /// When, by whom and why.
+        tombstone: Box<Tombstone>,
     },
     /// Stored bytes do not have the hash they are filed under.
     #[error("{id} is damaged: its bytes do not have its hash")]
@@ -249,9 +266,12 @@ impl Error {
             Self::Malformed { source: Malformed::Version { .. }, .. } => ErrorKind::Unsupported,
             Self::Malformed { .. } => ErrorKind::Corrupt,
             Self::Stale { .. } | Self::StaleHead { .. } | Self::MovedSince { .. } => ErrorKind::Stale,
-            Self::NotFound { .. } | Self::NoStore { .. } | Self::Absent { .. } => ErrorKind::NotFound,
+            Self::Purged { .. } | Self::NotFound { .. } | Self::NoStore { .. } | Self::Absent { .. } => {
+                ErrorKind::NotFound
+            }
             Self::Exists { .. } | Self::NotEmpty { .. } | Self::Taken { .. } => ErrorKind::Exists,
-            Self::Refused { .. }
+            Self::Unwanted { .. }
+            | Self::Refused { .. }
             | Self::Name { .. }
             | Self::NotADirectory { .. }
             | Self::IsADirectory { .. }

@@ -33,8 +33,8 @@
 //! # What is absent
 //!
 //! The engine is synchronous and knows no network, no clock, no random source and no environment: time and ids are
-//! arguments. It follows no symlinks and asks for no permissions; a file system on top of it does. It deletes nothing: it
-//! only guarantees ([`SweepRound`]) that a collector can.
+//! arguments. It follows no symlinks and asks for no permissions; a file system on top of it does. It deletes nothing but
+//! what it is told to forget ([`purge`]): it only guarantees ([`SweepRound`]) that a collector can.
 //!
 //! The cost: every file is hashed and its metadata kept in full, so a store is about as large as the compressed files plus
 //! some hundred bytes for each; and a directory of one entry is an object of its own.
@@ -57,16 +57,19 @@ mod merkle;
 mod name;
 pub mod object;
 pub mod operation;
+pub mod purge;
 pub mod reference;
 mod revision;
 pub mod search;
 mod store;
 mod time;
+mod tombstone;
 mod touched;
 pub mod verify;
 pub mod work;
 pub mod workspace;
 
+pub use admit::{Looked, NotAdmitted};
 pub use assemble::Assembly;
 pub use backend::Durability;
 pub use commit::{Commit, CommitDone, Expect, Landed};
@@ -94,6 +97,7 @@ pub use reference::{RefName, RequestId};
 pub use revision::Revision;
 pub use store::{Pin, RefMove, Store, StoreOptions, SweepRound, Swept, Tallies, Tally, WriteSession};
 pub use time::Time;
+pub use tombstone::Tombstone;
 pub use verify::{VerifyOptions, VerifyReport, repair, verify};
 pub use work::WorkingTree;
 pub use workspace::{Workspace, WorkspaceName, Workspaces};

@@ -3,6 +3,7 @@
 //! Every object but a chunk is `kind, version, body`; the body is protobuf with its fields in ascending order, defaults
 //! left out and sorted lists for maps. `docs/FORMAT.md` is the specification; the golden tests hold its bytes.
 
+mod children;
 pub mod codec;
 mod conflict;
 mod directory;
@@ -16,6 +17,7 @@ mod snapshot;
 mod state;
 mod xattrs;
 
+pub use children::{Child, Children, children};
 pub use conflict::{Conflict, Settled};
 pub use directory::{Directories, DirectoryItem, DirectoryLink, DirectoryNode};
 pub(crate) use directory::{Said, say};

@@ -7,7 +7,7 @@ mod sweep;
 mod waiting;
 
 pub use pin::Pin;
-pub(crate) use session::{Is, SessionMark};
+pub(crate) use session::{Is, Known, SessionMark};
 pub use session::{RefMove, WriteSession};
 pub use sweep::{SweepRound, Swept, Tallies, Tally};
 
@@ -27,6 +27,7 @@ use crate::malformed::Malformed;
 use crate::name::Name;
 use crate::object::{self, Root, Said, Sequence, SequenceNode, Snapshot, Xattr, Xattrs};
 use crate::reference::{Operation, RefName, RefValue, RequestId};
+use crate::tombstone::Tombstone;
 use crate::touched::{Beside, Touched};
 use cache::{Cached, ObjectCache};
 use pin::PinTable;
@@ -173,21 +174,45 @@ impl Store {
         let stored = self.inner.backend.get_many(&ids)?;
         let mut chunks = Vec::with_capacity(wanted.len());
         for ((id, length), stored) in wanted.iter().zip(stored) {
-            let bytes = verified(id.object(), stored)?;
+            let bytes = match stored {
+                Some(stored) => verified(id.object(), Some(stored))?,
+                None => return Err(self.gone(id.object())?),
+            };
             expect_length(*id, &bytes, *length)?;
             chunks.push(bytes);
         }
         Ok(chunks)
     }
 
+    /// Many objects as they are stored, not hashed, in the order asked for; nothing for those that are not there.
+    pub fn stored_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
+        self.inner.backend.get_many(ids)
+    }
+
     /// An object as it is stored, not hashed.
     pub(crate) fn stored(&self, id: ObjectId) -> Result<Bytes> {
-        self.inner.backend.get(id)?.ok_or(Error::Missing { id })
+        match self.inner.backend.get(id)? {
+            Some(stored) => Ok(stored),
+            None => Err(self.gone(id)?),
+        }
+    }
+
+    /// What is left of an object that was purged.
+    pub fn tombstone(&self, id: ObjectId) -> Result<Option<Tombstone>> {
+        self.inner.backend.tombstone(id)
+    }
+
+    /// What there is to say of an object that is not there.
+    fn gone(&self, id: ObjectId) -> Result<Error> {
+        Ok(match self.tombstone(id)? {
+            Some(tombstone) => Error::Purged { id, tombstone: Box::new(tombstone) },
+            None => Error::Missing { id },
+        })
     }
 
     /// The canonical bytes of any object, hashed.
     pub fn canonical(&self, id: ObjectId) -> Result<Bytes> {
-        verified(id, self.inner.backend.get(id)?)
+        verified(id, Some(self.stored(id)?))
     }
 
     /// What a reference holds.
@@ -236,11 +261,11 @@ impl Store {
     }
 
     /// Refuses what needs the store for itself while sessions are open, and forgets what is cached of it.
-    pub(crate) fn alone(&self) -> Result<()> {
+    pub(crate) fn alone(&self, what: &'static str) -> Result<()> {
         let sessions = self.inner.sessions.lock();
         if sessions.oldest().is_some() || self.inner.pins.any() {
             let why = "the store is in use; end its write sessions and drop its trees and pins first".to_owned();
-            return Err(Error::Invalid { what: "repair", why });
+            return Err(Error::Invalid { what, why });
         }
         self.inner.cache.clear();
         Ok(())

@@ -70,6 +70,7 @@ fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<O
     let inspect = store.inspect();
     let records = records::read(inspect)?;
     let (lost, quarantined) = read_quarantine(inspect)?;
+    let buried = read_tombstones(inspect)?;
     let index = Index::read(inspect)?;
     let ghosts = Mutex::new(Ghosts::default());
     let mut held: BTreeMap<Seat, Vec<RefName>> = BTreeMap::new();
@@ -83,7 +84,12 @@ fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<O
     let beside = std::mem::take(&mut scan.beside);
     let mut graph = Graph::new(index, ghosts.into_inner(), scan);
     graph.walk(held.keys().copied(), &|id| lost.contains(&id.hash));
-    graph.mark_missing(&held.keys().copied().collect());
+    let mut purged = 0;
+    graph.mark_missing(&held.keys().copied().collect(), &mut |id| {
+        let is_purged = buried.contains(&id);
+        purged += u64::from(is_purged);
+        is_purged
+    });
     graph.compare();
     compare_links(store, &mut graph, &held)?;
     let mut report = VerifyReport {
@@ -95,6 +101,7 @@ fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<O
         absent: graph.absent,
         orphans: loose.iter().filter(|loose| !loose.named).count() as u64,
         quarantined,
+        purged,
         refs: records.refs.len() as u64,
         operations: records.operations,
         ..VerifyReport::default()
@@ -125,6 +132,19 @@ fn read_quarantine(inspect: &dyn Inspect) -> Result<(HashSet<[u8; 32]>, u64)> {
         }
     })?;
     Ok((hashes, rows))
+}
+
+/// The objects that were purged.
+fn read_tombstones(inspect: &dyn Inspect) -> Result<HashSet<ObjectId>> {
+    let mut found = HashSet::new();
+    each_row(inspect, Family::Tombstones, &[], None, &mut |key, _| {
+        if let [kind, hash @ ..] = &key[..]
+            && let (Some(kind), Ok(hash)) = (ObjectKind::from_number(*kind), hash.try_into())
+        {
+            found.insert(ObjectId { kind, hash });
+        }
+    })?;
+    Ok(found)
 }
 
 /// Looks at the hard links of every tree that can be read in full, once for each map and directory.

@@ -22,12 +22,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod check;
 mod commit;
 mod label;
 mod name;
 mod record;
 mod restore;
 
+pub(crate) use check::check_reference;
 pub use commit::{Change, Committed};
 pub use label::{LabelName, Labels};
 pub use name::WorkspaceName;

@@ -5,8 +5,10 @@
 
 pub mod collection;
 pub mod kill;
+pub mod lives;
 pub mod powercut;
 mod random;
+pub mod receiving;
 pub mod workload;
 
 pub use random::{Random, seed};

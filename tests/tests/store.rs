@@ -449,6 +449,9 @@ impl Backend for Shared {
     fn sync(&self) -> amalgam_engine::Result<()> {
         self.0.sync()
     }
+    fn tombstone(&self, id: ObjectId) -> amalgam_engine::Result<Option<amalgam_engine::Tombstone>> {
+        self.0.tombstone(id)
+    }
     fn epoch(&self) -> u64 {
         self.0.epoch()
     }

@@ -6,7 +6,7 @@ use crate::id::{ObjectId, ObjectKind, RootId, SnapshotId};
 use crate::malformed::Malformed;
 use crate::name::{DEPTH_MAX, InvalidName};
 use crate::object::{Directories, Links, Root, Ropes, Sequence, SequenceNode, Snapshot, States};
-use crate::store::WriteSession;
+use crate::store::{Known, WriteSession};
 
 /// What an object refers to.
 #[derive(Default)]
@@ -33,7 +33,12 @@ impl Edges {
         Self { ids: vec![snapshot.root.object()], names: 0 }
     }
 
-    fn of_stored(session: &WriteSession, id: ObjectId) -> Result<Self> {
+    /// The objects, and how many names stand between.
+    pub(super) fn parts(&self) -> (&[ObjectId], usize) {
+        (&self.ids, self.names)
+    }
+
+    pub(super) fn of_stored(session: &WriteSession, id: ObjectId) -> Result<Self> {
         Ok(match id.kind {
             ObjectKind::Chunk | ObjectKind::Xattrs => Self::default(),
             ObjectKind::Rope => Self::of_node(&*session.node::<Ropes>(id)?),
@@ -65,9 +70,16 @@ impl Open {
 }
 
 impl Gate<'_> {
+    /// The same as [`depth`](Self::depth), walked again where the trees that the session rests on may be less deep than
+    /// they are taken for.
+    pub(super) fn depth_or_exact(&self, edges: &Edges) -> Result<usize> {
+        let depth = self.depth(edges);
+        if depth.is_err() && self.session.forget_resting() { self.depth(edges) } else { depth }
+    }
+
     /// The longest path of names below an object with these edges. Each object below it is followed once in a session,
     /// however many ways lead to it; the way down is as long as a path may be, times the levels of a sequence.
-    pub(super) fn depth(&self, edges: &Edges) -> Result<usize> {
+    fn depth(&self, edges: &Edges) -> Result<usize> {
         let mut names = edges.names;
         let mut open = vec![Open::new(None, Edges { ids: edges.ids.clone(), names: edges.names })];
         loop {
@@ -87,7 +99,7 @@ impl Gate<'_> {
                 self.shallow(done.depth)?;
                 let (Some(id), Some(parent)) = (done.id, open.last_mut()) else { return Ok(done.depth) };
                 parent.depth = parent.depth.max(parent.edges.names + done.depth);
-                self.session.known().lock().insert(id, done.depth);
+                self.session.known().lock().insert(id, Known { depth: done.depth, bytes: 0 });
             }
             self.shallow(names)?;
         }
@@ -99,12 +111,16 @@ impl Gate<'_> {
 
     /// The depth below an object that has no children or was followed before; refuses one that is not there.
     fn known(&self, id: ObjectId) -> Result<Option<usize>> {
-        if let Some(depth) = self.session.known().lock().get(&id) {
-            return Ok(Some(*depth));
+        let has_none_below = matches!(id.kind, ObjectKind::Chunk | ObjectKind::Xattrs);
+        if let Some(known) = self.session.known().lock().get(&id) {
+            return Ok(Some(known.depth));
         }
-        if !self.session.has(id)? {
+        if let Some(depth) = self.session.resting().lock().below.get(&id) {
+            return Ok(Some(if has_none_below { 0 } else { *depth }));
+        }
+        if !self.session.has(id)? && !self.session.is_buried(id)? {
             return Err(self.refusal(Malformed::Absent { id }));
         }
-        Ok(matches!(id.kind, ObjectKind::Chunk | ObjectKind::Xattrs).then_some(0))
+        Ok(has_none_below.then_some(0))
     }
 }

@@ -10,6 +10,7 @@ use super::{Backend, Committed, Epoch, Family, IndexRow, Inspect, Page, RowEdit,
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
 use crate::reference::{Operation, RefName, RefValue, RequestId};
+use crate::tombstone::Tombstone;
 
 /// When to fail. Shared by the test and the backend; counts what it hit.
 #[derive(Debug)]
@@ -140,6 +141,11 @@ impl<B: Backend> Backend for Fault<B> {
         self.plan.read("look a request up")?;
         self.inner.find_request(request)
     }
+
+    fn tombstone(&self, id: ObjectId) -> Result<Option<Tombstone>> {
+        self.plan.read("look a tombstone up")?;
+        self.inner.tombstone(id)
+    }
 }
 
 impl<B: Sweep> Sweep for Fault<B> {
@@ -183,5 +189,10 @@ impl<B: Inspect> Inspect for Fault<B> {
     fn edit(&self, edits: Vec<RowEdit>) -> Result<()> {
         self.plan.write("repair")?;
         self.inner.edit(edits)
+    }
+
+    fn scrub(&self, removed: &[(Family, Bytes)]) -> Result<()> {
+        self.plan.write("scrub")?;
+        self.inner.scrub(removed)
     }
 }

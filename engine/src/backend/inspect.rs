@@ -25,11 +25,13 @@ pub enum Family {
     Requests,
     /// What repair took out of the others.
     Quarantine,
+    /// Kind and hash of a purged object -> when, who, why.
+    Tombstones,
 }
 
 impl Family {
     /// Every family.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Index,
         Self::Chunks,
         Self::Trees,
@@ -38,6 +40,7 @@ impl Family {
         Self::Operations,
         Self::Requests,
         Self::Quarantine,
+        Self::Tombstones,
     ];
     /// Those that hold objects.
     pub const OBJECTS: [Self; 3] = [Self::Chunks, Self::Trees, Self::Snapshots];
@@ -67,6 +70,7 @@ impl Family {
             Self::Operations => "operations",
             Self::Requests => "requests",
             Self::Quarantine => "quarantine",
+            Self::Tombstones => "tombstones",
         }
     }
 }
@@ -113,4 +117,8 @@ pub trait Inspect: Sweep {
     /// Sets and removes rows, all or nothing, durable when it returns. Checks nothing: it is for whoever has the store to
     /// himself, as repair has. (Suites plant damage with it.)
     fn edit(&self, edits: Vec<RowEdit>) -> Result<()>;
+
+    /// Makes sure that the bytes of rows that were removed are in no file of the store any more. Takes as long as rewriting
+    /// the files that they were in. An empty key stands for any row of its family.
+    fn scrub(&self, removed: &[(Family, Bytes)]) -> Result<()>;
 }

@@ -10,11 +10,12 @@ use parking_lot::RwLock;
 use super::check::check;
 use super::inspect::{Family, Inspect, Page, PageEnd, RowEdit};
 use super::reclaim::{Named, ReclaimProgress, Reclaimed, WatchReclaim};
-use super::rows::{IndexValue, RefRow, damaged, number};
+use super::rows::{IndexValue, RefRow, damaged, number, read_tombstone, tombstone_key};
 use super::{Backend, Committed, Epoch, IndexRow, StoredObject, Sweep, Transaction};
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
 use crate::reference::{Operation, RefChange, RefName, RefValue, RequestId};
+use crate::tombstone::Tombstone;
 
 /// A backend that forgets everything when it is dropped.
 #[derive(Default)]
@@ -222,6 +223,11 @@ impl Backend for Memory {
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
         self.state.read().find_request(request)
     }
+
+    fn tombstone(&self, id: ObjectId) -> Result<Option<Tombstone>> {
+        let state = self.state.read();
+        state.family(Family::Tombstones).get(&tombstone_key(id)[..]).cloned().map(read_tombstone).transpose()
+    }
 }
 
 impl Sweep for Memory {
@@ -323,6 +329,11 @@ impl Inspect for Memory {
             }
             state.set(family, &key[..], value);
         }
+        Ok(())
+    }
+
+    /// What is removed here is gone.
+    fn scrub(&self, _removed: &[(Family, Bytes)]) -> Result<()> {
         Ok(())
     }
 }

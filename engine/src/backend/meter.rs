@@ -10,6 +10,7 @@ use super::{Backend, Committed, Epoch, Family, IndexRow, Inspect, Page, RowEdit,
 use crate::error::Result;
 use crate::id::ObjectId;
 use crate::reference::{Operation, RefName, RefValue, RequestId};
+use crate::tombstone::Tombstone;
 
 /// Counters, shared with whoever wants to read them.
 #[derive(Debug, Default)]
@@ -147,6 +148,10 @@ impl<B: Backend> Backend for Metered<B> {
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
         self.inner.find_request(request)
     }
+
+    fn tombstone(&self, id: ObjectId) -> Result<Option<Tombstone>> {
+        self.inner.tombstone(id)
+    }
 }
 
 impl<B: Sweep> Sweep for Metered<B> {
@@ -186,5 +191,9 @@ impl<B: Inspect> Inspect for Metered<B> {
 
     fn edit(&self, edits: Vec<RowEdit>) -> Result<()> {
         self.inner.edit(edits)
+    }
+
+    fn scrub(&self, removed: &[(Family, Bytes)]) -> Result<()> {
+        self.inner.scrub(removed)
     }
 }

@@ -3,7 +3,8 @@
 //! Families: `index` (hash -> kind, epoch, stored size, number) answers `contains`, scans and accounting; `chunks`, `trees`
 //! and `snapshots` hold the objects, keyed by a number in the order of writing. So what was written
 //! together is read together, and compaction moves files of objects instead of sorting them by hash again and again.
-//! `refs`, `operations` and `requests` are small; `quarantine` holds what repair took out of the others. Chunks come compressed, so RocksDB's own compression is off. Transactions
+//! `refs`, `operations` and `requests` are small; `quarantine` holds what repair took out of the others, `tombstones` what is
+//! left of purged objects. Chunks come compressed, so RocksDB's own compression is off. Transactions
 //! go through group commit: one leader compares, numbers and writes for all that wait, which makes the operation log gapless
 //! and shares the fsync.
 
@@ -30,16 +31,17 @@ use rocksdb::{
 use super::check::check;
 use super::group::Group;
 use super::home::{self, Fingerprint, HeaderState, Mark, damaged};
-use super::rows::{IndexValue, RefRow, number};
+use super::rows::{IndexValue, RefRow, number, read_tombstone, tombstone_key};
 use super::{Backend, Committed, Durability, Epoch, StoredObject, Transaction};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
+use crate::tombstone::Tombstone;
 use reclaim::Doomed;
 use round::Round;
 use settings::{
     CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS, RESERVE_BYTES_MAX,
-    RESERVE_BYTES_MIN, database_options, families, family_options, fault, object_family, opening,
+    RESERVE_BYTES_MIN, TOMBSTONES, database_options, families, family_options, fault, object_family, opening,
 };
 
 const DATABASE_DIRECTORY: &str = "db";
@@ -462,6 +464,10 @@ impl Backend for Rocks {
             return Err(damaged("operation log", &format!("operation {sequence} is missing")));
         };
         Operation::decode(sequence, bytes).map(Some).map_err(|why| damaged("operation", &why))
+    }
+
+    fn tombstone(&self, id: ObjectId) -> Result<Option<Tombstone>> {
+        self.read(TOMBSTONES, &tombstone_key(id))?.map(read_tombstone).transpose()
     }
 }
 

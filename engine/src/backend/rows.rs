@@ -6,6 +6,7 @@ use super::{Epoch, IndexRow};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
 use crate::reference::RefValue;
+use crate::tombstone::Tombstone;
 
 /// The value of a row of the object index.
 pub(crate) struct IndexValue {
@@ -88,6 +89,17 @@ pub(crate) fn number(bytes: &[u8], what: &str) -> Result<u64> {
 
 pub(crate) fn damaged(what: &str, why: &dyn std::fmt::Display) -> Error {
     Error::DamagedRecord { what: what.to_owned(), why: why.to_string() }
+}
+
+/// The key of a tombstone.
+pub(crate) fn tombstone_key(id: ObjectId) -> [u8; 33] {
+    let mut key = [id.kind as u8; 33];
+    key[1..].copy_from_slice(&id.hash);
+    key
+}
+
+pub(crate) fn read_tombstone(bytes: Bytes) -> Result<Tombstone> {
+    Tombstone::decode(bytes).map_err(|why| damaged("tombstone", &why))
 }
 
 /// What lies in quarantine: where it was, why it went, and the bytes as they were found.

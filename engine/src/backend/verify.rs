@@ -8,6 +8,7 @@ use crate::compress;
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
 use crate::reference::{Operation, RefName, RefValue, RequestId};
+use crate::tombstone::Tombstone;
 
 /// Checks that the bytes that pass through have the hash they go by.
 pub struct Verify<B>(pub B);
@@ -81,6 +82,10 @@ impl<B: Backend> Backend for Verify<B> {
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
         self.0.find_request(request)
     }
+
+    fn tombstone(&self, id: ObjectId) -> Result<Option<Tombstone>> {
+        self.0.tombstone(id)
+    }
 }
 
 impl<B: Sweep> Sweep for Verify<B> {
@@ -120,5 +125,9 @@ impl<B: Inspect> Inspect for Verify<B> {
 
     fn edit(&self, edits: Vec<RowEdit>) -> Result<()> {
         self.0.edit(edits)
+    }
+
+    fn scrub(&self, removed: &[(Family, Bytes)]) -> Result<()> {
+        self.0.scrub(removed)
     }
 }

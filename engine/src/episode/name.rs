@@ -9,7 +9,7 @@ use crate::workspace::WorkspaceName;
 /// References to the records of episodes start so.
 pub(super) const PREFIX: &str = "episode/";
 /// Those to steps. They lie apart, so that a list of episodes reads no steps.
-const STEP_PREFIX: &str = "step/";
+pub(super) const STEP_PREFIX: &str = "step/";
 
 /// The name of an episode, with the rules of a workspace's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -6,7 +6,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -22,6 +22,7 @@ use crate::malformed::Malformed;
 use crate::object::XATTRS_INLINE_BYTES_MAX;
 use crate::object::{self, Node, Root, SequenceNode, Snapshot, Xattr, Xattrs};
 use crate::reference::{OperationDraft, RefName, RefValue};
+use crate::tombstone::Tombstone;
 use crate::touched::Touched;
 
 /// Objects wait in memory up to this much, what they take beside their bytes included, then go ahead of their transaction.
@@ -31,6 +32,9 @@ const WAITING_BYTES: usize = 128;
 /// From this much on a session is an import rather than an edit.
 const MANY_BYTES: usize = 256 << 10;
 
+/// So many objects from outside are known before they are forgotten, unless a single tree has more.
+const KNOWN_MAX: usize = 1 << 20;
+
 /// Takes objects in and makes them part of the store, in one transaction at its end or partly ahead of it.
 pub struct WriteSession {
     store: Store,
@@ -39,9 +43,14 @@ pub struct WriteSession {
     pending: Mutex<Pending>,
     /// Held shared by whoever writes objects ahead: in the meantime they are neither pending nor in the store.
     ahead: RwLock<()>,
-    /// Objects from outside that were looked at in this session, each with the depth of names below it. All that they
-    /// refer to carries the session's epoch.
-    known: Mutex<HashMap<ObjectId, usize>>,
+    /// Objects from outside that were looked at in this session. All that they refer to carries the session's epoch, or
+    /// lies in a tree that the session rests on.
+    known: Mutex<HashMap<ObjectId, Known>>,
+    resting: Mutex<Resting>,
+    /// Chunks that are purged where a stream comes from.
+    buried: Mutex<HashMap<ObjectId, Tombstone>>,
+    /// From this many known objects on they are forgotten; 0 right after that.
+    known_max: AtomicUsize,
     /// Bytes that went to the store ahead of the end, as they are stored.
     stored: Arc<AtomicU64>,
 }
@@ -55,6 +64,23 @@ struct Pending {
     bytes_taken: usize,
     /// An earlier write failed: what this session promised is not there, so it must not commit.
     failed: Option<Error>,
+}
+
+/// What was found out of an object from outside.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Known {
+    /// The longest path of names below it, or more.
+    pub(crate) depth: usize,
+    /// A chunk's length; 0 where it was not looked at.
+    pub(crate) bytes: u64,
+}
+
+/// Trees that were there before, are kept, and need not be walked again.
+#[derive(Default)]
+pub(crate) struct Resting {
+    pub(crate) pins: Vec<Pin>,
+    /// Objects that are known to be in them, each with the most names that may lie below it.
+    pub(crate) below: HashMap<ObjectId, usize>,
 }
 
 /// Why a node was not put.
@@ -122,6 +148,9 @@ impl WriteSession {
             pending: Mutex::default(),
             ahead: RwLock::default(),
             known: Mutex::default(),
+            resting: Mutex::default(),
+            buried: Mutex::default(),
+            known_max: AtomicUsize::new(KNOWN_MAX),
             stored: Arc::default(),
         }
     }
@@ -258,14 +287,67 @@ impl WriteSession {
     }
 
     /// Writes all that was put so far, so that the store can read it.
-    pub(crate) fn write_all_ahead(&self) -> Result<()> {
+    pub fn write_all_ahead(&self) -> Result<()> {
         self.write_ahead(true)?;
         drop(self.ahead.write());
         Ok(())
     }
 
-    pub(crate) fn known(&self) -> &Mutex<HashMap<ObjectId, usize>> {
+    pub(crate) fn known(&self) -> &Mutex<HashMap<ObjectId, Known>> {
         &self.known
+    }
+
+    /// Forgets what is known of objects from outside once it takes too much memory. What follows is walked again; the bound
+    /// is twice what that walk takes, so that it does not happen over and over.
+    pub(crate) fn bound_known(&self) {
+        let mut known = self.known.lock();
+        let max = match self.known_max.load(Ordering::Relaxed) {
+            0 => KNOWN_MAX.max(2 * known.len()),
+            max if known.len() > max => {
+                known.clear();
+                0
+            }
+            max => max,
+        };
+        self.known_max.store(max, Ordering::Relaxed);
+    }
+
+    pub(crate) fn buried(&self) -> &Mutex<HashMap<ObjectId, Tombstone>> {
+        &self.buried
+    }
+
+    pub(crate) fn resting(&self) -> &Mutex<Resting> {
+        &self.resting
+    }
+
+    /// Keeps a decoded node at hand, so that those above it need not wait until it is written.
+    pub(crate) fn remember<S: CachedSequence>(&self, id: ObjectId, node: SequenceNode<S>, length: usize) {
+        self.store.inner.cache.insert(id, S::into_cached(Arc::new(node)), length);
+    }
+
+    /// The same of a root.
+    pub(crate) fn remember_root(&self, id: ObjectId, root: Root, length: usize) {
+        self.store.inner.cache.insert(id, Cached::Root(Arc::new(root)), length);
+    }
+
+    /// The same of a snapshot.
+    pub(crate) fn remember_snapshot(&self, id: ObjectId, snapshot: Snapshot, length: usize) {
+        self.store.inner.cache.insert(id, Cached::Snapshot(Arc::new(snapshot), None), length);
+    }
+
+    /// Which of these are in the store or on their way there; from now on the session keeps them from collection.
+    pub(crate) fn has_many(&self, ids: &[ObjectId]) -> Result<Vec<bool>> {
+        let mut found = self.store.inner.backend.contains_many(ids, self.epoch)?;
+        let pending = self.pending.lock();
+        for (id, found) in ids.iter().zip(&mut found) {
+            *found |= pending.ids.contains_key(id);
+        }
+        Ok(found)
+    }
+
+    /// Puts a chunk in the form in which another store keeps it; it was unpacked and hashed.
+    pub(crate) fn put_stored_chunk(&self, id: ObjectId, stored: Bytes, raw_bytes: usize) -> Result<()> {
+        self.add(id, Is::Unknown, raw_bytes, || stored)
     }
 
     /// Whether an object is in the store or on its way there; from now on the session keeps it from collection.
@@ -280,6 +362,12 @@ impl WriteSession {
         {
             let mut pending = self.pending.lock();
             let Entry::Vacant(place) = pending.ids.entry(id) else { return Ok(()) };
+            // Purged bytes stay away until somebody says otherwise. Only chunks are purged.
+            if id.kind == ObjectKind::Chunk
+                && let Some(tombstone) = self.store.tombstone(id)?
+            {
+                return Err(Error::Unwanted { id, tombstone: Box::new(tombstone) });
+            }
             place.insert(is);
             let bytes = stored();
             pending.bytes += bytes.len() + WAITING_BYTES;

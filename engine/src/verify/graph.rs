@@ -129,9 +129,9 @@ impl Graph {
     }
 
     /// What is reached and not there.
-    pub(super) fn mark_missing(&mut self, held: &HashSet<Seat>) {
+    pub(super) fn mark_missing(&mut self, held: &HashSet<Seat>, is_purged: &mut dyn FnMut(ObjectId) -> bool) {
         for seat in 0..self.reached.len() as Seat {
-            if self.reached[seat as usize] && self.is_ghost(seat) {
+            if self.reached[seat as usize] && self.is_ghost(seat) && !is_purged(self.id(seat)) {
                 let wrong_kind = self.index.find(&self.id(seat).hash).map(|other| self.index.rows[other as usize].kind);
                 let damage = match wrong_kind {
                     Some(found) => Damage::WrongKind { found },

@@ -71,7 +71,7 @@ pub struct Repair {
 
 /// Repairs a store that nobody else uses: without open sessions, working trees and pins. Reads everything, twice.
 pub fn repair(store: &Store, options: &VerifyOptions) -> Result<Repair> {
-    store.alone()?;
+    store.alone("repair")?;
     let options = VerifyOptions { read_data: true, ..*options };
     let all = || -> Result<Examined> {
         let examined = examine(store, &options, &|_| ControlFlow::Continue(()))?;
@@ -85,7 +85,7 @@ pub fn repair(store: &Store, options: &VerifyOptions) -> Result<Repair> {
     work.marks()?;
     work.records()?;
     let done = work.done;
-    store.alone()?;
+    store.alone("repair")?;
     let left = all()?.report;
     Ok(Repair { found: found.report, done, left })
 }

@@ -184,6 +184,8 @@ pub struct VerifyReport {
     pub orphans: u64,
     /// Rows in quarantine.
     pub quarantined: u64,
+    /// Objects that something refers to and that were purged, as they may be.
+    pub purged: u64,
     /// References.
     pub refs: u64,
     /// Operations in the log.

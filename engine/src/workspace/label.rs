@@ -11,10 +11,10 @@ use crate::operation::{Act, Step, hold_snapshot, move_refs, recorded, snapshot_o
 use crate::reference::{Operation, RefName, RefValue};
 use crate::store::Store;
 
-const LABEL_PREFIX: &str = "label/";
-const NOTE_PREFIX: &str = "note/";
-const REWARD_PREFIX: &str = "reward/";
-const NOTE_BYTES_MAX: usize = 32 << 10;
+pub(super) const LABEL_PREFIX: &str = "label/";
+pub(super) const NOTE_PREFIX: &str = "note/";
+pub(super) const REWARD_PREFIX: &str = "reward/";
+pub(super) const NOTE_BYTES_MAX: usize = 32 << 10;
 
 /// The name of a label, with the rules of a workspace's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

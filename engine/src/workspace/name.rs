@@ -7,7 +7,7 @@ use crate::reference::RefName;
 
 /// References to heads start so.
 pub(super) const PREFIX: &str = "workspace/";
-const DELETED_PREFIX: &str = "deleted/";
+pub(super) const DELETED_PREFIX: &str = "deleted/";
 const NAME_BYTES_MAX: usize = 200;
 /// These have a meaning where snapshots are named.
 const RESERVED: &[char] = &['@', '~', '^', ':', '?', '*', '[', ']', '{', '}', '\\', '"', '\''];

@@ -1,7 +1,10 @@
-//! Writes the seeds of the corpora from the golden bytes: `cargo run --example seed`.
+//! Writes the seeds of the corpora from the golden bytes, and streams of a small store: `cargo run --example seed`.
 
 use std::fs;
 use std::path::Path;
+
+use amalgam_engine::{Commit, RefName, Store, WorkingTree};
+use amalgam_transfer::{Progress, Selection, SendOptions, send};
 
 const GOLDEN: &str = include_str!("../../../engine/tests/golden/v1.txt");
 
@@ -44,7 +47,33 @@ fn main() -> std::io::Result<()> {
             (0..400_u32).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_mul(seed) >> 24) as u8).collect();
         put("edits", name, &bytes)?;
     }
+    for (name, bytes) in streams() {
+        put("stream", name, &bytes)?;
+    }
     Ok(())
+}
+
+/// A stream with everything in it, and one with the difference to it.
+fn streams() -> [(&'static str, Vec<u8>); 2] {
+    let store = Store::in_memory();
+    let main = RefName::new("head/main").expect("a name");
+    let mut tree = WorkingTree::new(&store);
+    tree.create_directories("a/b").expect("mkdir");
+    tree.write("a/b/c", b"text").expect("write");
+    tree.write("large", &[7; 70_000]).expect("write");
+    tree.set_state("key", "1").expect("state");
+    let first = tree.commit(Commit::new(&main, "one")).expect("commit").snapshot;
+    let sent = |had: Vec<_>| {
+        let mut stream = Vec::new();
+        let selection = Selection::everything(&store).expect("everything");
+        let options = SendOptions { had, verify: false };
+        send(&store, &selection, &options, &mut stream, &Progress::default()).expect("memory takes it");
+        stream
+    };
+    let whole = sent(Vec::new());
+    tree.write("a/b/c", b"more").expect("write");
+    tree.commit(Commit::new(&main, "two")).expect("commit");
+    [("whole", whole), ("difference", sent(vec![first]))]
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

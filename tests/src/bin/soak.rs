@@ -1,4 +1,4 @@
-//! The long tests. `soak kill | powercut | model | linear | gc | all`, with `--rounds N` and `--seed S`.
+//! The long tests. `soak kill | receive | powercut | model | linear | gc | all`, with `--rounds N` and `--seed S`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people, which tells what it does")]
 
 use std::io::Read as _;
@@ -11,14 +11,16 @@ use amalgam_engine::{Store, StoreOptions};
 use amalgam_tests::harness::collection::{World, collect_until_killed, kill_collections};
 use amalgam_tests::harness::kill::kill_rounds;
 use amalgam_tests::harness::powercut::{in_own_namespace, is_root, powercut_rounds};
+use amalgam_tests::harness::receiving::{receive_file, receive_kill_rounds};
 use amalgam_tests::harness::workload::{Orders, commit_until_killed};
 use amalgam_tests::harness::{Place, over_both, seed};
 use amalgam_tests::linear::{HistoryOptions, check_history, record};
 
-const USAGE: &str = "usage: soak kill|powercut|model|linear|gc|all [--rounds N] [--seed S]";
+const USAGE: &str = "usage: soak kill|receive|powercut|model|linear|gc|all [--rounds N] [--seed S]";
 /// The committing process and the inner half of the power cuts are this program again.
 const COMMIT: &str = "commit";
 const COLLECT: &str = "collect";
+const RECEIVE_INSIDE: &str = "receive-inside";
 const POWERCUT_INSIDE: &str = "powercut-inside";
 const MODEL_CASES: u64 = 10_000;
 const COLLECTIONS: u64 = 100_000;
@@ -60,18 +62,25 @@ fn run(words: &[String]) -> Option<bool> {
     match what.as_str() {
         COMMIT => return commit(rest),
         COLLECT => return collect(rest),
+        RECEIVE_INSIDE => return receive_inside(rest),
         POWERCUT_INSIDE => return powercut_inside(rest),
         _ => {}
     }
     let options = Options::parse(rest)?;
     let passed = match what.as_str() {
         "kill" => kill(&options),
+        "receive" => receive(&options),
         "powercut" => powercut(&options),
         "model" => model(&options),
         "linear" => linear(&options),
         "gc" => gc(&options),
         "all" => {
-            kill(&options) && linear(&options) && gc(&options) && model(&options) && powercut_if_possible(&options)
+            kill(&options)
+                && receive(&options)
+                && linear(&options)
+                && gc(&options)
+                && model(&options)
+                && powercut_if_possible(&options)
         }
         _ => return None,
     };
@@ -151,6 +160,22 @@ fn gc(options: &Options) -> bool {
     let kills = (collections / 500).max(8);
     println!("gc: {kills} kills, in {:?}", kill_collections(&collector, kills, options.seed));
     true
+}
+
+fn receive(options: &Options) -> bool {
+    println!("receive: seed {}", options.seed);
+    let receiver = || {
+        let mut command = Command::new(this_program());
+        command.arg(RECEIVE_INSIDE);
+        command
+    };
+    println!("receive: {:?}", receive_kill_rounds(&receiver, options.rounds.unwrap_or(200), options.seed));
+    true
+}
+
+fn receive_inside(words: &[String]) -> Option<bool> {
+    let [directory, stream] = words else { return None };
+    Some(receive_file(Path::new(directory), Path::new(stream)).is_ok())
 }
 
 fn linear(options: &Options) -> bool {

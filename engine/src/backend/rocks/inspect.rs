@@ -3,14 +3,16 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use rocksdb::{ReadOptions, WriteBatch};
+use rocksdb::{BottommostLevelCompaction, CompactOptions, ReadOptions, WriteBatch};
 
 use super::Rocks;
+use super::settings::{FAMILIES, fault};
 use crate::backend::rows::number;
 use crate::backend::{Family, Inspect, Page, PageEnd, RowEdit};
 use crate::error::Result;
 
 const READAHEAD_BYTES: usize = 1 << 20;
+const NEAR_ROWS: u64 = 4_096;
 
 impl Inspect for Rocks {
     fn rows(&self, family: Family, from: &[u8], until: Option<&[u8]>, room_bytes: usize) -> Result<Page> {
@@ -63,5 +65,44 @@ impl Inspect for Rocks {
             }
         }
         self.write(batch, true)
+    }
+
+    fn scrub(&self, removed: &[(Family, Bytes)]) -> Result<()> {
+        let failed = |source: rocksdb::Error| fault("scrub", &source);
+        // With every memory table in a file, the log that held the rows is not needed, and goes.
+        for family in FAMILIES {
+            self.database.flush_cf(self.family(family)).map_err(failed)?;
+        }
+        let mut options = CompactOptions::default();
+        options.set_exclusive_manual_compaction(true);
+        // A file of the lowest level is rewritten too, although there is nothing to merge it with.
+        options.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
+        for family in Family::ALL {
+            let mut keys: Vec<_> = removed.iter().filter(|(of, _)| *of == family).map(|(_, key)| &key[..]).collect();
+            keys.sort_unstable();
+            let mut keys = keys.into_iter().peekable();
+            while let Some(first) = keys.next() {
+                if first.is_empty() {
+                    let all: Option<&[u8]> = None;
+                    self.database.compact_range_cf_opt(self.family(family.name()), all, all, &options);
+                    break;
+                }
+                let mut last = first;
+                while let Some(next) = keys.next_if(|next| are_near(last, next)) {
+                    last = next;
+                }
+                let until = [last, &[0]].concat();
+                self.database.compact_range_cf_opt(self.family(family.name()), Some(first), Some(&until[..]), &options);
+            }
+        }
+        self.database.flush_wal(true).map_err(failed)
+    }
+}
+
+/// Whether two rows likely lie in one file: objects that were written one after another.
+fn are_near(one: &[u8], other: &[u8]) -> bool {
+    match (number(one, ""), number(other, "")) {
+        (Ok(one), Ok(other)) => other.abs_diff(one) < NEAR_ROWS,
+        _ => false,
     }
 }

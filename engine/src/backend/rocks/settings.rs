@@ -15,6 +15,7 @@ pub(super) const REFS: &str = "refs";
 pub(super) const OPERATIONS: &str = "operations";
 pub(super) const REQUESTS: &str = "requests";
 pub(super) const QUARANTINE: &str = "quarantine";
+pub(super) const TOMBSTONES: &str = "tombstones";
 pub(super) const META: &str = "default";
 pub(super) const EPOCH_KEY: &[u8] = b"epoch";
 
@@ -69,7 +70,8 @@ pub(super) fn object_family(kind: ObjectKind) -> &'static str {
 }
 
 pub(super) const OBJECT_FAMILIES: [&str; 3] = [CHUNKS, TREES, SNAPSHOTS];
-pub(super) const FAMILIES: [&str; 9] = [META, INDEX, CHUNKS, TREES, SNAPSHOTS, REFS, OPERATIONS, REQUESTS, QUARANTINE];
+pub(super) const FAMILIES: [&str; 10] =
+    [META, INDEX, CHUNKS, TREES, SNAPSHOTS, REFS, OPERATIONS, REQUESTS, QUARANTINE, TOMBSTONES];
 
 pub(super) fn families(options: &RocksOptions, cache: &Cache, doomed: &Doomed) -> Vec<ColumnFamilyDescriptor> {
     let described = |name: &&'static str| {

@@ -1,0 +1,24 @@
+//! Whether a reference from outside is what its name says, whatever it is called.
+
+use super::name::{EpisodeName, PREFIX, STEP_PREFIX};
+use super::record::{Episode, Step};
+use crate::error::{Error, Result};
+use crate::reference::{RefName, RefValue};
+use crate::workspace;
+
+/// Checks that a reference from outside follows the rules of its name (`docs/FORMAT.md`), so that whoever lists workspaces, labels
+/// or episodes can read it. Says nothing of what it points at.
+pub fn check_reference(reference: &RefName, value: &RefValue) -> Result<()> {
+    let text = reference.as_str();
+    if text.starts_with(PREFIX) {
+        return Episode::read(EpisodeName::of_reference(reference)?, value.clone()).map(drop);
+    }
+    if let Some(rest) = text.strip_prefix(STEP_PREFIX) {
+        let Some((name, _)) = rest.rsplit_once('@') else {
+            return Err(Error::Invalid { what: "reference", why: format!("{reference}: it has no number") });
+        };
+        let name = EpisodeName::new(name)?;
+        return Step::read(&name, name.step_of(reference)?, value).map(drop);
+    }
+    workspace::check_reference(reference, value)
+}

@@ -1,0 +1,120 @@
+//! Taking chunks out, and tombstones away.
+
+use bytes::Bytes;
+
+use super::PurgePlan;
+use crate::backend::rows::{IndexValue, tombstone_key};
+use crate::backend::{Family, PageEnd, RowEdit, Transaction};
+use crate::error::{Error, Result};
+use crate::id::{ChunkId, ObjectId, ObjectKind};
+use crate::operation::Act;
+use crate::store::Store;
+use crate::tombstone::Tombstone;
+
+/// The first byte of a key in quarantine, where an object's hash follows.
+const QUARANTINED_OBJECT: u8 = 0;
+/// Rows that are removed in one batch.
+const BATCH: usize = 4_096;
+const PAGE_BYTES: usize = 1 << 20;
+
+/// What a purge did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// Chunks that went.
+    pub chunks: u64,
+    /// What they took in the store.
+    pub bytes: u64,
+}
+
+/// Does what a plan says: the chunks' rows go, tombstones are left, and the files that held the bytes are rewritten. When it
+/// returns, no file of the store has them.
+///
+/// Nobody else may use the store meanwhile: no write session is open and nothing is pinned. A store that changed since the plan
+/// was made is left alone.
+pub fn purge(store: &Store, plan: &PurgePlan, reason: &str, act: &Act) -> Result<Purged> {
+    let wrong = |why: String| Error::Invalid { what: "purge", why };
+    store.alone("purge")?;
+    if store.last_operation()? != plan.operation {
+        return Err(wrong("the store has changed since it was planned; plan it again".to_owned()));
+    }
+    let tombstone = Tombstone { time: act.time, actor: act.actor.clone(), reason: reason.to_owned() };
+    tombstone.check().map_err(|why| wrong(why.to_string()))?;
+    let mut removed = Vec::new();
+    for chunks in plan.chunks.chunks(BATCH) {
+        let mut edits = Vec::new();
+        for chunk in chunks {
+            bury(store, *chunk, &tombstone, &mut edits, &mut removed)?;
+        }
+        store.inspect().edit(edits)?;
+    }
+    if !plan.purged_before.is_empty() {
+        // Whether their files were rewritten then, nobody knows, nor which files these were.
+        removed.push((Family::Chunks, Bytes::new()));
+    }
+    store.inspect().scrub(&removed)?;
+    let operation = Some(act.draft("purge"));
+    store.transact(Transaction { operation, durability: act.durability, ..Transaction::default() })?;
+    Ok(Purged { chunks: plan.chunks.len() as u64, bytes: plan.bytes })
+}
+
+/// The edits that leave a tombstone in a chunk's place.
+fn bury(
+    store: &Store,
+    chunk: ChunkId,
+    tombstone: &Tombstone,
+    edits: &mut Vec<RowEdit>,
+    removed: &mut Vec<(Family, Bytes)>,
+) -> Result<()> {
+    let id = chunk.object();
+    let hash = Bytes::copy_from_slice(&id.hash);
+    let until = [&id.hash[..], &[0]].concat();
+    let row = store.inspect().rows(Family::Index, &hash, Some(&until), 1)?;
+    // A repair may have put another copy aside.
+    let aside = Bytes::from([&[QUARANTINED_OBJECT][..], &id.hash].concat());
+    let mut rows = vec![(Family::Index, hash), (Family::Quarantine, aside)];
+    if let Some((_, value)) = row.rows.first() {
+        let number = IndexValue::decode(value)?.number.to_be_bytes();
+        rows.push((Family::Chunks, Bytes::copy_from_slice(&number)));
+    }
+    edits.extend(rows.iter().map(|(family, key)| RowEdit { family: *family, key: key.clone(), value: None }));
+    removed.extend(rows);
+    let key = Bytes::copy_from_slice(&tombstone_key(id));
+    edits.push(RowEdit { family: Family::Tombstones, key, value: Some(tombstone.encode().into()) });
+    Ok(())
+}
+
+/// Takes a tombstone away, so that the same bytes can be stored again; false when there was none. What is gone stays gone until
+/// somebody stores it.
+pub fn forget_tombstone(store: &Store, id: ObjectId, act: &Act) -> Result<bool> {
+    if store.tombstone(id)?.is_none() {
+        return Ok(false);
+    }
+    let key = Bytes::copy_from_slice(&tombstone_key(id));
+    store.inspect().edit(vec![RowEdit { family: Family::Tombstones, key, value: None }])?;
+    let operation = Some(act.draft("forget tombstone"));
+    store.transact(Transaction { operation, durability: act.durability, ..Transaction::default() })?;
+    Ok(true)
+}
+
+/// Every tombstone of a store, in the order of ids.
+pub fn tombstones(store: &Store) -> Result<Vec<(ObjectId, Tombstone)>> {
+    let (mut found, mut from) = (Vec::new(), Bytes::new());
+    loop {
+        let page = store.inspect().rows(Family::Tombstones, &from, None, PAGE_BYTES)?;
+        for (key, value) in &page.rows {
+            let damaged = |why: String| Error::DamagedRecord { what: "tombstone".to_owned(), why };
+            let id = key.split_first().and_then(|(kind, hash)| {
+                Some(ObjectId { kind: ObjectKind::from_number(*kind)?, hash: hash.try_into().ok()? })
+            });
+            let id = id.ok_or_else(|| damaged("a key of the wrong form".to_owned()))?;
+            found.push((id, Tombstone::decode(value.clone()).map_err(|why| damaged(why.to_string()))?));
+        }
+        match (page.end, page.rows.last()) {
+            (PageEnd::Room, Some((last, _))) => from = [&last[..], &[0]].concat().into(),
+            (PageEnd::Damaged { why }, _) => {
+                return Err(Error::DamagedRecord { what: "tombstones".to_owned(), why });
+            }
+            _ => return Ok(found),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Backups: what was at one moment, again in a new store; a damaged part is named.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use amalgam_engine::{Commit, ErrorKind, Past, Store, Time, WorkingTree};
+use amalgam_tests::harness::lives::{assert_sound, contents, live};
+use amalgam_tests::harness::{Random, check_log, name, seed};
+use amalgam_transfer::{Error, Progress, backup, restore_backup};
+
+use super::kit::{by, refs};
+
+fn restored(directory: &std::path::Path) -> Result<Store, Error> {
+    let store = Store::in_memory();
+    restore_backup(directory, &store, &by(), &Progress::default()).map(|_| store)
+}
+
+#[test]
+fn every_further_backup_is_a_difference_and_brings_everything_back() {
+    let seed = seed();
+    println!("seed {seed}");
+    let mut random = Random::new(seed);
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = directory.path().join("backup");
+    let store = Store::in_memory();
+    let mut lengths = Vec::new();
+    for round in 1..=5 {
+        live(&store, &mut random, 10).expect("a life");
+        let done = backup(&store, &place, Time(round), &Progress::default()).expect("backup");
+        assert_eq!((done.part, done.is_difference), (round as u64, round > 1));
+        assert_eq!(done.operation, store.last_operation().expect("last"));
+        lengths.push(done.sent.bytes);
+        let again = restored(&place).expect("restore");
+        assert_eq!(refs(&store), refs(&again));
+        assert_sound(&again);
+        check_log(&again).expect("the log fits the names");
+    }
+    let nothing = backup(&store, &place, Time(9), &Progress::default()).expect("backup");
+    assert_eq!(nothing.sent.objects, 0, "nothing came since");
+    println!("parts of {lengths:?} bytes");
+}
+
+#[test]
+fn a_backup_of_a_store_in_use_is_a_state_that_was() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = directory.path().join("backup");
+    let store = Store::open(directory.path().join("store")).expect("open");
+    let ends = AtomicBool::new(false);
+    let mut operations = Vec::new();
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let (store, ends) = (&store, &ends);
+            scope.spawn(move || {
+                let (head, mut random) = (name(format!("head/{thread}")), Random::new(thread));
+                let mut tree = WorkingTree::new(store);
+                for step in 0.. {
+                    if ends.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    tree.write(format!("f{}", random.below(9)), &random.bytes(2_000)).expect("write");
+                    tree.write("step", format!("{step}").as_bytes()).expect("write");
+                    tree.commit(Commit::new(&head, "a step").buffered()).expect("commit");
+                    std::thread::sleep(std::time::Duration::from_millis(3));
+                }
+            });
+        }
+        for round in 0..5 {
+            std::thread::sleep(std::time::Duration::from_millis(60));
+            operations.push(backup(&store, &place, Time(round), &Progress::default()).expect("backup").operation);
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+    assert!(operations.windows(2).all(|pair| pair[0] < pair[1]), "the store went on meanwhile: {operations:?}");
+    let again = restored(&place).expect("restore");
+    let last = *operations.last().expect("five");
+    let past = Past::at(&store, last).expect("the past");
+    let then: Vec<_> = past.refs("").map(|(name, value)| (name.clone(), value.clone())).collect();
+    assert_eq!(refs(&again).into_iter().collect::<Vec<_>>(), then, "it is the state after operation {last}");
+    for (_, value) in &then {
+        let id = amalgam_engine::SnapshotId::from_bytes(value.target.expect("a snapshot").hash);
+        let files = |store| contents(&WorkingTree::open(store, id).expect("open")).expect("files");
+        assert_eq!(files(&store), files(&again));
+    }
+    assert_sound(&again);
+}
+
+#[test]
+fn a_damaged_or_missing_part_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = directory.path().join("backup");
+    let store = Store::in_memory();
+    let mut random = Random::new(4);
+    for round in 0..3 {
+        live(&store, &mut random, 6).expect("a life");
+        backup(&store, &place, Time(round), &Progress::default()).expect("backup");
+    }
+    let second = place.join("000002.stream");
+    let whole = fs::read(&second).expect("read");
+    let told = |what: &str| {
+        let error = restored(&place).err().unwrap_or_else(|| panic!("{what}: it was taken"));
+        assert!(matches!(error, Error::Backup { .. }), "{what}: {error:?}");
+        assert_eq!(error.kind(), Some(ErrorKind::Corrupt));
+        error.to_string()
+    };
+    fs::remove_file(&second).expect("remove");
+    assert!(told("missing").contains("000002.stream: it is missing"));
+    let next = backup(&store, &place, Time(9), &Progress::default());
+    assert!(matches!(next, Err(Error::Backup { .. })), "nothing is built on a part that is missing");
+    fs::write(&second, &whole[..whole.len() - 1]).expect("write");
+    assert!(told("cut").contains("000002.stream: it has"));
+    for _ in 0..20 {
+        let mut bent = whole.clone();
+        bent[random.below(whole.len() as u64) as usize] ^= 4;
+        fs::write(&second, &bent).expect("write");
+        assert!(told("bent").contains("000002.stream"));
+    }
+    fs::write(&second, fs::read(place.join("000001.stream")).expect("read")).expect("write");
+    assert!(told("another part").contains("000002.stream"));
+    fs::write(&second, &whole).expect("write");
+    let manifest = fs::read_to_string(place.join("BACKUP")).expect("read");
+    fs::write(place.join("BACKUP"), manifest.replace("part 2", "part 3")).expect("write");
+    assert!(told("manifest").contains("BACKUP"));
+    fs::write(place.join("BACKUP"), &manifest).expect("write");
+    assert_eq!(refs(&restored(&place).expect("restore")), refs(&store));
+}
+
+#[test]
+fn a_lost_list_makes_the_next_part_a_whole_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = directory.path().join("backup");
+    let store = Store::in_memory();
+    live(&store, &mut Random::new(5), 6).expect("a life");
+    backup(&store, &place, Time(1), &Progress::default()).expect("backup");
+    fs::write(place.join("000001.tips"), "amalgam have 1\n").expect("write");
+    let done = backup(&store, &place, Time(2), &Progress::default()).expect("backup");
+    assert!(!done.is_difference && done.sent.objects > 0);
+    assert_eq!(refs(&restored(&place).expect("restore")), refs(&store));
+}
+
+#[test]
+fn a_backup_goes_into_a_new_store_only() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = directory.path().join("backup");
+    let store = Store::in_memory();
+    live(&store, &mut Random::new(6), 3).expect("a life");
+    backup(&store, &place, Time(1), &Progress::default()).expect("backup");
+    let error = restore_backup(&place, &store, &by(), &Progress::default()).expect_err("it is in use");
+    assert_eq!(error.kind(), Some(ErrorKind::Invalid));
+    let nothing = restored(&directory.path().join("nowhere")).err().expect("there is no backup");
+    assert!(nothing.to_string().contains("BACKUP"), "{nothing}");
+}

@@ -1,0 +1,32 @@
+//! What the suites of transfers share.
+
+use std::collections::BTreeMap;
+
+use amalgam_engine::reference::{RefName, RefValue};
+use amalgam_engine::{Act, Store, Time};
+use amalgam_tests::harness::all_refs;
+use amalgam_transfer::{Have, Progress, ReceiveOptions, Received, Result, Selection, SendOptions, Sent, receive, send};
+
+pub(crate) fn by() -> Act {
+    Act::new("bob", Time(9))
+}
+
+pub(crate) fn send_all(store: &Store, have: &Have) -> (Vec<u8>, Sent) {
+    let mut stream = Vec::new();
+    let selection = Selection::everything(store).expect("everything");
+    let sent = send(store, &selection, &SendOptions::since(have), &mut stream, &Progress::default()).expect("send");
+    assert_eq!(sent.bytes, stream.len() as u64);
+    (stream, sent)
+}
+
+pub(crate) fn take(store: &Store, stream: &[u8]) -> Result<Received> {
+    take_by(store, stream, &ReceiveOptions::default())
+}
+
+pub(crate) fn take_by(store: &Store, stream: &[u8], options: &ReceiveOptions) -> Result<Received> {
+    receive(store, stream, options, &by(), &Progress::default())
+}
+
+pub(crate) fn refs(store: &Store) -> BTreeMap<RefName, RefValue> {
+    all_refs(store).expect("references").into_iter().collect()
+}

@@ -1,0 +1,72 @@
+//! What a receiver has, in few words, so that a sender can leave it out.
+
+use std::collections::BTreeSet;
+
+use amalgam_engine::{Error as EngineError, ObjectKind, SnapshotId, Store};
+
+use crate::error::{Error, Result};
+
+const TITLE: &str = "amalgam have 1";
+/// So many snapshots are named at most. More would hardly save anything.
+const SNAPSHOTS_MAX: usize = 4_096;
+/// A list that is read may be longer, as that of a backup.
+const LINES_MAX: usize = 1 << 20;
+const PAGE: usize = 1_024;
+
+/// Snapshots that are in a store with their trees.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Have {
+    /// The snapshots.
+    pub snapshots: Vec<SnapshotId>,
+}
+
+/// What a store has: the snapshots that its names hold, the latest generations first where there are too many.
+pub fn have(store: &Store) -> Result<Have> {
+    let mut found = BTreeSet::new();
+    let mut after = None;
+    loop {
+        let page = store.list_refs("", after.as_ref(), PAGE)?;
+        for id in page.iter().flat_map(|(_, value)| value.roots()).filter(|id| id.kind == ObjectKind::Snapshot) {
+            let id = SnapshotId::from_bytes(id.hash);
+            match store.snapshot(id).and_then(|snapshot| store.hold(snapshot.root).map(|_| snapshot.generation)) {
+                Ok(generation) => drop(found.insert((generation, id))),
+                // Dropped a moment ago, or thinned: then it is not had.
+                Err(EngineError::Missing { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if found.len() > SNAPSHOTS_MAX {
+                found.pop_first();
+            }
+        }
+        match page.into_iter().last() {
+            Some((name, _)) => after = Some(name),
+            None => break,
+        }
+    }
+    Ok(Have { snapshots: found.into_iter().rev().map(|(_, id)| id).collect() })
+}
+
+impl Have {
+    /// As text: a title, then an id on each line.
+    pub fn encode(&self) -> String {
+        let lines = self.snapshots.iter().map(|id| format!("{id}\n"));
+        std::iter::once(format!("{TITLE}\n")).chain(lines).collect()
+    }
+
+    /// Reads that text.
+    pub fn decode(text: &str) -> Result<Self> {
+        let wrong = |why: &str| Error::NotAStream { why: format!("no list of what a store has: {why}") };
+        let mut lines = text.lines();
+        if lines.next() != Some(TITLE) {
+            return Err(wrong("it begins otherwise"));
+        }
+        let mut snapshots = Vec::new();
+        for line in lines {
+            if snapshots.len() == LINES_MAX {
+                return Err(wrong("it is too long"));
+            }
+            snapshots.push(SnapshotId::from_hex(line).ok_or_else(|| wrong("a line that is no id"))?);
+        }
+        Ok(Self { snapshots })
+    }
+}
