@@ -78,7 +78,7 @@ mod tests {
             reason: "a key".to_owned(),
         };
         let bytes = tombstone.encode();
-        assert_eq!(bytes, b"\x08\x80\x80\xa0\xfe\xc4\xde\xd2\x97\x2f\x12\x03ada\x1a\x05a key");
+        assert_eq!(bytes, b"\x08\x80\x80\xd0\xe2\xc6\xbf\xce\x97\x2f\x12\x03ada\x1a\x05a key");
         assert_eq!(Tombstone::decode(bytes.into()), Ok(tombstone.clone()));
         assert_eq!(tombstone.to_string(), "on 2023-11-14 by ada: a key");
     }
