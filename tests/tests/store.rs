@@ -10,7 +10,9 @@ use amalgam_engine::backend::{
     StoredObject, Sweep, Transaction, Verify,
 };
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue, RequestId};
-use amalgam_engine::{ChunkId, Commit, Error, ErrorKind, ObjectId, ObjectKind, Store, StoreOptions, WorkingTree};
+use amalgam_engine::{
+    ChunkId, Commit, Error, ErrorKind, ObjectId, ObjectKind, SnapshotId, Store, StoreOptions, WorkingTree,
+};
 use amalgam_tests::harness::kill::Committer;
 use amalgam_tests::harness::workload::Orders;
 use amalgam_tests::harness::{check_log, name, over_both, read_files};
@@ -41,12 +43,30 @@ fn a_newer_format_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     a_closed_store(directory.path());
     let header = directory.path().join("AMALGAM");
-    let text = fs::read_to_string(&header).expect("header").replace("format 1", "format 7");
+    let text = fs::read_to_string(&header).expect("header").replace("format 2", "format 7");
     fs::write(&header, text).expect("write");
     let (error, words) = refusal(directory.path());
-    assert!(matches!(error, Error::NewerFormat { found: 7, known: 1, .. }), "{error:?}");
+    assert!(matches!(error, Error::NewerFormat { found: 7, known: 2, .. }), "{error:?}");
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(words.contains("format 7") && words.contains("newer version"), "{words}");
+}
+
+#[test]
+fn an_older_format_is_raised_and_nothing_is_lost() {
+    let directory = tempfile::tempdir().expect("a directory");
+    a_closed_store(directory.path());
+    let header = directory.path().join("AMALGAM");
+    let now = fs::read_to_string(&header).expect("header");
+    fs::write(&header, now.replace("format 2", "format 1")).expect("write");
+    let store = Store::open(directory.path()).expect("open");
+    let head = store.read_ref(&name("head/main")).expect("read").and_then(|value| value.target).expect("there");
+    let head = SnapshotId::from_bytes(head.hash);
+    assert_eq!(WorkingTree::open(&store, head).expect("open").read("file").expect("read"), b"content");
+    assert_eq!(fs::read_to_string(&header).expect("header"), now);
+    fs::write(&header, now.replace("format 2", "format 0")).expect("write");
+    drop(store);
+    let (error, _) = refusal(directory.path());
+    assert!(matches!(error, Error::DamagedRecord { .. }), "{error:?}");
 }
 
 #[test]
@@ -157,7 +177,7 @@ fn a_damaged_header_or_mark_is_told() {
         ("MARK", b"many\n".to_vec(), "mark is damaged: it does not say"),
         ("MARK", b"\xff\xfe".to_vec(), "mark is damaged: it is not text"),
         ("MARK", replaced(&mark, "operation 1", "operation 900"), "it ends at 1, but was closed at 900"),
-        ("AMALGAM", b"amalgam store\nformat 1\n".to_vec(), "header is damaged"),
+        ("AMALGAM", b"amalgam store\nformat 2\n".to_vec(), "header is damaged"),
         ("AMALGAM", b"amalgam store\nformat x\nstate ready\n".to_vec(), "header is damaged"),
         ("AMALGAM", b"\xff\xfe".to_vec(), "header is damaged: it is not text"),
     ] {

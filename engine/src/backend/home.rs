@@ -7,8 +7,9 @@ use std::path::Path;
 pub(super) use super::rows::damaged;
 use crate::error::{Error, Result};
 
-/// The store format this version writes, and the newest it reads.
-const STORE_FORMAT: u32 = 1;
+/// The store format this version writes, and the newest it reads. The first had no tombstones.
+const STORE_FORMAT: u32 = 2;
+const STORE_FORMAT_OLDEST: u32 = 1;
 const HEADER_FILE: &str = "AMALGAM";
 const LOCK_FILE: &str = "LOCK";
 const MARK_FILE: &str = "MARK";
@@ -17,6 +18,8 @@ const RESERVE_FILE: &str = "RESERVE";
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeaderState {
     Creating,
+    /// Of a format before this one.
+    Older,
     Ready,
 }
 
@@ -85,7 +88,8 @@ fn read_header(directory: &Path, header: &str) -> Result<HeaderState> {
             Err(Error::NewerFormat { path: directory.to_owned(), found, known: STORE_FORMAT })
         }
         (Some(STORE_FORMAT), Some("state ready")) => Ok(HeaderState::Ready),
-        (Some(STORE_FORMAT), Some("state creating")) => Ok(HeaderState::Creating),
+        (Some(STORE_FORMAT_OLDEST..STORE_FORMAT), Some("state ready")) => Ok(HeaderState::Older),
+        (Some(STORE_FORMAT_OLDEST..=STORE_FORMAT), Some("state creating")) => Ok(HeaderState::Creating),
         _ => Err(damaged("header", &"it does not say format and state")),
     }
 }
@@ -93,7 +97,7 @@ fn read_header(directory: &Path, header: &str) -> Result<HeaderState> {
 pub(super) fn write_header(directory: &Path, state: HeaderState) -> Result<()> {
     let state = match state {
         HeaderState::Creating => "creating",
-        HeaderState::Ready => "ready",
+        HeaderState::Older | HeaderState::Ready => "ready",
     };
     let text = format!("amalgam store\nformat {STORE_FORMAT}\nstate {state}\n");
     write_file(directory, HEADER_FILE, text.as_bytes()).map_err(|source| Error::from_io("create the store", &source))

@@ -95,11 +95,15 @@ impl Rocks {
         let state = home::prepare(directory, options.must_exist)?;
         let lock = home::lock(directory)?;
         let database_path = directory.join(DATABASE_DIRECTORY);
-        if state == HeaderState::Ready && !database_path.join("CURRENT").exists() {
+        if state != HeaderState::Creating && !database_path.join("CURRENT").exists() {
             return Err(Error::DamagedRecord {
                 what: format!("directory {}", database_path.display()),
                 why: "the database is gone".to_owned(),
             });
+        }
+        if state == HeaderState::Older {
+            // Before the database has anything that its older versions do not know.
+            home::write_header(directory, HeaderState::Ready)?;
         }
         let mark = home::read_mark(directory)?;
         if let Some(mark) = &mark {
