@@ -1,7 +1,8 @@
 //! Builds in forks and after restores: exactly the work that changed files require.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use super::kit::Kit;
@@ -90,4 +91,87 @@ fn sources_that_go_back_alone_are_built_again() {
     pause();
     kit.run(&["restore", "@~", "src/b"]).ends(0);
     assert_eq!(build(&kit, &kit.work()), ["built b"]);
+}
+
+/// A workspace of two packages, built by cargo; by whoever runs the tests, because nobody else has a toolchain.
+struct Crates {
+    temp: tempfile::TempDir,
+}
+
+impl Crates {
+    fn new() -> Self {
+        let crates = Self { temp: tempfile::tempdir().expect("a directory") };
+        let package = |name: &str, more: &str| {
+            format!("[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n{more}")
+        };
+        crates.write("Cargo.toml", "[workspace]\nresolver = \"3\"\nmembers = [\"word\", \"other\", \"tool\"]\n");
+        crates.write("word/Cargo.toml", &package("word", ""));
+        crates.write("word/src/lib.rs", "pub const WORD: &str = \"one\";\n");
+        crates.write("other/Cargo.toml", &package("other", ""));
+        crates.write("other/src/lib.rs", "");
+        crates.write("tool/Cargo.toml", &package("tool", "[dependencies]\nword = { path = \"../word\" }\n"));
+        crates.write("tool/src/main.rs", "fn main() { print!(\"{}\", word::WORD) }\n");
+        crates
+    }
+
+    fn work(&self) -> PathBuf {
+        self.temp.path().join("work")
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.work().join(path);
+        fs::create_dir_all(path.parent().expect("it has one")).expect("made");
+        fs::write(path, text).expect("written");
+    }
+
+    fn amalgam(&self, arguments: &[&str]) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_amalgam"));
+        command.env("AMALGAM_STORE", self.temp.path().join("store")).arg("--in-process").args(arguments);
+        let done = command.current_dir(self.work()).output().expect("it runs");
+        assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+/// The packages that cargo compiles, and what the program says then.
+fn cargo_build(directory: &Path) -> (Vec<String>, String) {
+    let cargo = || {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.env_remove("CARGO_TARGET_DIR").env_remove("CARGO_BUILD_TARGET_DIR").env_remove("RUSTFLAGS");
+        command.args(["--offline", "--color", "never"]).current_dir(directory);
+        command
+    };
+    let built = cargo().arg("build").output().expect("cargo runs");
+    let said = String::from_utf8(built.stderr).expect("text");
+    assert!(built.status.success(), "{said}");
+    let compiled = said.lines().filter_map(|line| line.trim_start().strip_prefix("Compiling ")?.split(' ').next());
+    let mut compiled: Vec<_> = compiled.map(str::to_owned).collect();
+    compiled.sort();
+    let program = Command::new(directory.join("target/debug/tool")).output().expect("it was built");
+    (compiled, String::from_utf8(program.stdout).expect("text"))
+}
+
+#[test]
+fn cargo_compiles_what_changed_in_a_fork_and_after_a_restore() {
+    let crates = Crates::new();
+    let all = ["other", "tool", "word"].map(str::to_owned).to_vec();
+    let some = ["tool", "word"].map(str::to_owned).to_vec();
+    assert_eq!(cargo_build(&crates.work()), (all, "one".to_owned()));
+    crates.amalgam(&["init"]);
+    let fork = crates.temp.path().join("fork");
+    crates.amalgam(&["fork", "fork", "--dir", &fork.display().to_string()]);
+    assert_eq!(cargo_build(&fork), (vec![], "one".to_owned()), "a fork does not start from zero");
+    pause();
+    fs::write(fork.join("word/src/lib.rs"), "pub const WORD: &str = \"two\";\n").expect("written");
+    assert_eq!(cargo_build(&fork), (some.clone(), "two".to_owned()));
+    assert_eq!(cargo_build(&crates.work()), (vec![], "one".to_owned()), "the original is not touched");
+
+    pause();
+    crates.write("word/src/lib.rs", "pub const WORD: &str = \"three\";\n");
+    assert_eq!(cargo_build(&crates.work()), (some.clone(), "three".to_owned()));
+    crates.amalgam(&["commit"]);
+    crates.amalgam(&["restore", "@~"]);
+    assert_eq!(cargo_build(&crates.work()), (vec![], "one".to_owned()), "sources and outputs went back together");
+    // Sources alone: what was built from the newer ones must not pass for theirs.
+    crates.amalgam(&["restore", "@~", "word"]);
+    assert_eq!(cargo_build(&crates.work()), (some, "three".to_owned()));
 }

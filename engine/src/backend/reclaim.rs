@@ -10,6 +10,8 @@ use super::{Family, Numbers};
 pub struct Named {
     /// The number of every row of the index below the end, read after the end was asked for, by family of objects.
     pub numbers: Arc<[Numbers; Family::OBJECTS.len()]>,
+    /// The numbers of what the sweep took, by family. Says nothing of what earlier ones took and crashes left.
+    pub gone: Arc<[Numbers; Family::OBJECTS.len()]>,
     /// From this number on every row stays.
     pub end: u64,
 }
@@ -22,9 +24,17 @@ impl Named {
 
     /// The numbers of a family of objects.
     pub fn of(&self, family: Family) -> &Numbers {
-        let place = Family::OBJECTS.iter().position(|known| *known == family);
-        &self.numbers[place.expect("a family of objects")]
+        &self.numbers[place(family)]
     }
+
+    /// What the sweep took of a family.
+    pub fn gone_of(&self, family: Family) -> &Numbers {
+        &self.gone[place(family)]
+    }
+}
+
+fn place(family: Family) -> usize {
+    Family::OBJECTS.iter().position(|known| *known == family).expect("a family of objects")
 }
 
 /// How far a reclaiming is.

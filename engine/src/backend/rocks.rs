@@ -41,7 +41,8 @@ use reclaim::Doomed;
 use round::Round;
 use settings::{
     CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS, RESERVE_BYTES_MAX,
-    RESERVE_BYTES_MIN, TOMBSTONES, database_options, families, family_options, fault, object_family, opening,
+    RESERVE_BYTES_MIN, TOMBSTONES, UNRECLAIMED_KEY, database_options, families, family_options, fault, object_family,
+    opening,
 };
 
 const DATABASE_DIRECTORY: &str = "db";
@@ -50,6 +51,8 @@ const INGEST_DIRECTORY: &str = "ingest";
 /// From this many bytes of chunks on, a batch is written as a file of its own instead of through the log.
 const INGEST_BYTES_MIN: usize = 4 << 20;
 const STRIPES: usize = 256;
+/// Some, and more than can be counted.
+const UNKNOWN: u64 = 1 << 62;
 
 /// A store in a directory.
 pub struct Rocks {
@@ -69,6 +72,8 @@ pub struct Rocks {
     /// Held for reading from the moment in which an object gets its number until the index has it.
     numbering: RwLock<()>,
     doomed: Doomed,
+    /// Objects that were taken out of the index since their room came back; not known how many after an opening.
+    unreclaimed: AtomicU64,
     reserve_one_in: u64,
     _lock: File,
 }
@@ -131,6 +136,7 @@ impl Rocks {
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             numbering: RwLock::new(()),
             doomed,
+            unreclaimed: AtomicU64::new(0),
             reserve_one_in: options.reserve_one_in,
             _lock: lock,
         };
@@ -163,6 +169,9 @@ impl Rocks {
         let epoch = self.read(META, EPOCH_KEY)?;
         let epoch = epoch.map_or(Ok(0), |bytes| number(&bytes, "epoch"))?;
         *self.epoch.write() = epoch;
+        if self.read(META, UNRECLAIMED_KEY)?.is_some() {
+            self.unreclaimed.store(UNKNOWN, Ordering::SeqCst);
+        }
         Ok(())
     }
 

@@ -36,6 +36,8 @@ pub struct SweepRound {
     freed: Tallies,
     /// The numbers of all rows of the index that the sweep left, by family of objects.
     kept: [Numbers; Family::OBJECTS.len()],
+    /// Those of the rows that it took.
+    gone: [Numbers; Family::OBJECTS.len()],
 }
 
 /// What is being deleted.
@@ -133,6 +135,7 @@ impl SweepRound {
             after: None,
             freed: Tallies::default(),
             kept: Default::default(),
+            gone: Default::default(),
         };
         round.last_operation = round.store.inner.backend.last_operation()?;
         round.numbers_end = round.store.inner.backend.numbers_end()?;
@@ -281,11 +284,11 @@ impl SweepRound {
         };
         for (row, _) in unmarked.iter().zip(&gone).filter(|(_, gone)| **gone) {
             self.freed.add(row.id.kind, row.stored_bytes);
+            self.gone[place(row)].insert(row.number);
         }
         let stayed = unmarked.iter().zip(&gone).filter(|(_, gone)| !**gone).map(|(row, _)| row);
         for row in alive.iter().chain(stayed) {
-            let family = Family::OBJECTS.iter().position(|family| *family == Family::of(row.id.kind));
-            self.kept[family.expect("every kind has its family")].insert(row.number);
+            self.kept[place(row)].insert(row.number);
         }
         self.after = Some(last.id);
         Ok(Swept::Some { rows: page.len() as u64 })
@@ -299,9 +302,19 @@ impl SweepRound {
     /// Gives the room of what went back to the disk. Comes after the sweep, which says what stays.
     pub fn reclaim(&mut self, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
         assert!(self.stage == Stage::Nothing, "what stays is known when the sweep is done");
-        let named = Named { numbers: Arc::new(std::mem::take(&mut self.kept)), end: self.numbers_end };
+        let named = Named {
+            numbers: Arc::new(std::mem::take(&mut self.kept)),
+            gone: Arc::new(std::mem::take(&mut self.gone)),
+            end: self.numbers_end,
+        };
         self.store.inner.backend.reclaim(named, watch)
     }
+}
+
+/// The place of a row's family among those of objects.
+fn place(row: &IndexRow) -> usize {
+    let family = Family::of(row.id.kind);
+    Family::OBJECTS.iter().position(|known| *known == family).expect("every kind has its family")
 }
 
 fn damaged(family: Family, number: u64, why: &dyn std::fmt::Display) -> Error {

@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 use rocksdb::compaction_filter::{CompactionFilter, Decision};
 use rocksdb::compaction_filter_factory::{CompactionFilterContext, CompactionFilterFactory};
-use rocksdb::{BottommostLevelCompaction, CompactOptions};
+use rocksdb::{BottommostLevelCompaction, CompactOptions, ReadOptions, WriteBatch};
 
 use super::Rocks;
-use super::settings::{INDEX, fault};
+use super::settings::{INDEX, META, UNRECLAIMED_KEY, fault};
 use crate::backend::rows::number;
-use crate::backend::{Backend, Family, Named, ReclaimProgress, Reclaimed, WatchReclaim};
+use crate::backend::{Backend, Family, Named, Numbers, ReclaimProgress, Reclaimed, WatchReclaim};
 use crate::error::{Error, Result};
 
 const ACTION: &str = "give room back";
@@ -26,6 +26,7 @@ const DEAD_ONE_IN: u64 = 20;
 /// A step rewrites at most this part of the store, or one file where that is larger.
 const STEP_ONE_IN: u64 = 20;
 const STEP_BYTES_MIN: u64 = 16 << 20;
+const READAHEAD_BYTES: usize = 1 << 20;
 
 /// What compactions may drop at the moment; nothing, unless a reclaiming is under way.
 #[derive(Clone, Default)]
@@ -97,6 +98,7 @@ struct Part {
     last: Vec<u8>,
     bytes: u64,
     rows: u64,
+    is_counted: bool,
     dead: u64,
 }
 
@@ -118,24 +120,33 @@ impl Part {
 
 impl Rocks {
     pub(super) fn reclaim_rows(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+        let unreclaimed = self.unreclaimed.load(Ordering::SeqCst);
+        let gone: u64 = named.gone.iter().map(Numbers::len).sum();
+        let thorough = unreclaimed != gone;
         // What the index says must be on disk before a row that it no longer names goes from there.
         self.sync()?;
         let dooming = Arc::new(Dooming { named, rows: AtomicU64::new(0) });
         let done = {
             let _guard = Installed::new(&self.doomed, &dooming);
-            self.reclaim_steps(&dooming.named, watch)
+            self.reclaim_steps(&dooming.named, thorough, watch)
         };
+        if done.as_ref().is_ok_and(|done| done.finished) {
+            let mut batch = WriteBatch::default();
+            batch.delete_cf(self.family(META), UNRECLAIMED_KEY);
+            self.write(batch, false)?;
+            self.unreclaimed.store(0, Ordering::SeqCst);
+        }
         done.map(|reclaimed| Reclaimed { rows: dooming.rows.load(Ordering::Relaxed), ..reclaimed })
     }
 
-    fn reclaim_steps(&self, named: &Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+    fn reclaim_steps(&self, named: &Named, thorough: bool, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
         let bytes_before = self.files_bytes()?;
         let mut reclaimed = Reclaimed { bytes_before, bytes_after: bytes_before, ..Reclaimed::default() };
         let mut progress = ReclaimProgress { bytes_total: bytes_before, ..Default::default() };
         let room = (bytes_before / STEP_ONE_IN).max(STEP_BYTES_MIN);
         // Files without a living row go first: that needs no room, and makes some.
         for family in Family::OBJECTS {
-            for part in self.parts(family, named)?.iter().filter(|part| part.is_dead(named)) {
+            for part in self.parts(family, named, thorough)?.iter().filter(|part| part.is_dead(named)) {
                 if watch(&progress).is_break() {
                     reclaimed.bytes_after = self.files_bytes()?;
                     return Ok(reclaimed);
@@ -146,7 +157,7 @@ impl Rocks {
         }
         for family in Family::OBJECTS {
             self.database.flush_cf(self.family(family.name())).map_err(|source| fault(ACTION, &source))?;
-            let parts = self.parts(family, named)?;
+            let parts = self.parts(family, named, thorough)?;
             let mut parts = parts.into_iter().peekable();
             while let Some(mut step) = parts.next() {
                 // Neighbours that are worth it go together, so that small files become large ones again.
@@ -185,21 +196,25 @@ impl Rocks {
     }
 
     /// The files of a family in the order of their keys, those that overlap as one part.
-    fn parts(&self, family: Family, named: &Named) -> Result<Vec<Part>> {
+    ///
+    /// RocksDB knows how many rows a file has once it has looked into it, which it does for few when it opens a store. Of the
+    /// others only what the sweep took is known to be dead; whoever is thorough, because there may be more, reads them.
+    fn parts(&self, family: Family, named: &Named, thorough: bool) -> Result<Vec<Part>> {
         let files = self.database.live_files().map_err(|source| fault(ACTION, &source))?;
         let mut files: Vec<_> = files.into_iter().filter(|file| file.column_family_name == family.name()).collect();
         files.sort_by(|one, two| one.start_key.cmp(&two.start_key));
         let mut parts: Vec<Part> = Vec::new();
         for file in files {
             let (Some(first), Some(last)) = (file.start_key, file.end_key) else { continue };
-            let (bytes, rows) = (file.size as u64, file.num_entries);
+            let (bytes, rows, is_counted) = (file.size as u64, file.num_entries, file.num_entries > 0);
             match parts.last_mut().filter(|part| part.last >= first) {
                 Some(part) => {
                     part.last = last.max(std::mem::take(&mut part.last));
                     part.bytes += bytes;
                     part.rows += rows;
+                    part.is_counted &= is_counted;
                 }
-                None => parts.push(Part { family, first, last, bytes, rows, dead: 0 }),
+                None => parts.push(Part { family, first, last, bytes, rows, is_counted, dead: 0 }),
             }
         }
         for part in &mut parts {
@@ -208,10 +223,29 @@ impl Rocks {
                 // Rows that were written since are not in the set; each number from its end on counts as one of them.
                 let young = last.saturating_add(1).saturating_sub(named.end);
                 let old = named.of(family).count_in(first..named.end.min(last.saturating_add(1)));
+                if !part.is_counted {
+                    let gone = named.gone_of(family).count_in(first..named.end.min(last.saturating_add(1)));
+                    part.rows = if thorough { self.count_rows(part)? } else { old + gone + young };
+                }
                 part.dead = part.rows.saturating_sub(old + young);
             }
         }
         Ok(parts)
+    }
+
+    fn count_rows(&self, part: &Part) -> Result<u64> {
+        let mut options = ReadOptions::default();
+        options.fill_cache(false);
+        options.set_readahead_size(READAHEAD_BYTES);
+        let mut cursor = self.database.raw_iterator_cf_opt(self.family(part.family.name()), options);
+        cursor.seek(&part.first);
+        let mut rows = 0;
+        while cursor.key().is_some_and(|key| *key <= part.last[..]) {
+            rows += 1;
+            cursor.next();
+        }
+        cursor.status().map_err(|source| fault(ACTION, &source))?;
+        Ok(rows)
     }
 
     /// Drops the files of a part in which nothing lives. Those that were never merged stay, for the rewriting.
@@ -223,7 +257,8 @@ impl Rocks {
 
     fn rewrite(&self, part: &Part, named: &Named) -> Result<()> {
         self.compact(part.family.name(), Some(&part.first), Some(&part.last));
-        let left = self.parts(part.family, named)?;
+        // Compactions count what they write.
+        let left = self.parts(part.family, named, false)?;
         let left: u64 =
             left.iter().filter(|left| left.first >= part.first && left.last <= part.last).map(|left| left.dead).sum();
         // A compaction that fails says nothing.

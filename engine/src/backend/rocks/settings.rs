@@ -18,6 +18,8 @@ pub(super) const QUARANTINE: &str = "quarantine";
 pub(super) const TOMBSTONES: &str = "tombstones";
 pub(super) const META: &str = "default";
 pub(super) const EPOCH_KEY: &[u8] = b"epoch";
+/// There while objects were taken out of the index whose room has not come back.
+pub(super) const UNRECLAIMED_KEY: &[u8] = b"unreclaimed";
 
 /// About how large the log gets. To open a store, as much room is needed again.
 const LOG_BYTES_MAX: u64 = 64 << 20;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use rocksdb::{ReadOptions, WriteBatch};
 
 use super::Rocks;
-use super::settings::{EPOCH_KEY, INDEX, META, fault};
+use super::settings::{EPOCH_KEY, INDEX, META, UNRECLAIMED_KEY, fault};
 use crate::backend::home::damaged;
 use crate::backend::rows::IndexValue;
 use crate::backend::{Epoch, IndexRow, Named, Reclaimed, Sweep, WatchReclaim};
@@ -83,6 +83,12 @@ impl Sweep for Rocks {
             gone.push(goes);
         }
         if !batch.is_empty() {
+            let deleted = batch.len() as u64;
+            if self.unreclaimed.load(Ordering::SeqCst) == 0 {
+                batch.put_cf(self.family(META), UNRECLAIMED_KEY, []);
+            }
+            // Counted first: rather too many than one that nobody knows of.
+            self.unreclaimed.fetch_add(deleted, Ordering::SeqCst);
             self.write(batch, false)?;
         }
         Ok(gone)
