@@ -112,6 +112,12 @@ pub fn drop_caches(directory: &Path) -> Result<&'static str> {
     if fs::write("/proc/sys/vm/drop_caches", "3").is_ok() { Ok("drop_caches") } else { Ok("fadvise DONTNEED") }
 }
 
+/// How much more the disk below a directory can take.
+pub fn free_bytes(directory: &Path) -> Result<u64> {
+    let found = rustix::fs::statvfs(directory)?;
+    Ok(found.f_bavail * found.f_frsize)
+}
+
 /// Every regular file below a directory, sorted by path.
 pub fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();

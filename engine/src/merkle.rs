@@ -285,6 +285,9 @@ impl<'a, S: CachedSequence> Builder<'a, S> {
     }
 
     fn cut(&mut self) -> Result<()> {
+        // Nodes stay in the cache, which counts what they hold and not what they have room for.
+        self.items.shrink_to_fit();
+        self.open_links.shrink_to_fit();
         let node = match self.level {
             0 => SequenceNode::Leaf(std::mem::take(&mut self.items)),
             level => SequenceNode::Inner { level, links: std::mem::take(&mut self.open_links) },
