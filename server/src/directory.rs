@@ -11,7 +11,7 @@ mod revert;
 mod watch;
 mod writing;
 
-pub(crate) use attach::path_bytes;
+pub(crate) use attach::{host_path, path_bytes};
 
 use std::sync::Arc;
 
