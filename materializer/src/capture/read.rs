@@ -66,9 +66,8 @@ impl Reader<'_> {
                     let trust = Trust::of(&stamp, self.job.now);
                     return Ok((Leaf::Entry(entry, stamp, trust), None));
                 }
-                let opened = with_file(directory, name, self.job.progress, |source, _| {
-                    Ok(write_content(self.session, source)?)
-                });
+                let opened =
+                    with_file(directory, name, self.job.progress, |source, _| Ok(write_content(self.session, source)?));
                 let opened = match opened {
                     Err(Error::Engine(amalgam_engine::Error::Unwanted { tombstone, .. })) => {
                         Opened::Failed(Why::Purged(tombstone.to_string()))
