@@ -1,6 +1,7 @@
 //! The commands, a file each: what it takes, and what it does.
 
 mod attempt;
+mod backup;
 mod bisect;
 mod blame;
 mod capture;
@@ -17,9 +18,13 @@ mod init;
 mod label;
 mod log;
 mod op;
+mod pipe;
+mod purge;
+mod receive;
 mod restore;
 mod revert;
 mod run;
+mod send;
 mod serve;
 mod show;
 mod status;
@@ -58,6 +63,11 @@ pub enum Command {
     Label(label::Label),
     Du(du::Du),
     Verify(verify::Verify),
+    Send(send::Send),
+    Receive(receive::Receive),
+    Backup(backup::Backup),
+    RestoreBackup(backup::RestoreBackup),
+    Purge(purge::Purge),
     Config(config::ConfigCommand),
     Doctor(doctor::Doctor),
     Completions(completions::Completions),
@@ -94,6 +104,11 @@ impl Command {
             Self::Label(label) => Box::pin(label.run(session)).await,
             Self::Du(du) => Box::pin(du.run(session)).await,
             Self::Verify(verify) => Box::pin(verify.run(session)).await,
+            Self::Send(send) => Box::pin(send.run(session)).await,
+            Self::Receive(receive) => Box::pin(receive.run(session)).await,
+            Self::Backup(backup) => Box::pin(backup.run(session)).await,
+            Self::RestoreBackup(restore) => Box::pin(restore.run(session)).await,
+            Self::Purge(purge) => Box::pin(purge.run(session)).await,
             Self::Config(config) => config.run(session),
             Self::Doctor(doctor) => Box::pin(doctor.run(session)).await,
             Self::Completions(completions) => completions.run(session),

@@ -13,6 +13,7 @@ use amalgam_proto::v1::directory_service_client::DirectoryServiceClient;
 use amalgam_proto::v1::operation_service_client::OperationServiceClient;
 use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
 use amalgam_proto::v1::store_service_client::StoreServiceClient;
+use amalgam_proto::v1::transfer_service_client::TransferServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use amalgam_proto::{API_VERSION, Failure, Reason, v1};
 use amalgam_server::{Home, Service, api, serve};
@@ -74,6 +75,8 @@ pub struct Client {
     pub directories: DirectoryServiceClient<Wire>,
     /// The store and its process.
     pub store: StoreServiceClient<Wire>,
+    /// Between stores.
+    pub transfer: TransferServiceClient<Wire>,
 }
 
 impl Client {
@@ -88,6 +91,7 @@ impl Client {
             operations: OperationServiceClient::new(wire()),
             directories: DirectoryServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             store: StoreServiceClient::new(wire()),
+            transfer: TransferServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
         }
     }
 }

@@ -54,7 +54,8 @@ fn begin(global: &Global) -> Result<Session, CliError> {
         env::set_current_dir(directory).map_err(|error| CliError::machine(directory.display(), &error))?;
     }
     let cwd = env::current_dir().map_err(|error| CliError::machine("the current directory", &error))?;
-    let home = cwd.join(home(global.store.clone())?);
+    // One store has one name, whether it is there already or not.
+    let home = place::real(&cwd.join(home(global.store.clone())?));
     let config = Config::load(&home)?;
     let configured = config.text("color").and_then(|word| Color::from_str(word, true).ok());
     let options = OutputOptions {

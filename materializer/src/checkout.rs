@@ -222,6 +222,10 @@ impl<'a> Run<'a> {
                 self.notice(path, why);
                 Ok(None)
             }
+            Err(Error::Engine(amalgam_engine::Error::Purged { tombstone, .. })) => {
+                self.notice(path, Why::Purged(tombstone.to_string()));
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }

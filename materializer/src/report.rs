@@ -21,6 +21,8 @@ pub enum Why {
     Ignored,
     /// It belongs to Amalgam itself. Not a failure.
     Ours,
+    /// Its bytes were purged: when, by whom and why. They are neither written nor stored again.
+    Purged(String),
     /// Another file system is mounted there. Its directory is kept, its contents are not.
     OtherFileSystem,
     /// Not allowed, or the machine failed: the system's words.
@@ -58,6 +60,7 @@ impl fmt::Display for Why {
             Self::Ours => write!(f, "belongs to Amalgam"),
             Self::OtherFileSystem => write!(f, "another file system is mounted here; its contents are left out"),
             Self::Failed { action, error } => write!(f, "could not {action}: {error}"),
+            Self::Purged(words) => write!(f, "was purged {words}"),
             Self::Changing => write!(f, "kept changing while it was read"),
             Self::ChangedSince => write!(f, "changed in the meantime and was left alone"),
             Self::Unsupported(why) => write!(f, "cannot be kept: {why}"),

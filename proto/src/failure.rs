@@ -60,6 +60,10 @@ reasons! {
     DirectoryGone = "DIRECTORY_GONE", FailedPrecondition;
     /// Stored bytes are damaged or gone.
     Corrupt = "CORRUPT", DataLoss;
+    /// A stream or a backup is cut or damaged.
+    DamagedStream = "DAMAGED_STREAM", DataLoss;
+    /// The bytes were purged.
+    Purged = "PURGED", NotFound;
     /// The disk is full, or below its floor.
     Full = "FULL", ResourceExhausted;
     /// Somebody else holds the store.

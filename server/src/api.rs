@@ -4,6 +4,7 @@ mod directories;
 mod operations;
 mod snapshots;
 mod store;
+mod transfer;
 mod workspaces;
 
 pub(crate) use operations::operation_message;
@@ -57,7 +58,10 @@ impl Api {
         W: FnOnce(&Service) -> Result<T> + Send + 'static,
     {
         let (service, call) = (self.service.clone(), self.calls.begin());
-        let done = tokio::task::spawn_blocking(move || work(&service));
+        let done = tokio::task::spawn_blocking(move || {
+            let _using = service.using();
+            work(&service)
+        });
         async move {
             let done = done.await.map_err(|error| panicked(&error))?;
             drop(call);
@@ -67,6 +71,17 @@ impl Api {
 
     /// Does something whose answers come one by one. It ends early when nobody listens any more.
     pub(crate) fn stream<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Service, &Sender<T>) -> Result<()> + Send + 'static,
+    ) -> tonic::Response<Answers<T>> {
+        self.follow(move |service, sender| {
+            let _using = service.using();
+            work(service, sender)
+        })
+    }
+
+    /// The same for what goes on until somebody ends it, and so says itself when it uses the store.
+    pub(crate) fn follow<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Service, &Sender<T>) -> Result<()> + Send + 'static,
     ) -> tonic::Response<Answers<T>> {
@@ -90,9 +105,22 @@ impl Api {
         tell: fn(v1::Progress) -> T,
         work: impl FnOnce(&Service, &Progress, &Sender<T>) -> Result<T> + Send + 'static,
     ) -> tonic::Response<Answers<T>> {
+        self.watch(phase, tell, move |service, progress, sender| {
+            let _using = service.using();
+            work(service, progress, sender)
+        })
+    }
+
+    /// The same for work that counts in its own words, and says itself when it uses the store.
+    pub(crate) fn watch<P: Watched, T: Send + 'static>(
+        &self,
+        phase: &'static str,
+        tell: fn(v1::Progress) -> T,
+        work: impl FnOnce(&Service, &P, &Sender<T>) -> Result<T> + Send + 'static,
+    ) -> tonic::Response<Answers<T>> {
         let (service, call) = (self.service.clone(), self.calls.begin());
         let (send, receive) = mpsc::channel(QUEUE);
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(P::default());
         let (working, seen, sender) = (Arc::clone(&progress), send.clone(), Sender(send));
         let done = tokio::task::spawn_blocking(move || {
             let done = work(&service, &working, &sender);
@@ -104,10 +132,10 @@ impl Api {
             while !done.is_finished() {
                 tokio::select! {
                     _ = tick.tick() => {
-                        let _ = seen.try_send(Ok(tell(crate::directory::progress_message(phase, &progress))));
+                        let _ = seen.try_send(Ok(tell(progress.message(phase))));
                     }
                     () = seen.closed() => {
-                        progress.cancel();
+                        progress.stop();
                         break;
                     }
                 }
@@ -123,6 +151,24 @@ impl Api {
         }
         let message = "calls with paths of the host exist only on the Unix socket, for the same user";
         Err(Failure::new(Reason::LocalOnly, message).into_status())
+    }
+}
+
+/// Work that somebody watches and may stop.
+pub(crate) trait Watched: Default + Send + Sync + 'static {
+    /// How far it is.
+    fn message(&self, phase: &str) -> v1::Progress;
+    /// Asks it to stop.
+    fn stop(&self);
+}
+
+impl Watched for Progress {
+    fn message(&self, phase: &str) -> v1::Progress {
+        crate::directory::progress_message(phase, self)
+    }
+
+    fn stop(&self) {
+        self.cancel();
     }
 }
 

@@ -11,7 +11,7 @@ mod revert;
 mod watch;
 mod writing;
 
-pub(crate) use attach::path_bytes;
+pub(crate) use attach::{host_path, path_bytes};
 
 use std::sync::Arc;
 
@@ -155,6 +155,7 @@ pub(crate) fn notice(notice: &Notice) -> v1::Notice {
         Why::ChangedSince => v1::NoticeKind::ChangedSince,
         Why::Unsupported(_) => v1::NoticeKind::Unsupported,
         Why::NotEmpty => v1::NoticeKind::NotEmpty,
+        Why::Purged(_) => v1::NoticeKind::Purged,
         Why::OwnerNotSet => v1::NoticeKind::OwnerNotSet,
         _ => v1::NoticeKind::Unspecified,
     };

@@ -11,6 +11,7 @@ pub fn of_engine(error: Error) -> Failure {
     let reason = match error.kind() {
         ErrorKind::Stale if matches!(error, Error::MovedSince { .. }) => Reason::MovedSince,
         ErrorKind::Stale => Reason::StaleHead,
+        _ if matches!(error, Error::Purged { .. }) => Reason::Purged,
         ErrorKind::NotFound => Reason::NotFound,
         ErrorKind::Exists => Reason::AlreadyExists,
         ErrorKind::Invalid if matches!(error, Error::Ambiguous { .. }) => Reason::Ambiguous,
@@ -43,6 +44,27 @@ pub fn of_materializer(error: amalgam_materializer::Error) -> Failure {
         }
         (_, Some(ErrorKind::NotFound)) => Reason::NotFound,
         (_, Some(ErrorKind::Invalid)) => Reason::Invalid,
+        _ => Reason::Fault,
+    };
+    Failure::new(reason, error.to_string())
+}
+
+/// An error of a transfer, for the API.
+pub fn of_transfer(error: amalgam_transfer::Error) -> Failure {
+    use amalgam_transfer::Error as Transfer;
+    let reason = match (&error, error.kind()) {
+        (Transfer::Engine(_), _) => {
+            let Transfer::Engine(error) = error else { unreachable!("it was just looked at") };
+            return of_engine(error);
+        }
+        (Transfer::Cancelled, _) => Reason::Cancelled,
+        // The name is taken: nothing moved meanwhile, and trying again would not help.
+        (Transfer::Diverged { .. }, _) => Reason::AlreadyExists,
+        (_, Some(ErrorKind::Corrupt)) => Reason::DamagedStream,
+        (_, Some(ErrorKind::Full)) => Reason::Full,
+        (_, Some(ErrorKind::NotFound)) => Reason::NotFound,
+        (_, Some(ErrorKind::Invalid)) => Reason::Invalid,
+        (_, Some(ErrorKind::Unsupported)) => Reason::Unsupported,
         _ => Reason::Fault,
     };
     Failure::new(reason, error.to_string())

@@ -12,6 +12,7 @@ use amalgam_proto::v1::directory_service_server::DirectoryServiceServer;
 use amalgam_proto::v1::operation_service_server::OperationServiceServer;
 use amalgam_proto::v1::snapshot_service_server::SnapshotServiceServer;
 use amalgam_proto::v1::store_service_server::StoreServiceServer;
+use amalgam_proto::v1::transfer_service_server::TransferServiceServer;
 use amalgam_proto::v1::workspace_service_server::WorkspaceServiceServer;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
@@ -135,5 +136,6 @@ fn router(service: Service, calls: Arc<Calls>) -> Router {
         .add_service(OperationServiceServer::new(api.clone()))
         .add_service(SnapshotServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(DirectoryServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
-        .add_service(StoreServiceServer::new(api))
+        .add_service(StoreServiceServer::new(api.clone()))
+        .add_service(TransferServiceServer::new(api).max_decoding_message_size(MESSAGE_BYTES_MAX))
 }

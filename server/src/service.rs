@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use amalgam_engine::history::History;
 use amalgam_engine::workspace::{LabelName, Labels, WorkspaceName, Workspaces};
 use amalgam_engine::{Act, Pin, RequestId, Revision, RootId, SnapshotId, Store, Time};
 use amalgam_materializer::Identity;
 use amalgam_proto::{Failure, Reason, v1};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::directory::Live;
 use crate::failure::{Result, of_engine};
@@ -21,6 +22,8 @@ pub type Clock = fn() -> Time;
 
 /// Names that a listing reads at once.
 pub(crate) const PAGE: usize = 256;
+/// So long whoever wants the store alone waits for the others.
+const ALONE_WITHIN: Duration = Duration::from_secs(10);
 
 /// One store with all that belongs to it. Cheap to clone.
 #[derive(Clone)]
@@ -43,6 +46,8 @@ pub(crate) struct Inner {
     pub(crate) started: Time,
     /// What could not be read when the service began.
     pub(crate) problems: Vec<String>,
+    /// Read by whoever uses the store, written by whoever wants it alone.
+    gate: RwLock<()>,
 }
 
 /// A tree that was named, kept in the store for as long as this lives.
@@ -71,6 +76,7 @@ impl Service {
             watched: AtomicUsize::new(0),
             started: clock(),
             problems,
+            gate: RwLock::new(()),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -83,6 +89,19 @@ impl Service {
     /// How many directories are watched.
     pub fn watched(&self) -> usize {
         self.inner.watched.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Says that the store is in use, for as long as the guard lives. Nobody takes it twice.
+    pub(crate) fn using(&self) -> RwLockReadGuard<'_, ()> {
+        self.inner.gate.read()
+    }
+
+    /// The store without anybody else, as soon as the calls under way are done.
+    pub(crate) fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>> {
+        self.inner.gate.try_write_for(ALONE_WITHIN).ok_or_else(|| {
+            let message = "this needs the store alone, and other calls are under way; try again when they are done";
+            Failure::new(Reason::Busy, message)
+        })
     }
 
     pub(crate) fn now(&self) -> Time {

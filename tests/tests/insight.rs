@@ -47,7 +47,7 @@ fn ours(files: &[FileInsight]) -> Numbers {
         .map(|file| {
             let numbers = match file.contents {
                 Contents::Text { lines_added, lines_removed } => Some((lines_added, lines_removed)),
-                Contents::Binary | Contents::TooLarge => None,
+                Contents::Binary | Contents::TooLarge | Contents::Purged => None,
                 Contents::Same | Contents::None => Some((0, 0)),
             };
             (file.change.path.as_bytes().to_vec(), numbers)

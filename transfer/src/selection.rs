@@ -34,11 +34,16 @@ impl Selection {
 
     /// The names that are wanted, as they were at one moment, with what they hold.
     pub fn named(store: &Store, wanted: impl Fn(&RefName) -> bool) -> Result<Self> {
+        Self::chosen(store, &[], wanted)
+    }
+
+    /// Some snapshots without names, and the names that are wanted, as they were at one moment, with what they hold.
+    pub fn chosen(store: &Store, snapshots: &[SnapshotId], wanted: impl Fn(&RefName) -> bool) -> Result<Self> {
         let attempt = || {
             let past = Past::at(store, store.last_operation()?)?;
             let names = past.refs("").filter(|(name, _)| wanted(name));
             let names = names.map(|(name, value)| (name.clone(), value.clone())).collect();
-            Self::hold(store, Vec::new(), names, past.sequence())
+            Self::hold(store, snapshots.to_vec(), names, past.sequence())
         };
         let mut last = attempt();
         for _ in 1..TRIES {

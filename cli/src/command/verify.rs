@@ -44,6 +44,7 @@ impl Verify {
                 "bytes": result.bytes,
                 "unreachable": result.unreachable,
                 "thinned": result.thinned,
+                "purged": result.purged,
                 "problems": result.problems.len(),
                 "repaired": result.repaired,
             }),
@@ -59,6 +60,9 @@ impl Verify {
         }
         result.repaired.iter().try_for_each(|done| output.say(format!("repaired: {}", text::printable(done))))?;
         let seen = format!("{}, {}", text::plural(result.objects, "object"), text::bytes(result.bytes));
+        if result.purged > 0 {
+            output.say(format!("{} purged on purpose", text::plural(result.purged, "object")))?;
+        }
         if result.clean {
             let contents = if self.read_data { "contents included" } else { "contents not read; --read-data does" };
             output.say(format!("{}: {seen}; {contents}", paint(style::GOOD, "all is well")))?;

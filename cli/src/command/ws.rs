@@ -14,7 +14,7 @@ use crate::output::{Output, json};
 use crate::session::{Session, incomplete, workspace_name};
 use crate::text;
 
-pub use remove::{Keep, delete_directory, remove_all};
+pub use remove::{Keep, confirm, delete_directory, remove_all};
 
 const PAGE: i32 = 500;
 

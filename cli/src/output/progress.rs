@@ -1,11 +1,14 @@
 //! Long calls: their progress while they run, their result at the end.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use amalgam_proto::v1;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tonic::codegen::Bytes;
 use tonic::{Response, Status, Streaming};
 
 use super::Output;
@@ -59,6 +62,10 @@ steps! {
     RedoDirectoryResponse, redo_directory_response, Result => RevertResult;
     CheckoutDirectoryResponse, checkout_directory_response, Result => CheckoutResult;
     VerifyStoreResponse, verify_store_response, Result => VerifyResult;
+    BackUpStoreResponse, back_up_store_response, Result => BackupResult;
+    RestoreBackupResponse, restore_backup_response, Result => ReceiveSnapshotsResponse;
+    PlanPurgeResponse, plan_purge_response, Plan => PurgePlan;
+    PurgeContentResponse, purge_content_response, Result => PurgeResult;
 }
 
 /// Follows a long call to its end.
@@ -93,10 +100,7 @@ pub async fn drive_with<M: Steps>(
                 continue;
             }
         };
-        let Some(message) = message else {
-            let message = "the background process ended the call without a result";
-            return Err(CliError::new(Exit::ERROR, "UNAVAILABLE", message).hint("try again"));
-        };
+        let Some(message) = message else { return Err(no_result()) };
         match message.step() {
             Some(Step::Progress(progress)) => meter.now = progress,
             Some(Step::Plan(part)) => plan(part),
@@ -104,6 +108,57 @@ pub async fn drive_with<M: Steps>(
             None => {}
         }
     }
+}
+
+/// Follows a stream of bytes to its end and hands every piece on. An error with nothing in it when nobody takes them any more.
+pub async fn drive_pieces(
+    output: &Output,
+    call: impl Future<Output = Result<Response<Streaming<v1::SendSnapshotsResponse>>, Status>>,
+    pieces: &mpsc::Sender<Bytes>,
+) -> Result<v1::SendResult, Option<CliError>> {
+    use v1::send_snapshots_response::Event;
+    let mut meter = Meter::new(output.shows_progress());
+    let mut ticks = interval_at(Instant::now() + FIRST_SIGN, REDRAW);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut stream = call.await.map_err(|status| Some(status.into()))?.into_inner();
+    loop {
+        let message = tokio::select! {
+            message = stream.message() => message.map_err(|status| Some(status.into()))?,
+            _ = ticks.tick() => {
+                meter.tick();
+                continue;
+            }
+        };
+        match message.ok_or_else(|| Some(no_result()))?.event {
+            Some(Event::Progress(progress)) => meter.now = progress,
+            Some(Event::Data(piece)) => pieces.send(piece).await.map_err(|_| None)?,
+            Some(Event::Result(result)) => return Ok(result),
+            None => {}
+        }
+    }
+}
+
+/// Waits for a call that says nothing before its end, and shows how many bytes have gone into it.
+pub async fn count_bytes<T>(output: &Output, phase: &str, bytes: &AtomicU64, call: impl Future<Output = T>) -> T {
+    let mut meter = Meter::new(output.shows_progress());
+    let mut ticks = interval_at(Instant::now() + FIRST_SIGN, REDRAW);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut call = std::pin::pin!(call);
+    loop {
+        tokio::select! {
+            done = &mut call => return done,
+            _ = ticks.tick() => {
+                meter.now.phase = phase.to_owned();
+                meter.now.bytes = bytes.load(Ordering::Relaxed);
+                meter.tick();
+            }
+        }
+    }
+}
+
+fn no_result() -> CliError {
+    let message = "the background process ended the call without a result";
+    CliError::new(Exit::ERROR, "UNAVAILABLE", message).hint("try again")
 }
 
 /// A line on the terminal that goes away at the end.
@@ -147,6 +202,10 @@ fn words(progress: &v1::Progress) -> String {
         "read" => "reading",
         "write" => "writing",
         "verify" => "verifying",
+        "send" => "sending",
+        "receive" => "receiving",
+        "plan" => "looking for it in every snapshot",
+        "purge" => "purging",
         "" => "waiting",
         other => other,
     };

@@ -4,3 +4,4 @@ mod interrupts;
 mod json;
 mod scratch;
 mod transcripts;
+mod transfer;

@@ -8,7 +8,7 @@ use super::risk::{Risk, RiskHint, outer_risks};
 use super::secret;
 use super::similar::Found;
 use crate::diff::{Change, What};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::object::{Entry, EntryKind, Node};
 use crate::store::Store;
 
@@ -50,6 +50,8 @@ pub enum Contents {
     Binary,
     /// In bytes: one side is above the limit and was not read.
     TooLarge,
+    /// Nobody can say: the bytes of one side were purged.
+    Purged,
     /// Not at all: equal contents, not read.
     Same,
     /// There are none on either side: directories, FIFOs, devices, conflicts.
@@ -76,9 +78,15 @@ impl FileInsight {
             Sides::Differ if bytes_before.max(bytes_after) > options.file_bytes_max => Contents::TooLarge,
             Sides::Differ => {
                 let load = |entry: &Option<Entry>| entry.as_ref().map(|entry| body::load(store, entry)).transpose();
-                let (before, after) = (load(&change.before)?, load(&change.after)?);
+                let loaded = load(&change.before).and_then(|before| Ok((before, load(&change.after)?)));
+                let (is_purged, (before, after)) = match loaded {
+                    Err(Error::Purged { .. }) => (true, (None, None)),
+                    other => (false, other?),
+                };
                 let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
-                if body::is_binary(&before) || body::is_binary(&after) {
+                if is_purged {
+                    Contents::Purged
+                } else if body::is_binary(&before) || body::is_binary(&after) {
                     Contents::Binary
                 } else {
                     let text = compare(&before, &after, options.scan_bytes_max);

@@ -20,6 +20,7 @@ use crate::id::RootId;
 use crate::name::TreePath;
 use crate::object::EntryKind;
 use crate::store::Store;
+use crate::time::Time;
 use plan::{Plan, Step};
 
 /// What goes into a patch, and how.
@@ -101,6 +102,11 @@ pub enum Omission {
     },
     /// Git refuses a patch that touches its own directory.
     GitDirectory,
+    /// Its bytes were purged on one side.
+    Purged {
+        /// When.
+        time: Time,
+    },
 }
 
 /// How many files are rendered together, and at most how many bytes of them.
@@ -142,7 +148,7 @@ pub fn patch(
         }
     }
     write(store, &waiting, options, out, &mut report)?;
-    report.left_out = plan.finish()?;
+    report.left_out.extend(plan.finish()?);
     Ok(report)
 }
 
@@ -153,9 +159,21 @@ fn write(
     out: &mut impl io::Write,
     report: &mut PatchReport,
 ) -> Result<()> {
-    let rendered: Vec<Vec<u8>> =
-        steps.par_iter().map(|step| render::render(store, step, options)).collect::<Result<_>>()?;
-    for text in rendered {
+    let render = |step: &Step| match render::render(store, step, options) {
+        Err(Error::Purged { tombstone, .. }) => Ok(Err(tombstone.time)),
+        other => other.map(Ok),
+    };
+    let rendered: Vec<Result<Vec<u8>, Time>> = steps.par_iter().map(render).collect::<Result<_>>()?;
+    for (step, text) in steps.iter().zip(rendered) {
+        let text = match text {
+            Ok(text) => text,
+            Err(time) => {
+                let side = step.after.as_ref().or(step.before.as_ref());
+                let why = Omission::Purged { time };
+                report.left_out.extend(side.map(|side| LeftOut { path: side.path.clone(), why }));
+                continue;
+            }
+        };
         out.write_all(&text).map_err(|error| Error::from_io("write the patch", &error))?;
         report.files += 1;
         report.bytes += text.len() as u64;

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::body;
 use crate::diff::{Change, DiffOptions, MetadataChange, What, diff_with_renames};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::RootId;
 use crate::name::{Name, TreePath};
 use crate::object::{Entry, Node};
@@ -294,7 +294,11 @@ fn read_spans(store: &Store, side: &mut [Candidate], wanted: &[usize]) -> Result
     let read: Vec<(usize, Spans)> = wanted
         .par_iter()
         .filter(|index| side[**index].spans.is_none())
-        .map(|index| Ok((*index, Spans::of(&body::load(store, &side[*index].entry)?))))
+        .map(|index| match body::load(store, &side[*index].entry) {
+            // What was purged is like nothing.
+            Err(Error::Purged { .. }) => Ok((*index, Spans::of(&[]))),
+            bytes => Ok((*index, Spans::of(&bytes?))),
+        })
         .collect::<Result<_>>()?;
     for (index, spans) in read {
         side[index].spans = Some(spans);

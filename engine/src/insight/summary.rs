@@ -126,7 +126,7 @@ impl Summary {
             Contents::Text { lines_added, lines_removed } => (added, removed) = (lines_added, lines_removed),
             Contents::Binary => self.binary += 1,
             Contents::TooLarge => self.too_large += 1,
-            Contents::Same | Contents::None => {}
+            Contents::Same | Contents::None | Contents::Purged => {}
         }
         self.lines_added += added;
         self.lines_removed += removed;

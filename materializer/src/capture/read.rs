@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, FileType, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::{Capture, attributes};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::{is_absent, open_beneath};
 use crate::index::{Held, Index, Trust};
 use crate::progress::Progress;
@@ -66,9 +66,14 @@ impl Reader<'_> {
                     let trust = Trust::of(&stamp, self.job.now);
                     return Ok((Leaf::Entry(entry, stamp, trust), None));
                 }
-                let opened = with_file(directory, name, self.job.progress, |source, _| {
-                    Ok(write_content(self.session, source)?)
-                })?;
+                let opened =
+                    with_file(directory, name, self.job.progress, |source, _| Ok(write_content(self.session, source)?));
+                let opened = match opened {
+                    Err(Error::Engine(amalgam_engine::Error::Unwanted { tombstone, .. })) => {
+                        Opened::Failed(Why::Purged(tombstone.to_string()))
+                    }
+                    other => other?,
+                };
                 match opened {
                     Opened::File { value, stamp, xattrs, is_changing } => {
                         self.files_read.fetch_add(1, Ordering::Relaxed);

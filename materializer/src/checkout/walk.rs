@@ -235,7 +235,11 @@ impl<'a> Run<'a> {
         // Where files come from another directory most of the bytes are never read.
         if !self.source.as_ref().is_some_and(Source::is_used) {
             let small: Vec<_> = batch.wanted.iter().filter_map(Wanted::chunk).collect();
-            chunks = self.store.chunks(&small)?;
+            chunks = match self.store.chunks(&small) {
+                // Then each is read for itself, and reported where it is not there.
+                Err(amalgam_engine::Error::Purged { .. }) => Vec::new(),
+                other => other?,
+            };
         }
         let mut chunks = chunks.into_iter();
         for wanted in &batch.wanted {

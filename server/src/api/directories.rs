@@ -182,7 +182,7 @@ impl DirectoryService for Api {
     async fn watch_directory(&self, request: Request<v1::WatchDirectoryRequest>) -> Answer<Self::WatchDirectoryStream> {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
-        Ok(self.stream(move |service, sender| {
+        Ok(self.follow(move |service, sender| {
             service.watch_directory(
                 &request,
                 &actor,

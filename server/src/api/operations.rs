@@ -145,7 +145,7 @@ impl OperationService for Api {
         request: Request<v1::WatchOperationsRequest>,
     ) -> Answer<Self::WatchOperationsStream> {
         let after = request.into_inner().after;
-        Ok(self.stream(move |service, sender| {
+        Ok(self.follow(move |service, sender| {
             let mut cursor = OperationCursor::after(&service.inner.store, after);
             while !sender.is_closed() {
                 for operation in cursor.wait(LOOK_EVERY).map_err(of_engine)? {

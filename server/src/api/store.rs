@@ -105,6 +105,7 @@ fn report_message(report: &VerifyReport) -> v1::VerifyResult {
         thinned: report.thinned,
         problems: objects.chain(records).collect(),
         repaired: Vec::new(),
+        purged: report.purged,
     }
 }
 

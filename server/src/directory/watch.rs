@@ -117,6 +117,7 @@ impl Service {
     }
 
     fn begin_watch(&self, name: &str) -> Result<Arc<Eye>> {
+        let _using = self.using();
         let mut grasp = self.grasp(name)?;
         if let Some(Watch(eye)) = &grasp.live.watch {
             return Ok(Arc::clone(eye));
@@ -174,6 +175,7 @@ impl Service {
     }
 
     fn capture_by_itself(&self, name: &str, actor: &str) -> Result<Option<v1::CaptureResult>> {
+        let _using = self.using();
         let act = self.act(actor, "")?;
         let mut grasp = self.grasp(name)?;
         let mut change = Change::new("automatic");

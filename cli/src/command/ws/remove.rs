@@ -71,7 +71,7 @@ impl Remove {
 }
 
 /// Asks on the terminal. Whoever cannot answer has to say yes beforehand.
-async fn confirm(session: &mut Session, question: &str) -> Result<(), CliError> {
+pub async fn confirm(session: &mut Session, question: &str) -> Result<(), CliError> {
     if session.no_input || !io::stdin().is_terminal() {
         return Err(CliError::usage("this needs a yes, and nobody can be asked").hint("say --yes"));
     }

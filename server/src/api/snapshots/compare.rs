@@ -199,6 +199,7 @@ fn omission_words(why: Omission) -> String {
         Omission::Xattrs => "its extended attributes".to_owned(),
         Omission::HardLink => "that several names are one file".to_owned(),
         Omission::TooLarge { bytes } => format!("too large for a patch ({bytes} bytes)"),
+        Omission::Purged { time } => format!("purged on {}", time.date()),
         Omission::GitDirectory => "inside .git; Git refuses such patches".to_owned(),
         _ => "not in the patch".to_owned(),
     }

@@ -88,7 +88,13 @@ pub(super) fn read(
         let step = BLOCK_BYTES.min(end.saturating_sub(offset));
         let mut block = vec![0; step as usize];
         if content != Content::Empty {
-            read_at(&service.inner.store, &content, size, offset, &mut block).map_err(of_engine)?;
+            let read = read_at(&service.inner.store, &content, size, offset, &mut block);
+            read.map_err(|error| match error {
+                Error::Purged { tombstone, .. } => {
+                    Failure::new(Reason::Purged, format!("{path} was purged {tombstone}"))
+                }
+                other => of_engine(other),
+            })?;
         }
         sender.send(v1::ReadFileResponse { entry: entry.take(), data: Bytes::from(block) })?;
         offset += step;

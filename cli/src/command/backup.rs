@@ -1,0 +1,83 @@
+//! `amalgam backup` and `amalgam restore-backup`: a store into a directory, and back.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use amalgam_proto::{Reason, v1};
+use clap::Args;
+use serde_json::json;
+use tonic::codegen::Bytes;
+
+use super::{receive, send};
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::drive;
+use crate::session::Session;
+
+/// Back the whole store up into a directory
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The first time everything is written, then what came since. The store may be in use meanwhile. Everything is checked on its
+way out. Directories that belong to workspaces, settings and the operation log are not part of it.
+
+Examples:
+  amalgam backup /mnt/disk/amalgam
+  amalgam restore-backup /mnt/disk/amalgam --store ~/amalgam-again")]
+pub struct Backup {
+    /// The directory; made if there is none
+    dir: OsString,
+}
+
+impl Backup {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let path = session.host_path(&self.dir);
+        session.interrupts.say("the parts that were written before are as they were");
+        let request = v1::BackUpStoreRequest { directory: Bytes::copy_from_slice(path.as_os_str().as_bytes()) };
+        let done = drive(&session.output, client.transfer.back_up_store(request)).await?;
+        let sent = done.sent.unwrap_or_default();
+        let mut line = send::json_line(&sent);
+        line["type"] = json!("backup");
+        line["part"] = json!(done.part);
+        line["difference"] = json!(done.difference);
+        line["operation"] = json!(done.operation);
+        session.output.emit(&line)?;
+        let what = if done.difference { "what came since the last one" } else { "everything" };
+        session.output.done(format!("part {}, {what}: {}", done.part, send::words(&sent)))?;
+        Ok(Exit::OK)
+    }
+}
+
+/// Bring a backup back into a new store
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam restore-backup /mnt/disk/amalgam
+  amalgam restore-backup /mnt/disk/amalgam --store ~/amalgam-again
+  amalgam --store ~/amalgam-again verify --read-data")]
+pub struct RestoreBackup {
+    /// The directory that `amalgam backup` wrote
+    dir: OsString,
+}
+
+impl RestoreBackup {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let path = session.host_path(&self.dir);
+        if !path.join("BACKUP").is_file() {
+            let message = format!("{} holds no backup", path.display());
+            return Err(CliError::refused(message).hint("name the directory that `amalgam backup` wrote"));
+        }
+        let mut client = session.client_of_new_store().await?;
+        session.interrupts.say("nothing shows in the new store; run it again");
+        let request = v1::RestoreBackupRequest { directory: Bytes::copy_from_slice(path.as_os_str().as_bytes()) };
+        let received = drive(&session.output, client.transfer.restore_backup(request)).await;
+        let received = received.map_err(|error| match error.is(Reason::AlreadyExists) {
+            true => error.hint("--store NEW names one"),
+            false => error,
+        })?;
+        receive::report(&mut session.output, &received)?;
+        Ok(Exit::OK)
+    }
+}

@@ -1,0 +1,111 @@
+//! Bytes of streams between files, pipes and calls. Files are read and written on threads of their own, so that Ctrl-C is heard
+//! while the other end of a pipe is slow.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tonic::codegen::Bytes;
+
+use crate::error::CliError;
+
+/// So much is read at once.
+const PIECE_BYTES: usize = 256 << 10;
+/// Pieces that wait.
+const QUEUE: usize = 16;
+
+/// Opens what a stream comes from; `-` is standard input.
+pub fn source(path: &OsStr) -> Result<Box<dyn Read + Send>, CliError> {
+    if path == "-" {
+        return Ok(Box::new(io::stdin()));
+    }
+    let named = |error: io::Error| CliError::machine(path.to_string_lossy(), &error);
+    Ok(Box::new(File::open(path).map_err(named)?))
+}
+
+/// Pieces of what is read. Whoever drops them ends the reading.
+pub fn pieces(mut from: Box<dyn Read + Send>) -> (mpsc::Receiver<Bytes>, JoinHandle<io::Result<()>>) {
+    let (send, receive) = mpsc::channel(QUEUE);
+    let reading = tokio::task::spawn_blocking(move || {
+        loop {
+            let mut piece = vec![0; PIECE_BYTES];
+            let length = match from.read(&mut piece) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            piece.truncate(length);
+            if length == 0 || send.blocking_send(Bytes::from(piece)).is_err() {
+                return Ok(());
+            }
+        }
+    });
+    (receive, reading)
+}
+
+/// Where a stream goes: a pipe, or a file that has its name only once it is whole.
+pub struct Target {
+    writing: JoinHandle<io::Result<()>>,
+    unfinished: Option<Unfinished>,
+    shown: String,
+}
+
+/// A file under another name. What is left of one goes with this.
+struct Unfinished {
+    path: PathBuf,
+    name: PathBuf,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // It has its name by now, or it is of no use.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Target {
+    /// Opens it; `-` is standard output. Pieces go into what is returned.
+    pub fn open(name: &OsStr) -> Result<(mpsc::Sender<Bytes>, Self), CliError> {
+        let failed = |error: io::Error| CliError::machine(name.to_string_lossy(), &error);
+        // A pipe or a device with a name is written to as it is.
+        let is_plain = fs::metadata(name).map_or(true, |found| found.is_file());
+        let (mut out, unfinished): (Box<dyn Write + Send>, _) = match name {
+            name if name == "-" => (Box::new(io::stdout()), None),
+            name if is_plain => {
+                let mut path = OsString::from(name);
+                path.push(format!(".{}.new", std::process::id()));
+                let file = File::create_new(&path).map_err(failed)?;
+                (Box::new(file), Some(Unfinished { path: path.into(), name: name.into() }))
+            }
+            name => (Box::new(File::options().write(true).open(name).map_err(failed)?), None),
+        };
+        let (send, mut receive) = mpsc::channel::<Bytes>(QUEUE);
+        let writing = tokio::task::spawn_blocking(move || {
+            while let Some(piece) = receive.blocking_recv() {
+                out.write_all(&piece)?;
+            }
+            out.flush()
+        });
+        let shown = if name == "-" { "the output".to_owned() } else { name.to_string_lossy().into_owned() };
+        Ok((send, Self { writing, unfinished, shown }))
+    }
+
+    /// Waits until everything is written, and gives a file its name if all of it arrived.
+    pub async fn finish(self, is_whole: bool) -> Result<(), CliError> {
+        let Self { writing, unfinished, shown } = self;
+        let written = writing.await.expect("writing does not panic");
+        written.map_err(|error| match error.kind() {
+            // Half a stream is nothing: whoever waits for it has to know.
+            io::ErrorKind::BrokenPipe => CliError::refused("whoever read the stream went away before its end"),
+            _ => CliError::machine(&shown, &error),
+        })?;
+        if let Some(unfinished) = unfinished.filter(|_| is_whole) {
+            let failed = |error: io::Error| CliError::machine(&shown, &error);
+            File::open(&unfinished.path).and_then(|file| file.sync_all()).map_err(failed)?;
+            fs::rename(&unfinished.path, &unfinished.name).map_err(failed)?;
+        }
+        Ok(())
+    }
+}

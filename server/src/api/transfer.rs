@@ -1,0 +1,242 @@
+//! Transfers, backups and purges, for the API. The library reads and writes plain streams on a thread that may block; pieces of
+//! them pass through a bounded channel, so whoever is slow makes the other side wait.
+
+mod bridge;
+mod purge;
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering::Relaxed;
+
+use amalgam_engine::SnapshotId;
+use amalgam_engine::reference::RefName;
+use amalgam_engine::workspace::LabelName;
+use amalgam_proto::v1::transfer_service_server::TransferService;
+use amalgam_proto::{Failure, Reason, snapshot_name, v1};
+use amalgam_transfer::{
+    Have, Names, Progress, ReceiveOptions, Received, Selection, SendOptions, Sent, backup, have, receive,
+    restore_backup, send,
+};
+use bytes::Bytes;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{Answers, Api, Sender, Watched, actor};
+use crate::directory::host_path;
+use crate::failure::{Result, of_engine, of_transfer};
+use crate::service::Service;
+use bridge::{Pieces, arriving};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+impl Watched for Progress {
+    fn message(&self, phase: &str) -> v1::Progress {
+        v1::Progress { phase: phase.to_owned(), bytes: self.bytes.load(Relaxed), ..v1::Progress::default() }
+    }
+
+    fn stop(&self) {
+        self.cancel();
+    }
+}
+
+#[tonic::async_trait]
+impl TransferService for Api {
+    type SendSnapshotsStream = Answers<v1::SendSnapshotsResponse>;
+    type BackUpStoreStream = Answers<v1::BackUpStoreResponse>;
+    type RestoreBackupStream = Answers<v1::RestoreBackupResponse>;
+    type PlanPurgeStream = Answers<v1::PlanPurgeResponse>;
+    type PurgeContentStream = Answers<v1::PurgeContentResponse>;
+
+    async fn get_have(&self, _request: Request<v1::GetHaveRequest>) -> Answer<v1::GetHaveResponse> {
+        self.short(|service| {
+            let have = have(&service.inner.store).map_err(of_transfer)?;
+            let snapshots = have.snapshots.iter().copied().map(snapshot_name).collect();
+            Ok(v1::GetHaveResponse { snapshots, text: Bytes::from(have.encode()) })
+        })
+        .await
+    }
+
+    async fn send_snapshots(&self, request: Request<v1::SendSnapshotsRequest>) -> Answer<Self::SendSnapshotsStream> {
+        use v1::send_snapshots_response::Event;
+        let request = request.into_inner();
+        let tell = |progress| v1::SendSnapshotsResponse { event: Some(Event::Progress(progress)) };
+        let work = move |service: &Service, progress: &Progress, sender: &Sender<_>| {
+            let _using = service.using();
+            let options = SendOptions { had: had(service, &request)?, verify: false };
+            let selection = select(service, &request)?;
+            let piece = |data| v1::SendSnapshotsResponse { event: Some(Event::Data(data)) };
+            let out = Pieces::new(sender, piece);
+            let sent = send(&service.inner.store, &selection, &options, out, progress).map_err(of_transfer)?;
+            Ok(v1::SendSnapshotsResponse { event: Some(Event::Result(sent_message(&sent))) })
+        };
+        Ok(self.watch("send", tell, work))
+    }
+
+    async fn receive_snapshots(
+        &self,
+        request: Request<Streaming<v1::ReceiveSnapshotsRequest>>,
+    ) -> Answer<v1::ReceiveSnapshotsResponse> {
+        use v1::receive_snapshots_request::Event;
+        let (actor, mut stream) = (actor(&request), request.into_inner());
+        let first = stream.message().await?.and_then(|message| message.event);
+        let Some(Event::Options(options)) = first else {
+            let message = "the first message of a stream says how to receive it";
+            return Err(Failure::new(Reason::Invalid, message).into_status());
+        };
+        let stream = arriving(stream);
+        self.short(move |service| {
+            let names = match (options.no_names, options.under.as_str()) {
+                (true, "") => Names::None,
+                (true, _) => return Err(Failure::new(Reason::Invalid, "no names, and names under a word: choose one")),
+                (false, "") => Names::AsSent,
+                (false, word) => Names::Under(checked_word(word)?),
+            };
+            let options = ReceiveOptions { names, replace: options.replace, tombstones: options.tombstones };
+            let act = service.act(&actor, "")?;
+            let received = receive(&service.inner.store, stream, &options, &act, &Progress::default());
+            Ok(received_message(&received.map_err(of_transfer)?))
+        })
+        .await
+    }
+
+    async fn back_up_store(&self, request: Request<v1::BackUpStoreRequest>) -> Answer<Self::BackUpStoreStream> {
+        use v1::back_up_store_response::Event;
+        self.local_only()?;
+        let request = request.into_inner();
+        let tell = |progress| v1::BackUpStoreResponse { event: Some(Event::Progress(progress)) };
+        let work = move |service: &Service, progress: &Progress, _: &Sender<_>| {
+            let _using = service.using();
+            let directory = host_path(&request.directory)?;
+            let done = backup(&service.inner.store, &directory, service.now(), progress).map_err(of_transfer)?;
+            let result = v1::BackupResult {
+                part: done.part,
+                difference: done.is_difference,
+                operation: done.operation,
+                sent: Some(sent_message(&done.sent)),
+            };
+            Ok(v1::BackUpStoreResponse { event: Some(Event::Result(result)) })
+        };
+        Ok(self.watch("send", tell, work))
+    }
+
+    async fn restore_backup(&self, request: Request<v1::RestoreBackupRequest>) -> Answer<Self::RestoreBackupStream> {
+        use v1::restore_backup_response::Event;
+        self.local_only()?;
+        let (actor, request) = (actor(&request), request.into_inner());
+        let tell = |progress| v1::RestoreBackupResponse { event: Some(Event::Progress(progress)) };
+        let work = move |service: &Service, progress: &Progress, _: &Sender<_>| {
+            let _using = service.using();
+            let (directory, store) = (host_path(&request.directory)?, &service.inner.store);
+            if store.last_operation().map_err(of_engine)? != 0 {
+                let home = service.inner.home.path().display();
+                let message = format!("the store at {home} is not empty; a backup comes back into a new one");
+                return Err(Failure::new(Reason::AlreadyExists, message));
+            }
+            let act = service.act(&actor, "")?;
+            let received = restore_backup(&directory, store, &act, progress).map_err(of_transfer)?;
+            Ok(v1::RestoreBackupResponse { event: Some(Event::Result(received_message(&received))) })
+        };
+        Ok(self.watch("receive", tell, work))
+    }
+
+    async fn plan_purge(&self, request: Request<v1::PlanPurgeRequest>) -> Answer<Self::PlanPurgeStream> {
+        use v1::plan_purge_response::Event;
+        let request = request.into_inner();
+        let tell = |progress| v1::PlanPurgeResponse { event: Some(Event::Progress(progress)) };
+        Ok(self.long("plan", tell, move |service, _, _| {
+            let plan = purge::plan(service, &request)?;
+            Ok(v1::PlanPurgeResponse { event: Some(Event::Plan(plan)) })
+        }))
+    }
+
+    async fn purge_content(&self, request: Request<v1::PurgeContentRequest>) -> Answer<Self::PurgeContentStream> {
+        use v1::purge_content_response::Event;
+        let (actor, request) = (actor(&request), request.into_inner());
+        let tell = |progress| v1::PurgeContentResponse { event: Some(Event::Progress(progress)) };
+        let work = move |service: &Service, _: &Progress, _: &Sender<_>| {
+            let _alone = service.alone()?;
+            let result = purge::purge(service, &request, &actor)?;
+            Ok(v1::PurgeContentResponse { event: Some(Event::Result(result)) })
+        };
+        Ok(self.watch("purge", tell, work))
+    }
+}
+
+/// What the receiver has.
+fn had(service: &Service, request: &v1::SendSnapshotsRequest) -> Result<Vec<SnapshotId>> {
+    let mut had = match &request.have[..] {
+        [] => Vec::new(),
+        text => {
+            let wrong = |_| Failure::new(Reason::Invalid, "what the receiver has is no text");
+            Have::decode(str::from_utf8(text).map_err(wrong)?).map_err(of_transfer)?.snapshots
+        }
+    };
+    let here = service.here(&request.workspace)?;
+    for revision in &request.since_revisions {
+        had.push(service.resolve(revision, here.as_ref())?);
+    }
+    Ok(had)
+}
+
+/// What is to be sent: everything, or what was named, under its name where it is one.
+fn select(service: &Service, request: &v1::SendSnapshotsRequest) -> Result<Selection> {
+    let store = &service.inner.store;
+    match (request.all, request.revisions.is_empty()) {
+        (true, true) => return Selection::everything(store).map_err(of_transfer),
+        (true, false) => return Err(Failure::new(Reason::Invalid, "everything, or some revisions: choose one")),
+        (false, true) => return Err(Failure::new(Reason::Invalid, "say what to send")),
+        (false, false) => {}
+    }
+    let here = service.here(&request.workspace)?;
+    let (mut snapshots, mut names) = (Vec::new(), HashSet::new());
+    for revision in &request.revisions {
+        let snapshot = service.resolve(revision, here.as_ref())?;
+        match name_of(service, revision, here.as_ref())? {
+            Some(name) => drop(names.insert(name)),
+            None => snapshots.push(snapshot),
+        }
+    }
+    Selection::chosen(store, &snapshots, |name: &RefName| names.contains(name.as_str())).map_err(of_transfer)
+}
+
+/// The reference that a revision is, if it is one and not a snapshot behind it.
+fn name_of(
+    service: &Service,
+    revision: &str,
+    here: Option<&amalgam_engine::workspace::WorkspaceName>,
+) -> Result<Option<String>> {
+    if let Some(workspace) = revision.strip_suffix('@') {
+        return Ok(match workspace {
+            "" => here.map(|here| here.reference().as_str().to_owned()),
+            name => Some(format!("workspace/{name}")),
+        });
+    }
+    let Ok(label) = LabelName::new(revision) else { return Ok(None) };
+    let found = service.inner.labels.find(&label).map_err(of_engine)?;
+    Ok(found.map(|_| format!("label/{revision}")))
+}
+
+/// A word that names can be filed under: one part of a workspace's name.
+fn checked_word(word: &str) -> Result<String> {
+    LabelName::new(word).map_err(of_engine)?;
+    Ok(word.to_owned())
+}
+
+fn sent_message(sent: &Sent) -> v1::SendResult {
+    v1::SendResult {
+        objects: sent.objects,
+        snapshots: sent.snapshots,
+        thinned: sent.thinned,
+        names: sent.names,
+        bytes: sent.bytes,
+    }
+}
+
+fn received_message(received: &Received) -> v1::ReceiveSnapshotsResponse {
+    v1::ReceiveSnapshotsResponse {
+        objects: received.objects,
+        objects_new: received.objects_new,
+        snapshots: received.snapshots,
+        names: received.names.iter().map(ToString::to_string).collect(),
+        tips: received.tips.iter().copied().map(snapshot_name).collect(),
+        bytes: received.bytes,
+    }
+}
