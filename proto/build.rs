@@ -2,13 +2,14 @@
 
 use std::error::Error;
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "amalgam/v1/common.proto",
     "amalgam/v1/workspaces.proto",
     "amalgam/v1/operations.proto",
     "amalgam/v1/snapshots.proto",
     "amalgam/v1/directories.proto",
     "amalgam/v1/store.proto",
+    "amalgam/v1/collection.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

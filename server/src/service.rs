@@ -12,9 +12,11 @@ use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::Mutex;
 
 use crate::directory::Live;
+use crate::collection::Collections;
 use crate::failure::{Result, of_engine};
 use crate::home::Home;
 use crate::registry::Registry;
+use crate::settings::{Settings, SettingsSource};
 
 /// What time it is.
 pub type Clock = fn() -> Time;
@@ -40,6 +42,7 @@ pub(crate) struct Inner {
     pub(crate) ours: Vec<Identity>,
     pub(crate) live: Mutex<HashMap<String, Arc<Mutex<Live>>>>,
     pub(crate) watched: AtomicUsize,
+    pub(crate) collections: Collections,
     pub(crate) started: Time,
     /// What could not be read when the service began.
     pub(crate) problems: Vec<String>,
@@ -55,6 +58,11 @@ pub(crate) struct Held {
 impl Service {
     /// Opens the store of a home and everything beside it. `ours` are directories that are never captured.
     pub fn open(home: &Home, clock: Clock, ours: &[Identity]) -> Result<Self> {
+        Self::open_with(home, clock, ours, Arc::new(|| Ok(Settings::default())))
+    }
+
+    /// The same with settings, which are asked for whenever they are needed.
+    pub fn open_with(home: &Home, clock: Clock, ours: &[Identity], settings: SettingsSource) -> Result<Self> {
         let store = home.open()?;
         let (registry, problems) = Registry::open(&home.directories_path())?;
         let ours = ours.iter().copied().chain([home.identity()?]).collect();
@@ -69,6 +77,7 @@ impl Service {
             ours,
             live: Mutex::default(),
             watched: AtomicUsize::new(0),
+            collections: Collections::open(home, settings)?,
             started: clock(),
             problems,
         };
@@ -116,7 +125,7 @@ impl Service {
         let root = self.inner.store.snapshot(snapshot).map_err(of_engine)?.root;
         let gone = |_| {
             let message = format!(
-                "the tree of snapshot {} was dropped by retention; its record is still there",
+                "snapshot {} keeps its record only: its tree was dropped on thinning",
                 snapshot.short()
             );
             Failure::new(Reason::NotFound, message)

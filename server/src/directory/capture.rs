@@ -176,7 +176,9 @@ impl Service {
     ) -> Result<v1::CaptureResult> {
         let head = self.head(&grasp.workspace)?;
         self.refuse_out_of_step(grasp, head)?;
+        let mut warnings = self.check_room()?;
         let mut captured = self.look(grasp, progress)?;
+        warnings.extend(self.check_quota(&grasp.workspace, captured.counts.bytes)?);
         let tally = self.tally(self.head_root(head)?, Some(captured.root))?;
         let (snapshot, is_new) = self.commit_captured(grasp, &mut captured, saying, act)?;
         grasp.save(self)?;
@@ -190,6 +192,7 @@ impl Service {
             stored_bytes: captured.counts.bytes_stored,
             notices: captured.notices.iter().map(notice).collect(),
             workspace: Some(self.workspace_message(&grasp.workspace)?),
+            warnings,
         })
     }
 
@@ -228,8 +231,9 @@ impl Service {
             modified: paths(changes.modified),
             added: paths(changes.added),
             deleted: paths(changes.deleted),
-            counts: Some(counts(&changes.counts)),
             notices: changes.notices.iter().map(notice).collect(),
+            warnings: self.room_warnings(&grasp.workspace, changes.counts.bytes),
+            counts: Some(counts(&changes.counts)),
         })
     }
 
