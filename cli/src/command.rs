@@ -13,6 +13,7 @@ mod doctor;
 mod du;
 mod explore;
 mod fork;
+mod gc;
 mod init;
 mod label;
 mod log;
@@ -57,6 +58,7 @@ pub enum Command {
     Blame(blame::Blame),
     Label(label::Label),
     Du(du::Du),
+    Gc(gc::Gc),
     Verify(verify::Verify),
     Config(config::ConfigCommand),
     Doctor(doctor::Doctor),
@@ -93,6 +95,7 @@ impl Command {
             Self::Blame(blame) => Box::pin(blame.run(session)).await,
             Self::Label(label) => Box::pin(label.run(session)).await,
             Self::Du(du) => Box::pin(du.run(session)).await,
+            Self::Gc(gc) => Box::pin(gc.run(session)).await,
             Self::Verify(verify) => Box::pin(verify.run(session)).await,
             Self::Config(config) => config.run(session),
             Self::Doctor(doctor) => Box::pin(doctor.run(session)).await,
