@@ -89,5 +89,8 @@ async fn exactly(session: &mut Session, subject: String) -> Outcome {
     let size = paint(style::TITLE, text::bytes(freed.bytes));
     let objects = text::plural(freed.objects, "object");
     session.output.say(format!("{size} in {objects} would come free without {kind} {}", measured.subject))?;
+    if freed.objects == 0 && !is_workspace {
+        session.output.remark("a head or a label keeps it, or others share all that it has")?;
+    }
     Ok(Exit::OK)
 }

@@ -236,8 +236,7 @@ async fn plan(session: &mut Session, request: v1::PlanCollectionRequest) -> Outc
     if shown > most {
         output.say(format!("... and {} more that stay; -v shows all", text::count((shown - most) as u64)))?;
     }
-    let snapshots = |number| text::plural(number, "snapshot");
-    output.say(format!("{} stay, {soon} go soon, {goes} go, {gone} are thinned already", snapshots(stays + soon)))?;
+    output.say(format!("snapshots that stay: {stays}, go soon: {soon}, go: {goes}, are thinned already: {gone}"))?;
     if soon > 0 {
         output.remark("`amalgam label NAME SNAPSHOT` keeps one that would go")?;
     }

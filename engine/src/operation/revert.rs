@@ -136,8 +136,8 @@ fn revert(
 fn collected(word: &str, sequence: u64, error: Error) -> Error {
     match error {
         Error::Absent { what, hint } => Error::Absent {
-            what: format!("what the {word} of operation {sequence} needs, {what}"),
-            hint: format!("{hint}; a collection keeps what can be undone only for the grace time"),
+            what: format!("way to {word} operation {sequence}"),
+            hint: format!("it needs {what}: {hint}; collections keep what can be undone for the grace time only"),
         },
         other => other,
     }
