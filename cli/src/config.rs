@@ -448,7 +448,8 @@ fn of_path(path: &[String]) -> Result<Named, CliError> {
         // A workspace's name may have dots; in the file it is one part.
         [first, workspace, rest @ ..] if first == "workspace" && !rest.is_empty() => {
             let named = known(&format!("workspace.x.{}", rest.join(".")));
-            let named = named.map_err(|_| known(&path.join(".")).err().unwrap_or_else(|| CliError::usage("no setting")))?;
+            let named =
+                named.map_err(|_| known(&path.join(".")).err().unwrap_or_else(|| CliError::usage("no setting")))?;
             Ok(Named { workspace: Some(workspace.clone()), ..named })
         }
         _ => known(&path.join(".")),

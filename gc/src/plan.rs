@@ -123,7 +123,8 @@ impl Planner<'_> {
                     "label" => (format!("label {rest}"), format!("label {rest}")),
                     "step" => ("step of an episode".to_owned(), "step of an episode".to_owned()),
                     "deleted" => {
-                        let words = format!("deleted workspace {}", rest.rsplit_once('@').map_or(rest, |(name, _)| name));
+                        let words =
+                            format!("deleted workspace {}", rest.rsplit_once('@').map_or(rest, |(name, _)| name));
                         (words.clone(), words)
                     }
                     _ => (format!("reference {name}"), format!("reference {name}")),

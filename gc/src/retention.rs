@@ -114,13 +114,8 @@ impl Rule {
         Self { last: 0, all: Span::Forever, hourly: Span::NONE, daily: Span::NONE, weekly: Span::NONE };
 
     /// All for an hour, one an hour for a day, one a day for a month.
-    pub const THINNING: Self = Self {
-        last: 0,
-        all: Span::hours(1),
-        hourly: Span::hours(24),
-        daily: Span::hours(30 * 24),
-        weekly: Span::NONE,
-    };
+    pub const THINNING: Self =
+        Self { last: 0, all: Span::hours(1), hourly: Span::hours(24), daily: Span::hours(30 * 24), weekly: Span::NONE };
 }
 
 /// What is kept of a workspace's history.
@@ -201,7 +196,11 @@ impl Verdict {
             (Self::Stays { until: None, .. }, _) => self,
             (_, Self::Stays { until: None, .. }) => other,
             (Self::Stays { until: ours, .. }, Self::Stays { until: theirs, .. }) => {
-                if ours >= theirs { self } else { other }
+                if ours >= theirs {
+                    self
+                } else {
+                    other
+                }
             }
         }
     }

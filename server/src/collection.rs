@@ -285,11 +285,14 @@ impl Service {
     }
 
     /// What would come free if these references went, or the tree of this snapshot: what is dead then and is not now.
-    pub(crate) fn measure_without(&self, without: BTreeSet<RefName>, tree: Option<SnapshotId>) -> Result<v1::ObjectTally> {
+    pub(crate) fn measure_without(
+        &self,
+        without: BTreeSet<RefName>,
+        tree: Option<SnapshotId>,
+    ) -> Result<v1::ObjectTally> {
         let _under_way = self.begin_collection()?;
         let dead = |scope: &SweepScope, retention: &dyn Retention| {
-            let options =
-                CollectOptions { retention, scope: Some(scope), dry_run: true, ..CollectOptions::default() };
+            let options = CollectOptions { retention, scope: Some(scope), dry_run: true, ..CollectOptions::default() };
             let done = collect(&self.inner.store, &options, &mut |_| ControlFlow::Continue(())).map_err(of_engine)?;
             let (dead, young) = (done.dead.total(), done.young.total());
             Ok::<_, Failure>((dead.objects + young.objects, dead.bytes + young.bytes))
@@ -297,10 +300,7 @@ impl Service {
         let but_this = |id: SnapshotId, _: &Snapshot| Some(id) != tree;
         let with = dead(&SweepScope::default(), &KeepAll)?;
         let without = dead(&SweepScope { without, operations_after: None }, &but_this)?;
-        Ok(v1::ObjectTally {
-            objects: without.0.saturating_sub(with.0),
-            bytes: without.1.saturating_sub(with.1),
-        })
+        Ok(v1::ObjectTally { objects: without.0.saturating_sub(with.0), bytes: without.1.saturating_sub(with.1) })
     }
 
     /// Collects by itself, for as long as the process lives. `idle` says since when nobody called.
@@ -321,7 +321,9 @@ impl Service {
                 continue;
             }
             let (Ok(disk), Ok(settings)) = (self.measure_disk(), self.settings()) else { continue };
-            let Some(why) = due(state.last.as_ref(), &disk, settings.budget_bytes, self.now(), idle()) else { continue };
+            let Some(why) = due(state.last.as_ref(), &disk, settings.budget_bytes, self.now(), idle()) else {
+                continue;
+            };
             let how = How { actor: ITSELF, dry_run: false, grace: None, why };
             let mut watch = |_: &Progress| match collections.state.lock().paused {
                 true => ControlFlow::Break(()),
@@ -395,7 +397,7 @@ mod tests {
         const MB: u64 = 1_000_000;
         let check = |base: u64, hours_ago: i64, store: u64, free: u64, budget: Option<u64>, idle: u64| {
             let last = Last { time: -hours_ago * HOUR_NANOSECONDS, disk_bytes_after: base, ..Last::default() };
-            let disk = Disk { store_bytes: store, free_bytes: free, floor_bytes: 1_000 * MB };
+            let disk = Disk { store_bytes: store, log_bytes: 0, free_bytes: free, floor_bytes: 1_000 * MB };
             due(Some(&last), &disk, budget, Time(0), Duration::from_secs(idle))
         };
         let plenty = 100_000 * MB;
@@ -410,7 +412,38 @@ mod tests {
         assert_eq!(check(100 * MB, 0, 110 * MB, 500 * MB, None, 0), None, "it was tried just now");
         assert_eq!(check(100 * MB, 1, 100 * MB, 500 * MB, None, 0), Some(Why::Room));
         assert_eq!(check(100 * MB, 2, 100 * MB, plenty, Some(105 * MB), 0), Some(Why::Room));
-        let new = Disk { store_bytes: MB, free_bytes: plenty, floor_bytes: 0 };
+        let new = Disk { store_bytes: MB, log_bytes: 0, free_bytes: plenty, floor_bytes: 0 };
         assert_eq!(due(None, &new, None, Time(0), Duration::from_secs(60)), Some(Why::Time));
+    }
+
+    #[test]
+    fn one_at_a_time_while_others_work_and_ended_when_asked() {
+        use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName};
+
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let (workspaces, act) = (&service.inner.workspaces, service.act("ann", "").expect("an act"));
+        let name = WorkspaceName::new("main").expect("a name");
+        workspaces.create(&name, &NewWorkspace::default(), &act).expect("made");
+        let how = How { actor: "ann", dry_run: false, grace: Some(Span::NONE), why: Why::Asked };
+        let mut asked = 0_u32;
+        let done = service.collect(&how, &mut |_| {
+            asked += 1;
+            let second = service.collect(&how, &mut |_| ControlFlow::Continue(())).expect_err("one is under way");
+            assert_eq!(second.reason, Reason::Busy);
+            let mut tree = workspaces.open(&name).expect("open");
+            tree.write("n", &asked.to_le_bytes()).expect("write");
+            workspaces.commit(&name, &mut tree, &Change::new("meanwhile"), &act).expect("commits go on");
+            ControlFlow::Continue(())
+        });
+        assert_eq!(done.expect("collected").ended_in, "");
+        assert!(asked > 3, "it was asked often");
+        let read = workspaces.open(&name).expect("open").read("n").expect("read");
+        assert_eq!(read, asked.to_le_bytes());
+        let ended = service.collect(&how, &mut |_| ControlFlow::Break(())).expect("ended, not failed");
+        assert_eq!(ended.ended_in, "mark");
+        assert!(!service.is_collecting());
+        let last = service.collection_message().expect("the state").last.expect("the first one");
+        assert_eq!(last.why, "asked", "one that was ended early does not count");
     }
 }

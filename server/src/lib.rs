@@ -16,7 +16,7 @@ pub mod serve;
 mod service;
 mod settings;
 
-pub use home::{Home, identity_of};
 pub use amalgam_gc::retention;
+pub use home::{Home, identity_of};
 pub use service::{Clock, Service};
 pub use settings::{Settings, SettingsSource};

@@ -16,6 +16,8 @@ const FLOOR_BYTES_MAX: u64 = 1 << 30;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Disk {
     pub(crate) store_bytes: u64,
+    /// What of it is the database's log. It has a bound of its own and is emptied by itself, so it is in no budget.
+    pub(crate) log_bytes: u64,
     pub(crate) free_bytes: u64,
     pub(crate) floor_bytes: u64,
 }
@@ -28,8 +30,9 @@ impl Service {
     /// All of it. Looks at every file of the store.
     pub(crate) fn measure_disk(&self) -> Result<Disk> {
         let disk = self.measure_free(&self.settings()?)?;
-        let home = self.inner.home.path();
-        Ok(Disk { store_bytes: disk_bytes(home).map_err(|error| of_io("measure the store", &error))?, ..disk })
+        let measured = disk_bytes(self.inner.home.path());
+        let (store_bytes, log_bytes) = measured.map_err(|error| of_io("measure the store", &error))?;
+        Ok(Disk { store_bytes, log_bytes, ..disk })
     }
 
     fn measure_free(&self, settings: &Settings) -> Result<Disk> {
@@ -38,6 +41,7 @@ impl Service {
         let hundredth = found.f_blocks.saturating_mul(found.f_frsize) / 100;
         Ok(Disk {
             store_bytes: 0,
+            log_bytes: 0,
             free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
             floor_bytes: settings.floor_bytes.unwrap_or(FLOOR_BYTES_MAX.min(hundredth)),
         })
@@ -99,13 +103,15 @@ pub(crate) enum Shortage {
 
 /// Nine tenths of a budget, or twice the floor, are near.
 pub(crate) fn shortage(disk: &Disk, budget: Option<u64>) -> Shortage {
-    let free =
-        || format!("{} are free on the store's disk, and its floor is {}", human(disk.free_bytes), human(disk.floor_bytes));
-    let taken = |budget| format!("the store takes {} of a budget of {}", human(disk.store_bytes), human(budget));
+    let free = || {
+        format!("{} are free on the store's disk, and its floor is {}", human(disk.free_bytes), human(disk.floor_bytes))
+    };
+    let store_bytes = disk.store_bytes.saturating_sub(disk.log_bytes);
+    let taken = |budget| format!("the store takes {} of a budget of {}", human(store_bytes), human(budget));
     match budget {
         _ if disk.free_bytes < disk.floor_bytes => Shortage::Reached(free()),
-        Some(budget) if disk.store_bytes >= budget => Shortage::Reached(taken(budget)),
-        Some(budget) if is_near(disk.store_bytes, budget) => Shortage::Near(taken(budget)),
+        Some(budget) if store_bytes >= budget => Shortage::Reached(taken(budget)),
+        Some(budget) if is_near(store_bytes, budget) => Shortage::Near(taken(budget)),
         _ if disk.free_bytes / 2 < disk.floor_bytes => Shortage::Near(free()),
         _ => Shortage::None,
     }
@@ -126,21 +132,26 @@ pub(crate) fn human(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// What the files below a directory take. What the database has set aside for its log and not written yet does not count: it comes and
-/// goes, and would make a budget a matter of luck.
-fn disk_bytes(directory: &Path) -> std::io::Result<u64> {
+/// What the files below a directory take, and what of that is the database's log. What the database has set aside for its log and
+/// not written yet does not count: it comes and goes.
+fn disk_bytes(directory: &Path) -> std::io::Result<(u64, u64)> {
     use std::os::unix::fs::MetadataExt as _;
-    let mut bytes = 0;
+    let (mut bytes, mut log_bytes) = (0, 0);
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         // Tables come and go while the store works.
         let Ok(metadata) = entry.metadata() else { continue };
-        bytes += (metadata.blocks() * 512).min(metadata.len().next_multiple_of(4_096));
+        let taken = (metadata.blocks() * 512).min(metadata.len().next_multiple_of(4_096));
+        bytes += taken;
         if metadata.is_dir() {
-            bytes += disk_bytes(&entry.path()).unwrap_or(0);
+            let (below, below_log) = disk_bytes(&entry.path()).unwrap_or((0, 0));
+            bytes += below;
+            log_bytes += below_log;
+        } else if entry.path().extension().is_some_and(|suffix| suffix == "log") {
+            log_bytes += taken;
         }
     }
-    Ok(bytes)
+    Ok((bytes, log_bytes))
 }
 
 #[cfg(test)]
@@ -149,8 +160,8 @@ mod tests {
 
     #[test]
     fn what_is_near_warns_and_what_is_reached_refuses() {
-        let check = |store_bytes, free_bytes, floor_bytes, budget| match shortage(
-            &Disk { store_bytes, free_bytes, floor_bytes },
+        let check = |store_bytes: u64, free_bytes, floor_bytes, budget| match shortage(
+            &Disk { store_bytes: store_bytes + 7, log_bytes: 7, free_bytes, floor_bytes },
             budget,
         ) {
             Shortage::None => "",
@@ -161,7 +172,7 @@ mod tests {
         assert_eq!(check(89, 1_000, 100, Some(100)), "");
         assert_eq!(check(90, 1_000, 100, Some(100)), "near");
         assert_eq!(check(100, 1_000, 100, Some(100)), "reached");
-        assert_eq!(check(u64::MAX, 1_000, 100, None), "");
+        assert_eq!(check(1 << 60, 1_000, 100, None), "");
         assert_eq!(check(0, 199, 100, None), "near");
         assert_eq!(check(0, 99, 100, None), "reached");
         assert_eq!(check(0, 0, 0, None), "");

@@ -11,8 +11,8 @@ use amalgam_materializer::Identity;
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::Mutex;
 
-use crate::directory::Live;
 use crate::collection::Collections;
+use crate::directory::Live;
 use crate::failure::{Result, of_engine};
 use crate::home::Home;
 use crate::registry::Registry;
@@ -124,10 +124,8 @@ impl Service {
         let snapshot = self.resolve(revision, here)?;
         let root = self.inner.store.snapshot(snapshot).map_err(of_engine)?.root;
         let gone = |_| {
-            let message = format!(
-                "snapshot {} keeps its record only: its tree was dropped on thinning",
-                snapshot.short()
-            );
+            let message =
+                format!("snapshot {} keeps its record only: its tree was dropped on thinning", snapshot.short());
             Failure::new(Reason::NotFound, message)
         };
         let pin = self.inner.store.hold(root).map_err(gone)?;

@@ -182,17 +182,17 @@ fn report(output: &mut Output, result: &v1::CollectResult) -> Result<(), CliErro
             "ended_in": (!result.ended_in.is_empty()).then_some(&result.ended_in),
         }),
     ))?;
-    let (goes, is) = if result.dry_run { ("would go", "would be") } else { ("are gone", "are") };
     let kept = format!("{} from {}", tally_words(result.alive), text::plural(result.roots, "root"));
     output.say(format!("kept: {kept}"))?;
     if result.young.unwrap_or_default().objects > 0 {
         output.say(format!("too young to go: {}", tally_words(result.young)))?;
     }
     if result.forgotten > 0 {
-        output.say(format!("{} {is} forgotten", text::plural(result.forgotten, "deleted workspace")))?;
+        output.say(format!("forgotten: {}", text::plural(result.forgotten, "deleted workspace")))?;
     }
     if result.thinned > 0 {
-        output.say(format!("the trees of {} {goes} by thinning", text::plural(result.thinned, "snapshot")))?;
+        let thinned = text::plural(result.thinned, "snapshot");
+        output.say(format!("thinned: {thinned}, of which the record stays and the tree goes"))?;
     }
     if result.dry_run {
         output.say(format!("{}: {}", paint(style::TITLE, "would be freed"), tally_words(result.dead)))?;

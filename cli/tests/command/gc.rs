@@ -68,7 +68,8 @@ fn a_dry_run_changes_nothing() {
 #[test]
 fn undo_works_within_the_grace_time_and_says_why_not_after_it() {
     let scratch = Scratch::new();
-    scratch.run("echo 1 > n; amalgam init; echo 2 > n; amalgam commit; amalgam label here; amalgam label here --delete");
+    scratch
+        .run("echo 1 > n; amalgam init; echo 2 > n; amalgam commit; amalgam label here; amalgam label here --delete");
     scratch.run("echo 3 > n; amalgam commit; amalgam undo");
     // The snapshot with 3 hangs on operations alone.
     scratch.run("amalgam gc");

@@ -194,7 +194,8 @@ impl SweepRound {
             let counted = page.iter().filter(|operation| self.counts(operation));
             let changes = counted.flat_map(|operation| &operation.changes);
             let changes = changes.filter(|change| !self.without.contains(&change.name));
-            roots.extend(changes.flat_map(|change| [&change.before, &change.after]).flatten().flat_map(RefValue::roots));
+            roots
+                .extend(changes.flat_map(|change| [&change.before, &change.after]).flatten().flat_map(RefValue::roots));
         }
         roots.sort_unstable();
         roots.dedup();
@@ -276,7 +277,8 @@ impl SweepRound {
     pub fn sweep_some(&mut self, rows: usize, is_alive: &dyn Fn(&IndexRow) -> bool) -> Result<Swept> {
         let inner = &self.store.inner;
         if !self.without.is_empty() {
-            let why = "references were left out, so what they hold looks dead; it can be counted, not deleted".to_owned();
+            let why =
+                "references were left out, so what they hold looks dead; it can be counted, not deleted".to_owned();
             return Err(Error::Invalid { what: "collection", why });
         }
         if self.stage == Stage::Nothing {

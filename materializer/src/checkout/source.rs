@@ -76,14 +76,7 @@ enum Copied {
 
 impl<'a> Source<'a> {
     pub(super) fn new(directory: &'a HostDir, index: &'a Index, root: Arc<Root>) -> Self {
-        Self {
-            directory,
-            index,
-            root,
-            way: AtomicU8::new(CLONE),
-            copied: AtomicU64::new(0),
-            missed: AtomicU64::new(0),
-        }
+        Self { directory, index, root, way: AtomicU8::new(CLONE), copied: AtomicU64::new(0), missed: AtomicU64::new(0) }
     }
 
     /// Whether files are still taken from it.

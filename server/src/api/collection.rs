@@ -91,10 +91,7 @@ impl CollectionService for Api {
         .await
     }
 
-    async fn measure_exactly(
-        &self,
-        request: Request<v1::MeasureExactlyRequest>,
-    ) -> Answer<v1::MeasureExactlyResponse> {
+    async fn measure_exactly(&self, request: Request<v1::MeasureExactlyRequest>) -> Answer<v1::MeasureExactlyResponse> {
         let request = request.into_inner();
         self.short(move |service| match request.target.as_ref() {
             Some(Target::Workspace(name)) => {

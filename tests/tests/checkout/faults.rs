@@ -287,7 +287,10 @@ fn files_are_copied_from_a_directory_that_proves_them_and_from_no_other() {
         assert_eq!(fs::read(target.join(format!("file-{number}"))).expect("there"), [number; 5_000]);
     }
     assert_eq!(fs::read(target.join("large")).expect("there"), tree.read("large").expect("read"));
-    assert_eq!(fs::metadata(target.join("sparse")).map(|found| (found.len(), found.blocks())).expect("there"), (1 << 20, 0));
+    assert_eq!(
+        fs::metadata(target.join("sparse")).map(|found| (found.len(), found.blocks())).expect("there"),
+        (1 << 20, 0)
+    );
 }
 
 #[test]
