@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "amalgam/v1/common.proto",
     "amalgam/v1/workspaces.proto",
     "amalgam/v1/operations.proto",
@@ -10,6 +10,7 @@ const FILES: [&str; 7] = [
     "amalgam/v1/directories.proto",
     "amalgam/v1/store.proto",
     "amalgam/v1/transfer.proto",
+    "amalgam/v1/collection.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -14,6 +14,7 @@ mod doctor;
 mod du;
 mod explore;
 mod fork;
+mod gc;
 mod init;
 mod label;
 mod log;
@@ -62,6 +63,7 @@ pub enum Command {
     Blame(blame::Blame),
     Label(label::Label),
     Du(du::Du),
+    Gc(gc::Gc),
     Verify(verify::Verify),
     Send(send::Send),
     Receive(receive::Receive),
@@ -103,6 +105,7 @@ impl Command {
             Self::Blame(blame) => Box::pin(blame.run(session)).await,
             Self::Label(label) => Box::pin(label.run(session)).await,
             Self::Du(du) => Box::pin(du.run(session)).await,
+            Self::Gc(gc) => Box::pin(gc.run(session)).await,
             Self::Verify(verify) => Box::pin(verify.run(session)).await,
             Self::Send(send) => Box::pin(send.run(session)).await,
             Self::Receive(receive) => Box::pin(receive.run(session)).await,

@@ -6,7 +6,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use toml_edit::{Array, DocumentMut, Item, Value, value};
+use amalgam_server::Settings;
+use amalgam_server::retention::{Policy, Rule, Span};
+use toml_edit::{Array, DocumentMut, Item, Table, Value, value};
 
 use crate::error::CliError;
 
@@ -21,6 +23,10 @@ pub enum Kind {
     Number,
     /// Texts.
     List,
+    /// How long: `24h`, `30d`, `none`, `forever`.
+    Span,
+    /// How many bytes: `500MB`, `20GiB`.
+    Size,
 }
 
 /// A key that is known.
@@ -36,8 +42,8 @@ pub struct Key {
     pub doc: &'static str,
 }
 
-/// All keys.
-pub const KEYS: [Key; 5] = [
+/// All keys. Those of [`FOR_WORKSPACES`] also hold for one workspace, as `workspace.NAME.KEY`.
+pub const KEYS: [Key; 19] = [
     Key {
         name: "author",
         kind: Kind::Text,
@@ -57,6 +63,12 @@ pub const KEYS: [Key; 5] = [
         doc: "patterns that `init` leaves out of every new directory",
     },
     Key {
+        name: "gc.grace",
+        kind: Kind::Span,
+        default: "24h",
+        doc: "for how long a collection keeps what can be undone or undeleted",
+    },
+    Key {
         name: "idle_seconds",
         kind: Kind::Number,
         default: "600",
@@ -68,7 +80,125 @@ pub const KEYS: [Key; 5] = [
         default: "less -FRX",
         doc: "what long output is shown with; AMALGAM_PAGER wins, PAGER comes after",
     },
+    Key {
+        name: "retention.automatic.last",
+        kind: Kind::Number,
+        default: "0",
+        doc: "so many automatic snapshots of a workspace stay whatever their age",
+    },
+    Key {
+        name: "retention.automatic.all",
+        kind: Kind::Span,
+        default: "1h",
+        doc: "for how long all automatic snapshots stay",
+    },
+    Key {
+        name: "retention.automatic.hourly",
+        kind: Kind::Span,
+        default: "24h",
+        doc: "for how long the newest automatic one of each hour stays",
+    },
+    Key {
+        name: "retention.automatic.daily",
+        kind: Kind::Span,
+        default: "30d",
+        doc: "for how long the newest automatic one of each day stays",
+    },
+    Key {
+        name: "retention.automatic.weekly",
+        kind: Kind::Span,
+        default: "none",
+        doc: "for how long the newest automatic one of each week stays",
+    },
+    Key {
+        name: "retention.people.last",
+        kind: Kind::Number,
+        default: "0",
+        doc: "so many snapshots that somebody made stay whatever their age",
+    },
+    Key {
+        name: "retention.people.all",
+        kind: Kind::Span,
+        default: "forever",
+        doc: "for how long all snapshots that somebody made stay",
+    },
+    Key {
+        name: "retention.people.hourly",
+        kind: Kind::Span,
+        default: "none",
+        doc: "the same for the newest one of each hour",
+    },
+    Key {
+        name: "retention.people.daily",
+        kind: Kind::Span,
+        default: "none",
+        doc: "the same for the newest one of each day",
+    },
+    Key {
+        name: "retention.people.weekly",
+        kind: Kind::Span,
+        default: "none",
+        doc: "the same for the newest one of each week",
+    },
+    Key {
+        name: "store.budget",
+        kind: Kind::Size,
+        default: "no limit",
+        doc: "the most that the store may take; at nine tenths it warns, above it nothing is committed",
+    },
+    Key {
+        name: "store.free-floor",
+        kind: Kind::Size,
+        default: "1 GiB or a hundredth of the disk",
+        doc: "nothing is committed while less than this is free on the store's disk",
+    },
+    Key {
+        name: "workspace.quota",
+        kind: Kind::Size,
+        default: "no limit",
+        doc: "the most that the files of a workspace may hold",
+    },
 ];
+
+/// What a workspace can have of its own.
+const FOR_WORKSPACES: &str = "retention.";
+const QUOTA: &str = "workspace.quota";
+
+/// A key that was named, for all or for one workspace.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// The key.
+    pub key: &'static Key,
+    /// The workspace that it holds for; all without one.
+    pub workspace: Option<String>,
+}
+
+impl Named {
+    /// As it is written on the command line.
+    pub fn name(&self) -> String {
+        match &self.workspace {
+            Some(workspace) => format!("workspace.{workspace}.{}", of_workspace(self.key)),
+            None => self.key.name.to_owned(),
+        }
+    }
+
+    /// Where it stands in the file.
+    fn path(&self) -> Vec<&str> {
+        let mut path = Vec::new();
+        if let Some(workspace) = &self.workspace {
+            path.extend(["workspace", workspace.as_str()]);
+            path.extend(of_workspace(self.key).split('.'));
+        } else {
+            path.extend(self.key.name.split('.'));
+        }
+        path
+    }
+}
+
+/// The end of a key's name where it holds for one workspace.
+fn of_workspace(key: &Key) -> &'static str {
+    if key.name == QUOTA { "quota" } else { key.name }
+}
 
 /// The settings.
 #[derive(Debug)]
@@ -88,10 +218,12 @@ impl Config {
         };
         let wrong = |error| CliError::refused(format!("{}: {error}", path.display())).hint("correct the file");
         let document = text.parse::<DocumentMut>().map_err(wrong)?;
-        for (name, _) in document.iter() {
-            known(name).map_err(|error| error.hint(format!("take it out of {}", path.display())))?;
+        let config = Self { path, document };
+        for (path, _) in config.leaves() {
+            let out = |error: CliError| error.hint(format!("take it out of {}", config.path.display()));
+            of_path(&path).map_err(out)?;
         }
-        Ok(Self { path, document })
+        Ok(config)
     }
 
     /// Where they lie.
@@ -116,22 +248,25 @@ impl Config {
     }
 
     /// What a key is set to, as a person would write it; nothing if it is not set.
-    pub fn shown(&self, key: &Key) -> Option<String> {
-        let item = self.document.get(key.name)?;
-        Some(match key.kind {
-            Kind::List => self.list(key.name).join(" "),
-            _ => item.as_str().map_or_else(|| item.to_string().trim().to_owned(), str::to_owned),
-        })
+    pub fn shown(&self, named: &Named) -> Option<String> {
+        let item = named.path().into_iter().try_fold(self.document.as_item(), |item, name| item.get(name))?;
+        Some(plain(item))
+    }
+
+    /// Every key that is set for one workspace.
+    pub fn of_workspaces(&self) -> Vec<Named> {
+        let found = self.leaves().into_iter().filter_map(|(path, _)| of_path(&path).ok());
+        found.filter(|named| named.workspace.is_some()).collect()
     }
 
     /// Sets a key.
-    pub fn set(&mut self, name: &str, words: &[String]) -> Result<(), CliError> {
-        let key = known(name)?;
+    pub fn set(&mut self, named: &Named, words: &[String]) -> Result<(), CliError> {
+        let name = named.name();
         let one = || match words {
             [word] => Ok(word.as_str()),
             _ => Err(CliError::usage(format!("`{name}` takes one value"))),
         };
-        let item = match key.kind {
+        let item = match named.key.kind {
             Kind::Text => value(one()?),
             Kind::Choice(choices) => match one()? {
                 word if choices.contains(&word) => value(word),
@@ -143,16 +278,78 @@ impl Config {
                 let wrong = |_| CliError::usage(format!("`{name}` is a whole number"));
                 value(i64::from(one()?.parse::<u32>().map_err(wrong)?))
             }
+            Kind::Span => {
+                one()?.parse::<Span>().map_err(|why| CliError::usage(format!("`{name}`: {why}")))?;
+                value(one()?)
+            }
+            Kind::Size => {
+                size(one()?).map_err(|why| CliError::usage(format!("`{name}`: {why}")))?;
+                value(one()?)
+            }
             Kind::List => value(words.iter().map(String::as_str).collect::<Array>()),
         };
-        self.document[name] = item;
+        let path = named.path();
+        let (last, above) = path.split_last().expect("a key has a name");
+        let mut table: &mut dyn toml_edit::TableLike = self.document.as_table_mut();
+        for part in above {
+            let dotted = || {
+                let mut table = Table::new();
+                table.set_dotted(true);
+                Item::Table(table)
+            };
+            let taken = || CliError::usage(format!("`{part}` in the file is no table, so `{name}` cannot be set"));
+            table = table.entry(part).or_insert_with(dotted).as_table_like_mut().ok_or_else(taken)?;
+        }
+        table.insert(last, item);
         Ok(())
     }
 
     /// Takes a key away. Says whether it was set.
-    pub fn unset(&mut self, name: &str) -> Result<bool, CliError> {
-        known(name)?;
-        Ok(self.document.remove(name).is_some())
+    pub fn unset(&mut self, named: &Named) -> bool {
+        let path = named.path();
+        let (last, above) = path.split_last().expect("a key has a name");
+        let mut table: &mut dyn toml_edit::TableLike = self.document.as_table_mut();
+        for part in above {
+            let Some(next) = table.get_mut(part).and_then(Item::as_table_like_mut) else { return false };
+            table = next;
+        }
+        table.remove(last).is_some()
+    }
+
+    /// What is set about room. An error names the key.
+    pub fn settings(&self) -> Result<Settings, CliError> {
+        let mut settings = Settings::default();
+        let mut leaves = Vec::new();
+        for (path, item) in self.leaves() {
+            leaves.push((of_path(&path)?, plain(item)));
+        }
+        // What holds for all is what those of one workspace begin with.
+        leaves.sort_by_key(|(named, _)| named.workspace.is_some());
+        for (named, text) in &leaves {
+            apply(&mut settings, named, text)
+                .map_err(|why| CliError::refused(format!("setting `{}`: {why}", named.name())))?;
+        }
+        Ok(settings)
+    }
+
+    /// Everything that is set, with where it stands.
+    fn leaves(&self) -> Vec<(Vec<String>, &Item)> {
+        let mut found = Vec::new();
+        let mut open = vec![(Vec::new(), self.document.as_item())];
+        while let Some((path, item)) = open.pop() {
+            match item.as_table_like() {
+                Some(table) => {
+                    let below = table.iter().map(|(name, item)| {
+                        let mut path: Vec<String> = path.clone();
+                        path.push(name.to_owned());
+                        (path, item)
+                    });
+                    open.extend(below.collect::<Vec<_>>().into_iter().rev());
+                }
+                None => found.push((path, item)),
+            }
+        }
+        found
     }
 
     /// Writes the file: apart, then moved into place.
@@ -167,12 +364,96 @@ impl Config {
     }
 }
 
+fn plain(item: &Item) -> String {
+    match item.as_array() {
+        Some(array) => array.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
+        None => item.as_str().map_or_else(|| item.to_string().trim().to_owned(), str::to_owned),
+    }
+}
+
+fn apply(settings: &mut Settings, named: &Named, text: &str) -> Result<(), String> {
+    match (named.key.name, &named.workspace) {
+        ("gc.grace", _) => settings.grace = text.parse()?,
+        ("store.budget", _) => settings.budget_bytes = Some(size(text)?),
+        ("store.free-floor", _) => settings.floor_bytes = Some(size(text)?),
+        (QUOTA, None) => settings.quota_bytes = Some(size(text)?),
+        (QUOTA, Some(workspace)) => {
+            settings.quotas_bytes.insert(workspace.clone(), size(text)?);
+        }
+        (name, workspace) => {
+            let Some(rest) = name.strip_prefix(FOR_WORKSPACES) else { return Ok(()) };
+            let policies = &mut settings.policies;
+            let default = policies.default;
+            let policy = match workspace {
+                Some(workspace) => policies.workspaces.entry(workspace.clone()).or_insert(default),
+                None => &mut policies.default,
+            };
+            apply_rule(policy, rest, text)?;
+        }
+    }
+    Ok(())
+}
+
+fn apply_rule(policy: &mut Policy, name: &str, text: &str) -> Result<(), String> {
+    let (sort, part) = name.split_once('.').unwrap_or((name, ""));
+    let rule: &mut Rule = if sort == "automatic" { &mut policy.automatic } else { &mut policy.people };
+    match part {
+        "last" => rule.last = text.parse().map_err(|_| format!("`{text}` is no whole number"))?,
+        "all" => rule.all = text.parse()?,
+        "hourly" => rule.hourly = text.parse()?,
+        "daily" => rule.daily = text.parse()?,
+        _ => rule.weekly = text.parse()?,
+    }
+    Ok(())
+}
+
+/// Bytes as people write them: `500MB`, `20 GiB`, `1000000`.
+fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is no size: write 500MB, 20GiB or a number of bytes");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit: u64 = match text[digits..].trim_start() {
+        "" | "B" => 1,
+        "kB" | "K" => 1_000,
+        "MB" | "M" => 1_000_000,
+        "GB" | "G" => 1_000_000_000,
+        "TB" | "T" => 1_000_000_000_000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        _ => return Err(wrong()),
+    };
+    text[..digits].parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(wrong)
+}
+
 /// The key of this name; an error that lists them all if there is none.
-pub fn known(name: &str) -> Result<&'static Key, CliError> {
-    KEYS.iter().find(|key| key.name == name).ok_or_else(|| {
+pub fn known(name: &str) -> Result<Named, CliError> {
+    if let Some(key) = KEYS.iter().find(|key| key.name == name) {
+        return Ok(Named { key, workspace: None });
+    }
+    let own = KEYS.iter().filter(|key| key.name == QUOTA || key.name.starts_with(FOR_WORKSPACES));
+    let found = own.into_iter().find_map(|key| {
+        let workspace = name.strip_prefix("workspace.")?.strip_suffix(of_workspace(key))?.strip_suffix('.')?;
+        (!workspace.is_empty()).then(|| Named { key, workspace: Some(workspace.to_owned()) })
+    });
+    found.ok_or_else(|| {
         let names: Vec<_> = KEYS.iter().map(|key| key.name).collect();
         CliError::usage(format!("`{name}` is no setting; there are {}", names.join(", ")))
     })
+}
+
+/// The key that stands there in the file.
+fn of_path(path: &[String]) -> Result<Named, CliError> {
+    match path {
+        // A workspace's name may have dots; in the file it is one part.
+        [first, workspace, rest @ ..] if first == "workspace" && !rest.is_empty() => {
+            let named = known(&format!("workspace.x.{}", rest.join(".")));
+            let named =
+                named.map_err(|_| known(&path.join(".")).err().unwrap_or_else(|| CliError::usage("no setting")))?;
+            Ok(Named { workspace: Some(workspace.clone()), ..named })
+        }
+        _ => known(&path.join(".")),
+    }
 }
 
 #[cfg(test)]
@@ -186,22 +467,59 @@ mod tests {
     #[test]
     fn a_change_keeps_comments() {
         let mut config = config("# mine\npager = \"less\" # always\n");
-        config.set("idle_seconds", &["30".to_owned()]).expect("a number");
-        config.set("exclude", &["*.o".to_owned(), "target".to_owned()]).expect("a list");
+        set(&mut config, "idle_seconds", &["30"]).expect("a number");
+        set(&mut config, "exclude", &["*.o", "target"]).expect("a list");
         let text = config.document.to_string();
         assert_eq!(text, "# mine\npager = \"less\" # always\nidle_seconds = 30\nexclude = [\"*.o\", \"target\"]\n");
         assert_eq!(config.list("exclude"), ["*.o", "target"]);
-        assert!(config.unset("exclude").expect("known"));
-        assert!(!config.unset("exclude").expect("known"));
+        let exclude = known("exclude").expect("known");
+        assert!(config.unset(&exclude));
+        assert!(!config.unset(&exclude));
+    }
+
+    fn set(config: &mut Config, name: &str, words: &[&str]) -> Result<(), CliError> {
+        let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+        config.set(&known(name)?, &words)
     }
 
     #[test]
     fn unknown_keys_and_wrong_values_are_refused() {
         let mut config = config("");
-        let error = config.set("colour", &["auto".to_owned()]).expect_err("unknown");
-        assert_eq!(error.to_string(), "`colour` is no setting; there are author, color, exclude, idle_seconds, pager");
-        assert!(config.set("color", &["red".to_owned()]).is_err());
-        assert!(config.set("idle_seconds", &["-1".to_owned()]).is_err());
-        assert!(config.set("pager", &[]).is_err());
+        let error = set(&mut config, "colour", &["auto"]).expect_err("unknown");
+        assert!(error.to_string().starts_with("`colour` is no setting; there are author, color, exclude, gc.grace"));
+        assert!(set(&mut config, "color", &["red"]).is_err());
+        assert!(set(&mut config, "idle_seconds", &["-1"]).is_err());
+        assert!(set(&mut config, "pager", &[]).is_err());
+        let error = set(&mut config, "retention.automatic.daily", &["soon"]).expect_err("no time");
+        assert!(error.to_string().starts_with("`retention.automatic.daily`: `soon` is no time"), "{error}");
+        let error = set(&mut config, "store.budget", &["much"]).expect_err("no size");
+        assert!(error.to_string().starts_with("`store.budget`: `much` is no size"), "{error}");
+        assert!(set(&mut config, "workspace.main.store.budget", &["1GB"]).is_err());
+        assert_eq!(config.document.to_string(), "");
+    }
+
+    #[test]
+    fn settings_of_one_workspace_begin_with_those_of_all() {
+        let mut config = config("");
+        for (name, word) in [
+            ("workspace.try/1.x.retention.automatic.last", "3"),
+            ("workspace.try/1.x.quota", "2 MiB"),
+            ("retention.automatic.all", "2h"),
+            ("gc.grace", "none"),
+            ("store.budget", "500MB"),
+        ] {
+            set(&mut config, name, &[word]).expect(name);
+            assert_eq!(config.shown(&known(name).expect(name)).as_deref(), Some(word));
+        }
+        let read = super::tests::config(&config.document.to_string());
+        let settings = read.settings().expect("settings");
+        assert_eq!((settings.grace, settings.budget_bytes), (Span::NONE, Some(500_000_000)));
+        assert_eq!(settings.quotas_bytes["try/1.x"], 2 << 20);
+        let own = settings.policies.of("try/1.x").automatic;
+        assert_eq!((own.last, own.all, own.hourly), (3, Span::hours(2), Span::hours(24)));
+        assert_eq!(settings.policies.of("main").automatic.last, 0);
+        assert_eq!(read.of_workspaces().len(), 2);
+        let wrong = super::tests::config("retention.automatic.all = \"soon\"").settings().expect_err("wrong");
+        assert!(wrong.to_string().starts_with("setting `retention.automatic.all`: `soon` is no time"), "{wrong}");
     }
 }

@@ -6,9 +6,11 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use amalgam_engine::Time;
+use amalgam_proto::v1::collection_service_client::CollectionServiceClient;
 use amalgam_proto::v1::directory_service_client::DirectoryServiceClient;
 use amalgam_proto::v1::operation_service_client::OperationServiceClient;
 use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
@@ -24,6 +26,8 @@ use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Request, Status};
+
+use crate::config::Config;
 
 /// How long a process may take to answer after it was started.
 const START_WITHIN: Duration = Duration::from_secs(20);
@@ -77,6 +81,8 @@ pub struct Client {
     pub store: StoreServiceClient<Wire>,
     /// Between stores.
     pub transfer: TransferServiceClient<Wire>,
+    /// Room that comes back.
+    pub collections: CollectionServiceClient<Wire>,
 }
 
 impl Client {
@@ -92,6 +98,7 @@ impl Client {
             directories: DirectoryServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             store: StoreServiceClient::new(wire()),
             transfer: TransferServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            collections: CollectionServiceClient::new(wire()),
         }
     }
 }
@@ -261,7 +268,13 @@ pub const EXIT_FULL: i32 = 13;
 /// Opens the store of a home in this process.
 pub fn open(home: &Home, runtime: &Path) -> Result<Service, Failure> {
     let ours = amalgam_server::identity_of(runtime)?;
-    Service::open(home, now, &[ours])
+    let place = home.path().to_owned();
+    // Read whenever they are needed, so that a change holds at once.
+    let settings = move || {
+        let settings = Config::load(&place).and_then(|config| config.settings());
+        settings.map_err(|error| Failure::new(Reason::Invalid, error.to_string()))
+    };
+    Service::open_with(home, now, &[ours], Arc::new(settings))
 }
 
 /// Where sockets lie: the user's runtime directory, or one of our own that nobody else can enter.

@@ -95,7 +95,7 @@ pub use object::{Entry, EntryKind};
 pub use operation::{Act, OperationCursor, Past};
 pub use reference::{RefName, RequestId};
 pub use revision::Revision;
-pub use store::{Pin, RefMove, Store, StoreOptions, SweepRound, Swept, Tallies, Tally, WriteSession};
+pub use store::{Pin, RefMove, Store, StoreOptions, SweepRound, SweepScope, Swept, Tallies, Tally, WriteSession};
 pub use time::Time;
 pub use tombstone::Tombstone;
 pub use verify::{VerifyOptions, VerifyReport, repair, verify};

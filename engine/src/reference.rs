@@ -14,6 +14,8 @@ const REF_NOTE_BYTES_MAX: usize = 64 << 10;
 const REF_KEEPS_MAX: usize = 16;
 const REQUEST_ID_BYTES_MAX: usize = 128;
 const OPERATION_TEXT_BYTES_MAX: usize = 64 << 10;
+/// The action of an operation that removes references for good: what they held may go, however young the operation is.
+pub const FORGET: &str = "forget";
 /// The most references one transaction moves.
 pub const REFS_PER_TRANSACTION_MAX: usize = 100_000;
 

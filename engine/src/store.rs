@@ -9,7 +9,7 @@ mod waiting;
 pub use pin::Pin;
 pub(crate) use session::{Is, Known, SessionMark};
 pub use session::{RefMove, WriteSession};
-pub use sweep::{SweepRound, Swept, Tallies, Tally};
+pub use sweep::{SweepRound, SweepScope, Swept, Tallies, Tally};
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -252,7 +252,12 @@ impl Store {
 
     /// Begins a collection; see [`SweepRound`].
     pub fn begin_sweep(&self) -> Result<SweepRound> {
-        SweepRound::begin(self.clone())
+        self.begin_sweep_with(SweepScope::default())
+    }
+
+    /// The same with more, or less, to mark from.
+    pub fn begin_sweep_with(&self, scope: SweepScope) -> Result<SweepRound> {
+        SweepRound::begin(self.clone(), scope)
     }
 
     /// The rows below, for verification and repair.

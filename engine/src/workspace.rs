@@ -24,6 +24,7 @@
 
 mod check;
 mod commit;
+mod forget;
 mod label;
 mod name;
 mod record;

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use amalgam_engine::backend::{IndexRow, Reclaimed};
-use amalgam_engine::{ObjectId, ObjectKind, Result, Store, SweepRound, Swept, Tallies};
+use amalgam_engine::{ObjectId, ObjectKind, Result, Store, SweepRound, SweepScope, Swept, Tallies};
 use rayon::prelude::*;
 
 use crate::mark::{KeepAll, MarkFigures, Marks, Retention};
@@ -22,6 +22,8 @@ const SURVEY_AT_ONCE: usize = 4;
 pub struct CollectOptions<'a> {
     /// Which snapshots of the history keep their trees.
     pub retention: &'a dyn Retention,
+    /// From where to mark beside what references hold now. One that leaves references out is for dry runs.
+    pub scope: Option<&'a SweepScope>,
     /// About how much memory the marks may take. They take two bytes for each object as long as that fits; with less, more of
     /// what is dead stays until a later collection.
     pub memory_bytes: usize,
@@ -39,6 +41,7 @@ impl Default for CollectOptions<'_> {
     fn default() -> Self {
         Self {
             retention: &KeepAll,
+            scope: None,
             memory_bytes: 224 << 20,
             dry_run: false,
             reclaim: true,
@@ -128,7 +131,7 @@ pub struct Collected {
 ///
 /// A store that is damaged is left alone: what hangs on an object that cannot be read would look dead.
 pub fn collect(store: &Store, options: &CollectOptions<'_>, watch: Watch<'_>) -> Result<Collected> {
-    let round = store.begin_sweep()?;
+    let round = store.begin_sweep_with(options.scope.cloned().unwrap_or_default())?;
     let mut collection = Collection { round, options, watch, done: Collected::default() };
     let ended = collection.run()?;
     collection.done.ended_in = ended;

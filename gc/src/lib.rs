@@ -21,12 +21,15 @@
 //!
 //! # What is absent
 //!
-//! Which snapshots are to be thinned is an argument ([`Retention`]). Nothing here reads a clock: whoever wants a pace brings the sleep.
+//! Which snapshots are to be thinned is an argument ([`Retention`]; a [`Plan`] is one). Nothing here reads a clock: whoever wants a pace brings the sleep.
 
 mod collect;
 mod digest;
 mod filter;
 mod mark;
+mod plan;
+pub mod retention;
 
 pub use collect::{CollectOptions, Collected, Pace, Progress, Stage, Watch, collect, reclaim};
 pub use mark::{KeepAll, MarkFigures, Retention};
+pub use plan::{Fate, Plan, Planned, operations_before, plan};

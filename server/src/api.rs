@@ -1,5 +1,6 @@
 //! The API's face: each call is translated, done by the service on a thread that may block, and its answer translated back.
 
+mod collection;
 mod directories;
 mod operations;
 mod snapshots;

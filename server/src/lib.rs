@@ -6,12 +6,17 @@
 //! What is absent: no terminal, no environment, no clock. Where the store lies and what time it is are arguments.
 
 pub mod api;
+mod collection;
 mod directory;
 pub mod failure;
 mod home;
 mod registry;
+mod room;
 pub mod serve;
 mod service;
+mod settings;
 
+pub use amalgam_gc::retention;
 pub use home::{Home, identity_of};
 pub use service::{Clock, Service};
+pub use settings::{Settings, SettingsSource};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use amalgam_proto::v1::collection_service_server::CollectionServiceServer;
 use amalgam_proto::v1::directory_service_server::DirectoryServiceServer;
 use amalgam_proto::v1::operation_service_server::OperationServiceServer;
 use amalgam_proto::v1::snapshot_service_server::SnapshotServiceServer;
@@ -98,14 +99,22 @@ pub async fn serve_unix(
         .filter(move |stream| stream.as_ref().map_or(true, same_user));
     let calls = Calls::new();
     let until = finished(service.clone(), Arc::clone(&calls), idle, ended);
+    let collector = {
+        let (service, calls) = (service.clone(), Arc::clone(&calls));
+        std::thread::spawn(move || service.keep_collecting(&|| calls.idle_for()))
+    };
+    let end_collecting = service.clone();
     let served = router(service, calls).serve_with_incoming_shutdown(incoming, until).await;
     let _ = std::fs::remove_file(socket);
+    end_collecting.end_collecting();
+    // It ends within some milliseconds, and gives the store back.
+    let _ = tokio::task::spawn_blocking(move || collector.join()).await;
     served.map_err(io::Error::other)
 }
 
 async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: impl Future<Output = ()>) {
     let idle_too_long = async {
-        while calls.idle_for() < idle || service.watched() > 0 {
+        while calls.idle_for() < idle || service.watched() > 0 || service.is_collecting() {
             tokio::time::sleep(LOOK_EVERY.min(idle)).await;
         }
     };
@@ -136,6 +145,7 @@ fn router(service: Service, calls: Arc<Calls>) -> Router {
         .add_service(OperationServiceServer::new(api.clone()))
         .add_service(SnapshotServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(DirectoryServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+        .add_service(CollectionServiceServer::new(api.clone()))
         .add_service(StoreServiceServer::new(api.clone()))
         .add_service(TransferServiceServer::new(api).max_decoding_message_size(MESSAGE_BYTES_MAX))
 }

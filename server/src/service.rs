@@ -12,10 +12,12 @@ use amalgam_materializer::Identity;
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::collection::Collections;
 use crate::directory::Live;
 use crate::failure::{Result, of_engine};
 use crate::home::Home;
 use crate::registry::Registry;
+use crate::settings::{Settings, SettingsSource};
 
 /// What time it is.
 pub type Clock = fn() -> Time;
@@ -43,6 +45,7 @@ pub(crate) struct Inner {
     pub(crate) ours: Vec<Identity>,
     pub(crate) live: Mutex<HashMap<String, Arc<Mutex<Live>>>>,
     pub(crate) watched: AtomicUsize,
+    pub(crate) collections: Collections,
     pub(crate) started: Time,
     /// What could not be read when the service began.
     pub(crate) problems: Vec<String>,
@@ -60,6 +63,11 @@ pub(crate) struct Held {
 impl Service {
     /// Opens the store of a home and everything beside it. `ours` are directories that are never captured.
     pub fn open(home: &Home, clock: Clock, ours: &[Identity]) -> Result<Self> {
+        Self::open_with(home, clock, ours, Arc::new(|| Ok(Settings::default())))
+    }
+
+    /// The same with settings, which are asked for whenever they are needed.
+    pub fn open_with(home: &Home, clock: Clock, ours: &[Identity], settings: SettingsSource) -> Result<Self> {
         let store = home.open()?;
         let (registry, problems) = Registry::open(&home.directories_path())?;
         let ours = ours.iter().copied().chain([home.identity()?]).collect();
@@ -74,6 +82,7 @@ impl Service {
             ours,
             live: Mutex::default(),
             watched: AtomicUsize::new(0),
+            collections: Collections::open(home, settings)?,
             started: clock(),
             problems,
             gate: RwLock::new(()),
@@ -134,10 +143,8 @@ impl Service {
         let snapshot = self.resolve(revision, here)?;
         let root = self.inner.store.snapshot(snapshot).map_err(of_engine)?.root;
         let gone = |_| {
-            let message = format!(
-                "the tree of snapshot {} was dropped by retention; its record is still there",
-                snapshot.short()
-            );
+            let message =
+                format!("snapshot {} keeps its record only: its tree was dropped on thinning", snapshot.short());
             Failure::new(Reason::NotFound, message)
         };
         let pin = self.inner.store.hold(root).map_err(gone)?;

@@ -14,7 +14,7 @@ use amalgam_engine::object::{
 use amalgam_engine::reference::{OperationDraft, RefValue};
 use amalgam_engine::{
     Commit, DiffOptions, Entry, Error, ErrorKind, History, Name, ObjectId, ObjectKind, RefMove, SnapshotId, Store,
-    StoreOptions, Tallies, Time, VerifyOptions, WorkingTree, diff, verify,
+    StoreOptions, SweepScope, Tallies, Time, VerifyOptions, WorkingTree, diff, verify,
 };
 use amalgam_gc::{CollectOptions, Collected, Pace, Stage, collect};
 use amalgam_tests::harness::collection::{World, kill_collections};
@@ -382,4 +382,30 @@ fn a_collection_that_is_killed_leaves_a_whole_store() {
     let hits = kill_collections(&collector, 16, seed);
     println!("killed in {hits:?}");
     assert!(hits.len() > 1, "all kills came in one stage: {hits:?}");
+}
+
+/// What an operation within the scope held stays, what was forgotten does not, and references that are left out are counted only.
+#[test]
+fn operations_of_the_scope_are_roots_and_what_is_left_out_is_not_deleted() {
+    over_both(|place| {
+        let store = &without_cache(place.backend());
+        let first = commit(store, "head/one", 1);
+        commit(store, "head/two", 2);
+        remove_ref(store, "head/one");
+        let all = SweepScope { operations_after: Some(0), ..SweepScope::default() };
+        let with = |scope: &SweepScope, dry_run: bool| {
+            let options = CollectOptions { scope: Some(scope), dry_run, ..CollectOptions::default() };
+            collect(store, &options, &mut |_| ControlFlow::Continue(()))
+        };
+        assert_eq!(with(&all, false).expect("a collection").freed.total().objects, 0);
+        assert!(WorkingTree::open(store, first).expect("open").read("deep/er/rope").is_ok());
+
+        let without = SweepScope { without: BTreeSet::from([name("head/two")]), ..SweepScope::default() };
+        let would = with(&without, true).expect("a dry run");
+        assert_eq!(would.alive.total().objects, 0, "nothing else holds anything");
+        let refused = with(&without, false).expect_err("it would leave a reference to nothing");
+        assert_eq!(refused.kind(), ErrorKind::Invalid);
+        assert!(with(&SweepScope::default(), false).expect("a collection").freed.total().objects > 10);
+        assert_eq!(assert_clean(store).unreachable, 0, "{place:?}");
+    });
 }

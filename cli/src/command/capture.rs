@@ -97,6 +97,15 @@ pub fn json_line(kind: &str, result: &v1::CaptureResult) -> Value {
     )
 }
 
+/// Says what room is getting short.
+pub fn warn(output: &mut Output, warnings: &[String]) -> Result<(), CliError> {
+    for warning in warnings {
+        output.emit(&lines::line("warning", json!({"message": warning})))?;
+        output.remark(format!("{} {}", paint(style::WARNING, "warning:"), text::printable(warning)))?;
+    }
+    Ok(())
+}
+
 /// Says which paths were not dealt with as asked. The ending that follows from it.
 pub fn report_notices(output: &mut Output, notices: &[v1::Notice]) -> Result<Exit, CliError> {
     for notice in notices {
@@ -137,6 +146,7 @@ mod tests {
             removed: 1,
             stored_bytes: 1_234_567,
             notices: Vec::new(),
+            warnings: Vec::new(),
         };
         let plain = anstream::adapter::strip_str(&line(&result)).to_string();
         let expected = "3f9a2c1e  main  12 changed (+3 ~8 -1), 79,314 files covered, 2 ignored, store grew 1.2 MB";

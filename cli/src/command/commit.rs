@@ -37,6 +37,7 @@ impl Commit {
             let since = since.map(|time| format!(" since {}", text::ago(time, session.now))).unwrap_or_default();
             session.output.done(format!("nothing to commit: nothing changed{since}"))?;
         }
+        capture::warn(&mut session.output, &result.warnings)?;
         capture::report_notices(&mut session.output, &result.notices)
     }
 }

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use crate::config::{KEYS, Key, known};
+use crate::config::{KEYS, Named, known};
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
@@ -17,6 +17,8 @@ Examples:
   amalgam config
   amalgam config get pager
   amalgam config set exclude '*.iso' node_modules
+  amalgam config set retention.automatic.daily 90d
+  amalgam config set workspace.main.quota 2GB       for one workspace
   amalgam config unset exclude")]
 pub struct ConfigCommand {
     #[command(subcommand)]
@@ -55,50 +57,60 @@ impl ConfigCommand {
     /// Does it.
     pub fn run(self, session: &mut Session) -> Outcome {
         match self.command.unwrap_or(Verb::List) {
-            Verb::List => KEYS.iter().try_for_each(|key| say(session, key))?,
+            Verb::List => {
+                KEYS.iter().try_for_each(|key| say(session, &Named { key, workspace: None }))?;
+                session.config.of_workspaces().iter().try_for_each(|named| say(session, named))?;
+            }
             Verb::Get { name } => {
-                let key = known(&name)?;
-                let Some(value) = session.config.shown(key) else {
+                let named = known(&name)?;
+                let Some(value) = session.config.shown(&named) else {
                     let error = CliError::new(Exit::ERROR, "NOT_SET", format!("{name} is not set"));
-                    return Err(error.hint(format!("without it {} holds", key.default)));
+                    return Err(error.hint(format!("without it {} holds", default(&named))));
                 };
-                session.output.emit(&line(session, key))?;
+                session.output.emit(&line(session, &named))?;
                 session.output.say(value)?;
             }
             Verb::Set { name, values } => {
-                session.config.set(&name, &values)?;
+                let named = known(&name)?;
+                session.config.set(&named, &values)?;
                 session.config.save()?;
-                say(session, known(&name)?)?;
+                say(session, &named)?;
             }
             Verb::Unset { name } => {
-                if session.config.unset(&name)? {
+                let named = known(&name)?;
+                if session.config.unset(&named) {
                     session.config.save()?;
                 }
-                say(session, known(&name)?)?;
+                say(session, &named)?;
             }
         }
         Ok(Exit::OK)
     }
 }
 
-fn say(session: &mut Session, key: &Key) -> Result<(), CliError> {
-    session.output.emit(&line(session, key))?;
-    let value = match session.config.shown(key) {
-        Some(value) => paint(style::TITLE, value),
-        None => format!("{} {}", key.default, paint(style::FAINT, "(not set)")),
-    };
-    session.output.say(format!("{} = {value}", key.name))?;
-    session.output.say(paint(style::FAINT, format!("    {}", key.doc)))
+/// What holds without it.
+fn default(named: &Named) -> &'static str {
+    if named.workspace.is_some() { "what holds for all workspaces" } else { named.key.default }
 }
 
-fn line(session: &Session, key: &Key) -> serde_json::Value {
+fn say(session: &mut Session, named: &Named) -> Result<(), CliError> {
+    session.output.emit(&line(session, named))?;
+    let value = match session.config.shown(named) {
+        Some(value) => paint(style::TITLE, value),
+        None => format!("{} {}", default(named), paint(style::FAINT, "(not set)")),
+    };
+    session.output.say(format!("{} = {value}", named.name()))?;
+    session.output.say(paint(style::FAINT, format!("    {}", named.key.doc)))
+}
+
+fn line(session: &Session, named: &Named) -> serde_json::Value {
     lines::line(
         "setting",
         json!({
-            "name": key.name,
-            "value": session.config.shown(key),
-            "default": key.default,
-            "doc": key.doc,
+            "name": named.name(),
+            "value": session.config.shown(named),
+            "default": default(named),
+            "doc": named.key.doc,
             "file": session.config.path().display().to_string(),
         }),
     )

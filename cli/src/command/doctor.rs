@@ -146,6 +146,16 @@ async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
         }
         Err(status) => Finding::failure("process", CliError::from(status).message, "`amalgam stop --force` ends it"),
     });
+    if let Ok(answer) = client.collections.get_collection(v1::GetCollectionRequest {}).await {
+        let state = answer.into_inner();
+        super::gc::emit_state(&mut session.output, &state)?;
+        let words = super::gc::state_words(&state, session.now);
+        findings.push(match state.warnings.first() {
+            Some(warning) => Finding::warning("collection", warning.clone(), format!("`amalgam gc` collects; {words}")),
+            None if state.paused => Finding::warning("collection", words, "`amalgam gc --resume` goes on"),
+            None => Finding::fine("collection", words),
+        });
+    }
     Ok(findings)
 }
 

@@ -5,7 +5,7 @@ use clap::Args;
 use serde_json::json;
 use tonic::codegen::Bytes;
 
-use super::capture::report_notices;
+use super::capture::{report_notices, warn};
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
@@ -73,6 +73,7 @@ impl Status {
             }
             None => output.say("nothing here, and no snapshot yet")?,
         }
+        warn(output, &status.warnings)?;
         let noticed = report_notices(output, &status.notices)?;
         let differs = if self.exit_code && all > 0 { Exit::DIFFERS } else { Exit::OK };
         Ok(differs.or(noticed))

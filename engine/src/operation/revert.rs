@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Act, Step, hold_value, move_refs, operation, recorded};
 use crate::error::{Error, Result};
-use crate::reference::{Operation, OperationDraft, RefChange, RefName, Revert};
+use crate::reference::{FORGET, Operation, OperationDraft, RefChange, RefName, Revert};
 use crate::store::Store;
 
 /// Operations read at once on the way back through the log.
@@ -110,7 +110,7 @@ fn revert(
     if moved.is_empty() {
         let mut pins = Vec::new();
         for value in steps.iter().filter_map(|step| step.after.as_ref()) {
-            pins.extend(hold_value(store, value)?);
+            pins.extend(hold_value(store, value).map_err(|error| collected(word, sequence, error))?);
         }
         match move_refs(store, act, draft, steps) {
             Err(Error::Stale { moved: stale }) => {
@@ -122,7 +122,25 @@ fn revert(
             done => return done.map(recorded),
         }
     }
+    for (name, by) in &moved {
+        let last = newest_before(store, name, u64::MAX)?.filter(|_| *by == 0);
+        if last.is_some_and(|last| last.draft.action == FORGET) {
+            let why = Error::Absent { what: name.to_string(), hint: "it was forgotten".to_owned() };
+            return Err(collected(word, sequence, why));
+        }
+    }
     Err(Error::MovedSince { word, operation: sequence, moved })
+}
+
+/// What an operation needs is not there any more.
+fn collected(word: &str, sequence: u64, error: Error) -> Error {
+    match error {
+        Error::Absent { what, hint } => Error::Absent {
+            what: format!("way to {word} operation {sequence}"),
+            hint: format!("it needs {what}: {hint}; collections keep what can be undone for the grace time only"),
+        },
+        other => other,
+    }
 }
 
 /// The operations on references, from the newest back. Remembers what it read: one operation may have moved thousands.

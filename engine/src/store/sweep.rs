@@ -1,7 +1,7 @@
 //! The store's half of a collection. Which objects are dead is for the collector to find out; that nothing alive can die
 //! between its marking and its deleting is guaranteed here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,11 +12,21 @@ use crate::backend::rows::number;
 use crate::backend::{Epoch, Family, IndexRow, Named, Numbers, PageEnd, Reclaimed, WatchReclaim};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
-use crate::reference::RefValue;
+use crate::reference::{FORGET, Operation, RefName, RefValue};
 use crate::touched;
 
 const PAGE: usize = 256;
 const ROOM_BYTES: usize = 1 << 20;
+
+/// From where a collection marks, beside what references hold now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SweepScope {
+    /// What a reference held in an operation after this number counts, too, so that the operation can be taken back. Without one only
+    /// operations from the beginning of the round on count. What was forgotten does not: that it can go is why it was.
+    pub operations_after: Option<u64>,
+    /// As if these references were not there: to see what would go with them. A round with some of them sweeps nothing.
+    pub without: BTreeSet<RefName>,
+}
 
 /// One collection, from its beginning to its last deletion. Only one may run at a time.
 ///
@@ -29,6 +39,9 @@ pub struct SweepRound {
     epoch: Epoch,
     older_than: Epoch,
     last_operation: u64,
+    /// The last operation before the round began.
+    begun_after: u64,
+    without: BTreeSet<RefName>,
     refs_told: bool,
     numbers_end: u64,
     stage: Stage,
@@ -108,7 +121,7 @@ impl Tallies {
 }
 
 impl SweepRound {
-    pub(super) fn begin(store: Store) -> Result<Self> {
+    pub(super) fn begin(store: Store, scope: SweepScope) -> Result<Self> {
         let sessions = store.inner.sessions.lock();
         if !store.inner.pins.begin_sweep() {
             let why = "another one is under way; wait for its end".to_owned();
@@ -129,6 +142,8 @@ impl SweepRound {
             epoch,
             older_than,
             last_operation: 0,
+            begun_after: 0,
+            without: scope.without,
             refs_told: false,
             numbers_end: 0,
             stage: Stage::Roots,
@@ -137,7 +152,8 @@ impl SweepRound {
             kept: Default::default(),
             gone: Default::default(),
         };
-        round.last_operation = round.store.inner.backend.last_operation()?;
+        round.begun_after = round.store.inner.backend.last_operation()?;
+        round.last_operation = scope.operations_after.map_or(round.begun_after, |after| after.min(round.begun_after));
         round.numbers_end = round.store.inner.backend.numbers_end()?;
         Ok(round)
     }
@@ -157,8 +173,8 @@ impl SweepRound {
         self.store.inner.backend.objects_estimate()
     }
 
-    /// The first time, every object that a reference holds, or held at any time since the round began, and every pinned one.
-    /// Later, what has become one of these since it was asked last.
+    /// The first time, every object that a reference holds, or held at any time since the round began or in an operation that the
+    /// scope names, and every pinned one. Later, what has become one of these since it was asked last.
     ///
     /// The log closes the gap of a reference that moves from behind the reader's position to before it.
     pub fn roots(&mut self) -> Result<Vec<ObjectId>> {
@@ -167,7 +183,8 @@ impl SweepRound {
         let mut after = None;
         while !self.refs_told {
             let page = self.store.list_refs("", after.as_ref(), PAGE)?;
-            roots.extend(page.iter().flat_map(|(_, value)| value.roots()));
+            let counted = page.iter().filter(|(name, _)| !self.without.contains(name));
+            roots.extend(counted.flat_map(|(_, value)| value.roots()));
             match page.into_iter().last() {
                 Some((name, _)) => after = Some(name),
                 None => self.refs_told = true,
@@ -177,12 +194,21 @@ impl SweepRound {
             let page = self.store.list_operations(self.last_operation, PAGE)?;
             let Some(last) = page.last() else { break };
             self.last_operation = last.sequence;
-            let values = page.iter().flat_map(|operation| &operation.changes);
-            roots.extend(values.flat_map(|change| [&change.before, &change.after]).flatten().flat_map(RefValue::roots));
+            let counted = page.iter().filter(|operation| self.counts(operation));
+            let changes = counted.flat_map(|operation| &operation.changes);
+            let changes = changes.filter(|change| !self.without.contains(&change.name));
+            roots
+                .extend(changes.flat_map(|change| [&change.before, &change.after]).flatten().flat_map(RefValue::roots));
         }
         roots.sort_unstable();
         roots.dedup();
         Ok(roots)
+    }
+
+    /// Whether what an operation moved is kept: all that came since the round began, for the gap's sake, and before it whatever was
+    /// not forgotten on purpose.
+    fn counts(&self, operation: &Operation) -> bool {
+        operation.sequence > self.begun_after || operation.draft.action != FORGET
     }
 
     /// Shows the rows of a family of objects with numbers in a range, in the order of writing, in their canonical bytes.
@@ -253,6 +279,11 @@ impl SweepRound {
     /// The same for at most so many rows of the index.
     pub fn sweep_some(&mut self, rows: usize, is_alive: &dyn Fn(&IndexRow) -> bool) -> Result<Swept> {
         let inner = &self.store.inner;
+        if !self.without.is_empty() {
+            let why =
+                "references were left out, so what they hold looks dead; it can be counted, not deleted".to_owned();
+            return Err(Error::Invalid { what: "collection", why });
+        }
         if self.stage == Stage::Nothing {
             return Ok(Swept::Done { objects: self.freed.total().objects });
         }

@@ -13,7 +13,7 @@ use amalgam_proto::{API_VERSION, Failure, Reason, v1};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api};
-use crate::failure::{Result, of_engine, of_io};
+use crate::failure::{Result, of_engine};
 use crate::service::Service;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -147,13 +147,8 @@ fn measure(service: &Service) -> Result<v1::MeasureStoreResponse> {
         workspaces.push(usage);
         Ok(())
     })?;
-    let home = service.inner.home.path();
-    let free = rustix::fs::statvfs(home).map_err(|error| of_io("measure the disk", &error.into()))?;
-    Ok(v1::MeasureStoreResponse {
-        disk_bytes: disk_bytes(home).map_err(|error| of_io("measure the store", &error))?,
-        free_bytes: free.f_bavail * free.f_frsize,
-        workspaces,
-    })
+    let disk = service.measure_disk()?;
+    Ok(v1::MeasureStoreResponse { disk_bytes: disk.store_bytes, free_bytes: disk.free_bytes, workspaces })
 }
 
 /// Files and their bytes in a tree.
@@ -183,19 +178,4 @@ fn tree_size(service: &Service, root: RootId) -> Result<(u64, u64)> {
         }
     }
     Ok((files, bytes))
-}
-
-fn disk_bytes(directory: &std::path::Path) -> std::io::Result<u64> {
-    use std::os::unix::fs::MetadataExt as _;
-    let mut bytes = 0;
-    for entry in std::fs::read_dir(directory)? {
-        let entry = entry?;
-        // Tables come and go while the store works.
-        let Ok(metadata) = entry.metadata() else { continue };
-        bytes += metadata.blocks() * 512;
-        if metadata.is_dir() {
-            bytes += disk_bytes(&entry.path()).unwrap_or(0);
-        }
-    }
-    Ok(bytes)
 }

@@ -176,7 +176,13 @@ impl Service {
     ) -> Result<v1::CaptureResult> {
         let head = self.head(&grasp.workspace)?;
         self.refuse_out_of_step(grasp, head)?;
+        let mut warnings = match self.check_room() {
+            // What changes nothing needs no room: a directory that is to be removed is looked at first.
+            Err(full) if full.reason == Reason::Full && self.is_unchanged(grasp, head, progress)? => vec![full.message],
+            checked => checked?,
+        };
         let mut captured = self.look(grasp, progress)?;
+        warnings.extend(self.check_quota(&grasp.workspace, captured.counts.bytes)?);
         let tally = self.tally(self.head_root(head)?, Some(captured.root))?;
         let (snapshot, is_new) = self.commit_captured(grasp, &mut captured, saying, act)?;
         grasp.save(self)?;
@@ -190,7 +196,17 @@ impl Service {
             stored_bytes: captured.counts.bytes_stored,
             notices: captured.notices.iter().map(notice).collect(),
             workspace: Some(self.workspace_message(&grasp.workspace)?),
+            warnings,
         })
+    }
+
+    /// Whether a directory is what its workspace's head holds, as far as that can be told without storing anything.
+    fn is_unchanged(&self, grasp: &mut Grasp, head: Option<SnapshotId>, progress: &Progress) -> Result<bool> {
+        if head.is_none() || grasp.index().root() != self.head_root(head)? {
+            return Ok(false);
+        }
+        let changes = self.detect(grasp, progress)?;
+        Ok(changes.modified.is_empty() && changes.added.is_empty() && changes.deleted.is_empty())
     }
 
     pub(crate) fn check_etag(&self, workspace: &amalgam_engine::WorkspaceName, etag: &str) -> Result<()> {
@@ -228,8 +244,9 @@ impl Service {
             modified: paths(changes.modified),
             added: paths(changes.added),
             deleted: paths(changes.deleted),
-            counts: Some(counts(&changes.counts)),
             notices: changes.notices.iter().map(notice).collect(),
+            warnings: self.room_warnings(&grasp.workspace, changes.counts.bytes),
+            counts: Some(counts(&changes.counts)),
         })
     }
 

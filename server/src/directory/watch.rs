@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use amalgam_engine::TreePath;
 use amalgam_engine::workspace::Change;
+use amalgam_gc::retention::AUTOMATIC;
 use amalgam_materializer::{Dirty, Progress, Watcher};
 use amalgam_proto::v1;
 use amalgam_proto::v1::watch_directory_response::Event;
@@ -179,7 +180,7 @@ impl Service {
         let act = self.act(actor, "")?;
         let mut grasp = self.grasp(name)?;
         let mut change = Change::new("automatic");
-        change.metadata.insert("automatic".to_owned(), "true".to_owned());
+        change.metadata.insert(AUTOMATIC.to_owned(), "true".to_owned());
         let saying = Saying { action: CAPTURE, change };
         let result = self.snapshot_directory(&mut grasp, &saying, &act, &Progress::default())?;
         Ok(result.changed.then_some(result))

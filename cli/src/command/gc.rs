@@ -1,0 +1,282 @@
+//! `amalgam gc`: room that comes back.
+
+use amalgam_proto::v1;
+use amalgam_proto::v1::collect_store_response::Event;
+use amalgam_server::retention::Span;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{Output, json as lines};
+use crate::session::{Session, incomplete, workspace_name};
+use crate::text;
+
+/// So many snapshots that stay are listed unless more are asked for.
+const STAYING_MAX: usize = 100;
+
+/// Delete what nothing leads to, and give its room back
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The store's process does this by itself: when the store has grown by a quarter, once a day, and when room is short.
+What can be undone or undeleted stays for the grace time (`amalgam config get gc.grace`, 24h). Labelled snapshots stay.
+Snapshots that were thinned keep their place in the log, and lose their files.
+
+Examples:
+  amalgam gc --dry-run
+  amalgam gc
+  amalgam gc --plan                    which snapshots stay, which go, and why
+  amalgam gc --grace none              now, with what could still be undone
+  amalgam gc --pause")]
+pub struct Gc {
+    /// Say what would go, and leave it
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Keep what can be undone for this long instead: 90s, 30m, 24h, 30d, none
+    #[arg(long, value_name = "TIME")]
+    grace: Option<Span>,
+    /// Say of each snapshot whether it stays, and why; change nothing
+    #[arg(long, conflicts_with = "dry_run")]
+    plan: bool,
+    /// With --plan: only the history of this workspace
+    #[arg(long, value_name = "WORKSPACE", requires = "plan")]
+    workspace: Option<String>,
+    /// Collect nothing by itself until --resume; end what runs by itself
+    #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace"])]
+    pause: bool,
+    /// Collect by itself again
+    #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace", "pause"])]
+    resume: bool,
+    /// Say what the last collection came to, and whether it is paused
+    #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace", "pause", "resume"])]
+    status: bool,
+}
+
+impl Gc {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let grace_seconds = self.grace.map(|grace| grace.duration().map_or(u64::MAX, |grace| grace.as_secs()));
+        if self.pause || self.resume || self.status {
+            return self.state(session).await;
+        }
+        if self.plan {
+            let workspace = self.workspace.as_deref().map(workspace_name).unwrap_or_default();
+            return plan(session, v1::PlanCollectionRequest { workspace, grace_seconds }).await;
+        }
+        session.interrupts.say("the store is whole; what was freed is freed, and `amalgam gc` does the rest");
+        let request = v1::CollectStoreRequest { dry_run: self.dry_run, grace_seconds };
+        let result = follow(session, request).await?;
+        report(&mut session.output, &result)?;
+        Ok(Exit::OK)
+    }
+
+    async fn state(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        if self.pause || self.resume {
+            client.collections.pause_collection(v1::PauseCollectionRequest { paused: self.pause }).await?;
+        }
+        let state = client.collections.get_collection(v1::GetCollectionRequest {}).await?.into_inner();
+        emit_state(&mut session.output, &state)?;
+        session.output.say(state_words(&state, session.now))?;
+        super::capture::warn(&mut session.output, &state.warnings)?;
+        Ok(Exit::OK)
+    }
+}
+
+/// How things stand, for programs.
+pub fn emit_state(output: &mut Output, state: &v1::GetCollectionResponse) -> Result<(), CliError> {
+    let last = state.last.as_ref();
+    output.emit(&lines::line(
+        "collection",
+        json!({
+            "paused": state.paused,
+            "under_way": state.under_way,
+            "last_time": lines::time(last.and_then(|last| last.time.as_ref())),
+            "last_why": last.map(|last| &last.why),
+            "last_freed": last.map(|last| tally(last.freed)),
+            "last_thinned": last.map(|last| last.thinned),
+            "disk_bytes": state.disk_bytes,
+            "free_bytes": state.free_bytes,
+            "budget_bytes": (state.budget_bytes > 0).then_some(state.budget_bytes),
+            "floor_bytes": state.floor_bytes,
+            "warnings": state.warnings,
+        }),
+    ))
+}
+
+/// The same for people, on one line.
+pub fn state_words(state: &v1::GetCollectionResponse, now: Timestamp) -> String {
+    let last = match &state.last {
+        Some(last) => {
+            let freed = text::bytes(last.freed.unwrap_or_default().bytes);
+            format!("last collected {}, {freed} freed", text::ago(text::moment(last.time.as_ref()), now))
+        }
+        None => "not collected yet".to_owned(),
+    };
+    let how = match (state.under_way, state.paused) {
+        (true, _) => "; one is under way",
+        (false, true) => "; paused",
+        (false, false) => "",
+    };
+    format!("{last}{how}; the store takes {}, {} free", text::bytes(state.disk_bytes), text::bytes(state.free_bytes))
+}
+
+/// Follows a collection to its end, with a bar on a terminal.
+async fn follow(session: &mut Session, request: v1::CollectStoreRequest) -> Result<v1::CollectResult, CliError> {
+    let mut client = session.client().await?;
+    let bar = session.output.shows_progress().then(|| {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+        let style = ProgressStyle::with_template("{prefix:8} [{bar:30}] {percent:>3} %  {msg}");
+        bar.with_style(style.expect("the template is right").progress_chars("=> "))
+    });
+    let mut stream = client.collections.collect_store(request).await?.into_inner();
+    let mut result = None;
+    while let Some(message) = stream.message().await? {
+        match message.event {
+            Some(Event::Progress(progress)) => {
+                if let Some(bar) = &bar {
+                    bar.set_length(progress.total.max(1));
+                    bar.set_position(progress.done.min(progress.total));
+                    bar.set_prefix(progress.stage);
+                    bar.set_message(format!("{} deleted", text::plural(progress.deleted, "object")));
+                }
+            }
+            Some(Event::Result(done)) => result = Some(done),
+            None => {}
+        }
+    }
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    result.ok_or_else(|| incomplete("result"))
+}
+
+fn tally(tally: Option<v1::ObjectTally>) -> Value {
+    let tally = tally.unwrap_or_default();
+    json!({"objects": tally.objects, "bytes": tally.bytes})
+}
+
+fn tally_words(tally: Option<v1::ObjectTally>) -> String {
+    let tally = tally.unwrap_or_default();
+    format!("{}, {}", text::plural(tally.objects, "object"), text::bytes(tally.bytes))
+}
+
+fn report(output: &mut Output, result: &v1::CollectResult) -> Result<(), CliError> {
+    output.emit(&lines::line(
+        "gc",
+        json!({
+            "dry_run": result.dry_run,
+            "roots": result.roots,
+            "alive": tally(result.alive),
+            "dead": tally(result.dead),
+            "young": tally(result.young),
+            "freed": tally(result.freed),
+            "thinned": result.thinned,
+            "forgotten": result.forgotten,
+            "disk_bytes_before": result.disk_bytes_before,
+            "disk_bytes_after": result.disk_bytes_after,
+            "grace_seconds": (result.grace_seconds < u64::MAX).then_some(result.grace_seconds),
+            "ended_in": (!result.ended_in.is_empty()).then_some(&result.ended_in),
+        }),
+    ))?;
+    let kept = format!("{} from {}", tally_words(result.alive), text::plural(result.roots, "root"));
+    output.say(format!("kept: {kept}"))?;
+    if result.young.unwrap_or_default().objects > 0 {
+        output.say(format!("too young to go: {}", tally_words(result.young)))?;
+    }
+    if result.forgotten > 0 {
+        output.say(format!("forgotten: {}", text::plural(result.forgotten, "deleted workspace")))?;
+    }
+    if result.thinned > 0 {
+        let thinned = text::plural(result.thinned, "snapshot");
+        output.say(format!("thinned: {thinned}, of which the record stays and the tree goes"))?;
+    }
+    if result.dry_run {
+        output.say(format!("{}: {}", paint(style::TITLE, "would be freed"), tally_words(result.dead)))?;
+        output.say(format!("on disk: {}; nothing was deleted", text::bytes(result.disk_bytes_before)))?;
+    } else {
+        output.say(format!("{}: {}", paint(style::GOOD, "freed"), tally_words(result.freed)))?;
+        let (before, after) = (text::bytes(result.disk_bytes_before), text::bytes(result.disk_bytes_after));
+        output.say(format!("on disk: {before} before, {after} after"))?;
+    }
+    match result.ended_in.as_str() {
+        "" => Ok(()),
+        stage => output.say(format!("ended during {stage}; `amalgam gc` does the rest")),
+    }
+}
+
+async fn plan(session: &mut Session, request: v1::PlanCollectionRequest) -> Outcome {
+    let mut client = session.client().await?;
+    let mut stream = client.collections.plan_collection(request).await?.into_inner();
+    let output = &mut session.output;
+    output.page();
+    let (mut goes, mut soon, mut gone, mut stays) = (0_u64, 0_u64, 0_u64, 0_u64);
+    let mut shown = 0;
+    let most = if output.is_verbose() { usize::MAX } else { STAYING_MAX };
+    while let Some(part) = stream.message().await? {
+        for planned in &part.snapshots {
+            let (word, style, counter) = match planned.fate() {
+                v1::Fate::Goes => ("goes", style::REMOVED, &mut goes),
+                v1::Fate::Soon => ("soon", style::MODIFIED, &mut soon),
+                v1::Fate::Gone => ("gone", style::FAINT, &mut gone),
+                v1::Fate::Stays | v1::Fate::Unspecified => ("stays", style::GOOD, &mut stays),
+            };
+            *counter += 1;
+            emit_planned(output, planned, word)?;
+            let is_listed = matches!(word, "goes" | "soon") || shown < most;
+            shown += usize::from(word == "stays" || word == "gone");
+            if is_listed {
+                output.say(planned_line(planned, word, style, session.now))?;
+            }
+        }
+    }
+    if shown > most {
+        output.say(format!("... and {} more that stay; -v shows all", text::count((shown - most) as u64)))?;
+    }
+    output.say(format!("snapshots that stay: {stays}, go soon: {soon}, go: {goes}, are thinned already: {gone}"))?;
+    if soon > 0 {
+        output.remark("`amalgam label NAME SNAPSHOT` keeps one that would go")?;
+    }
+    Ok(Exit::OK)
+}
+
+fn emit_planned(output: &mut Output, planned: &v1::PlannedSnapshot, word: &str) -> Result<(), CliError> {
+    output.emit(&lines::line(
+        "gc_plan",
+        json!({
+            "snapshot": text::id(&planned.snapshot),
+            "workspace": (!planned.workspace.is_empty()).then(|| text::id(&planned.workspace)),
+            "time": lines::time(planned.time.as_ref()),
+            "message": planned.message,
+            "automatic": planned.automatic,
+            "fate": word,
+            "why": (!planned.why.is_empty()).then_some(&planned.why),
+            "go_time": lines::time(planned.go_time.as_ref()),
+        }),
+    ))
+}
+
+/// `3f9a2c1e  main  2 hours ago  stays: head of main`.
+fn planned_line(planned: &v1::PlannedSnapshot, word: &str, style: anstyle::Style, now: Timestamp) -> String {
+    let why = match word {
+        "goes" => ": no rule keeps it".to_owned(),
+        "gone" => ": its tree was dropped on thinning".to_owned(),
+        "soon" => {
+            let seconds = text::moment(planned.go_time.as_ref()).as_second() - now.as_second();
+            format!(": goes in {} h ({})", (seconds.max(0) + 3_599) / 3_600, planned.why)
+        }
+        _ => format!(": {}", planned.why),
+    };
+    let workspace = if planned.workspace.is_empty() { "-" } else { text::id(&planned.workspace) };
+    format!(
+        "{}  {}  {}  {}{}",
+        paint(style::ID, text::short(&planned.snapshot)),
+        paint(style::WORKSPACE, workspace),
+        text::ago(text::moment(planned.time.as_ref()), now),
+        paint(style, word),
+        text::printable(&why),
+    )
+}

@@ -1,0 +1,159 @@
+//! Room that comes back: what a collection frees, what it must not, and what happens where there is no room.
+
+use serde_json::Value;
+
+use crate::scratch::Scratch;
+
+impl Scratch {
+    /// The first line of JSON that a command prints.
+    fn json(&self, line: &str) -> Value {
+        let printed = self.run(line);
+        serde_json::from_str(printed.lines().next().expect("a line")).expect("JSON")
+    }
+
+    /// The exit code of a command and what it says on standard error.
+    fn refused(&self, line: &str) -> (Option<i32>, String) {
+        let done = self.output(line);
+        (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
+    }
+}
+
+const MEGABYTE: u64 = 1_000_000;
+
+/// A project with a small file, and a workspace `idea` with three megabytes that nothing else has.
+fn with_idea() -> Scratch {
+    let scratch = Scratch::new();
+    scratch.run("echo a > a; amalgam init; amalgam fork idea --dir ../idea");
+    scratch.run("cd ../idea; head -c 3000000 /dev/urandom > b; amalgam commit -m big");
+    scratch
+}
+
+fn freed(done: &Value) -> u64 {
+    done["freed"]["bytes"].as_u64().expect("bytes")
+}
+
+#[test]
+fn a_deleted_workspace_comes_back_within_the_grace_time_and_is_freed_after_it() {
+    let scratch = with_idea();
+    assert!(scratch.json("amalgam du --exact idea --json")["bytes"].as_u64().expect("bytes") > 3 * MEGABYTE);
+    scratch.run("cp ../idea/b ../b; amalgam ws rm idea --dir --yes");
+    let kept = scratch.json("amalgam gc --json");
+    assert_eq!((freed(&kept), kept["forgotten"].as_u64()), (0, Some(0)));
+    scratch.run("amalgam ws undelete idea; amalgam show idea@:b > ../again; cmp ../b ../again");
+    scratch.run("amalgam ws rm idea --yes");
+    let done = scratch.json("amalgam gc --grace none --json");
+    assert!(freed(&done) > 3 * MEGABYTE, "{done}");
+    assert_eq!(done["forgotten"], 1);
+    assert!(done["disk_bytes_after"].as_u64() < done["disk_bytes_before"].as_u64(), "{done}");
+    let (code, said) = scratch.refused("amalgam ws undelete idea");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("it was forgotten since"), "{said}");
+    assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
+    assert_eq!(scratch.run("amalgam show @:a"), "a\n");
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    let scratch = with_idea();
+    scratch.run("amalgam ws rm idea --dir --yes");
+    let log = scratch.run("amalgam op log --json");
+    let would = scratch.json("amalgam gc --dry-run --grace none --json");
+    assert!(would["dead"]["bytes"].as_u64().expect("bytes") > 3 * MEGABYTE, "{would}");
+    assert_eq!((freed(&would), would["forgotten"].as_u64()), (0, Some(1)));
+    assert_eq!(scratch.run("amalgam op log --json"), log);
+    assert_eq!(scratch.json("amalgam gc --dry-run --grace none --json")["dead"], would["dead"]);
+    scratch.run("amalgam ws undelete idea; amalgam show idea@:b > /dev/null");
+}
+
+#[test]
+fn undo_works_within_the_grace_time_and_says_why_not_after_it() {
+    let scratch = Scratch::new();
+    scratch
+        .run("echo 1 > n; amalgam init; echo 2 > n; amalgam commit; amalgam label here; amalgam label here --delete");
+    scratch.run("echo 3 > n; amalgam commit; amalgam undo");
+    // The snapshot with 3 hangs on operations alone.
+    scratch.run("amalgam gc");
+    scratch.run("amalgam redo; test $(cat n) = 3; amalgam undo; test $(cat n) = 2");
+    scratch.run("amalgam gc --grace none");
+    let (code, said) = scratch.refused("amalgam redo");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("there is no way to redo operation"), "{said}");
+    assert!(said.contains("for the grace time only"), "{said}");
+    assert_eq!(scratch.run("cat n"), "2\n");
+    assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
+}
+
+#[test]
+fn thinned_snapshots_keep_their_record_and_labels_keep_trees() {
+    let scratch = Scratch::new();
+    scratch.run("echo 1 > n; amalgam init");
+    for number in 2..=5 {
+        scratch.run(&format!("echo {number} >> n; amalgam commit -m n{number}"));
+    }
+    scratch.run("amalgam label good @~2; amalgam config set retention.people.all none");
+    let plan = scratch.run("amalgam gc --plan --grace none");
+    let has = |line: &str| plan.lines().filter(|found| found.contains(line)).count();
+    assert_eq!(has("goes: no rule keeps it"), 3, "{plan}");
+    assert_eq!((has("stays: head of project"), has("stays: label good")), (1, 1), "{plan}");
+    assert!(plan.ends_with("snapshots that stay: 2, go soon: 0, go: 3, are thinned already: 0\n"), "{plan}");
+    // Within the grace time each of them is one that an undo could need.
+    assert_eq!(scratch.json("amalgam gc --json")["thinned"], 0);
+    assert_eq!(scratch.json("amalgam gc --grace none --json")["thinned"], 3);
+    let (code, said) = scratch.refused("amalgam show @~:n");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("its tree was dropped on thinning"), "{said}");
+    let (_, said) = scratch.refused("amalgam restore @~");
+    assert!(said.contains("its tree was dropped on thinning"), "{said}");
+    assert_eq!(scratch.run("amalgam show good:n"), "1\n2\n3\n");
+    assert_eq!(scratch.run("amalgam log --json").lines().count(), 5);
+    assert_eq!(scratch.run("amalgam blame n").lines().count(), 5);
+    assert!(scratch.run("amalgam gc --plan --grace none").contains("gone: its tree was dropped on thinning"));
+    assert_eq!(scratch.json("amalgam gc --grace none --json")["thinned"], 0);
+    assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
+}
+
+#[test]
+fn above_a_budget_nothing_is_committed_until_room_came_back() {
+    let scratch = with_idea();
+    // Bring it into tables, so that the figures on the disk are those of what is stored.
+    scratch.run("amalgam gc; amalgam config set store.budget 2MB; echo more > more");
+    let (code, said) = scratch.refused("amalgam commit");
+    assert_eq!(code, Some(13), "{said}");
+    assert!(said.contains("of a budget of 2.0 MB, so nothing is committed; delete workspaces"), "{said}");
+    let (_, said) = scratch.refused("amalgam status");
+    assert!(said.contains("warning: the store takes"), "{said}");
+    scratch.run("amalgam ws rm idea --dir --yes; amalgam gc --grace none");
+    scratch.run("amalgam commit");
+    assert_eq!(scratch.run("amalgam show @:more"), "more\n");
+}
+
+#[test]
+fn a_quota_and_the_free_floor_are_held() {
+    let scratch = Scratch::new();
+    scratch.run("echo a > a; amalgam init; amalgam config set workspace.project.quota 1000; head -c 950 /dev/zero > b");
+    let (code, said) = scratch.refused("amalgam commit");
+    assert_eq!(code, Some(0));
+    assert!(said.contains("warning: the files of project hold 952 B of a quota of 1.0 kB"), "{said}");
+    scratch.run("head -c 2000 /dev/zero > b");
+    let (code, said) = scratch.refused("amalgam commit");
+    assert_eq!(code, Some(13), "{said}");
+    assert!(said.contains("hold 2.0 kB of a quota of 1.0 kB, so nothing is committed; remove files"), "{said}");
+    scratch.run("amalgam config unset workspace.project.quota; amalgam config set store.free-floor 1000TB");
+    let (code, said) = scratch.refused("amalgam commit");
+    assert_eq!(code, Some(13), "{said}");
+    assert!(said.contains("its floor is 1.0 PB"), "{said}");
+    scratch.run("amalgam config unset store.free-floor; amalgam commit");
+}
+
+#[test]
+fn a_pause_survives_the_process() {
+    let scratch = Scratch::new();
+    scratch.run("echo a > a; amalgam init; amalgam gc");
+    assert_eq!(scratch.json("amalgam gc --status --json")["last_why"], "asked");
+    scratch.run("amalgam gc --pause; amalgam stop");
+    assert_eq!(scratch.json("amalgam gc --status --json")["paused"], true);
+    assert!(scratch.run("amalgam doctor").contains("; paused"));
+    // Whoever asks is answered all the same.
+    scratch.run("amalgam gc; amalgam gc --resume");
+    assert_eq!(scratch.json("amalgam gc --status --json")["paused"], false);
+}

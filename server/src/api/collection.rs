@@ -1,0 +1,151 @@
+//! Collections, for the API.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use amalgam_engine::Time;
+use amalgam_gc::retention::Span;
+use amalgam_gc::{Fate, Planned, Progress};
+use amalgam_proto::v1::collect_store_response::Event;
+use amalgam_proto::v1::collection_service_server::CollectionService;
+use amalgam_proto::v1::measure_exactly_request::Target;
+use amalgam_proto::{Failure, Reason, v1};
+use tonic::{Request, Response, Status};
+
+use super::{Answers, Api, actor};
+use crate::collection::{How, Why};
+use crate::failure::{Result, of_engine};
+use crate::service::Service;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+/// Snapshots of a plan in one message.
+const PLAN_PART: usize = 500;
+
+#[tonic::async_trait]
+impl CollectionService for Api {
+    type CollectStoreStream = Answers<v1::CollectStoreResponse>;
+    type PlanCollectionStream = Answers<v1::PlanCollectionResponse>;
+
+    async fn collect_store(&self, request: Request<v1::CollectStoreRequest>) -> Answer<Self::CollectStoreStream> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        Ok(self.stream(move |service, sender| {
+            let mut told = Instant::now();
+            let mut watch = |progress: &Progress| {
+                if sender.is_closed() {
+                    return ControlFlow::Break(());
+                }
+                if told.elapsed() < PROGRESS_EVERY {
+                    return ControlFlow::Continue(());
+                }
+                told = Instant::now();
+                let Progress { stage, done, total, deleted } = *progress;
+                let progress = v1::CollectProgress { stage: stage.word().to_owned(), done, total, deleted };
+                match sender.send(v1::CollectStoreResponse { event: Some(Event::Progress(progress)) }) {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(_) => ControlFlow::Break(()),
+                }
+            };
+            let grace = request.grace_seconds.map(span);
+            let how = How { actor: &actor, dry_run: request.dry_run, grace, why: Why::Asked };
+            let result = service.collect(&how, &mut watch)?;
+            sender.send(v1::CollectStoreResponse { event: Some(Event::Result(result)) })
+        }))
+    }
+
+    async fn plan_collection(&self, request: Request<v1::PlanCollectionRequest>) -> Answer<Self::PlanCollectionStream> {
+        let request = request.into_inner();
+        Ok(self.stream(move |service, sender| {
+            let only = service.here(&request.workspace)?;
+            if let Some(workspace) = &only {
+                service.inner.workspaces.get(workspace).map_err(of_engine)?;
+            }
+            let (plan, grace) = service.plan_collection(request.grace_seconds.map(span))?;
+            let of_workspace = |planned: &&Planned| {
+                only.as_ref().is_none_or(|only| planned.workspace.as_deref() == Some(only.as_str()))
+            };
+            let wanted: Vec<_> = plan.snapshots.iter().filter(of_workspace).collect();
+            for part in wanted.chunks(PLAN_PART) {
+                let snapshots = part.iter().map(|planned| planned_message(service, planned, grace));
+                sender.send(v1::PlanCollectionResponse { snapshots: snapshots.collect::<Result<_>>()? })?;
+            }
+            Ok(())
+        }))
+    }
+
+    async fn get_collection(&self, _request: Request<v1::GetCollectionRequest>) -> Answer<v1::GetCollectionResponse> {
+        self.short(|service| service.collection_message()).await
+    }
+
+    async fn pause_collection(
+        &self,
+        request: Request<v1::PauseCollectionRequest>,
+    ) -> Answer<v1::PauseCollectionResponse> {
+        let paused = request.into_inner().paused;
+        self.short(move |service| {
+            service.pause_collection(paused)?;
+            Ok(v1::PauseCollectionResponse {})
+        })
+        .await
+    }
+
+    async fn measure_exactly(&self, request: Request<v1::MeasureExactlyRequest>) -> Answer<v1::MeasureExactlyResponse> {
+        let request = request.into_inner();
+        self.short(move |service| match request.target.as_ref() {
+            Some(Target::Workspace(name)) => {
+                let workspace = amalgam_proto::workspace_id(name).map_err(of_engine)?;
+                service.inner.workspaces.get(&workspace).map_err(of_engine)?;
+                let freed = service.measure_without(BTreeSet::from([workspace.reference()]), None)?;
+                Ok(v1::MeasureExactlyResponse { freed: Some(freed), subject: workspace.to_string() })
+            }
+            Some(Target::Revision(revision)) => {
+                let here = service.here(&request.here)?;
+                let held = service.hold_revision(revision, here.as_ref())?;
+                let snapshot = held.snapshot.expect("a revision is a snapshot");
+                // While it is held, nothing of it looks dead.
+                drop(held);
+                let freed = service.measure_without(BTreeSet::new(), Some(snapshot))?;
+                Ok(v1::MeasureExactlyResponse { freed: Some(freed), subject: snapshot.short() })
+            }
+            None => Err(Failure::new(Reason::Invalid, "say of which workspace or snapshot")),
+        })
+        .await
+    }
+}
+
+/// What does not fit into a span is as good as forever.
+fn span(seconds: u64) -> Span {
+    let nanoseconds = i64::try_from(seconds).ok().and_then(|seconds| seconds.checked_mul(1_000_000_000));
+    nanoseconds.map_or(Span::Forever, Span::For)
+}
+
+fn planned_message(service: &Service, planned: &Planned, grace: Span) -> Result<v1::PlannedSnapshot> {
+    // Rules are evaluated a grace time ago: what they let go at `until` goes so much later.
+    let later = |until: Time| match grace {
+        Span::For(grace) => Some(Time(until.0.saturating_add(grace))),
+        Span::Forever => None,
+    };
+    let (fate, why, go_time) = match &planned.fate {
+        Fate::Goes if service.inner.history.is_thinned(planned.id).map_err(of_engine)? => {
+            (v1::Fate::Gone, String::new(), None)
+        }
+        Fate::Goes => (v1::Fate::Goes, String::new(), None),
+        Fate::Named(name) => (v1::Fate::Stays, name.clone(), None),
+        Fate::Stays { why, until } => {
+            let is_near = until.is_some_and(|until| until <= service.now());
+            (if is_near { v1::Fate::Soon } else { v1::Fate::Stays }, why.clone(), until.and_then(later))
+        }
+    };
+    Ok(v1::PlannedSnapshot {
+        snapshot: amalgam_proto::snapshot_name(planned.id),
+        workspace: planned.workspace.as_ref().map(|name| format!("workspaces/{name}")).unwrap_or_default(),
+        time: Some(amalgam_proto::timestamp(planned.time)),
+        message: planned.message.clone(),
+        automatic: planned.automatic,
+        fate: fate.into(),
+        why,
+        go_time: go_time.map(amalgam_proto::timestamp),
+    })
+}

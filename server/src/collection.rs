@@ -1,0 +1,449 @@
+//! Collections of the store by its own process: asked for, or by itself when the store has grown, a day has passed, or room is short.
+//!
+//! What is done last is kept beside the store, in `collection.json`, and so is whether it was paused.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use amalgam_engine::object::Snapshot;
+use amalgam_engine::{RefName, SnapshotId, SweepScope, Time};
+use amalgam_gc::retention::Span;
+use amalgam_gc::{
+    CollectOptions, Collected, KeepAll, Pace, Plan, Progress, Retention, collect, operations_before, plan,
+};
+use amalgam_proto::{Failure, Reason, v1};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Result, of_engine, of_io};
+use crate::home::Home;
+use crate::room::{Disk, Shortage, shortage};
+use crate::service::Service;
+use crate::settings::SettingsSource;
+
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+const NAP: Duration = Duration::from_millis(200);
+/// Nobody may have called for so long before a collection that only time asks for.
+const IDLE: Duration = Duration::from_secs(30);
+const DAY_NANOSECONDS: i64 = 24 * 3_600 * 1_000_000_000;
+const GROWTH_BYTES_MIN: u64 = 256_000_000;
+/// Where room is short, a collection is tried again after the store grew by this much, or after an hour.
+const GROWTH_BYTES_SHORT: u64 = 16_000_000;
+const HOUR_NANOSECONDS: i64 = 3_600 * 1_000_000_000;
+/// By itself it leaves most of the machine to others.
+const OBJECTS_PER_SECOND: u64 = 100_000;
+const BYTES_PER_SECOND: u64 = 32 << 20;
+
+/// Who stands in the log for what nobody asked for.
+const ITSELF: &str = "amalgam";
+
+/// What is known of collections.
+pub(crate) struct Collections {
+    pub(crate) settings: SettingsSource,
+    file: PathBuf,
+    state: Mutex<State>,
+    under_way: AtomicBool,
+    ending: AtomicBool,
+    wanted: AtomicBool,
+}
+
+/// What outlives the process.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct State {
+    paused: bool,
+    last: Option<Last>,
+    /// Why the last one that nobody asked for failed.
+    problem: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Last {
+    time: i64,
+    why: String,
+    objects: u64,
+    bytes: u64,
+    thinned: u64,
+    disk_bytes_before: u64,
+    disk_bytes_after: u64,
+}
+
+/// Why a collection is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    Asked,
+    Growth,
+    Time,
+    Room,
+}
+
+impl Why {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Asked => "asked",
+            Self::Growth => "growth",
+            Self::Time => "time",
+            Self::Room => "room",
+        }
+    }
+}
+
+/// How to collect.
+pub(crate) struct How<'a> {
+    pub(crate) actor: &'a str,
+    pub(crate) dry_run: bool,
+    pub(crate) grace: Option<Span>,
+    pub(crate) why: Why,
+}
+
+/// From where a collection marks, and what it thins.
+struct Prepared {
+    scope: SweepScope,
+    plan: Plan,
+    grace: Span,
+    forgotten: u64,
+}
+
+impl Collections {
+    pub(crate) fn open(home: &Home, settings: SettingsSource) -> Result<Self> {
+        let file = home.path().join("collection.json");
+        // One that cannot be read says nothing that could not be found out again.
+        let state = std::fs::read(&file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        Ok(Self {
+            settings,
+            file,
+            state: Mutex::new(state.unwrap_or_default()),
+            under_way: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+        })
+    }
+
+    /// Room is short: looks soon whether a collection would help.
+    pub(crate) fn wake(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) -> Result<()> {
+        let mut state = self.state.lock();
+        change(&mut state);
+        let bytes = serde_json::to_vec_pretty(&*state).expect("it is plain data");
+        write_whole(&self.file, &bytes).map_err(|error| of_io("note what was collected", &error))
+    }
+}
+
+fn write_whole(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let apart = file.with_extension("new");
+    let mut out = std::fs::File::create(&apart)?;
+    out.write_all(bytes)?;
+    out.sync_data()?;
+    std::fs::rename(&apart, file)
+}
+
+/// A collection under way, until it is dropped.
+struct UnderWay<'a>(&'a AtomicBool);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Service {
+    /// Whether a collection is under way.
+    pub fn is_collecting(&self) -> bool {
+        self.inner.collections.under_way.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn end_collecting(&self) {
+        self.inner.collections.ending.store(true, Ordering::Relaxed);
+    }
+
+    fn begin_collection(&self) -> Result<UnderWay<'_>> {
+        let flag = &self.inner.collections.under_way;
+        if flag.swap(true, Ordering::Acquire) {
+            let message = "a collection is under way already; wait for its end, or end one that runs by itself with \
+                           `amalgam gc --pause`";
+            return Err(Failure::new(Reason::Busy, message));
+        }
+        Ok(UnderWay(flag))
+    }
+
+    /// Collects. `watch` is asked between steps whether to go on.
+    pub(crate) fn collect(
+        &self,
+        how: &How<'_>,
+        watch: &mut (dyn FnMut(&Progress) -> ControlFlow<()> + Send),
+    ) -> Result<v1::CollectResult> {
+        let _under_way = self.begin_collection()?;
+        let before = self.measure_disk()?.store_bytes;
+        let prepared = self.prepare(how)?;
+        let thinned = self.trees_there(&prepared.plan)?;
+        let sleep = |time: Duration| std::thread::sleep(time);
+        let pace = Pace { objects_per_second: OBJECTS_PER_SECOND, bytes_per_second: BYTES_PER_SECOND, sleep: &sleep };
+        let options = CollectOptions {
+            retention: &prepared.plan,
+            scope: Some(&prepared.scope),
+            dry_run: how.dry_run,
+            pace: matches!(how.why, Why::Growth | Why::Time).then_some(pace),
+            ..CollectOptions::default()
+        };
+        let ending = &self.inner.collections.ending;
+        let mut watch = |progress: &Progress| match ending.load(Ordering::Relaxed) {
+            true => ControlFlow::Break(()),
+            false => watch(progress),
+        };
+        let done = collect(&self.inner.store, &options, &mut watch).map_err(of_engine)?;
+        let after = self.measure_disk()?.store_bytes;
+        let result = result_message(how, &prepared, &done, thinned, before, after);
+        if !how.dry_run && done.ended_in.is_none() {
+            let freed = done.freed.total();
+            self.inner.collections.change(|state| {
+                state.problem = None;
+                state.last = Some(Last {
+                    time: self.now().0,
+                    why: how.why.word().to_owned(),
+                    objects: freed.objects,
+                    bytes: freed.bytes,
+                    thinned,
+                    disk_bytes_before: before,
+                    disk_bytes_after: after,
+                });
+            })?;
+        }
+        Ok(result)
+    }
+
+    /// Forgets what was deleted before the grace time, and plans what is thinned. A dry run forgets nothing.
+    fn prepare(&self, how: &How<'_>) -> Result<Prepared> {
+        let settings = self.settings()?;
+        let grace = how.grace.unwrap_or(settings.grace);
+        let at = before(self.now(), grace);
+        let old = self.inner.workspaces.deleted_before(at).map_err(of_engine)?;
+        let mut without: BTreeSet<RefName> = old.iter().cloned().collect();
+        if !how.dry_run {
+            let act = self.act(how.actor, "")?;
+            self.inner.workspaces.forget_deleted(&old, &act).map_err(of_engine)?;
+            without.clear();
+        }
+        let operations_after = Some(operations_before(&self.inner.store, at).map_err(of_engine)?);
+        let scope = SweepScope { operations_after, without };
+        let plan = plan(&self.inner.history, &settings.policies, &scope, at).map_err(of_engine)?;
+        Ok(Prepared { scope, plan, grace, forgotten: old.len() as u64 })
+    }
+
+    /// What retention would do, with the grace time.
+    pub(crate) fn plan_collection(&self, grace: Option<Span>) -> Result<(Plan, Span)> {
+        let how = How { actor: ITSELF, dry_run: true, grace, why: Why::Asked };
+        self.prepare(&how).map(|prepared| (prepared.plan, prepared.grace))
+    }
+
+    /// How many of those that go are not gone yet.
+    fn trees_there(&self, plan: &Plan) -> Result<u64> {
+        let mut there = 0;
+        for planned in plan.goers() {
+            there += u64::from(!self.inner.history.is_thinned(planned.id).map_err(of_engine)?);
+        }
+        Ok(there)
+    }
+
+    /// How things stand.
+    pub(crate) fn collection_message(&self) -> Result<v1::GetCollectionResponse> {
+        let settings = self.settings()?;
+        let disk = self.measure_disk()?;
+        let state = self.inner.collections.state.lock().clone();
+        let warnings = match shortage(&disk, settings.budget_bytes) {
+            Shortage::None => None,
+            Shortage::Near(words) | Shortage::Reached(words) => Some(words),
+        };
+        Ok(v1::GetCollectionResponse {
+            paused: state.paused,
+            under_way: self.is_collecting(),
+            last: state.last.map(|last| v1::LastCollection {
+                time: Some(amalgam_proto::timestamp(Time(last.time))),
+                freed: Some(v1::ObjectTally { objects: last.objects, bytes: last.bytes }),
+                thinned: last.thinned,
+                disk_bytes_before: last.disk_bytes_before,
+                disk_bytes_after: last.disk_bytes_after,
+                why: last.why,
+            }),
+            disk_bytes: disk.store_bytes,
+            free_bytes: disk.free_bytes,
+            budget_bytes: settings.budget_bytes.unwrap_or(0),
+            floor_bytes: disk.floor_bytes,
+            warnings: warnings.into_iter().chain(state.problem).collect(),
+        })
+    }
+
+    pub(crate) fn pause_collection(&self, paused: bool) -> Result<()> {
+        self.inner.collections.change(|state| state.paused = paused)
+    }
+
+    /// What would come free if these references went, or the tree of this snapshot: what is dead then and is not now.
+    pub(crate) fn measure_without(
+        &self,
+        without: BTreeSet<RefName>,
+        tree: Option<SnapshotId>,
+    ) -> Result<v1::ObjectTally> {
+        let _under_way = self.begin_collection()?;
+        let dead = |scope: &SweepScope, retention: &dyn Retention| {
+            let options = CollectOptions { retention, scope: Some(scope), dry_run: true, ..CollectOptions::default() };
+            let done = collect(&self.inner.store, &options, &mut |_| ControlFlow::Continue(())).map_err(of_engine)?;
+            let (dead, young) = (done.dead.total(), done.young.total());
+            Ok::<_, Failure>((dead.objects + young.objects, dead.bytes + young.bytes))
+        };
+        let but_this = |id: SnapshotId, _: &Snapshot| Some(id) != tree;
+        let with = dead(&SweepScope::default(), &KeepAll)?;
+        let without = dead(&SweepScope { without, operations_after: None }, &but_this)?;
+        Ok(v1::ObjectTally { objects: without.0.saturating_sub(with.0), bytes: without.1.saturating_sub(with.1) })
+    }
+
+    /// Collects by itself, for as long as the process lives. `idle` says since when nobody called.
+    pub(crate) fn keep_collecting(&self, idle: &dyn Fn() -> Duration) {
+        // If it cannot be lowered the pace still leaves room.
+        let _ = rustix::process::setpriority_process(None, 10);
+        let collections = &self.inner.collections;
+        let mut looked = Instant::now();
+        while !collections.ending.load(Ordering::Relaxed) {
+            std::thread::sleep(NAP);
+            let is_wanted = collections.wanted.swap(false, Ordering::Relaxed);
+            if !is_wanted && looked.elapsed() < LOOK_EVERY {
+                continue;
+            }
+            looked = Instant::now();
+            let state = collections.state.lock().clone();
+            if state.paused || self.is_collecting() {
+                continue;
+            }
+            let (Ok(disk), Ok(settings)) = (self.measure_disk(), self.settings()) else { continue };
+            let Some(why) = due(state.last.as_ref(), &disk, settings.budget_bytes, self.now(), idle()) else {
+                continue;
+            };
+            let how = How { actor: ITSELF, dry_run: false, grace: None, why };
+            let mut watch = |_: &Progress| match collections.state.lock().paused {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            };
+            if let Err(failure) = self.collect(&how, &mut watch) {
+                // Nobody listens: it is told to whoever asks, and tried again when it is due again.
+                let words = format!("the last collection failed: {}", failure.message);
+                let _ = collections.change(|state| state.problem = Some(words));
+            }
+        }
+    }
+}
+
+/// Whether it is time for a collection that nobody asked for.
+fn due(last: Option<&Last>, disk: &Disk, budget: Option<u64>, now: Time, idle: Duration) -> Option<Why> {
+    let base = last.map_or(0, |last| last.disk_bytes_after);
+    let since = last.map_or(i64::MAX, |last| now.0.saturating_sub(last.time));
+    let grown = disk.store_bytes.saturating_sub(base);
+    if shortage(disk, budget) != Shortage::None && (grown > GROWTH_BYTES_SHORT || since >= HOUR_NANOSECONDS) {
+        return Some(Why::Room);
+    }
+    if grown > GROWTH_BYTES_MIN.max(base / 4) {
+        return Some(Why::Growth);
+    }
+    (since >= DAY_NANOSECONDS && idle >= IDLE).then_some(Why::Time)
+}
+
+/// So long before a time.
+fn before(now: Time, span: Span) -> Time {
+    match span {
+        Span::For(span) => Time(now.0.saturating_sub(span)),
+        Span::Forever => Time(i64::MIN),
+    }
+}
+
+fn result_message(
+    how: &How<'_>,
+    prepared: &Prepared,
+    done: &Collected,
+    thinned: u64,
+    before: u64,
+    after: u64,
+) -> v1::CollectResult {
+    let tally = |tallies: &amalgam_engine::Tallies| {
+        let total = tallies.total();
+        Some(v1::ObjectTally { objects: total.objects, bytes: total.bytes })
+    };
+    v1::CollectResult {
+        dry_run: how.dry_run,
+        roots: done.roots,
+        alive: tally(&done.alive),
+        dead: tally(&done.dead),
+        young: tally(&done.young),
+        freed: tally(&done.freed),
+        thinned,
+        forgotten: prepared.forgotten,
+        disk_bytes_before: before,
+        disk_bytes_after: after,
+        ended_in: done.ended_in.map(|stage| stage.word().to_owned()).unwrap_or_default(),
+        grace_seconds: prepared.grace.duration().map_or(u64::MAX, |grace| grace.as_secs()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_due_by_growth_by_time_and_by_room() {
+        const MB: u64 = 1_000_000;
+        let check = |base: u64, hours_ago: i64, store: u64, free: u64, budget: Option<u64>, idle: u64| {
+            let last = Last { time: -hours_ago * HOUR_NANOSECONDS, disk_bytes_after: base, ..Last::default() };
+            let disk = Disk { store_bytes: store, log_bytes: 0, free_bytes: free, floor_bytes: 1_000 * MB };
+            due(Some(&last), &disk, budget, Time(0), Duration::from_secs(idle))
+        };
+        let plenty = 100_000 * MB;
+        assert_eq!(check(100 * MB, 1, 300 * MB, plenty, None, 0), None);
+        assert_eq!(check(100 * MB, 1, 357 * MB, plenty, None, 0), Some(Why::Growth));
+        assert_eq!(check(4_000 * MB, 1, 4_900 * MB, plenty, None, 0), None);
+        assert_eq!(check(4_000 * MB, 1, 5_001 * MB, plenty, None, 0), Some(Why::Growth));
+        assert_eq!(check(100 * MB, 23, 100 * MB, plenty, None, 60), None);
+        assert_eq!(check(100 * MB, 24, 100 * MB, plenty, None, 60), Some(Why::Time));
+        assert_eq!(check(100 * MB, 24, 100 * MB, plenty, None, 0), None, "somebody is at work");
+        assert_eq!(check(100 * MB, 0, 120 * MB, 500 * MB, None, 0), Some(Why::Room));
+        assert_eq!(check(100 * MB, 0, 110 * MB, 500 * MB, None, 0), None, "it was tried just now");
+        assert_eq!(check(100 * MB, 1, 100 * MB, 500 * MB, None, 0), Some(Why::Room));
+        assert_eq!(check(100 * MB, 2, 100 * MB, plenty, Some(105 * MB), 0), Some(Why::Room));
+        let new = Disk { store_bytes: MB, log_bytes: 0, free_bytes: plenty, floor_bytes: 0 };
+        assert_eq!(due(None, &new, None, Time(0), Duration::from_secs(60)), Some(Why::Time));
+    }
+
+    #[test]
+    fn one_at_a_time_while_others_work_and_ended_when_asked() {
+        use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName};
+
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let (workspaces, act) = (&service.inner.workspaces, service.act("ann", "").expect("an act"));
+        let name = WorkspaceName::new("main").expect("a name");
+        workspaces.create(&name, &NewWorkspace::default(), &act).expect("made");
+        let how = How { actor: "ann", dry_run: false, grace: Some(Span::NONE), why: Why::Asked };
+        let mut asked = 0_u32;
+        let done = service.collect(&how, &mut |_| {
+            asked += 1;
+            let second = service.collect(&how, &mut |_| ControlFlow::Continue(())).expect_err("one is under way");
+            assert_eq!(second.reason, Reason::Busy);
+            let mut tree = workspaces.open(&name).expect("open");
+            tree.write("n", &asked.to_le_bytes()).expect("write");
+            workspaces.commit(&name, &mut tree, &Change::new("meanwhile"), &act).expect("commits go on");
+            ControlFlow::Continue(())
+        });
+        assert_eq!(done.expect("collected").ended_in, "");
+        assert!(asked > 3, "it was asked often");
+        let read = workspaces.open(&name).expect("open").read("n").expect("read");
+        assert_eq!(read, asked.to_le_bytes());
+        let ended = service.collect(&how, &mut |_| ControlFlow::Break(())).expect("ended, not failed");
+        assert_eq!(ended.ended_in, "mark");
+        assert!(!service.is_collecting());
+        let last = service.collection_message().expect("the state").last.expect("the first one");
+        assert_eq!(last.why, "asked", "one that was ended early does not count");
+    }
+}

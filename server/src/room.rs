@@ -1,0 +1,187 @@
+//! How much room there is, and what happens where it gets short: first a warning and a collection, then no new commits. Deleting,
+//! undoing and collecting always work.
+
+use std::path::Path;
+
+use amalgam_engine::WorkspaceName;
+use amalgam_proto::{Failure, Reason};
+
+use crate::failure::{Result, of_io};
+use crate::service::Service;
+use crate::settings::Settings;
+
+const FLOOR_BYTES_MAX: u64 = 1 << 30;
+
+/// What a store takes, and what is left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Disk {
+    pub(crate) store_bytes: u64,
+    /// What of it is the database's log. It has a bound of its own and is emptied by itself, so it is in no budget.
+    pub(crate) log_bytes: u64,
+    pub(crate) free_bytes: u64,
+    pub(crate) floor_bytes: u64,
+}
+
+impl Service {
+    pub(crate) fn settings(&self) -> Result<Settings> {
+        (self.inner.collections.settings)()
+    }
+
+    /// All of it. Looks at every file of the store.
+    pub(crate) fn measure_disk(&self) -> Result<Disk> {
+        let disk = self.measure_free(&self.settings()?)?;
+        let measured = disk_bytes(self.inner.home.path());
+        let (store_bytes, log_bytes) = measured.map_err(|error| of_io("measure the store", &error))?;
+        Ok(Disk { store_bytes, log_bytes, ..disk })
+    }
+
+    fn measure_free(&self, settings: &Settings) -> Result<Disk> {
+        let found = rustix::fs::statvfs(self.inner.home.path());
+        let found = found.map_err(|error| of_io("measure the disk", &error.into()))?;
+        let hundredth = found.f_blocks.saturating_mul(found.f_frsize) / 100;
+        Ok(Disk {
+            store_bytes: 0,
+            log_bytes: 0,
+            free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
+            floor_bytes: settings.floor_bytes.unwrap_or(FLOOR_BYTES_MAX.min(hundredth)),
+        })
+    }
+
+    /// Refuses where there is no room for a commit; otherwise what is getting short. The store's files are looked at only if
+    /// there is a budget.
+    pub(crate) fn check_room(&self) -> Result<Vec<String>> {
+        let settings = self.settings()?;
+        let disk = match settings.budget_bytes {
+            Some(_) => self.measure_disk()?,
+            None => self.measure_free(&settings)?,
+        };
+        let shortage = shortage(&disk, settings.budget_bytes);
+        if shortage != Shortage::None {
+            self.inner.collections.wake();
+        }
+        match shortage {
+            Shortage::None => Ok(Vec::new()),
+            Shortage::Near(words) => Ok(vec![words]),
+            Shortage::Reached(words) => {
+                let next = "delete workspaces (`amalgam ws rm`) and run `amalgam gc --grace none`";
+                Err(Failure::new(Reason::Full, format!("{words}, so nothing is committed; {next}")))
+            }
+        }
+    }
+
+    /// The same for what the files of a workspace hold.
+    pub(crate) fn check_quota(&self, workspace: &WorkspaceName, bytes: u64) -> Result<Option<String>> {
+        let settings = self.settings()?;
+        let quota = settings.quotas_bytes.get(workspace.as_str()).copied().or(settings.quota_bytes);
+        let Some(quota) = quota.filter(|quota| is_near(bytes, *quota)) else { return Ok(None) };
+        let words = format!("the files of {workspace} hold {} of a quota of {}", human(bytes), human(quota));
+        if bytes <= quota {
+            return Ok(Some(words));
+        }
+        let next = "remove files, leave some out with .amalgamignore, or raise the quota with `amalgam config`";
+        Err(Failure::new(Reason::Full, format!("{words}, so nothing is committed; {next}")))
+    }
+
+    /// What is short, for somebody who only looks.
+    pub(crate) fn room_warnings(&self, workspace: &WorkspaceName, bytes: u64) -> Vec<String> {
+        let mut warnings = self.check_room().unwrap_or_else(|failure| vec![failure.message]);
+        match self.check_quota(workspace, bytes) {
+            Ok(warning) => warnings.extend(warning),
+            Err(failure) => warnings.push(failure.message),
+        }
+        warnings
+    }
+}
+
+/// Whether room is short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    None,
+    Near(String),
+    Reached(String),
+}
+
+/// Nine tenths of a budget, or twice the floor, are near.
+pub(crate) fn shortage(disk: &Disk, budget: Option<u64>) -> Shortage {
+    let free = || {
+        format!("{} are free on the store's disk, and its floor is {}", human(disk.free_bytes), human(disk.floor_bytes))
+    };
+    let store_bytes = disk.store_bytes.saturating_sub(disk.log_bytes);
+    let taken = |budget| format!("the store takes {} of a budget of {}", human(store_bytes), human(budget));
+    match budget {
+        _ if disk.free_bytes < disk.floor_bytes => Shortage::Reached(free()),
+        Some(budget) if store_bytes >= budget => Shortage::Reached(taken(budget)),
+        Some(budget) if is_near(store_bytes, budget) => Shortage::Near(taken(budget)),
+        _ if disk.free_bytes / 2 < disk.floor_bytes => Shortage::Near(free()),
+        _ => Shortage::None,
+    }
+}
+
+fn is_near(bytes: u64, limit: u64) -> bool {
+    bytes >= limit - limit / 10
+}
+
+/// Bytes for people: `1.2 GB`.
+pub(crate) fn human(bytes: u64) -> String {
+    let units = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 999.95 {
+        value /= 1_000.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
+}
+
+/// What the files below a directory take, and what of that is the database's log. What the database has set aside for its log and
+/// not written yet does not count: it comes and goes.
+fn disk_bytes(directory: &Path) -> std::io::Result<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt as _;
+    let (mut bytes, mut log_bytes) = (0, 0);
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        // Tables come and go while the store works.
+        let Ok(metadata) = entry.metadata() else { continue };
+        let taken = (metadata.blocks() * 512).min(metadata.len().next_multiple_of(4_096));
+        bytes += taken;
+        if metadata.is_dir() {
+            let (below, below_log) = disk_bytes(&entry.path()).unwrap_or((0, 0));
+            bytes += below;
+            log_bytes += below_log;
+        } else if entry.path().extension().is_some_and(|suffix| suffix == "log") {
+            log_bytes += taken;
+        }
+    }
+    Ok((bytes, log_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_near_warns_and_what_is_reached_refuses() {
+        let check = |store_bytes: u64, free_bytes, floor_bytes, budget| match shortage(
+            &Disk { store_bytes: store_bytes + 7, log_bytes: 7, free_bytes, floor_bytes },
+            budget,
+        ) {
+            Shortage::None => "",
+            Shortage::Near(_) => "near",
+            Shortage::Reached(_) => "reached",
+        };
+        assert_eq!(check(50, 1_000, 100, Some(100)), "");
+        assert_eq!(check(89, 1_000, 100, Some(100)), "");
+        assert_eq!(check(90, 1_000, 100, Some(100)), "near");
+        assert_eq!(check(100, 1_000, 100, Some(100)), "reached");
+        assert_eq!(check(1 << 60, 1_000, 100, None), "");
+        assert_eq!(check(0, 199, 100, None), "near");
+        assert_eq!(check(0, 99, 100, None), "reached");
+        assert_eq!(check(0, 0, 0, None), "");
+    }
+
+    #[test]
+    fn bytes_are_written_for_people() {
+        for (bytes, text) in [(0, "0 B"), (999, "999 B"), (1_000, "1.0 kB"), (999_960, "1.0 MB"), (1 << 30, "1.1 GB")] {
+            assert_eq!(human(bytes), text);
+        }
+    }
+}
