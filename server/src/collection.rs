@@ -316,6 +316,7 @@ impl Service {
                 continue;
             }
             looked = Instant::now();
+            let _using = self.using();
             let state = collections.state.lock().clone();
             if state.paused || self.is_collecting() {
                 continue;
