@@ -190,6 +190,8 @@ fn purged_bytes_are_gone_and_everything_else_is_there() {
     assert_eq!(scratch.run("amalgam show @:a"), "3\n");
     assert!(scratch.run("amalgam verify").contains("1 object purged"));
     assert_eq!(scratch.run("cat .env"), "KEY-hunter2-sesame\n");
+    // What it was cannot be compared with any more.
+    assert!(scratch.run("touch .env; amalgam status").contains(".env"));
 }
 
 #[test]
