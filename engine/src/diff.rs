@@ -113,7 +113,7 @@ pub fn diff_roots(store: &Store, before: Option<RootId>, after: Option<RootId>, 
 }
 
 /// The difference of what is at a path in two trees, with all below it.
-pub(crate) fn diff_entries(
+pub fn diff_entries(
     store: &Store,
     path: TreePath,
     before: Option<Entry>,

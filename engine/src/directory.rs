@@ -105,6 +105,11 @@ pub(crate) fn list(store: &Store, directory: Option<DirectoryRef>) -> Result<Ite
     Items::all(store, directory.map(|directory| directory.id.object()))
 }
 
+/// The names from this one on.
+pub(crate) fn list_from(store: &Store, directory: Option<DirectoryRef>, name: &Name) -> Result<Items<Directories>> {
+    Items::from(store, directory.map(|directory| directory.id.object()), name)
+}
+
 /// All names with their entries, sorted, read as they are asked for.
 pub fn list_directory(
     store: &Store,

@@ -75,8 +75,8 @@ pub use backend::Durability;
 pub use commit::{Commit, CommitDone, Expect, Landed};
 pub use compress::unpack_chunk;
 pub use diff::{
-    Change, Diff, DiffOptions, MetadataChange, NameChange, StateChange, What, diff, diff_directories, diff_roots,
-    diff_state, diff_with_renames,
+    Change, Diff, DiffOptions, MetadataChange, NameChange, StateChange, What, diff, diff_directories, diff_entries,
+    diff_roots, diff_state, diff_with_renames,
 };
 pub use directory::{entry_at, linked_paths, list_directory};
 pub use episode::{EpisodeName, Episodes, StepId};

@@ -11,6 +11,7 @@ mod freeze;
 mod graft;
 mod group;
 mod look;
+mod loose;
 mod node;
 mod ordmap;
 mod segment;
@@ -20,6 +21,7 @@ pub use edit::{RenameMode, Special};
 pub use freeze::Frozen;
 pub(crate) use freeze::Written;
 pub use look::{Listing, Stat};
+pub use loose::LooseFile;
 pub use segment::{FileSegments, MemorySegments, Segment, SegmentLog, SegmentRange};
 
 use std::sync::Arc;
@@ -134,6 +136,11 @@ impl WorkingTree {
     /// The snapshot it was opened at or last committed as.
     pub fn base(&self) -> Option<SnapshotId> {
         self.state.base.snapshot
+    }
+
+    /// The root directory that it was made from, as it is stored.
+    pub fn base_directory(&self) -> Option<&crate::object::Entry> {
+        self.state.base.root.as_ref().map(|root| &root.directory)
     }
 
     /// Whether nothing was changed since then. An edit that was undone by another counts as a change.

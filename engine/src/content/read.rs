@@ -207,3 +207,23 @@ pub fn hole_at(store: &Store, content: &Content, size: u64, offset: u64) -> Resu
         _ => Ok(0),
     }
 }
+
+/// How many bytes from this offset on are data, up to the next hole or the end; 0 in a hole.
+pub fn data_at(store: &Store, content: &Content, size: u64, offset: u64) -> Result<u64> {
+    match content {
+        Content::Hole | Content::Empty => Ok(0),
+        Content::Chunk(_) => Ok(size.saturating_sub(offset)),
+        Content::Rope(_) if offset >= size => Ok(0),
+        Content::Rope(rope) => {
+            let mut end = offset;
+            for placed in Segments::from(store, *rope, size, offset)? {
+                let placed = placed?;
+                if placed.segment.source == SegmentSource::Hole {
+                    break;
+                }
+                end = placed.end();
+            }
+            Ok(end - offset)
+        }
+    }
+}

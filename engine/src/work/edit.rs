@@ -9,6 +9,7 @@ use super::WorkingTree;
 use super::file::FileData;
 use super::look::{Listing, Lookup, not_a_file};
 use super::node::{Body, Child, Dir, GroupKey, Leaf, Meta, XattrsNow, dir_mut, leaf_mut};
+use super::segment::SegmentRange;
 use crate::directory;
 use crate::error::{Error, Result};
 use crate::malformed::Malformed;
@@ -65,6 +66,11 @@ impl WorkingTree {
     pub fn write_at(&mut self, path: impl AsRef<[u8]>, offset: u64, bytes: &[u8]) -> Result<()> {
         let log = Arc::clone(&self.log);
         self.change_file(&TreePath::new(path)?, |file, _| file.write_at(&*log, offset, bytes))
+    }
+
+    /// The same for bytes that lie in a segment already.
+    pub fn write_range(&mut self, path: impl AsRef<[u8]>, offset: u64, range: SegmentRange, length: u64) -> Result<()> {
+        self.change_file(&TreePath::new(path)?, |file, _| file.write_range(offset, range, length))
     }
 
     /// Writes at the end of an existing file and returns where that was.

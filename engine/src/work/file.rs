@@ -76,15 +76,22 @@ impl FileData {
     }
 
     pub(super) fn write_at(&mut self, log: &dyn SegmentLog, offset: u64, bytes: &[u8]) -> Result<()> {
-        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
-        let end = end.ok_or(Error::TooLarge { what: "a file", value: offset, max: FILE_BYTES_MAX })?;
+        let length = bytes.len() as u64;
+        end_of(offset, length)?;
         if bytes.is_empty() {
             return Ok(());
         }
-        let range = log.append(bytes)?;
+        self.write_range(offset, log.append(bytes)?, length)
+    }
+
+    /// The same for bytes that lie in a segment already.
+    pub(super) fn write_range(&mut self, offset: u64, range: SegmentRange, length: u64) -> Result<()> {
+        let end = end_of(offset, length)?;
+        if length == 0 {
+            return Ok(());
+        }
         self.clear(offset..end);
         self.size = self.size.max(end);
-        let length = end - offset;
         if let Some((start, before)) = offset.checked_sub(1).and_then(|last| self.extents.floor(&last))
             && start + before.length == offset
             && before.goes_on_in(&range)
@@ -189,6 +196,24 @@ impl FileData {
         Ok(end - offset)
     }
 
+    /// How many bytes from this offset on are data, up to the next hole or the end.
+    pub(super) fn data_at(&self, store: &Store, offset: u64) -> Result<u64> {
+        let mut end = offset;
+        while end < self.size && self.hole_at(store, end)? == 0 {
+            end = match self.extents.floor(&end) {
+                Some((start, extent)) if start + extent.length > end => match extent.source {
+                    Source::Segment(_) => start + extent.length,
+                    Source::Base => {
+                        let stored = content::data_at(store, &self.base.content, self.base.size, end)?;
+                        (start + extent.length).min(end + stored)
+                    }
+                },
+                _ => break,
+            };
+        }
+        Ok(end - offset)
+    }
+
     /// How many bytes freezing will have to read, about.
     pub(super) fn dirty_bytes(&self) -> u64 {
         self.dirty().iter().map(|range| range.end - range.start).sum()
@@ -258,6 +283,12 @@ impl FileData {
         }
         update_content(session, &self.base, &source, &dirty)
     }
+}
+
+/// Where a write ends, if a file can be that long.
+fn end_of(offset: u64, length: u64) -> Result<u64> {
+    let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX);
+    end.ok_or(Error::TooLarge { what: "a file", value: offset, max: FILE_BYTES_MAX })
 }
 
 struct Reading<'a> {

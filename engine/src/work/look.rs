@@ -14,7 +14,7 @@ use crate::directory;
 use crate::error::{Error, Result};
 use crate::merkle::{Items, find};
 use crate::name::{Name, TreePath};
-use crate::object::{Directories, DirectoryItem, DirectoryRef, Entry, EntryKind, Node, Owner, States, Xattr};
+use crate::object::{Device, Directories, DirectoryItem, DirectoryRef, Entry, EntryKind, Node, Owner, States, Xattr};
 use crate::time::Time;
 
 /// The most that [`WorkingTree::read`] returns in one piece.
@@ -226,6 +226,64 @@ impl WorkingTree {
             Lookup::Clean(Entry { node: Node::Directory(contents), .. }) => Listing::of(self, contents, None),
             _ => Err(Error::NotADirectory { path }),
         }
+    }
+
+    /// The same from a name on, that one included.
+    pub fn list_from(&self, path: impl AsRef<[u8]>, name: &Name) -> Result<Listing<'_>> {
+        let path = TreePath::new(path)?;
+        let (contents, dir) = match self.existing(&path)? {
+            Lookup::Dir(dir) => (dir.base, Some(dir)),
+            Lookup::Clean(Entry { node: Node::Directory(contents), .. }) => (contents, None),
+            _ => return Err(Error::NotADirectory { path }),
+        };
+        let stored = directory::list_from(&self.store, contents, name)?.peekable();
+        Ok(Listing { tree: self, stored, edits: dir.map(|dir| dir.edits.iter_from(name).peekable()) })
+    }
+
+    /// All names of the file at a path: itself, and where it is hard-linked.
+    pub fn names_of(&self, path: impl AsRef<[u8]>) -> Result<Vec<TreePath>> {
+        let path = TreePath::new(path)?;
+        match self.existing(&path)? {
+            Lookup::Leaf(_, Some((_, group))) => Ok(group.members.iter().map(|(member, ())| member.clone()).collect()),
+            Lookup::Clean(entry) if let Some(link) = entry.link() => self.stored_members(link),
+            _ => Ok(vec![path]),
+        }
+    }
+
+    /// The number of a device.
+    pub fn device(&self, path: impl AsRef<[u8]>) -> Result<Option<Device>> {
+        Ok(match self.existing(&TreePath::new(path)?)? {
+            Lookup::Clean(Entry { node: Node::CharDevice(device) | Node::BlockDevice(device), .. }) => Some(device),
+            Lookup::Leaf(leaf, _) => match &leaf.body {
+                Body::Other(Node::CharDevice(device) | Node::BlockDevice(device)) => Some(*device),
+                _ => None,
+            },
+            _ => None,
+        })
+    }
+
+    /// The paths that were edited since the base, or above something that was, sorted; and with them what was edited back.
+    pub fn edited(&self) -> Vec<TreePath> {
+        let mut found = Vec::new();
+        let mut open = vec![(TreePath::root(), &self.state.root)];
+        while let Some((path, dir)) = open.pop() {
+            if dir.memo.stored().is_some() && dir.edits.is_empty() {
+                continue;
+            }
+            found.push(path.clone());
+            for (name, child) in dir.edits.iter() {
+                match child {
+                    Some(Child::Dir(below)) => open.push((path.join(name), below)),
+                    _ => found.push(path.join(name)),
+                }
+            }
+        }
+        for (_, group) in self.state.groups.iter() {
+            found.extend(group.members.iter().map(|(member, ())| member.clone()));
+        }
+        found.sort();
+        found.dedup();
+        found
     }
 
     /// All extended attributes of a path, sorted by name.

@@ -101,12 +101,26 @@ impl Workspaces {
         act: &Act,
         action: &str,
     ) -> Result<Committed> {
-        match trying(|| self.try_commit(name, tree, change, act, action))? {
-            Attempt::Done(done) => Ok(done),
+        let (committed, landed) = self.commit_fork(name, tree, change, act, action)?;
+        landed.map_or(Ok(()), |landed| tree.settle(landed))?;
+        Ok(committed)
+    }
+
+    /// The same for a fork of a tree that is edited on meanwhile. That tree settles on what comes with the result, if anything
+    /// does; it may have been edited in between, not restored.
+    pub fn commit_fork(
+        &self,
+        name: &WorkspaceName,
+        fork: &WorkingTree,
+        change: &Change,
+        act: &Act,
+        action: &str,
+    ) -> Result<(Committed, Option<Landed>)> {
+        match trying(|| self.try_commit(name, fork, change, act, action))? {
+            Attempt::Done(done) => Ok((done, None)),
             Attempt::Landed(landed) => {
                 let CommitDone { snapshot, operation, .. } = landed.done;
-                tree.settle(*landed)?;
-                Ok(Committed { snapshot, operation: Some(operation), is_new: true })
+                Ok((Committed { snapshot, operation: Some(operation), is_new: true }, Some(*landed)))
             }
         }
     }

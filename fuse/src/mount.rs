@@ -1,0 +1,160 @@
+//! Mounting and unmounting, and the thread that sends notices to the kernel.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use amalgam_view::{Notice, View, WatchId};
+use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+
+use crate::door::Door;
+
+/// How a view is to be mounted.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What `mount` shows as the source.
+    pub name: String,
+    /// Whether other users may enter; needs root, or `user_allow_other` in `/etc/fuse.conf`.
+    pub allow_other: bool,
+    /// How many threads answer.
+    pub threads: usize,
+    /// Whether the kernel may hold writes back. Then what it holds is in no snapshot, and is lost with the kernel.
+    pub writeback: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self { name: "amalgam".to_owned(), allow_other: false, threads: 2, writeback: false }
+    }
+}
+
+/// Why a view could not be mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The kernel or `fusermount3` refused.
+    #[error("could not mount at {}: {source}", .path.display())]
+    Refused {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It could not be taken away.
+    #[error("could not unmount {}: {source}", .path.display())]
+    Busy {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A mounted view. Ends with [`unmount`](Self::unmount), or when somebody else unmounts it.
+pub struct Mount {
+    path: PathBuf,
+    view: View,
+    id: WatchId,
+    session: BackgroundSession,
+    notices: Sender<Told>,
+    teller: JoinHandle<()>,
+}
+
+enum Told {
+    Notice(Notice),
+    End,
+}
+
+impl Mount {
+    /// Mounts a view at an empty directory, with the kernel's help or `fusermount3`'s.
+    pub fn at(view: &View, path: &Path, options: &MountOptions) -> Result<Self, MountError> {
+        Self::begin(view, path, options, |door, config| Session::new(door, path, &config))
+    }
+
+    /// Answers on a device that somebody else has mounted: in another namespace, say.
+    pub fn on(view: &View, path: &Path, device: OwnedFd, options: &MountOptions) -> Result<Self, MountError> {
+        Self::begin(view, path, options, |door, config| Session::from_fd(door, device, config.acl, config.clone()))
+    }
+
+    fn begin(
+        view: &View,
+        path: &Path,
+        options: &MountOptions,
+        session: impl FnOnce(Door, Config) -> io::Result<Session<Door>>,
+    ) -> Result<Self, MountError> {
+        let refused = |source| MountError::Refused { path: path.to_owned(), source };
+        let (notices, told) = channel();
+        let watcher = notices.clone();
+        let id = view.watch(Arc::new(move |notice| {
+            // Nobody listens any more once the mount has ended.
+            watcher.send(Told::Notice(notice)).ok();
+        }));
+        let door = Door { view: view.clone(), id, writeback: options.writeback };
+        let begun = session(door, config(view, options)).and_then(Session::spawn);
+        let session = begun.map_err(refused).inspect_err(|_| view.unwatch(id))?;
+        let notifier = session.notifier();
+        let teller =
+            std::thread::Builder::new().name("amalgam-notices".to_owned()).spawn(move || tell(&told, &notifier));
+        let teller = teller.map_err(refused)?;
+        Ok(Self { path: path.to_owned(), view: view.clone(), id, session, notices, teller })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The view.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Whether somebody else has unmounted it.
+    pub fn has_ended(&self) -> bool {
+        self.session.guard.is_finished()
+    }
+
+    /// Unmounts it and waits until the last request is answered.
+    pub fn unmount(self) -> Result<(), MountError> {
+        let Self { path, view, id, session, notices, teller } = self;
+        let ended = session.umount_and_join();
+        view.unwatch(id);
+        notices.send(Told::End).ok();
+        teller.join().ok();
+        ended.map_err(|source| MountError::Busy { path, source })
+    }
+}
+
+fn config(view: &View, options: &MountOptions) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(options.name.clone()),
+        MountOption::Subtype("amalgam".to_owned()),
+        MountOption::DefaultPermissions,
+        if view.is_read_only() { MountOption::RO } else { MountOption::RW },
+    ];
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(options.threads.max(1));
+    config
+}
+
+fn tell(told: &Receiver<Told>, notifier: &Notifier) {
+    while let Ok(Told::Notice(notice)) = told.recv() {
+        // The kernel may have forgotten it by itself, and after the end it knows nothing at all.
+        match notice {
+            Notice::Entry { parent, name } => {
+                notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(name.as_bytes())).ok();
+            }
+            Notice::Contents(ino) => {
+                notifier.inval_inode(INodeNo(ino), 0, 0).ok();
+            }
+            Notice::Attributes(ino) => {
+                notifier.inval_inode(INodeNo(ino), -1, 0).ok();
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Contents: reading, writing, cutting, holes, copying.
+
+use amalgam_engine::work::LooseFile;
+use amalgam_engine::{Error as EngineError, Time, TreePath};
+
+use crate::access::{Access, demand};
+use crate::attributes::{Caller, Kind};
+use crate::error::{Error, Result};
+use crate::inodes::{Ino, Whereabouts};
+use crate::journal::Edit;
+use crate::meta::without_privilege;
+use crate::notice::Notice;
+use crate::view::{Live, View};
+
+/// The most that is copied within one call.
+const COPY_BYTES_MAX: u64 = 64 << 20;
+const COPY_STEP_BYTES: u64 = 1 << 20;
+
+/// What is looked for behind an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// Bytes that were written.
+    Data,
+    /// A range that reads as zeros without having been; the end counts as one.
+    Hole,
+}
+
+impl View {
+    /// Checks that a file may be opened, and cuts it if that is wanted.
+    pub fn open_file(&self, caller: &Caller, ino: Ino, access: Access, truncate: bool) -> Result<()> {
+        let live = &mut *self.shared.live.write();
+        let attributes = live.attributes(self, ino)?;
+        if attributes.kind == Kind::Directory && access.0 & Access::WRITE.0 != 0 {
+            return Err(EngineError::IsADirectory { path: TreePath::root() }.into());
+        }
+        if access.0 & Access::WRITE.0 != 0 || truncate {
+            live.demand_writable()?;
+        }
+        demand(caller, &attributes, access)?;
+        if truncate && attributes.size > 0 {
+            let now = self.now();
+            self.truncate_in(live, ino, 0, now)?;
+            live.touch(ino, now, now);
+            self.tell(caller, || Notice::Contents(ino));
+        }
+        Ok(())
+    }
+
+    /// Up to `length` bytes from an offset; fewer at the end.
+    pub fn read(&self, ino: Ino, offset: u64, length: usize) -> Result<Vec<u8>> {
+        // Taken out under the lock, read without it.
+        let file = self.shared.live.read().file(ino)?;
+        Ok(file.read_at(offset, length)?)
+    }
+
+    /// Writes at an offset. `append` writes at the end instead, wherever that is by now. Returns where the bytes went.
+    pub fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8], append: bool) -> Result<u64> {
+        let live = &mut *self.shared.live.write();
+        live.demand_writable()?;
+        self.demand_quota(live, data.len() as u64)?;
+        let now = self.now();
+        let length = data.len() as u64;
+        let offset = match live.loose_mut(ino)? {
+            Some(file) => {
+                let offset = if append { file.stat().size } else { offset };
+                let range = live.write_down(&Edit::Loose { length }, now, data)?;
+                if let (Some(file), Some(range)) = (live.loose_mut(ino)?, range) {
+                    file.write_range(offset, range, length, now)?;
+                }
+                offset
+            }
+            None => {
+                let path = live.directory_path(ino)?;
+                let offset = match append {
+                    true => live.attributes(self, ino)?.size,
+                    false => offset,
+                };
+                if length > 0 {
+                    live.edit(&Edit::Write { path, offset, length }, now, data)?;
+                }
+                offset
+            }
+        };
+        if length > 0 {
+            live.touch(ino, now, now);
+        }
+        self.tell(caller, || Notice::Contents(ino));
+        Ok(offset)
+    }
+
+    /// Takes away what lets a file act for its owner, after somebody else has written to it.
+    pub fn drop_privilege(&self, caller: &Caller, ino: Ino) -> Result<()> {
+        let attributes = self.attributes(ino)?;
+        let mode = without_privilege(attributes.mode);
+        if mode != attributes.mode && attributes.kind == Kind::File {
+            let trusted = Caller { checked: false, ..caller.clone() };
+            self.set_attributes(&trusted, ino, &crate::Set { mode: Some(mode), ..Default::default() })?;
+        }
+        Ok(())
+    }
+
+    /// Lengthens a file so that a range is within it. Nothing is set aside: what is not written takes no room.
+    pub fn allocate(&self, caller: &Caller, ino: Ino, offset: u64, length: u64, keep_size: bool) -> Result<()> {
+        let live = &mut *self.shared.live.write();
+        let (size, end) = self.writable_range(live, ino, offset, length)?;
+        if keep_size || end <= size {
+            return Ok(());
+        }
+        self.demand_quota(live, 0)?;
+        let now = self.now();
+        self.truncate_in(live, ino, end, now)?;
+        live.touch(ino, now, now);
+        self.tell(caller, || Notice::Contents(ino));
+        Ok(())
+    }
+
+    /// Makes a range zeros. With `keep_size` the file stays as long as it is, else it reaches to the end of the range.
+    pub fn punch(&self, caller: &Caller, ino: Ino, offset: u64, length: u64, keep_size: bool) -> Result<()> {
+        let live = &mut *self.shared.live.write();
+        let (size, end) = self.writable_range(live, ino, offset, length)?;
+        let now = self.now();
+        match live.loose_mut(ino)? {
+            Some(file) => file.punch_hole(offset..end, now)?,
+            None => {
+                let path = live.directory_path(ino)?;
+                live.edit(&Edit::Punch { path, start: offset, end }, now, &[])?;
+            }
+        }
+        if !keep_size && end > size {
+            self.truncate_in(live, ino, end, now)?;
+        }
+        live.touch(ino, now, now);
+        self.tell(caller, || Notice::Contents(ino));
+        Ok(())
+    }
+
+    /// Where the next data or the next hole begins, at an offset or behind it.
+    pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        let file = self.shared.live.read().file(ino)?;
+        let size = file.stat().size;
+        if offset >= size {
+            return Err(Error::NothingThere);
+        }
+        match what {
+            Seek::Data => {
+                let data = offset + file.hole_at(offset)?;
+                if data >= size { Err(Error::NothingThere) } else { Ok(data) }
+            }
+            Seek::Hole => Ok(offset + file.data_at(offset)?),
+        }
+    }
+
+    /// Copies a range from one file to another, or within one; returns how much was copied.
+    pub fn copy_range(&self, caller: &Caller, from: (Ino, u64), to: (Ino, u64), length: u64) -> Result<u64> {
+        // One state of the source, whatever happens meanwhile, and whether or not the two are one file.
+        let source: LooseFile = self.shared.live.read().file(from.0)?;
+        let length = length.min(source.stat().size.saturating_sub(from.1)).min(COPY_BYTES_MAX);
+        let mut done = 0;
+        while done < length {
+            let step = (length - done).min(COPY_STEP_BYTES);
+            let bytes = source.read_at(from.1 + done, step as usize)?;
+            if bytes.is_empty() {
+                break;
+            }
+            self.write(caller, to.0, to.1 + done, &bytes, false)?;
+            done += bytes.len() as u64;
+        }
+        Ok(done)
+    }
+
+    /// Puts everything that was changed through this view on disk.
+    pub fn sync(&self) -> Result<()> {
+        let Some(unsynced) = self.shared.live.read().journal.as_ref().map(|journal| journal.unsynced()) else {
+            return Ok(());
+        };
+        let synced = unsynced.sync();
+        let mut live = self.shared.live.write();
+        let Some(journal) = live.journal.as_mut() else { return Ok(()) };
+        match synced {
+            Ok(()) => {
+                journal.synced(&unsynced);
+                Ok(())
+            }
+            Err(source) => {
+                journal.fail(source.to_string());
+                Err(EngineError::from_io("sync the journal", &source).into())
+            }
+        }
+    }
+
+    pub(crate) fn truncate_in(&self, live: &mut Live, ino: Ino, size: u64, now: Time) -> Result<()> {
+        match live.loose_mut(ino)? {
+            Some(file) => Ok(file.truncate(size, now)?),
+            None => {
+                let path = live.directory_path(ino)?;
+                live.edit(&Edit::Truncate { path, size }, now, &[])
+            }
+        }
+    }
+
+    /// The size of a file that may be changed, and where a range in it ends.
+    fn writable_range(&self, live: &Live, ino: Ino, offset: u64, length: u64) -> Result<(u64, u64)> {
+        live.demand_writable()?;
+        let attributes = live.attributes(self, ino)?;
+        if attributes.kind != Kind::File {
+            return Err(Error::Invalid("not a file"));
+        }
+        let end = offset.checked_add(length).filter(|end| *end <= i64::MAX as u64);
+        let end = end.ok_or(EngineError::TooLarge { what: "a file", value: offset, max: i64::MAX as u64 })?;
+        if length == 0 {
+            return Err(Error::Invalid("an empty range"));
+        }
+        Ok((attributes.size, end))
+    }
+}
+
+impl Live {
+    /// A file without a name, to be changed.
+    pub(crate) fn loose_mut(&mut self, ino: Ino) -> Result<Option<&mut LooseFile>> {
+        Ok(match &mut self.inodes.get_mut(ino)?.whereabouts {
+            Whereabouts::Loose(file) => Some(file),
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,146 @@
+//! Listing a directory in pieces, while it changes.
+//!
+//! Names come in their order, and a listing goes on behind the last name that was given: so a name that is there all the time
+//! is given once, whatever happens to the others. A place in a listing is a number, the hash of a name; the names that were
+//! given last are remembered for it, and others are found again by looking.
+
+use std::collections::{HashMap, VecDeque};
+
+use amalgam_engine::{Name, TreePath};
+
+use crate::access::{Access, demand};
+use crate::attributes::{Attributes, Caller, Kind};
+use crate::error::Result;
+use crate::inodes::{Ino, Place, ROOT, Whereabouts};
+use crate::view::{Live, View};
+
+/// Places that are remembered.
+const COOKIES_MAX: usize = 1 << 15;
+/// Where the first name is, and the second.
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+
+/// One name of a listing.
+#[derive(Clone, Debug)]
+pub struct Listed<'a> {
+    /// The name; `.` and `..` come first.
+    pub name: &'a [u8],
+    /// What it stands for; for `.` and `..` only the number and the kind are meant.
+    pub attributes: Attributes,
+    /// Where the listing goes on behind it.
+    pub cookie: u64,
+}
+
+/// Which names belong to places that were given out.
+#[derive(Default)]
+pub(crate) struct Cookies {
+    names: HashMap<(Ino, u64), Name>,
+    order: VecDeque<(Ino, u64)>,
+}
+
+impl Cookies {
+    fn add(&mut self, ino: Ino, cookie: u64, name: Name) {
+        if self.names.insert((ino, cookie), name).is_none() {
+            self.order.push_back((ino, cookie));
+        }
+        if self.order.len() > COOKIES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.names.remove(&oldest);
+        }
+    }
+}
+
+fn cookie_of(name: &Name) -> u64 {
+    let mut state = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in name.as_bytes() {
+        state = (state ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    state ^= state >> 29;
+    (state.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 2) | 4
+}
+
+impl View {
+    /// Gives the names of a directory from a place on, until `take` says that it has enough. The one that it refuses comes
+    /// again. With `hold`, each name that is taken is held as if it had been looked up.
+    pub fn read_directory(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        cookie: u64,
+        hold: bool,
+        mut take: impl FnMut(&Listed<'_>) -> bool,
+    ) -> Result<()> {
+        let live = &mut *self.shared.live.write();
+        let own = live.attributes(self, ino)?;
+        if own.kind != Kind::Directory {
+            return Err(amalgam_engine::Error::NotADirectory { path: TreePath::root() }.into());
+        }
+        demand(caller, &own, Access::READ)?;
+        let Some(path) = live.path(ino)? else {
+            // A directory that was removed has no names, not even its own.
+            return Ok(());
+        };
+        if cookie < DOT && !take(&Listed { name: b".", attributes: own, cookie: DOT }) {
+            return Ok(());
+        }
+        if cookie < DOT_DOT {
+            let parent = match &live.inodes.get(ino)?.whereabouts {
+                Whereabouts::Named(places) => places.first().map_or(ROOT, |place| place.parent),
+                _ => ROOT,
+            };
+            let attributes = Attributes { ino: parent, ..own };
+            if !take(&Listed { name: b"..", attributes, cookie: DOT_DOT }) {
+                return Ok(());
+            }
+        }
+        let after = match cookie {
+            0..=DOT_DOT => None,
+            cookie => self.name_at(live, ino, &path, cookie)?,
+        };
+        if cookie > DOT_DOT && after.is_none() {
+            return Ok(());
+        }
+        let tree = live.tree.fork();
+        let listing = match &after {
+            Some(name) => tree.list_from(path.as_bytes(), name)?,
+            None => tree.list(path.as_bytes())?,
+        };
+        let mut cookies = self.shared.cookies.lock();
+        for item in listing {
+            let (name, stat) = item?;
+            if after.as_ref() == Some(&name) {
+                continue;
+            }
+            let below = path.join(&name);
+            let number = live.inode_at(Place { parent: ino, name: name.clone() }, &below, &stat)?;
+            let attributes = live.attributes_of(self, number, &below, &stat)?;
+            let cookie = cookie_of(&name);
+            let taken = take(&Listed { name: name.as_bytes(), attributes, cookie });
+            if taken && hold {
+                live.inodes.hold(number);
+            } else {
+                live.inodes.forget(number, 0);
+            }
+            if !taken {
+                break;
+            }
+            cookies.add(ino, cookie, name);
+        }
+        Ok(())
+    }
+
+    /// The name that a place in a listing belongs to.
+    fn name_at(&self, live: &Live, ino: Ino, path: &TreePath, cookie: u64) -> Result<Option<Name>> {
+        if let Some(name) = self.shared.cookies.lock().names.get(&(ino, cookie)) {
+            return Ok(Some(name.clone()));
+        }
+        for item in live.tree.list(path.as_bytes())? {
+            let (name, _) = item?;
+            if cookie_of(&name) == cookie {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+}

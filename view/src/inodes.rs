@@ -1,0 +1,314 @@
+//! The table of inodes: which numbers have been handed out, and where they are now.
+//!
+//! A number is a hash of where the inode was first seen, so that it is the same again after a remount: git, tar and others
+//! remember numbers. One that is taken, or was given up by something else in this view's life, is replaced by one from a
+//! counter. So no number is used for two things while the view lives.
+
+use std::collections::{HashMap, HashSet};
+
+use amalgam_engine::work::LooseFile;
+use amalgam_engine::{Name, Time};
+
+use crate::attributes::{Attributes, Kind};
+use crate::error::{Error, Result};
+
+/// The number of an inode.
+pub type Ino = u64;
+
+/// The root's number.
+pub const ROOT: Ino = 1;
+
+/// Numbers from the counter have this bit; hashes have not.
+const COUNTED: u64 = 1 << 62;
+/// So many numbers that were given up are remembered; after them every new number is counted.
+const SPENT_MAX: usize = 1 << 20;
+/// Of so many inodes times are kept that differ from what the tree has.
+const KEPT_MAX: usize = 1 << 21;
+
+/// So many numbers are remembered for places that do not give them.
+const RECALLED_MAX: usize = 1 << 20;
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub(crate) parent: Ino,
+    pub(crate) name: Name,
+}
+
+/// Where an inode is.
+pub(crate) enum Whereabouts {
+    /// In the tree, under one name or more. The root has none.
+    Named(Vec<Place>),
+    /// Without a name, but held.
+    Loose(Box<LooseFile>),
+    /// A directory that was removed while somebody was in it.
+    Gone(Box<Attributes>),
+}
+
+pub(crate) struct Inode {
+    pub(crate) kind: Kind,
+    pub(crate) lookups: u64,
+    /// Names in it that are in the table.
+    pub(crate) children: u32,
+    /// Whether its number cannot be found out from its place.
+    pub(crate) moved: bool,
+    pub(crate) whereabouts: Whereabouts,
+}
+
+/// Times that the tree does not have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) ctime: Option<Time>,
+    pub(crate) atime: Option<Time>,
+}
+
+pub(crate) struct Inodes {
+    by_number: HashMap<Ino, Inode>,
+    by_place: HashMap<Place, Ino>,
+    spent: HashSet<Ino>,
+    counted: u64,
+    kept: HashMap<Ino, Kept>,
+    /// Numbers of inodes that nobody holds and whose places do not give them.
+    recalled: HashMap<Place, Ino>,
+}
+
+impl Inodes {
+    pub(crate) fn new() -> Self {
+        let root = Inode {
+            kind: Kind::Directory,
+            lookups: 1,
+            children: 0,
+            moved: true,
+            whereabouts: Whereabouts::Named(Vec::new()),
+        };
+        Self {
+            by_number: HashMap::from([(ROOT, root)]),
+            by_place: HashMap::new(),
+            spent: HashSet::new(),
+            counted: 0,
+            kept: HashMap::new(),
+            recalled: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn get(&self, ino: Ino) -> Result<&Inode> {
+        self.by_number.get(&ino).ok_or(Error::Stale(ino))
+    }
+
+    pub(crate) fn get_mut(&mut self, ino: Ino) -> Result<&mut Inode> {
+        self.by_number.get_mut(&ino).ok_or(Error::Stale(ino))
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    pub(crate) fn at(&self, place: &Place) -> Option<Ino> {
+        self.by_place.get(place).copied()
+    }
+
+    /// The names from the root to an inode. Nothing when it has no name any more.
+    pub(crate) fn names(&self, mut ino: Ino) -> Result<Option<Vec<Name>>> {
+        let mut names = Vec::new();
+        while ino != ROOT {
+            match &self.get(ino)?.whereabouts {
+                Whereabouts::Named(places) => {
+                    let place = places.first().expect("only the root has no place");
+                    names.push(place.name.clone());
+                    ino = place.parent;
+                }
+                Whereabouts::Loose(_) | Whereabouts::Gone(_) => return Ok(None),
+            }
+        }
+        names.reverse();
+        Ok(Some(names))
+    }
+
+    /// The number that a place gives, whether or not it is in the table.
+    fn number_of(&self, place: &Place) -> Option<Ino> {
+        if self.spent.len() >= SPENT_MAX {
+            return None;
+        }
+        let number = hash(place);
+        (number > ROOT && !self.spent.contains(&number) && !self.by_number.contains_key(&number)).then_some(number)
+    }
+
+    /// An inode for a place that has none in the table.
+    pub(crate) fn insert(&mut self, place: Place, kind: Kind) -> Ino {
+        let recalled = self.recalled.remove(&place).filter(|ino| !self.by_number.contains_key(ino));
+        let hashed = if recalled.is_none() { self.number_of(&place) } else { None };
+        let number = recalled.or(hashed).unwrap_or_else(|| {
+            self.counted += 1;
+            COUNTED | self.counted
+        });
+        self.insert_as(number, place, kind, hashed.is_none());
+        number
+    }
+
+    /// A number that was handed out for a place in an earlier life of the view.
+    pub(crate) fn recall(&mut self, ino: Ino, place: Place) {
+        if ino & COUNTED != 0 {
+            self.counted = self.counted.max(ino & !COUNTED);
+        }
+        if self.recalled.len() < RECALLED_MAX {
+            self.recalled.insert(place, ino);
+        }
+    }
+
+    /// What was at a place that nobody holds is there no more.
+    pub(crate) fn give_up(&mut self, place: &Place) {
+        match self.recalled.remove(place) {
+            Some(ino) => self.spend(ino),
+            None => self.spend(hash(place)),
+        }
+    }
+
+    fn insert_as(&mut self, ino: Ino, place: Place, kind: Kind, moved: bool) {
+        if let Some(parent) = self.by_number.get_mut(&place.parent) {
+            parent.children += 1;
+        }
+        self.by_place.insert(place.clone(), ino);
+        let whereabouts = Whereabouts::Named(vec![place]);
+        self.by_number.insert(ino, Inode { kind, lookups: 0, children: 0, moved, whereabouts });
+    }
+
+    /// One more name for an inode that has one.
+    pub(crate) fn add_place(&mut self, ino: Ino, place: Place) {
+        let Some(Inode { whereabouts: Whereabouts::Named(places), .. }) = self.by_number.get_mut(&ino) else { return };
+        places.push(place.clone());
+        if let Some(parent) = self.by_number.get_mut(&place.parent) {
+            parent.children += 1;
+        }
+        self.by_place.insert(place, ino);
+    }
+
+    /// Takes a name from an inode. True when it was the last one: then the caller says what becomes of it.
+    pub(crate) fn remove_place(&mut self, place: &Place) -> Option<(Ino, bool)> {
+        let ino = self.by_place.remove(place)?;
+        if let Some(parent) = self.by_number.get_mut(&place.parent) {
+            parent.children -= 1;
+        }
+        let inode = self.by_number.get_mut(&ino).expect("a place leads to an inode");
+        let Whereabouts::Named(places) = &mut inode.whereabouts else { unreachable!("it had this name") };
+        places.retain(|other| other != place);
+        Some((ino, places.is_empty()))
+    }
+
+    /// Another name for the one that something had.
+    pub(crate) fn move_place(&mut self, from: &Place, to: Place) {
+        let Some((ino, last)) = self.remove_place(from) else { return };
+        self.add_place(ino, to);
+        let inode = self.by_number.get_mut(&ino).expect("it was just there");
+        inode.moved |= last;
+    }
+
+    /// Two names change their inodes.
+    pub(crate) fn exchange(&mut self, one: &Place, other: &Place) {
+        let first = self.remove_place(one).map(|(ino, _)| ino);
+        let second = self.remove_place(other).map(|(ino, _)| ino);
+        for (ino, place) in [(first, other), (second, one)] {
+            if let Some(ino) = ino {
+                self.add_place(ino, place.clone());
+                self.by_number.get_mut(&ino).expect("it was just there").moved = true;
+            }
+        }
+    }
+
+    /// An inode that has lost its last name: kept as long as it is held, and its number never used again.
+    pub(crate) fn detach(&mut self, ino: Ino, whereabouts: Whereabouts) {
+        self.spend(ino);
+        let Some(inode) = self.by_number.get_mut(&ino) else { return };
+        inode.whereabouts = whereabouts;
+        self.drop_if_unheld(ino);
+    }
+
+    fn spend(&mut self, ino: Ino) {
+        if ino & COUNTED == 0 && self.spent.len() < SPENT_MAX {
+            self.spent.insert(ino);
+        }
+    }
+
+    pub(crate) fn hold(&mut self, ino: Ino) {
+        if let Some(inode) = self.by_number.get_mut(&ino) {
+            inode.lookups += 1;
+        }
+    }
+
+    /// Gives back so many holds.
+    pub(crate) fn forget(&mut self, ino: Ino, lookups: u64) {
+        let Some(inode) = self.by_number.get_mut(&ino) else { return };
+        inode.lookups = inode.lookups.saturating_sub(lookups);
+        self.drop_if_unheld(ino);
+    }
+
+    fn drop_if_unheld(&mut self, mut ino: Ino) {
+        // A directory stays while names in it are in the table; the last of them takes it along.
+        while let Some(inode) = self.by_number.get(&ino) {
+            if ino == ROOT || inode.lookups > 0 || inode.children > 0 {
+                return;
+            }
+            let inode = self.by_number.remove(&ino).expect("it was just there");
+            let Whereabouts::Named(places) = inode.whereabouts else {
+                self.kept.remove(&ino);
+                return;
+            };
+            let mut above = ROOT;
+            for place in places {
+                self.by_place.remove(&place);
+                if inode.moved {
+                    self.recall(ino, place.clone());
+                }
+                if let Some(parent) = self.by_number.get_mut(&place.parent) {
+                    parent.children -= 1;
+                    above = place.parent;
+                }
+            }
+            ino = above;
+        }
+    }
+
+    /// The inodes in the table whose names are in a directory. Looks through the whole table.
+    pub(crate) fn below(&self, directory: Ino) -> Vec<Ino> {
+        if self.by_number.get(&directory).is_none_or(|inode| inode.children == 0) {
+            return Vec::new();
+        }
+        self.by_place.iter().filter(|(place, _)| place.parent == directory).map(|(_, ino)| *ino).collect()
+    }
+
+    /// Times of an inode that the tree does not have.
+    pub(crate) fn kept(&self, ino: Ino) -> Kept {
+        self.kept.get(&ino).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn keep(&mut self, ino: Ino, kept: Kept) {
+        if kept == Kept::default() {
+            self.kept.remove(&ino);
+        } else if self.kept.len() < KEPT_MAX || self.kept.contains_key(&ino) {
+            self.kept.insert(ino, kept);
+        }
+    }
+
+    /// All times that are kept, and all numbers that their places do not give: what a remount needs to show the same.
+    pub(crate) fn remembered(&self) -> (Vec<(Ino, Kept)>, Vec<(Ino, Place)>) {
+        let kept = self.kept.iter().map(|(ino, kept)| (*ino, *kept)).collect();
+        let mut moved: Vec<_> = self.recalled.iter().map(|(place, ino)| (*ino, place.clone())).collect();
+        for (ino, inode) in self.by_number.iter().filter(|(_, inode)| inode.moved) {
+            let Whereabouts::Named(places) = &inode.whereabouts else { continue };
+            moved.extend(places.iter().map(|place| (*ino, place.clone())));
+        }
+        (kept, moved)
+    }
+}
+
+/// FNV-1a with a final mix: the same on every machine and in every version.
+fn hash(place: &Place) -> u64 {
+    let mut state = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in place.parent.to_le_bytes().iter().chain(place.name.as_bytes()) {
+        state = (state ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    state ^= state >> 32;
+    state = state.wrapping_mul(0xd6e8_feb8_6659_fd93);
+    state ^= state >> 32;
+    state & (COUNTED - 1)
+}

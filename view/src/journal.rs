@@ -1,0 +1,418 @@
+//! The journal: every edit since the base, with its bytes, in files that are only appended to.
+//!
+//! A record is a head (length, check sum over record and bytes, time), the edit, and the bytes that it writes. The tree reads
+//! those bytes where they lie: the journal is its segment log. `base` names the state that the first file starts from; a
+//! commit or a checkpoint begins a new file at the moment of its freeze, and moves the base when it has landed. A file that
+//! nothing reads any more goes with the last tree that read it.
+
+mod record;
+mod remember;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use amalgam_engine::work::{Segment, SegmentRange};
+use amalgam_engine::{Error as EngineError, SnapshotId, Store, Time, WorkingTree};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+pub(crate) use record::Edit;
+use record::{Reader, Writer};
+
+const MAGIC: &[u8; 8] = b"AMVIEW1\n";
+/// length of the edit, check sum, time.
+const HEAD_BYTES: usize = 4 + 4 + 8;
+/// The largest edit; names and extended attributes are far smaller.
+const EDIT_BYTES_MAX: usize = 1 << 20;
+
+/// The journal of one view.
+pub(crate) struct Journal {
+    directory: PathBuf,
+    current: Arc<JournalFile>,
+    /// Where the next record begins.
+    end: u64,
+    /// The first file that is needed to come back, and this one's number.
+    first: u64,
+    number: u64,
+    /// Files before this one that may not be on disk yet.
+    unsynced: Vec<Arc<JournalFile>>,
+    /// Whether a name in the directory may not be on disk yet.
+    directory_unsynced: bool,
+    /// Bytes in files before this one since the base.
+    earlier_bytes: u64,
+    failed: Option<String>,
+}
+
+/// What a sync has to put on disk.
+pub(crate) struct Unsynced {
+    files: Vec<Arc<JournalFile>>,
+    directory: Option<PathBuf>,
+}
+
+pub(crate) struct JournalFile {
+    file: File,
+}
+
+/// What was found when a view was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// How many edits were done again.
+    pub edits: u64,
+    /// How many bytes of a record that was not finished were left out.
+    pub cut_bytes: u64,
+    /// Where the tree was restored to while what it held before was not committed yet.
+    pub restored: bool,
+}
+
+/// What the journal starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JournalBase {
+    /// The state that the first file's edits are done on; the empty tree without one.
+    pub(crate) state: Option<SnapshotId>,
+    /// The snapshot that the next commit follows.
+    pub(crate) head: Option<SnapshotId>,
+    first: u64,
+}
+
+impl Segment for JournalFile {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> amalgam_engine::Result<()> {
+        let read = self.file.read_exact_at(buffer, offset);
+        read.map_err(|source| EngineError::from_io("read the journal", &source))
+    }
+}
+
+fn io(action: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |source| Error::Engine(EngineError::from_io(action, &source))
+}
+
+impl Journal {
+    /// Whether there is one in a directory.
+    pub(crate) fn base(directory: &Path) -> Result<Option<JournalBase>> {
+        let path = directory.join("base");
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io("read the journal's base")(error)),
+        };
+        match JournalBase::decode(&bytes) {
+            Some(base) => Ok(Some(base)),
+            None => Err(Error::Engine(EngineError::DamagedRecord {
+                what: format!("journal base {}", path.display()),
+                why: "it does not have the form that this version writes".to_owned(),
+            })),
+        }
+    }
+
+    /// Begins a journal on a clean tree.
+    pub(crate) fn create(directory: &Path, state: Option<SnapshotId>) -> Result<Self> {
+        std::fs::create_dir_all(directory).map_err(io("make the journal's directory"))?;
+        remove_files(directory, |_| true)?;
+        let journal = Self::at(directory, 0, 0)?;
+        journal.write_base(state, state)?;
+        Ok(journal)
+    }
+
+    fn at(directory: &Path, first: u64, number: u64) -> Result<Self> {
+        let current = begin(directory, number)?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            current,
+            end: MAGIC.len() as u64,
+            first,
+            number,
+            unsynced: Vec::new(),
+            directory_unsynced: true,
+            earlier_bytes: 0,
+            failed: None,
+        })
+    }
+
+    /// Opens the journal in a directory and does its edits again. What the last record lacks is left out.
+    pub(crate) fn recover(
+        store: &Store,
+        directory: &Path,
+        base: JournalBase,
+    ) -> Result<(Self, WorkingTree, Recovered)> {
+        let mut tree = match base.state {
+            Some(state) => WorkingTree::open(store, state)?,
+            None => WorkingTree::new(store),
+        };
+        tree.rebase(base.head);
+        let mut recovered = Recovered::default();
+        let mut number = base.first;
+        let mut earlier_bytes = 0;
+        loop {
+            let path = directory.join(file_name(number));
+            let file = match File::open(&path) {
+                Ok(file) => Arc::new(JournalFile { file }),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => break,
+                Err(error) => return Err(io("open the journal")(error)),
+            };
+            earlier_bytes += replay(&file, &mut tree, &mut recovered)?;
+            number += 1;
+        }
+        remove_files(directory, |found| found < base.first)?;
+        let mut journal = Self::at(directory, base.first, number)?;
+        journal.earlier_bytes = earlier_bytes;
+        Ok((journal, tree, recovered))
+    }
+
+    /// Writes an edit down, with its bytes, and says where those lie.
+    pub(crate) fn append(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<Option<SegmentRange>> {
+        if let Some(why) = &self.failed {
+            return Err(Error::Journal(why.clone()));
+        }
+        debug_assert_eq!(edit.data_bytes(), data.len() as u64, "an edit says how many bytes follow it");
+        let mut record = Vec::with_capacity(256);
+        record.extend_from_slice(&[0; HEAD_BYTES]);
+        edit.encode(&mut record);
+        let edit_bytes = record.len() - HEAD_BYTES;
+        record[8..HEAD_BYTES].copy_from_slice(&now.0.to_le_bytes());
+        record[..4].copy_from_slice(&(edit_bytes as u32).to_le_bytes());
+        let sum = check_sum(&record[8..], data);
+        record[4..8].copy_from_slice(&sum.to_le_bytes());
+        let record_bytes = record.len() as u64;
+        let written = if data.is_empty() {
+            self.current.file.write_all_at(&record, self.end)
+        } else if data.len() <= 16 << 10 {
+            record.extend_from_slice(data);
+            self.current.file.write_all_at(&record, self.end)
+        } else {
+            write_both(&self.current.file, &record, data, self.end)
+        };
+        // What a failed write left behind is overwritten by the next one.
+        written.map_err(io("write the journal"))?;
+        let offset = self.end + record_bytes;
+        self.end = offset + data.len() as u64;
+        let segment: Arc<dyn Segment> = self.current.clone();
+        Ok((!data.is_empty()).then_some(SegmentRange { segment, offset }))
+    }
+
+    /// How many bytes a recovery would read.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.earlier_bytes + self.end
+    }
+
+    /// Whether anything was written since the base.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.earlier_bytes == 0 && self.end == MAGIC.len() as u64
+    }
+
+    /// What must be put on disk for all that was appended to be there. The caller does that without holding the view still.
+    pub(crate) fn unsynced(&self) -> Unsynced {
+        let mut files = self.unsynced.clone();
+        files.push(Arc::clone(&self.current));
+        Unsynced { files, directory: self.directory_unsynced.then(|| self.directory.clone()) }
+    }
+
+    /// Says that it was done.
+    pub(crate) fn synced(&mut self, done: &Unsynced) {
+        self.unsynced.retain(|file| !done.files.iter().any(|other| Arc::ptr_eq(file, other)));
+        if done.directory.is_some() && done.files.last().is_some_and(|last| Arc::ptr_eq(last, &self.current)) {
+            self.directory_unsynced = false;
+        }
+    }
+
+    /// A sync failed: the kernel may have dropped what was not on disk, so nothing that comes after it can be trusted.
+    pub(crate) fn fail(&mut self, why: String) {
+        self.failed = Some(why);
+    }
+
+    /// Begins a new file; returns its number, for when the state of this moment has become the base.
+    pub(crate) fn turn(&mut self) -> Result<u64> {
+        let number = self.number + 1;
+        let next = begin(&self.directory, number)?;
+        self.unsynced.push(std::mem::replace(&mut self.current, next));
+        self.earlier_bytes += self.end;
+        self.end = MAGIC.len() as u64;
+        self.number = number;
+        self.directory_unsynced = true;
+        Ok(number)
+    }
+
+    /// The state at the beginning of a file is kept elsewhere now: what was written before it is not needed to come back.
+    pub(crate) fn rebase(&mut self, first: u64, state: Option<SnapshotId>, head: Option<SnapshotId>) -> Result<()> {
+        self.first = first;
+        self.write_base(state, head)?;
+        if first == self.number {
+            self.earlier_bytes = 0;
+            self.unsynced.clear();
+        }
+        remove_files(&self.directory, |number| number < first)
+    }
+
+    fn write_base(&self, state: Option<SnapshotId>, head: Option<SnapshotId>) -> Result<()> {
+        let bytes = JournalBase { state, head, first: self.first }.encode();
+        replace_file(&self.directory, "base", &bytes)
+    }
+
+    /// Ends a journal that nothing is needed of: the tree is what the base says.
+    pub(crate) fn remove(self) -> Result<()> {
+        let path = self.directory.join("base");
+        std::fs::remove_file(path).map_err(io("remove the journal"))?;
+        remove_files(&self.directory, |_| true)
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+impl Unsynced {
+    pub(crate) fn sync(&self) -> std::io::Result<()> {
+        for file in &self.files {
+            file.file.sync_data()?;
+        }
+        self.directory.as_ref().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+    }
+}
+
+impl JournalBase {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        let mut out = Writer(&mut bytes);
+        for snapshot in [self.state, self.head] {
+            out.bytes(snapshot.as_ref().map_or(&[], |snapshot| snapshot.as_bytes()));
+        }
+        out.u64(self.first);
+        let sum = crc32fast::hash(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
+        if crc32fast::hash(body).to_le_bytes() != sum {
+            return None;
+        }
+        let mut from = Reader(body.strip_prefix(MAGIC)?);
+        let mut snapshot = || -> Option<Option<SnapshotId>> {
+            match from.bytes()? {
+                [] => Some(None),
+                bytes => Some(Some(SnapshotId::from_bytes(bytes.try_into().ok()?))),
+            }
+        };
+        Some(Self { state: snapshot()?, head: snapshot()?, first: from.u64()? })
+    }
+}
+
+/// Does the edits of one file again; returns how many bytes of it were whole.
+fn replay(file: &Arc<JournalFile>, tree: &mut WorkingTree, recovered: &mut Recovered) -> Result<u64> {
+    let length = file.file.metadata().map_err(io("read the journal"))?.len();
+    let mut magic = [0; MAGIC.len()];
+    if length < MAGIC.len() as u64 || file.file.read_exact_at(&mut magic, 0).is_err() || magic != *MAGIC {
+        recovered.cut_bytes += length;
+        return Ok(0);
+    }
+    let mut at = MAGIC.len() as u64;
+    while let Some((edit, time, offset)) = read_record(file, at, length)? {
+        let segment: Arc<dyn Segment> = file.clone();
+        let range = (edit.data_bytes() > 0).then_some(SegmentRange { segment, offset });
+        recovered.restored |= matches!(edit, Edit::Restore { .. });
+        // What was refused when it was first done is refused again, and changes nothing again.
+        edit.apply(tree, time, range).ok();
+        recovered.edits += 1;
+        at = offset + edit.data_bytes();
+    }
+    recovered.cut_bytes += length - at;
+    Ok(at)
+}
+
+/// The record at an offset, with its time and where its bytes begin. Nothing at the end, or where a record is not whole.
+fn read_record(file: &JournalFile, at: u64, length: u64) -> Result<Option<(Edit, Time, u64)>> {
+    let mut head = [0; HEAD_BYTES];
+    if at + HEAD_BYTES as u64 > length {
+        return Ok(None);
+    }
+    file.file.read_exact_at(&mut head, at).map_err(io("read the journal"))?;
+    let edit_bytes = u32::from_le_bytes(head[..4].try_into().expect("four bytes")) as usize;
+    let sum = u32::from_le_bytes(head[4..8].try_into().expect("four bytes"));
+    let time = Time(i64::from_le_bytes(head[8..].try_into().expect("eight bytes")));
+    let offset = at + (HEAD_BYTES + edit_bytes) as u64;
+    if edit_bytes == 0 || edit_bytes > EDIT_BYTES_MAX || offset > length {
+        return Ok(None);
+    }
+    let mut body = vec![0; edit_bytes];
+    file.file.read_exact_at(&mut body, at + HEAD_BYTES as u64).map_err(io("read the journal"))?;
+    let Some(edit) = Edit::decode(&body) else { return Ok(None) };
+    if edit.data_bytes() > length - offset {
+        return Ok(None);
+    }
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&head[8..]);
+    hasher.update(&body);
+    let mut buffer = vec![0; edit.data_bytes().min(1 << 20) as usize];
+    let mut done = 0;
+    while done < edit.data_bytes() {
+        let step = (edit.data_bytes() - done).min(1 << 20) as usize;
+        file.file.read_exact_at(&mut buffer[..step], offset + done).map_err(io("read the journal"))?;
+        hasher.update(&buffer[..step]);
+        done += step as u64;
+    }
+    Ok((hasher.finalize() == sum).then_some((edit, time, offset)))
+}
+
+fn check_sum(rest: &[u8], data: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(rest);
+    hasher.update(data);
+    hasher.finalize()
+}
+
+/// Writes two buffers side by side, in one call where the kernel takes it whole.
+fn write_both(file: &File, head: &[u8], data: &[u8], offset: u64) -> std::io::Result<()> {
+    use std::io::IoSlice;
+    let done = loop {
+        match rustix::io::pwritev(file, &[IoSlice::new(head), IoSlice::new(data)], offset) {
+            Ok(done) => break done,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    if done < head.len() {
+        file.write_all_at(&head[done..], offset + done as u64)?;
+    }
+    let skip = done.saturating_sub(head.len());
+    file.write_all_at(&data[skip..], offset + (head.len() + skip) as u64)
+}
+
+fn begin(directory: &Path, number: u64) -> Result<Arc<JournalFile>> {
+    let path = directory.join(file_name(number));
+    let open = || -> std::io::Result<File> {
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
+        file.write_all_at(MAGIC, 0)?;
+        Ok(file)
+    };
+    Ok(Arc::new(JournalFile { file: open().map_err(io("begin a journal"))? }))
+}
+
+fn file_name(number: u64) -> String {
+    format!("{number}.journal")
+}
+
+fn remove_files(directory: &Path, which: impl Fn(u64) -> bool) -> Result<()> {
+    for entry in std::fs::read_dir(directory).map_err(io("list the journal"))? {
+        let entry = entry.map_err(io("list the journal"))?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(".journal")).and_then(|name| name.parse().ok());
+        if number.is_some_and(&which) {
+            std::fs::remove_file(entry.path()).map_err(io("remove a journal"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts a small file in the place of another, all of it or nothing, on disk.
+fn replace_file(directory: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+    let replace = || -> std::io::Result<()> {
+        let new = directory.join(format!("{name}.new"));
+        let file = File::create(&new)?;
+        file.write_all_at(bytes, 0)?;
+        file.sync_data()?;
+        std::fs::rename(new, directory.join(name))?;
+        File::open(directory)?.sync_all()
+    };
+    replace().map_err(io("write the journal's base"))
+}

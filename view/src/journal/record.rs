@@ -1,0 +1,350 @@
+//! One edit of a tree, as it is done and as it is written down. Doing it again on the same tree gives the same tree.
+
+use amalgam_engine::object::{Device, Owner};
+use amalgam_engine::work::{RenameMode, SegmentRange, Special};
+use amalgam_engine::{Result, SnapshotId, Time, TreePath, WorkingTree};
+
+/// An edit of a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Edit {
+    Create {
+        path: TreePath,
+        mode: u32,
+        owner: Option<Owner>,
+    },
+    CreateDirectory {
+        path: TreePath,
+        mode: u32,
+        owner: Option<Owner>,
+    },
+    Symlink {
+        path: TreePath,
+        target: Vec<u8>,
+        owner: Option<Owner>,
+    },
+    Special {
+        path: TreePath,
+        special: Special,
+        mode: u32,
+        owner: Option<Owner>,
+    },
+    Link {
+        existing: TreePath,
+        new: TreePath,
+    },
+    Remove {
+        path: TreePath,
+    },
+    RemoveDirectory {
+        path: TreePath,
+    },
+    Rename {
+        from: TreePath,
+        to: TreePath,
+        mode: RenameMode,
+    },
+    /// The bytes follow the record.
+    Write {
+        path: TreePath,
+        offset: u64,
+        length: u64,
+    },
+    Truncate {
+        path: TreePath,
+        size: u64,
+    },
+    Punch {
+        path: TreePath,
+        start: u64,
+        end: u64,
+    },
+    SetMode {
+        path: TreePath,
+        mode: u32,
+    },
+    SetOwner {
+        path: TreePath,
+        owner: Option<Owner>,
+    },
+    SetMtime {
+        path: TreePath,
+        mtime: Time,
+    },
+    SetXattr {
+        path: TreePath,
+        name: Vec<u8>,
+        value: Vec<u8>,
+    },
+    RemoveXattr {
+        path: TreePath,
+        name: Vec<u8>,
+    },
+    /// Bytes for a file that has no name.
+    Loose {
+        length: u64,
+    },
+    /// The whole tree becomes that of a snapshot.
+    Restore {
+        snapshot: SnapshotId,
+    },
+}
+
+impl Edit {
+    /// How many bytes follow its record.
+    pub(crate) fn data_bytes(&self) -> u64 {
+        match self {
+            Self::Write { length, .. } | Self::Loose { length } => *length,
+            _ => 0,
+        }
+    }
+
+    /// Does it. `range` is where its bytes lie.
+    pub(crate) fn apply(&self, tree: &mut WorkingTree, now: Time, range: Option<SegmentRange>) -> Result<()> {
+        tree.set_now(now);
+        match self {
+            Self::Create { path, mode, owner } => {
+                tree.create(path.as_bytes(), *mode)?;
+                own(tree, path, *owner)
+            }
+            Self::CreateDirectory { path, mode, owner } => {
+                tree.create_directory(path.as_bytes(), *mode)?;
+                own(tree, path, *owner)
+            }
+            Self::Symlink { path, target, owner } => {
+                tree.symlink(path.as_bytes(), target)?;
+                own(tree, path, *owner)
+            }
+            Self::Special { path, special, mode, owner } => {
+                tree.create_special(path.as_bytes(), *special, *mode)?;
+                own(tree, path, *owner)
+            }
+            Self::Link { existing, new } => tree.link(existing.as_bytes(), new.as_bytes()),
+            Self::Remove { path } => tree.remove(path.as_bytes()),
+            Self::RemoveDirectory { path } => tree.remove_directory(path.as_bytes()),
+            Self::Rename { from, to, mode } => tree.rename(from.as_bytes(), to.as_bytes(), *mode),
+            Self::Write { path, offset, length } => {
+                let range = range.expect("a write comes with its bytes");
+                tree.write_range(path.as_bytes(), *offset, range, *length)
+            }
+            Self::Truncate { path, size } => tree.truncate(path.as_bytes(), *size),
+            Self::Punch { path, start, end } => tree.punch_hole(path.as_bytes(), *start..*end),
+            Self::SetMode { path, mode } => tree.set_mode(path.as_bytes(), *mode),
+            Self::SetOwner { path, owner } => tree.set_owner(path.as_bytes(), *owner),
+            Self::SetMtime { path, mtime } => tree.set_mtime(path.as_bytes(), *mtime),
+            Self::SetXattr { path, name, value } => tree.set_xattr(path.as_bytes(), name, value),
+            Self::RemoveXattr { path, name } => tree.remove_xattr(path.as_bytes(), name).map(drop),
+            Self::Loose { .. } => Ok(()),
+            Self::Restore { snapshot } => tree.restore(*snapshot),
+        }
+    }
+
+    /// Appends its bytes.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let mut out = Writer(out);
+        match self {
+            Self::Create { path, mode, owner } => out.u8(1).path(path).u32(*mode).owner(*owner),
+            Self::CreateDirectory { path, mode, owner } => out.u8(2).path(path).u32(*mode).owner(*owner),
+            Self::Symlink { path, target, owner } => out.u8(3).path(path).bytes(target).owner(*owner),
+            Self::Special { path, special, mode, owner } => {
+                let (kind, Device { major, minor }) = match special {
+                    Special::Fifo => (1, Device { major: 0, minor: 0 }),
+                    Special::Socket => (2, Device { major: 0, minor: 0 }),
+                    Special::CharDevice(device) => (3, *device),
+                    Special::BlockDevice(device) => (4, *device),
+                };
+                out.u8(4).path(path).u8(kind).u32(major).u32(minor).u32(*mode).owner(*owner)
+            }
+            Self::Link { existing, new } => out.u8(5).path(existing).path(new),
+            Self::Remove { path } => out.u8(6).path(path),
+            Self::RemoveDirectory { path } => out.u8(7).path(path),
+            Self::Rename { from, to, mode } => {
+                let mode = match mode {
+                    RenameMode::Replace => 0,
+                    RenameMode::NoReplace => 1,
+                    RenameMode::Exchange => 2,
+                };
+                out.u8(8).path(from).path(to).u8(mode)
+            }
+            Self::Write { path, offset, length } => out.u8(9).path(path).u64(*offset).u64(*length),
+            Self::Truncate { path, size } => out.u8(10).path(path).u64(*size),
+            Self::Punch { path, start, end } => out.u8(11).path(path).u64(*start).u64(*end),
+            Self::SetMode { path, mode } => out.u8(12).path(path).u32(*mode),
+            Self::SetOwner { path, owner } => out.u8(13).path(path).owner(*owner),
+            Self::SetMtime { path, mtime } => out.u8(14).path(path).u64(mtime.0 as u64),
+            Self::SetXattr { path, name, value } => out.u8(15).path(path).bytes(name).bytes(value),
+            Self::RemoveXattr { path, name } => out.u8(16).path(path).bytes(name),
+            Self::Loose { length } => out.u8(17).u64(*length),
+            Self::Restore { snapshot } => out.u8(18).bytes(snapshot.as_bytes()),
+        };
+    }
+
+    /// Reads what `encode` wrote; nothing for anything else.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader(bytes);
+        let edit = match from.u8()? {
+            1 => Self::Create { path: from.path()?, mode: from.u32()?, owner: from.owner()? },
+            2 => Self::CreateDirectory { path: from.path()?, mode: from.u32()?, owner: from.owner()? },
+            3 => Self::Symlink { path: from.path()?, target: from.bytes()?.to_vec(), owner: from.owner()? },
+            4 => {
+                let path = from.path()?;
+                let kind = from.u8()?;
+                let device = Device { major: from.u32()?, minor: from.u32()? };
+                let special = match kind {
+                    1 => Special::Fifo,
+                    2 => Special::Socket,
+                    3 => Special::CharDevice(device),
+                    4 => Special::BlockDevice(device),
+                    _ => return None,
+                };
+                Self::Special { path, special, mode: from.u32()?, owner: from.owner()? }
+            }
+            5 => Self::Link { existing: from.path()?, new: from.path()? },
+            6 => Self::Remove { path: from.path()? },
+            7 => Self::RemoveDirectory { path: from.path()? },
+            8 => Self::Rename {
+                from: from.path()?,
+                to: from.path()?,
+                mode: match from.u8()? {
+                    0 => RenameMode::Replace,
+                    1 => RenameMode::NoReplace,
+                    2 => RenameMode::Exchange,
+                    _ => return None,
+                },
+            },
+            9 => Self::Write { path: from.path()?, offset: from.u64()?, length: from.u64()? },
+            10 => Self::Truncate { path: from.path()?, size: from.u64()? },
+            11 => Self::Punch { path: from.path()?, start: from.u64()?, end: from.u64()? },
+            12 => Self::SetMode { path: from.path()?, mode: from.u32()? },
+            13 => Self::SetOwner { path: from.path()?, owner: from.owner()? },
+            14 => Self::SetMtime { path: from.path()?, mtime: Time(from.u64()? as i64) },
+            15 => Self::SetXattr { path: from.path()?, name: from.bytes()?.to_vec(), value: from.bytes()?.to_vec() },
+            16 => Self::RemoveXattr { path: from.path()?, name: from.bytes()?.to_vec() },
+            17 => Self::Loose { length: from.u64()? },
+            18 => Self::Restore { snapshot: SnapshotId::from_bytes(from.bytes()?.try_into().ok()?) },
+            _ => return None,
+        };
+        from.0.is_empty().then_some(edit)
+    }
+}
+
+fn own(tree: &mut WorkingTree, path: &TreePath, owner: Option<Owner>) -> Result<()> {
+    match owner {
+        Some(_) => tree.set_owner(path.as_bytes(), owner),
+        None => Ok(()),
+    }
+}
+
+pub(super) struct Writer<'a>(pub(super) &'a mut Vec<u8>);
+
+impl Writer<'_> {
+    pub(super) fn u8(&mut self, value: u8) -> &mut Self {
+        self.0.push(value);
+        self
+    }
+
+    pub(super) fn u32(&mut self, value: u32) -> &mut Self {
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+
+    pub(super) fn u64(&mut self, value: u64) -> &mut Self {
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.u32(bytes.len() as u32);
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    fn path(&mut self, path: &TreePath) -> &mut Self {
+        self.bytes(path.as_bytes())
+    }
+
+    fn owner(&mut self, owner: Option<Owner>) -> &mut Self {
+        match owner {
+            None => self.u8(0),
+            Some(Owner { uid, gid }) => self.u8(1).u32(uid).u32(gid),
+        }
+    }
+}
+
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (head, tail) = self.0.split_at_checked(count)?;
+        self.0 = tail;
+        Some(head)
+    }
+
+    pub(super) fn u8(&mut self) -> Option<u8> {
+        self.take(1).map(|bytes| bytes[0])
+    }
+
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        self.take(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
+    }
+
+    pub(super) fn u64(&mut self) -> Option<u64> {
+        self.take(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+    }
+
+    pub(super) fn bytes(&mut self) -> Option<&'a [u8]> {
+        let count = self.u32()?;
+        self.take(count as usize)
+    }
+
+    fn path(&mut self) -> Option<TreePath> {
+        TreePath::new(self.bytes()?).ok()
+    }
+
+    fn owner(&mut self) -> Option<Option<Owner>> {
+        match self.u8()? {
+            0 => Some(None),
+            1 => Some(Some(Owner { uid: self.u32()?, gid: self.u32()? })),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_edit_reads_back_and_a_cut_one_does_not() {
+        let path = || TreePath::new("a/b").expect("a path");
+        let owner = Some(Owner { uid: 3, gid: 4 });
+        let device = Device { major: 8, minor: 1 };
+        let edits = [
+            Edit::Create { path: path(), mode: 0o644, owner },
+            Edit::CreateDirectory { path: path(), mode: 0o755, owner: None },
+            Edit::Symlink { path: path(), target: b"../x".to_vec(), owner },
+            Edit::Special { path: path(), special: Special::BlockDevice(device), mode: 0o600, owner },
+            Edit::Link { existing: path(), new: path() },
+            Edit::Remove { path: path() },
+            Edit::RemoveDirectory { path: path() },
+            Edit::Rename { from: path(), to: path(), mode: RenameMode::Exchange },
+            Edit::Write { path: path(), offset: 7, length: 9 },
+            Edit::Truncate { path: path(), size: 1 },
+            Edit::Punch { path: path(), start: 1, end: 2 },
+            Edit::SetMode { path: path(), mode: 0 },
+            Edit::SetOwner { path: path(), owner: None },
+            Edit::SetMtime { path: path(), mtime: Time(-5) },
+            Edit::SetXattr { path: path(), name: b"user.a".to_vec(), value: vec![0; 70_000] },
+            Edit::RemoveXattr { path: path(), name: b"user.a".to_vec() },
+            Edit::Loose { length: 4 },
+            Edit::Restore { snapshot: SnapshotId::from_bytes([7; 32]) },
+        ];
+        for edit in edits {
+            let mut bytes = Vec::new();
+            edit.encode(&mut bytes);
+            assert_eq!(Edit::decode(&bytes).as_ref(), Some(&edit));
+            for cut in 0..bytes.len() {
+                assert_ne!(Edit::decode(&bytes[..cut]).as_ref(), Some(&edit), "cut at {cut}");
+            }
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What a workspace does that an ordinary file system does not: freeze while it is in use, go to another state, close and
+//! come back.
+
+use std::collections::BTreeSet;
+
+use amalgam_engine::object::Node;
+use amalgam_engine::workspace::{Change, Committed, WorkspaceName, Workspaces};
+use amalgam_engine::{
+    Act, Commit, DiffOptions, Expect, Landed, RefName, SnapshotId, TreePath, WorkingTree, diff_entries,
+};
+
+use crate::attributes::{Attributes, Kind};
+use crate::error::{Error, Result};
+use crate::inodes::{Ino, Place, Whereabouts};
+use crate::journal::{Edit, Journal};
+use crate::notice::Notice;
+use crate::view::{Live, View};
+
+/// A state of the view, on its way to the store.
+pub struct Committing {
+    /// The tree as it was.
+    pub tree: WorkingTree,
+    /// The journal's file that begins where this state ends.
+    first: u64,
+}
+
+/// What going to another state came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// How many paths became something else.
+    pub changed: usize,
+}
+
+impl View {
+    /// A fork of the tree as it is now, in constant time.
+    pub fn fork(&self) -> WorkingTree {
+        self.shared.live.read().tree.fork()
+    }
+
+    /// The snapshot that the next commit follows.
+    pub fn base(&self) -> Option<SnapshotId> {
+        self.shared.live.read().tree.base()
+    }
+
+    /// Whether nothing was changed since then.
+    pub fn is_clean(&self) -> bool {
+        self.shared.live.read().tree.is_clean()
+    }
+
+    /// Commits what the view holds at this moment. Writers go on meanwhile; what they do is not part of it.
+    pub fn commit(
+        &self,
+        workspaces: &Workspaces,
+        name: &WorkspaceName,
+        change: &Change,
+        act: &Act,
+        action: &str,
+    ) -> Result<Committed> {
+        let _one = self.shared.freezing.lock();
+        let committing = self.begin_commit()?;
+        let (committed, landed) = workspaces.commit_fork(name, &committing.tree, change, act, action)?;
+        self.end_commit(&committing, committed.snapshot, landed)?;
+        Ok(committed)
+    }
+
+    /// The state of this moment, and a journal that begins with it.
+    fn begin_commit(&self) -> Result<Committing> {
+        let mut live = self.shared.live.write();
+        let first = live.journal.as_mut().ok_or(Error::ReadOnly)?.turn()?;
+        Ok(Committing { tree: live.tree.fork(), first })
+    }
+
+    /// That state is a snapshot now: only what was edited since stays dirty, and only that in the journal.
+    fn end_commit(&self, committing: &Committing, snapshot: SnapshotId, landed: Option<Landed>) -> Result<()> {
+        let mut live = self.shared.live.write();
+        if let Some(landed) = landed {
+            live.tree.settle(landed)?;
+        }
+        match live.journal.as_mut() {
+            Some(journal) => journal.rebase(committing.first, Some(snapshot), Some(snapshot)),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the tree to the store without committing it, under a name of its own, so that the journal can begin anew.
+    pub fn checkpoint(&self, reference: &RefName, act: &Act) -> Result<()> {
+        let _one = self.shared.freezing.lock();
+        let committing = self.begin_commit()?;
+        let head = committing.tree.base();
+        let store = committing.tree.store().clone();
+        let stands = store.read_ref(reference)?.and_then(|value| value.target);
+        let stands = stands.map(|target| SnapshotId::from_bytes(target.hash));
+        let commit = Commit::new(reference, "uncommitted work of a view")
+            .by(act.actor.clone(), act.time)
+            .expecting(stands.map_or(Expect::Absent, Expect::At));
+        let landed = committing.tree.freeze().commit(commit)?;
+        let state = landed.done.snapshot;
+        let mut live = self.shared.live.write();
+        live.tree.settle(landed)?;
+        // The next commit follows what it would have followed.
+        live.tree.rebase(head);
+        match live.journal.as_mut() {
+            Some(journal) => journal.rebase(committing.first, Some(state), head),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether so much was written that a checkpoint is due.
+    pub fn is_checkpoint_due(&self) -> bool {
+        let live = self.shared.live.read();
+        live.journal.as_ref().is_some_and(|journal| journal.bytes() > self.shared.options.checkpoint_bytes)
+    }
+
+    /// Goes to another state while in use. Files whose bytes differ become other inodes, and whoever holds the old ones goes
+    /// on with them; directories keep theirs. Returns the tree as it was just before.
+    ///
+    /// `head` is the snapshot that the next commit follows; until [`settled_at`](Self::settled_at) says that what was
+    /// there before is safe, the journal can still bring it back.
+    pub fn go_to(&self, state: SnapshotId, head: Option<SnapshotId>) -> Result<(WorkingTree, Restored)> {
+        let mut live = self.shared.live.write();
+        let live = &mut *live;
+        live.demand_writable()?;
+        let before = live.tree.fork();
+        let now = self.now();
+        let mut after = WorkingTree::open(before.store(), state)?;
+        let changed = changed_paths(&before, &after)?;
+        let journal = live.journal.as_mut().ok_or(Error::ReadOnly)?;
+        journal.turn()?;
+        journal.append(&Edit::Restore { snapshot: state }, now, &[])?;
+        after.rebase(head);
+        for path in &changed {
+            self.exchange_inode(live, &before, &after, path)?;
+        }
+        live.tree = after;
+        Ok((before, Restored { changed: changed.len() }))
+    }
+
+    /// What the view went away from is kept elsewhere now, and `head` is what the next commit follows.
+    pub fn settled_at(&self, state: SnapshotId, head: SnapshotId) -> Result<()> {
+        let _one = self.shared.freezing.lock();
+        let mut live = self.shared.live.write();
+        live.tree.rebase(Some(head));
+        let clean = live.tree.is_clean();
+        let Some(journal) = live.journal.as_mut() else { return Ok(()) };
+        if clean {
+            let first = journal.turn()?;
+            return journal.rebase(first, Some(state), Some(head));
+        }
+        Ok(())
+    }
+
+    /// What becomes of the inode at a path that is something else from now on.
+    fn exchange_inode(
+        &self,
+        live: &mut Live,
+        before: &WorkingTree,
+        after: &WorkingTree,
+        path: &TreePath,
+    ) -> Result<()> {
+        let Some((above, name)) = path.split_last() else {
+            self.shared.watchers.tell(None, || Notice::Contents(crate::ROOT));
+            return Ok(());
+        };
+        let Some(parent) = live.known(&above) else { return Ok(()) };
+        let place = Place { parent, name };
+        let (old, new) = (before.stat(path.as_bytes())?, after.stat(path.as_bytes())?);
+        let same_kind = old.as_ref().zip(new.as_ref()).is_some_and(|(old, new)| old.kind == new.kind);
+        let is_directory = old.as_ref().is_some_and(|old| old.kind == Kind::Directory);
+        let same_bytes = match (&old, &new) {
+            (Some(old), Some(new)) => match (&old.entry, &new.entry) {
+                (Some(old), Some(new)) => same_bytes(&old.node, &new.node),
+                _ => false,
+            },
+            _ => false,
+        };
+        match live.inodes.at(&place) {
+            Some(ino) if same_kind && (is_directory || same_bytes) => {
+                live.inodes.keep(ino, Default::default());
+                self.shared.watchers.tell(None, || Notice::Attributes(ino));
+            }
+            Some(ino) => self.cut_off(live, ino)?,
+            None => live.inodes.give_up(&place),
+        }
+        self.shared.watchers.tell(None, || Notice::Entry { parent, name: place.name.clone() });
+        self.shared.watchers.tell(None, || Notice::Contents(parent));
+        Ok(())
+    }
+
+    /// Takes an inode out of the tree, with all below it.
+    fn cut_off(&self, live: &mut Live, ino: Ino) -> Result<()> {
+        let inode = live.inodes.get(ino)?;
+        let Whereabouts::Named(places) = &inode.whereabouts else { return Ok(()) };
+        let places: Vec<Place> = places.clone();
+        let whereabouts = match inode.kind {
+            Kind::Directory => {
+                let attributes = live.attributes(self, ino)?;
+                Whereabouts::Gone(Box::new(Attributes { links: 0, ..attributes }))
+            }
+            _ => Whereabouts::Loose(Box::new(live.file(ino)?)),
+        };
+        for below in live.inodes.below(ino) {
+            self.cut_off(live, below)?;
+        }
+        for place in &places {
+            live.inodes.remove_place(place);
+            self.shared.watchers.tell(None, || Notice::Entry { parent: place.parent, name: place.name.clone() });
+        }
+        live.inodes.detach(ino, whereabouts);
+        self.shared.watchers.tell(None, || Notice::Attributes(ino));
+        Ok(())
+    }
+
+    /// Ends the view: everything is on disk, and the next one shows the same numbers and times. Without uncommitted work
+    /// nothing is left of the journal.
+    pub fn close(&self) -> Result<()> {
+        self.sync()?;
+        let mut live = self.shared.live.write();
+        let clean = live.tree.is_clean();
+        let Some(journal) = live.journal.take() else { return Ok(()) };
+        Journal::remember(journal.directory(), &live.inodes)?;
+        if clean || journal.is_empty() { journal.remove() } else { Ok(()) }
+    }
+}
+
+/// The paths at which two trees of one store may differ, sorted: what either was edited at, and what their bases differ in.
+fn changed_paths(before: &WorkingTree, after: &WorkingTree) -> Result<Vec<TreePath>> {
+    let mut paths: BTreeSet<TreePath> = before.edited().into_iter().chain(after.edited()).collect();
+    let (old, new) = (before.base_directory().cloned(), after.base_directory().cloned());
+    for change in diff_entries(before.store(), TreePath::root(), old, new, DiffOptions { times: true })? {
+        paths.insert(change?.path);
+    }
+    Ok(paths.into_iter().collect())
+}
+
+fn same_bytes(one: &Node, other: &Node) -> bool {
+    match (one, other) {
+        (Node::File { content: one, .. }, Node::File { content: other, .. }) => one == other,
+        (one, other) => one == other,
+    }
+}

@@ -1,0 +1,358 @@
+//! Names: looking them up, making them, moving them, taking them away.
+
+use amalgam_engine::object::Owner;
+use amalgam_engine::work::{LooseFile, RenameMode, Special};
+use amalgam_engine::{Error as EngineError, Name, Time, TreePath};
+
+use crate::access::{Access, demand, demand_removable};
+use crate::attributes::{Attributes, Caller, Kind};
+use crate::error::{Error, Result};
+use crate::inodes::{Ino, Place, ROOT, Whereabouts};
+use crate::journal::Edit;
+use crate::notice::Notice;
+use crate::view::{Live, View};
+
+/// Set-group-ID, and what a new directory takes over of it.
+const SET_GROUP: u32 = 0o2000;
+
+/// A directory in which names change.
+struct Parent {
+    ino: Ino,
+    path: TreePath,
+    attributes: Attributes,
+}
+
+impl View {
+    /// What a name stands for, held until it is forgotten as often.
+    pub fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attributes> {
+        let name = checked(name)?;
+        let mut live = self.shared.live.write();
+        let directory = self.parent(&live, parent)?;
+        demand(caller, &directory.attributes, Access::EXECUTE)?;
+        let place = Place { parent, name };
+        match live.look(self, &directory.path, place.clone())? {
+            Some(found) => {
+                live.inodes.hold(found.ino);
+                Ok(found)
+            }
+            None => Err(EngineError::NotFound { path: directory.path.join(&place.name) }.into()),
+        }
+    }
+
+    /// Holds an inode once more.
+    pub fn hold(&self, ino: Ino) {
+        self.shared.live.write().inodes.hold(ino);
+    }
+
+    /// Gives back so many holds of each.
+    pub fn forget(&self, inodes: impl IntoIterator<Item = (Ino, u64)>) {
+        let mut live = self.shared.live.write();
+        for (ino, lookups) in inodes {
+            live.inodes.forget(ino, lookups);
+        }
+    }
+
+    /// Makes an empty file, held.
+    pub fn create(&self, caller: &Caller, parent: Ino, name: &[u8], mode: u32) -> Result<Attributes> {
+        self.make(caller, parent, name, Kind::File, |path, owner, _| Edit::Create { path, mode: mode & 0o7777, owner })
+    }
+
+    /// Makes a directory, held.
+    pub fn create_directory(&self, caller: &Caller, parent: Ino, name: &[u8], mode: u32) -> Result<Attributes> {
+        self.make(caller, parent, name, Kind::Directory, |path, owner, inherited| {
+            let mode = mode & 0o7777 | inherited;
+            Edit::CreateDirectory { path, mode, owner }
+        })
+    }
+
+    /// Makes a symlink, held.
+    pub fn create_symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attributes> {
+        self.make(caller, parent, name, Kind::Symlink, |path, owner, _| Edit::Symlink {
+            path,
+            target: target.to_vec(),
+            owner,
+        })
+    }
+
+    /// Makes a FIFO, a socket or a device, held.
+    pub fn create_special(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        special: Special,
+        mode: u32,
+    ) -> Result<Attributes> {
+        let kind = match special {
+            Special::Fifo => Kind::Fifo,
+            Special::Socket => Kind::Socket,
+            Special::CharDevice(_) => Kind::CharDevice,
+            Special::BlockDevice(_) => Kind::BlockDevice,
+        };
+        self.make(caller, parent, name, kind, |path, owner, _| Edit::Special {
+            path,
+            special,
+            mode: mode & 0o7777,
+            owner,
+        })
+    }
+
+    fn make(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        kind: Kind,
+        edit: impl FnOnce(TreePath, Option<Owner>, u32) -> Edit,
+    ) -> Result<Attributes> {
+        let name = checked(name)?;
+        let live = &mut *self.shared.live.write();
+        let directory = self.changeable(live, caller, parent)?;
+        let path = directory.path.join(&name);
+        if live.tree.exists(path.as_bytes())? {
+            return Err(EngineError::Exists { path }.into());
+        }
+        self.demand_quota(live, 0)?;
+        let inherits = directory.attributes.mode & SET_GROUP != 0;
+        let gid = if inherits { directory.attributes.gid } else { caller.gid };
+        let inherited = if inherits { SET_GROUP } else { 0 };
+        let now = self.now();
+        live.edit(&edit(path.clone(), self.stored_owner(caller.uid, gid), inherited), now, &[])?;
+        let place = Place { parent, name };
+        debug_assert!(live.inodes.at(&place).is_none(), "nothing was there");
+        let ino = live.inodes.insert(place.clone(), kind);
+        live.inodes.hold(ino);
+        live.inodes.keep(ino, Default::default());
+        live.touch(parent, now, now);
+        self.tell_changed(caller, &place);
+        live.attributes(self, ino)
+    }
+
+    /// Gives a file one more name; held once more.
+    pub fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attributes> {
+        let name = checked(name)?;
+        let live = &mut *self.shared.live.write();
+        let directory = self.changeable(live, caller, parent)?;
+        let before = live.attributes(self, ino)?;
+        if before.kind == Kind::Directory {
+            return Err(Error::NotOwner);
+        }
+        let Some(existing) = live.path(ino)? else {
+            return Err(EngineError::NotFound { path: TreePath::root() }.into());
+        };
+        let new = directory.path.join(&name);
+        if live.tree.exists(new.as_bytes())? {
+            return Err(EngineError::Exists { path: new }.into());
+        }
+        let now = self.now();
+        live.edit(&Edit::Link { existing, new }, now, &[])?;
+        let place = Place { parent, name };
+        live.inodes.add_place(ino, place.clone());
+        live.inodes.hold(ino);
+        live.touch(ino, now, before.mtime);
+        live.touch(parent, now, now);
+        self.tell_changed(caller, &place);
+        self.tell(caller, || Notice::Attributes(ino));
+        live.attributes(self, ino)
+    }
+
+    /// Takes a name away from anything but a directory. Whoever holds the file goes on with it.
+    pub fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        let name = checked(name)?;
+        let live = &mut *self.shared.live.write();
+        let directory = self.changeable(live, caller, parent)?;
+        let place = Place { parent, name };
+        let path = directory.path.join(&place.name);
+        let found = self.removable(live, caller, &directory, place.clone())?;
+        if found.kind == Kind::Directory {
+            return Err(EngineError::IsADirectory { path }.into());
+        }
+        let now = self.now();
+        let fate = self.fate(live, found.ino, &path)?;
+        live.edit(&Edit::Remove { path }, now, &[])?;
+        self.displaced(live, &place, now, found.mtime, fate)?;
+        live.touch(parent, now, now);
+        self.tell_changed(caller, &place);
+        self.tell(caller, || Notice::Attributes(found.ino));
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_directory(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        let name = checked(name)?;
+        let live = &mut *self.shared.live.write();
+        let directory = self.changeable(live, caller, parent)?;
+        let place = Place { parent, name };
+        let path = directory.path.join(&place.name);
+        let found = self.removable(live, caller, &directory, place.clone())?;
+        if found.kind != Kind::Directory {
+            return Err(EngineError::NotADirectory { path }.into());
+        }
+        demand_empty(live, &path)?;
+        let now = self.now();
+        live.edit(&Edit::RemoveDirectory { path }, now, &[])?;
+        live.inodes.remove_place(&place);
+        live.inodes.detach(found.ino, gone(found, now));
+        live.touch(parent, now, now);
+        self.tell_changed(caller, &place);
+        Ok(())
+    }
+
+    /// Moves a name, with all of POSIX's cases.
+    pub fn rename(&self, caller: &Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode) -> Result<()> {
+        let source = Place { parent: from.0, name: checked(from.1)? };
+        let target = Place { parent: to.0, name: checked(to.1)? };
+        let live = &mut *self.shared.live.write();
+        let source_directory = self.changeable(live, caller, source.parent)?;
+        let target_directory = self.changeable(live, caller, target.parent)?;
+        let (from, to) = (source_directory.path.join(&source.name), target_directory.path.join(&target.name));
+        let moving = self.removable(live, caller, &source_directory, source.clone())?;
+        let replaced = live.look(self, &target_directory.path, target.clone())?;
+        if let Some(replaced) = &replaced {
+            if mode == RenameMode::NoReplace {
+                return Err(EngineError::Exists { path: to }.into());
+            }
+            demand_removable(caller, &target_directory.attributes, replaced)?;
+            if replaced.ino == moving.ino {
+                return Ok(());
+            }
+        }
+        // A directory that moves elsewhere gets another `..`, so it must be writable itself.
+        if moving.kind == Kind::Directory && source.parent != target.parent {
+            demand(caller, &moving, Access::WRITE)?;
+        }
+        let now = self.now();
+        let fate = match &replaced {
+            Some(replaced) if mode != RenameMode::Exchange => match (moving.kind, replaced.kind) {
+                (Kind::Directory, Kind::Directory) => demand_empty(live, &to).map(|()| None)?,
+                (Kind::Directory, _) => return Err(EngineError::NotADirectory { path: to }.into()),
+                (_, Kind::Directory) => return Err(EngineError::IsADirectory { path: to }.into()),
+                _ => Some(self.fate(live, replaced.ino, &to)?),
+            },
+            _ => None,
+        };
+        live.edit(&Edit::Rename { from, to, mode }, now, &[])?;
+        match (mode, replaced) {
+            (RenameMode::Exchange, Some(other)) => {
+                live.inodes.exchange(&source, &target);
+                live.touch(other.ino, now, other.mtime);
+            }
+            (_, replaced) => {
+                match (replaced, fate) {
+                    (Some(replaced), Some(fate)) => {
+                        self.displaced(live, &target, now, replaced.mtime, fate)?;
+                        self.tell(caller, || Notice::Attributes(replaced.ino));
+                    }
+                    (Some(replaced), None) => {
+                        live.inodes.remove_place(&target);
+                        live.inodes.detach(replaced.ino, gone(replaced, now));
+                    }
+                    (None, _) => {}
+                }
+                live.inodes.move_place(&source, target.clone());
+            }
+        }
+        live.touch(moving.ino, now, moving.mtime);
+        for parent in [source.parent, target.parent] {
+            live.touch(parent, now, now);
+        }
+        for place in [&source, &target] {
+            self.tell_changed(caller, place);
+        }
+        Ok(())
+    }
+
+    fn tell_changed(&self, caller: &Caller, place: &Place) {
+        self.tell(caller, || Notice::Entry { parent: place.parent, name: place.name.clone() });
+        self.tell(caller, || Notice::Contents(place.parent));
+    }
+
+    /// A directory, to look into.
+    fn parent(&self, live: &Live, ino: Ino) -> Result<Parent> {
+        let attributes = live.attributes(self, ino)?;
+        let path = live.directory_path(ino)?;
+        if attributes.kind != Kind::Directory {
+            return Err(EngineError::NotADirectory { path }.into());
+        }
+        Ok(Parent { ino, path, attributes })
+    }
+
+    /// A directory, to change its names.
+    fn changeable(&self, live: &Live, caller: &Caller, ino: Ino) -> Result<Parent> {
+        live.demand_writable()?;
+        let directory = self.parent(live, ino)?;
+        demand(caller, &directory.attributes, Access::WRITE.and(Access::EXECUTE))?;
+        Ok(directory)
+    }
+
+    /// Something whose name may be taken away.
+    fn removable(&self, live: &mut Live, caller: &Caller, directory: &Parent, place: Place) -> Result<Attributes> {
+        debug_assert_eq!(directory.ino, place.parent);
+        let path = directory.path.join(&place.name);
+        let found = live.look(self, &directory.path, place)?.ok_or(EngineError::NotFound { path })?;
+        demand_removable(caller, &directory.attributes, &found)?;
+        Ok(found)
+    }
+
+    /// What becomes of the file behind a name that is about to go.
+    fn fate(&self, live: &Live, ino: Ino, path: &TreePath) -> Result<Fate> {
+        let other = live.tree.names_of(path.as_bytes())?.into_iter().find(|other| other != path);
+        Ok(match other {
+            Some(other) => Fate::Elsewhere(other),
+            None => Fate::Loose(Box::new(live.file(ino)?)),
+        })
+    }
+
+    /// A name was taken from a file that is not a directory.
+    fn displaced(&self, live: &mut Live, place: &Place, now: Time, mtime: Time, fate: Fate) -> Result<()> {
+        let Some((ino, last)) = live.inodes.remove_place(place) else { return Ok(()) };
+        match fate {
+            Fate::Loose(file) => live.inodes.detach(ino, Whereabouts::Loose(file)),
+            Fate::Elsewhere(_) if !last => live.touch(ino, now, mtime),
+            Fate::Elsewhere(other) => {
+                let place = live.place_of(&other)?;
+                live.inodes.add_place(ino, place);
+                live.touch(ino, now, mtime);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of a file that loses a name.
+enum Fate {
+    /// It was the last one: whoever holds the file goes on with it.
+    Loose(Box<LooseFile>),
+    /// It has others, this one among them.
+    Elsewhere(TreePath),
+}
+
+impl Live {
+    /// The place of a path, with the directories above it in the table.
+    fn place_of(&mut self, path: &TreePath) -> Result<Place> {
+        let (above, name) = path.split_last().ok_or(Error::Invalid("the root has no name"))?;
+        let mut parent = ROOT;
+        let mut here = TreePath::root();
+        for name in above.names() {
+            here = here.join(&name);
+            let stat = self.tree.stat(here.as_bytes())?.ok_or_else(|| EngineError::NotFound { path: here.clone() })?;
+            parent = self.inode_at(Place { parent, name }, &here, &stat)?;
+        }
+        Ok(Place { parent, name })
+    }
+}
+
+fn gone(found: Attributes, now: Time) -> Whereabouts {
+    Whereabouts::Gone(Box::new(Attributes { links: 0, ctime: now, ..found }))
+}
+
+fn demand_empty(live: &Live, path: &TreePath) -> Result<()> {
+    match live.tree.list(path.as_bytes())?.next().transpose()? {
+        Some(_) => Err(EngineError::NotEmpty { path: path.clone() }.into()),
+        None => Ok(()),
+    }
+}
+
+fn checked(name: &[u8]) -> Result<Name> {
+    Ok(Name::new(name).map_err(EngineError::from)?)
+}

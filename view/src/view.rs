@@ -1,0 +1,326 @@
+//! A workspace as a file system: the tree, the table of inodes above it, and the journal below it, under one lock.
+//!
+//! The lock is held for as long as it takes to find something or to edit it, never while contents are read or frozen.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use amalgam_engine::object::{Entry, Node, Owner};
+use amalgam_engine::work::{LooseFile, SegmentRange, Stat};
+use amalgam_engine::{Error as EngineError, Name, SnapshotId, Store, Time, TreePath, WorkingTree};
+use parking_lot::{Mutex, RwLock};
+
+use crate::attributes::{Attributes, Caller, Kind};
+use crate::directory::Cookies;
+use crate::error::{Error, Result};
+use crate::inodes::{Ino, Inodes, Kept, Place, ROOT, Whereabouts};
+use crate::journal::{Edit, Journal, Recovered};
+use crate::locks::Locks;
+use crate::meta::Room;
+use crate::notice::{Notice, WatchId, Watcher, Watchers};
+
+/// What time it is.
+pub type Clock = fn() -> Time;
+
+/// A conflict is shown with these permission bits.
+const CONFLICT_MODE: u32 = 0o444;
+
+/// How a view is to be.
+#[derive(Clone)]
+pub struct ViewOptions {
+    /// Whose everything is that has no owner of its own.
+    pub owner: Owner,
+    /// What time it is.
+    pub clock: Clock,
+    /// The most bytes that may be written between two commits.
+    pub quota_bytes: Option<u64>,
+    /// From so many bytes of journal on the tree is written to the store in between, so that recovery stays quick.
+    pub checkpoint_bytes: u64,
+    /// What `statfs` says of the disk below.
+    pub room: Option<Arc<dyn Fn() -> Room + Send + Sync>>,
+}
+
+impl ViewOptions {
+    /// The usual ones.
+    pub fn new(owner: Owner, clock: Clock) -> Self {
+        Self { owner, clock, quota_bytes: None, checkpoint_bytes: 256 << 20, room: None }
+    }
+}
+
+/// A workspace as a file system. Cheap to clone; all clones are one.
+#[derive(Clone)]
+pub struct View {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) options: ViewOptions,
+    pub(crate) live: RwLock<Live>,
+    pub(crate) cookies: Mutex<Cookies>,
+    pub(crate) watchers: Watchers,
+    pub(crate) locks: Locks,
+    /// One freeze at a time.
+    pub(crate) freezing: Mutex<()>,
+}
+
+/// What an operation works on.
+pub(crate) struct Live {
+    pub(crate) tree: WorkingTree,
+    pub(crate) inodes: Inodes,
+    /// Nothing in a view that shows a snapshot.
+    pub(crate) journal: Option<Journal>,
+}
+
+impl View {
+    /// A view that shows a snapshot and refuses changes.
+    pub fn of_snapshot(store: &Store, snapshot: SnapshotId, options: ViewOptions) -> Result<Self> {
+        Ok(Self::with(WorkingTree::open(store, snapshot)?, Inodes::new(), None, options))
+    }
+
+    /// A view that can be changed. `directory` is its journal's alone. What an earlier life left there is brought back, and
+    /// then `tree` is not looked at: the journal's own base counts.
+    pub fn open(tree: WorkingTree, directory: &Path, options: ViewOptions) -> Result<(Self, Recovered)> {
+        let mut inodes = Inodes::new();
+        Journal::recall(directory, &mut inodes);
+        if let Some(base) = Journal::base(directory)? {
+            let (journal, tree, recovered) = Journal::recover(tree.store(), directory, base)?;
+            return Ok((Self::with(tree, inodes, Some(journal), options), recovered));
+        }
+        let journal = Journal::create(directory, tree.base())?;
+        Ok((Self::with(tree, inodes, Some(journal), options), Recovered::default()))
+    }
+
+    /// Whether a directory has work of a view that was not committed, as far as can be told without opening it.
+    pub fn has_work(directory: &Path) -> bool {
+        matches!(Journal::base(directory), Ok(Some(_)))
+    }
+
+    fn with(tree: WorkingTree, inodes: Inodes, journal: Option<Journal>, options: ViewOptions) -> Self {
+        let shared = Shared {
+            options,
+            live: RwLock::new(Live { tree, inodes, journal }),
+            cookies: Mutex::default(),
+            watchers: Watchers::default(),
+            locks: Locks::default(),
+            freezing: Mutex::new(()),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Tells somebody what changes, but for what comes through the door of this id.
+    pub fn watch(&self, watcher: Watcher) -> WatchId {
+        self.shared.watchers.add(watcher)
+    }
+
+    /// Tells it no longer.
+    pub fn unwatch(&self, id: WatchId) {
+        self.shared.watchers.remove(id);
+    }
+
+    /// Whether it refuses changes.
+    pub fn is_read_only(&self) -> bool {
+        self.shared.live.read().journal.is_none()
+    }
+
+    /// How many inodes are in the table.
+    pub fn inodes(&self) -> usize {
+        self.shared.live.read().inodes.len()
+    }
+
+    /// Where the journal is.
+    pub fn directory(&self) -> Option<PathBuf> {
+        self.shared.live.read().journal.as_ref().map(|journal| journal.directory().to_owned())
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        (self.shared.options.clock)()
+    }
+
+    pub(crate) fn tell(&self, caller: &Caller, notice: impl Fn() -> Notice) {
+        self.shared.watchers.tell(caller.door, notice);
+    }
+
+    /// How an owner is stored: not at all if it is the workspace's.
+    pub(crate) fn stored_owner(&self, uid: u32, gid: u32) -> Option<Owner> {
+        let owner = Owner { uid, gid };
+        (owner != self.shared.options.owner).then_some(owner)
+    }
+
+    /// Whether so many bytes more may be written.
+    pub(crate) fn demand_quota(&self, live: &Live, bytes: u64) -> Result<()> {
+        match (self.shared.options.quota_bytes, &live.journal) {
+            (Some(max), Some(journal)) if journal.bytes() + bytes > max => Err(Error::Quota { max }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Live {
+    /// Writes an edit down, then does it.
+    pub(crate) fn edit(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<()> {
+        let range = self.write_down(edit, now, data)?;
+        Ok(edit.apply(&mut self.tree, now, range)?)
+    }
+
+    pub(crate) fn write_down(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<Option<SegmentRange>> {
+        self.journal.as_mut().ok_or(Error::ReadOnly)?.append(edit, now, data)
+    }
+
+    pub(crate) fn demand_writable(&self) -> Result<()> {
+        if self.journal.is_some() { Ok(()) } else { Err(Error::ReadOnly) }
+    }
+
+    /// Where an inode is in the tree; nothing when it has no name any more.
+    pub(crate) fn path(&self, ino: Ino) -> Result<Option<TreePath>> {
+        let Some(names) = self.inodes.names(ino)? else { return Ok(None) };
+        Ok(Some(join(&names)?))
+    }
+
+    /// Where a directory is that names are looked up or changed in.
+    pub(crate) fn directory_path(&self, ino: Ino) -> Result<TreePath> {
+        match self.path(ino)? {
+            Some(path) => Ok(path),
+            None => Err(EngineError::NotFound { path: TreePath::root() }.into()),
+        }
+    }
+
+    /// What an inode is, apart from the tree.
+    pub(crate) fn file(&self, ino: Ino) -> Result<LooseFile> {
+        if let Whereabouts::Loose(file) = &self.inodes.get(ino)?.whereabouts {
+            return Ok((**file).clone());
+        }
+        let path = self.directory_path(ino)?;
+        match shown(&self.tree, &path)? {
+            Shown::As(file) => Ok(file),
+            Shown::Itself => Ok(self.tree.loose(path.as_bytes())?),
+        }
+    }
+
+    /// The inode at a place, made if need be, and its attributes. Nothing when nothing is there.
+    pub(crate) fn look(&mut self, view: &View, directory: &TreePath, place: Place) -> Result<Option<Attributes>> {
+        let path = directory.join(&place.name);
+        let Some(stat) = self.tree.stat(path.as_bytes())? else { return Ok(None) };
+        let ino = self.inode_at(place, &path, &stat)?;
+        self.attributes_of(view, ino, &path, &stat).map(Some)
+    }
+
+    /// The number at a place where something is.
+    pub(crate) fn inode_at(&mut self, place: Place, path: &TreePath, stat: &Stat) -> Result<Ino> {
+        if let Some(ino) = self.inodes.at(&place) {
+            return Ok(ino);
+        }
+        if stat.links > 1 && stat.kind != Kind::Directory {
+            // Another name of it may be known.
+            for other in self.tree.names_of(path.as_bytes())? {
+                if other != *path
+                    && let Some(ino) = self.known(&other)
+                {
+                    self.inodes.add_place(ino, place);
+                    return Ok(ino);
+                }
+            }
+        }
+        Ok(self.inodes.insert(place, stat.kind))
+    }
+
+    /// The inode of a path, if all on the way to it are in the table.
+    pub(crate) fn known(&self, path: &TreePath) -> Option<Ino> {
+        path.names().try_fold(ROOT, |parent, name| self.inodes.at(&Place { parent, name }))
+    }
+
+    /// The attributes of any inode in the table.
+    pub(crate) fn attributes(&self, view: &View, ino: Ino) -> Result<Attributes> {
+        match &self.inodes.get(ino)?.whereabouts {
+            Whereabouts::Gone(attributes) => Ok(**attributes),
+            Whereabouts::Loose(file) => {
+                let mut attributes = self.of_stat(view, ino, &file.stat());
+                attributes.device = file.device();
+                Ok(attributes)
+            }
+            Whereabouts::Named(_) => {
+                let path = self.directory_path(ino)?;
+                let stat = self.tree.stat(path.as_bytes())?;
+                let stat = stat.ok_or_else(|| EngineError::NotFound { path: path.clone() })?;
+                self.attributes_of(view, ino, &path, &stat)
+            }
+        }
+    }
+
+    pub(crate) fn attributes_of(&self, view: &View, ino: Ino, path: &TreePath, stat: &Stat) -> Result<Attributes> {
+        let mut attributes = self.of_stat(view, ino, stat);
+        match stat.kind {
+            Kind::CharDevice | Kind::BlockDevice => attributes.device = self.tree.device(path.as_bytes())?,
+            Kind::Conflict => {
+                if let Shown::As(file) = shown(&self.tree, path)? {
+                    let side = file.stat();
+                    attributes.kind = side.kind;
+                    attributes.mode = side.mode & CONFLICT_MODE;
+                    attributes.size = side.size;
+                    attributes.mtime = side.mtime;
+                    attributes.ctime = side.mtime;
+                }
+            }
+            _ => {}
+        }
+        Ok(attributes)
+    }
+
+    fn of_stat(&self, view: &View, ino: Ino, stat: &Stat) -> Attributes {
+        let Owner { uid, gid } = stat.owner.unwrap_or(view.shared.options.owner);
+        let Kept { ctime, atime } = self.inodes.kept(ino);
+        let is_hole = stat.entry.as_ref().is_some_and(|entry| {
+            matches!(entry.node, Node::File { content: amalgam_engine::object::Content::Hole, .. })
+        });
+        let size = if stat.kind == Kind::Directory { 4096 } else { stat.size };
+        Attributes {
+            ino,
+            kind: stat.kind,
+            mode: stat.mode,
+            links: u32::try_from(stat.links).unwrap_or(u32::MAX),
+            uid,
+            gid,
+            size,
+            blocks: if is_hole || stat.kind != Kind::File { 0 } else { size.div_ceil(512) },
+            device: None,
+            atime: atime.unwrap_or(stat.mtime),
+            mtime: stat.mtime,
+            ctime: ctime.unwrap_or(stat.mtime),
+        }
+    }
+
+    /// Something of an inode changed now; `mtime` is what the tree has for it.
+    pub(crate) fn touch(&mut self, ino: Ino, now: Time, mtime: Time) {
+        let kept = self.inodes.kept(ino);
+        let ctime = (now != mtime).then_some(now);
+        if kept.ctime != ctime {
+            self.inodes.keep(ino, Kept { ctime, ..kept });
+        }
+    }
+}
+
+/// What stands for a conflict.
+pub(crate) enum Shown {
+    Itself,
+    As(LooseFile),
+}
+
+/// What a path is shown as: a conflict as its first side that is there.
+pub(crate) fn shown(tree: &WorkingTree, path: &TreePath) -> Result<Shown> {
+    let stat = tree.stat(path.as_bytes())?;
+    let Some(Entry { node: Node::Conflict(conflict), .. }) = stat.and_then(|stat| stat.entry) else {
+        return Ok(Shown::Itself);
+    };
+    let side = conflict.added().flatten().find(|entry| !matches!(entry.node, Node::Directory(_)));
+    Ok(Shown::As(tree.loose_entry(side)))
+}
+
+pub(crate) fn join(names: &[Name]) -> Result<TreePath> {
+    let mut bytes = Vec::with_capacity(names.len() * 16);
+    for name in names {
+        if !bytes.is_empty() {
+            bytes.push(b'/');
+        }
+        bytes.extend_from_slice(name.as_bytes());
+    }
+    Ok(TreePath::new(bytes).map_err(EngineError::from)?)
+}
