@@ -25,11 +25,13 @@ pub struct MountOptions {
     pub threads: usize,
     /// Whether the kernel may hold writes back. Then what it holds is in no snapshot, and is lost with the kernel.
     pub writeback: bool,
+    /// Whether device files are devices and set-user-ID bits count, as on a disk of the machine's own; needs root.
+    pub privileged: bool,
 }
 
 impl Default for MountOptions {
     fn default() -> Self {
-        Self { name: "amalgam".to_owned(), allow_other: false, threads: 2, writeback: false }
+        Self { name: "amalgam".to_owned(), allow_other: false, threads: 2, writeback: false, privileged: false }
     }
 }
 
@@ -137,6 +139,9 @@ fn config(view: &View, options: &MountOptions) -> Config {
         MountOption::DefaultPermissions,
         if view.is_read_only() { MountOption::RO } else { MountOption::RW },
     ];
+    if options.privileged {
+        config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
+    }
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(options.threads.max(1));
     config

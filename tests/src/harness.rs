@@ -6,6 +6,7 @@
 pub mod collection;
 pub mod kill;
 pub mod lives;
+pub mod mounting;
 pub mod powercut;
 mod random;
 pub mod receiving;
