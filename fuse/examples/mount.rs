@@ -32,7 +32,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (view, recovered) = View::open(workspaces.open(&name)?, &home.join("views").join(workspace), options)?;
     println!("{recovered:?}");
     let allow_other = rustix::process::getuid().is_root();
-    let mount = Mount::at(&view, Path::new(directory), &MountOptions { allow_other, ..MountOptions::default() })?;
+    let threads = std::env::var("THREADS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
+    let options = MountOptions { allow_other, threads, ..MountOptions::default() };
+    let mount = Mount::at(&view, Path::new(directory), &options)?;
     println!("mounted");
     while !mount.has_ended() {
         std::thread::sleep(Duration::from_millis(200));

@@ -119,6 +119,7 @@ impl View {
             let taken = take(&Listed { name: name.as_bytes(), attributes, cookie });
             if taken && hold {
                 live.inodes.hold(number);
+                live.inodes.see(&attributes);
             } else {
                 live.inodes.forget(number, 0);
             }

@@ -53,6 +53,8 @@ pub(crate) struct Inode {
     /// Whether its number cannot be found out from its place.
     pub(crate) moved: bool,
     pub(crate) whereabouts: Whereabouts,
+    /// Its attributes, as long as nothing of it changed.
+    seen: Option<Box<Attributes>>,
 }
 
 /// Times that the tree does not have.
@@ -80,6 +82,7 @@ impl Inodes {
             children: 0,
             moved: true,
             whereabouts: Whereabouts::Named(Vec::new()),
+            seen: None,
         };
         Self {
             by_number: HashMap::from([(ROOT, root)]),
@@ -170,7 +173,7 @@ impl Inodes {
         }
         self.by_place.insert(place.clone(), ino);
         let whereabouts = Whereabouts::Named(vec![place]);
-        self.by_number.insert(ino, Inode { kind, lookups: 0, children: 0, moved, whereabouts });
+        self.by_number.insert(ino, Inode { kind, lookups: 0, children: 0, moved, whereabouts, seen: None });
     }
 
     /// One more name for an inode that has one.
@@ -220,6 +223,7 @@ impl Inodes {
         self.spend(ino);
         let Some(inode) = self.by_number.get_mut(&ino) else { return };
         inode.whereabouts = whereabouts;
+        inode.seen = None;
         self.drop_if_unheld(ino);
     }
 
@@ -274,6 +278,30 @@ impl Inodes {
             return Vec::new();
         }
         self.by_place.iter().filter(|(place, _)| place.parent == directory).map(|(_, ino)| *ino).collect()
+    }
+
+    /// The attributes of an inode, if they were asked for before and nothing changed since.
+    pub(crate) fn seen(&self, ino: Ino) -> Option<Attributes> {
+        self.by_number.get(&ino)?.seen.as_deref().copied()
+    }
+
+    /// Remembers them, for an inode that somebody holds.
+    pub(crate) fn see(&mut self, attributes: &Attributes) {
+        if let Some(inode) = self.by_number.get_mut(&attributes.ino).filter(|inode| inode.lookups > 0) {
+            inode.seen = Some(Box::new(*attributes));
+        }
+    }
+
+    /// Something of an inode changed.
+    pub(crate) fn changed(&mut self, ino: Ino) {
+        if let Some(inode) = self.by_number.get_mut(&ino) {
+            inode.seen = None;
+        }
+    }
+
+    /// Anything may have changed.
+    pub(crate) fn all_changed(&mut self) {
+        self.by_number.values_mut().for_each(|inode| inode.seen = None);
     }
 
     /// Times of an inode that the tree does not have.

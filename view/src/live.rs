@@ -132,6 +132,7 @@ impl View {
             self.exchange_inode(live, &before, &after, path)?;
         }
         live.tree = after;
+        live.inodes.all_changed();
         Ok((before, Restored { changed: changed.len() }))
     }
 

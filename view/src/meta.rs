@@ -41,7 +41,13 @@ pub enum XattrSet {
 impl View {
     /// The attributes of an inode.
     pub fn attributes(&self, ino: Ino) -> Result<Attributes> {
-        self.shared.live.read().attributes(self, ino)
+        if let Some(seen) = self.shared.live.read().inodes.seen(ino) {
+            return Ok(seen);
+        }
+        let mut live = self.shared.live.write();
+        let attributes = live.attributes(self, ino)?;
+        live.inodes.see(&attributes);
+        Ok(attributes)
     }
 
     /// Whether the caller may do this with an inode.
@@ -65,6 +71,7 @@ impl View {
         live.demand_writable()?;
         let before = live.attributes(self, ino)?;
         demand_settable(caller, &before, set)?;
+        live.inodes.changed(ino);
         let now = self.now();
         if let Some(size) = set.size {
             if before.kind == Kind::Directory {

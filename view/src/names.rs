@@ -33,6 +33,7 @@ impl View {
         match live.look(self, &directory.path, place.clone())? {
             Some(found) => {
                 live.inodes.hold(found.ino);
+                live.inodes.see(&found);
                 Ok(found)
             }
             None => Err(EngineError::NotFound { path: directory.path.join(&place.name) }.into()),

@@ -201,7 +201,9 @@ impl Live {
         let path = directory.join(&place.name);
         let Some(stat) = self.tree.stat(path.as_bytes())? else { return Ok(None) };
         let ino = self.inode_at(place, &path, &stat)?;
-        self.attributes_of(view, ino, &path, &stat).map(Some)
+        let attributes = self.attributes_of(view, ino, &path, &stat)?;
+        self.inodes.see(&attributes);
+        Ok(Some(attributes))
     }
 
     /// The number at a place where something is.
@@ -230,6 +232,9 @@ impl Live {
 
     /// The attributes of any inode in the table.
     pub(crate) fn attributes(&self, view: &View, ino: Ino) -> Result<Attributes> {
+        if let Some(seen) = self.inodes.seen(ino) {
+            return Ok(seen);
+        }
         match &self.inodes.get(ino)?.whereabouts {
             Whereabouts::Gone(attributes) => Ok(**attributes),
             Whereabouts::Loose(file) => {
@@ -290,6 +295,7 @@ impl Live {
 
     /// Something of an inode changed now; `mtime` is what the tree has for it.
     pub(crate) fn touch(&mut self, ino: Ino, now: Time, mtime: Time) {
+        self.inodes.changed(ino);
         let kept = self.inodes.kept(ino);
         let ctime = (now != mtime).then_some(now);
         if kept.ctime != ctime {
