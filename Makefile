@@ -4,13 +4,13 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test lint bench bench-store bench-history bench-files bench-gc bench-transfer soak powercut fuzz clean
+.PHONY: help demo tour test lint bench bench-store bench-history bench-files bench-gc bench-transfer bench-views conformance soak powercut fuzz clean
 
 ready = scripts/setup $(1) && source target/amalgam-env
 title = printf '\n== %s\n' $(1)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## a story with the real command, in a scratch directory
 	@$(call ready)
@@ -41,7 +41,7 @@ lint: ## formatting, clippy, docs, licences and sources
 	$(call title,dependencies)
 	cargo deny --locked check bans licenses sources
 
-bench: bench-store bench-history bench-files bench-gc bench-transfer ## every benchmark
+bench: bench-store bench-history bench-files bench-gc bench-transfer bench-views ## every benchmark
 
 bench-store: ## forks, commits, diffs and the Linux tree put into a store (ARGS=...)
 	@$(call ready,bench)
@@ -63,6 +63,15 @@ bench-gc: ## collection: rates, memory, room that comes back, commits beside it 
 bench-transfer: ## stores sent to each other, and backups (ARGS=...)
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-transfer -- $(ARGS)
+
+bench-views: ## mounted workspaces, beside ext4 and fuse-overlayfs (needs root; ARGS=...)
+	@$(call ready,bench)
+	cargo run --release --locked -q -p amalgam-benches --bin bench-views -- $(ARGS)
+
+conformance: ## a mounted workspace under pjdfstest, fsx, fio, stress-ng and real programs (needs root; ARGS=SUITE...)
+	@$(call ready,conformance)
+	cargo build --locked -p amalgam-tests --bin mounter
+	MOUNTER="$${CARGO_TARGET_DIR:-target}/debug/mounter" scripts/conformance $(ARGS)
 
 soak: ## the long tests: all of them, one after another
 	@$(call ready,soak)

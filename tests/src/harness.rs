@@ -10,6 +10,7 @@ pub mod mounting;
 pub mod powercut;
 mod random;
 pub mod receiving;
+pub mod views;
 pub mod workload;
 
 pub use random::{Random, seed};

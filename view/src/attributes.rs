@@ -15,7 +15,7 @@ pub struct Attributes {
     pub kind: Kind,
     /// Permission bits.
     pub mode: u32,
-    /// How many names it has; 1 for every directory that has one.
+    /// How many names it has. For a directory 2 and the number of directories in it, or 1 where these have not been counted.
     pub links: u32,
     /// Whose it is.
     pub uid: u32,

@@ -50,6 +50,8 @@ pub(crate) struct Inode {
     pub(crate) lookups: u64,
     /// Names in it that are in the table.
     pub(crate) children: u32,
+    /// Directories in it, if they have been counted since it was made.
+    subdirectories: Option<u32>,
     /// Whether its number cannot be found out from its place.
     pub(crate) moved: bool,
     pub(crate) whereabouts: Whereabouts,
@@ -80,6 +82,7 @@ impl Inodes {
             kind: Kind::Directory,
             lookups: 1,
             children: 0,
+            subdirectories: None,
             moved: true,
             whereabouts: Whereabouts::Named(Vec::new()),
             seen: None,
@@ -173,7 +176,8 @@ impl Inodes {
         }
         self.by_place.insert(place.clone(), ino);
         let whereabouts = Whereabouts::Named(vec![place]);
-        self.by_number.insert(ino, Inode { kind, lookups: 0, children: 0, moved, whereabouts, seen: None });
+        let inode = Inode { kind, lookups: 0, children: 0, subdirectories: None, moved, whereabouts, seen: None };
+        self.by_number.insert(ino, inode);
     }
 
     /// One more name for an inode that has one.
@@ -301,7 +305,31 @@ impl Inodes {
 
     /// Anything may have changed.
     pub(crate) fn all_changed(&mut self) {
-        self.by_number.values_mut().for_each(|inode| inode.seen = None);
+        for inode in self.by_number.values_mut() {
+            inode.seen = None;
+            inode.subdirectories = None;
+        }
+    }
+
+    /// A directory that was just made: what comes into it is counted from now on.
+    pub(crate) fn begin_counting(&mut self, directory: Ino) {
+        if let Some(inode) = self.by_number.get_mut(&directory) {
+            inode.subdirectories = Some(0);
+        }
+    }
+
+    /// A directory came into another one, or went.
+    pub(crate) fn count(&mut self, directory: Ino, came: bool) {
+        if let Some(Inode { subdirectories: Some(count), .. }) = self.by_number.get_mut(&directory) {
+            *count = if came { count.saturating_add(1) } else { count.saturating_sub(1) };
+        }
+    }
+
+    /// The links of a directory: itself, its `.`, and the `..` of each directory in it, where these have been counted. One
+    /// where they have not, which is how other file systems say so, too.
+    pub(crate) fn directory_links(&self, directory: Ino) -> u32 {
+        let counted = self.by_number.get(&directory).and_then(|inode| inode.subdirectories);
+        counted.map_or(1, |count| count.saturating_add(2))
     }
 
     /// Times of an inode that the tree does not have.

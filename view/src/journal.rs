@@ -4,6 +4,10 @@
 //! those bytes where they lie: the journal is its segment log. `base` names the state that the first file starts from; a
 //! commit or a checkpoint begins a new file at the moment of its freeze, and moves the base when it has landed. A file that
 //! nothing reads any more goes with the last tree that read it.
+//!
+//! A file says behind which one it follows, and behind how many bytes of that. One that follows something else than what was
+//! read up to there is passed over: a disk may have kept a younger file and lost the end of an older one, and edits behind a
+//! gap are no state that ever was.
 
 mod record;
 mod remember;
@@ -22,6 +26,8 @@ pub(crate) use record::Edit;
 use record::{Reader, Writer};
 
 const MAGIC: &[u8; 8] = b"AMVIEW1\n";
+/// The magic, what the file follows, and a check sum.
+const BEGINNING_BYTES: usize = MAGIC.len() + 8 + 8 + 4;
 /// length of the edit, check sum, time.
 const HEAD_BYTES: usize = 4 + 4 + 8;
 /// The largest edit; names and extended attributes are far smaller.
@@ -53,6 +59,13 @@ pub(crate) struct Unsynced {
 
 pub(crate) struct JournalFile {
     file: File,
+}
+
+/// Where in the journal a file begins: behind so many bytes of another one. For the first it does not matter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Behind {
+    number: u64,
+    end: u64,
 }
 
 /// What was found when a view was opened.
@@ -109,17 +122,17 @@ impl Journal {
     pub(crate) fn create(directory: &Path, state: Option<SnapshotId>) -> Result<Self> {
         std::fs::create_dir_all(directory).map_err(io("make the journal's directory"))?;
         remove_files(directory, |_| true)?;
-        let journal = Self::at(directory, 0, 0)?;
+        let journal = Self::at(directory, 0, 0, Behind::default())?;
         journal.write_base(state, state)?;
         Ok(journal)
     }
 
-    fn at(directory: &Path, first: u64, number: u64) -> Result<Self> {
-        let current = begin(directory, number)?;
+    fn at(directory: &Path, first: u64, number: u64, behind: Behind) -> Result<Self> {
+        let current = begin(directory, number, behind)?;
         Ok(Self {
             directory: directory.to_owned(),
             current,
-            end: MAGIC.len() as u64,
+            end: BEGINNING_BYTES as u64,
             first,
             number,
             unsynced: Vec::new(),
@@ -142,7 +155,9 @@ impl Journal {
         tree.rebase(base.head);
         let mut recovered = Recovered::default();
         let mut number = base.first;
+        let mut behind = None;
         let mut earlier_bytes = 0;
+        let mut unsynced = Vec::new();
         loop {
             let path = directory.join(file_name(number));
             let file = match File::open(&path) {
@@ -150,12 +165,18 @@ impl Journal {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => break,
                 Err(error) => return Err(io("open the journal")(error)),
             };
-            earlier_bytes += replay(&file, &mut tree, &mut recovered)?;
+            if let Some(end) = replay(&file, behind, &mut tree, &mut recovered)? {
+                behind = Some(Behind { number, end });
+                earlier_bytes += end;
+                unsynced.push(file);
+            }
             number += 1;
         }
         remove_files(directory, |found| found < base.first)?;
-        let mut journal = Self::at(directory, base.first, number)?;
+        let mut journal = Self::at(directory, base.first, number, behind.unwrap_or_default())?;
         journal.earlier_bytes = earlier_bytes;
+        // Whoever wrote them may have died before they were on disk.
+        journal.unsynced = unsynced;
         Ok((journal, tree, recovered))
     }
 
@@ -182,8 +203,11 @@ impl Journal {
         } else {
             write_both(&self.current.file, &record, data, self.end)
         };
-        // What a failed write left behind is overwritten by the next one.
-        written.map_err(io("write the journal"))?;
+        if let Err(error) = written {
+            // What is left of it must not stand behind the next record, which may be shorter.
+            self.current.file.set_len(self.end).ok();
+            return Err(io("write the journal")(error));
+        }
         let offset = self.end + record_bytes;
         self.end = offset + data.len() as u64;
         let segment: Arc<dyn Segment> = self.current.clone();
@@ -197,7 +221,7 @@ impl Journal {
 
     /// Whether anything was written since the base.
     pub(crate) fn is_empty(&self) -> bool {
-        self.earlier_bytes == 0 && self.end == MAGIC.len() as u64
+        self.earlier_bytes == 0 && self.end == BEGINNING_BYTES as u64
     }
 
     /// What must be put on disk for all that was appended to be there. The caller does that without holding the view still.
@@ -223,10 +247,10 @@ impl Journal {
     /// Begins a new file; returns its number, for when the state of this moment has become the base.
     pub(crate) fn turn(&mut self) -> Result<u64> {
         let number = self.number + 1;
-        let next = begin(&self.directory, number)?;
+        let next = begin(&self.directory, number, Behind { number: self.number, end: self.end })?;
         self.unsynced.push(std::mem::replace(&mut self.current, next));
         self.earlier_bytes += self.end;
-        self.end = MAGIC.len() as u64;
+        self.end = BEGINNING_BYTES as u64;
         self.number = number;
         self.directory_unsynced = true;
         Ok(number)
@@ -269,6 +293,25 @@ impl Unsynced {
     }
 }
 
+impl Behind {
+    fn encode(self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        Writer(&mut bytes).u64(self.number).u64(self.end);
+        let sum = crc32fast::hash(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
+        if crc32fast::hash(body).to_le_bytes() != sum {
+            return None;
+        }
+        let mut from = Reader(body.strip_prefix(MAGIC)?);
+        Some(Self { number: from.u64()?, end: from.u64()? })
+    }
+}
+
 impl JournalBase {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
@@ -298,15 +341,23 @@ impl JournalBase {
     }
 }
 
-/// Does the edits of one file again; returns how many bytes of it were whole.
-fn replay(file: &Arc<JournalFile>, tree: &mut WorkingTree, recovered: &mut Recovered) -> Result<u64> {
+/// Does the edits of one file again; returns where its last whole record ends. Nothing when it does not follow what was read
+/// before it.
+fn replay(
+    file: &Arc<JournalFile>,
+    behind: Option<Behind>,
+    tree: &mut WorkingTree,
+    recovered: &mut Recovered,
+) -> Result<Option<u64>> {
     let length = file.file.metadata().map_err(io("read the journal"))?.len();
-    let mut magic = [0; MAGIC.len()];
-    if length < MAGIC.len() as u64 || file.file.read_exact_at(&mut magic, 0).is_err() || magic != *MAGIC {
+    let mut beginning = [0; BEGINNING_BYTES];
+    let whole = length >= BEGINNING_BYTES as u64 && file.file.read_exact_at(&mut beginning, 0).is_ok();
+    let follows = whole.then(|| Behind::decode(&beginning)).flatten();
+    if follows.is_none() || (behind.is_some() && behind != follows) {
         recovered.cut_bytes += length;
-        return Ok(0);
+        return Ok(None);
     }
-    let mut at = MAGIC.len() as u64;
+    let mut at = BEGINNING_BYTES as u64;
     while let Some((edit, time, offset)) = read_record(file, at, length)? {
         let segment: Arc<dyn Segment> = file.clone();
         let range = (edit.data_bytes() > 0).then_some(SegmentRange { segment, offset });
@@ -317,7 +368,7 @@ fn replay(file: &Arc<JournalFile>, tree: &mut WorkingTree, recovered: &mut Recov
         at = offset + edit.data_bytes();
     }
     recovered.cut_bytes += length - at;
-    Ok(at)
+    Ok(Some(at))
 }
 
 /// The record at an offset, with its time and where its bytes begin. Nothing at the end, or where a record is not whole.
@@ -378,11 +429,11 @@ fn write_both(file: &File, head: &[u8], data: &[u8], offset: u64) -> std::io::Re
     file.write_all_at(&data[skip..], offset + (head.len() + skip) as u64)
 }
 
-fn begin(directory: &Path, number: u64) -> Result<Arc<JournalFile>> {
+fn begin(directory: &Path, number: u64, behind: Behind) -> Result<Arc<JournalFile>> {
     let path = directory.join(file_name(number));
     let open = || -> std::io::Result<File> {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
-        file.write_all_at(MAGIC, 0)?;
+        file.write_all_at(&behind.encode(), 0)?;
         Ok(file)
     };
     Ok(Arc::new(JournalFile { file: open().map_err(io("begin a journal"))? }))

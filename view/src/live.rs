@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use amalgam_engine::backend::Durability;
 use amalgam_engine::object::Node;
 use amalgam_engine::workspace::{Change, Committed, WorkspaceName, Workspaces};
 use amalgam_engine::{
@@ -59,6 +60,10 @@ impl View {
         let _one = self.shared.freezing.lock();
         let committing = self.begin_commit()?;
         let (committed, landed) = workspaces.commit_fork(name, &committing.tree, change, act, action)?;
+        // The journal's base names it from now on, and what a sync had put on disk before goes: so it must be there, too.
+        if act.durability == Durability::Buffered {
+            workspaces.store().sync()?;
+        }
         self.end_commit(&committing, committed.snapshot, landed)?;
         Ok(committed)
     }

@@ -124,6 +124,10 @@ impl View {
         let ino = live.inodes.insert(place.clone(), kind);
         live.inodes.hold(ino);
         live.inodes.keep(ino, Default::default());
+        if kind == Kind::Directory {
+            live.inodes.begin_counting(ino);
+            live.inodes.count(parent, true);
+        }
         live.touch(parent, now, now);
         self.tell_changed(caller, &place);
         live.attributes(self, ino)
@@ -194,6 +198,7 @@ impl View {
         live.edit(&Edit::RemoveDirectory { path }, now, &[])?;
         live.inodes.remove_place(&place);
         live.inodes.detach(found.ino, gone(found, now));
+        live.inodes.count(parent, false);
         live.touch(parent, now, now);
         self.tell_changed(caller, &place);
         Ok(())
@@ -233,6 +238,7 @@ impl View {
             _ => None,
         };
         live.edit(&Edit::Rename { from, to, mode }, now, &[])?;
+        count_moved(live, mode, (&source, &moving), (&target, replaced.as_ref()));
         match (mode, replaced) {
             (RenameMode::Exchange, Some(other)) => {
                 live.inodes.exchange(&source, &target);
@@ -345,6 +351,21 @@ impl Live {
 
 fn gone(found: Attributes, now: Time) -> Whereabouts {
     Whereabouts::Gone(Box::new(Attributes { links: 0, ctime: now, ..found }))
+}
+
+/// A rename moves directories from one to another, and may remove one.
+fn count_moved(live: &mut Live, mode: RenameMode, from: (&Place, &Attributes), to: (&Place, Option<&Attributes>)) {
+    let (source, target) = (from.0.parent, to.0.parent);
+    if from.1.kind == Kind::Directory {
+        live.inodes.count(source, false);
+        live.inodes.count(target, true);
+    }
+    if to.1.is_some_and(|replaced| replaced.kind == Kind::Directory) {
+        live.inodes.count(target, false);
+        if mode == RenameMode::Exchange {
+            live.inodes.count(source, true);
+        }
+    }
 }
 
 fn demand_empty(live: &Live, path: &TreePath) -> Result<()> {

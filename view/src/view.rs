@@ -276,12 +276,14 @@ impl Live {
         let is_hole = stat.entry.as_ref().is_some_and(|entry| {
             matches!(entry.node, Node::File { content: amalgam_engine::object::Content::Hole, .. })
         });
-        let size = if stat.kind == Kind::Directory { 4096 } else { stat.size };
+        let is_directory = stat.kind == Kind::Directory;
+        let size = if is_directory { 4096 } else { stat.size };
+        let links = u32::try_from(stat.links).unwrap_or(u32::MAX);
         Attributes {
             ino,
             kind: stat.kind,
             mode: stat.mode,
-            links: u32::try_from(stat.links).unwrap_or(u32::MAX),
+            links: if is_directory { self.inodes.directory_links(ino) } else { links },
             uid,
             gid,
             size,

@@ -1,4 +1,4 @@
-//! The long tests. `soak kill | receive | powercut | model | linear | gc | all`, with `--rounds N` and `--seed S`.
+//! The long tests. `soak kill | receive | powercut | model | doors | views | linear | gc | all`, with `--rounds N` and `--seed S`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people, which tells what it does")]
 
 use std::io::Read as _;
@@ -10,20 +10,26 @@ use amalgam_engine::backend::Inspect;
 use amalgam_engine::{Store, StoreOptions};
 use amalgam_tests::harness::collection::{World, collect_until_killed, kill_collections};
 use amalgam_tests::harness::kill::kill_rounds;
+use amalgam_tests::harness::mounting::{Orders as MountOrders, can_mount, serve};
 use amalgam_tests::harness::powercut::{in_own_namespace, is_root, powercut_rounds};
 use amalgam_tests::harness::receiving::{receive_file, receive_kill_rounds};
+use amalgam_tests::harness::views::{rollback_rounds, view_kill_rounds, view_powercut_rounds};
 use amalgam_tests::harness::workload::{Orders, commit_until_killed};
 use amalgam_tests::harness::{Place, over_both, seed};
 use amalgam_tests::linear::{HistoryOptions, check_history, record};
 
-const USAGE: &str = "usage: soak kill|receive|powercut|model|linear|gc|all [--rounds N] [--seed S]";
+const USAGE: &str = "usage: soak kill|receive|powercut|model|doors|views|linear|gc|all [--rounds N] [--seed S]";
 /// The committing process and the inner half of the power cuts are this program again.
 const COMMIT: &str = "commit";
 const COLLECT: &str = "collect";
 const RECEIVE_INSIDE: &str = "receive-inside";
 const POWERCUT_INSIDE: &str = "powercut-inside";
+const MOUNT_INSIDE: &str = "mount-inside";
+const VIEWS_POWERCUT_INSIDE: &str = "views-powercut-inside";
 const MODEL_CASES: u64 = 10_000;
 const COLLECTIONS: u64 = 100_000;
+const DOOR_CASES: u64 = 1_000;
+const EQUAL_SNAPSHOTS: u64 = 10_000;
 
 struct Options {
     rounds: Option<u64>,
@@ -64,6 +70,8 @@ fn run(words: &[String]) -> Option<bool> {
         COLLECT => return collect(rest),
         RECEIVE_INSIDE => return receive_inside(rest),
         POWERCUT_INSIDE => return powercut_inside(rest),
+        MOUNT_INSIDE => return mount_inside(rest),
+        VIEWS_POWERCUT_INSIDE => return views_powercut_inside(rest),
         _ => {}
     }
     let options = Options::parse(rest)?;
@@ -72,6 +80,8 @@ fn run(words: &[String]) -> Option<bool> {
         "receive" => receive(&options),
         "powercut" => powercut(&options),
         "model" => model(&options),
+        "doors" => doors(&options),
+        "views" => views(&options),
         "linear" => linear(&options),
         "gc" => gc(&options),
         "all" => {
@@ -80,6 +90,8 @@ fn run(words: &[String]) -> Option<bool> {
                 && linear(&options)
                 && gc(&options)
                 && model(&options)
+                && doors(&options)
+                && views(&options)
                 && powercut_if_possible(&options)
         }
         _ => return None,
@@ -204,6 +216,69 @@ fn model(options: &Options) -> bool {
     status.expect("cargo starts").success()
 }
 
+/// Runs suites of a package in the release profile, with something in their environment.
+fn suites(package: &str, suites: &[&str], (name, value): (&str, u64)) -> bool {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["test", "--release", "-p", package]);
+    suites.iter().for_each(|suite| drop(command.args(["--test", suite])));
+    command.env(name, value.to_string()).status().expect("cargo starts").success()
+}
+
+/// The same operations through every door.
+fn doors(options: &Options) -> bool {
+    let cases = options.rounds.unwrap_or(DOOR_CASES);
+    println!("doors: {cases} histories each");
+    suites("amalgam-tests", &["doors"], ("PROPTEST_CASES", cases))
+}
+
+fn mounter() -> Command {
+    let mut command = Command::new(this_program());
+    command.arg(MOUNT_INSIDE);
+    command
+}
+
+fn mount_inside(words: &[String]) -> Option<bool> {
+    let result = serve(&MountOrders::parse(words)?, &|line| println!("{line}"));
+    if let Err(error) = &result {
+        eprintln!("soak: the mounter ended: {error}");
+    }
+    Some(result.is_ok())
+}
+
+/// Mounts that are killed, cut off from power, and rolled back while in use; snapshots beside a writer.
+fn views(options: &Options) -> bool {
+    println!("views: seed {}", options.seed);
+    if !suites("amalgam-view", &["posix"], ("AMALGAM_ROUNDS", options.rounds.unwrap_or(EQUAL_SNAPSHOTS))) {
+        return false;
+    }
+    if !can_mount() {
+        println!("views: mounts are left out, they need root and /dev/fuse");
+        return true;
+    }
+    println!("views: {}", view_kill_rounds(&mounter, options.rounds.unwrap_or(200), options.seed));
+    let load = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance/rollback.py");
+    let (rounds, said) = rollback_rounds(&mounter, &load, options.rounds.unwrap_or(2_000));
+    println!("views: {rounds} rollbacks under load; {said}");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let words = [
+        VIEWS_POWERCUT_INSIDE.to_owned(),
+        directory.path().display().to_string(),
+        options.rounds.unwrap_or(50).to_string(),
+        options.seed.to_string(),
+    ];
+    in_own_namespace(&this_program(), &words)
+}
+
+fn views_powercut_inside(words: &[String]) -> Option<bool> {
+    let [directory, rounds, seed] = words else { return None };
+    end_with_input();
+    let tell = |line: String| println!("views: power cuts: {line}");
+    let summary =
+        view_powercut_rounds(&mounter, Path::new(directory), rounds.parse().ok()?, seed.parse().ok()?, &tell);
+    println!("views: power cuts: {summary}");
+    Some(true)
+}
+
 fn powercut(options: &Options) -> bool {
     if !is_root() {
         eprintln!("soak: powercut mounts loop devices: run it as root");
@@ -231,13 +306,17 @@ fn powercut_if_possible(options: &Options) -> bool {
 
 fn powercut_inside(words: &[String]) -> Option<bool> {
     let [directory, rounds, seed] = words else { return None };
-    std::thread::spawn(|| {
-        // The outer half holds the other end: when it goes, this one goes, and the namespace with all mounts goes with it.
-        std::io::stdin().read_to_end(&mut Vec::new()).ok();
-        std::process::exit(2);
-    });
+    end_with_input();
     let tell = |line: String| println!("powercut: {line}");
     let summary = powercut_rounds(&committer, Path::new(directory), rounds.parse().ok()?, seed.parse().ok()?, &tell);
     println!("powercut: {summary}");
     Some(true)
+}
+
+/// The outer half holds the other end: when it goes, this one goes, and the namespace with all mounts goes with it.
+fn end_with_input() {
+    std::thread::spawn(|| {
+        std::io::stdin().read_to_end(&mut Vec::new()).ok();
+        std::process::exit(2);
+    });
 }

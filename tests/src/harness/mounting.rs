@@ -226,7 +226,7 @@ impl Served {
             "commit" => done(self.commit()?.to_string()),
             "checkpoint" => done(self.checkpoint().map(|()| "done".to_owned())?),
             "go" => {
-                let to: SnapshotId = rest.parse().map_err(|_| "not an id of a snapshot")?;
+                let to = SnapshotId::from_hex(rest).ok_or("not an id of a snapshot")?;
                 let (_, restored) = self.view.go_to(to, self.view.base())?;
                 done(restored.changed.to_string())
             }

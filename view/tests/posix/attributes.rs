@@ -1,0 +1,110 @@
+//! Attributes: times, extended attributes, and who may.
+
+use amalgam_engine::Time;
+use amalgam_view::{Attributes, Caller, RenameMode, Set, TimeSet, XattrSet};
+
+use crate::kit::{EEXIST, EINVAL, ENODATA, Kit, errno};
+
+/// Which times of an inode moved: of reading, of writing, of any change.
+fn moved(before: &Attributes, after: &Attributes) -> (bool, bool, bool) {
+    (before.atime != after.atime, before.mtime != after.mtime, before.ctime != after.ctime)
+}
+
+#[test]
+fn each_change_moves_the_times_that_posix_says() {
+    let kit = Kit::new();
+    let (file, directory) = (kit.file("f", b"one"), kit.directory("d"));
+    type Act<'a> = &'a dyn Fn(&Kit);
+    let set = |kit: &Kit, set: Set| drop(kit.view.set_attributes(&kit.caller, file, &set).expect("set"));
+    let cases: &[(&str, Act<'_>, (bool, bool, bool), (bool, bool, bool))] = &[
+        ("read", &|kit| drop(kit.read(file)), (false, false, false), (false, false, false)),
+        ("write", &|kit| kit.write(file, 0, b"two"), (false, true, true), (false, false, false)),
+        ("chmod", &|kit| set(kit, Set { mode: Some(0o600), ..Set::default() }), (false, false, true), (false, false, false)),
+        ("chown", &|kit| set(kit, Set { uid: Some(5), ..Set::default() }), (false, false, true), (false, false, false)),
+        ("truncate", &|kit| set(kit, Set { size: Some(1), ..Set::default() }), (false, true, true), (false, false, false)),
+        ("link", &|kit| drop(kit.link(file, "d/l")), (false, false, true), (false, true, true)),
+        ("unlink", &|kit| kit.unlink("d/l").expect("unlink"), (false, false, true), (false, true, true)),
+        ("rename", &|kit| kit.rename("f", "d/f", RenameMode::Replace).expect("rename"), (false, false, true), (false, true, true)),
+        (
+            "setxattr",
+            &|kit| kit.view.set_xattr(&kit.caller, file, b"user.a", b"1", XattrSet::Either).expect("set"),
+            (false, false, true),
+            (false, false, false),
+        ),
+        ("create beside", &|kit| drop(kit.file("d/other", b"")), (false, false, false), (false, true, true)),
+    ];
+    for (what, act, of_file, of_directory) in cases {
+        let before = (kit.attributes(file), kit.attributes(directory));
+        act(&kit);
+        let after = (kit.attributes(file), kit.attributes(directory));
+        // What is not set and not read may follow the time of writing.
+        let atime_follows = |moved: (bool, bool, bool)| (false, moved.1, moved.2);
+        assert_eq!(atime_follows(moved(&before.0, &after.0)), *of_file, "{what}: the file");
+        assert_eq!(atime_follows(moved(&before.1, &after.1)), *of_directory, "{what}: the directory");
+    }
+}
+
+#[test]
+fn times_that_are_set_stay_and_ctime_cannot_be_set() {
+    let kit = Kit::new();
+    let ino = kit.file("f", b"x");
+    let before = kit.attributes(ino);
+    let set = Set {
+        atime: Some(TimeSet::At(Time(-5))),
+        mtime: Some(TimeSet::At(Time(1_234_567_890_123_456_789))),
+        ..Set::default()
+    };
+    let after = kit.view.set_attributes(&kit.caller, ino, &set).expect("utimes");
+    assert_eq!((after.atime, after.mtime), (Time(-5), Time(1_234_567_890_123_456_789)));
+    assert!(after.ctime > before.ctime);
+    let kit = kit.reopen(true);
+    let found = kit.look("f").expect("it is there");
+    assert_eq!((found.atime, found.mtime, found.ctime), (after.atime, after.mtime, after.ctime), "as before a remount");
+    let only = Set { atime: Some(TimeSet::Now), ..Set::default() };
+    let after = kit.view.set_attributes(&kit.caller, found.ino, &only).expect("utimes");
+    assert_eq!(after.mtime, found.mtime);
+    assert!(after.atime > found.ctime);
+}
+
+#[test]
+fn extended_attributes_are_set_as_their_flags_say() {
+    let kit = Kit::new();
+    let ino = kit.file("f", b"");
+    let set = |name: &[u8], value: &[u8], how| kit.view.set_xattr(&kit.caller, ino, name, value, how);
+    assert_eq!(errno(set(b"user.a", b"1", XattrSet::Replace)), ENODATA);
+    set(b"user.a", b"1", XattrSet::Create).expect("create");
+    assert_eq!(errno(set(b"user.a", b"2", XattrSet::Create)), EEXIST);
+    assert_eq!(kit.view.xattr(ino, b"user.a").expect("get"), b"1");
+    set(b"user.a", b"2", XattrSet::Replace).expect("replace");
+    set(b"user.b", &[7; 60_000], XattrSet::Either).expect("a large one");
+    set(b"user.c", b"", XattrSet::Either).expect("an empty one");
+    assert_eq!(errno(set(b"", b"", XattrSet::Either)), EINVAL);
+    assert_eq!(kit.view.xattr_names(ino).expect("list"), [&b"user.a"[..], b"user.b", b"user.c"]);
+    kit.view.remove_xattr(&kit.caller, ino, b"user.a").expect("remove");
+    assert_eq!(errno(kit.view.remove_xattr(&kit.caller, ino, b"user.a")), ENODATA);
+    assert_eq!(errno(kit.view.xattr(ino, b"user.a")), ENODATA);
+    kit.commit();
+    let kit = kit.reopen(false);
+    let ino = kit.ino("f");
+    assert_eq!(kit.view.xattr(ino, b"user.b").expect("get"), [7; 60_000]);
+    assert_eq!(kit.view.xattr(ino, b"user.c").expect("get"), b"");
+}
+
+#[test]
+fn a_view_that_checks_lets_in_whom_the_bits_let_in() {
+    let kit = Kit::new();
+    let file = kit.file("f", b"secret");
+    let stranger = Caller { uid: 7, gid: 7, checked: true, ..Caller::default() };
+    let mode = |mode| {
+        let set = Set { mode: Some(mode), ..Set::default() };
+        kit.view.set_attributes(&kit.caller, file, &set).expect("chmod");
+    };
+    mode(0o600);
+    assert_eq!(errno(kit.view.access(&stranger, file, amalgam_view::Access::READ)), 13);
+    mode(0o604);
+    kit.view.access(&stranger, file, amalgam_view::Access::READ).expect("others may read");
+    let chmod = Set { mode: Some(0o777), ..Set::default() };
+    assert_eq!(errno(kit.view.set_attributes(&stranger, file, &chmod)), 1, "only the owner may");
+    assert_eq!(errno(kit.view.unlink(&stranger, amalgam_view::ROOT, b"f")), 13, "the directory is not theirs");
+    assert_eq!(kit.attributes(file).mode, 0o604);
+}

@@ -1,0 +1,111 @@
+//! Bytes: holes, copies, sizes.
+
+use amalgam_view::Seek;
+
+use crate::kit::{EDQUOT, EINVAL, ENXIO, Kit, errno, options};
+use amalgam_engine::Store;
+
+const PIECE: usize = 64 << 10;
+
+#[test]
+fn holes_and_data_are_found_where_they_are() {
+    let kit = Kit::new();
+    let ino = kit.file("f", b"");
+    kit.write(ino, 4 * PIECE as u64, &[7; PIECE]);
+    let seek = |offset, what| kit.view.seek(ino, offset, what).map_err(|error| error.errno());
+    let size = 5 * PIECE as u64;
+    assert_eq!(seek(0, Seek::Hole), Ok(0));
+    assert_eq!(seek(0, Seek::Data), Ok(4 * PIECE as u64));
+    assert_eq!(seek(4 * PIECE as u64 + 5, Seek::Data), Ok(4 * PIECE as u64 + 5));
+    assert_eq!(seek(4 * PIECE as u64, Seek::Hole), Ok(size), "the end counts as a hole");
+    assert_eq!(seek(size, Seek::Data), Err(ENXIO));
+    assert_eq!(seek(size, Seek::Hole), Err(ENXIO));
+    // The same once it is stored.
+    kit.commit();
+    assert_eq!((seek(0, Seek::Hole), seek(0, Seek::Data)), (Ok(0), Ok(4 * PIECE as u64)));
+    let empty = kit.file("empty", b"");
+    assert_eq!(errno(kit.view.seek(empty, 0, Seek::Data)), ENXIO);
+}
+
+#[test]
+fn a_punched_range_is_zeros_and_the_size_stays() {
+    let kit = Kit::new();
+    let ino = kit.file("f", &[1; 3 * PIECE]);
+    kit.commit();
+    let mut expected = vec![1; 3 * PIECE];
+    kit.view.punch(&kit.caller, ino, 1_000, PIECE as u64, true).expect("punch");
+    expected[1_000..1_000 + PIECE].fill(0);
+    assert_eq!(kit.read(ino), expected);
+    // Beyond the end: cut off where the file ends.
+    kit.view.punch(&kit.caller, ino, 3 * PIECE as u64 - 10, 1 << 20, true).expect("punch");
+    expected[3 * PIECE - 10..].fill(0);
+    assert_eq!(kit.read(ino), expected);
+    // Without keeping the size it grows.
+    kit.view.punch(&kit.caller, ino, 3 * PIECE as u64, 100, false).expect("zero");
+    expected.resize(3 * PIECE + 100, 0);
+    assert_eq!(kit.read(ino), expected);
+    assert_eq!(errno(kit.view.punch(&kit.caller, ino, 0, 0, true)), EINVAL);
+    assert_eq!(kit.reopen(false).read_path("f"), expected);
+}
+
+#[test]
+fn a_range_is_copied_between_files_and_within_one() {
+    let kit = Kit::new();
+    let bytes: Vec<u8> = (0..200_000_u32).map(|n| (n % 251) as u8).collect();
+    let (from, to) = (kit.file("from", &bytes), kit.file("to", b"0123456789"));
+    let copy = |from, to, length| kit.view.copy_range(&kit.caller, from, to, length).expect("copy");
+    assert_eq!(copy((from, 100), (to, 5), 150_000), 150_000);
+    let mut expected = b"01234".to_vec();
+    expected.extend_from_slice(&bytes[100..150_100]);
+    assert_eq!(kit.read(to), expected);
+    // What overlaps is copied as it was before, whatever order it happens in.
+    for (source, target) in [(0, 50_000), (50_000, 0)] {
+        let ino = kit.file(&format!("within-{source}"), &bytes);
+        assert_eq!(copy((ino, source as u64), (ino, target as u64), 100_000), 100_000);
+        let mut expected = bytes.clone();
+        expected[target..target + 100_000].copy_from_slice(&bytes[source..source + 100_000]);
+        assert_eq!(kit.read(ino), expected, "{source} -> {target}");
+    }
+    assert_eq!(copy((from, 199_990), (to, 0), 100), 10, "no more than there is");
+    assert_eq!(copy((from, 300_000), (to, 0), 100), 0);
+}
+
+#[test]
+fn sizes_come_and_go_and_what_comes_is_zeros() {
+    let kit = Kit::new();
+    let ino = kit.file("f", &[9; 1_000]);
+    let cut = |size| {
+        let set = amalgam_view::Set { size: Some(size), ..Default::default() };
+        kit.view.set_attributes(&kit.caller, ino, &set).expect("truncate").size
+    };
+    assert_eq!(cut(10), 10);
+    assert_eq!(cut(20), 20);
+    assert_eq!(kit.read(ino), [[9; 10], [0; 10]].concat());
+    kit.view.allocate(&kit.caller, ino, 15, 15, true).expect("allocate");
+    assert_eq!(kit.attributes(ino).size, 20);
+    kit.view.allocate(&kit.caller, ino, 15, 15, false).expect("allocate");
+    assert_eq!(kit.attributes(ino).size, 30);
+    let end = kit.view.write(&kit.caller, ino, 0, b"!", true).expect("append");
+    assert_eq!((end, kit.attributes(ino).size), (30, 31));
+    let far = kit.view.write(&kit.caller, ino, i64::MAX as u64, b"x", false);
+    assert_eq!(errno(far), 27, "too far for a file");
+    assert_eq!(kit.attributes(ino).size, 31);
+    let expected = kit.read(ino);
+    let kit = kit.reopen(false);
+    assert_eq!(kit.read_path("f"), expected, "what was refused is refused again in a recovery");
+}
+
+#[test]
+fn a_quota_that_is_used_up_refuses_and_loses_nothing() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let options = amalgam_view::ViewOptions { quota_bytes: Some(100_000), ..options() };
+    let kit = Kit::at(&Store::in_memory(), scratch.path(), options);
+    let ino = kit.file("f", &[1; 60_000]);
+    assert_eq!(errno(kit.view.write(&kit.caller, ino, 0, &[2; 60_000], false)), EDQUOT);
+    assert_eq!(kit.read(ino), [1; 60_000]);
+    // Removing needs no room, and a commit gives it back.
+    kit.unlink("f").expect("unlink");
+    kit.commit();
+    kit.file("g", &[3; 60_000]);
+    assert_eq!(kit.read_path("g"), [3; 60_000]);
+}

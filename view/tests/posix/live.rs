@@ -1,0 +1,202 @@
+//! What a workspace does that an ordinary file system does not: commits while it is written to, and goes elsewhere while it is
+//! in use.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use amalgam_engine::WorkingTree;
+use amalgam_view::{Caller, Ino, ROOT, RenameMode, View};
+
+use crate::kit::{ENOENT, Kit, errno, options};
+
+#[test]
+fn a_file_whose_bytes_differ_becomes_another_inode_and_the_old_one_lives_on() {
+    let kit = Kit::new();
+    kit.directory("d");
+    let (same, differs) = (kit.file("d/same", b"same"), kit.file("d/differs", b"then"));
+    let directory = kit.ino("d");
+    let then = kit.commit();
+    kit.write(differs, 0, b"now!");
+    let added = kit.file("d/added", b"added");
+    kit.unlink("d/same").expect("unlink");
+    kit.file("d/same", b"other");
+    let now_same = kit.ino("d/same");
+    let later = kit.commit();
+    // Back.
+    let (before, restored) = kit.view.go_to(then, Some(later)).expect("go");
+    assert!(restored.changed >= 3, "{restored:?}");
+    assert_eq!(before.read("d/differs").expect("read"), b"now!");
+    assert_eq!(kit.ino("d"), directory, "a directory keeps its number");
+    assert_eq!(kit.read_path("d/differs"), b"then");
+    assert_ne!(kit.ino("d/differs"), differs);
+    assert_eq!(kit.read(differs), b"now!", "whoever holds the old file goes on with it");
+    kit.write(differs, 4, b"?");
+    assert_eq!(kit.read(differs), b"now!?");
+    assert_eq!(kit.read_path("d/differs"), b"then", "and disturbs nobody");
+    assert_eq!(kit.look("d/added"), None);
+    assert_eq!(kit.read(added), b"added");
+    assert_eq!(kit.read(now_same), b"other");
+    assert!(![same, now_same].contains(&kit.ino("d/same")) || kit.ino("d/same") == same);
+    // What comes next stands on the state that it went to, and is there after a kill.
+    kit.write(kit.ino("d/differs"), 0, b"T");
+    let everything = kit.everything();
+    let kit = kit.reopen(false);
+    assert_eq!(kit.everything(), everything);
+    assert!(kit.recovered.restored);
+    assert_eq!(kit.view.base(), Some(later), "the next commit follows the head");
+}
+
+#[test]
+fn going_to_the_same_bytes_keeps_the_inode() {
+    let kit = Kit::new();
+    let (one, other) = (kit.file("one", b"bytes"), kit.file("other", b"x"));
+    let then = kit.commit();
+    kit.write(other, 0, b"y");
+    let later = kit.commit();
+    kit.view.go_to(then, Some(later)).expect("go");
+    assert_eq!(kit.ino("one"), one, "nothing of it changed");
+    kit.write(one, 0, b"BYTES");
+    assert_eq!(kit.read_path("one"), b"BYTES", "and it is still the file of that name");
+}
+
+#[test]
+fn a_hard_link_that_goes_leaves_the_file_to_its_other_names() {
+    let kit = Kit::new();
+    let ino = kit.file("a", b"one");
+    let then = kit.commit();
+    kit.link(ino, "b");
+    let later = kit.commit();
+    kit.view.go_to(then, Some(later)).expect("go");
+    assert_eq!(kit.look("b"), None);
+    assert_eq!(kit.ino("a"), ino, "its bytes are the same");
+    kit.write(ino, 0, b"ONE");
+    assert_eq!(kit.read_path("a"), b"ONE", "whoever holds it writes to the file of that name");
+    // And forward again: linked.
+    let head = kit.commit();
+    kit.view.go_to(later, Some(head)).expect("go");
+    assert_eq!(kit.ino("a"), kit.ino("b"));
+    kit.write(kit.ino("b"), 0, b"TWO");
+    assert_eq!(kit.read_path("a"), b"TWO");
+}
+
+#[test]
+fn a_directory_that_is_gone_is_empty_for_whoever_is_in_it() {
+    let kit = Kit::new();
+    kit.file("f", b"x");
+    let then = kit.commit();
+    let directory = kit.directory("d");
+    kit.directory("d/e");
+    let inside = kit.file("d/e/inside", b"inside");
+    let later = kit.commit();
+    kit.view.go_to(then, Some(later)).expect("go");
+    assert_eq!(kit.look("d"), None);
+    assert_eq!(errno(kit.view.lookup(&kit.caller, directory, b"e")), ENOENT);
+    assert_eq!(errno(kit.view.create(&kit.caller, directory, b"new", 0o644)), ENOENT);
+    assert_eq!(kit.read(inside), b"inside");
+    kit.view.forget([(inside, u64::MAX), (directory, u64::MAX)]);
+    kit.view.go_to(later, Some(later)).expect("go");
+    assert_eq!(kit.read_path("d/e/inside"), b"inside");
+}
+
+#[test]
+fn a_view_of_a_snapshot_shows_it_and_refuses_changes() {
+    let kit = Kit::new();
+    let ino = kit.file("f", b"then");
+    let then = kit.commit();
+    kit.write(ino, 0, b"now!");
+    kit.commit();
+    let shown = View::of_snapshot(kit.workspaces.store(), then, options()).expect("open");
+    let caller = Caller::owner(0, 0);
+    let found = shown.lookup(&caller, ROOT, b"f").expect("look").ino;
+    assert_eq!(shown.read(found, 0, 100).expect("read"), b"then");
+    assert!(shown.is_read_only());
+    const EROFS: i32 = 30;
+    assert_eq!(errno(shown.write(&caller, found, 0, b"x", false)), EROFS);
+    assert_eq!(errno(shown.create(&caller, ROOT, b"g", 0o644)), EROFS);
+    assert_eq!(errno(shown.unlink(&caller, ROOT, b"f")), EROFS);
+    assert_eq!(errno(shown.set_attributes(&caller, found, &Default::default())), EROFS);
+    shown.sync().expect("nothing to do");
+    shown.close().expect("nothing to do");
+}
+
+#[test]
+fn a_commit_while_others_write_is_one_moment_and_loses_nothing() {
+    let kit = Kit::new();
+    let writers: Vec<Ino> = (0..2).map(|number| kit.file(&format!("w{number}"), b"")).collect();
+    let end = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let threads: Vec<_> = writers
+            .iter()
+            .map(|ino| {
+                let (kit, end) = (&kit, &end);
+                scope.spawn(move || {
+                    let mut count = 0_u64;
+                    while !end.load(Ordering::Relaxed) {
+                        kit.write(*ino, count * 8, &count.to_le_bytes());
+                        count += 1;
+                    }
+                    count
+                })
+            })
+            .collect();
+        for _ in 0..30 {
+            let snapshot = kit.commit();
+            let tree = WorkingTree::open(kit.workspaces.store(), snapshot).expect("open");
+            for number in 0..2 {
+                // Whole numbers in their order: a state that was.
+                let bytes = tree.read(format!("w{number}")).expect("read");
+                for (at, piece) in bytes.chunks(8).enumerate() {
+                    assert_eq!(piece, (at as u64).to_le_bytes());
+                }
+            }
+        }
+        end.store(true, Ordering::Relaxed);
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    let sizes = |kit: &Kit| writers.iter().map(|ino| kit.attributes(*ino).size / 8).collect::<Vec<_>>();
+    assert_eq!(sizes(&kit), written);
+    let everything = kit.everything();
+    assert_eq!(kit.reopen(false).everything(), everything, "and all of it is there after a kill");
+}
+
+#[test]
+fn two_files_that_are_kept_equal_by_renames_are_equal_in_every_snapshot() {
+    let rounds: u64 = std::env::var("AMALGAM_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(300);
+    let kit = Kit::new();
+    kit.file("a", b"0");
+    kit.file("b", b"0");
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (kit, end) = (&kit, &end);
+        let writer = scope.spawn(move || {
+            let mut count = 0_u64;
+            while !end.load(Ordering::Relaxed) {
+                count += 1;
+                // First b, then a: so a is never newer, and one step behind at most.
+                for name in ["b", "a"] {
+                    let new = kit.file("new", count.to_string().as_bytes());
+                    kit.rename("new", name, RenameMode::Replace).expect("rename");
+                    kit.view.forget([(new, u64::MAX)]);
+                }
+            }
+            count
+        });
+        let mut last = 0;
+        for round in 0..rounds {
+            let tree = if round % 3 == 0 {
+                WorkingTree::open(kit.workspaces.store(), kit.commit()).expect("open")
+            } else {
+                kit.view.fork()
+            };
+            let number = |name: &str| -> u64 {
+                let bytes = tree.read(name).expect("read");
+                String::from_utf8(bytes).expect("text").parse().expect("a whole number")
+            };
+            let (a, b) = (number("a"), number("b"));
+            assert!(b == a || b == a + 1, "round {round}: a is {a}, b is {b}");
+            assert!(a >= last, "round {round}: {a} after {last}");
+            last = a;
+        }
+        end.store(true, Ordering::Relaxed);
+        assert!(writer.join().expect("no panic") > 0);
+    });
+}

@@ -1,0 +1,11 @@
+//! A view as POSIX has it, without a kernel: names, contents, attributes, listings, numbers, and what becomes of them over
+//! commits, restores and the end of a process.
+
+mod attributes;
+mod contents;
+mod kit;
+mod listing;
+mod live;
+mod names;
+mod numbers;
+mod recovery;

@@ -1,0 +1,87 @@
+//! Numbers of inodes: the same over a remount, never used twice, and no more in memory than are held.
+
+use std::collections::HashSet;
+
+use amalgam_view::{ROOT, RenameMode};
+
+use crate::kit::{ESTALE, Kit, errno};
+
+#[test]
+fn numbers_are_the_same_after_a_remount() {
+    let kit = Kit::new();
+    kit.directory("d");
+    kit.directory("d/e");
+    kit.file("d/e/f", b"1");
+    kit.file("g", b"2");
+    // One that moved, one that took its place, one that came where another had been.
+    kit.rename("g", "d/h", RenameMode::Replace).expect("rename");
+    kit.file("g", b"3");
+    kit.file("tmp", b"4");
+    kit.unlink("tmp").expect("unlink");
+    kit.file("tmp", b"5");
+    let paths = ["d", "d/e", "d/e/f", "d/h", "g", "tmp"];
+    let before: Vec<_> = paths.iter().map(|path| kit.look(path).expect("there")).collect();
+    let numbers: HashSet<_> = before.iter().map(|found| found.ino).collect();
+    assert_eq!(numbers.len(), paths.len());
+    for commit in [false, true] {
+        if commit {
+            kit.commit();
+        }
+    }
+    let kit = kit.reopen(true);
+    for (path, before) in paths.iter().zip(&before) {
+        let after = kit.look(path).expect("there");
+        assert_eq!(after.ino, before.ino, "{path}");
+        assert_eq!((after.mtime, after.ctime), (before.mtime, before.ctime), "{path}");
+    }
+}
+
+#[test]
+fn no_number_is_used_for_two_things() {
+    let kit = Kit::new();
+    let mut seen = HashSet::new();
+    for round in 0..200 {
+        let ino = kit.file("same-name", b"");
+        assert!(seen.insert(ino), "round {round}: {ino} was used before");
+        match round % 3 {
+            0 => kit.unlink("same-name").expect("unlink"),
+            1 => {
+                kit.file("over", b"");
+                let over = kit.ino("over");
+                assert!(seen.insert(over));
+                kit.rename("over", "same-name", RenameMode::Replace).expect("rename");
+                kit.unlink("same-name").expect("unlink");
+            }
+            _ => {
+                kit.rename("same-name", &format!("kept-{round}"), RenameMode::Replace).expect("rename");
+            }
+        }
+        // Forgotten or not makes no difference.
+        if round % 2 == 0 {
+            kit.view.forget([(ino, u64::MAX)]);
+        }
+    }
+}
+
+#[test]
+fn what_nobody_holds_takes_no_memory() {
+    let kit = Kit::new();
+    for number in 0..2_000 {
+        let name = format!("f{number}");
+        kit.file(&name, b"x");
+    }
+    let held = kit.view.inodes();
+    assert!(held >= 2_000, "{held} are held");
+    for number in 0..2_000 {
+        let ino = kit.ino(&format!("f{number}"));
+        // Once by creating, once by looking.
+        kit.view.forget([(ino, 2)]);
+    }
+    assert_eq!(kit.view.inodes(), 1, "only the root is left");
+    // A listing without holding leaves nothing behind either.
+    kit.list("");
+    assert_eq!(kit.view.inodes(), 1);
+    assert_eq!(errno(kit.view.attributes(12_345)), ESTALE);
+    kit.view.forget([(12_345, 7), (ROOT, u64::MAX)]);
+    assert_eq!(kit.attributes(ROOT).ino, ROOT, "the root cannot be forgotten");
+}

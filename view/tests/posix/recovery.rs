@@ -1,0 +1,238 @@
+//! What is left after a process ended without a word: a prefix of what was done, whatever became of the journal's end.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use amalgam_engine::{Act, RefName, Store};
+use amalgam_view::{RenameMode, Set, View, XattrSet};
+
+use crate::kit::{ENOSPC, Kit, errno, now, options};
+
+type Everything = BTreeMap<String, Vec<u8>>;
+
+/// Edits of every sort, each one record of the journal; and what there is after each, with the journal's length by then.
+fn history(kit: &Kit) -> Vec<(u64, Everything)> {
+    let file = kit.journal().join("0.journal");
+    let mut states = Vec::new();
+    let mut done = |kit: &Kit| {
+        let length = fs::metadata(&file).expect("the journal").len();
+        states.push((length, kit.everything()));
+    };
+    done(kit);
+    let create = |name: &str| drop(kit.view.create(&kit.caller, amalgam_view::ROOT, name.as_bytes(), 0o644).expect("create"));
+    let mut step = |act: &dyn Fn(&Kit)| {
+        act(kit);
+        done(kit);
+    };
+    step(&|_| create("a"));
+    step(&|kit| kit.write(kit.ino("a"), 0, b"the first bytes"));
+    step(&|kit| drop(kit.directory("d")));
+    step(&|kit| drop(kit.link(kit.ino("a"), "d/link")));
+    step(&|kit| kit.write(kit.ino("d/link"), 4, b"other"));
+    step(&|_| create("b"));
+    step(&|kit| kit.write(kit.ino("b"), 100, &[b'b'; 300]));
+    step(&|kit| kit.view.punch(&kit.caller, kit.ino("b"), 150, 100, true).expect("punch"));
+    step(&|kit| kit.rename("b", "d/b", RenameMode::Replace).expect("rename"));
+    step(&|kit| {
+        let set = Set { size: Some(200), ..Set::default() };
+        kit.view.set_attributes(&kit.caller, kit.ino("d/b"), &set).expect("truncate");
+    });
+    step(&|kit| drop(kit.view.create_symlink(&kit.caller, amalgam_view::ROOT, b"s", b"d/b").expect("symlink")));
+    step(&|kit| kit.rename("a", "s", RenameMode::Exchange).expect("exchange"));
+    step(&|kit| kit.view.set_xattr(&kit.caller, kit.ino("d/b"), b"user.x", b"1", XattrSet::Either).expect("xattr"));
+    step(&|kit| kit.unlink("d/link").expect("unlink"));
+    step(&|kit| kit.rename("d", "e", RenameMode::Replace).expect("rename"));
+    step(&|_| create("a file with a longer name, and nothing in it"));
+    step(&|kit| kit.unlink("e/b").expect("unlink"));
+    step(&|kit| kit.rmdir("e").expect("rmdir"));
+    states
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a directory");
+    for entry in fs::read_dir(from).expect("list") {
+        let entry = entry.expect("list");
+        fs::copy(entry.path(), to.join(entry.file_name())).expect("copy");
+    }
+}
+
+/// What there must be when so many bytes of the journal are whole.
+fn expected(states: &[(u64, Everything)], whole: u64) -> &Everything {
+    &states.iter().rev().find(|(length, _)| *length <= whole).unwrap_or(&states[0]).1
+}
+
+#[test]
+fn a_journal_cut_anywhere_is_a_prefix_of_what_was_done() {
+    let kit = Kit::new();
+    let states = history(&kit);
+    let scratch = tempfile::tempdir().expect("a directory");
+    let store = kit.workspaces.store();
+    let length = states.last().expect("states").0;
+    for cut in 0..=length {
+        let at = scratch.path().join(cut.to_string());
+        copy(kit.journal(), &at);
+        fs::File::options().write(true).open(at.join("0.journal")).and_then(|file| file.set_len(cut)).expect("cut");
+        let after = Kit::at(store, &at, options());
+        assert_eq!(&after.everything(), expected(&states, cut), "cut at {cut}");
+        if cut % 16 == 0 {
+            // What is done from there on is kept, too.
+            after.file("more", b"done after the cut");
+            let before = after.everything();
+            assert_eq!(after.reopen(false).everything(), before, "cut at {cut}, and gone on");
+        }
+        fs::remove_dir_all(&at).expect("scratch");
+    }
+}
+
+#[test]
+fn a_damaged_byte_ends_the_journal_before_it() {
+    let kit = Kit::new();
+    let states = history(&kit);
+    let scratch = tempfile::tempdir().expect("a directory");
+    let store = kit.workspaces.store();
+    let length = states.last().expect("states").0;
+    for damaged in 0..length {
+        let at = scratch.path().join(damaged.to_string());
+        copy(kit.journal(), &at);
+        let path = at.join("0.journal");
+        let mut bytes = fs::read(&path).expect("read");
+        bytes[damaged as usize] ^= 0x41;
+        fs::write(&path, bytes).expect("write");
+        let after = Kit::at(store, &at, options());
+        assert_eq!(&after.everything(), expected(&states, damaged), "byte {damaged}");
+        assert!(after.recovered.cut_bytes > 0, "byte {damaged}: it says that something was left out");
+        fs::remove_dir_all(&at).expect("scratch");
+    }
+}
+
+#[test]
+fn edits_behind_a_gap_are_left_out() {
+    // A power cut may keep a younger file and lose the end of an older one.
+    let kit = Kit::new();
+    let states = history(&kit);
+    let kit = kit.reopen(false);
+    kit.file("second-life", b"x");
+    let older = kit.journal().join("0.journal");
+    let (before, last) = (&states[states.len() - 2], &states[states.len() - 1]);
+    fs::File::options().write(true).open(older).and_then(|file| file.set_len(last.0 - 1)).expect("cut");
+    let kit = kit.reopen(false);
+    assert_eq!(kit.everything(), before.1, "the second life stood on what is gone");
+    kit.file("third-life", b"x");
+    let mut expected = before.1.clone();
+    expected.insert("third-life".to_owned(), b"x".to_vec());
+    let kit = kit.reopen(false);
+    assert_eq!(kit.everything(), expected);
+    // A commit makes an end of it.
+    kit.commit();
+    let kit = kit.reopen(false);
+    assert_eq!(kit.everything(), expected);
+    assert_eq!(kit.recovered.cut_bytes, 0);
+}
+
+#[test]
+fn a_commit_or_a_checkpoint_makes_the_journal_short_and_loses_nothing() {
+    let kit = Kit::new();
+    let reference = RefName::new("view/main").expect("a name");
+    let mut expected = Everything::new();
+    let mut kit = kit;
+    for round in 0..12 {
+        let name = format!("f{round}");
+        kit.file(&name, name.as_bytes());
+        expected.insert(name.clone(), name.into_bytes());
+        match round % 4 {
+            1 => drop(kit.commit()),
+            3 => kit.view.checkpoint(&reference, &Act::new("test", now())).expect("checkpoint"),
+            _ => {}
+        }
+        // One more behind it, which is in the journal alone.
+        let name = format!("g{round}");
+        kit.file(&name, b"behind");
+        expected.insert(name, b"behind".to_vec());
+        kit = kit.reopen(round % 3 == 0);
+        assert_eq!(kit.everything(), expected, "round {round}");
+        if round % 4 == 1 || round % 4 == 3 {
+            assert!(kit.recovered.edits <= 3, "round {round}: {:?}", kit.recovered);
+        }
+    }
+    kit.commit();
+    kit.view.close().expect("close");
+    assert!(!View::has_work(kit.journal()), "nothing is left of a journal without work");
+}
+
+#[test]
+fn a_journal_of_another_form_is_refused_and_kept() {
+    let kit = Kit::new();
+    kit.file("f", b"x");
+    let base = kit.journal().join("base");
+    fs::write(&base, b"something else").expect("write");
+    let tree = amalgam_engine::WorkingTree::new(kit.workspaces.store());
+    assert!(View::open(tree, kit.journal(), options()).is_err());
+    assert!(kit.journal().join("0.journal").exists(), "nothing was thrown away");
+}
+
+/// A file system of so many bytes, for tests that may mount; taken away with it.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn new(bytes: u64) -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let size = format!("size={bytes}");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &size, "amalgam-small"]).arg(directory.path());
+        let mounted = mount.stderr(std::process::Stdio::null()).status();
+        mounted.is_ok_and(|status| status.success()).then(|| Self(directory))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        Command::new("umount").arg("--lazy").arg(self.0.path()).status().ok();
+    }
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that cannot run says so")]
+fn a_full_disk_refuses_and_everything_goes_on_when_there_is_room() {
+    let Some(small) = Small::new(1 << 20) else {
+        eprintln!("left out: a small file system cannot be mounted here");
+        return;
+    };
+    let store = Store::in_memory();
+    let kit = Kit::at(&store, &small.0.path().join("journal"), options());
+    let ballast = small.0.path().join("ballast");
+    fs::write(&ballast, vec![0; 512 << 10]).expect("write");
+    let ino = kit.file("f", &[1; 100_000]);
+    let before = kit.everything();
+    let mut refused = 0;
+    for length in [600_000, 500_000, 450_000, 400_000] {
+        if let Err(error) = kit.view.write(&kit.caller, ino, 0, &vec![2; length], false) {
+            assert_eq!(error.errno(), ENOSPC, "{error}");
+            refused += 1;
+            assert_eq!(kit.everything(), before, "a refused write changes nothing");
+        }
+    }
+    assert!(refused >= 2, "the disk was full {refused} times");
+    // Fill what is left with small edits until names are refused, too.
+    let mut made = 0;
+    let last = loop {
+        match kit.view.create(&kit.caller, amalgam_view::ROOT, format!("n{made:0200}").as_bytes(), 0o644) {
+            Ok(_) => made += 1,
+            Err(error) => break error.errno(),
+        }
+        assert!(made < 100_000, "a full disk refuses some time");
+    };
+    assert_eq!(last, ENOSPC);
+    let before = kit.everything();
+    assert_eq!(errno(kit.view.create_directory(&kit.caller, amalgam_view::ROOT, &[b'd'; 255], 0o755)), ENOSPC);
+    assert_eq!(kit.everything(), before);
+    fs::remove_file(&ballast).expect("make room");
+    kit.write(ino, 50_000, &[3; 200_000]);
+    kit.view.sync().expect("sync");
+    let after = kit.everything();
+    assert_eq!(after["f"].len(), 250_000);
+    drop(kit);
+    let kit = Kit::at(&store, &small.0.path().join("journal"), options());
+    assert_eq!(kit.everything(), after, "and all of it is there after a kill");
+}
