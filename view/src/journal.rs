@@ -42,6 +42,8 @@ pub(crate) struct Journal {
     directory_unsynced: bool,
     /// Bytes in files before this one since the base.
     earlier_bytes: u64,
+    /// Whether the base is what the next commit follows, and not a state in between.
+    at_head: bool,
     failed: Option<String>,
 }
 
@@ -80,6 +82,22 @@ impl Segment for JournalFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> amalgam_engine::Result<()> {
         let read = self.file.read_exact_at(buffer, offset);
         read.map_err(|source| EngineError::from_io("read the journal", &source))
+    }
+}
+
+impl JournalFile {
+    fn length(&self) -> Result<u64> {
+        Ok(self.file.metadata().map_err(io("read the journal"))?.len())
+    }
+
+    /// Makes the first bytes of the file all of it.
+    fn cut(&self, path: &Path, length: u64) -> Result<()> {
+        let cut = || -> std::io::Result<()> {
+            let file = File::options().write(true).open(path)?;
+            file.set_len(length)?;
+            file.sync_all()
+        };
+        cut().map_err(io("cut the journal"))
     }
 }
 
@@ -125,6 +143,7 @@ impl Journal {
             unsynced: Vec::new(),
             directory_unsynced: true,
             earlier_bytes: 0,
+            at_head: true,
             failed: None,
         })
     }
@@ -150,12 +169,19 @@ impl Journal {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => break,
                 Err(error) => return Err(io("open the journal")(error)),
             };
-            earlier_bytes += replay(&file, &mut tree, &mut recovered)?;
+            let whole = replay(&file, &mut tree, &mut recovered)?;
+            earlier_bytes += whole;
             number += 1;
+            if whole < file.length()? {
+                // What follows was written after what is lost here. Cut off, so that the next time this end is a whole one.
+                file.cut(&path, whole)?;
+                break;
+            }
         }
-        remove_files(directory, |found| found < base.first)?;
+        remove_files(directory, |found| found < base.first || found >= number)?;
         let mut journal = Self::at(directory, base.first, number)?;
         journal.earlier_bytes = earlier_bytes;
+        journal.at_head = base.state == base.head;
         Ok((journal, tree, recovered))
     }
 
@@ -197,7 +223,20 @@ impl Journal {
 
     /// Whether anything was written since the base.
     pub(crate) fn is_empty(&self) -> bool {
-        self.earlier_bytes == 0 && self.end == MAGIC.len() as u64
+        self.at_head && self.earlier_bytes == 0 && self.end == MAGIC.len() as u64
+    }
+
+    /// The tree is another one from now on; until the base is moved, this journal alone knows what was there.
+    pub(crate) fn depart(&mut self, snapshot: SnapshotId, now: Time) -> Result<()> {
+        self.turn()?;
+        self.append(&Edit::Restore { snapshot }, now, &[])?;
+        self.at_head = false;
+        Ok(())
+    }
+
+    /// Whether the base is what the next commit follows.
+    pub(crate) fn is_at_head(&self) -> bool {
+        self.at_head
     }
 
     /// What must be put on disk for all that was appended to be there. The caller does that without holding the view still.
@@ -235,6 +274,7 @@ impl Journal {
     /// The state at the beginning of a file is kept elsewhere now: what was written before it is not needed to come back.
     pub(crate) fn rebase(&mut self, first: u64, state: Option<SnapshotId>, head: Option<SnapshotId>) -> Result<()> {
         self.first = first;
+        self.at_head = state == head;
         self.write_base(state, head)?;
         if first == self.number {
             self.earlier_bytes = 0;
@@ -300,7 +340,7 @@ impl JournalBase {
 
 /// Does the edits of one file again; returns how many bytes of it were whole.
 fn replay(file: &Arc<JournalFile>, tree: &mut WorkingTree, recovered: &mut Recovered) -> Result<u64> {
-    let length = file.file.metadata().map_err(io("read the journal"))?.len();
+    let length = file.length()?;
     let mut magic = [0; MAGIC.len()];
     if length < MAGIC.len() as u64 || file.file.read_exact_at(&mut magic, 0).is_err() || magic != *MAGIC {
         recovered.cut_bytes += length;

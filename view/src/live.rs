@@ -12,7 +12,7 @@ use amalgam_engine::{
 use crate::attributes::{Attributes, Kind};
 use crate::error::{Error, Result};
 use crate::inodes::{Ino, Place, Whereabouts};
-use crate::journal::{Edit, Journal};
+use crate::journal::Journal;
 use crate::notice::Notice;
 use crate::view::{Live, View};
 
@@ -44,7 +44,7 @@ impl View {
 
     /// Whether nothing was changed since then.
     pub fn is_clean(&self) -> bool {
-        self.shared.live.read().tree.is_clean()
+        self.shared.live.read().is_clean()
     }
 
     /// Commits what the view holds at this moment. Writers go on meanwhile; what they do is not part of it.
@@ -124,9 +124,7 @@ impl View {
         let now = self.now();
         let mut after = WorkingTree::open(before.store(), state)?;
         let changed = changed_paths(&before, &after)?;
-        let journal = live.journal.as_mut().ok_or(Error::ReadOnly)?;
-        journal.turn()?;
-        journal.append(&Edit::Restore { snapshot: state }, now, &[])?;
+        live.journal.as_mut().ok_or(Error::ReadOnly)?.depart(state, now)?;
         after.rebase(head);
         for path in &changed {
             self.exchange_inode(live, &before, &after, path)?;
@@ -136,8 +134,9 @@ impl View {
         Ok((before, Restored { changed: changed.len() }))
     }
 
-    /// What the view went away from is kept elsewhere now, and `head` is what the next commit follows.
-    pub fn settled_at(&self, state: SnapshotId, head: SnapshotId) -> Result<()> {
+    /// What the view went away from is kept elsewhere now. `head` has the tree that it went to, and is what the next commit
+    /// follows.
+    pub fn settled_at(&self, head: SnapshotId) -> Result<()> {
         let _one = self.shared.freezing.lock();
         let mut live = self.shared.live.write();
         live.tree.rebase(Some(head));
@@ -145,7 +144,7 @@ impl View {
         let Some(journal) = live.journal.as_mut() else { return Ok(()) };
         if clean {
             let first = journal.turn()?;
-            return journal.rebase(first, Some(state), Some(head));
+            return journal.rebase(first, Some(head), Some(head));
         }
         Ok(())
     }
@@ -216,10 +215,16 @@ impl View {
     pub fn close(&self) -> Result<()> {
         self.sync()?;
         let mut live = self.shared.live.write();
-        let clean = live.tree.is_clean();
+        let clean = live.is_clean();
         let Some(journal) = live.journal.take() else { return Ok(()) };
         Journal::remember(journal.directory(), &live.inodes)?;
         if clean || journal.is_empty() { journal.remove() } else { Ok(()) }
+    }
+}
+
+impl Live {
+    fn is_clean(&self) -> bool {
+        self.tree.is_clean() && self.journal.as_ref().is_none_or(Journal::is_at_head)
     }
 }
 
