@@ -148,8 +148,7 @@ impl Merger<'_> {
                 weave::Stretch::Changed { one: mine, other: theirs, .. } => {
                     let mine = &one[mine];
                     merged.extend(mine.iter().map(|entry| Value::of(&entry.value)));
-                    let mut there = Numbers::default();
-                    mine.iter().for_each(|entry| drop(there.of(&entry.value)));
+                    let there = Numbers::of_all(mine);
                     let new = other[theirs].iter().filter(|entry| !there.has(&entry.value));
                     merged.extend(new.map(|entry| Value::of(&entry.value)));
                 }

@@ -10,7 +10,7 @@ use crate::way::Job;
 
 pub(crate) use parse::parse;
 
-const FORMAT: Format = Format { name: "JSON", parse, comments: None };
+const FORMAT: Format = Format { name: "JSON", parse, comments: None, agree: None };
 
 pub(crate) fn run(job: &Job<'_>) -> Outcome {
     structure::run(job, &FORMAT)

@@ -26,6 +26,8 @@ pub(crate) struct Format {
     pub(crate) parse: for<'a> fn(&'a str) -> Result<Document<'a>, Flaw>,
     /// The comments of a text, for formats that have some.
     pub(crate) comments: Option<for<'a> fn(&'a str) -> Vec<&'a str>>,
+    /// Whether documents write down one thing in one way, for formats that have several.
+    pub(crate) agree: Option<fn(&[&Document<'_>]) -> bool>,
 }
 
 /// What a parser did not take.
@@ -60,13 +62,18 @@ fn merge(job: &Job<'_>, format: &Format) -> Result<Outcome, Why> {
     let base = sides.base.map(|bytes| parse(bytes, Version::Base, format)).transpose()?;
     let ours = parse(sides.ours, Version::Ours, format)?;
     let theirs = parse(sides.theirs, Version::Theirs, format)?;
+    let all: Vec<_> = base.iter().chain([&ours, &theirs]).collect();
+    if format.agree.is_some_and(|agree| !agree(&all)) {
+        return Err(Why::Doubt { what: "one thing is written in different ways" });
+    }
     let mut merger = Merger::new(job.options);
     let Some(root) = merger.value(base.as_ref().map(|base| &base.root), &ours.root, &theirs.root)? else {
         return Ok(conflicted(job, vec![Clash::Path(String::new())], None));
     };
-    let around = |base: Option<&'_ str>, ours, theirs| -> Result<_, Why> {
+    let around = |base: Option<&str>, ours: &str, theirs: &str| -> Result<String, Why> {
         let unsure = Why::Doubt { what: "both sides changed what stands around the document" };
-        pick(base, ours, theirs).ok_or(unsure).map(str::to_owned)
+        let blank = Some(ours).filter(|ours: &&str| ours.trim().is_empty() && theirs.trim().is_empty());
+        pick(base, ours, theirs).or(blank).ok_or(unsure).map(str::to_owned)
     };
     let prefix = around(base.as_ref().map(|base| base.prefix), ours.prefix, theirs.prefix)?;
     let suffix = around(base.as_ref().map(|base| base.suffix), ours.suffix, theirs.suffix)?;
@@ -86,7 +93,7 @@ fn merge(job: &Job<'_>, format: &Format) -> Result<Outcome, Why> {
         return Ok(Outcome::Merged(text.into_bytes()));
     }
     let clashes = merger.clashes.into_iter().map(Clash::Path).collect();
-    Ok(conflicted(job, clashes, Some([view(BASE)?, view(OURS)?, view(THEIRS)?])))
+    Ok(conflicted(job, clashes, Some(&[view(BASE)?, view(OURS)?, view(THEIRS)?])))
 }
 
 fn is_in_lines(node: &Node<'_>) -> bool {
@@ -136,9 +143,9 @@ fn check(text: &str, meaning: u64, sides: &Sides<'_>, format: &Format) -> Result
 }
 
 /// A conflict by paths, shown by lines: what was merged as it is, the rest between markers.
-fn conflicted(job: &Job<'_>, clashes: Vec<Clash>, views: Option<[String; 3]>) -> Outcome {
+fn conflicted(job: &Job<'_>, clashes: Vec<Clash>, views: Option<&[String; 3]>) -> Outcome {
     let labels = &job.setting.labels;
-    let views = views.as_ref().map(|views| views.each_ref().map(|view| view.as_bytes()));
+    let views = views.map(|views| views.each_ref().map(|view| view.as_bytes()));
     let sides = views.map_or(job.sides, |[base, ours, theirs]| Sides { base: Some(base), ours, theirs });
     let rendered = match text::merge(&sides, labels) {
         Outcome::Conflicted(conflicted) => conflicted.rendered,

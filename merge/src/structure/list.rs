@@ -82,8 +82,8 @@ impl<'a> Merger<'a> {
         let has_base = base.len() == ours.len();
         for (at, (mine, other)) in ours.zip(theirs).enumerate() {
             let was = has_base.then(|| &entries[0][base.start + at]);
-            let was_first = mine == 0 || other == 0;
-            let slot = self.below(mine, |merger| merger.pair(was, &entries[1][mine], &entries[2][other], was_first))?;
+            let firsts = [mine == 0, other == 0];
+            let slot = self.below(mine, |merger| merger.pair(was, &entries[1][mine], &entries[2][other], firsts))?;
             slots.push(slot);
         }
         Ok(())
@@ -101,8 +101,8 @@ impl<'a> Merger<'a> {
             text::Kind::Theirs => slots.extend(theirs.iter().map(one)),
             text::Kind::Conflict if base.len() == ours.len() && base.len() == theirs.len() => {
                 for at in 0..base.len() {
-                    let was_first = region.ours.start + at == 0;
-                    let pair = |merger: &mut Self| merger.pair(Some(&base[at]), &ours[at], &theirs[at], was_first);
+                    let firsts = [region.ours.start + at == 0, region.theirs.start + at == 0];
+                    let pair = |merger: &mut Self| merger.pair(Some(&base[at]), &ours[at], &theirs[at], firsts);
                     slots.push(self.below(region.ours.start + at, pair)?);
                 }
             }
@@ -112,8 +112,7 @@ impl<'a> Merger<'a> {
                 let texts = |side: &'a [Entry<'a>]| side.iter().map(|e| e.value.text).collect::<Vec<_>>();
                 let (first, second) = if texts(ours) <= texts(theirs) { (ours, theirs) } else { (theirs, ours) };
                 slots.extend(first.iter().map(one));
-                let mut there = Numbers::default();
-                first.iter().for_each(|entry| drop(there.of(&entry.value)));
+                let there = Numbers::of_all(first);
                 slots.extend(second.iter().filter(|entry| !there.has(&entry.value)).map(one));
             }
             text::Kind::Conflict => {
@@ -149,7 +148,7 @@ impl<'a> Merger<'a> {
         for hunk in hunks.iter().chain([&Hunk { before: base.len()..base.len(), after: moved.len()..moved.len() }]) {
             while at < hunk.before.start {
                 let (mine, other) = if is_ours { (&changed[at], &moved[next]) } else { (&moved[next], &changed[at]) };
-                slots.push(self.below(next, |merger| merger.pair(Some(&base[at]), mine, other, false))?);
+                slots.push(self.below(next, |merger| merger.pair(Some(&base[at]), mine, other, [false; 2]))?);
                 (at, next) = (at + 1, next + 1);
             }
             slots.extend(moved[hunk.after.clone()].iter().map(&one));
@@ -183,6 +182,14 @@ pub(crate) struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
+    pub(crate) fn of_all(entries: &'a [Entry<'a>]) -> Self {
+        let mut numbers = Self::default();
+        for entry in entries {
+            numbers.of(&entry.value);
+        }
+        numbers
+    }
+
     pub(crate) fn has(&self, node: &Node<'_>) -> bool {
         self.known.get(&node.hash).is_some_and(|alike| alike.iter().any(|(other, _)| same(node, other)))
     }

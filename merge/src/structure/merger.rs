@@ -45,9 +45,14 @@ pub(super) struct One<'a> {
     pub(super) key: &'a str,
     pub(super) value: Piece<'a>,
     pub(super) tail: &'a str,
-    /// Whether it was the first where it came from.
+    /// Whether it was the first where its lead came from.
     pub(super) was_first: bool,
+    /// Whether only one side has it.
+    pub(super) is_added: bool,
 }
+
+/// Whether an entry is the first of ours and of theirs.
+pub(super) type Firsts = [bool; 2];
 
 /// An entry under the name by which the merge knows it.
 pub(super) type Named<'a> = (&'a str, &'a Entry<'a>);
@@ -125,8 +130,7 @@ impl<'a> Merger<'a> {
             }
             let versions = maps.each_ref().map(|map| map.get(name).copied());
             self.path.push(format!("{prefix}{}", escaped(name)));
-            let first = [1, 2].iter().any(|side| firsts[*side] == Some(*name));
-            if let Some(slot) = self.slot(versions, first)? {
+            if let Some(slot) = self.slot(versions, [1, 2].map(|side: usize| firsts[side] == Some(*name)))? {
                 slots.insert(name, slot);
             }
             self.path.pop();
@@ -138,12 +142,13 @@ impl<'a> Merger<'a> {
     }
 
     /// What becomes of one name.
-    fn slot(&mut self, versions: [Option<&'a Entry<'a>>; 3], was_first: bool) -> Result<Option<Slot<'a>>, Why> {
+    fn slot(&mut self, versions: [Option<&'a Entry<'a>>; 3], firsts: Firsts) -> Result<Option<Slot<'a>>, Why> {
         Ok(match versions {
-            [base, Some(ours), Some(theirs)] => Some(self.pair(base, ours, theirs, was_first)?),
+            [base, Some(ours), Some(theirs)] => Some(self.pair(base, ours, theirs, firsts)?),
             [Some(base), Some(stays), None] | [Some(base), None, Some(stays)] if is_untouched(base, stays) => None,
             [Some(_), None, None] | [None, None, None] => None,
-            [None, Some(added), None] | [None, None, Some(added)] => Some(Slot::One(One::from(added, was_first))),
+            [None, Some(added), None] => Some(Slot::One(One::from(added, firsts[0]))),
+            [None, None, Some(added)] => Some(Slot::One(One::from(added, firsts[1]))),
             [Some(_), _, _] => Some(self.clash(versions)),
         })
     }
@@ -154,7 +159,7 @@ impl<'a> Merger<'a> {
         base: Option<&'a Entry<'a>>,
         ours: &'a Entry<'a>,
         theirs: &'a Entry<'a>,
-        was_first: bool,
+        firsts: Firsts,
     ) -> Result<Slot<'a>, Why> {
         let Some(value) = self.value(base.map(|base| &base.value), &ours.value, &theirs.value)? else {
             return Ok(self.clash([base, Some(ours), Some(theirs)]));
@@ -169,6 +174,7 @@ impl<'a> Merger<'a> {
             None => Err(Why::Doubt { what: "both sides changed a comment" }),
         };
         let lead = choose(|entry| entry.lead)?;
+        let was_first = if std::ptr::eq(lead, theirs.lead) { firsts[1] } else { firsts[0] };
         let (key, tail) = match is_one_kind {
             true => {
                 (pick(base.map(|base| base.key), ours.key, theirs.key).unwrap_or(from.key), choose(|entry| entry.tail)?)
@@ -176,7 +182,7 @@ impl<'a> Merger<'a> {
             false => (from.key, from.tail),
         };
         let indent = if base.is_some_and(|base| base.indent == ours.indent) { theirs.indent } else { ours.indent };
-        Ok(Slot::One(One { name: &ours.name, lead, indent, key, value, tail, was_first }))
+        Ok(Slot::One(One { name: &ours.name, lead, indent, key, value, tail, was_first, is_added: false }))
     }
 
     /// Notes that the sides disagree here.
@@ -204,7 +210,7 @@ impl<'a> One<'a> {
     /// An entry as one version has it.
     pub(super) fn from(entry: &'a Entry<'a>, was_first: bool) -> Self {
         let Entry { name, lead, indent, key, value, tail } = entry;
-        Self { name, lead, indent: *indent, key, value: Piece::Take(value), tail, was_first }
+        Self { name, lead, indent: *indent, key, value: Piece::Take(value), tail, was_first, is_added: true }
     }
 }
 

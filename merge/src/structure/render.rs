@@ -65,10 +65,11 @@ impl<'a> Item<'a> {
         }
     }
 
-    fn was_first(&self) -> bool {
+    /// Whether the blanks before it are those of such a place.
+    fn fits(&self, is_first: bool) -> bool {
         match self {
-            Self::One(one) => one.was_first,
-            Self::Entry(_) => false,
+            Self::One(one) => one.was_first == is_first && !one.is_added,
+            Self::Entry(_) => !is_first,
         }
     }
 
@@ -112,14 +113,11 @@ fn commas(out: &mut String, made: &Made<'_>, version: usize) -> Result<(), Why> 
 fn blanks<'a>(shape: &'a Container<'a>, item: &Item<'a>, at: usize) -> &'a str {
     let own = item.lead();
     let like = if at == 0 { shape.entries.first() } else { shape.entries.get(1) };
-    match like {
-        _ if !own.trim().is_empty() => own,
-        Some(like) if like.lead.trim().is_empty() => {
-            let breaks = own.contains('\n') == like.lead.contains('\n');
-            if breaks && own.len() == like.lead.len() { own } else { like.lead }
-        }
-        None if at > 0 && own.is_empty() && item.was_first() => " ",
-        _ => own,
+    match like.filter(|like| like.lead.trim().is_empty()) {
+        _ if !own.trim().is_empty() || item.fits(at == 0) => own,
+        Some(like) => like.lead,
+        None if at > 0 && own.is_empty() => " ",
+        None => own,
     }
 }
 
