@@ -18,7 +18,7 @@ use crate::way::Job;
 
 pub(crate) use list::Numbers;
 use merger::{Merger, pick};
-pub(crate) use node::{Container, Document, Entry, Glue, Kind, Node, line_and_column, same};
+pub(crate) use node::{Container, Document, Entry, Glue, Kind, Node, Start, line_and_column, same};
 
 /// What a format brings.
 pub(crate) struct Format {

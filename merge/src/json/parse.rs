@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use crate::structure::{Container, DEPTH_MAX, Document, Entry, Flaw, Glue, Node};
+use crate::structure::{Container, DEPTH_MAX, Document, Entry, Flaw, Glue, Node, Start};
 
 /// Reads a document; a byte order mark may stand before it.
 pub(crate) fn parse(text: &str) -> Result<Document<'_>, Flaw> {
@@ -175,7 +175,7 @@ impl<'a> Parser<'a> {
             return Err(Flaw::malformed(start, "a name stands twice in one object"));
         }
         let close = self.since(end);
-        let container = Container { glue: Glue::Commas, open, entries, tail, close, is_compact: false };
+        let container = Container { glue: Glue::Commas, open, entries, tail, close, start: Start::Own };
         let text = self.since(start);
         Ok(if is_map { Node::map(text, container) } else { Node::list(text, container) })
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use super::node::{Container, Entry, Glue, Kind, Node, same};
+use super::node::{Container, Entry, Glue, Kind, Node, Start, same};
 use crate::markers::Labels;
 use crate::order;
 use crate::outcome::{Outcome, Sides, Why};
@@ -34,6 +34,18 @@ pub(super) enum Slot<'a> {
     One(One<'a>),
     /// What each version has in this place.
     Clash([&'a [Entry<'a>]; 3]),
+}
+
+impl Slot<'_> {
+    /// The name of its field, if it is one.
+    fn name(&self) -> &str {
+        match self {
+            Self::One(one) => one.name,
+            Self::Clash(versions) => {
+                versions.iter().find_map(|version| version.first()).map_or("", |entry| &entry.name)
+            }
+        }
+    }
 }
 
 /// An entry of the result.
@@ -114,8 +126,12 @@ impl<'a> Merger<'a> {
     ) -> Result<Option<Piece<'a>>, Why> {
         let named = |side: &'a Container<'a>| side.entries.iter().map(|entry| (entry.name.as_ref(), entry)).collect();
         let sides: [Vec<Named<'a>>; 3] = [base.map(named).unwrap_or_default(), named(ours), named(theirs)];
-        let (slots, _) = self.named(&sides, "")?;
-        Ok(Some(Piece::Made(Made { is_map: true, shape: shape(base, ours, theirs), slots })))
+        let (mut slots, _) = self.named(&sides, "")?;
+        let shape = shape(base, ours, theirs);
+        if shape.start == Start::KeysFirst {
+            slots.sort_by_key(|slot| slot.name().starts_with('['));
+        }
+        Ok(Some(Piece::Made(Made { is_map: true, shape, slots })))
     }
 
     /// Merges entries by their names. Also says whether the sides put them into different orders.

@@ -38,8 +38,7 @@ pub(crate) struct Container<'a> {
     /// What stands between the last entry and the end: blanks, a last comma.
     pub(crate) tail: &'a str,
     pub(crate) close: &'a str,
-    /// Whether the first entry begins on a line that is not its own.
-    pub(crate) is_compact: bool,
+    pub(crate) start: Start,
 }
 
 /// How entries follow one another.
@@ -49,6 +48,17 @@ pub(crate) enum Glue {
     Commas,
     /// Each on lines of its own; what stands before it may be a comment.
     Lines,
+}
+
+/// Where entries may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// Anywhere; those in lines each on its own.
+    Own,
+    /// The first on a line that is not its own.
+    Shared,
+    /// Keys before the sections, whose names begin with a bracket.
+    KeysFirst,
 }
 
 /// A field or an element.

@@ -1,7 +1,7 @@
 //! Writes a merged document: as it is, or as one version has it where the sides disagree.
 
 use super::merger::{Made, One, Piece, Slot};
-use super::node::{Container, Entry, Glue, list_hash, map_hash, scalar_hash};
+use super::node::{Container, Entry, Glue, Start, list_hash, map_hash, scalar_hash};
 use crate::outcome::Why;
 
 /// Writes a value as a version has it.
@@ -125,7 +125,7 @@ fn lines(out: &mut String, made: &Made<'_>, version: usize) -> Result<(), Why> {
     let shape = made.shape;
     out.push_str(shape.open);
     for (at, item) in items(made, version).iter().enumerate() {
-        if at == 0 && shape.is_compact {
+        if at == 0 && shape.start == Start::Shared {
             if !item.lead().trim().is_empty() {
                 return Err(Why::Doubt { what: "a comment would stand in the middle of a line" });
             }

@@ -8,7 +8,7 @@ use std::vec::IntoIter;
 use toml_edit::{Document as Toml, Key};
 
 use super::scan::Scanner;
-use crate::structure::{Container, DEPTH_MAX, Document, Entry, Flaw, Glue, Node};
+use crate::structure::{Container, DEPTH_MAX, Document, Entry, Flaw, Glue, Node, Start};
 
 pub(super) fn parse(text: &str) -> Result<Document<'_>, Flaw> {
     if let Err(error) = Toml::parse(text) {
@@ -130,5 +130,5 @@ fn table<'a>(text: &'a str, entries: Vec<Entry<'a>>, at: usize) -> Result<Node<'
 }
 
 fn lines(entries: Vec<Entry<'_>>) -> Container<'_> {
-    Container { glue: Glue::Lines, open: "", entries, tail: "", close: "", is_compact: false }
+    Container { glue: Glue::Lines, open: "", entries, tail: "", close: "", start: Start::KeysFirst }
 }

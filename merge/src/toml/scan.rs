@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use toml_edit::Key;
 
-use crate::structure::{Container, DEPTH_MAX, Entry, Flaw, Glue, Node};
+use crate::structure::{Container, DEPTH_MAX, Entry, Flaw, Glue, Node, Start};
 
 pub(super) struct Scanner<'a> {
     text: &'a str,
@@ -157,7 +157,7 @@ impl<'a> Scanner<'a> {
             return Ok(Node::scalar(text, Cow::Borrowed(text)));
         }
         let container =
-            Container { glue: Glue::Commas, open, entries, tail, close: self.since(end), is_compact: false };
+            Container { glue: Glue::Commas, open, entries, tail, close: self.since(end), start: Start::Own };
         Ok(if is_map { Node::map(text, container) } else { Node::list(text, container) })
     }
 

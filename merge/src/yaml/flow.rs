@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::parse::quoted;
-use crate::structure::{Container, DEPTH_MAX, Entry, Glue, Node};
+use crate::structure::{Container, DEPTH_MAX, Entry, Glue, Node, Start};
 
 /// A collection at the start of a text and its length; nothing if it does not end there or uses more than names and texts.
 pub(super) fn value(text: &str, depth: usize) -> Option<(Node<'_>, usize)> {
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
             return None;
         }
         let container =
-            Container { glue: Glue::Commas, open, entries, tail, close: self.since(end), is_compact: false };
+            Container { glue: Glue::Commas, open, entries, tail, close: self.since(end), start: Start::Own };
         let text = self.since(start);
         Some(if is_map { Node::map(text, container) } else { Node::list(text, container) })
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::flow;
-use crate::structure::{Container, DEPTH_MAX, Document, Entry, Flaw, Glue, Node};
+use crate::structure::{Container, DEPTH_MAX, Document, Entry, Flaw, Glue, Node, Start};
 
 pub(super) fn parse(text: &str) -> Result<Document<'_>, Flaw> {
     let mut parser = Parser { text, at: if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 } };
@@ -112,8 +112,8 @@ impl<'a> Parser<'a> {
             entries.push(Entry { name, lead, indent, key, value, tail });
         }
         let tail = self.comments_inside(indent)?;
-        let is_compact = compact.is_some();
-        let container = Container { glue: Glue::Lines, open: "", entries, tail, close: "", is_compact };
+        let start_of = if compact.is_some() { Start::Shared } else { Start::Own };
+        let container = Container { glue: Glue::Lines, open: "", entries, tail, close: "", start: start_of };
         Ok(Node::map(&self.text[start..self.at], container))
     }
 
@@ -133,7 +133,7 @@ impl<'a> Parser<'a> {
             entries.push(Entry { name: Cow::Borrowed(""), lead, indent, key, value, tail });
         }
         let tail = self.comments_inside(indent)?;
-        let container = Container { glue: Glue::Lines, open: "", entries, tail, close: "", is_compact: false };
+        let container = Container { glue: Glue::Lines, open: "", entries, tail, close: "", start: Start::Own };
         Ok(Node::list(&self.text[start..self.at], container))
     }
 
