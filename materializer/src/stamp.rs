@@ -22,14 +22,12 @@ pub struct Stamp {
     pub gid: u32,
     /// Its inode.
     pub inode: u64,
-    /// Its length in bytes.
+    /// Its length in bytes; for a device, which one it is.
     pub size: u64,
     /// When its bytes changed last.
     pub mtime: Time,
     /// When anything of it changed last.
     pub ctime: Time,
-    /// For a device: which one.
-    pub rdev: u64,
 }
 
 impl Stamp {
@@ -53,10 +51,12 @@ impl Stamp {
             uid: stat.st_uid,
             gid: stat.st_gid,
             inode: stat.st_ino,
-            size: u64::try_from(stat.st_size).unwrap_or(0),
+            size: match FileType::from_raw_mode(stat.st_mode) {
+                FileType::CharacterDevice | FileType::BlockDevice => stat.st_rdev,
+                _ => u64::try_from(stat.st_size).unwrap_or(0),
+            },
             mtime: time(stat.st_mtime, stat.st_mtime_nsec as i64),
             ctime: time(stat.st_ctime, stat.st_ctime_nsec as i64),
-            rdev: stat.st_rdev,
         }
     }
 

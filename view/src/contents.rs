@@ -50,7 +50,10 @@ impl View {
     pub fn read(&self, ino: Ino, offset: u64, length: usize) -> Result<Vec<u8>> {
         // Taken out under the lock, read without it.
         let file = self.shared.live.read().file(ino)?;
-        Ok(file.read_at(offset, length)?)
+        match self.shared.ahead.read(ino, &file, offset, length)? {
+            Some(bytes) => Ok(bytes),
+            None => Ok(file.read_at(offset, length)?),
+        }
     }
 
     /// Writes at an offset. `append` writes at the end instead, wherever that is by now. Returns where the bytes went.

@@ -190,6 +190,12 @@ impl Inodes {
         self.by_place.insert(place, ino);
     }
 
+    /// Whether an inode is known under more than one name.
+    pub(crate) fn has_several_places(&self, ino: Ino) -> bool {
+        let found = self.by_number.get(&ino).map(|inode| &inode.whereabouts);
+        matches!(found, Some(Whereabouts::Named(places)) if places.len() > 1)
+    }
+
     /// Takes a name from an inode. True when it was the last one: then the caller says what becomes of it.
     pub(crate) fn remove_place(&mut self, place: &Place) -> Option<(Ino, bool)> {
         let ino = self.by_place.remove(place)?;

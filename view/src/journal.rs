@@ -48,6 +48,8 @@ pub(crate) struct Journal {
     directory_unsynced: bool,
     /// Bytes in files before this one since the base.
     earlier_bytes: u64,
+    /// Whether the base is what the next commit follows, and not a state in between.
+    at_head: bool,
     failed: Option<String>,
 }
 
@@ -138,6 +140,7 @@ impl Journal {
             unsynced: Vec::new(),
             directory_unsynced: true,
             earlier_bytes: 0,
+            at_head: true,
             failed: None,
         })
     }
@@ -177,6 +180,7 @@ impl Journal {
         journal.earlier_bytes = earlier_bytes;
         // Whoever wrote them may have died before they were on disk.
         journal.unsynced = unsynced;
+        journal.at_head = base.state == base.head;
         Ok((journal, tree, recovered))
     }
 
@@ -221,7 +225,21 @@ impl Journal {
 
     /// Whether anything was written since the base.
     pub(crate) fn is_empty(&self) -> bool {
-        self.earlier_bytes == 0 && self.end == BEGINNING_BYTES as u64
+        self.at_head && self.earlier_bytes == 0 && self.end == BEGINNING_BYTES as u64
+    }
+
+    /// The tree is another one from now on; until the base is moved, this journal alone knows what was there.
+    /// `head` is what the next commit follows.
+    pub(crate) fn depart(&mut self, snapshot: SnapshotId, head: Option<SnapshotId>, now: Time) -> Result<()> {
+        self.turn()?;
+        self.append(&Edit::Restore { snapshot, head }, now, &[])?;
+        self.at_head = false;
+        Ok(())
+    }
+
+    /// Whether the base is what the next commit follows.
+    pub(crate) fn is_at_head(&self) -> bool {
+        self.at_head
     }
 
     /// What must be put on disk for all that was appended to be there. The caller does that without holding the view still.
@@ -259,6 +277,7 @@ impl Journal {
     /// The state at the beginning of a file is kept elsewhere now: what was written before it is not needed to come back.
     pub(crate) fn rebase(&mut self, first: u64, state: Option<SnapshotId>, head: Option<SnapshotId>) -> Result<()> {
         self.first = first;
+        self.at_head = state == head;
         self.write_base(state, head)?;
         if first == self.number {
             self.earlier_bytes = 0;

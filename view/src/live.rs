@@ -13,7 +13,7 @@ use amalgam_engine::{
 use crate::attributes::{Attributes, Kind};
 use crate::error::{Error, Result};
 use crate::inodes::{Ino, Place, Whereabouts};
-use crate::journal::{Edit, Journal};
+use crate::journal::Journal;
 use crate::notice::Notice;
 use crate::view::{Live, View};
 
@@ -45,7 +45,7 @@ impl View {
 
     /// Whether nothing was changed since then.
     pub fn is_clean(&self) -> bool {
-        self.shared.live.read().tree.is_clean()
+        self.shared.live.read().is_clean()
     }
 
     /// Commits what the view holds at this moment. Writers go on meanwhile; what they do is not part of it.
@@ -129,9 +129,7 @@ impl View {
         let now = self.now();
         let mut after = WorkingTree::open(before.store(), state)?;
         let changed = changed_paths(&before, &after)?;
-        let journal = live.journal.as_mut().ok_or(Error::ReadOnly)?;
-        journal.turn()?;
-        journal.append(&Edit::Restore { snapshot: state }, now, &[])?;
+        live.journal.as_mut().ok_or(Error::ReadOnly)?.depart(state, head, now)?;
         after.rebase(head);
         for path in &changed {
             self.exchange_inode(live, &before, &after, path)?;
@@ -141,8 +139,9 @@ impl View {
         Ok((before, Restored { changed: changed.len() }))
     }
 
-    /// What the view went away from is kept elsewhere now, and `head` is what the next commit follows.
-    pub fn settled_at(&self, state: SnapshotId, head: SnapshotId) -> Result<()> {
+    /// What the view went away from is kept elsewhere now. `head` has the tree that it went to, and is what the next commit
+    /// follows.
+    pub fn settled_at(&self, head: SnapshotId) -> Result<()> {
         let _one = self.shared.freezing.lock();
         let mut live = self.shared.live.write();
         live.tree.rebase(Some(head));
@@ -150,7 +149,7 @@ impl View {
         let Some(journal) = live.journal.as_mut() else { return Ok(()) };
         if clean {
             let first = journal.turn()?;
-            return journal.rebase(first, Some(state), Some(head));
+            return journal.rebase(first, Some(head), Some(head));
         }
         Ok(())
     }
@@ -179,9 +178,17 @@ impl View {
             },
             _ => false,
         };
+        // Files that become one, or were one, are told apart by their names.
+        let joins = old.as_ref().zip(new.as_ref()).is_some_and(|(old, new)| !is_directory && old.links < new.links);
         match live.inodes.at(&place) {
-            Some(ino) if same_kind && (is_directory || same_bytes) => {
+            Some(ino) if same_kind && !joins && (is_directory || same_bytes) => {
+                self.keep_linked(live, after, ino, path)?;
                 live.inodes.keep(ino, Default::default());
+                self.shared.watchers.tell(None, || Notice::Attributes(ino));
+            }
+            Some(ino) if new.is_none() && live.inodes.has_several_places(ino) => {
+                // It goes on under its other names.
+                live.inodes.remove_place(&place);
                 self.shared.watchers.tell(None, || Notice::Attributes(ino));
             }
             Some(ino) => self.cut_off(live, ino)?,
@@ -189,6 +196,22 @@ impl View {
         }
         self.shared.watchers.tell(None, || Notice::Entry { parent, name: place.name.clone() });
         self.shared.watchers.tell(None, || Notice::Contents(parent));
+        Ok(())
+    }
+
+    /// An inode that stays at a path keeps those of its other names that are still names of the same file.
+    fn keep_linked(&self, live: &mut Live, after: &WorkingTree, ino: Ino, path: &TreePath) -> Result<()> {
+        if !live.inodes.has_several_places(ino) {
+            return Ok(());
+        }
+        let linked = after.names_of(path.as_bytes())?;
+        let Whereabouts::Named(places) = &live.inodes.get(ino)?.whereabouts else { return Ok(()) };
+        for place in places.clone() {
+            let other = live.directory_path(place.parent)?.join(&place.name);
+            if other != *path && !linked.contains(&other) {
+                live.inodes.remove_place(&place);
+            }
+        }
         Ok(())
     }
 
@@ -221,10 +244,16 @@ impl View {
     pub fn close(&self) -> Result<()> {
         self.sync()?;
         let mut live = self.shared.live.write();
-        let clean = live.tree.is_clean();
+        let clean = live.is_clean();
         let Some(journal) = live.journal.take() else { return Ok(()) };
         Journal::remember(journal.directory(), &live.inodes)?;
         if clean || journal.is_empty() { journal.remove() } else { Ok(()) }
+    }
+}
+
+impl Live {
+    fn is_clean(&self) -> bool {
+        self.tree.is_clean() && self.journal.as_ref().is_none_or(Journal::is_at_head)
     }
 }
 

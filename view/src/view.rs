@@ -10,6 +10,7 @@ use amalgam_engine::work::{LooseFile, SegmentRange, Stat};
 use amalgam_engine::{Error as EngineError, Name, SnapshotId, Store, Time, TreePath, WorkingTree};
 use parking_lot::{Mutex, RwLock};
 
+use crate::ahead::Ahead;
 use crate::attributes::{Attributes, Caller, Kind};
 use crate::directory::Cookies;
 use crate::error::{Error, Result};
@@ -59,6 +60,7 @@ pub(crate) struct Shared {
     pub(crate) cookies: Mutex<Cookies>,
     pub(crate) watchers: Watchers,
     pub(crate) locks: Locks,
+    pub(crate) ahead: Ahead,
     /// One freeze at a time.
     pub(crate) freezing: Mutex<()>,
 }
@@ -102,6 +104,7 @@ impl View {
             cookies: Mutex::default(),
             watchers: Watchers::default(),
             locks: Locks::default(),
+            ahead: Ahead::default(),
             freezing: Mutex::new(()),
         };
         Self { shared: Arc::new(shared) }

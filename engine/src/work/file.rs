@@ -71,6 +71,11 @@ impl FileData {
         Self { base: Base { content, size }, size, extents }
     }
 
+    /// What is stored, if nothing of it was changed.
+    pub(super) fn as_stored(&self) -> Option<(Content, u64)> {
+        (self.size == self.base.size && self.dirty().is_empty()).then_some((self.base.content, self.size))
+    }
+
     pub(super) fn size(&self) -> u64 {
         self.size
     }
@@ -154,7 +159,7 @@ impl FileData {
     pub(super) fn read_at(&self, store: &Store, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let end = offset + buffer.len() as u64;
         debug_assert!(end <= self.size, "the caller reads within the file");
-        buffer.fill(0);
+        let mut filled = offset;
         let first = self.extents.floor(&offset).map_or(offset, |(start, _)| *start);
         for (start, extent) in self.extents.iter_from(&first) {
             if *start >= end {
@@ -165,12 +170,15 @@ impl FileData {
             if from >= to {
                 continue;
             }
+            buffer[(filled - offset) as usize..(from - offset) as usize].fill(0);
             let target = &mut buffer[(from - offset) as usize..(to - offset) as usize];
             match &extent.source {
                 Source::Base => content::read_at(store, &self.base.content, self.base.size, from, target)?,
                 Source::Segment(range) => range.segment.read_at(range.offset + (from - start), target)?,
             }
+            filled = to;
         }
+        buffer[(filled - offset) as usize..].fill(0);
         Ok(())
     }
 

@@ -91,6 +91,14 @@ impl LooseFile {
         Ok(bytes)
     }
 
+    /// What is stored of its bytes, if all of them are.
+    pub fn stored(&self) -> Option<(crate::object::Content, u64)> {
+        match &self.leaf.body {
+            Body::File(data) => data.as_stored(),
+            Body::Other(_) => None,
+        }
+    }
+
     /// How many bytes from this offset on lie in a hole; 0 in data.
     pub fn hole_at(&self, offset: u64) -> Result<u64> {
         self.data()?.hole_at(&self.store, offset)

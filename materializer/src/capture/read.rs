@@ -363,7 +363,7 @@ impl Large<'_> {
 
 /// What is no file and no directory. Nothing if it changed its kind; why, if no tree can hold it.
 pub(crate) fn other(directory: BorrowedFd<'_>, name: &Name, stamp: &Stamp) -> Result<Option<Node>, Why> {
-    let device = || Device { major: rustix::fs::major(stamp.rdev), minor: rustix::fs::minor(stamp.rdev) };
+    let device = || Device { major: rustix::fs::major(stamp.size), minor: rustix::fs::minor(stamp.size) };
     Ok(match stamp.kind() {
         FileType::Symlink => match rustix::fs::readlinkat(directory, name.as_bytes(), Vec::with_capacity(256)) {
             Ok(target) if target.as_bytes().len() > SYMLINK_TARGET_BYTES_MAX => {

@@ -15,14 +15,14 @@ use crate::host::Identity;
 use crate::stamp::Stamp;
 
 /// The first bytes of a file, with the version of what follows.
-const MAGIC: &[u8; 16] = b"amalgam index 1\n";
+const MAGIC: &[u8; 16] = b"amalgam index 2\n";
 const HASH_BYTES: usize = 32;
 
 /// The kind of an item, and what of its stamp is written.
 const IS_DIRECTORY: u8 = 1;
 const IS_RACY: u8 = 2;
 const IS_BYTES: u8 = 4;
-/// The owner, the count of names or the device are not those of most files.
+/// The owner or the count of names are not those of most files.
 const IS_SPECIAL: u8 = 8;
 const HAS_ATTRIBUTES: u8 = 16;
 const HAS_CONTENTS: u8 = 32;
@@ -181,7 +181,7 @@ impl Writer {
             Trust::Racy => IS_RACY,
             Trust::Bytes => IS_BYTES,
         };
-        if (stamp.links, stamp.rdev, stamp.uid, stamp.gid) != (1, 0, top.uid, top.gid) {
+        if (stamp.links, stamp.uid, stamp.gid) != (1, top.uid, top.gid) {
             flags |= IS_SPECIAL;
         }
         if stamp.ctime == stamp.mtime {
@@ -190,7 +190,6 @@ impl Writer {
         self.out.push(flags);
         if flags & IS_SPECIAL != 0 {
             self.number(u64::from(stamp.links));
-            self.number(stamp.rdev);
             self.number(u64::from(stamp.uid));
             self.number(u64::from(stamp.gid));
         }
@@ -287,9 +286,9 @@ impl<'a> Reader<'a> {
             (0, _) => Trust::Bytes,
             _ => Trust::Racy,
         };
-        let (links, rdev, uid, gid) = match flags & IS_SPECIAL {
-            0 => (1, 0, top?.uid, top?.gid),
-            _ => (self.small()?, self.number()?, self.small()?, self.small()?),
+        let (links, uid, gid) = match flags & IS_SPECIAL {
+            0 => (1, top?.uid, top?.gid),
+            _ => (self.small()?, self.small()?, self.small()?),
         };
         let mode = self.small()? ^ self.mode;
         let inode = self.inode.wrapping_add(self.signed()? as u64);
@@ -300,7 +299,7 @@ impl<'a> Reader<'a> {
             _ => mtime,
         };
         (self.mode, self.inode, self.time) = (mode, inode, mtime);
-        let stamp = Stamp { mode, links, uid, gid, inode, size, mtime: Time(mtime), ctime: Time(ctime), rdev };
+        let stamp = Stamp { mode, links, uid, gid, inode, size, mtime: Time(mtime), ctime: Time(ctime) };
         Some((flags, stamp, trust))
     }
 }

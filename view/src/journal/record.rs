@@ -86,6 +86,8 @@ pub(crate) enum Edit {
     /// The whole tree becomes that of a snapshot.
     Restore {
         snapshot: SnapshotId,
+        /// The snapshot that the next commit follows.
+        head: Option<SnapshotId>,
     },
 }
 
@@ -134,7 +136,11 @@ impl Edit {
             Self::SetXattr { path, name, value } => tree.set_xattr(path.as_bytes(), name, value),
             Self::RemoveXattr { path, name } => tree.remove_xattr(path.as_bytes(), name).map(drop),
             Self::Loose { .. } => Ok(()),
-            Self::Restore { snapshot } => tree.restore(*snapshot),
+            Self::Restore { snapshot, head } => {
+                tree.restore(*snapshot)?;
+                tree.rebase(*head);
+                Ok(())
+            }
         }
     }
 
@@ -174,7 +180,10 @@ impl Edit {
             Self::SetXattr { path, name, value } => out.u8(15).path(path).bytes(name).bytes(value),
             Self::RemoveXattr { path, name } => out.u8(16).path(path).bytes(name),
             Self::Loose { length } => out.u8(17).u64(*length),
-            Self::Restore { snapshot } => out.u8(18).bytes(snapshot.as_bytes()),
+            Self::Restore { snapshot, head } => {
+                let head = head.as_ref().map_or(&[][..], |head| head.as_bytes());
+                out.u8(18).bytes(snapshot.as_bytes()).bytes(head)
+            }
         };
     }
 
@@ -220,7 +229,13 @@ impl Edit {
             15 => Self::SetXattr { path: from.path()?, name: from.bytes()?.to_vec(), value: from.bytes()?.to_vec() },
             16 => Self::RemoveXattr { path: from.path()?, name: from.bytes()?.to_vec() },
             17 => Self::Loose { length: from.u64()? },
-            18 => Self::Restore { snapshot: SnapshotId::from_bytes(from.bytes()?.try_into().ok()?) },
+            18 => Self::Restore {
+                snapshot: SnapshotId::from_bytes(from.bytes()?.try_into().ok()?),
+                head: match from.bytes()? {
+                    [] => None,
+                    bytes => Some(SnapshotId::from_bytes(bytes.try_into().ok()?)),
+                },
+            },
             _ => return None,
         };
         from.0.is_empty().then_some(edit)
@@ -336,7 +351,8 @@ mod tests {
             Edit::SetXattr { path: path(), name: b"user.a".to_vec(), value: vec![0; 70_000] },
             Edit::RemoveXattr { path: path(), name: b"user.a".to_vec() },
             Edit::Loose { length: 4 },
-            Edit::Restore { snapshot: SnapshotId::from_bytes([7; 32]) },
+            Edit::Restore { snapshot: SnapshotId::from_bytes([7; 32]), head: None },
+            Edit::Restore { snapshot: SnapshotId::from_bytes([7; 32]), head: Some(SnapshotId::from_bytes([8; 32])) },
         ];
         for edit in edits {
             let mut bytes = Vec::new();

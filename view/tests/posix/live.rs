@@ -133,6 +133,8 @@ fn a_commit_while_others_write_is_one_moment_and_loses_nothing() {
                     while !end.load(Ordering::Relaxed) {
                         kit.write(*ino, count * 8, &count.to_le_bytes());
                         count += 1;
+                        // Many commits are wanted, not long files.
+                        std::thread::sleep(std::time::Duration::from_micros(100));
                     }
                     count
                 })

@@ -211,6 +211,8 @@ fn a_full_disk_refuses_and_everything_goes_on_when_there_is_room() {
             assert_eq!(error.errno(), ENOSPC, "{error}");
             refused += 1;
             assert_eq!(kit.everything(), before, "a refused write changes nothing");
+        } else {
+            break;
         }
     }
     assert!(refused >= 2, "the disk was full {refused} times");
@@ -231,7 +233,7 @@ fn a_full_disk_refuses_and_everything_goes_on_when_there_is_room() {
     kit.write(ino, 50_000, &[3; 200_000]);
     kit.view.sync().expect("sync");
     let after = kit.everything();
-    assert_eq!(after["f"].len(), 250_000);
+    assert_eq!(after["f"][50_000..250_000], [3; 200_000]);
     drop(kit);
     let kit = Kit::at(&store, &small.0.path().join("journal"), options());
     assert_eq!(kit.everything(), after, "and all of it is there after a kill");

@@ -1,0 +1,201 @@
+//! Documents that merge without conflicts: plain JSON, merged by rules that never leave anything open.
+//!
+//! There is no history in such a file, so this is a three-way merge that always ends: fields by name, lists with both sides'
+//! insertions, counters that add up, texts by characters. `docs/MERGE.md` has the conventions. Which side is called ours
+//! plays no part: the sides are put into an order of their own before anything else.
+
+mod counter;
+mod value;
+mod weave;
+
+use std::collections::HashMap;
+
+use crate::json;
+use crate::order;
+use crate::outcome::{Outcome, Version, Why};
+use crate::structure::{Entry, Flaw, Kind, Node, Numbers, line_and_column, same};
+use crate::way::{Job, Options};
+
+use value::Value;
+
+const KEYS: [&str; 3] = ["id", "key", "name"];
+const COUNTER: &str = "$counter";
+const TEXT: &str = "$text";
+
+pub(crate) fn run(job: &Job<'_>) -> Outcome {
+    merge(job).map_or_else(Outcome::Unable, |text| Outcome::Merged(text.into_bytes()))
+}
+
+fn merge(job: &Job<'_>) -> Result<String, Why> {
+    job.check_structure()?;
+    let sides = &job.sides;
+    let base = sides.base.map(|bytes| parse(bytes, Version::Base)).transpose()?;
+    let (ours, theirs) = (parse(sides.ours, Version::Ours)?, parse(sides.theirs, Version::Theirs)?);
+    let (one, other) = if sides.ours <= sides.theirs { (&ours, &theirs) } else { (&theirs, &ours) };
+    let mut merger = Merger { options: job.options, path: Vec::new() };
+    let merged = merger.value(base.as_ref(), one, other);
+    let mut text = String::with_capacity(sides.ours.len() + sides.theirs.len() / 8);
+    merged.write(&mut text, 0);
+    text.push('\n');
+    Ok(text)
+}
+
+fn parse(bytes: &[u8], version: Version) -> Result<Node<'_>, Why> {
+    let bad = |at: usize, what: &'static str| {
+        let (line, column) = line_and_column(bytes, at);
+        Why::Malformed { version, format: "JSON", line, column, what }
+    };
+    let text = std::str::from_utf8(bytes).map_err(|error| bad(error.valid_up_to(), "not UTF-8"))?;
+    let document = json::parse(text).map_err(|Flaw { at, what, .. }| bad(at, what))?;
+    Ok(document.root)
+}
+
+struct Merger<'o> {
+    options: &'o Options,
+    path: Vec<String>,
+}
+
+impl Merger<'_> {
+    fn value<'a>(&mut self, base: Option<&'a Node<'a>>, one: &'a Node<'a>, other: &'a Node<'a>) -> Value<'a> {
+        if same(one, other) || base.is_some_and(|base| same(base, other)) {
+            return Value::of(one);
+        }
+        if base.is_some_and(|base| same(base, one)) {
+            return Value::of(other);
+        }
+        if let Some(sum) = counter::add(base, one, other) {
+            return sum;
+        }
+        if let Some(text) = self.text(base, one, other) {
+            return text;
+        }
+        match (&one.kind, &other.kind) {
+            (Kind::Map(_), Kind::Map(_)) => self.map(base, one, other),
+            (Kind::List(_), Kind::List(_)) => self.list(base, one, other),
+            _ => Value::of(value::greater(one, other)),
+        }
+    }
+
+    fn map<'a>(&mut self, base: Option<&'a Node<'a>>, one: &'a Node<'a>, other: &'a Node<'a>) -> Value<'a> {
+        let named = |node: &'a Node<'a>| -> Vec<(&'a str, &'a Entry<'a>)> {
+            entries(node).iter().map(|entry| (entry.name.as_ref(), entry)).collect()
+        };
+        let was = base.filter(|base| matches!(base.kind, Kind::Map(_))).map(named).unwrap_or_default();
+        Value::Map(self.named(&was, &named(one), &named(other)))
+    }
+
+    /// Entries by name: what one side removed and the other changed stays, as it was changed.
+    fn named<'a>(
+        &mut self,
+        base: &[(&'a str, &'a Entry<'a>)],
+        one: &[(&'a str, &'a Entry<'a>)],
+        other: &[(&'a str, &'a Entry<'a>)],
+    ) -> Vec<(&'a str, Value<'a>)> {
+        let [was, mine, theirs] = [base, one, other].map(|side| side.iter().copied().collect::<HashMap<_, _>>());
+        let mut merged: HashMap<&str, (&str, Value<'a>)> = HashMap::new();
+        for (name, _) in one.iter().chain(other) {
+            if merged.contains_key(name) {
+                continue;
+            }
+            self.path.push((*name).to_owned());
+            let before = was.get(name).map(|entry| &entry.value);
+            let value = match (mine.get(name), theirs.get(name)) {
+                (Some(one), Some(other)) => Some(self.value(before, &one.value, &other.value)),
+                (Some(left), None) | (None, Some(left)) => {
+                    let is_removed = before.is_some_and(|before| same(before, &left.value));
+                    (!is_removed).then(|| Value::of(&left.value))
+                }
+                (None, None) => None,
+            };
+            self.path.pop();
+            let entry = mine.get(name).or(theirs.get(name));
+            if let (Some(value), Some(entry)) = (value, entry) {
+                merged.insert(name, (value::name_text(entry), value));
+            }
+        }
+        let names = [base, one, other].map(|side| side.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+        let order = order::merged(&names[0], &names[1], &names[2], |name| merged.contains_key(name));
+        order.names.iter().filter_map(|name| merged.remove(name)).collect()
+    }
+
+    fn list<'a>(&mut self, base: Option<&'a Node<'a>>, one: &'a Node<'a>, other: &'a Node<'a>) -> Value<'a> {
+        let base = base.filter(|base| matches!(base.kind, Kind::List(_))).map_or(&[][..], entries);
+        let (one, other) = (entries(one), entries(other));
+        let keys: Vec<&str> = match self.options.keys.is_empty() {
+            true => KEYS.to_vec(),
+            false => self.options.keys.iter().map(String::as_str).collect(),
+        };
+        let by_key = keys.into_iter().find_map(|key| Some([keyed(base, key)?, keyed(one, key)?, keyed(other, key)?]));
+        if let Some([base, one, other]) = by_key {
+            return Value::List(self.named(&base, &one, &other).into_iter().map(|(_, value)| value).collect());
+        }
+        Value::List(self.woven(base, one, other))
+    }
+
+    fn woven<'a>(&mut self, base: &'a [Entry<'a>], one: &'a [Entry<'a>], other: &'a [Entry<'a>]) -> Vec<Value<'a>> {
+        let mut merged = Vec::with_capacity(one.len().max(other.len()));
+        for stretch in weave::entries(base, one, other) {
+            match stretch {
+                weave::Stretch::Base(at) => merged.push(Value::of(&base[at].value)),
+                weave::Stretch::Changed { base: was, one: mine, other: theirs } if !was.is_empty() => {
+                    // As many on both sides as there were: each was changed by both.
+                    for at in 0..was.len() {
+                        let before = Some(&base[was.start + at].value);
+                        let value = self.value(before, &one[mine.start + at].value, &other[theirs.start + at].value);
+                        merged.push(value);
+                    }
+                }
+                weave::Stretch::Changed { one: mine, other: theirs, .. } => {
+                    let mine = &one[mine];
+                    merged.extend(mine.iter().map(|entry| Value::of(&entry.value)));
+                    let there = Numbers::of_all(mine);
+                    let new = other[theirs].iter().filter(|entry| !there.has(&entry.value));
+                    merged.extend(new.map(|entry| Value::of(&entry.value)));
+                }
+            }
+        }
+        merged
+    }
+
+    /// A text that merges by characters: one that says so, or one at a path that the rule names.
+    fn text<'a>(&self, base: Option<&Node<'a>>, one: &Node<'a>, other: &Node<'a>) -> Option<Value<'a>> {
+        let is_named = self.options.texts.iter().any(|pattern| matches(pattern, &self.path));
+        let plain = |node: &Node<'a>| match &node.kind {
+            Kind::Scalar(meaning) if is_named => meaning.strip_prefix('"').map(str::to_owned),
+            _ => None,
+        };
+        let marked = |node: &Node<'a>| {
+            let is_marked = entries(node).len() == 1 && matches!(node.kind, Kind::Map(_));
+            is_marked.then(|| node.field(TEXT)?.strip_prefix('"').map(str::to_owned)).flatten()
+        };
+        // Half a surrogate pair is no character, and cannot be written again.
+        let is_whole = |node: &Node<'a>| !node.text.contains("\\ud") && !node.text.contains("\\uD");
+        if ![one, other].into_iter().chain(base).all(is_whole) {
+            return None;
+        }
+        if let (Some(one), Some(other)) = (plain(one), plain(other)) {
+            let base = base.and_then(plain).unwrap_or_default();
+            return Some(Value::Made(value::quoted(&weave::text(&base, &one, &other))));
+        }
+        let (one, other) = (marked(one)?, marked(other)?);
+        let text = weave::text(&base.and_then(marked).unwrap_or_default(), &one, &other);
+        Some(Value::Map(vec![("\"$text\"", Value::Made(value::quoted(&text)))]))
+    }
+}
+
+fn entries<'a>(node: &'a Node<'a>) -> &'a [Entry<'a>] {
+    node.container().map_or(&[], |container| &container.entries)
+}
+
+/// Elements under the value of a field that all have, each another.
+fn keyed<'a>(entries: &'a [Entry<'a>], key: &str) -> Option<Vec<(&'a str, &'a Entry<'a>)>> {
+    let named: Vec<_> = entries.iter().map(|e| Some((e.value.field(key)?, e))).collect::<Option<_>>()?;
+    let unique: std::collections::HashSet<_> = named.iter().map(|(name, _)| *name).collect();
+    (unique.len() == named.len()).then_some(named)
+}
+
+/// Whether a pattern like `/notes/*/body` names a path.
+fn matches(pattern: &str, path: &[String]) -> bool {
+    let parts: Vec<_> = pattern.split('/').skip(1).collect();
+    parts.len() == path.len() && parts.iter().zip(path).all(|(part, name)| *part == "*" || part == name)
+}

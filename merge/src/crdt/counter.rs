@@ -1,0 +1,19 @@
+//! Counters: what either side added to one, added together.
+
+use super::value::Value;
+use super::{COUNTER, entries};
+use crate::structure::{Kind, Node};
+
+/// The sum, if both sides are counters of whole numbers. A counter that was not there began at 0.
+pub(super) fn add<'a>(base: Option<&Node<'_>>, one: &Node<'_>, other: &Node<'_>) -> Option<Value<'a>> {
+    let start = base.and_then(count).unwrap_or(0);
+    let sum = count(one)?.checked_add(count(other)?)?.checked_sub(start)?;
+    Some(Value::Map(vec![("\"$counter\"", Value::Made(sum.to_string()))]))
+}
+
+fn count(node: &Node<'_>) -> Option<i128> {
+    match matches!(node.kind, Kind::Map(_)) && entries(node).len() == 1 {
+        true => node.field(COUNTER)?.parse().ok(),
+        false => None,
+    }
+}

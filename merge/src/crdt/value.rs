@@ -1,0 +1,120 @@
+//! A merged value, and how it is written: fields and elements on lines of their own, two blanks deeper each time.
+
+use std::cmp::Ordering;
+
+use crate::structure::{Entry, Kind, Node};
+
+pub(super) enum Value<'a> {
+    /// Something without parts, as it was written.
+    Text(&'a str),
+    /// Something without parts that no side has.
+    Made(String),
+    List(Vec<Value<'a>>),
+    /// Fields with their names as they were written.
+    Map(Vec<(&'a str, Value<'a>)>),
+}
+
+impl<'a> Value<'a> {
+    /// A value as one side has it.
+    pub(super) fn of(node: &'a Node<'a>) -> Self {
+        match &node.kind {
+            Kind::Scalar(_) => Self::Text(node.text),
+            Kind::List(list) => Self::List(list.entries.iter().map(|entry| Self::of(&entry.value)).collect()),
+            Kind::Map(map) => {
+                Self::Map(map.entries.iter().map(|entry| (name_text(entry), Self::of(&entry.value))).collect())
+            }
+        }
+    }
+
+    pub(super) fn write(&self, out: &mut String, depth: usize) {
+        match self {
+            Self::Text(text) => out.push_str(text),
+            Self::Made(text) => out.push_str(text),
+            Self::List(list) if list.is_empty() => out.push_str("[]"),
+            Self::Map(map) if map.is_empty() => out.push_str("{}"),
+            Self::List(list) => {
+                out.push('[');
+                for (at, value) in list.iter().enumerate() {
+                    begin(out, at, depth + 1);
+                    value.write(out, depth + 1);
+                }
+                end(out, ']', depth);
+            }
+            Self::Map(map) => {
+                out.push('{');
+                for (at, (name, value)) in map.iter().enumerate() {
+                    begin(out, at, depth + 1);
+                    out.push_str(name);
+                    out.push_str(": ");
+                    value.write(out, depth + 1);
+                }
+                end(out, '}', depth);
+            }
+        }
+    }
+}
+
+fn begin(out: &mut String, at: usize, depth: usize) {
+    out.push_str(if at == 0 { "\n" } else { ",\n" });
+    out.extend(std::iter::repeat_n("  ", depth));
+}
+
+fn end(out: &mut String, close: char, depth: usize) {
+    out.push('\n');
+    out.extend(std::iter::repeat_n("  ", depth));
+    out.push(close);
+}
+
+/// The name of a field with its quotes, as it is written.
+pub(super) fn name_text<'a>(entry: &Entry<'a>) -> &'a str {
+    entry.key.trim_end().trim_end_matches(':').trim_end()
+}
+
+/// The value that prevails: of a higher kind, then the greater one. Kinds ascend from null over truth, numbers, texts and
+/// lists to maps.
+pub(super) fn greater<'a>(one: &'a Node<'a>, other: &'a Node<'a>) -> &'a Node<'a> {
+    let by_number = || Some((one.text.parse::<f64>().ok()?, other.text.parse::<f64>().ok()?));
+    let order = rank(one).cmp(&rank(other));
+    let order = order.then_with(|| by_number().map_or(Ordering::Equal, |(one, other)| one.total_cmp(&other)));
+    let order = order.then_with(|| meaning(one).cmp(meaning(other))).then_with(|| one.text.cmp(other.text));
+    if order == Ordering::Less { other } else { one }
+}
+
+fn rank(node: &Node<'_>) -> u8 {
+    match &node.kind {
+        Kind::Scalar(meaning) => match meaning.bytes().next() {
+            Some(b'n') => 0,
+            Some(b'f' | b't') => 1,
+            Some(b'"') => 3,
+            _ => 2,
+        },
+        Kind::List(_) => 4,
+        Kind::Map(_) => 5,
+    }
+}
+
+fn meaning<'n>(node: &'n Node<'_>) -> &'n str {
+    match &node.kind {
+        Kind::Scalar(meaning) => meaning,
+        _ => node.text,
+    }
+}
+
+/// A text as JSON writes it.
+pub(super) fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if u32::from(c) < 0x20 => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}

@@ -1,0 +1,266 @@
+//! The face of a conflict in a real file: markers as Git writes them in its diff3 style, and what an edit made of them.
+//!
+//! A marker line of ours carries a tag, a hash of the three versions, and its number: `<<<<<<< ours [amalgam 1f0c9a24 1/2]`.
+//! A file that holds lines like markers for reasons of its own gets longer ones, and is never mistaken for a conflict.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::lines::split;
+use crate::outcome::Sides;
+use crate::text::Region;
+
+const LENGTH_MIN: usize = 7;
+const LABEL_BYTES_MAX: usize = 200;
+/// Longer runs of one character than this in a file do not make markers longer.
+const LENGTH_MAX: usize = 200;
+const TAG_NAME: &str = "amalgam";
+const SIGNS: [u8; 4] = *b"<|=>";
+
+/// How the versions are called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Labels {
+    /// Ours.
+    pub ours: String,
+    /// The base.
+    pub base: String,
+    /// Theirs.
+    pub theirs: String,
+    /// Whether marker lines carry a tag. Without it [`parse`] goes by the marker's length alone.
+    pub tagged: bool,
+}
+
+impl Labels {
+    /// Labels with tags.
+    pub fn new(ours: &str, base: &str, theirs: &str) -> Self {
+        Self { tagged: true, ..Self::plain(ours, base, theirs) }
+    }
+
+    /// Labels as Git has them.
+    pub fn plain(ours: &str, base: &str, theirs: &str) -> Self {
+        Self { ours: line(ours), base: line(base), theirs: line(theirs), tagged: false }
+    }
+}
+
+impl Default for Labels {
+    fn default() -> Self {
+        Self::new("ours", "base", "theirs")
+    }
+}
+
+/// A label as part of one line, not too long.
+fn line(label: &str) -> String {
+    let mut plain: String = label.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    plain.truncate(plain.floor_char_boundary(LABEL_BYTES_MAX));
+    plain
+}
+
+/// A conflict as it was written into a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    /// The whole file.
+    pub bytes: Vec<u8>,
+    /// What its marker lines carry; empty if they carry nothing.
+    pub tag: String,
+    /// How many signs a marker has.
+    pub length: usize,
+    /// How many regions are marked.
+    pub regions: usize,
+}
+
+/// What an edit made of a rendered conflict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parsed {
+    /// It is as it was written: the same conflict.
+    Untouched,
+    /// None of our marker lines is left.
+    Resolved,
+    /// Marker lines of so many regions are left.
+    StillHas(usize),
+}
+
+/// A stretch of lines, for rendering.
+pub(crate) enum Part<'a> {
+    Clean(&'a [&'a [u8]]),
+    Conflict { base: &'a [&'a [u8]], ours: &'a [&'a [u8]], theirs: &'a [&'a [u8]], cr: bool },
+}
+
+/// Writes what is clean as it is and what is not between markers.
+pub(crate) fn render(parts: &[Part<'_>], sides: &Sides<'_>, labels: &Labels) -> Rendered {
+    let tag = if labels.tagged { tag(sides) } else { String::new() };
+    let length = length(sides);
+    let regions = parts.iter().filter(|part| matches!(part, Part::Conflict { .. })).count();
+    let mut out = Vec::with_capacity(sides.ours.len() + sides.theirs.len() / 4);
+    let mut number = 0;
+    for part in parts {
+        match part {
+            Part::Clean(lines) => lines.iter().for_each(|line| out.extend_from_slice(line)),
+            Part::Conflict { base, ours, theirs, cr } => {
+                number += 1;
+                let newline: &[u8] = if *cr { b"\r\n" } else { b"\n" };
+                let mut block = |sign: u8, label: Option<&str>, lines: &[&[u8]]| {
+                    out.resize(out.len() + length, sign);
+                    if let Some(label) = label.filter(|label| !label.is_empty() || !tag.is_empty()) {
+                        out.push(b' ');
+                        out.extend_from_slice(label.as_bytes());
+                        if !tag.is_empty() {
+                            out.extend_from_slice(format!(" [{TAG_NAME} {tag} {number}/{regions}]").as_bytes());
+                        }
+                    }
+                    out.extend_from_slice(newline);
+                    lines.iter().for_each(|line| out.extend_from_slice(line));
+                    if lines.last().is_some_and(|line| !line.ends_with(b"\n")) {
+                        out.extend_from_slice(newline);
+                    }
+                };
+                block(b'<', Some(&labels.ours), ours);
+                block(b'|', Some(&labels.base), base);
+                block(b'=', None, theirs);
+                block(b'>', Some(&labels.theirs), &[]);
+            }
+        }
+    }
+    Rendered { bytes: out, tag, length, regions }
+}
+
+/// Says what became of a rendered conflict in a file.
+pub fn parse(bytes: &[u8], rendered: &Rendered) -> Parsed {
+    if bytes == rendered.bytes {
+        return Parsed::Untouched;
+    }
+    let mut left = BTreeSet::new();
+    let mut bare = false;
+    for line in split(bytes) {
+        match our_marker(line, rendered) {
+            Some(Some(number)) => drop(left.insert(number)),
+            Some(None) => bare = true,
+            None => {}
+        }
+    }
+    match (left.len(), bare) {
+        (0, false) => Parsed::Resolved,
+        (0, true) => Parsed::StillHas(1),
+        (regions, _) => Parsed::StillHas(regions),
+    }
+}
+
+/// Whether a line is a marker of ours, and of which region if it says so.
+fn our_marker(line: &[u8], rendered: &Rendered) -> Option<Option<usize>> {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let sign = *line.first().filter(|sign| SIGNS.contains(sign))?;
+    let run = line.iter().take_while(|byte| **byte == sign).count();
+    if run != rendered.length {
+        return None;
+    }
+    let rest = &line[run..];
+    if sign == b'=' || rendered.tag.is_empty() {
+        // No version had a line that begins so: markers are longer than any such run.
+        return (rest.is_empty() || (sign != b'=' && rest[0] == b' ')).then_some(None);
+    }
+    let tag = format!("[{TAG_NAME} {} ", rendered.tag);
+    let at = memchr::memmem::find(rest, tag.as_bytes())?;
+    let number = rest[at + tag.len()..].split(|byte| *byte == b'/').next()?;
+    std::str::from_utf8(number).ok()?.parse().ok().map(Some)
+}
+
+/// A short hash of the three versions.
+fn tag(sides: &Sides<'_>) -> String {
+    let mut hasher = blake3::Hasher::new_derive_key("amalgam conflict tag 1");
+    for version in [sides.base, Some(sides.ours), Some(sides.theirs)] {
+        hasher.update(&version.map_or(u64::MAX, |bytes| bytes.len() as u64).to_le_bytes());
+        hasher.update(version.unwrap_or_default());
+    }
+    hasher.finalize().to_hex()[..8].to_owned()
+}
+
+/// Longer than any run of one sign at the start of a line of any version.
+fn length(sides: &Sides<'_>) -> usize {
+    let versions = [sides.base_or_empty(), sides.ours, sides.theirs];
+    let lines = versions.iter().flat_map(|version| {
+        let starts = std::iter::once(0).chain(memchr::memchr_iter(b'\n', version).map(|newline| newline + 1));
+        starts.map(|start| &version[start..])
+    });
+    let run = |line: &[u8]| match line.first() {
+        Some(sign) if SIGNS.contains(sign) => line.iter().take(LENGTH_MAX).take_while(|byte| *byte == sign).count(),
+        _ => 0,
+    };
+    let longest = lines.map(run).max().unwrap_or(0);
+    if longest < LENGTH_MIN { LENGTH_MIN } else { longest + 1 }
+}
+
+/// Whether the lines around a region end in `\r\n` in all versions that can tell, as Git decides it.
+pub(crate) fn ends_with_cr(versions: [&Vec<&[u8]>; 3], region: &Region) -> bool {
+    let [base, ours, theirs] = versions;
+    let before = |range: &Range<usize>| range.start.saturating_sub(1);
+    let votes =
+        [line_has_cr(ours, before(&region.ours)), line_has_cr(theirs, before(&region.theirs)), line_has_cr(base, 0)];
+    votes.iter().all(|vote| *vote != Some(false)) && votes.contains(&Some(true))
+}
+
+/// Whether a line ends in `\r\n`; a last line without any newline is like the one before it.
+fn line_has_cr(lines: &[&[u8]], at: usize) -> Option<bool> {
+    let line = lines.get(at)?;
+    match line.ends_with(b"\n") {
+        true => Some(line.ends_with(b"\r\n")),
+        false => lines.get(at.checked_sub(1)?).map(|line| line.ends_with(b"\r\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Outcome;
+    use crate::text;
+
+    fn conflict(base: &str, ours: &str, theirs: &str) -> Rendered {
+        let sides = Sides { base: Some(base.as_bytes()), ours: ours.as_bytes(), theirs: theirs.as_bytes() };
+        match text::merge(&sides, &Labels::default()) {
+            Outcome::Conflicted(conflicted) => conflicted.rendered,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_untouched_file_is_the_same_conflict_and_an_edited_one_is_resolved() {
+        let rendered = conflict("a\nb\nc\n", "x\nb\nx\n", "y\nb\ny\n");
+        assert_eq!((rendered.regions, rendered.length), (2, 7));
+        assert_eq!(parse(&rendered.bytes, &rendered), Parsed::Untouched);
+        assert_eq!(parse(b"x\nb\ny\n", &rendered), Parsed::Resolved);
+        assert_eq!(parse(b"", &rendered), Parsed::Resolved);
+        let text = String::from_utf8(rendered.bytes.clone()).expect("text");
+        let second = text.find("1/2]\nb\n").expect("the end of the first region") + 5;
+        assert_eq!(parse(format!("x\n{}", &text[second..]).as_bytes(), &rendered), Parsed::StillHas(1));
+        assert_eq!(parse(format!("{text}more\n").as_bytes(), &rendered), Parsed::StillHas(2));
+        assert_eq!(parse(b"x\n=======\ny\n", &rendered), Parsed::StillHas(1));
+    }
+
+    #[test]
+    fn lines_that_only_look_like_markers_are_not_ours() {
+        let rendered = conflict("a\n", "x\n", "y\n");
+        assert_eq!(parse(b"<<<<<<< HEAD\nx\n>>>>>>> main\n", &rendered), Parsed::Resolved);
+        let other = conflict("a\n", "x\n", "z\n");
+        assert_eq!(parse(&other.bytes.replace_bare(), &rendered), Parsed::Resolved);
+        let rendered = conflict("<<<<<<< a\n=========\n", "x\n", "y\n");
+        assert_eq!(rendered.length, 10);
+        assert_eq!(parse(b"<<<<<<< a\n=========\ny\n", &rendered), Parsed::Resolved);
+    }
+
+    trait ReplaceBare {
+        fn replace_bare(&self) -> Vec<u8>;
+    }
+
+    impl ReplaceBare for Vec<u8> {
+        /// Without the lines between ours and theirs, which carry no tag.
+        fn replace_bare(&self) -> Vec<u8> {
+            split(self).into_iter().filter(|line| !line.starts_with(b"===")).collect::<Vec<_>>().concat()
+        }
+    }
+
+    #[test]
+    fn labels_are_part_of_one_line() {
+        let labels = Labels::new("a\nb", &"é".repeat(300), "c");
+        assert_eq!(labels.ours, "a b");
+        assert!(labels.base.len() <= LABEL_BYTES_MAX);
+    }
+}

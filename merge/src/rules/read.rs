@@ -1,0 +1,309 @@
+//! Reads rules from TOML, and says of what it does not take where it stands and what may stand there.
+
+use std::fmt;
+use std::ops::Range;
+
+use toml_edit::{Document, Item, Key, TableLike};
+
+use super::pattern::Pattern;
+use super::{Content, Group, Place, Rule, Rules};
+use crate::structure::line_and_column;
+use crate::way::{Lists, Options, Way};
+
+const RULE: &str = "rule";
+const GROUP: &str = "group";
+/// What every rule may say.
+const OF_EVERY_RULE: [&str; 4] = ["path", "way", "type", "max_bytes"];
+const OF_A_GROUP: [&str; 2] = ["name", "paths"];
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// What the rules were called.
+    pub source: String,
+    /// Where, counted from 1.
+    pub line: usize,
+    /// Where in the line, in bytes, counted from 1.
+    pub column: usize,
+    /// What is wrong, and what may stand there.
+    pub what: String,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, line {}, column {}: {}", self.source, self.line, self.column, self.what)
+    }
+}
+
+/// Rules that were not taken: everything that is wrong with them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct BadRules {
+    /// One for each place.
+    pub complaints: Vec<Complaint>,
+}
+
+impl fmt::Display for BadRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<_> = self.complaints.iter().map(Complaint::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+pub(super) fn read(text: &str, source: &str) -> Result<Rules, BadRules> {
+    let mut reader = Reader { text, source, complaints: Vec::new() };
+    let rules = reader.document();
+    match reader.complaints.is_empty() {
+        true => Ok(rules),
+        false => Err(BadRules { complaints: reader.complaints }),
+    }
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    source: &'a str,
+    complaints: Vec<Complaint>,
+}
+
+impl Reader<'_> {
+    fn complain(&mut self, span: Option<Range<usize>>, what: String) {
+        let (line, column) = line_and_column(self.text.as_bytes(), span.map_or(0, |span| span.start));
+        self.complaints.push(Complaint { source: self.source.to_owned(), line, column, what });
+    }
+
+    fn place(&self, span: Option<Range<usize>>) -> Place {
+        let (line, _) = line_and_column(self.text.as_bytes(), span.map_or(0, |span| span.start));
+        Place { source: self.source.to_owned(), line }
+    }
+
+    fn document(&mut self) -> Rules {
+        let mut rules = Rules { rules: Vec::new(), groups: Vec::new() };
+        let document = match Document::parse(self.text) {
+            Ok(document) => document,
+            Err(error) => {
+                self.complain(error.span(), error.message().to_owned());
+                return rules;
+            }
+        };
+        for (name, item) in document.as_table() {
+            let key = document.as_table().key(name);
+            let tables = item.as_array_of_tables();
+            match (name, tables) {
+                (RULE, Some(tables)) => {
+                    for table in tables {
+                        rules.rules.extend(self.rule(table, table.span()));
+                    }
+                }
+                (GROUP, Some(tables)) => {
+                    for table in tables {
+                        rules.groups.extend(self.group(table, table.span()));
+                    }
+                }
+                (RULE | GROUP, None) => self.complain(span_of(key), format!("`{name}` is written [[{name}]]")),
+                _ => self.complain(span_of(key), format!("`{name}`: no such thing; one of [[rule]], [[group]]")),
+            }
+        }
+        rules
+    }
+
+    fn rule(&mut self, table: &dyn TableLike, span: Option<Range<usize>>) -> Option<Rule> {
+        let before = self.complaints.len();
+        let place = self.place(span.clone());
+        let paths = self.patterns(table, "path", span.clone());
+        let way = self.way(table, span);
+        let only = table.get("type").and_then(|item| match item.as_str() {
+            Some("text") => Some(Content::Text),
+            Some("binary") => Some(Content::Binary),
+            _ => {
+                self.complain(item.span(), format!("type = {}: one of \"text\", \"binary\"", shown(item)));
+                None
+            }
+        });
+        let mut way = way?;
+        for (name, _) in table.iter() {
+            let takes = OF_EVERY_RULE.iter().chain(way.takes()).copied();
+            if !takes.clone().any(|known| known == name) {
+                let known: Vec<_> = takes.collect();
+                let what = format!("`{name}` means nothing to the way {}; one of {}", way.name(), known.join(", "));
+                self.complain(span_of(table.key(name)), what);
+            }
+        }
+        way.options = self.options(table);
+        (self.complaints.len() == before).then_some(Rule { place, paths, only, way })
+    }
+
+    fn way(&mut self, table: &dyn TableLike, span: Option<Range<usize>>) -> Option<Way> {
+        let all = || Way::names().collect::<Vec<_>>().join(", ");
+        let Some(item) = table.get("way") else {
+            self.complain(span, format!("a rule needs `way`; one of {}", all()));
+            return None;
+        };
+        let way = item.as_str().and_then(Way::named);
+        if way.is_none() {
+            self.complain(item.span(), format!("way = {}: no such way; one of {}", shown(item), all()));
+        }
+        way
+    }
+
+    fn options(&mut self, table: &dyn TableLike) -> Options {
+        let mut options = Options::default();
+        for (name, item) in table.iter() {
+            match name {
+                "keys" => options.keys = self.texts(name, item),
+                "texts" => options.texts = self.texts(name, item),
+                "agents" => options.agents = self.texts(name, item),
+                "inputs" => options.inputs = self.texts(name, item),
+                "command" => match item.as_str() {
+                    Some(command) => options.command = command.to_owned(),
+                    None => self.complain(item.span(), format!("command = {}: a text", shown(item))),
+                },
+                "lists" => match item.as_str() {
+                    Some("conflict") => options.lists = Lists::Conflict,
+                    Some("both") => options.lists = Lists::Both,
+                    _ => self.complain(item.span(), format!("lists = {}: one of \"conflict\", \"both\"", shown(item))),
+                },
+                "max_bytes" => match item.as_integer().and_then(|bytes| u64::try_from(bytes).ok()) {
+                    Some(bytes) => options.bytes_max = Some(bytes),
+                    None => self.complain(item.span(), format!("max_bytes = {}: a number of bytes", shown(item))),
+                },
+                _ => {}
+            }
+        }
+        for path in options.texts.iter().filter(|path| !path.starts_with('/')) {
+            self.complain(table.get("texts").and_then(Item::span), format!("`{path}`: a path begins with /"));
+        }
+        options
+    }
+
+    fn group(&mut self, table: &dyn TableLike, span: Option<Range<usize>>) -> Option<Group> {
+        let before = self.complaints.len();
+        let place = self.place(span.clone());
+        for (name, _) in table.iter().filter(|(name, _)| !OF_A_GROUP.contains(name)) {
+            let what = format!("`{name}` means nothing to a group; one of {}", OF_A_GROUP.join(", "));
+            self.complain(span_of(table.key(name)), what);
+        }
+        let paths = self.patterns(table, "paths", span);
+        let name = match table.get("name") {
+            None => format!("the group of {}", place),
+            Some(item) => item.as_str().map(str::to_owned).unwrap_or_else(|| {
+                self.complain(item.span(), format!("name = {}: a text", shown(item)));
+                String::new()
+            }),
+        };
+        (self.complaints.len() == before).then_some(Group { place, name, paths })
+    }
+
+    fn patterns(&mut self, table: &dyn TableLike, name: &str, span: Option<Range<usize>>) -> Vec<Pattern> {
+        let Some(item) = table.get(name) else {
+            self.complain(span, format!("`{name}` is missing: a pattern or a list of some"));
+            return Vec::new();
+        };
+        let texts = match item.as_str() {
+            Some(text) => vec![text.to_owned()],
+            None => self.texts(name, item),
+        };
+        if texts.is_empty() {
+            self.complain(item.span(), format!("`{name}`: a pattern at least"));
+        }
+        let mut patterns = Vec::with_capacity(texts.len());
+        for text in texts {
+            match Pattern::new(&text) {
+                Ok(pattern) => patterns.push(pattern),
+                Err(what) => self.complain(item.span(), format!("{name} = \"{text}\": {what}")),
+            }
+        }
+        patterns
+    }
+
+    /// A list of texts.
+    fn texts(&mut self, name: &str, item: &Item) -> Vec<String> {
+        let texts = item
+            .as_array()
+            .and_then(|array| array.iter().map(|value| value.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>());
+        texts.unwrap_or_else(|| {
+            self.complain(item.span(), format!("{name} = {}: a list of texts", shown(item)));
+            Vec::new()
+        })
+    }
+}
+
+fn span_of(key: Option<&Key>) -> Option<Range<usize>> {
+    key.and_then(Key::span)
+}
+
+/// A value as it may be shown in one line.
+fn shown(item: &Item) -> String {
+    match item.as_str() {
+        Some(text) => format!("{text:?}"),
+        None => format!("({})", item.type_name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn refused(text: &str, expected: &[&str]) {
+        let bad = read(text, "merge.toml").expect_err("it is wrong");
+        let lines: Vec<_> = bad.complaints.iter().map(Complaint::to_string).collect();
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place_and_what_may_stand_there() {
+        let ways = "text, union, json, yaml, toml, crdt, last-writer, priority, ours, theirs, regenerate, review";
+        refused(
+            "[[rule]]\npath = \"a\"\nway = \"jsno\"\n",
+            &[&format!("merge.toml, line 3, column 7: way = \"jsno\": no such way; one of {ways}")],
+        );
+        refused(
+            "\n[[rule]]\npath = \"a\"\n",
+            &[&format!("merge.toml, line 2, column 1: a rule needs `way`; one of {ways}")],
+        );
+        refused(
+            "[[rule]]\nway = \"text\"\n",
+            &["merge.toml, line 1, column 1: `path` is missing: a pattern or a list of some"],
+        );
+        refused(
+            "[[rule]]\npath = \"a\"\nway = \"text\"\n  keys = [\"id\"]\n",
+            &["merge.toml, line 4, column 3: `keys` means nothing to the way text; one of path, way, type, max_bytes"],
+        );
+        refused(
+            "[[rule]]\npath = \"[a\"\nway = \"json\"\nkeys = \"id\"\nlists = \"all\"\nmax_bytes = -1\ntype = \"x\"\n",
+            &[
+                "merge.toml, line 2, column 8: path = \"[a\": unclosed character class; missing ']'",
+                "merge.toml, line 7, column 8: type = \"x\": one of \"text\", \"binary\"",
+                "merge.toml, line 4, column 8: keys = \"id\": a list of texts",
+                "merge.toml, line 5, column 9: lists = \"all\": one of \"conflict\", \"both\"",
+                "merge.toml, line 6, column 13: max_bytes = (integer): a number of bytes",
+            ],
+        );
+        refused("[rule]\n", &["merge.toml, line 1, column 2: `rule` is written [[rule]]"]);
+        refused("rules = 1\n", &["merge.toml, line 1, column 1: `rules`: no such thing; one of [[rule]], [[group]]"]);
+        refused(
+            "[[group]]\npaths = []\nname = 1\n",
+            &[
+                "merge.toml, line 2, column 9: `paths`: a pattern at least",
+                "merge.toml, line 3, column 8: name = (integer): a text",
+            ],
+        );
+        refused(
+            "[[rule]]\npath = \"a\"\nway = \"crdt\"\ntexts = [\"body\"]\n",
+            &["merge.toml, line 4, column 9: `body`: a path begins with /"],
+        );
+        assert_eq!(read("[[rule]\n", "merge.toml").expect_err("no TOML").complaints[0].line, 1);
+    }
+
+    #[test]
+    fn every_option_reaches_its_way() {
+        let text = "[[rule]]\npath = [\"a\", \"b/\"]\nway = \"json\"\nkeys = [\"uid\"]\nlists = \"both\"\nmax_bytes = 10\n\
+                    [[rule]]\npath = \"c\"\nway = \"regenerate\"\ncommand = \"make c\"\ninputs = [\"d\"]\n\
+                    [[rule]]\npath = \"e\"\nway = \"priority\"\nagents = [\"lead\"]\n";
+        let rules = read(text, "merge.toml").expect("rules");
+        let options: Vec<_> = rules.rules.iter().map(|rule| rule.way.options.clone()).collect();
+        let keys = vec!["uid".to_owned()];
+        assert_eq!(options[0], Options { keys, lists: Lists::Both, bytes_max: Some(10), ..Options::default() });
+        assert_eq!((options[1].command.as_str(), options[1].inputs.as_slice()), ("make c", &["d".to_owned()][..]));
+        assert_eq!(options[2].agents, ["lead"]);
+    }
+}

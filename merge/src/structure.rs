@@ -1,0 +1,155 @@
+//! Documents merged by structure and kept in their own text.
+//!
+//! A format's parser makes a tree of [`Node`]s, each with the very text it was read from. The merge decides by meaning and
+//! puts pieces of text together: what nobody touched stays byte for byte, comments and number formats included. What came
+//! out is parsed again and must mean what was intended; where it does not, the caller falls to lines.
+
+mod list;
+mod merger;
+mod node;
+mod render;
+
+use std::collections::BTreeMap;
+
+use crate::lines::{BASE, OURS, THEIRS};
+use crate::outcome::{Clash, Conflicted, Outcome, Sides, Version, Why};
+use crate::text;
+use crate::way::Job;
+
+pub(crate) use list::Numbers;
+use merger::{Merger, pick};
+pub(crate) use node::{Container, Document, Entry, Glue, Kind, Node, Start, line_and_column, same};
+
+/// What a format brings.
+pub(crate) struct Format {
+    pub(crate) name: &'static str,
+    pub(crate) parse: for<'a> fn(&'a str) -> Result<Document<'a>, Flaw>,
+    /// The comments of a text, for formats that have some.
+    pub(crate) comments: Option<for<'a> fn(&'a str) -> Vec<&'a str>>,
+    /// Whether documents write down one thing in one way, for formats that have several.
+    pub(crate) agree: Option<fn(&[&Document<'_>]) -> bool>,
+}
+
+/// What a parser did not take.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Flaw {
+    pub(crate) at: usize,
+    pub(crate) what: &'static str,
+    /// Whether the format allows it, and only the merge does not handle it.
+    pub(crate) is_unhandled: bool,
+}
+
+impl Flaw {
+    pub(crate) fn malformed(at: usize, what: &'static str) -> Self {
+        Self { at, what, is_unhandled: false }
+    }
+
+    pub(crate) fn unhandled(at: usize, what: &'static str) -> Self {
+        Self { at, what, is_unhandled: true }
+    }
+}
+
+/// How deep a document may be nested.
+pub(crate) const DEPTH_MAX: usize = 128;
+
+pub(crate) fn run(job: &Job<'_>, format: &Format) -> Outcome {
+    merge(job, format).unwrap_or_else(Outcome::Unable)
+}
+
+fn merge(job: &Job<'_>, format: &Format) -> Result<Outcome, Why> {
+    job.check_structure()?;
+    let sides = &job.sides;
+    let base = sides.base.map(|bytes| parse(bytes, Version::Base, format)).transpose()?;
+    let ours = parse(sides.ours, Version::Ours, format)?;
+    let theirs = parse(sides.theirs, Version::Theirs, format)?;
+    let all: Vec<_> = base.iter().chain([&ours, &theirs]).collect();
+    if format.agree.is_some_and(|agree| !agree(&all)) {
+        return Err(Why::Doubt { what: "one thing is written in different ways" });
+    }
+    let mut merger = Merger::new(job.options);
+    let Some(root) = merger.value(base.as_ref().map(|base| &base.root), &ours.root, &theirs.root)? else {
+        return Ok(conflicted(job, vec![Clash::Path(String::new())], None));
+    };
+    let around = |base: Option<&str>, ours: &str, theirs: &str| -> Result<String, Why> {
+        let unsure = Why::Doubt { what: "both sides changed what stands around the document" };
+        let blank = Some(ours).filter(|ours: &&str| ours.trim().is_empty() && theirs.trim().is_empty());
+        pick(base, ours, theirs).or(blank).ok_or(unsure).map(str::to_owned)
+    };
+    let prefix = around(base.as_ref().map(|base| base.prefix), ours.prefix, theirs.prefix)?;
+    let suffix = around(base.as_ref().map(|base| base.suffix), ours.suffix, theirs.suffix)?;
+    let view = |version: usize| -> Result<String, Why> {
+        let mut text = String::with_capacity(sides.ours.len() + sides.theirs.len() / 8);
+        text.push_str(&prefix);
+        render::piece(&mut text, &root, version)?;
+        if !suffix.is_empty() && is_in_lines(&ours.root) {
+            render::end_line(&mut text);
+        }
+        text.push_str(&suffix);
+        Ok(text)
+    };
+    if merger.clashes.is_empty() {
+        let text = view(OURS)?;
+        check(&text, render::meaning(&root), sides, format)?;
+        return Ok(Outcome::Merged(text.into_bytes()));
+    }
+    let clashes = merger.clashes.into_iter().map(Clash::Path).collect();
+    Ok(conflicted(job, clashes, Some(&[view(BASE)?, view(OURS)?, view(THEIRS)?])))
+}
+
+fn is_in_lines(node: &Node<'_>) -> bool {
+    node.container().is_some_and(|container| container.glue == Glue::Lines)
+}
+
+fn parse<'a>(bytes: &'a [u8], version: Version, format: &Format) -> Result<Document<'a>, Why> {
+    let bad = |at: usize, what: &'static str, is_unhandled: bool| {
+        let (line, column) = node::line_and_column(bytes, at);
+        match is_unhandled {
+            true => Why::Unhandled { version, line, what },
+            false => Why::Malformed { version, format: format.name, line, column, what },
+        }
+    };
+    let text = std::str::from_utf8(bytes).map_err(|error| bad(error.valid_up_to(), "not UTF-8", false))?;
+    (format.parse)(text).map_err(|flaw| bad(flaw.at, flaw.what, flaw.is_unhandled))
+}
+
+/// Makes sure that a result means what was intended and has the comments that it should have.
+fn check(text: &str, meaning: u64, sides: &Sides<'_>, format: &Format) -> Result<(), Why> {
+    let document = parse(text.as_bytes(), Version::Result, format)?;
+    if document.root.hash != meaning {
+        return Err(Why::Doubt { what: "it reads as something else" });
+    }
+    let Some(comments) = format.comments else { return Ok(()) };
+    let count = |text: &[u8]| {
+        let mut counts: BTreeMap<String, i64> = BTreeMap::new();
+        let text = std::str::from_utf8(text).unwrap_or_default();
+        comments(text).into_iter().for_each(|comment| *counts.entry(comment.trim().to_owned()).or_default() += 1);
+        counts
+    };
+    let versions = [sides.base_or_empty(), sides.ours, sides.theirs, text.as_bytes()].map(count);
+    let all = versions.iter().flat_map(BTreeMap::keys);
+    for comment in all {
+        let [base, ours, theirs, result] = versions.each_ref().map(|counts| counts.get(comment).copied().unwrap_or(0));
+        let expected = match (ours == base, theirs == base) {
+            (true, _) => theirs,
+            (_, true) => ours,
+            _ if ours == theirs => ours,
+            _ => ours + theirs - base,
+        };
+        if result != expected {
+            return Err(Why::Doubt { what: "a comment would be lost or doubled" });
+        }
+    }
+    Ok(())
+}
+
+/// A conflict by paths, shown by lines: what was merged as it is, the rest between markers.
+fn conflicted(job: &Job<'_>, clashes: Vec<Clash>, views: Option<&[String; 3]>) -> Outcome {
+    let labels = &job.setting.labels;
+    let views = views.map(|views| views.each_ref().map(|view| view.as_bytes()));
+    let sides = views.map_or(job.sides, |[base, ours, theirs]| Sides { base: Some(base), ours, theirs });
+    let rendered = match text::merge(&sides, labels) {
+        Outcome::Conflicted(conflicted) => conflicted.rendered,
+        Outcome::Merged(_) | Outcome::Unable(_) => text::whole(&sides, labels),
+    };
+    Outcome::Conflicted(Conflicted { clashes, rendered })
+}

@@ -1,0 +1,207 @@
+//! Lists: by the names of their elements where they have some, else by what stayed and what did not.
+
+use std::collections::{HashMap, HashSet};
+
+use imara_diff::Token;
+
+use super::merger::{Made, Merger, Named, One, Piece, Slot, shape};
+use super::node::{Container, Entry, Kind, Node, same};
+use crate::lines::{Hunk, hunks};
+use crate::outcome::Why;
+use crate::text::{self, Region};
+use crate::way::Lists;
+
+const KEYS: [&str; 3] = ["id", "key", "name"];
+
+impl<'a> Merger<'a> {
+    pub(super) fn list(
+        &mut self,
+        base: Option<&'a Container<'a>>,
+        ours: &'a Container<'a>,
+        theirs: &'a Container<'a>,
+    ) -> Result<Option<Piece<'a>>, Why> {
+        let shape = shape(base, ours, theirs);
+        if let Some((key, sides)) = self.keyed([base, Some(ours), Some(theirs)]) {
+            let (slots, is_disputed) = self.named(&sides, &format!("{key}="))?;
+            let made = Piece::Made(Made { is_map: false, shape, slots });
+            // The order of a list means something: it cannot follow both.
+            return Ok((!is_disputed).then_some(made));
+        }
+        let entries = [base.map_or(&[][..], |base| &base.entries), &ours.entries, &theirs.entries];
+        let slots = self.unnamed(entries)?;
+        Ok(Some(Piece::Made(Made { is_map: false, shape, slots })))
+    }
+
+    /// The elements under their names, by the first field that names all elements of all versions.
+    fn keyed(&self, sides: [Option<&'a Container<'a>>; 3]) -> Option<(&'a str, [Vec<Named<'a>>; 3])> {
+        let options = self.options;
+        let keys: Vec<&'a str> = match options.keys.is_empty() {
+            true => KEYS.to_vec(),
+            false => options.keys.iter().map(String::as_str).collect(),
+        };
+        keys.into_iter().find_map(|key| {
+            let names = |side: Option<&'a Container<'a>>| -> Option<Vec<Named<'a>>> {
+                let entries = side.map_or(&[][..], |side| &side.entries);
+                let named: Vec<_> =
+                    entries.iter().map(|e| Some((e.value.field(key)?.trim_matches('"'), e))).collect::<Option<_>>()?;
+                let unique: HashSet<_> = named.iter().map(|(name, _)| *name).collect();
+                (unique.len() == named.len()).then_some(named)
+            };
+            let [base, ours, theirs] = sides;
+            let named = [names(base)?, names(ours)?, names(theirs)?];
+            named.iter().any(|side| !side.is_empty()).then_some((key, named))
+        })
+    }
+
+    fn unnamed(&mut self, entries: [&'a [Entry<'a>]; 3]) -> Result<Vec<Slot<'a>>, Why> {
+        let mut numbers = Numbers::default();
+        let tokens = entries.map(|side| side.iter().map(|entry| numbers.of(&entry.value)).collect::<Vec<_>>());
+        let regions = text::regions(tokens.each_ref().map(Vec::as_slice), numbers.count);
+        let [_, ours, theirs] = entries;
+        let mut slots = Vec::with_capacity(ours.len().max(theirs.len()));
+        let (mut mine, mut other, mut was) = (0, 0, 0);
+        for region in regions {
+            let stretch = [was..region.base.start, mine..region.ours.start, other..region.theirs.start];
+            self.stretch(entries, stretch, &mut slots)?;
+            self.region(entries, &region, &mut slots)?;
+            (was, mine, other) = (region.base.end, region.ours.end, region.theirs.end);
+        }
+        self.stretch(entries, [was..entries[0].len(), mine..ours.len(), other..theirs.len()], &mut slots)?;
+        Ok(slots)
+    }
+
+    /// Elements that mean the same on both sides.
+    fn stretch(
+        &mut self,
+        entries: [&'a [Entry<'a>]; 3],
+        ranges: [std::ops::Range<usize>; 3],
+        slots: &mut Vec<Slot<'a>>,
+    ) -> Result<(), Why> {
+        let [base, ours, theirs] = ranges;
+        debug_assert_eq!(ours.len(), theirs.len(), "what stayed is equally long on both sides");
+        let has_base = base.len() == ours.len();
+        for (at, (mine, other)) in ours.zip(theirs).enumerate() {
+            let was = has_base.then(|| &entries[0][base.start + at]);
+            let firsts = [mine == 0, other == 0];
+            let slot = self.below(mine, |merger| merger.pair(was, &entries[1][mine], &entries[2][other], firsts))?;
+            slots.push(slot);
+        }
+        Ok(())
+    }
+
+    fn region(&mut self, all: [&'a [Entry<'a>]; 3], region: &Region, slots: &mut Vec<Slot<'a>>) -> Result<(), Why> {
+        let versions = [&all[0][region.base.clone()], &all[1][region.ours.clone()], &all[2][region.theirs.clone()]];
+        let [base, ours, theirs] = versions;
+        let one = |entry: &'a Entry<'a>| {
+            let was_first = all.iter().any(|side| side.first().is_some_and(|first| std::ptr::eq(first, entry)));
+            Slot::One(One::from(entry, was_first))
+        };
+        match region.kind {
+            text::Kind::Ours => slots.extend(ours.iter().map(one)),
+            text::Kind::Theirs => slots.extend(theirs.iter().map(one)),
+            text::Kind::Conflict if base.len() == ours.len() && base.len() == theirs.len() => {
+                for at in 0..base.len() {
+                    let firsts = [region.ours.start + at == 0, region.theirs.start + at == 0];
+                    let pair = |merger: &mut Self| merger.pair(Some(&base[at]), &ours[at], &theirs[at], firsts);
+                    slots.push(self.below(region.ours.start + at, pair)?);
+                }
+            }
+            text::Kind::Conflict if is_in_place(base, theirs) => self.in_place(versions, false, one, slots)?,
+            text::Kind::Conflict if is_in_place(base, ours) => self.in_place(versions, true, one, slots)?,
+            text::Kind::Conflict if base.is_empty() && self.options.lists == Lists::Both => {
+                let texts = |side: &'a [Entry<'a>]| side.iter().map(|e| e.value.text).collect::<Vec<_>>();
+                let (first, second) = if texts(ours) <= texts(theirs) { (ours, theirs) } else { (theirs, ours) };
+                slots.extend(first.iter().map(one));
+                let there = Numbers::of_all(first);
+                slots.extend(second.iter().filter(|entry| !there.has(&entry.value)).map(one));
+            }
+            text::Kind::Conflict => {
+                self.note(Some(region.ours.start));
+                slots.push(Slot::Clash(versions));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Merger<'a> {
+    /// One side only changed elements where they are; the other inserted and removed some.
+    fn in_place(
+        &mut self,
+        versions: [&'a [Entry<'a>]; 3],
+        is_ours: bool,
+        one: impl Fn(&'a Entry<'a>) -> Slot<'a>,
+        slots: &mut Vec<Slot<'a>>,
+    ) -> Result<(), Why> {
+        let [base, ours, theirs] = versions;
+        let (changed, moved) = if is_ours { (ours, theirs) } else { (theirs, ours) };
+        let mut numbers = Numbers::default();
+        let [before, after] = [base, moved].map(|side| side.iter().map(|e| numbers.of(&e.value)).collect::<Vec<_>>());
+        let hunks = hunks(&before, &after, numbers.count);
+        let mut gone = hunks.iter().flat_map(|hunk| hunk.before.clone());
+        if gone.any(|at| !same(&base[at].value, &changed[at].value)) {
+            self.note(Some(0));
+            slots.push(Slot::Clash(versions));
+            return Ok(());
+        }
+        let (mut at, mut next) = (0, 0);
+        for hunk in hunks.iter().chain([&Hunk { before: base.len()..base.len(), after: moved.len()..moved.len() }]) {
+            while at < hunk.before.start {
+                let (mine, other) = if is_ours { (&changed[at], &moved[next]) } else { (&moved[next], &changed[at]) };
+                slots.push(self.below(next, |merger| merger.pair(Some(&base[at]), mine, other, [false; 2]))?);
+                (at, next) = (at + 1, next + 1);
+            }
+            slots.extend(moved[hunk.after.clone()].iter().map(&one));
+            (at, next) = (hunk.before.end, hunk.after.end);
+        }
+        Ok(())
+    }
+}
+
+/// Whether one version is another with elements changed where they are: as many, each the same or still recognisable.
+fn is_in_place(base: &[Entry<'_>], now: &[Entry<'_>]) -> bool {
+    let is_known =
+        |(was, is): (&Entry<'_>, &Entry<'_>)| same(&was.value, &is.value) || shares_a_field(&was.value, &is.value);
+    !base.is_empty() && base.len() == now.len() && base.iter().zip(now).all(is_known)
+}
+
+fn shares_a_field(one: &Node<'_>, other: &Node<'_>) -> bool {
+    let (Kind::Map(one), Kind::Map(other)) = (&one.kind, &other.kind) else { return false };
+    // One of the first fields, so that large maps cost no more than small ones.
+    one.entries
+        .iter()
+        .take(32)
+        .any(|e| other.entries.iter().take(32).any(|o| o.name == e.name && same(&o.value, &e.value)))
+}
+
+/// Numbers for values, in order of appearance: equal ones for those that mean the same.
+#[derive(Default)]
+pub(crate) struct Numbers<'a> {
+    known: HashMap<u64, Vec<(&'a Node<'a>, Token)>>,
+    pub(crate) count: u32,
+}
+
+impl<'a> Numbers<'a> {
+    pub(crate) fn of_all(entries: &'a [Entry<'a>]) -> Self {
+        let mut numbers = Self::default();
+        for entry in entries {
+            numbers.of(&entry.value);
+        }
+        numbers
+    }
+
+    pub(crate) fn has(&self, node: &Node<'_>) -> bool {
+        self.known.get(&node.hash).is_some_and(|alike| alike.iter().any(|(other, _)| same(node, other)))
+    }
+
+    pub(crate) fn of(&mut self, node: &'a Node<'a>) -> Token {
+        let alike = self.known.entry(node.hash).or_default();
+        if let Some((_, token)) = alike.iter().find(|(other, _)| same(node, other)) {
+            return *token;
+        }
+        let token = Token(self.count);
+        self.count += 1;
+        alike.push((node, token));
+        token
+    }
+}

@@ -1,0 +1,297 @@
+//! Decides, value by value, what the merged document consists of.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use super::node::{Container, Entry, Glue, Kind, Node, Start, same};
+use crate::markers::Labels;
+use crate::order;
+use crate::outcome::{Outcome, Sides, Why};
+use crate::text;
+use crate::way::Options;
+
+/// A merged value.
+#[derive(Debug)]
+pub(super) enum Piece<'a> {
+    /// The text of one version, as it is.
+    Take(&'a Node<'a>),
+    /// A text of several lines, merged by them.
+    Lines(String),
+    Made(Made<'a>),
+}
+
+/// A map or a list put together from parts.
+#[derive(Debug)]
+pub(super) struct Made<'a> {
+    pub(super) is_map: bool,
+    /// The version whose brackets and blanks it has.
+    pub(super) shape: &'a Container<'a>,
+    pub(super) slots: Vec<Slot<'a>>,
+}
+
+#[derive(Debug)]
+pub(super) enum Slot<'a> {
+    One(One<'a>),
+    /// What each version has in this place.
+    Clash([&'a [Entry<'a>]; 3]),
+}
+
+impl Slot<'_> {
+    /// The name of its field, if it is one.
+    fn name(&self) -> &str {
+        match self {
+            Self::One(one) => one.name,
+            Self::Clash(versions) => {
+                versions.iter().find_map(|version| version.first()).map_or("", |entry| &entry.name)
+            }
+        }
+    }
+}
+
+/// An entry of the result.
+#[derive(Debug)]
+pub(super) struct One<'a> {
+    pub(super) name: &'a str,
+    pub(super) lead: &'a str,
+    pub(super) indent: usize,
+    pub(super) key: &'a str,
+    pub(super) value: Piece<'a>,
+    pub(super) tail: &'a str,
+    /// Whether it was the first where its lead came from.
+    pub(super) was_first: bool,
+    /// Whether only one side has it.
+    pub(super) is_added: bool,
+}
+
+/// Whether an entry is the first of ours and of theirs.
+pub(super) type Firsts = [bool; 2];
+
+/// An entry under the name by which the merge knows it.
+pub(super) type Named<'a> = (&'a str, &'a Entry<'a>);
+
+pub(super) struct Merger<'a> {
+    pub(super) options: &'a Options,
+    /// The paths where the sides disagree.
+    pub(super) clashes: Vec<String>,
+    path: Vec<String>,
+}
+
+impl<'a> Merger<'a> {
+    pub(super) fn new(options: &'a Options) -> Self {
+        Self { options, clashes: Vec::new(), path: Vec::new() }
+    }
+
+    /// Merges a value; nothing where the sides disagree about it as a whole.
+    pub(super) fn value(
+        &mut self,
+        base: Option<&'a Node<'a>>,
+        ours: &'a Node<'a>,
+        theirs: &'a Node<'a>,
+    ) -> Result<Option<Piece<'a>>, Why> {
+        let base_text = base.map(|base| base.text);
+        if ours.text == theirs.text || base_text == Some(theirs.text) {
+            return Ok(Some(Piece::Take(ours)));
+        }
+        if base_text == Some(ours.text) {
+            return Ok(Some(Piece::Take(theirs)));
+        }
+        match (&ours.kind, &theirs.kind) {
+            (Kind::Map(mine), Kind::Map(other)) if mine.glue == other.glue => {
+                let was = base.and_then(|base| match &base.kind {
+                    Kind::Map(was) => Some(was),
+                    _ => None,
+                });
+                self.map(was, mine, other)
+            }
+            (Kind::List(mine), Kind::List(other)) if mine.glue == other.glue => {
+                let was = base.and_then(|base| match &base.kind {
+                    Kind::List(was) => Some(was),
+                    _ => None,
+                });
+                self.list(was, mine, other)
+            }
+            _ if same(ours, theirs) => Ok(Some(Piece::Take(ours))),
+            _ if base.is_some_and(|base| same(base, ours)) => Ok(Some(Piece::Take(theirs))),
+            _ if base.is_some_and(|base| same(base, theirs)) => Ok(Some(Piece::Take(ours))),
+            (Kind::Scalar(_), Kind::Scalar(_)) => Ok(base.and_then(|base| by_lines(base, ours, theirs))),
+            _ => Ok(None),
+        }
+    }
+
+    fn map(
+        &mut self,
+        base: Option<&'a Container<'a>>,
+        ours: &'a Container<'a>,
+        theirs: &'a Container<'a>,
+    ) -> Result<Option<Piece<'a>>, Why> {
+        let named = |side: &'a Container<'a>| side.entries.iter().map(|entry| (entry.name.as_ref(), entry)).collect();
+        let sides: [Vec<Named<'a>>; 3] = [base.map(named).unwrap_or_default(), named(ours), named(theirs)];
+        let (mut slots, _) = self.named(&sides, "")?;
+        let shape = shape(base, ours, theirs);
+        if shape.start == Start::KeysFirst {
+            slots.sort_by_key(|slot| slot.name().starts_with('['));
+        }
+        Ok(Some(Piece::Made(Made { is_map: true, shape, slots })))
+    }
+
+    /// Merges entries by their names. Also says whether the sides put them into different orders.
+    pub(super) fn named(&mut self, sides: &[Vec<Named<'a>>; 3], prefix: &str) -> Result<(Vec<Slot<'a>>, bool), Why> {
+        let maps = sides.each_ref().map(|side| side.iter().copied().collect::<HashMap<_, _>>());
+        let firsts = sides.each_ref().map(|side| side.first().map(|(name, _)| *name));
+        let mut slots: HashMap<&str, Slot<'a>> = HashMap::new();
+        let mut seen = HashSet::new();
+        for (name, _) in sides[1].iter().chain(&sides[2]) {
+            if !seen.insert(*name) {
+                continue;
+            }
+            let versions = maps.each_ref().map(|map| map.get(name).copied());
+            self.path.push(format!("{prefix}{}", escaped(name)));
+            if let Some(slot) = self.slot(versions, [1, 2].map(|side: usize| firsts[side] == Some(*name)))? {
+                slots.insert(name, slot);
+            }
+            self.path.pop();
+        }
+        let names = sides.each_ref().map(|side| side.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+        let order = order::merged(&names[0], &names[1], &names[2], |name| slots.contains_key(name));
+        let in_order = order.names.iter().filter_map(|name| slots.remove(name)).collect();
+        Ok((in_order, order.is_disputed))
+    }
+
+    /// What becomes of one name.
+    fn slot(&mut self, versions: [Option<&'a Entry<'a>>; 3], firsts: Firsts) -> Result<Option<Slot<'a>>, Why> {
+        Ok(match versions {
+            [base, Some(ours), Some(theirs)] => Some(self.pair(base, ours, theirs, firsts)?),
+            [Some(base), Some(stays), None] | [Some(base), None, Some(stays)] if is_untouched(base, stays) => None,
+            [Some(_), None, None] | [None, None, None] => None,
+            [None, Some(added), None] => Some(Slot::One(One::from(added, firsts[0]))),
+            [None, None, Some(added)] => Some(Slot::One(One::from(added, firsts[1]))),
+            [Some(_), _, _] => Some(self.clash(versions)),
+        })
+    }
+
+    /// An entry that both sides have.
+    pub(super) fn pair(
+        &mut self,
+        base: Option<&'a Entry<'a>>,
+        ours: &'a Entry<'a>,
+        theirs: &'a Entry<'a>,
+        firsts: Firsts,
+    ) -> Result<Slot<'a>, Why> {
+        let Some(value) = self.value(base.map(|base| &base.value), &ours.value, &theirs.value)? else {
+            return Ok(self.clash([base, Some(ours), Some(theirs)]));
+        };
+        // The text around a value follows the version it was taken from, unless the other changed it too.
+        let is_theirs = matches!(&value, Piece::Take(node) if std::ptr::eq(*node, &theirs.value));
+        let from = if is_theirs { theirs } else { ours };
+        let is_one_kind = std::mem::discriminant(&ours.value.kind) == std::mem::discriminant(&theirs.value.kind);
+        let choose = |part: fn(&'a Entry<'a>) -> &'a str| match pick(base.map(part), part(ours), part(theirs)) {
+            Some(text) => Ok(text),
+            None if is_blank(part(ours)) && is_blank(part(theirs)) => Ok(part(from)),
+            None => Err(Why::Doubt { what: "both sides changed a comment" }),
+        };
+        let lead = choose(|entry| entry.lead)?;
+        let was_first = if std::ptr::eq(lead, theirs.lead) { firsts[1] } else { firsts[0] };
+        let (key, tail) = match is_one_kind {
+            true => {
+                (pick(base.map(|base| base.key), ours.key, theirs.key).unwrap_or(from.key), choose(|entry| entry.tail)?)
+            }
+            false => (from.key, from.tail),
+        };
+        let indent = if base.is_some_and(|base| base.indent == ours.indent) { theirs.indent } else { ours.indent };
+        Ok(Slot::One(One { name: &ours.name, lead, indent, key, value, tail, was_first, is_added: false }))
+    }
+
+    /// Notes that the sides disagree here.
+    fn clash(&mut self, versions: [Option<&'a Entry<'a>>; 3]) -> Slot<'a> {
+        self.note(None);
+        Slot::Clash(versions.map(|version| version.map_or(&[][..], std::slice::from_ref)))
+    }
+
+    /// Notes the path of a disagreement, with a last part if there is one.
+    pub(super) fn note(&mut self, last: Option<usize>) {
+        let parts = self.path.iter().cloned().chain(last.map(|index| index.to_string()));
+        self.clashes.push(parts.map(|part| format!("/{part}")).collect());
+    }
+
+    /// Does something one step further down.
+    pub(super) fn below<T>(&mut self, index: usize, run: impl FnOnce(&mut Self) -> T) -> T {
+        self.path.push(index.to_string());
+        let done = run(self);
+        self.path.pop();
+        done
+    }
+}
+
+impl<'a> One<'a> {
+    /// An entry as one version has it.
+    pub(super) fn from(entry: &'a Entry<'a>, was_first: bool) -> Self {
+        let Entry { name, lead, indent, key, value, tail } = entry;
+        Self { name, lead, indent: *indent, key, value: Piece::Take(value), tail, was_first, is_added: true }
+    }
+}
+
+/// Whose brackets and blanks the result has: theirs where ours left them as they were, else ours; never those of an empty one
+/// if there is another.
+pub(super) fn shape<'a>(
+    base: Option<&'a Container<'a>>,
+    ours: &'a Container<'a>,
+    theirs: &'a Container<'a>,
+) -> &'a Container<'a> {
+    let layout = |container: &'a Container<'a>| {
+        let lead =
+            |at: usize| container.entries.get(at).filter(|_| container.glue == Glue::Commas).map(|entry| entry.lead);
+        (lead(0), lead(1), container.tail)
+    };
+    let is_as_it_was = base.is_some_and(|base| layout(base) == layout(ours));
+    match (ours.entries.is_empty(), theirs.entries.is_empty()) {
+        (true, false) => theirs,
+        (false, true) => ours,
+        _ if is_as_it_was => theirs,
+        _ => ours,
+    }
+}
+
+/// The one text of three; nothing if both sides changed it in different ways.
+pub(super) fn pick<'a>(base: Option<&'a str>, ours: &'a str, theirs: &'a str) -> Option<&'a str> {
+    match base {
+        _ if ours == theirs => Some(ours),
+        Some(base) if base == ours => Some(theirs),
+        Some(base) if base == theirs => Some(ours),
+        _ => None,
+    }
+}
+
+/// A text of several lines that both sides changed, merged by lines if they do not touch each other.
+fn by_lines<'a>(base: &Node<'_>, ours: &Node<'_>, theirs: &Node<'_>) -> Option<Piece<'a>> {
+    let versions = [base, ours, theirs].map(|version| version.text);
+    if !versions.iter().all(|text| text.trim_end().contains('\n')) {
+        return None;
+    }
+    let [base, ours, theirs] = versions.map(str::as_bytes);
+    match text::merge(&Sides { base: Some(base), ours, theirs }, &Labels::default()) {
+        Outcome::Merged(bytes) => String::from_utf8(bytes).ok().map(Piece::Lines),
+        Outcome::Conflicted(_) | Outcome::Unable(_) => None,
+    }
+}
+
+fn is_blank(text: &str) -> bool {
+    text.trim().is_empty()
+}
+
+/// Whether an entry is as it was, so that the other side may remove it. A changed comment is a change.
+fn is_untouched(base: &Entry<'_>, now: &Entry<'_>) -> bool {
+    let around = |part: fn(&Entry<'_>) -> String| part(base) == part(now);
+    let has_comments = base.value.container().is_some_and(|container| container.glue == Glue::Lines);
+    same(&base.value, &now.value)
+        && around(|entry| entry.lead.trim().to_owned())
+        && around(|entry| entry.tail.trim().to_owned())
+        && (!has_comments || base.value.text.trim() == now.value.text.trim())
+}
+
+/// A name as part of a path.
+fn escaped(name: &str) -> Cow<'_, str> {
+    match name.contains(['/', '~']) {
+        true => Cow::Owned(name.replace('~', "~0").replace('/', "~1")),
+        false => Cow::Borrowed(name),
+    }
+}

@@ -1,0 +1,172 @@
+//! A document as a tree that keeps its text.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// A document: what stands before its value, the value, and what stands after it.
+#[derive(Debug)]
+pub(crate) struct Document<'a> {
+    pub(crate) prefix: &'a str,
+    pub(crate) root: Node<'a>,
+    pub(crate) suffix: &'a str,
+}
+
+/// A value with the text it was read from.
+#[derive(Debug)]
+pub(crate) struct Node<'a> {
+    pub(crate) text: &'a str,
+    /// A hash of what it means; formatting, comments and the order of fields play no part.
+    pub(crate) hash: u64,
+    pub(crate) kind: Kind<'a>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Kind<'a> {
+    /// Anything without parts: what it means, one text for one meaning.
+    Scalar(Cow<'a, str>),
+    Map(Container<'a>),
+    List(Container<'a>),
+}
+
+/// What holds the parts of a map or a list together.
+#[derive(Debug)]
+pub(crate) struct Container<'a> {
+    pub(crate) glue: Glue,
+    pub(crate) open: &'a str,
+    pub(crate) entries: Vec<Entry<'a>>,
+    /// What stands between the last entry and the end: blanks, a last comma.
+    pub(crate) tail: &'a str,
+    pub(crate) close: &'a str,
+    pub(crate) start: Start,
+}
+
+/// How entries follow one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Glue {
+    /// With a comma between two; blanks mean nothing.
+    Commas,
+    /// Each on lines of its own; what stands before it may be a comment.
+    Lines,
+}
+
+/// Where entries may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// Anywhere; those in lines each on its own.
+    Own,
+    /// The first on a line that is not its own.
+    Shared,
+    /// Keys before the sections, whose names begin with a bracket.
+    KeysFirst,
+}
+
+/// A field or an element.
+#[derive(Debug)]
+pub(crate) struct Entry<'a> {
+    /// The name of a field; nothing for an element.
+    pub(crate) name: Cow<'a, str>,
+    /// What stands before it: blanks or lines of comments.
+    pub(crate) lead: &'a str,
+    /// By how many blanks it is indented, where that is not part of its lead.
+    pub(crate) indent: usize,
+    /// All up to the value: `"name": `, `- `.
+    pub(crate) key: &'a str,
+    pub(crate) value: Node<'a>,
+    /// What follows the value: blanks, or a comment and the end of the line.
+    pub(crate) tail: &'a str,
+}
+
+impl<'a> Node<'a> {
+    pub(crate) fn scalar(text: &'a str, meaning: Cow<'a, str>) -> Self {
+        Self { text, hash: scalar_hash(&meaning), kind: Kind::Scalar(meaning) }
+    }
+
+    pub(crate) fn map(text: &'a str, container: Container<'a>) -> Self {
+        let hash = map_hash(container.entries.iter().map(|entry| (entry.name.as_ref(), entry.value.hash)));
+        Self { text, hash, kind: Kind::Map(container) }
+    }
+
+    pub(crate) fn list(text: &'a str, container: Container<'a>) -> Self {
+        let hash = list_hash(container.entries.iter().map(|entry| entry.value.hash));
+        Self { text, hash, kind: Kind::List(container) }
+    }
+
+    pub(crate) fn container(&self) -> Option<&Container<'a>> {
+        match &self.kind {
+            Kind::Scalar(_) => None,
+            Kind::Map(container) | Kind::List(container) => Some(container),
+        }
+    }
+
+    /// What a field of a map means, if it has no parts.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        let Kind::Map(container) = &self.kind else { return None };
+        let entry = container.entries.iter().find(|entry| entry.name == name)?;
+        match &entry.value.kind {
+            Kind::Scalar(meaning) => Some(meaning),
+            _ => None,
+        }
+    }
+}
+
+fn hash_of(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The hash of something without parts from what it means.
+pub(crate) fn scalar_hash(meaning: &str) -> u64 {
+    hash_of((1_u8, meaning))
+}
+
+/// The hash of a map from those of its fields, in any order.
+pub(crate) fn map_hash<'a>(fields: impl Iterator<Item = (&'a str, u64)>) -> u64 {
+    let (mut sum, mut count) = (0_u64, 0_u64);
+    for (name, hash) in fields {
+        sum = sum.wrapping_add(hash_of((2_u8, name, hash)));
+        count += 1;
+    }
+    hash_of((3_u8, count, sum))
+}
+
+/// The hash of a list from those of its elements.
+pub(crate) fn list_hash(elements: impl Iterator<Item = u64>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let mut count = 0_u64;
+    for hash in elements {
+        hasher.write_u64(hash);
+        count += 1;
+    }
+    hash_of((4_u8, count, hasher.finish()))
+}
+
+/// Whether two values mean the same. Hashes only say that they do not.
+pub(crate) fn same(one: &Node<'_>, other: &Node<'_>) -> bool {
+    if one.hash != other.hash {
+        return false;
+    }
+    match (&one.kind, &other.kind) {
+        (Kind::Scalar(one), Kind::Scalar(other)) => one == other,
+        _ if one.text == other.text => true,
+        (Kind::List(one), Kind::List(other)) => {
+            let pairs = one.entries.iter().zip(&other.entries);
+            one.entries.len() == other.entries.len() && pairs.into_iter().all(|(a, b)| same(&a.value, &b.value))
+        }
+        (Kind::Map(one), Kind::Map(other)) => {
+            let there: HashMap<&str, &Node<'_>> = other.entries.iter().map(|e| (e.name.as_ref(), &e.value)).collect();
+            one.entries.len() == other.entries.len()
+                && one.entries.iter().all(|e| there.get(e.name.as_ref()).is_some_and(|value| same(&e.value, value)))
+        }
+        _ => false,
+    }
+}
+
+/// Where a byte lies, counted from 1.
+pub(crate) fn line_and_column(text: &[u8], at: usize) -> (usize, usize) {
+    let before = &text[..at.min(text.len())];
+    let line = memchr::memchr_iter(b'\n', before).count() + 1;
+    let start = memchr::memrchr(b'\n', before).map_or(0, |newline| newline + 1);
+    (line, before.len() - start + 1)
+}

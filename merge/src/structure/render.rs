@@ -1,0 +1,154 @@
+//! Writes a merged document: as it is, or as one version has it where the sides disagree.
+
+use super::merger::{Made, One, Piece, Slot};
+use super::node::{Container, Entry, Glue, Start, list_hash, map_hash, scalar_hash};
+use crate::outcome::Why;
+
+/// Writes a value as a version has it.
+pub(super) fn piece(out: &mut String, piece: &Piece<'_>, version: usize) -> Result<(), Why> {
+    match piece {
+        Piece::Take(node) => out.push_str(node.text),
+        Piece::Lines(text) => out.push_str(text),
+        Piece::Made(made) if made.shape.glue == Glue::Commas => commas(out, made, version)?,
+        Piece::Made(made) => lines(out, made, version)?,
+    }
+    Ok(())
+}
+
+/// What a merged value means, without its disagreements.
+pub(super) fn meaning(piece: &Piece<'_>) -> u64 {
+    match piece {
+        Piece::Take(node) => node.hash,
+        Piece::Lines(text) => scalar_hash(text.trim_end()),
+        Piece::Made(made) => {
+            let ones = made.slots.iter().filter_map(|slot| match slot {
+                Slot::One(one) => Some((one.name, meaning(&one.value))),
+                Slot::Clash(_) => None,
+            });
+            match made.is_map {
+                true => map_hash(ones),
+                false => list_hash(ones.map(|(_, hash)| hash)),
+            }
+        }
+    }
+}
+
+/// An entry to be written: merged, or as a version has it.
+enum Item<'a> {
+    One(&'a One<'a>),
+    Entry(&'a Entry<'a>),
+}
+
+fn items<'a>(made: &'a Made<'a>, version: usize) -> Vec<Item<'a>> {
+    let mut items = Vec::with_capacity(made.slots.len());
+    for slot in &made.slots {
+        match slot {
+            Slot::One(one) => items.push(Item::One(one)),
+            Slot::Clash(versions) => items.extend(versions[version].iter().map(Item::Entry)),
+        }
+    }
+    items
+}
+
+impl<'a> Item<'a> {
+    fn lead(&self) -> &'a str {
+        match self {
+            Self::One(one) => one.lead,
+            Self::Entry(entry) => entry.lead,
+        }
+    }
+
+    fn indent(&self) -> usize {
+        match self {
+            Self::One(one) => one.indent,
+            Self::Entry(entry) => entry.indent,
+        }
+    }
+
+    /// Whether the blanks before it are those of such a place.
+    fn fits(&self, is_first: bool) -> bool {
+        match self {
+            Self::One(one) => one.was_first == is_first && !one.is_added,
+            Self::Entry(_) => !is_first,
+        }
+    }
+
+    /// Writes the key, the value and what follows it.
+    fn body(&self, out: &mut String, version: usize) -> Result<(), Why> {
+        match self {
+            Self::One(one) => {
+                out.push_str(one.key);
+                piece(out, &one.value, version)?;
+                out.push_str(one.tail);
+            }
+            Self::Entry(entry) => {
+                out.push_str(entry.key);
+                out.push_str(entry.value.text);
+                out.push_str(entry.tail);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn commas(out: &mut String, made: &Made<'_>, version: usize) -> Result<(), Why> {
+    let shape = made.shape;
+    let items = items(made, version);
+    out.push_str(shape.open);
+    for (at, item) in items.iter().enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        out.push_str(blanks(shape, item, at));
+        item.body(out, version)?;
+    }
+    if !items.is_empty() || shape.entries.is_empty() {
+        out.push_str(shape.tail);
+    }
+    out.push_str(shape.close);
+    Ok(())
+}
+
+/// The blanks before an entry: its own, unless it moved to the front or away from it, or came from another layout.
+fn blanks<'a>(shape: &'a Container<'a>, item: &Item<'a>, at: usize) -> &'a str {
+    let own = item.lead();
+    let like = if at == 0 { shape.entries.first() } else { shape.entries.get(1) };
+    match like.filter(|like| like.lead.trim().is_empty()) {
+        _ if !own.trim().is_empty() || item.fits(at == 0) => own,
+        Some(like) => like.lead,
+        None if at > 0 && own.is_empty() => " ",
+        None => own,
+    }
+}
+
+fn lines(out: &mut String, made: &Made<'_>, version: usize) -> Result<(), Why> {
+    let shape = made.shape;
+    out.push_str(shape.open);
+    for (at, item) in items(made, version).iter().enumerate() {
+        if at == 0 && shape.start == Start::Shared {
+            if !item.lead().trim().is_empty() {
+                return Err(Why::Doubt { what: "a comment would stand in the middle of a line" });
+            }
+        } else {
+            end_line(out);
+            out.push_str(item.lead());
+            end_line(out);
+            (0..item.indent()).for_each(|_| out.push(' '));
+        }
+        item.body(out, version)?;
+    }
+    if !shape.tail.is_empty() {
+        end_line(out);
+    }
+    out.push_str(shape.tail);
+    out.push_str(shape.close);
+    Ok(())
+}
+
+/// Ends a line that was the last one and is not any more.
+pub(super) fn end_line(out: &mut String) {
+    if !out.is_empty() && !out.ends_with('\n') {
+        let cr = out.find('\n').is_some_and(|first| out[..first].ends_with('\r'));
+        out.push_str(if cr { "\r\n" } else { "\n" });
+    }
+}

@@ -1,0 +1,284 @@
+//! Texts merged by lines: diff3, with Git's idea of what touches what.
+//!
+//! Changes of both sides that share a line or touch each other are one region; a region that only one side changed, or both
+//! in the same way, is clean. Regions are not taken apart any further: a clean result never depends on guesses, and what is
+//! shown of a conflict is all that belongs together.
+
+use std::ops::Range;
+
+use imara_diff::Token;
+
+use crate::lines::{BASE, Hunk, OURS, THEIRS, Three, hunks};
+use crate::markers::{self, Labels, Part, Rendered};
+use crate::outcome::{Clash, Conflicted, Outcome, Sides};
+use crate::way::Job;
+
+pub(crate) fn run(job: &Job<'_>) -> Outcome {
+    match job.check_text() {
+        Ok(()) => merge(&job.sides, &job.setting.labels),
+        Err(why) => Outcome::Unable(why),
+    }
+}
+
+/// All that differs as one conflict, for versions that disagree where lines do not show it.
+pub(crate) fn whole(sides: &Sides<'_>, labels: &Labels) -> Rendered {
+    let three = Three::new([sides.base_or_empty(), sides.ours, sides.theirs]);
+    let [base, ours, theirs] = &three.lines;
+    let shortest = base.len().min(ours.len()).min(theirs.len());
+    let is_common = |base: &&[u8], ours: &&[u8], theirs: &&[u8]| base == ours && base == theirs;
+    let start = (0..shortest).take_while(|at| is_common(&base[*at], &ours[*at], &theirs[*at])).count();
+    let last = |side: &[&[u8]], at: usize| side.len() - 1 - at;
+    let from_end = |at: &usize| is_common(&base[last(base, *at)], &ours[last(ours, *at)], &theirs[last(theirs, *at)]);
+    let end = (0..shortest - start).take_while(from_end).count();
+    let [base, ours, theirs] = three.lines.each_ref().map(|side| start..side.len() - end);
+    let region = Region { kind: Kind::Conflict, base, ours, theirs };
+    markers::render(&parts(&three, &[region]), sides, labels)
+}
+
+/// A stretch of all three versions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Region {
+    pub(crate) kind: Kind,
+    pub(crate) base: Range<usize>,
+    pub(crate) ours: Range<usize>,
+    pub(crate) theirs: Range<usize>,
+}
+
+/// Who changed a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Ours,
+    Theirs,
+    Conflict,
+}
+
+/// Merges by lines, whatever the bytes are.
+pub(crate) fn merge(sides: &Sides<'_>, labels: &Labels) -> Outcome {
+    let three = Three::new([sides.base_or_empty(), sides.ours, sides.theirs]);
+    let regions = match sides.base {
+        Some(_) => regions([BASE, OURS, THEIRS].map(|at| three.tokens(at)), three.count()),
+        None => added(&three),
+    };
+    if regions.iter().all(|region| region.kind != Kind::Conflict) {
+        let mut merged = Vec::with_capacity(sides.ours.len() + sides.theirs.len() / 8);
+        for part in parts(&three, &regions) {
+            let Part::Clean(lines) = part else { unreachable!("no region is in conflict") };
+            lines.iter().for_each(|line| merged.extend_from_slice(line));
+        }
+        return Outcome::Merged(merged);
+    }
+    let conflicts = regions.iter().filter(|region| region.kind == Kind::Conflict);
+    let place = |range: &Range<usize>| (range.start, range.len());
+    let clash = |region: &Region| Clash::Lines {
+        base: place(&region.base),
+        ours: place(&region.ours),
+        theirs: place(&region.theirs),
+    };
+    let clashes = conflicts.map(clash).collect();
+    let rendered = markers::render(&parts(&three, &regions), sides, labels);
+    Outcome::Conflicted(Conflicted { clashes, rendered })
+}
+
+/// The three versions as what is clean and what is not.
+fn parts<'a>(three: &'a Three<'a>, regions: &[Region]) -> Vec<Part<'a>> {
+    let [base, ours, theirs] = &three.lines;
+    let mut parts = Vec::with_capacity(regions.len() * 2 + 1);
+    let mut at = 0;
+    for region in regions {
+        parts.push(Part::Clean(&ours[at..region.ours.start]));
+        parts.push(match region.kind {
+            Kind::Ours => Part::Clean(&ours[region.ours.clone()]),
+            Kind::Theirs => Part::Clean(&theirs[region.theirs.clone()]),
+            Kind::Conflict => Part::Conflict {
+                base: &base[region.base.clone()],
+                ours: &ours[region.ours.clone()],
+                theirs: &theirs[region.theirs.clone()],
+                cr: markers::ends_with_cr([base, ours, theirs], region),
+            },
+        });
+        at = region.ours.end;
+    }
+    parts.push(Part::Clean(&ours[at..]));
+    parts
+}
+
+/// The regions in which something changed and not the same on both sides, ascending.
+/// Tokens are the lines of a text or the elements of a list, numbered.
+pub(crate) fn regions(tokens: [&[Token]; 3], count: u32) -> Vec<Region> {
+    let (ours, theirs) = (hunks(tokens[BASE], tokens[OURS], count), hunks(tokens[BASE], tokens[THEIRS], count));
+    let same = |mine: &Hunk, other: &Hunk| {
+        mine.before == other.before && tokens[OURS][mine.after.clone()] == tokens[THEIRS][other.after.clone()]
+    };
+    let mut regions = Regions::default();
+    let (mut left, mut right) = (ours.iter().peekable(), theirs.iter().peekable());
+    loop {
+        match (left.peek(), right.peek()) {
+            (None, None) => return regions.found,
+            (Some(mine), None) => {
+                regions.ours(mine);
+                left.next();
+            }
+            (None, Some(other)) => {
+                regions.theirs(other);
+                right.next();
+            }
+            (Some(mine), Some(other)) if mine.before.end < other.before.start => {
+                regions.ours(mine);
+                left.next();
+            }
+            (Some(mine), Some(other)) if other.before.end < mine.before.start => {
+                regions.theirs(other);
+                right.next();
+            }
+            (Some(mine), Some(other)) => {
+                let (mine, other) = (*mine, *other);
+                match same(mine, other) {
+                    true => regions.both(mine, other),
+                    false => regions.conflict(mine, other),
+                }
+                if mine.before.end >= other.before.end {
+                    right.next();
+                }
+                if other.before.end >= mine.before.end {
+                    left.next();
+                }
+            }
+        }
+    }
+}
+
+/// Regions as they are found, and how far either side is ahead of the base after them.
+#[derive(Default)]
+struct Regions {
+    found: Vec<Region>,
+    ours_ahead: isize,
+    theirs_ahead: isize,
+}
+
+impl Regions {
+    fn ours(&mut self, hunk: &Hunk) {
+        let theirs = moved(&hunk.before, self.theirs_ahead);
+        self.ours_ahead = ahead(hunk);
+        self.push(Region { kind: Kind::Ours, base: hunk.before.clone(), ours: hunk.after.clone(), theirs });
+    }
+
+    fn theirs(&mut self, hunk: &Hunk) {
+        let ours = moved(&hunk.before, self.ours_ahead);
+        self.theirs_ahead = ahead(hunk);
+        self.push(Region { kind: Kind::Theirs, base: hunk.before.clone(), ours, theirs: hunk.after.clone() });
+    }
+
+    fn both(&mut self, mine: &Hunk, other: &Hunk) {
+        (self.ours_ahead, self.theirs_ahead) = (ahead(mine), ahead(other));
+    }
+
+    fn conflict(&mut self, mine: &Hunk, other: &Hunk) {
+        let base = mine.before.start.min(other.before.start)..mine.before.end.max(other.before.end);
+        // Each side has the lines of the base around its own change. Where it changed some of them too, this touches the
+        // region before, and only its end counts.
+        let whole = |hunk: &Hunk| {
+            let (above, below) = (hunk.before.start - base.start, base.end - hunk.before.end);
+            hunk.after.start.saturating_sub(above)..hunk.after.end + below
+        };
+        let (ours, theirs) = (whole(mine), whole(other));
+        (self.ours_ahead, self.theirs_ahead) = (ahead(mine), ahead(other));
+        self.push(Region { kind: Kind::Conflict, base, ours, theirs });
+    }
+
+    /// Takes a region in; one that touches the last becomes part of it.
+    fn push(&mut self, region: Region) {
+        match self.found.last_mut() {
+            Some(last) if region.ours.start <= last.ours.end || region.theirs.start <= last.theirs.end => {
+                if last.kind != region.kind {
+                    last.kind = Kind::Conflict;
+                }
+                last.base.end = region.base.end;
+                last.ours.end = region.ours.end;
+                last.theirs.end = region.theirs.end;
+            }
+            _ => self.found.push(region),
+        }
+    }
+}
+
+fn ahead(hunk: &Hunk) -> isize {
+    hunk.after.end as isize - hunk.before.end as isize
+}
+
+fn moved(range: &Range<usize>, by: isize) -> Range<usize> {
+    range.start.saturating_add_signed(by)..range.end.saturating_add_signed(by)
+}
+
+/// Without a base, what both have is common and everything else is a conflict.
+fn added(three: &Three<'_>) -> Vec<Region> {
+    let hunks = hunks(three.tokens(OURS), three.tokens(THEIRS), three.count()).into_iter();
+    let region = |hunk: Hunk| Region { kind: Kind::Conflict, base: 0..0, ours: hunk.before, theirs: hunk.after };
+    hunks.map(region).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Setting;
+    use crate::way::{Options, Way};
+
+    fn merged(base: &str, ours: &str, theirs: &str) -> String {
+        let sides = Sides { base: Some(base.as_bytes()), ours: ours.as_bytes(), theirs: theirs.as_bytes() };
+        match merge(&sides, &Labels::plain("ours", "base", "theirs")) {
+            Outcome::Merged(bytes) => String::from_utf8(bytes).expect("text"),
+            Outcome::Conflicted(conflicted) => String::from_utf8(conflicted.rendered.bytes).expect("text"),
+            Outcome::Unable(why) => panic!("{why}"),
+        }
+    }
+
+    #[test]
+    fn changes_apart_from_each_other_are_both_there() {
+        assert_eq!(merged("a\nb\nc\n", "A\nb\nc\n", "a\nb\nC\n"), "A\nb\nC\n");
+        assert_eq!(merged("a\nb\nc\n", "b\nc\n", "a\nb\nc\nd\n"), "b\nc\nd\n");
+        assert_eq!(merged("a\r\nb\r\nc\r\n", "A\r\nb\r\nc\r\n", "a\r\nb\r\nC"), "A\r\nb\r\nC");
+    }
+
+    #[test]
+    fn changes_that_touch_each_other_are_a_conflict() {
+        let conflict = "<<<<<<< ours\nA\nb\n||||||| base\na\nb\n=======\na\nB\n>>>>>>> theirs\nc\n";
+        assert_eq!(merged("a\nb\nc\n", "A\nb\nc\n", "a\nB\nc\n"), conflict);
+    }
+
+    #[test]
+    fn the_same_change_on_both_sides_is_made_once() {
+        assert_eq!(merged("a\nb\nc\nd\n", "a\nX\nc\nd\n", "a\nX\nc\nD\n"), "a\nX\nc\nD\n");
+        assert_eq!(merged("a\nb\n", "a\nn\nb\nx\n", "a\nn\nb\n"), "a\nn\nb\nx\n");
+    }
+
+    #[test]
+    fn a_missing_newline_at_the_end_stays_missing_but_not_before_a_marker() {
+        assert_eq!(merged("a\nb\nc", "A\nb\nc", "a\nb\nC"), "A\nb\nC");
+        let conflict = "<<<<<<< ours\nx\n||||||| base\na\n=======\ny\n>>>>>>> theirs\n";
+        assert_eq!(merged("a", "x", "y"), conflict);
+        assert_eq!(merged("a\r\nb", "a\r\nx", "a\r\ny").matches("\r\n").count(), 8);
+    }
+
+    #[test]
+    fn files_that_both_added_conflict_where_they_differ() {
+        let sides = Sides { base: None, ours: b"a\nb\nc\n", theirs: b"a\nx\nc\n" };
+        let Outcome::Conflicted(conflicted) = merge(&sides, &Labels::plain("o", "b", "t")) else {
+            panic!("a conflict")
+        };
+        assert_eq!(conflicted.rendered.bytes, b"a\n<<<<<<< o\nb\n||||||| b\n=======\nx\n>>>>>>> t\nc\n");
+        assert_eq!(conflicted.clashes, [Clash::Lines { base: (0, 0), ours: (1, 1), theirs: (1, 1) }]);
+    }
+
+    #[test]
+    fn what_is_no_text_or_too_large_is_left_to_others() {
+        let (setting, mut options) = (Setting::default(), Options::default());
+        let sides = Sides { base: Some(b"a"), ours: b"a\0b", theirs: b"c" };
+        let why = |options: &Options| match run(&Job { sides, setting: &setting, options }) {
+            Outcome::Unable(why) => why.to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(why(&options), "ours is binary");
+        options.bytes_max = Some(2);
+        assert_eq!(why(&options), "3 bytes; the most is 2");
+        assert_eq!(Way::named("text").map(|way| way.takes().len()), Some(0));
+    }
+}

@@ -1,0 +1,79 @@
+//! Logs and other files to which lines are only added: what both sides put into one place stays, ours first.
+//!
+//! Lines that both begin or end with in such a place stand there once. A line that one side changed and the other changed
+//! too is there in both forms.
+
+use crate::lines::{BASE, OURS, THEIRS, Three};
+use crate::outcome::Outcome;
+use crate::text::{Kind, regions};
+use crate::way::Job;
+
+pub(crate) fn run(job: &Job<'_>) -> Outcome {
+    if let Err(why) = job.check_text() {
+        return Outcome::Unable(why);
+    }
+    let three = Three::new([job.sides.base_or_empty(), job.sides.ours, job.sides.theirs]);
+    let [_, ours, theirs] = &three.lines;
+    let mut merged = Lines::default();
+    let mut at = 0;
+    for region in regions([BASE, OURS, THEIRS].map(|at| three.tokens(at)), three.count()) {
+        merged.add(&ours[at..region.ours.start]);
+        let (mine, other) = (&ours[region.ours.clone()], &theirs[region.theirs.clone()]);
+        match region.kind {
+            Kind::Ours => merged.add(mine),
+            Kind::Theirs => merged.add(other),
+            Kind::Conflict => {
+                let start = mine.iter().zip(other).take_while(|(a, b)| a == b).count();
+                let end = mine[start..].iter().rev().zip(other[start..].iter().rev()).take_while(|(a, b)| a == b);
+                let end = end.count();
+                merged.add(&mine[..mine.len() - end]);
+                merged.add(&other[start..]);
+            }
+        }
+        at = region.ours.end;
+    }
+    merged.add(&ours[at..]);
+    Outcome::Merged(merged.bytes)
+}
+
+#[derive(Default)]
+struct Lines {
+    bytes: Vec<u8>,
+}
+
+impl Lines {
+    /// Adds lines; a last line that lacked its newline gets one when another follows.
+    fn add(&mut self, lines: &[&[u8]]) {
+        for line in lines {
+            if self.bytes.last().is_some_and(|last| *last != b'\n') {
+                self.bytes.push(b'\n');
+            }
+            self.bytes.extend_from_slice(line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::{Setting, Sides};
+    use crate::way::{Way, merge};
+
+    #[test]
+    fn lines_that_both_added_are_all_there() {
+        let check = |base: &str, ours: &str, theirs: &str, expected: &str| {
+            let sides = Sides { base: Some(base.as_bytes()), ours: ours.as_bytes(), theirs: theirs.as_bytes() };
+            let way = Way::named("union").expect("a way");
+            assert_eq!(
+                merge(&way, &sides, &Setting::default()),
+                Outcome::Merged(expected.into()),
+                "{ours:?} {theirs:?}"
+            );
+        };
+        check("a\n", "a\nb\n", "a\nc\n", "a\nb\nc\n");
+        check("a\n", "a\nb\nx\n", "a\nb\ny\n", "a\nb\nx\ny\n");
+        check("a", "a\nb", "a\nc", "a\nb\nc");
+        check("", "b\nz\n", "c\nz\n", "b\nc\nz\n");
+        check("1\n2\n3\n", "0\n1\n2\n3\n", "1\n2\n3\n4\n", "0\n1\n2\n3\n4\n");
+    }
+}

@@ -1,0 +1,177 @@
+//! Reading ahead in large stored files that are read from front to back.
+//!
+//! A kernel asks for 128 KiB at a time, which is one or two chunks and a piece of a third. A file that is read in order is
+//! therefore read in windows, each once, and the next window is fetched by another thread meanwhile. A window belongs to a
+//! content, which never changes, so it never has to be taken back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use amalgam_engine::object::Content;
+use amalgam_engine::work::LooseFile;
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::Result;
+use crate::inodes::Ino;
+
+/// How much is read at once.
+const WINDOW_BYTES: u64 = 512 << 10;
+/// Windows that are kept, and files whose reading is followed.
+const WINDOWS_MAX: usize = 24;
+const FOLLOWED_MAX: usize = 16;
+/// Windows that are fetched before they are asked for.
+const AHEAD: u64 = 8;
+/// Threads that fetch: a disk answers several questions as quickly as one.
+const FETCHERS: usize = 4;
+/// Smaller files are read as they are asked for.
+const FILE_BYTES_MIN: u64 = 4 * WINDOW_BYTES;
+
+#[derive(Default)]
+pub(crate) struct Ahead {
+    shared: Arc<Shared>,
+    fetcher: Mutex<Option<SyncSender<(LooseFile, Key)>>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    fetched: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Where the reading of each file went on, the newest last.
+    followed: VecDeque<(Ino, u64)>,
+    /// The newest last. Without bytes: on its way.
+    windows: VecDeque<(Key, Option<Arc<Vec<u8>>>)>,
+}
+
+/// A piece of a content.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key {
+    content: Content,
+    window: u64,
+}
+
+impl State {
+    /// Whether this reading goes on where the last one ended.
+    fn follow(&mut self, ino: Ino, offset: u64, end: u64) -> bool {
+        let place = self.followed.iter().position(|(other, _)| *other == ino);
+        // A kernel that reads ahead on several threads asks a little out of order.
+        let before = place.and_then(|place| self.followed.remove(place)).map(|(_, end)| end);
+        let in_order = before.is_some_and(|end| offset <= end + WINDOW_BYTES / 2 && offset + WINDOW_BYTES / 2 >= end);
+        self.followed.push_back((ino, before.filter(|_| in_order).map_or(end, |before| before.max(end))));
+        if self.followed.len() > FOLLOWED_MAX {
+            self.followed.pop_front();
+        }
+        in_order
+    }
+
+    fn window(&self, key: Key) -> Option<&Option<Arc<Vec<u8>>>> {
+        self.windows.iter().find(|(other, _)| *other == key).map(|(_, bytes)| bytes)
+    }
+
+    fn put(&mut self, key: Key, bytes: Option<Arc<Vec<u8>>>) {
+        self.windows.retain(|(other, _)| *other != key);
+        self.windows.push_back((key, bytes));
+        while self.windows.len() > WINDOWS_MAX {
+            self.windows.pop_front();
+        }
+    }
+
+    fn drop_window(&mut self, key: Key) {
+        self.windows.retain(|(other, _)| *other != key);
+    }
+}
+
+impl Ahead {
+    /// The bytes, if the file is one that is read in windows and is being read in order.
+    pub(crate) fn read(&self, ino: Ino, file: &LooseFile, offset: u64, length: usize) -> Result<Option<Vec<u8>>> {
+        let Some((content @ Content::Rope(_), size)) = file.stored().filter(|(_, size)| *size >= FILE_BYTES_MIN) else {
+            return Ok(None);
+        };
+        let end = offset.saturating_add(length as u64).min(size);
+        if !self.shared.state.lock().follow(ino, offset, end) || offset >= end {
+            return Ok(None);
+        }
+        let mut bytes = Vec::with_capacity((end - offset) as usize);
+        let mut at = offset;
+        while at < end {
+            let window = at / WINDOW_BYTES;
+            let whole = self.window(file, Key { content, window })?;
+            for next in window + 1..=window + AHEAD {
+                if next * WINDOW_BYTES < size {
+                    self.fetch(file, Key { content, window: next });
+                }
+            }
+            let from = (at - window * WINDOW_BYTES) as usize;
+            let to = whole.len().min((end - window * WINDOW_BYTES) as usize);
+            bytes.extend_from_slice(&whole[from..to]);
+            at = window * WINDOW_BYTES + to as u64;
+        }
+        Ok(Some(bytes))
+    }
+
+    /// A window, waited for if it is on its way.
+    fn window(&self, file: &LooseFile, key: Key) -> Result<Arc<Vec<u8>>> {
+        let mut state = self.shared.state.lock();
+        loop {
+            match state.window(key) {
+                Some(Some(bytes)) => return Ok(Arc::clone(bytes)),
+                Some(None) => self.shared.fetched.wait(&mut state),
+                None => break,
+            }
+        }
+        state.put(key, None);
+        drop(state);
+        self.shared.load(file, key)
+    }
+
+    /// Has a window fetched by the other thread, unless it is there, on its way, or that thread has enough to do.
+    fn fetch(&self, file: &LooseFile, key: Key) {
+        let mut state = self.shared.state.lock();
+        if state.window(key).is_some() {
+            return;
+        }
+        let mut fetcher = self.fetcher.lock();
+        let sender = fetcher.get_or_insert_with(|| spawn(&self.shared));
+        if sender.try_send((file.clone(), key)).is_ok() {
+            state.put(key, None);
+        }
+    }
+}
+
+impl Shared {
+    fn load(&self, file: &LooseFile, key: Key) -> Result<Arc<Vec<u8>>> {
+        let read = file.read_at(key.window * WINDOW_BYTES, WINDOW_BYTES as usize).map(Arc::new);
+        let mut state = self.state.lock();
+        match &read {
+            Ok(bytes) => state.put(key, Some(Arc::clone(bytes))),
+            Err(_) => state.drop_window(key),
+        }
+        self.fetched.notify_all();
+        Ok(read?)
+    }
+}
+
+/// Threads that fetch windows until nobody can ask them any more.
+fn spawn(shared: &Arc<Shared>) -> SyncSender<(LooseFile, Key)> {
+    let (sender, receiver) = sync_channel::<(LooseFile, Key)>(AHEAD as usize);
+    let receiver = Arc::new(Mutex::new(receiver));
+    for _ in 0..FETCHERS {
+        let (shared, receiver) = (Arc::clone(shared), Arc::clone(&receiver));
+        let fetch = move || {
+            loop {
+                // The lock is given back before the window is fetched.
+                let next = receiver.lock().recv();
+                let Ok((file, key)) = next else { return };
+                // Whoever asks for it next gets the error.
+                shared.load(&file, key).ok();
+            }
+        };
+        // Without any thread the channel is closed, and nothing is ever put on its way.
+        std::thread::Builder::new().name("amalgam-ahead".to_owned()).spawn(fetch).ok();
+    }
+    sender
+}
