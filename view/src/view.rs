@@ -152,7 +152,7 @@ impl View {
     /// Whether so many bytes more may be written.
     pub(crate) fn demand_quota(&self, live: &Live, bytes: u64) -> Result<()> {
         match (self.shared.options.quota_bytes, &live.journal) {
-            (Some(max), Some(journal)) if journal.bytes() + bytes > max => Err(Error::Quota { max }),
+            (Some(max), Some(journal)) if journal.uncommitted_bytes() + bytes > max => Err(Error::Quota { max }),
             _ => Ok(()),
         }
     }
