@@ -423,7 +423,7 @@ fn replay(
         recovered.restored |= matches!(edit, Edit::Restore { .. });
         // What was refused when it was first done is refused again, and changes nothing again.
         edit.apply(tree, time, range).ok();
-        recovered.edits += 1;
+        recovered.edits += u64::from(!matches!(edit, Edit::Landed { .. }));
         at = offset + edit.data_bytes();
     }
     recovered.cut_bytes += length - at;

@@ -90,7 +90,9 @@ pub(crate) enum Edit {
         head: Option<SnapshotId>,
     },
     /// The tree as it was at the beginning of a file is a snapshot now, and what the next commit follows.
-    Landed { snapshot: SnapshotId },
+    Landed {
+        snapshot: SnapshotId,
+    },
 }
 
 impl Edit {

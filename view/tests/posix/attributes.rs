@@ -19,12 +19,27 @@ fn each_change_moves_the_times_that_posix_says() {
     let cases: &[(&str, Act<'_>, (bool, bool, bool), (bool, bool, bool))] = &[
         ("read", &|kit| drop(kit.read(file)), (false, false, false), (false, false, false)),
         ("write", &|kit| kit.write(file, 0, b"two"), (false, true, true), (false, false, false)),
-        ("chmod", &|kit| set(kit, Set { mode: Some(0o600), ..Set::default() }), (false, false, true), (false, false, false)),
+        (
+            "chmod",
+            &|kit| set(kit, Set { mode: Some(0o600), ..Set::default() }),
+            (false, false, true),
+            (false, false, false),
+        ),
         ("chown", &|kit| set(kit, Set { uid: Some(5), ..Set::default() }), (false, false, true), (false, false, false)),
-        ("truncate", &|kit| set(kit, Set { size: Some(1), ..Set::default() }), (false, true, true), (false, false, false)),
+        (
+            "truncate",
+            &|kit| set(kit, Set { size: Some(1), ..Set::default() }),
+            (false, true, true),
+            (false, false, false),
+        ),
         ("link", &|kit| drop(kit.link(file, "d/l")), (false, false, true), (false, true, true)),
         ("unlink", &|kit| kit.unlink("d/l").expect("unlink"), (false, false, true), (false, true, true)),
-        ("rename", &|kit| kit.rename("f", "d/f", RenameMode::Replace).expect("rename"), (false, false, true), (false, true, true)),
+        (
+            "rename",
+            &|kit| kit.rename("f", "d/f", RenameMode::Replace).expect("rename"),
+            (false, false, true),
+            (false, true, true),
+        ),
         (
             "setxattr",
             &|kit| kit.view.set_xattr(&kit.caller, file, b"user.a", b"1", XattrSet::Either).expect("set"),

@@ -21,7 +21,8 @@ fn history(kit: &Kit) -> Vec<(u64, Everything)> {
         states.push((length, kit.everything()));
     };
     done(kit);
-    let create = |name: &str| drop(kit.view.create(&kit.caller, amalgam_view::ROOT, name.as_bytes(), 0o644).expect("create"));
+    let create =
+        |name: &str| drop(kit.view.create(&kit.caller, amalgam_view::ROOT, name.as_bytes(), 0o644).expect("create"));
     let mut step = |act: &dyn Fn(&Kit)| {
         act(kit);
         done(kit);
