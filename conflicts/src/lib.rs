@@ -14,9 +14,11 @@ mod face;
 mod parts;
 mod read;
 mod read_back;
+mod stage;
 
 pub use choice::{Choice, NotResolved, chosen, file_of};
 pub use face::{Faced, Style, shown_as};
 pub use parts::{Term, render, terms, without_draft, word};
 pub use read::read_whole;
 pub use read_back::{Known, Moved, ReadBack, Resolved, Still, read_back};
+pub use stage::Stage;

@@ -3,6 +3,7 @@
 mod directory;
 mod edits;
 mod kit;
+mod mounted;
 mod resolved;
 
 use amalgam_conflicts::{Faced, Known, Style, read_back};
