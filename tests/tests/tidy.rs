@@ -29,7 +29,7 @@ const FLOORS: [(&str, u32); 15] = [
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 
 /// The engine's modules from the ground up. Each uses only those before it.
-const MODULES: [&str; 30] = [
+const MODULES: [&str; 31] = [
     "time",
     "name",
     "id",
@@ -56,6 +56,7 @@ const MODULES: [&str; 30] = [
     "workspace",
     "revision",
     "history",
+    "merge",
     "episode",
     "search",
     "verify",
