@@ -9,6 +9,7 @@ mod checkout;
 mod commit;
 mod completions;
 mod config;
+mod conflicts;
 mod diff;
 mod doctor;
 mod du;
@@ -62,6 +63,7 @@ pub enum Command {
     Bisect(bisect::Bisect),
     Blame(blame::Blame),
     Label(label::Label),
+    Conflicts(conflicts::Conflicts),
     Du(du::Du),
     Gc(gc::Gc),
     Verify(verify::Verify),
@@ -104,6 +106,7 @@ impl Command {
             Self::Bisect(bisect) => Box::pin(bisect.run(session)).await,
             Self::Blame(blame) => Box::pin(blame.run(session)).await,
             Self::Label(label) => Box::pin(label.run(session)).await,
+            Self::Conflicts(conflicts) => Box::pin(conflicts.run(session)).await,
             Self::Du(du) => Box::pin(du.run(session)).await,
             Self::Gc(gc) => Box::pin(gc.run(session)).await,
             Self::Verify(verify) => Box::pin(verify.run(session)).await,

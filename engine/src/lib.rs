@@ -44,6 +44,7 @@ mod assemble;
 pub mod backend;
 mod commit;
 mod compress;
+pub mod conflict;
 pub mod content;
 mod diff;
 mod directory;

@@ -7,6 +7,7 @@
 
 pub mod api;
 mod collection;
+mod conflicts;
 mod directory;
 pub mod failure;
 mod home;

@@ -37,6 +37,15 @@ pub(crate) struct Record {
     /// Made by a checkout of ours, so `cleanup` may remove it.
     #[serde(default)]
     pub(crate) made_here: bool,
+    /// How conflicts are shown in it, if not with markers.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) conflicts: String,
+    /// A tree that it is being made into, in hex: until that is done, what is in it may be of this tree or of the snapshot's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) aim: Option<String>,
+    /// The tree of the snapshot, in hex, if that is known to have no conflict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) whole: Option<String>,
 }
 
 impl Record {
@@ -55,6 +64,7 @@ impl Record {
     pub(crate) fn in_step(&mut self, snapshot: Option<SnapshotId>, now: Time) {
         self.snapshot = snapshot.map(|snapshot| snapshot.to_string());
         self.looked = now.0;
+        self.aim = None;
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use amalgam_proto::v1::collection_service_server::CollectionServiceServer;
+use amalgam_proto::v1::conflict_service_server::ConflictServiceServer;
 use amalgam_proto::v1::directory_service_server::DirectoryServiceServer;
 use amalgam_proto::v1::operation_service_server::OperationServiceServer;
 use amalgam_proto::v1::snapshot_service_server::SnapshotServiceServer;
@@ -146,6 +147,7 @@ fn router(service: Service, calls: Arc<Calls>) -> Router {
         .add_service(SnapshotServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(DirectoryServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(CollectionServiceServer::new(api.clone()))
+        .add_service(ConflictServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(StoreServiceServer::new(api.clone()))
         .add_service(TransferServiceServer::new(api).max_decoding_message_size(MESSAGE_BYTES_MAX))
 }

@@ -185,7 +185,8 @@ impl Bench {
         };
         client.workspaces.create_workspace(request).await?;
         self.has_workspace = true;
-        let target = Target { path: &self.path, revision: id, workspace: "", attach: &self.workspace, source };
+        let target =
+            Target { path: &self.path, revision: id, workspace: "", attach: &self.workspace, source, conflicts: "" };
         let made = checkout(&session.output, client, &target).await?;
         self.directory = made.directory.map(|directory| directory.name).unwrap_or_default();
         Ok(())

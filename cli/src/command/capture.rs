@@ -93,6 +93,7 @@ pub fn json_line(kind: &str, result: &v1::CaptureResult) -> Value {
             "removed": result.removed,
             "stored_bytes": result.stored_bytes,
             "counts": lines::counts(&result.counts.unwrap_or_default()),
+            "conflicts": result.conflicts.as_ref().map_or(0, |conflicts| conflicts.count),
         }),
     )
 }
@@ -147,6 +148,7 @@ mod tests {
             stored_bytes: 1_234_567,
             notices: Vec::new(),
             warnings: Vec::new(),
+            conflicts: None,
         };
         let plain = anstream::adapter::strip_str(&line(&result)).to_string();
         let expected = "3f9a2c1e  main  12 changed (+3 ~8 -1), 79,314 files covered, 2 ignored, store grew 1.2 MB";

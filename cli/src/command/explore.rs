@@ -140,6 +140,7 @@ impl Explore {
                 workspace: "",
                 attach: &attempt.workspace,
                 source: &place.directory.name,
+                conflicts: "",
             };
             let made = checkout(&session.output, client, &target).await?;
             attempt.directory = made.directory.map(|directory| directory.name).unwrap_or_default();

@@ -162,6 +162,7 @@ async fn fill(output: &mut Output, client: &mut Client, source: &Source, name: &
         workspace: "",
         attach: name,
         source: source.directory.as_deref().unwrap_or_default(),
+        conflicts: "",
     };
     let result = checkout(output, client, &target).await?;
     let directory = result.directory.unwrap_or_default();

@@ -6,6 +6,7 @@ use serde_json::json;
 use tonic::codegen::Bytes;
 
 use super::capture::{report_notices, warn};
+use super::conflicts;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
@@ -26,7 +27,7 @@ Examples:
   amalgam status
   amalgam status --exit-code && echo nothing changed")]
 pub struct Status {
-    /// End with 4 if something changed
+    /// End with 4 if something changed, with 5 if there are conflicts
     #[arg(long)]
     exit_code: bool,
 }
@@ -73,9 +74,15 @@ impl Status {
             }
             None => output.say("nothing here, and no snapshot yet")?,
         }
+        conflicts::say(output, status.conflicts.as_ref())?;
         warn(output, &status.warnings)?;
         let noticed = report_notices(output, &status.notices)?;
-        let differs = if self.exit_code && all > 0 { Exit::DIFFERS } else { Exit::OK };
+        let has_conflicts = status.conflicts.as_ref().is_some_and(|conflicts| conflicts.count > 0);
+        let differs = match self.exit_code {
+            true if has_conflicts => Exit::CONFLICTS,
+            true if all > 0 => Exit::DIFFERS,
+            _ => Exit::OK,
+        };
         Ok(differs.or(noticed))
     }
 }
@@ -103,6 +110,7 @@ fn emit_status(output: &mut Output, place: &Place, status: &v1::DirectoryStatus)
             "added": count(&status.added),
             "deleted": count(&status.deleted),
             "counts": lines::counts(&status.counts.unwrap_or_default()),
+            "conflicts": status.conflicts.as_ref().map_or(0, |conflicts| conflicts.count),
         }),
     );
     output.emit(&lines::with_path(line, &place.directory.path))

@@ -71,6 +71,10 @@ const STORY: &[&str] = &[
     "amalgam gc --json --pause",
     "amalgam config set workspace.quota $(amalgam status --json | sed -n 's/.*\"bytes\":\\([0-9]*\\).*/\\1/p') > /dev/null; amalgam status --json",
     "amalgam config unset workspace.quota > /dev/null",
+    "amalgam receive --json ../clash.stream && amalgam checkout --json clash@ ../clash --workspace clash",
+    "cd ../clash && amalgam status --json && amalgam conflicts --json && amalgam conflicts show text --json",
+    "cd ../clash && amalgam conflicts resolve text --theirs --json && amalgam conflicts remembered --json",
+    "cd ../clash && amalgam conflicts resolve image --ours --dry-run --json && amalgam conflicts forget --all --json",
     "amalgam verify --json --read-data",
     "amalgam config --json",
     "amalgam doctor --json",
@@ -146,6 +150,7 @@ fn wrong(value: &Value, schema: &Value, at: &str) -> Vec<String> {
 fn every_line_is_what_its_schema_says() {
     let schemas = schemas();
     let scratch = Scratch::new();
+    std::fs::write(scratch.path().join("clash.stream"), crate::conflicts::stream()).expect("written");
     let mut seen = BTreeSet::new();
     for (number, line) in STORY.iter().enumerate() {
         let done = scratch.output(line);

@@ -93,6 +93,9 @@ impl Service {
             snapshot: None,
             looked: Time::EPOCH.0,
             made_here,
+            conflicts: String::new(),
+            aim: None,
+            whole: None,
         };
         record.identify(host.identity());
         self.inner.registry.put(record.clone())?;

@@ -1,12 +1,15 @@
 //! Writing a snapshot into a new directory.
 
+use amalgam_conflicts::Style;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_materializer::{Checkout, HostDir, Index, Progress, Times, checkout};
 use amalgam_proto::{Failure, Reason, v1};
 
 use super::attach::{canonical, host_path};
 use super::notice;
+use crate::conflicts::Seen;
 use crate::failure::{Result, of_engine, of_io, of_materializer};
+use crate::registry::Record;
 use crate::service::Service;
 
 impl Service {
@@ -23,6 +26,13 @@ impl Service {
         let attach = match request.attach_workspace.as_str() {
             "" => None,
             name => Some(amalgam_proto::workspace_id(name).map_err(of_engine)?),
+        };
+        let style = match request.conflicts.as_str() {
+            "" => Style::default(),
+            word => Style::from_word(word).ok_or_else(|| {
+                let words = "markers, ours, theirs and base";
+                Failure::new(Reason::Invalid, format!("conflicts cannot be shown as {word}; there are {words}"))
+            })?,
         };
         let path = canonical(&host_path(&request.path)?)?;
         if let Some(workspace) = &attach {
@@ -48,10 +58,18 @@ impl Service {
         };
         let index = Index::new(host.identity());
         let record = match &attach {
-            Some(workspace) => Some(self.register(&path, &host, workspace, &[], made)?),
+            Some(workspace) => {
+                let record = self.register(&path, &host, workspace, &[], made)?;
+                let conflicts = if style == Style::default() { "" } else { style.word() };
+                let record = Record { conflicts: conflicts.to_owned(), aim: Some(root.to_string()), ..record };
+                self.inner.registry.put(record.clone())?;
+                Some(record)
+            }
             None => None,
         };
-        let done = checkout(&self.inner.store, &host, &index, root, &job).map_err(of_materializer)?;
+        let seen = Seen { conflicts: self.conflicts_of(root, None)?, ..Seen::default() };
+        let faced = self.faced(root, style, None)?;
+        let done = checkout(&self.inner.store, &host, &index, faced.face, &job).map_err(of_materializer)?;
         drop(source);
         let mut result = v1::CheckoutResult {
             directory: None,
@@ -59,11 +77,13 @@ impl Service {
             bytes: done.bytes,
             reflinked: done.reflinked,
             notices: done.notices.iter().map(notice).collect(),
+            conflicts: Some(seen.message()),
         };
         if let Some(record) = record {
             let mut grasp = self.grasp(&amalgam_proto::directory_name(&record.id))?;
             self.look_where(&mut grasp, &done, &Progress::default())?;
             grasp.record.in_step(Some(snapshot), self.now());
+            self.note_conflicts(&mut grasp)?;
             grasp.save(self)?;
             let record = grasp.record.clone();
             drop(grasp);

@@ -66,6 +66,7 @@ impl Service {
         let times = if ignored == 0 { Times::Exact } else { Times::OfBytes(act.time) };
         let (brought, _) = self.bring_to(grasp, &target, times, progress)?;
         grasp.record.in_step(head, act.time);
+        self.note_conflicts(grasp)?;
         grasp.save(self)?;
         let reverts = done.draft.reverts.and_then(|revert| revert.undone().or(revert.redone()));
         let reverted = reverts.map(|sequence| operation::operation(&self.inner.store, sequence)).transpose();

@@ -104,6 +104,18 @@ impl Edit {
         }
     }
 
+    /// What is there and is changed by it, and is not removed or moved.
+    pub(crate) fn changes(&self) -> Option<&TreePath> {
+        match self {
+            Self::Write { path, .. } | Self::Truncate { path, .. } | Self::Punch { path, .. } => Some(path),
+            Self::SetMode { path, .. } | Self::SetOwner { path, .. } | Self::SetMtime { path, .. } => Some(path),
+            Self::SetXattr { path, .. } | Self::RemoveXattr { path, .. } | Self::Link { existing: path, .. } => {
+                Some(path)
+            }
+            _ => None,
+        }
+    }
+
     /// Does it. `range` is where its bytes lie.
     pub(crate) fn apply(&self, tree: &mut WorkingTree, now: Time, range: Option<SegmentRange>) -> Result<()> {
         tree.set_now(now);
