@@ -42,6 +42,8 @@ pub(crate) struct Journal {
     directory_unsynced: bool,
     /// Bytes in files before this one since the base.
     earlier_bytes: u64,
+    /// Whether the base is what the next commit follows, and not a checkpoint of uncommitted work.
+    at_head: bool,
     failed: Option<String>,
 }
 
@@ -125,6 +127,7 @@ impl Journal {
             unsynced: Vec::new(),
             directory_unsynced: true,
             earlier_bytes: 0,
+            at_head: true,
             failed: None,
         })
     }
@@ -156,6 +159,7 @@ impl Journal {
         remove_files(directory, |found| found < base.first)?;
         let mut journal = Self::at(directory, base.first, number)?;
         journal.earlier_bytes = earlier_bytes;
+        journal.at_head = base.state == base.head;
         Ok((journal, tree, recovered))
     }
 
@@ -200,6 +204,11 @@ impl Journal {
         self.earlier_bytes == 0 && self.end == MAGIC.len() as u64
     }
 
+    /// Whether nothing is left out of the head but what the journal holds.
+    pub(crate) fn is_at_head(&self) -> bool {
+        self.at_head
+    }
+
     /// What must be put on disk for all that was appended to be there. The caller does that without holding the view still.
     pub(crate) fn unsynced(&self) -> Unsynced {
         let mut files = self.unsynced.clone();
@@ -236,6 +245,7 @@ impl Journal {
     pub(crate) fn rebase(&mut self, first: u64, state: Option<SnapshotId>, head: Option<SnapshotId>) -> Result<()> {
         self.first = first;
         self.write_base(state, head)?;
+        self.at_head = state == head;
         if first == self.number {
             self.earlier_bytes = 0;
             self.unsynced.clear();
