@@ -2,6 +2,7 @@
 
 mod collection;
 mod directories;
+mod mounts;
 mod operations;
 mod snapshots;
 mod store;

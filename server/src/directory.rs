@@ -11,7 +11,9 @@ mod revert;
 mod watch;
 mod writing;
 
-pub(crate) use attach::{host_path, path_bytes};
+pub(crate) use attach::{canonical, host_path, path_bytes};
+pub(crate) use capture::{CAPTURE, Tally};
+pub(crate) use checkout::make_empty;
 
 use std::sync::Arc;
 
@@ -24,6 +26,7 @@ use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 use crate::failure::{Result, of_engine, of_materializer};
 use crate::registry::Record;
 use crate::service::{Held, Service};
+use crate::views::{Named, named};
 
 /// What is kept in memory of a directory.
 #[derive(Default)]
@@ -43,6 +46,10 @@ pub(crate) struct Grasp {
 impl Service {
     /// The record of a directory by its resource name.
     pub(crate) fn record(&self, name: &str) -> Result<Record> {
+        if named(name).is_some() {
+            let message = "this is a mount, no directory of the host; `amalgam umount` takes it away";
+            return Err(Failure::new(Reason::Invalid, message));
+        }
         let id = amalgam_proto::directory_id(name).map_err(of_engine)?;
         let unknown =
             || Failure::new(Reason::NoDirectory, format!("there is no {name}; `amalgam ws` lists directories"));
@@ -88,6 +95,9 @@ impl Service {
 
     /// The tree that a directory holds now, captured and kept, but in no snapshot.
     pub(crate) fn hold_directory(&self, name: &str) -> Result<Held> {
+        if let Some(id) = self.live_named(name)? {
+            return self.hold_view(id);
+        }
         let mut grasp = self.grasp(name)?;
         let captured = self.look(&mut grasp, &Progress::default())?;
         let pin = self.inner.store.hold(captured.root).map_err(of_engine)?;
@@ -95,12 +105,25 @@ impl Service {
         Ok(Held { root: Some(captured.root), snapshot: None, _pin: Some(pin) })
     }
 
+    /// The live view that a name stands for; nothing for a directory of the host. A mount that only follows is refused.
+    pub(crate) fn live_named(&self, name: &str) -> Result<Option<u64>> {
+        match named(name) {
+            None => Ok(None),
+            Some(Named::View(id)) => Ok(Some(id)),
+            Some(Named::Follower) => {
+                let message =
+                    "this mount only shows what its workspace holds; nothing can be changed, so nothing differs";
+                Err(Failure::new(Reason::Invalid, message))
+            }
+        }
+    }
+
     /// The root of a workspace's head.
-    fn head_root(&self, head: Option<SnapshotId>) -> Result<Option<RootId>> {
+    pub(crate) fn head_root(&self, head: Option<SnapshotId>) -> Result<Option<RootId>> {
         head.map(|head| self.inner.store.snapshot(head).map(|snapshot| snapshot.root)).transpose().map_err(of_engine)
     }
 
-    fn head(&self, workspace: &WorkspaceName) -> Result<Option<SnapshotId>> {
+    pub(crate) fn head(&self, workspace: &WorkspaceName) -> Result<Option<SnapshotId>> {
         Ok(self.inner.workspaces.get(workspace).map_err(of_engine)?.head)
     }
 

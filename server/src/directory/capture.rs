@@ -16,14 +16,14 @@ use crate::failure::{Result, of_engine, of_materializer};
 use crate::service::{Marks, Service};
 
 /// What the log calls a snapshot of a directory.
-pub(super) const CAPTURE: &str = "capture";
+pub(crate) const CAPTURE: &str = "capture";
 
 /// How many paths of each sort differ.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) added: u64,
-    pub(super) modified: u64,
-    pub(super) removed: u64,
+pub(crate) struct Tally {
+    pub(crate) added: u64,
+    pub(crate) modified: u64,
+    pub(crate) removed: u64,
 }
 
 /// What a snapshot of a directory is to say.
@@ -78,7 +78,7 @@ impl Service {
     }
 
     /// What differs between two trees, times not considered.
-    pub(super) fn tally(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Tally> {
+    pub(crate) fn tally(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Tally> {
         let mut tally = Tally::default();
         for change in diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)? {
             match change.map_err(of_engine)?.what {
@@ -91,7 +91,7 @@ impl Service {
     }
 
     /// Whether two trees are the same but for times.
-    pub(super) fn is_same(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
+    pub(crate) fn is_same(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
         if before == after {
             return Ok(true);
         }
@@ -144,7 +144,7 @@ impl Service {
         Ok(is_capture && store.snapshot(head).map_err(of_engine)?.parents.first() == known.as_ref())
     }
 
-    fn known_root(&self, known: Option<SnapshotId>) -> Result<Option<RootId>> {
+    pub(crate) fn known_root(&self, known: Option<SnapshotId>) -> Result<Option<RootId>> {
         match self.head_root(known) {
             // What it was in step with is gone; then the head decides.
             Err(failure) if failure.reason == Reason::Corrupt => Ok(None),
@@ -159,6 +159,9 @@ impl Service {
         act: &Act,
         progress: &Progress,
     ) -> Result<v1::CaptureResult> {
+        if let Some(id) = self.live_named(&request.name)? {
+            return self.capture_view(id, request, act);
+        }
         let mut grasp = self.grasp(&request.name)?;
         let labels = request.labels.iter().map(LabelName::new).collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
         let metadata: BTreeMap<_, _> = request.metadata.clone().into_iter().collect();
@@ -224,6 +227,9 @@ impl Service {
 
     /// What differs between a directory and its workspace's head. Stores nothing if the head is what was last seen there.
     pub(crate) fn status(&self, name: &str, progress: &Progress) -> Result<v1::DirectoryStatus> {
+        if let Some(id) = self.live_named(name)? {
+            return self.view_status(id);
+        }
         let mut grasp = self.grasp(name)?;
         let head = self.head(&grasp.workspace)?;
         let head_root = self.head_root(head)?;
