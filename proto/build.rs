@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "amalgam/v1/common.proto",
     "amalgam/v1/workspaces.proto",
     "amalgam/v1/operations.proto",
@@ -12,6 +12,7 @@ const FILES: [&str; 9] = [
     "amalgam/v1/transfer.proto",
     "amalgam/v1/collection.proto",
     "amalgam/v1/conflicts.proto",
+    "amalgam/v1/mounts.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,6 +1,7 @@
 //! The commands, a file each: what it takes, and what it does.
 
 mod attempt;
+mod backend;
 mod backup;
 mod bisect;
 mod blame;
@@ -13,12 +14,15 @@ mod conflicts;
 mod diff;
 mod doctor;
 mod du;
+mod enter;
 mod explore;
 mod fork;
 mod gc;
 mod init;
 mod label;
 mod log;
+mod mount;
+mod mounts;
 mod op;
 mod pipe;
 mod purge;
@@ -30,6 +34,7 @@ mod send;
 mod serve;
 mod show;
 mod status;
+mod umount;
 mod verify;
 mod watch;
 mod words;
@@ -57,6 +62,9 @@ pub enum Command {
     Fork(fork::Fork),
     Ws(ws::Ws),
     Checkout(checkout::Checkout),
+    Mount(mount::Mount),
+    Umount(umount::Umount),
+    Mounts(mounts::Mounts),
     Run(run::Run),
     Watch(watch::Watch),
     Explore(explore::Explore),
@@ -80,6 +88,8 @@ pub enum Command {
     #[command(hide = true)]
     Stop(serve::Stop),
     #[command(hide = true)]
+    Enter(enter::Enter),
+    #[command(hide = true)]
     Serve(serve::Serve),
 }
 
@@ -100,6 +110,9 @@ impl Command {
             Self::Fork(fork) => Box::pin(fork.run(session)).await,
             Self::Ws(ws) => Box::pin(ws.run(session)).await,
             Self::Checkout(checkout) => Box::pin(checkout.run(session)).await,
+            Self::Mount(mount) => Box::pin(mount.run(session)).await,
+            Self::Umount(umount) => Box::pin(umount.run(session)).await,
+            Self::Mounts(mounts) => Box::pin(mounts.run(session)).await,
             Self::Run(run) => Box::pin(run.run(session)).await,
             Self::Watch(watch) => Box::pin(watch.run(session)).await,
             Self::Explore(explore) => Box::pin(explore.run(session)).await,
@@ -120,7 +133,7 @@ impl Command {
             Self::Completions(completions) => completions.run(session),
             Self::Man(man) => man.run(session),
             Self::Stop(stop) => Box::pin(stop.run(session)).await,
-            Self::Serve(_) => unreachable!("it runs before any runtime does"),
+            Self::Serve(_) | Self::Enter(_) => unreachable!("it runs before any runtime does"),
         }
     }
 }

@@ -42,6 +42,7 @@ impl Exit {
             Reason::NotFound | Reason::AlreadyExists => Self::ERROR,
             Reason::NoDirectory | Reason::NestedDirectory => Self::ERROR,
             Reason::DirectoryReplaced | Reason::DirectoryGone => Self::ERROR,
+            Reason::Mounted | Reason::MountRefused | Reason::MountBusy => Self::ERROR,
             Reason::DamagedStream | Reason::Purged => Self::ERROR,
             Reason::Corrupt | Reason::Fault | Reason::Unsupported | Reason::LocalOnly => Self::ERROR,
         }

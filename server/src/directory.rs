@@ -11,8 +11,9 @@ mod revert;
 mod watch;
 mod writing;
 
-pub(crate) use attach::{host_path, path_bytes};
-pub(crate) use capture::Saying;
+pub(crate) use attach::{canonical, host_path, path_bytes};
+pub(crate) use capture::{CAPTURE, Saying, Tally};
+pub(crate) use checkout::make_empty;
 pub(crate) use restore::{Target, words_of};
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::conflicts::Seen;
 use crate::failure::{Result, of_engine, of_materializer};
 use crate::registry::Record;
 use crate::service::{Held, Service};
+use crate::views::{Named, named};
 
 /// What is kept in memory of a directory.
 #[derive(Default)]
@@ -58,6 +60,10 @@ pub(crate) struct Grasp {
 impl Service {
     /// The record of a directory by its resource name.
     pub(crate) fn record(&self, name: &str) -> Result<Record> {
+        if named(name).is_some() {
+            let message = "this is a mount, no directory of the host; `amalgam umount` takes it away";
+            return Err(Failure::new(Reason::Invalid, message));
+        }
         let id = amalgam_proto::directory_id(name).map_err(of_engine)?;
         let unknown =
             || Failure::new(Reason::NoDirectory, format!("there is no {name}; `amalgam ws` lists directories"));
@@ -103,11 +109,27 @@ impl Service {
 
     /// The tree that a directory holds now, captured and kept, but in no snapshot.
     pub(crate) fn hold_directory(&self, name: &str) -> Result<Held> {
+        if let Some(id) = self.live_named(name)? {
+            return self.hold_view(id);
+        }
         let mut grasp = self.grasp(name)?;
         let captured = self.look(&mut grasp, &Progress::default())?;
         let pin = self.inner.store.hold(captured.root).map_err(of_engine)?;
         grasp.save(self)?;
         Ok(Held { root: Some(captured.root), snapshot: None, _pin: Some(pin) })
+    }
+
+    /// The live view that a name stands for; nothing for a directory of the host. A mount that only follows is refused.
+    pub(crate) fn live_named(&self, name: &str) -> Result<Option<u64>> {
+        match named(name) {
+            None => Ok(None),
+            Some(Named::View(id)) => Ok(Some(id)),
+            Some(Named::Follower) => {
+                let message =
+                    "this mount only shows what its workspace holds; nothing can be changed, so nothing differs";
+                Err(Failure::new(Reason::Invalid, message))
+            }
+        }
     }
 
     /// The root of a workspace's head.

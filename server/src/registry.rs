@@ -158,7 +158,7 @@ impl Registry {
 }
 
 /// Paths are bytes: as text where they are text, else as a list of numbers.
-mod path_text {
+pub(crate) mod path_text {
     use super::{OsString, Path, PathBuf};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -170,7 +170,7 @@ mod path_text {
         Bytes(Vec<u8>),
     }
 
-    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
         match path.to_str() {
             Some(text) => Form::Text(text.to_owned()),
             None => Form::Bytes(path.as_os_str().as_bytes().to_vec()),
@@ -178,7 +178,7 @@ mod path_text {
         .serialize(to)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
         Ok(match Form::deserialize(from)? {
             Form::Text(text) => text.into(),
             Form::Bytes(bytes) => OsString::from_vec(bytes).into(),

@@ -19,6 +19,7 @@ use crate::failure::{Result, of_engine};
 use crate::home::Home;
 use crate::registry::Registry;
 use crate::settings::{Settings, SettingsSource};
+use crate::views::Views;
 
 /// What time it is.
 pub type Clock = fn() -> Time;
@@ -48,6 +49,7 @@ pub(crate) struct Inner {
     pub(crate) watched: AtomicUsize,
     pub(crate) collections: Collections,
     pub(crate) faces: Faces,
+    pub(crate) views: Views,
     pub(crate) started: Time,
     /// What could not be read when the service began.
     pub(crate) problems: Vec<String>,
@@ -86,6 +88,7 @@ impl Service {
             watched: AtomicUsize::new(0),
             collections: Collections::open(home, settings)?,
             faces: Faces::default(),
+            views: Views::open(home)?,
             started: clock(),
             problems,
             gate: RwLock::new(()),
@@ -177,6 +180,7 @@ impl Service {
             name: amalgam_proto::directory_name(&record.id),
             path: crate::directory::path_bytes(&record.path),
         });
+        let (live, mounts) = self.live_of(name);
         Ok(v1::Workspace {
             name: amalgam_proto::workspace_name(name),
             head: workspace.head.map(amalgam_proto::snapshot_name).unwrap_or_default(),
@@ -186,6 +190,8 @@ impl Service {
             create_time: Some(amalgam_proto::timestamp(workspace.created)),
             etag: moved.to_string(),
             directories: directories.collect(),
+            live,
+            mounts,
         })
     }
 

@@ -155,6 +155,24 @@ impl View {
         Ok((before, Restored { changed: changed.len() }))
     }
 
+    /// Shows another snapshot in a view that refuses changes, while it is in use.
+    pub fn show(&self, snapshot: SnapshotId) -> Result<Restored> {
+        let mut live = self.shared.live.write();
+        let live = &mut *live;
+        if live.journal.is_some() {
+            return Err(Error::Invalid("a view with changes of its own goes to a snapshot by a restore"));
+        }
+        let before = live.tree.fork();
+        let after = WorkingTree::open(before.store(), snapshot)?;
+        let changed = changed_paths(&before, &after)?;
+        for path in &changed {
+            self.exchange_inode(live, &before, &after, path)?;
+        }
+        live.tree = after;
+        live.inodes.all_changed();
+        Ok(Restored { changed: changed.len() })
+    }
+
     /// What the view went away from is kept elsewhere now. `head` has the tree that it went to, and is what the next commit
     /// follows.
     pub fn settled_at(&self, head: SnapshotId) -> Result<()> {
@@ -275,7 +293,7 @@ impl View {
         let clean = live.is_clean();
         let Some(journal) = live.journal.take() else { return Ok(()) };
         Journal::remember(journal.directory(), &live.inodes)?;
-        if clean || journal.is_empty() { journal.remove() } else { Ok(()) }
+        if journal.is_at_head() && (clean || journal.is_empty()) { journal.remove() } else { Ok(()) }
     }
 }
 

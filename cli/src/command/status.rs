@@ -92,7 +92,11 @@ fn say_where(output: &mut Output, place: &Place, head: Option<&v1::Snapshot>) ->
         Some(head) => paint(style::ID, text::short(&head.name)),
         None => "no snapshot yet".to_owned(),
     };
-    let watched = if place.directory.watched { ", watched" } else { "" };
+    let watched = match (place.directory.watched, place.directory.mounted) {
+        (_, true) => ", mounted",
+        (true, _) => ", watched",
+        _ => "",
+    };
     let workspace = paint(style::WORKSPACE, place.workspace_id());
     output.say(format!("{} in workspace {workspace} at {head}{watched}", text::path(&place.directory.path)))
 }
@@ -109,8 +113,9 @@ fn emit_status(output: &mut Output, place: &Place, status: &v1::DirectoryStatus)
             "modified": count(&status.modified),
             "added": count(&status.added),
             "deleted": count(&status.deleted),
-            "counts": lines::counts(&status.counts.unwrap_or_default()),
+            "counts": status.counts.as_ref().map(lines::counts),
             "conflicts": status.conflicts.as_ref().map_or(0, |conflicts| conflicts.count),
+            "mounted": place.directory.mounted,
         }),
     );
     output.emit(&lines::with_path(line, &place.directory.path))

@@ -19,14 +19,14 @@ use crate::failure::{Result, of_engine, of_materializer};
 use crate::service::{Marks, Service};
 
 /// What the log calls a snapshot of a directory.
-pub(super) const CAPTURE: &str = "capture";
+pub(crate) const CAPTURE: &str = "capture";
 
 /// How many paths of each sort differ.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) added: u64,
-    pub(super) modified: u64,
-    pub(super) removed: u64,
+pub(crate) struct Tally {
+    pub(crate) added: u64,
+    pub(crate) modified: u64,
+    pub(crate) removed: u64,
 }
 
 /// What a snapshot of a directory is to say.
@@ -82,7 +82,7 @@ impl Service {
     }
 
     /// What differs between two trees, times not considered.
-    pub(super) fn tally(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Tally> {
+    pub(crate) fn tally(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Tally> {
         let mut tally = Tally::default();
         for change in diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)? {
             match change.map_err(of_engine)?.what {
@@ -95,7 +95,7 @@ impl Service {
     }
 
     /// Whether two trees are the same but for times.
-    pub(super) fn is_same(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
+    pub(crate) fn is_same(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
         if before == after {
             return Ok(true);
         }
@@ -176,6 +176,9 @@ impl Service {
         act: &Act,
         progress: &Progress,
     ) -> Result<v1::CaptureResult> {
+        if let Some(id) = self.live_named(&request.name)? {
+            return self.capture_view(id, request, act);
+        }
         let mut grasp = self.grasp(&request.name)?;
         let labels = request.labels.iter().map(LabelName::new).collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
         let metadata: BTreeMap<_, _> = request.metadata.clone().into_iter().collect();
@@ -243,6 +246,9 @@ impl Service {
 
     /// What differs between a directory and its workspace's head. Stores nothing if the head is what was last seen there.
     pub(crate) fn status(&self, name: &str, progress: &Progress) -> Result<v1::DirectoryStatus> {
+        if let Some(id) = self.live_named(name)? {
+            return self.view_status(id);
+        }
         let mut grasp = self.grasp(name)?;
         let head = self.head(&grasp.workspace)?;
         let head_root = self.head_root(head)?;

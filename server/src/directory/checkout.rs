@@ -11,6 +11,7 @@ use crate::conflicts::Seen;
 use crate::failure::{Result, of_engine, of_io, of_materializer};
 use crate::registry::Record;
 use crate::service::Service;
+use crate::views::named;
 
 impl Service {
     /// Writes a snapshot into a directory that is new or empty, and makes it belong to a workspace if asked to.
@@ -46,6 +47,8 @@ impl Service {
         // Clones come from a directory that nobody changes meanwhile; its own stamps prove each file once more.
         let source = match request.source.as_str() {
             "" => None,
+            // A mount has no files that could be cloned.
+            name if named(name).is_some() => None,
             name => Some(self.grasp(name)?),
         };
         let job = Checkout {
@@ -98,13 +101,13 @@ impl Service {
                 let message = format!("workspace {workspace} has its directory at {}", other.path.display());
                 Err(Failure::new(Reason::AlreadyExists, message))
             }
-            None => Ok(()),
+            None => self.refuse_live(workspace, "no directory can be made for it"),
         }
     }
 }
 
 /// Makes sure that a directory is there and empty; true when it was made now.
-fn make_empty(path: &std::path::Path) -> Result<bool> {
+pub(crate) fn make_empty(path: &std::path::Path) -> Result<bool> {
     match std::fs::read_dir(path) {
         Ok(mut names) => match names.next() {
             None => Ok(false),

@@ -93,6 +93,9 @@ impl Service {
         progress: &Progress,
         part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<v1::RestoreResult> {
+        if let Some(id) = self.live_named(&request.name)? {
+            return self.restore_view(id, request, act, part);
+        }
         let mut grasp = self.grasp(&request.name)?;
         let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
         let paths = paths.map_err(|source| of_engine(source.into()))?;
