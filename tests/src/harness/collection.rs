@@ -260,7 +260,10 @@ impl<'a> World<'a> {
         let thins = self.random.below(3);
         let retention = move |id: SnapshotId, _: &Snapshot| thins == 0 || u64::from(id.as_bytes()[0]) % 3 >= thins;
         let rows_at_once = [1, 3, 16, 1_000][self.random.below(4) as usize];
-        let options = CollectOptions { retention: &retention, rows_at_once, ..CollectOptions::default() };
+        // Now and then all of the log goes that may.
+        let operations_from = if self.random.one_in(4) { u64::MAX } else { 0 };
+        let options =
+            CollectOptions { retention: &retention, rows_at_once, operations_from, ..CollectOptions::default() };
         let end_after = if self.random.one_in(4) { 1 + self.random.below(40) } else { u64::MAX };
         let (mut steps, mut failed) = (0, None);
         let done = collect(&store, &options, &mut |_| {
@@ -361,7 +364,8 @@ pub fn collect_until_killed(directory: &Path, seed: u64) -> Result<()> {
             store.session().commit(snapshot, refs)?;
         }
         let mut stage = None;
-        let options = CollectOptions { rows_at_once: 64, ..CollectOptions::default() };
+        let operations_from = store.last_operation()?.saturating_sub(2);
+        let options = CollectOptions { rows_at_once: 64, operations_from, ..CollectOptions::default() };
         collect(&store, &options, &mut |progress| {
             if stage.replace(progress.stage) != Some(progress.stage) {
                 tell(progress.stage.word());
@@ -391,7 +395,7 @@ pub fn kill_collections(command: &dyn Fn() -> Command, rounds: u64, seed: u64) -
         let files = |snapshot| read_files(&WorkingTree::open(&store, snapshot).expect("open")).expect("files");
         snapshots.into_iter().map(|snapshot| (snapshot, files(snapshot))).collect()
     };
-    let stages = [Stage::Mark, Stage::Survey, Stage::Sweep, Stage::Reclaim].map(Stage::word);
+    let stages = [Stage::Mark, Stage::Survey, Stage::Sweep, Stage::Trim, Stage::Reclaim].map(Stage::word);
     let mut hits: BTreeMap<String, u64> = BTreeMap::new();
     for round in 0..rounds {
         let wanted = stages[(round % stages.len() as u64) as usize];
