@@ -4,11 +4,13 @@
 //! Everything here panics when the store is wrong: it is called by tests.
 
 pub mod collection;
+pub mod cuts;
 pub mod kill;
 pub mod lives;
 pub mod powercut;
 mod random;
 pub mod receiving;
+pub mod small_disk;
 pub mod workload;
 
 pub use random::{Random, seed};

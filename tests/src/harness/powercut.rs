@@ -84,13 +84,13 @@ fn text(path: &Path) -> &str {
 }
 
 /// The disks, in a directory that exists. Unmounts what it mounted when it goes.
-struct Pool {
+pub(super) struct Pool {
     directory: PathBuf,
     mounted: Vec<PathBuf>,
 }
 
 impl Pool {
-    fn new(directory: &Path) -> Self {
+    pub(super) fn new(directory: &Path) -> Self {
         let mut pool = Self { directory: directory.join("pool"), mounted: Vec::new() };
         fs::create_dir(&pool.directory).expect("the directory is new");
         let image = directory.join("pool.img");
@@ -104,7 +104,7 @@ impl Pool {
         pool
     }
 
-    fn disk(&self) -> PathBuf {
+    pub(super) fn disk(&self) -> PathBuf {
         self.directory.join("disk")
     }
 
@@ -118,12 +118,12 @@ impl Pool {
         self.mounted.push(place.to_owned());
     }
 
-    fn unmount(&mut self) {
+    pub(super) fn unmount(&mut self) {
         let place = self.mounted.pop().expect("something is mounted");
         run("umount", &[text(&place)]);
     }
 
-    fn make_disk(&mut self) {
+    pub(super) fn make_disk(&mut self) {
         fs::remove_file(self.image()).ok();
         make_image(&self.image(), DISK_BYTES);
         run("mkfs.ext4", &["-q", "-F", text(&self.image())]);
@@ -140,14 +140,14 @@ impl Pool {
     }
 
     /// The disk as it is on its medium at this moment.
-    fn cut(&self) -> PathBuf {
+    pub(super) fn cut(&self) -> PathBuf {
         let cut = self.directory.join("cut.img");
         run("cp", &["--reflink=always", text(&self.image()), text(&cut)]);
         cut
     }
 
     /// Goes on with what the cut left.
-    fn become_cut(&mut self, cut: &Path) {
+    pub(super) fn become_cut(&mut self, cut: &Path) {
         self.unmount();
         fs::rename(cut, self.image()).expect("both lie in the pool");
         self.mount_disk();
