@@ -43,7 +43,7 @@ pub struct Key {
 }
 
 /// All keys. Those of [`FOR_WORKSPACES`] also hold for one workspace, as `workspace.NAME.KEY`.
-pub const KEYS: [Key; 20] = [
+pub const KEYS: [Key; 22] = [
     Key {
         name: "author",
         kind: Kind::Text,
@@ -67,6 +67,18 @@ pub const KEYS: [Key; 20] = [
         kind: Kind::Span,
         default: "24h",
         doc: "for how long a collection keeps what can be undone or undeleted",
+    },
+    Key {
+        name: "gc.keep-operations",
+        kind: Kind::Span,
+        default: "30d",
+        doc: "for how long the log keeps operations, so that they can be listed",
+    },
+    Key {
+        name: "gc.keep-operations-max",
+        kind: Kind::Number,
+        default: "20000",
+        doc: "so many of the newest operations it keeps; what is within the grace time stays in any case",
     },
     Key {
         name: "idle_seconds",
@@ -380,6 +392,10 @@ fn plain(item: &Item) -> String {
 fn apply(settings: &mut Settings, named: &Named, text: &str) -> Result<(), String> {
     match (named.key.name, &named.workspace) {
         ("gc.grace", _) => settings.grace = text.parse()?,
+        ("gc.keep-operations", _) => settings.log.keep = text.parse()?,
+        ("gc.keep-operations-max", _) => {
+            settings.log.most = text.parse().map_err(|_| format!("`{text}` is no whole number"))?;
+        }
         ("store.budget", _) => settings.budget_bytes = Some(size(text)?),
         ("store.free-floor", _) => settings.floor_bytes = Some(size(text)?),
         (QUOTA, None) => settings.quota_bytes = Some(size(text)?),

@@ -131,13 +131,17 @@ pub trait Backend: Send + Sync + 'static {
     /// Up to `limit` references whose name starts with `prefix` and follows `after`, by name.
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>>;
 
-    /// Up to `limit` operations that follow the one with this sequence number. The log starts at 1.
+    /// Up to `limit` operations that follow the one with this sequence number, without a gap. Numbers start at 1, and a log that
+    /// was shortened has none before [`first_operation`](Self::first_operation): who asks for those is told.
     fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>>;
 
     /// The sequence number of the newest operation; 0 when there is none.
     fn last_operation(&self) -> Result<u64>;
 
-    /// The operation that a request came to, if it was done.
+    /// The sequence number of the oldest operation that the log still has; 1 until it is shortened.
+    fn first_operation(&self) -> Result<u64>;
+
+    /// The operation that a request came to, if it was done and the log still has it.
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>>;
 
     /// What is left of an object that was purged.
@@ -164,6 +168,10 @@ pub trait Sweep: Backend {
     /// Takes those of the objects out of the index that no session has put or met since `older_than`; says which went.
     /// From then on they are not there. Their room comes back with [`reclaim`](Self::reclaim).
     fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>>;
+
+    /// Takes operations before this number out of the log, the oldest first and at most so many, with the requests that they
+    /// were; returns the number of the oldest that is left. The newest one stays whatever is asked.
+    fn trim_operations(&self, before: u64, limit: usize) -> Result<u64>;
 
     /// Gives back the room of every row of an object that no row of the index names, step by step. May be ended at each
     /// step, and again be begun: it finds by itself what is left to do.

@@ -6,6 +6,7 @@ use crate::id::{ObjectId, ObjectKind, SnapshotId};
 use crate::malformed::Malformed;
 use crate::name::{InvalidName, TreePath};
 use crate::reference::{RefName, RefValue};
+use crate::time::Time;
 use crate::tombstone::Tombstone;
 
 /// The engine's result.
@@ -116,6 +117,16 @@ pub enum Error {
         operation: u64,
         /// What moved, and the operation that moved it last; 0 when it is not there any more.
         moved: Vec<(RefName, u64)>,
+    },
+    /// An operation that the log has no longer.
+    #[error("operation {operation} is no longer in the log, which reaches back to operation {first} of {}", .since.date())]
+    Trimmed {
+        /// The operation.
+        operation: u64,
+        /// The oldest one that the log has.
+        first: u64,
+        /// When that one was.
+        since: Time,
     },
     /// Something that was named is not there.
     #[error("there is no {what}; {hint}")]
@@ -266,9 +277,11 @@ impl Error {
             Self::Malformed { source: Malformed::Version { .. }, .. } => ErrorKind::Unsupported,
             Self::Malformed { .. } => ErrorKind::Corrupt,
             Self::Stale { .. } | Self::StaleHead { .. } | Self::MovedSince { .. } => ErrorKind::Stale,
-            Self::Purged { .. } | Self::NotFound { .. } | Self::NoStore { .. } | Self::Absent { .. } => {
-                ErrorKind::NotFound
-            }
+            Self::Purged { .. }
+            | Self::NotFound { .. }
+            | Self::NoStore { .. }
+            | Self::Trimmed { .. }
+            | Self::Absent { .. } => ErrorKind::NotFound,
             Self::Exists { .. } | Self::NotEmpty { .. } | Self::Taken { .. } => ErrorKind::Exists,
             Self::Unwanted { .. }
             | Self::Refused { .. }

@@ -230,7 +230,8 @@ impl Store {
         self.inner.backend.list_refs(prefix, after, limit)
     }
 
-    /// Up to `limit` operations that follow the one with this sequence number. The log starts at 1.
+    /// Up to `limit` operations that follow the one with this sequence number. Numbers start at 1; where the log was shortened,
+    /// what is asked for must not lie before [`first_operation`](Self::first_operation).
     pub fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {
         self.inner.backend.list_operations(after, limit)
     }
@@ -240,7 +241,12 @@ impl Store {
         self.inner.backend.last_operation()
     }
 
-    /// The operation that a request came to, if it was done.
+    /// The sequence number of the oldest operation that the log still has; 1 until it is shortened.
+    pub fn first_operation(&self) -> Result<u64> {
+        self.inner.backend.first_operation()
+    }
+
+    /// The operation that a request came to, if it was done and the log still has it.
     pub fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
         self.inner.backend.find_request(request)
     }

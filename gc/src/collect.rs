@@ -1,4 +1,4 @@
-//! A collection from its beginning to its end: mark, survey, sweep, reclaim.
+//! A collection from its beginning to its end: mark, survey, sweep, trim, reclaim.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -16,6 +16,8 @@ const SURVEY_ROWS: usize = 8_192;
 /// The parts in which a survey reads the index, and how many of them at once.
 const SURVEY_PARTS: usize = 64;
 const SURVEY_AT_ONCE: usize = 4;
+/// Operations that go from the log in one go.
+const TRIM_OPERATIONS: usize = 1_000;
 
 /// How a collection is done.
 #[derive(Clone, Copy)]
@@ -24,6 +26,8 @@ pub struct CollectOptions<'a> {
     pub retention: &'a dyn Retention,
     /// From where to mark beside what references hold now. One that leaves references out is for dry runs.
     pub scope: Option<&'a SweepScope>,
+    /// Operations before this number go from the log, unless the scope counts them. See [`log_begins`](crate::log_begins).
+    pub operations_from: u64,
     /// About how much memory the marks may take. They take two bytes for each object as long as that fits; with less, more of
     /// what is dead stays until a later collection.
     pub memory_bytes: usize,
@@ -42,6 +46,7 @@ impl Default for CollectOptions<'_> {
         Self {
             retention: &KeepAll,
             scope: None,
+            operations_from: 0,
             memory_bytes: 224 << 20,
             dry_run: false,
             reclaim: true,
@@ -72,6 +77,8 @@ pub enum Stage {
     Survey,
     /// Deleting it. Counted in rows of the index, which is gone through twice.
     Sweep,
+    /// Shortening the log. Counted in operations.
+    Trim,
     /// Giving the room back. Counted in bytes.
     Reclaim,
 }
@@ -83,6 +90,7 @@ impl Stage {
             Self::Mark => "mark",
             Self::Survey => "survey",
             Self::Sweep => "sweep",
+            Self::Trim => "trim",
             Self::Reclaim => "reclaim",
         }
     }
@@ -122,6 +130,8 @@ pub struct Collected {
     pub young: Tallies,
     /// What went.
     pub freed: Tallies,
+    /// Operations that went from the log; in a dry run, that would.
+    pub operations: u64,
     /// What came back to the disk, if that was asked for.
     pub reclaimed: Option<Reclaimed>,
 }
@@ -170,6 +180,7 @@ impl Collection<'_, '_> {
         }
         self.done.mark = marks.figures();
         if self.options.dry_run {
+            self.done.operations = self.round.operations_to_trim(self.options.operations_from)?;
             return Ok(None);
         }
         if !self.sweep(&mut marks)? {
@@ -177,6 +188,9 @@ impl Collection<'_, '_> {
         }
         self.done.mark = marks.figures();
         drop(marks);
+        if !self.trim()? {
+            return Ok(Some(Stage::Trim));
+        }
         if self.options.reclaim && !self.reclaim()? {
             return Ok(Some(Stage::Reclaim));
         }
@@ -252,6 +266,23 @@ impl Collection<'_, '_> {
                 }
             }
         }
+    }
+
+    fn trim(&mut self) -> Result<bool> {
+        let from = self.options.operations_from;
+        let total = self.round.operations_to_trim(from)?;
+        while self.done.operations < total {
+            self.round.trim_operations(from, TRIM_OPERATIONS)?;
+            let left = self.round.operations_to_trim(from)?;
+            rest_after_objects(self.options.pace, (total - left).saturating_sub(self.done.operations));
+            self.done.operations = total - left;
+            let deleted = self.round.freed().total().objects;
+            let progress = Progress { stage: Stage::Trim, done: self.done.operations, total, deleted };
+            if (self.watch)(&progress).is_break() {
+                return Ok(left == 0);
+            }
+        }
+        Ok(true)
     }
 
     fn reclaim(&mut self) -> Result<bool> {

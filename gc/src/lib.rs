@@ -26,10 +26,12 @@
 mod collect;
 mod digest;
 mod filter;
+mod log;
 mod mark;
 mod plan;
 pub mod retention;
 
 pub use collect::{CollectOptions, Collected, Pace, Progress, Stage, Watch, collect, reclaim};
+pub use log::{LogRule, log_begins};
 pub use mark::{KeepAll, MarkFigures, Retention};
 pub use plan::{Fate, Plan, Planned, operations_before, plan};

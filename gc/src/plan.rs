@@ -72,8 +72,9 @@ impl Retention for Plan {
 pub fn operations_before(store: &Store, time: Time) -> Result<u64> {
     let last = store.last_operation()?;
     let (mut end, mut oldest_young) = (last, last + 1);
-    while end > 0 {
-        let start = end.saturating_sub(PAGE as u64);
+    let none = store.first_operation()? - 1;
+    while end > none {
+        let start = end.saturating_sub(PAGE as u64).max(none);
         let page = store.list_operations(start, usize::try_from(end - start).unwrap_or(PAGE))?;
         match page.iter().find(|operation| operation.draft.time >= time) {
             Some(young) => oldest_young = young.sequence,

@@ -91,6 +91,9 @@ impl Show {
         if done.mark.thinned > 0 {
             println!("thinned: {} snapshots keep their record only", HumanCount(done.mark.thinned));
         }
+        if done.operations > 0 {
+            println!("the log of operations is shorter by {}", HumanCount(done.operations));
+        }
         if arguments.dry_run {
             println!("nothing was deleted (--dry-run)");
             return;
@@ -158,6 +161,7 @@ fn report(arguments: &Arguments, done: &Collected) -> Value {
         "young": tallies(&done.young),
         "freed": tallies(&done.freed),
         "thinned": done.mark.thinned,
+        "operations_trimmed": done.operations,
         "mark_memory_bytes": done.mark.memory_bytes,
         "reclaimed": reclaimed,
     })

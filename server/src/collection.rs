@@ -13,7 +13,7 @@ use amalgam_engine::object::Snapshot;
 use amalgam_engine::{RefName, SnapshotId, SweepScope, Time};
 use amalgam_gc::retention::Span;
 use amalgam_gc::{
-    CollectOptions, Collected, KeepAll, Pace, Plan, Progress, Retention, collect, operations_before, plan,
+    CollectOptions, Collected, KeepAll, Pace, Plan, Progress, Retention, collect, log_begins, operations_before, plan,
 };
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::Mutex;
@@ -105,6 +105,8 @@ pub(crate) struct How<'a> {
 struct Prepared {
     scope: SweepScope,
     plan: Plan,
+    /// Where the log begins afterwards.
+    operations_from: u64,
     grace: Span,
     forgotten: u64,
 }
@@ -189,6 +191,7 @@ impl Service {
         let options = CollectOptions {
             retention: &prepared.plan,
             scope: Some(&prepared.scope),
+            operations_from: prepared.operations_from,
             dry_run: how.dry_run,
             pace: matches!(how.why, Why::Growth | Why::Time).then_some(pace),
             ..CollectOptions::default()
@@ -231,10 +234,12 @@ impl Service {
             self.inner.workspaces.forget_deleted(&old, &act).map_err(of_engine)?;
             without.clear();
         }
-        let operations_after = Some(operations_before(&self.inner.store, at).map_err(of_engine)?);
-        let scope = SweepScope { operations_after, without };
+        let operations_after = operations_before(&self.inner.store, at).map_err(of_engine)?;
+        let operations_from =
+            log_begins(&self.inner.store, &settings.log, self.now(), operations_after).map_err(of_engine)?;
+        let scope = SweepScope { operations_after: Some(operations_after), without };
         let plan = plan(&self.inner.history, &settings.policies, &scope, at).map_err(of_engine)?;
-        Ok(Prepared { scope, plan, grace, forgotten: old.len() as u64 })
+        Ok(Prepared { scope, plan, operations_from, grace, forgotten: old.len() as u64 })
     }
 
     /// What retention would do, with the grace time.
@@ -382,6 +387,7 @@ fn result_message(
         freed: tally(&done.freed),
         thinned,
         forgotten: prepared.forgotten,
+        operations_trimmed: done.operations,
         disk_bytes_before: before,
         disk_bytes_after: after,
         ended_in: done.ended_in.map(|stage| stage.word().to_owned()).unwrap_or_default(),

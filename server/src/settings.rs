@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use amalgam_gc::LogRule;
 use amalgam_gc::retention::{Policies, Span};
 
 use crate::failure::Result;
@@ -12,6 +13,8 @@ use crate::failure::Result;
 pub struct Settings {
     /// For how long a collection keeps what can be undone.
     pub grace: Span,
+    /// What is kept of the log of operations.
+    pub log: LogRule,
     /// What is kept of histories.
     pub policies: Policies,
     /// The most that the store may take on the disk.
@@ -28,6 +31,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             grace: Span::hours(24),
+            log: LogRule::default(),
             policies: Policies::default(),
             budget_bytes: None,
             floor_bytes: None,

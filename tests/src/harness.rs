@@ -4,12 +4,14 @@
 //! Everything here panics when the store is wrong: it is called by tests.
 
 pub mod collection;
+pub mod cuts;
 pub mod kill;
 pub mod lives;
 pub mod mounting;
 pub mod powercut;
 mod random;
 pub mod receiving;
+pub mod small_disk;
 pub mod views;
 pub mod workload;
 

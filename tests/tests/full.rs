@@ -4,39 +4,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 
 use amalgam_engine::backend::{Fault, FaultPlan, Inspect, Memory, Rocks, RocksOptions};
 use amalgam_engine::work::FileSegments;
-use amalgam_engine::{Commit, ErrorKind, SnapshotId, Store, StoreOptions, WorkingTree};
+use amalgam_engine::{Commit, ErrorKind, Expect, SnapshotId, Store, StoreOptions, VerifyOptions, WorkingTree, verify};
+use amalgam_gc::{CollectOptions, Stage, collect};
+use amalgam_tests::harness::small_disk::{fill_disk, on_a_small_disk};
 use amalgam_tests::harness::{Random, check_log, name, read_files, seed};
 
-const DIRECTORY_VARIABLE: &str = "AMALGAM_FULL_DIRECTORY";
 const DISK_MIB: usize = 48;
-
-/// Runs this test once more in a mount namespace of its own, with a small file system at hand. Returns its directory inside,
-/// and nothing outside once the inner run has passed.
-fn on_a_small_disk(test: &str) -> Option<PathBuf> {
-    if let Some(directory) = std::env::var_os(DIRECTORY_VARIABLE) {
-        let directory = PathBuf::from(directory);
-        let size = format!("size={DISK_MIB}m");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "amalgam-full"]).arg(&directory).status();
-        assert!(mounted.expect("mount starts").success(), "a tmpfs can be mounted in a namespace of one's own");
-        return Some(directory);
-    }
-    let directory = tempfile::tempdir().expect("a directory");
-    let inner = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--mount", "--"])
-        .arg(std::env::current_exe().expect("a test has a file"))
-        .args(["--exact", test, "--nocapture"])
-        .env(DIRECTORY_VARIABLE, directory.path())
-        .status()
-        .expect("unshare starts");
-    assert!(inner.success(), "the inner run failed (or user namespaces are not allowed on this machine)");
-    None
-}
 
 /// What was acknowledged: each snapshot with all its files.
 type Acknowledged = Vec<(SnapshotId, BTreeMap<String, Vec<u8>>)>;
@@ -79,7 +58,7 @@ fn fill(store: &Store, random: &mut Random, step_bytes: usize, acknowledged: &mu
 
 #[test]
 fn a_full_disk_is_told_and_survived() {
-    let Some(disk) = on_a_small_disk("a_full_disk_is_told_and_survived") else { return };
+    let Some(disk) = on_a_small_disk("a_full_disk_is_told_and_survived", DISK_MIB) else { return };
     let seed = seed();
     println!("seed {seed}");
     let mut random = Random::new(seed);
@@ -129,7 +108,7 @@ fn a_full_disk_is_told_and_survived() {
 
 #[test]
 fn commits_work_again_once_there_is_room() {
-    let Some(disk) = on_a_small_disk("commits_work_again_once_there_is_room") else { return };
+    let Some(disk) = on_a_small_disk("commits_work_again_once_there_is_room", DISK_MIB) else { return };
     let mut random = Random::new(5);
     let (path, ballast) = (disk.join("store"), disk.join("ballast"));
     let mut acknowledged = Acknowledged::new();
@@ -154,7 +133,7 @@ fn commits_work_again_once_there_is_room() {
 
 #[test]
 fn segments_on_a_full_disk_leave_the_tree_as_it_was() {
-    let Some(disk) = on_a_small_disk("segments_on_a_full_disk_leave_the_tree_as_it_was") else { return };
+    let Some(disk) = on_a_small_disk("segments_on_a_full_disk_leave_the_tree_as_it_was", DISK_MIB) else { return };
     let store = Store::in_memory();
     let segments = Arc::new(FileSegments::create(&disk.join("segments")).expect("an empty disk has room"));
     let mut tree = WorkingTree::new(&store).with_segments(segments);
@@ -259,4 +238,105 @@ fn a_failure_at_any_write_of_a_bulk_commit_can_be_retried() {
         directory.path().join(next.get().to_string())
     };
     fail_at_every_write(|| Arc::new(open(&fresh())), |plan| Arc::new(Fault::new(open(&fresh()), plan)));
+}
+
+/// A tree that stays and some that nothing leads to any more.
+fn with_garbage(store: &Store, rounds: u64) -> Acknowledged {
+    let mut acknowledged = Acknowledged::new();
+    let (kept, dropped) = (name("head/kept"), name("head/dropped"));
+    let mut at = None;
+    for round in 0..rounds {
+        let mut tree = WorkingTree::new(store);
+        for file in 0..200 {
+            tree.write(format!("f{file}"), &Random::of(&[round, file]).bytes(400)).expect("write");
+        }
+        if round == 0 {
+            let done = tree.commit(Commit::new(&kept, "kept")).expect("commit");
+            acknowledged.push((done.snapshot, read_files(&tree).expect("files")));
+        } else {
+            let expect = at.map_or(Expect::Absent, Expect::At);
+            at = Some(tree.commit(Commit::new(&dropped, "dropped").expecting(expect)).expect("commit").snapshot);
+        }
+    }
+    let mut last = WorkingTree::new(store);
+    last.write("small", b"what is left").expect("write");
+    let expect = at.map_or(Expect::Absent, Expect::At);
+    let done = last.commit(Commit::new(&dropped, "dropped").expecting(expect)).expect("commit");
+    acknowledged.push((done.snapshot, read_files(&last).expect("files")));
+    acknowledged
+}
+
+fn assert_clean(store: &Store) -> u64 {
+    let options = VerifyOptions { read_data: true, ..VerifyOptions::default() };
+    let report = verify(store, &options, &|_| ControlFlow::Continue(())).expect("a verification");
+    assert!(report.is_clean(), "{report:?}");
+    report.unreachable
+}
+
+/// Whichever of a sweep's writes is the first that fails: what went is gone, what stays is whole, and the next collection does the rest.
+#[test]
+fn a_sweep_that_meets_a_full_disk_at_any_write_loses_nothing() {
+    let (plan, mut hit_in) = (Arc::new(FaultPlan::default()), BTreeMap::new());
+    let thin = |_: SnapshotId, _: &amalgam_engine::object::Snapshot| false;
+    for writes in [0, 1, 2, 5, 11, 23, 40] {
+        let backend: Arc<dyn Inspect> = Arc::new(Fault::new(Memory::default(), Arc::clone(&plan)));
+        let store = Store::new(backend, &StoreOptions { cache_bytes: 0, ..StoreOptions::default() });
+        let acknowledged = with_garbage(&store, 6);
+        let options = CollectOptions { retention: &thin, rows_at_once: 32, ..CollectOptions::default() };
+        let mut stage = Stage::Mark;
+        let mut armed = false;
+        let done = collect(&store, &options, &mut |at| {
+            stage = at.stage;
+            if at.stage == Stage::Sweep && !std::mem::replace(&mut armed, true) {
+                plan.full_after_writes(writes);
+            }
+            ControlFlow::Continue(())
+        });
+        let error = done.expect_err("the disk is full");
+        assert_eq!(error.kind(), ErrorKind::Full, "{error:?}");
+        *hit_in.entry(stage).or_insert(0) += 1;
+        check_all(&store, &acknowledged);
+        plan.heal();
+        assert_clean(&store);
+        collect(&store, &options, &mut |_| ControlFlow::Continue(())).expect("with room it ends");
+        check_all(&store, &acknowledged);
+        assert_eq!(assert_clean(&store), 0, "all that was dead went");
+    }
+    println!("{hit_in:?}");
+    assert!(hit_in.get(&Stage::Sweep) > Some(&3), "it was to be the sweep: {hit_in:?}");
+}
+
+/// The same on a real disk, which somebody else fills in the middle of the sweep.
+#[test]
+fn a_disk_that_others_fill_during_a_sweep_loses_nothing() {
+    let Some(disk) = on_a_small_disk("a_disk_that_others_fill_during_a_sweep_loses_nothing", 96) else { return };
+    let (path, ballast) = (disk.join("store"), disk.join("ballast"));
+    let thin = |_: SnapshotId, _: &amalgam_engine::object::Snapshot| false;
+    let options = CollectOptions { retention: &thin, rows_at_once: 32, ..CollectOptions::default() };
+    let acknowledged = {
+        let store = Store::open(&path).expect("an empty disk has room");
+        let acknowledged = with_garbage(&store, 60);
+        let (mut steps, mut stage) = (0, None);
+        let done = collect(&store, &options, &mut |at| {
+            steps += u64::from(at.stage == Stage::Sweep);
+            stage = Some(at.stage);
+            if steps == 20 && !ballast.exists() {
+                fill_disk(&ballast);
+            }
+            ControlFlow::Continue(())
+        });
+        println!("{:?} in {stage:?}", done.as_ref().map(|done| done.freed.total()));
+        if let Err(error) = done {
+            assert_eq!(error.kind(), ErrorKind::Full, "{error:?}");
+        }
+        check_all(&store, &acknowledged);
+        acknowledged
+    };
+    assert!(ballast.exists(), "the sweep was long enough");
+    fs::remove_file(&ballast).expect("remove");
+    let store = Store::open(&path).expect("with room it opens");
+    check_all(&store, &acknowledged);
+    collect(&store, &options, &mut |_| ControlFlow::Continue(())).expect("with room it ends");
+    check_all(&store, &acknowledged);
+    assert_eq!(assert_clean(&store), 0, "all that was dead went");
 }

@@ -500,6 +500,9 @@ impl Backend for Shared {
     fn last_operation(&self) -> amalgam_engine::Result<u64> {
         self.0.last_operation()
     }
+    fn first_operation(&self) -> amalgam_engine::Result<u64> {
+        self.0.first_operation()
+    }
     fn find_request(
         &self,
         request: &RequestId,

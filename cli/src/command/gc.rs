@@ -24,6 +24,8 @@ const STAYING_MAX: usize = 100;
 The store's process does this by itself: when the store has grown by a quarter, once a day, and when room is short.
 What can be undone or undeleted stays for the grace time (`amalgam config get gc.grace`, 24h). Labelled snapshots stay.
 Snapshots that were thinned keep their place in the log, and lose their files.
+Operations that are a month old, or beyond the newest 20,000, and past the grace time go from the log of operations
+(`gc.keep-operations`, `gc.keep-operations-max`): then `amalgam op log` and `amalgam undo` reach back no further.
 
 Examples:
   amalgam gc --dry-run
@@ -176,6 +178,7 @@ fn report(output: &mut Output, result: &v1::CollectResult) -> Result<(), CliErro
             "freed": tally(result.freed),
             "thinned": result.thinned,
             "forgotten": result.forgotten,
+            "operations_trimmed": result.operations_trimmed,
             "disk_bytes_before": result.disk_bytes_before,
             "disk_bytes_after": result.disk_bytes_after,
             "grace_seconds": (result.grace_seconds < u64::MAX).then_some(result.grace_seconds),
@@ -189,6 +192,10 @@ fn report(output: &mut Output, result: &v1::CollectResult) -> Result<(), CliErro
     }
     if result.forgotten > 0 {
         output.say(format!("forgotten: {}", text::plural(result.forgotten, "deleted workspace")))?;
+    }
+    if result.operations_trimmed > 0 {
+        let trimmed = text::plural(result.operations_trimmed, "operation");
+        output.say(format!("the log is shorter by {trimmed}"))?;
     }
     if result.thinned > 0 {
         let thinned = text::plural(result.thinned, "snapshot");

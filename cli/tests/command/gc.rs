@@ -157,3 +157,29 @@ fn a_pause_survives_the_process() {
     scratch.run("amalgam gc; amalgam gc --resume");
     assert_eq!(scratch.json("amalgam gc --status --json")["paused"], false);
 }
+
+#[test]
+fn the_log_is_shortened_as_set_and_says_how_far_back_it_reaches() {
+    let scratch = Scratch::new();
+    scratch.run("echo 1 > n; amalgam init");
+    for number in 2..=6 {
+        scratch.run(&format!("echo {number} > n; amalgam commit -m n{number}"));
+    }
+    let lines = || scratch.run("amalgam op log --json").lines().count();
+    let before = lines();
+    scratch.run("amalgam config set gc.keep-operations-max 2");
+    assert_eq!(scratch.json("amalgam gc --json")["operations_trimmed"], 0, "within the grace time all of it stays");
+    let done = scratch.json("amalgam gc --grace none --json");
+    assert_eq!(done["operations_trimmed"].as_u64(), Some(before as u64 - 2), "{done}");
+    assert_eq!(lines(), 2);
+    let (code, said) = scratch.refused("amalgam op show 1");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&format!("which reaches back to operation {} of 20", before - 1)), "{said}");
+    scratch.run("amalgam undo; test $(cat n) = 5; amalgam undo; test $(cat n) = 4");
+    let (code, said) = scratch.refused("amalgam undo");
+    assert_ne!(code, Some(0));
+    assert!(said.contains("which reaches back to operation"), "{said}");
+    assert_eq!(scratch.run("cat n"), "4\n");
+    scratch.run("amalgam redo; test $(cat n) = 5; amalgam status; amalgam log");
+    assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
+}

@@ -137,6 +137,10 @@ impl<B: Backend> Backend for Fault<B> {
         self.inner.last_operation()
     }
 
+    fn first_operation(&self) -> Result<u64> {
+        self.inner.first_operation()
+    }
+
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
         self.plan.read("look a request up")?;
         self.inner.find_request(request)
@@ -172,6 +176,11 @@ impl<B: Sweep> Sweep for Fault<B> {
     fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>> {
         self.plan.write("delete objects")?;
         self.inner.delete(ids, older_than)
+    }
+
+    fn trim_operations(&self, before: u64, limit: usize) -> Result<u64> {
+        self.plan.write("shorten the log")?;
+        self.inner.trim_operations(before, limit)
     }
 
     fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {

@@ -15,6 +15,7 @@ use super::{Backend, Committed, Epoch, IndexRow, StoredObject, Sweep, Transactio
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
 use crate::reference::{Operation, RefChange, RefName, RefValue, RequestId};
+use crate::time::Time;
 use crate::tombstone::Tombstone;
 
 /// A backend that forgets everything when it is dropped.
@@ -32,6 +33,8 @@ struct State {
     /// The key of the next object, in whichever family.
     next_object: u64,
     last_operation: u64,
+    /// How many of the oldest operations were taken out of the log.
+    trimmed: u64,
 }
 
 impl State {
@@ -79,6 +82,17 @@ impl State {
 
     fn ref_row(&self, name: &RefName) -> Result<Option<RefRow>> {
         self.family(Family::Refs).get(name.as_str().as_bytes()).cloned().map(RefRow::decode).transpose()
+    }
+
+    /// Refuses to read the log from where it was shortened.
+    fn check_reach(&self, after: u64) -> Result<()> {
+        if after >= self.trimmed {
+            return Ok(());
+        }
+        let first = self.trimmed + 1;
+        let row = self.family(Family::Operations).get(&first.to_be_bytes()[..]);
+        let since = row.map_or(Ok(Time::EPOCH), |row| read_operation(first, row).map(|found| found.draft.time))?;
+        Err(Error::Trimmed { operation: after + 1, first, since })
     }
 
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
@@ -211,6 +225,7 @@ impl Backend for Memory {
 
     fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {
         let state = self.state.read();
+        state.check_reach(after)?;
         let start = Bound::Excluded(&after.to_be_bytes()[..]);
         let rows = state.family(Family::Operations).range::<[u8], _>((start, Bound::Unbounded)).take(limit);
         rows.map(|(key, row)| read_operation(number(key, "operations")?, row)).collect()
@@ -218,6 +233,10 @@ impl Backend for Memory {
 
     fn last_operation(&self) -> Result<u64> {
         Ok(self.state.read().last_operation)
+    }
+
+    fn first_operation(&self) -> Result<u64> {
+        Ok(self.state.read().trimmed + 1)
     }
 
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
@@ -271,6 +290,24 @@ impl Sweep for Memory {
             Ok(goes)
         };
         ids.iter().map(&mut delete).collect()
+    }
+
+    fn trim_operations(&self, before: u64, limit: usize) -> Result<u64> {
+        let mut state = self.state.write();
+        let first = state.trimmed + 1;
+        let end = before.min(state.last_operation).min(first.saturating_add(limit as u64)).max(first);
+        for sequence in first..end {
+            let key = sequence.to_be_bytes();
+            let Some(row) = state.families[Family::Operations as usize].remove(&key[..]) else { continue };
+            if let Some(request) = read_operation(sequence, &row)?.draft.request {
+                let requests = &mut state.families[Family::Requests as usize];
+                if requests.get(request.as_bytes()).is_some_and(|row| row[..] == key) {
+                    requests.remove(request.as_bytes());
+                }
+            }
+        }
+        state.trimmed = end - 1;
+        Ok(end)
     }
 
     fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {

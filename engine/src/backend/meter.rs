@@ -145,6 +145,10 @@ impl<B: Backend> Backend for Metered<B> {
         self.inner.last_operation()
     }
 
+    fn first_operation(&self) -> Result<u64> {
+        self.inner.first_operation()
+    }
+
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
         self.inner.find_request(request)
     }
@@ -177,6 +181,10 @@ impl<B: Sweep> Sweep for Metered<B> {
 
     fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>> {
         self.inner.delete(ids, older_than)
+    }
+
+    fn trim_operations(&self, before: u64, limit: usize) -> Result<u64> {
+        self.inner.trim_operations(before, limit)
     }
 
     fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {

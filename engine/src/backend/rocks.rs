@@ -13,6 +13,7 @@ mod reclaim;
 mod round;
 mod settings;
 mod sweep;
+mod trim;
 
 pub use settings::RocksOptions;
 
@@ -62,6 +63,8 @@ pub struct Rocks {
     commits: Group<Prepared, Result<Committed>>,
     /// Held by the leader of a group alone; here so that it outlives the group.
     next_operation: AtomicU64,
+    /// The oldest operation that the log has.
+    first_operation: AtomicU64,
     /// The key of the next object, in whichever family.
     next_object: AtomicU64,
     next_ingest: AtomicU64,
@@ -130,6 +133,7 @@ impl Rocks {
             directory: directory.to_owned(),
             commits: Group::new(),
             next_operation: AtomicU64::new(1),
+            first_operation: AtomicU64::new(1),
             next_object: AtomicU64::new(0),
             next_ingest: AtomicU64::new(0),
             epoch: RwLock::new(0),
@@ -161,6 +165,7 @@ impl Rocks {
             });
         }
         self.next_operation.store(last_operation + 1, Ordering::SeqCst);
+        self.load_first_operation(last_operation)?;
         for family in OBJECT_FAMILIES {
             if let Some(last) = self.last_number(family)? {
                 self.next_object.fetch_max(last + 1, Ordering::SeqCst);
@@ -453,19 +458,28 @@ impl Backend for Rocks {
         let Some(first) = after.checked_add(1) else {
             return Ok(Vec::new());
         };
+        self.check_reach(after)?;
         let start = first.to_be_bytes();
         let rows = self.database.iterator_cf(self.family(OPERATIONS), IteratorMode::From(&start, Direction::Forward));
-        rows.take(limit)
+        let listed = rows
+            .take(limit)
             .map(|row| {
                 let (key, value) = row.map_err(|source| fault("list operations", &source))?;
                 Operation::decode(number(&key, OPERATIONS)?, Bytes::from(value))
                     .map_err(|why| damaged("operation", &why))
             })
-            .collect()
+            .collect();
+        // It may have been shortened since.
+        self.check_reach(after)?;
+        listed
     }
 
     fn last_operation(&self) -> Result<u64> {
         Ok(self.next_operation.load(Ordering::SeqCst) - 1)
+    }
+
+    fn first_operation(&self) -> Result<u64> {
+        Ok(self.first_operation.load(Ordering::SeqCst))
     }
 
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
@@ -474,6 +488,10 @@ impl Backend for Rocks {
         };
         let sequence = number(&key, REQUESTS)?;
         let Some(bytes) = self.read(OPERATIONS, &key)? else {
+            if sequence < self.first_operation.load(Ordering::SeqCst) {
+                // The log was shortened between the two looks.
+                return Ok(None);
+            }
             return Err(damaged("operation log", &format!("operation {sequence} is missing")));
         };
         Operation::decode(sequence, bytes).map(Some).map_err(|why| damaged("operation", &why))

@@ -79,6 +79,10 @@ impl<B: Backend> Backend for Verify<B> {
         self.0.last_operation()
     }
 
+    fn first_operation(&self) -> Result<u64> {
+        self.0.first_operation()
+    }
+
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
         self.0.find_request(request)
     }
@@ -111,6 +115,10 @@ impl<B: Sweep> Sweep for Verify<B> {
 
     fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>> {
         self.0.delete(ids, older_than)
+    }
+
+    fn trim_operations(&self, before: u64, limit: usize) -> Result<u64> {
+        self.0.trim_operations(before, limit)
     }
 
     fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {

@@ -17,9 +17,15 @@ pub struct OperationCursor {
 }
 
 impl OperationCursor {
-    /// A cursor behind the operation with this number; 0 is the beginning.
+    /// A cursor behind the operation with this number; 0 is before the first of all. Reading fails where the log has been shortened
+    /// beyond it: something would be missed.
     pub fn after(store: &Store, sequence: u64) -> Self {
         Self { store: store.clone(), after: sequence }
+    }
+
+    /// A cursor before the oldest operation that the log still has.
+    pub fn at_beginning(store: &Store) -> Result<Self> {
+        Ok(Self::after(store, store.first_operation()? - 1))
     }
 
     /// A cursor behind all that has happened so far.

@@ -18,7 +18,7 @@ pub struct Past {
 impl Past {
     /// The store as it was right after the operation with this number; 0 is before the first.
     ///
-    /// Reads every reference, and the log from that operation on.
+    /// Reads every reference, and the log from that operation on: as far back as that reaches.
     pub fn at(store: &Store, sequence: u64) -> Result<Self> {
         let last = store.last_operation()?;
         if sequence > last {

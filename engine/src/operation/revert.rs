@@ -15,7 +15,7 @@ const PAGE: u64 = 256;
 pub fn undo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
     match Chain::new(store).next_undo(name)? {
         Some(target) => undo_operation(store, target, act),
-        None => Err(nothing("undo", name)),
+        None => Err(nothing(store, "undo", name)?),
     }
 }
 
@@ -32,7 +32,7 @@ pub fn next_to_undo(store: &Store, name: &RefName) -> Result<Option<Operation>> 
 pub fn redo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
     match Chain::new(store).next_redo(name)? {
         Some(target) => redo_operation(store, target, act),
-        None => Err(nothing("redo", name)),
+        None => Err(nothing(store, "redo", name)?),
     }
 }
 
@@ -217,8 +217,9 @@ impl<'a> Chain<'a> {
 /// there, and so do not say themselves.
 fn newest_before(store: &Store, name: &RefName, before: u64) -> Result<Option<Arc<Operation>>> {
     let mut end = before.min(store.last_operation()?.saturating_add(1));
-    while end > 1 {
-        let start = end.saturating_sub(PAGE).max(1);
+    let first = store.first_operation()?;
+    while end > first {
+        let start = end.saturating_sub(PAGE).max(first);
         let page = store.list_operations(start - 1, usize::try_from(end - start).expect("a page is short"))?;
         let mut newest_first = page.into_iter().rev();
         if let Some(found) = newest_first.find(|found| found.changes.iter().any(|change| change.name == *name)) {
@@ -229,6 +230,11 @@ fn newest_before(store: &Store, name: &RefName, before: u64) -> Result<Option<Ar
     Ok(None)
 }
 
-fn nothing(word: &'static str, name: &RefName) -> Error {
-    Error::Absent { what: format!("anything to {word} for {name}"), hint: "list its operations to see why".to_owned() }
+fn nothing(store: &Store, word: &'static str, name: &RefName) -> Result<Error> {
+    let first = store.first_operation()?;
+    let hint = match first {
+        1 => "list its operations to see why".to_owned(),
+        _ => format!("the log reaches back to operation {first} of {}", operation(store, first)?.draft.time.date()),
+    };
+    Ok(Error::Absent { what: format!("anything to {word} for {name}"), hint })
 }

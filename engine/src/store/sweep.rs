@@ -41,6 +41,8 @@ pub struct SweepRound {
     last_operation: u64,
     /// The last operation before the round began.
     begun_after: u64,
+    /// What operations after this number held is kept.
+    counts_after: u64,
     without: BTreeSet<RefName>,
     refs_told: bool,
     numbers_end: u64,
@@ -143,6 +145,7 @@ impl SweepRound {
             older_than,
             last_operation: 0,
             begun_after: 0,
+            counts_after: 0,
             without: scope.without,
             refs_told: false,
             numbers_end: 0,
@@ -154,6 +157,7 @@ impl SweepRound {
         };
         round.begun_after = round.store.inner.backend.last_operation()?;
         round.last_operation = scope.operations_after.map_or(round.begun_after, |after| after.min(round.begun_after));
+        round.counts_after = round.last_operation;
         round.numbers_end = round.store.inner.backend.numbers_end()?;
         Ok(round)
     }
@@ -323,6 +327,18 @@ impl SweepRound {
         }
         self.after = Some(last.id);
         Ok(Swept::Some { rows: page.len() as u64 })
+    }
+
+    /// Shortens the log of operations: those before this number go, at most so many, the oldest first. Those that count as roots of
+    /// this round stay. Returns the number of the oldest that is left.
+    pub fn trim_operations(&self, before: u64, limit: usize) -> Result<u64> {
+        self.store.inner.backend.trim_operations(before.min(self.counts_after.saturating_add(1)), limit)
+    }
+
+    /// How many operations that would take in all.
+    pub fn operations_to_trim(&self, before: u64) -> Result<u64> {
+        let before = before.min(self.counts_after.saturating_add(1)).min(self.store.last_operation()?);
+        Ok(before.saturating_sub(self.store.first_operation()?))
     }
 
     /// What went so far.

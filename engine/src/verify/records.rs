@@ -39,6 +39,8 @@ type Held = (Option<RefValue>, u64);
 struct Log {
     newest: BTreeMap<RefName, Held>,
     requests: HashMap<Bytes, u64>,
+    /// Up to this number operations were taken out of the log on purpose.
+    trimmed: u64,
     /// Numbers of operations that cannot be read, with what is left of them.
     lost: BTreeMap<u64, Option<Bytes>>,
     last: u64,
@@ -81,11 +83,15 @@ impl Records {
     }
 
     fn read_log(&mut self, inspect: &dyn Inspect) -> Result<Log> {
-        let mut log = Log::default();
         // Asked first: operations that come in meanwhile are no gap.
         let last = inspect.last_operation()?;
+        let trimmed = inspect.first_operation()? - 1;
+        let mut log = Log { trimmed, last: trimmed, ..Log::default() };
         let unreadable = each_row(inspect, Family::Operations, &[], None, &mut |key, value| {
             let Ok(sequence) = number(&key, "operations") else { return };
+            if sequence <= trimmed {
+                return;
+            }
             log.lost.extend((log.last + 1..sequence).map(|gone| (gone, None)));
             log.last = sequence;
             match Operation::decode(sequence, value.clone()) {
@@ -103,7 +109,7 @@ impl Records {
         self.unreadable(Family::Operations, unreadable);
         log.lost.extend((log.last + 1..=last).map(|gone| (gone, None)));
         log.last = log.last.max(last);
-        self.operations = log.last - log.lost.len() as u64;
+        self.operations = log.last - trimmed - log.lost.len() as u64;
         Ok(log)
     }
 
@@ -137,8 +143,10 @@ impl Records {
             let known = newest.map_or(0, |(_, sequence)| *sequence);
             let by_lost = row.operation > known && log.lost.contains_key(&row.operation);
             let by_later = (log.last + 1..=now).contains(&row.operation);
+            let by_trimmed = newest.is_none() && (1..=log.trimmed).contains(&row.operation);
             if by_lost
                 || by_later
+                || by_trimmed
                 || newest.is_some_and(|(held, at)| held.as_ref() == Some(&row.value) && *at == row.operation)
             {
                 self.refs.insert(name.clone(), row.value.clone());

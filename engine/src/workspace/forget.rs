@@ -2,7 +2,7 @@
 
 use super::Workspaces;
 use super::name::DELETED_PREFIX;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::operation::{Act, Step, move_refs, operation, recorded};
 use crate::reference::{FORGET, Operation, RefName};
 use crate::time::Time;
@@ -20,7 +20,15 @@ impl Workspaces {
             after = Some(last.clone());
             for (name, _) in page {
                 let moved = self.store.last_move(&name)?;
-                if moved > 0 && operation(&self.store, moved)?.draft.time < time {
+                let deleted = match operation(&self.store, moved) {
+                    Ok(found) => found.draft.time,
+                    // Before the oldest operation that is left, and nobody knows how long.
+                    Err(Error::Trimmed { since, .. }) => since,
+                    // Somebody brought it back meanwhile.
+                    Err(Error::Absent { .. }) if moved == 0 => continue,
+                    Err(error) => return Err(error),
+                };
+                if deleted < time {
                     found.push(name);
                 }
             }

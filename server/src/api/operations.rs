@@ -58,8 +58,9 @@ fn list(service: &Service, request: &v1::ListOperationsRequest) -> Result<v1::Li
     };
     let limit = page_size(request.page_size);
     let mut operations = Vec::new();
-    while before > 1 && operations.len() < limit {
-        let from = before.saturating_sub(PAGE + 1);
+    let first = service.inner.store.first_operation().map_err(of_engine)?;
+    while before > first && operations.len() < limit {
+        let from = before.saturating_sub(PAGE + 1).max(first - 1);
         let page = service.inner.store.list_operations(from, (before - from - 1) as usize).map_err(of_engine)?;
         for found in page.iter().rev() {
             before = found.sequence;
@@ -75,7 +76,7 @@ fn list(service: &Service, request: &v1::ListOperationsRequest) -> Result<v1::Li
             before = from + 1;
         }
     }
-    let next_page_token = if before > 1 { before.to_string() } else { String::new() };
+    let next_page_token = if before > first { before.to_string() } else { String::new() };
     Ok(v1::ListOperationsResponse { operations, next_page_token })
 }
 

@@ -6,7 +6,7 @@ use amalgam_conflicts::Faced;
 use amalgam_engine::conflict::CONFLICTS_KEY;
 use amalgam_engine::operation::operation;
 use amalgam_engine::workspace::{Change, LabelName};
-use amalgam_engine::{Act, DiffOptions, RootId, SnapshotId, TreePath, What, diff_roots};
+use amalgam_engine::{Act, DiffOptions, Error, RootId, SnapshotId, TreePath, What, diff_roots};
 use amalgam_materializer::{
     Capture, Captured, Changes, Counts, Dirty, Known, Progress, Scope, capture, detect_changes,
 };
@@ -157,7 +157,12 @@ impl Service {
         let store = &self.inner.store;
         let moved = store.last_move(&grasp.workspace.reference()).map_err(of_engine)?;
         // A workspace has one directory, and nothing else captures into it.
-        let is_capture = operation(store, moved).map_err(of_engine)?.draft.action == CAPTURE;
+        let is_capture = match operation(store, moved) {
+            Ok(found) => found.draft.action == CAPTURE,
+            // So long ago that nobody is waiting for it to be noted.
+            Err(Error::Trimmed { .. }) => false,
+            Err(error) => return Err(of_engine(error)),
+        };
         Ok(is_capture && store.snapshot(head).map_err(of_engine)?.parents.first() == known.as_ref())
     }
 

@@ -1,4 +1,5 @@
-//! The long tests. `soak kill | receive | powercut | model | doors | views | linear | gc | all`, with `--rounds N` and `--seed S`.
+//! The long tests. `soak kill | receive | powercut | powercut-gc | powercut-receive | model | doors | views | linear | gc | all`, with `--rounds N` and
+//! `--seed S`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people, which tells what it does")]
 
 use std::io::Read as _;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use amalgam_engine::backend::Inspect;
 use amalgam_engine::{Store, StoreOptions};
 use amalgam_tests::harness::collection::{World, collect_until_killed, kill_collections};
+use amalgam_tests::harness::cuts::{cut_collections, cut_receivers};
 use amalgam_tests::harness::kill::kill_rounds;
 use amalgam_tests::harness::mounting::{Orders as MountOrders, can_mount, serve};
 use amalgam_tests::harness::powercut::{in_own_namespace, is_root, powercut_rounds};
@@ -18,7 +20,7 @@ use amalgam_tests::harness::workload::{Orders, commit_until_killed};
 use amalgam_tests::harness::{Place, over_both, seed};
 use amalgam_tests::linear::{HistoryOptions, check_history, record};
 
-const USAGE: &str = "usage: soak kill|receive|powercut|model|doors|views|linear|gc|all [--rounds N] [--seed S]";
+const USAGE: &str = "usage: soak kill|receive|powercut|powercut-gc|powercut-receive|model|doors|views|linear|gc|all [--rounds N] [--seed S]";
 /// The committing process and the inner half of the power cuts are this program again.
 const COMMIT: &str = "commit";
 const COLLECT: &str = "collect";
@@ -78,7 +80,7 @@ fn run(words: &[String]) -> Option<bool> {
     let passed = match what.as_str() {
         "kill" => kill(&options),
         "receive" => receive(&options),
-        "powercut" => powercut(&options),
+        "powercut" | "powercut-gc" | "powercut-receive" => powercut(what, &options),
         "model" => model(&options),
         "doors" => doors(&options),
         "views" => views(&options),
@@ -106,6 +108,18 @@ fn this_program() -> PathBuf {
 fn committer() -> Command {
     let mut command = Command::new(this_program());
     command.arg(COMMIT);
+    command
+}
+
+fn collector() -> Command {
+    let mut command = Command::new(this_program());
+    command.arg(COLLECT);
+    command
+}
+
+fn receiver() -> Command {
+    let mut command = Command::new(this_program());
+    command.arg(RECEIVE_INSIDE);
     command
 }
 
@@ -164,11 +178,6 @@ fn gc(options: &Options) -> bool {
             println!("gc: {} collections, {deleted} objects went", (round + 1) * IN_ONE_STORE);
         }
     }
-    let collector = || {
-        let mut command = Command::new(this_program());
-        command.arg(COLLECT);
-        command
-    };
     let kills = (collections / 500).max(8);
     println!("gc: {kills} kills, in {:?}", kill_collections(&collector, kills, options.seed));
     true
@@ -176,11 +185,6 @@ fn gc(options: &Options) -> bool {
 
 fn receive(options: &Options) -> bool {
     println!("receive: seed {}", options.seed);
-    let receiver = || {
-        let mut command = Command::new(this_program());
-        command.arg(RECEIVE_INSIDE);
-        command
-    };
     println!("receive: {:?}", receive_kill_rounds(&receiver, options.rounds.unwrap_or(200), options.seed));
     true
 }
@@ -278,16 +282,17 @@ fn views_powercut_inside(words: &[String]) -> Option<bool> {
     Some(true)
 }
 
-fn powercut(options: &Options) -> bool {
+fn powercut(what: &str, options: &Options) -> bool {
     if !is_root() {
         eprintln!("soak: powercut mounts loop devices: run it as root");
         return false;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let rounds = options.rounds.unwrap_or(100);
-    println!("powercut: seed {}", options.seed);
+    let rounds = options.rounds.unwrap_or(if what == "powercut" { 100 } else { 50 });
+    println!("{what}: seed {}", options.seed);
     let words = [
         POWERCUT_INSIDE.to_owned(),
+        what.to_owned(),
         directory.path().display().to_string(),
         rounds.to_string(),
         options.seed.to_string(),
@@ -297,7 +302,7 @@ fn powercut(options: &Options) -> bool {
 
 fn powercut_if_possible(options: &Options) -> bool {
     if is_root() {
-        return powercut(options);
+        return ["powercut", "powercut-gc", "powercut-receive"].into_iter().all(|what| powercut(what, options));
     }
     println!("powercut: left out, it needs root");
     true
@@ -309,6 +314,20 @@ fn powercut_inside(words: &[String]) -> Option<bool> {
     let tell = |line: String| println!("powercut: {line}");
     let summary = powercut_rounds(&committer, Path::new(directory), rounds.parse().ok()?, seed.parse().ok()?, &tell);
     println!("powercut: {summary}");
+    let [what, directory, rounds, seed] = words else { return None };
+    std::thread::spawn(|| {
+        // The outer half holds the other end: when it goes, this one goes, and the namespace with all mounts goes with it.
+        std::io::stdin().read_to_end(&mut Vec::new()).ok();
+        std::process::exit(2);
+    });
+    let tell = |line: String| println!("{what}: {line}");
+    let (directory, rounds, seed) = (Path::new(directory), rounds.parse().ok()?, seed.parse().ok()?);
+    let summary = match what.as_str() {
+        "powercut-gc" => format!("{:?}", cut_collections(&collector, directory, rounds, seed, &tell)),
+        "powercut-receive" => format!("{:?}", cut_receivers(&receiver, directory, rounds, seed, &tell)),
+        _ => powercut_rounds(&committer, directory, rounds, seed, &tell).to_string(),
+    };
+    println!("{what}: {summary}");
     Some(true)
 }
 

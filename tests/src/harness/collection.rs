@@ -23,7 +23,7 @@ const CONTENTS: u64 = 16;
 const HELD_MAX: usize = 4;
 
 /// A tree as plain bytes.
-type Files = BTreeMap<String, Vec<u8>>;
+pub(super) type Files = BTreeMap<String, Vec<u8>>;
 
 /// What some collections came to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -260,7 +260,10 @@ impl<'a> World<'a> {
         let thins = self.random.below(3);
         let retention = move |id: SnapshotId, _: &Snapshot| thins == 0 || u64::from(id.as_bytes()[0]) % 3 >= thins;
         let rows_at_once = [1, 3, 16, 1_000][self.random.below(4) as usize];
-        let options = CollectOptions { retention: &retention, rows_at_once, ..CollectOptions::default() };
+        // Now and then all of the log goes that may.
+        let operations_from = if self.random.one_in(4) { u64::MAX } else { 0 };
+        let options =
+            CollectOptions { retention: &retention, rows_at_once, operations_from, ..CollectOptions::default() };
         let end_after = if self.random.one_in(4) { 1 + self.random.below(40) } else { u64::MAX };
         let (mut steps, mut failed) = (0, None);
         let done = collect(&store, &options, &mut |_| {
@@ -361,7 +364,8 @@ pub fn collect_until_killed(directory: &Path, seed: u64) -> Result<()> {
             store.session().commit(snapshot, refs)?;
         }
         let mut stage = None;
-        let options = CollectOptions { rows_at_once: 64, ..CollectOptions::default() };
+        let operations_from = store.last_operation()?.saturating_sub(2);
+        let options = CollectOptions { rows_at_once: 64, operations_from, ..CollectOptions::default() };
         collect(&store, &options, &mut |progress| {
             if stage.replace(progress.stage) != Some(progress.stage) {
                 tell(progress.stage.word());
@@ -380,18 +384,32 @@ fn tell(word: &str) {
     }
 }
 
+/// Makes what a collector must never touch: each snapshot with its files.
+pub(super) fn make_kept(directory: &Path) -> BTreeMap<SnapshotId, Files> {
+    let store = Store::open(directory).expect("open");
+    let snapshots: Vec<_> = (0..3).map(|number| bulk(&store, KEPT, number).expect("commit")).collect();
+    let files = |snapshot| read_files(&WorkingTree::open(&store, snapshot).expect("open")).expect("files");
+    snapshots.into_iter().map(|snapshot| (snapshot, files(snapshot))).collect()
+}
+
+/// Looks whether a store is sound and all of that is there.
+pub(super) fn check_kept(store: &Store, kept: &BTreeMap<SnapshotId, Files>, when: &str) {
+    let options = VerifyOptions { read_data: true, ..VerifyOptions::default() };
+    let report = verify(store, &options, &|_| ControlFlow::Continue(())).expect("a verification");
+    assert!(report.is_clean(), "{when}: {report:?}");
+    for (snapshot, files) in kept {
+        let tree = WorkingTree::open(store, *snapshot).expect("what is named stays");
+        assert!(read_files(&tree).expect("it is whole") == *files, "{when}: other files");
+    }
+}
+
 /// Kills a collecting process in each of its stages in turn, and looks at what it left. Returns how often each was hit.
 pub fn kill_collections(command: &dyn Fn() -> Command, rounds: u64, seed: u64) -> BTreeMap<String, u64> {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let directory = directory.path().join("store");
     let mut random = Random::new(seed);
-    let kept: BTreeMap<_, _> = {
-        let store = Store::open(&directory).expect("open");
-        let snapshots: Vec<_> = (0..3).map(|number| bulk(&store, KEPT, number).expect("commit")).collect();
-        let files = |snapshot| read_files(&WorkingTree::open(&store, snapshot).expect("open")).expect("files");
-        snapshots.into_iter().map(|snapshot| (snapshot, files(snapshot))).collect()
-    };
-    let stages = [Stage::Mark, Stage::Survey, Stage::Sweep, Stage::Reclaim].map(Stage::word);
+    let kept = make_kept(&directory);
+    let stages = [Stage::Mark, Stage::Survey, Stage::Sweep, Stage::Trim, Stage::Reclaim].map(Stage::word);
     let mut hits: BTreeMap<String, u64> = BTreeMap::new();
     for round in 0..rounds {
         let wanted = stages[(round % stages.len() as u64) as usize];
@@ -417,14 +435,9 @@ pub fn kill_collections(command: &dyn Fn() -> Command, rounds: u64, seed: u64) -
         let last = lines.map_while(std::result::Result::ok).last().or(seen).expect("it said something");
         *hits.entry(last).or_default() += 1;
         let store = Store::open(&directory).expect("a killed store opens without repair");
-        let options = VerifyOptions { read_data: true, ..VerifyOptions::default() };
-        let report = verify(&store, &options, &|_| ControlFlow::Continue(())).expect("a verification");
-        assert!(report.is_clean(), "killed in {wanted}: {report:?}");
-        for (snapshot, files) in &kept {
-            let tree = WorkingTree::open(&store, *snapshot).expect("what is named stays");
-            assert!(read_files(&tree).expect("it is whole") == *files, "killed in {wanted}: other files");
-        }
+        check_kept(&store, &kept, &format!("killed in {wanted}"));
         if round % 8 == 7 {
+            let options = VerifyOptions { read_data: true, ..VerifyOptions::default() };
             collect(&store, &CollectOptions::default(), &mut |_| ControlFlow::Continue(())).expect("the next one ends");
             let report = verify(&store, &options, &|_| ControlFlow::Continue(())).expect("a verification");
             let held = head(&store, DROPPED).expect("read").is_some();

@@ -31,21 +31,27 @@ pub struct ReceiveSummary {
     pub skipped: u64,
 }
 
-/// Kills receivers again and again, each over a new store. Panics when a store is unsound or shows half of a stream.
-pub fn receive_kill_rounds(command: &dyn Fn() -> Command, rounds: u64, seed: u64) -> ReceiveSummary {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let mut random = Random::new(seed);
+/// A stream of some size in a file, and the store that it came from.
+pub(super) fn make_stream(path: &Path, random: &mut Random) -> Store {
     let from = Store::in_memory();
-    live(&from, &mut random, 10).expect("a life");
+    live(&from, random, 10).expect("a life");
     let mut tree = WorkingTree::new(&from);
     for number in 0..40 {
         tree.write(format!("large{number}"), &random.bytes(1 << 20)).expect("write");
     }
     tree.commit(amalgam_engine::Commit::new(&name("head/large"), "large")).expect("commit");
-    let path = directory.path().join("stream");
-    let out = File::create(&path).expect("create");
+    let out = File::create(path).expect("create");
     let selection = Selection::everything(&from).expect("everything");
     send(&from, &selection, &SendOptions::default(), out, &Progress::default()).expect("send");
+    from
+}
+
+/// Kills receivers again and again, each over a new store. Panics when a store is unsound or shows half of a stream.
+pub fn receive_kill_rounds(command: &dyn Fn() -> Command, rounds: u64, seed: u64) -> ReceiveSummary {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut random = Random::new(seed);
+    let path = directory.path().join("stream");
+    let from = make_stream(&path, &mut random);
     let took = {
         let start = Instant::now();
         let whole = directory.path().join("whole");

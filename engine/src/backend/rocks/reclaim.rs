@@ -27,6 +27,10 @@ const DEAD_ONE_IN: u64 = 20;
 const STEP_ONE_IN: u64 = 20;
 const STEP_BYTES_MIN: u64 = 16 << 20;
 const READAHEAD_BYTES: usize = 1 << 20;
+/// So many neighbours that are each smaller than this become one: what little is left of each of many collections would else be a file of
+/// its own for ever.
+const CRUMBS_MIN: usize = 8;
+const CRUMB_BYTES: u64 = 1 << 20;
 
 /// What compactions may drop at the moment; nothing, unless a reclaiming is under way.
 #[derive(Clone, Default)]
@@ -100,6 +104,8 @@ struct Part {
     rows: u64,
     is_counted: bool,
     dead: u64,
+    /// One of many small ones that lie side by side.
+    is_crumb: bool,
 }
 
 impl Part {
@@ -114,7 +120,7 @@ impl Part {
     }
 
     fn is_worth_it(&self) -> bool {
-        self.dead * DEAD_ONE_IN >= self.rows && self.dead > 0
+        self.is_crumb || (self.dead * DEAD_ONE_IN >= self.rows && self.dead > 0)
     }
 }
 
@@ -157,7 +163,8 @@ impl Rocks {
         }
         for family in Family::OBJECTS {
             self.database.flush_cf(self.family(family.name())).map_err(|source| fault(ACTION, &source))?;
-            let parts = self.parts(family, named, thorough)?;
+            let mut parts = self.parts(family, named, thorough)?;
+            find_crumbs(&mut parts);
             let mut parts = parts.into_iter().peekable();
             while let Some(mut step) = parts.next() {
                 // Neighbours that are worth it go together, so that small files become large ones again.
@@ -182,17 +189,36 @@ impl Rocks {
                 progress.bytes_done += step.bytes;
             }
         }
-        if let Some(bytes) = self.index_worth_it()? {
+        reclaimed.finished = self.reclaim_others(&mut progress, watch)?;
+        reclaimed.bytes_after = self.files_bytes()?;
+        Ok(reclaimed)
+    }
+
+    /// The families that hold no objects. False when it was ended.
+    fn reclaim_others(&self, progress: &mut ReclaimProgress, watch: WatchReclaim<'_>) -> Result<bool> {
+        let mut go_on = |bytes: u64| {
             progress.step_bytes = bytes;
-            if watch(&progress).is_break() {
-                reclaimed.bytes_after = self.files_bytes()?;
-                return Ok(reclaimed);
+            watch(progress).is_continue()
+        };
+        if let Some(bytes) = self.index_worth_it()? {
+            if !go_on(bytes) {
+                return Ok(false);
             }
             self.compact(INDEX, None, None);
         }
-        reclaimed.finished = true;
-        reclaimed.bytes_after = self.files_bytes()?;
-        Ok(reclaimed)
+        if let Some(bytes) = self.log_worth_it()? {
+            if !go_on(bytes) {
+                return Ok(false);
+            }
+            self.rewrite_log()?;
+        }
+        for (family, bytes) in self.small_worth_it()? {
+            if !go_on(bytes) {
+                return Ok(false);
+            }
+            self.compact(family, None, None);
+        }
+        Ok(true)
     }
 
     /// The files of a family in the order of their keys, those that overlap as one part.
@@ -214,7 +240,7 @@ impl Rocks {
                     part.rows += rows;
                     part.is_counted &= is_counted;
                 }
-                None => parts.push(Part { family, first, last, bytes, rows, is_counted, dead: 0 }),
+                None => parts.push(Part { family, first, last, bytes, rows, is_counted, dead: 0, is_crumb: false }),
             }
         }
         for part in &mut parts {
@@ -269,7 +295,7 @@ impl Rocks {
         Ok(())
     }
 
-    fn compact(&self, family: &'static str, first: Option<&[u8]>, last: Option<&[u8]>) {
+    pub(super) fn compact(&self, family: &'static str, first: Option<&[u8]>, last: Option<&[u8]>) {
         let mut options = CompactOptions::default();
         options.set_exclusive_manual_compaction(false);
         options.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
@@ -279,8 +305,13 @@ impl Rocks {
     /// The bytes of the index, if enough of it is tombstones.
     fn index_worth_it(&self) -> Result<Option<u64>> {
         self.database.flush_cf(self.family(INDEX)).map_err(|source| fault(ACTION, &source))?;
+        self.tombstones_worth_it(INDEX)
+    }
+
+    /// The bytes of a family, if enough of its files is tombstones.
+    pub(super) fn tombstones_worth_it(&self, family: &'static str) -> Result<Option<u64>> {
         let files = self.database.live_files().map_err(|source| fault(ACTION, &source))?;
-        let files = files.iter().filter(|file| file.column_family_name == INDEX);
+        let files = files.iter().filter(|file| file.column_family_name == family);
         let (mut bytes, mut rows, mut deletions) = (0, 0, 0);
         for file in files {
             bytes += file.size as u64;
@@ -293,6 +324,15 @@ impl Rocks {
     pub(super) fn files_bytes(&self) -> Result<u64> {
         let files = self.database.live_files().map_err(|source| fault(ACTION, &source))?;
         Ok(files.iter().map(|file| file.size as u64).sum())
+    }
+}
+
+/// Finds parts that are better off as one.
+fn find_crumbs(parts: &mut [Part]) {
+    for run in parts.chunk_by_mut(|one, two| one.bytes < CRUMB_BYTES && two.bytes < CRUMB_BYTES) {
+        if run.len() >= CRUMBS_MIN {
+            run.iter_mut().for_each(|part| part.is_crumb = true);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The families of the database and how each is set up, and what its failures are called.
 
-use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, DBRecoveryMode, Options};
+use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, DBRecoveryMode, LogLevel, Options};
 
 use super::reclaim::Doomed;
 use crate::backend::Family;
@@ -18,6 +18,8 @@ pub(super) const QUARANTINE: &str = "quarantine";
 pub(super) const TOMBSTONES: &str = "tombstones";
 pub(super) const META: &str = "default";
 pub(super) const EPOCH_KEY: &[u8] = b"epoch";
+/// The oldest operation that is left of a log that was shortened.
+pub(super) const FIRST_OPERATION_KEY: &[u8] = b"first operation";
 /// There while objects were taken out of the index whose room has not come back.
 pub(super) const UNRECLAIMED_KEY: &[u8] = b"unreclaimed";
 
@@ -131,8 +133,10 @@ pub(super) fn database_options() -> Options {
     database.set_max_total_wal_size(LOG_BYTES_MAX);
     // After a power cut the log ends where it was last whole: a suffix may be lost, never the middle.
     database.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
-    database.set_keep_log_file_num(4);
-    database.set_max_log_file_size(4 << 20);
+    // What RocksDB tells of its work would soon be more than a small store: only what is wrong.
+    database.set_log_level(LogLevel::Warn);
+    database.set_keep_log_file_num(2);
+    database.set_max_log_file_size(1 << 20);
     database.set_stats_dump_period_sec(0);
     database.set_stats_persist_period_sec(0);
     database

@@ -94,6 +94,10 @@ impl Sweep for Rocks {
         Ok(gone)
     }
 
+    fn trim_operations(&self, before: u64, limit: usize) -> Result<u64> {
+        self.trim_log(before, limit)
+    }
+
     fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
         self.reclaim_rows(named, watch)
     }
