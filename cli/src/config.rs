@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use amalgam_server::Settings;
-use amalgam_server::retention::{Policy, Rule, Span};
+use amalgam_server::retention::Span;
 use toml_edit::{Array, DocumentMut, Item, Table, Value, value};
 
 use crate::error::CliError;
@@ -410,21 +410,8 @@ fn apply(settings: &mut Settings, named: &Named, text: &str) -> Result<(), Strin
                 Some(workspace) => policies.workspaces.entry(workspace.clone()).or_insert(default),
                 None => &mut policies.default,
             };
-            apply_rule(policy, rest, text)?;
+            policy.set(rest, text)?;
         }
-    }
-    Ok(())
-}
-
-fn apply_rule(policy: &mut Policy, name: &str, text: &str) -> Result<(), String> {
-    let (sort, part) = name.split_once('.').unwrap_or((name, ""));
-    let rule: &mut Rule = if sort == "automatic" { &mut policy.automatic } else { &mut policy.people };
-    match part {
-        "last" => rule.last = text.parse().map_err(|_| format!("`{text}` is no whole number"))?,
-        "all" => rule.all = text.parse()?,
-        "hourly" => rule.hourly = text.parse()?,
-        "daily" => rule.daily = text.parse()?,
-        _ => rule.weekly = text.parse()?,
     }
     Ok(())
 }

@@ -35,6 +35,9 @@ pub struct CollectOptions<'a> {
     pub dry_run: bool,
     /// Give the room of what went back to the disk.
     pub reclaim: bool,
+    /// The threads that read: what they do holds nobody up, so they may have a low priority. Without them those that everybody shares.
+    /// What is deleted is deleted on the caller's own thread, because writers may wait for that.
+    pub readers: Option<&'a rayon::ThreadPool>,
     /// How fast at the most.
     pub pace: Option<Pace<'a>>,
     /// Rows of the index that are swept in one go. A writer may wait for as long as that takes.
@@ -50,6 +53,7 @@ impl Default for CollectOptions<'_> {
             memory_bytes: 224 << 20,
             dry_run: false,
             reclaim: true,
+            readers: None,
             pace: None,
             rows_at_once: 2_048,
         }
@@ -172,10 +176,11 @@ impl Collection<'_, '_> {
     fn run(&mut self) -> Result<Option<Stage>> {
         let stretch = (self.options.rows_at_once as u64 * STRETCH_ROWS).max(1);
         let mut marks = Marks::new(&self.round, self.options.retention, self.options.memory_bytes, stretch)?;
-        if !self.mark(&mut marks)? {
+        let readers = self.options.readers;
+        if !on(readers, || self.mark(&mut marks))? {
             return Ok(Some(Stage::Mark));
         }
-        if !self.survey(&mut marks)? {
+        if !on(readers, || self.survey(&mut marks))? {
             return Ok(Some(Stage::Survey));
         }
         self.done.mark = marks.figures();
@@ -296,6 +301,14 @@ impl Collection<'_, '_> {
         })?;
         self.done.reclaimed = Some(reclaimed);
         Ok(reclaimed.finished)
+    }
+}
+
+/// Does something on these threads.
+fn on<T: Send>(readers: Option<&rayon::ThreadPool>, does: impl FnOnce() -> T + Send) -> T {
+    match readers {
+        Some(readers) => readers.install(does),
+        None => does(),
     }
 }
 

@@ -24,6 +24,7 @@
 //! Which snapshots are to be thinned is an argument ([`Retention`]; a [`Plan`] is one). Nothing here reads a clock: whoever wants a pace brings the sleep.
 
 mod collect;
+mod courtesy;
 mod digest;
 mod filter;
 mod log;
@@ -32,6 +33,7 @@ mod plan;
 pub mod retention;
 
 pub use collect::{CollectOptions, Collected, Pace, Progress, Stage, Watch, collect, reclaim};
+pub use courtesy::Courtesy;
 pub use log::{LogRule, log_begins};
 pub use mark::{KeepAll, MarkFigures, Retention};
 pub use plan::{Fate, Plan, Planned, operations_before, plan};

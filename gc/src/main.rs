@@ -3,14 +3,18 @@
 
 mod show;
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use amalgam_engine::backend::RocksOptions;
-use amalgam_engine::{Error, ErrorKind, Result, Store, StoreOptions};
-use amalgam_gc::{CollectOptions, Collected, Pace, collect, reclaim};
+use amalgam_engine::{Act, Error, ErrorKind, History, Result, Store, StoreOptions, SweepScope, Time, Workspaces};
+use amalgam_gc::retention::{Policies, Policy, Span};
+use amalgam_gc::{
+    CollectOptions, Collected, LogRule, Pace, Plan, collect, log_begins, operations_before, plan, reclaim,
+};
 use clap::Parser;
 
 use show::Show;
@@ -39,9 +43,64 @@ struct Arguments {
     /// At most so many objects a second.
     #[arg(long, value_name = "N", default_value_t = 0)]
     objects_per_second: u64,
+    /// Keep what can be undone for this long (24h, 30d, none). With it what was deleted before that is forgotten, histories are thinned and
+    /// the log is shortened, as the store's own process does; without it nothing but what no name leads to goes.
+    #[arg(long, value_name = "TIME")]
+    grace: Option<Span>,
+    /// With --grace: a part of the retention, as `automatic.daily=90d`; may be given again.
+    #[arg(long, value_name = "PART=VALUE", requires = "grace", value_parser = part)]
+    retention: Vec<(String, String)>,
+    /// With --grace: for how long the log keeps operations.
+    #[arg(long, value_name = "TIME", requires = "grace", default_value_t = LogRule::default().keep)]
+    keep_operations: Span,
+    /// With --grace: so many of the newest operations it keeps.
+    #[arg(long, value_name = "N", requires = "grace", default_value_t = LogRule::default().most)]
+    keep_operations_max: u64,
     /// Rewrite at most so many MiB a second.
     #[arg(long, value_name = "MIB", default_value_t = 0)]
     mib_per_second: u64,
+}
+
+/// A part of a policy and its value; whether they are right is seen where they are set.
+fn part(text: &str) -> std::result::Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write a part and its value, as automatic.daily=90d")?;
+    Policy::default().set(name, value)?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// From where to mark, what to thin, and where the log begins afterwards.
+#[derive(Default)]
+struct Prepared {
+    scope: SweepScope,
+    plan: Plan,
+    operations_from: u64,
+}
+
+/// What the store's own process would do, with this grace time.
+fn prepare(arguments: &Arguments, store: &Store, now: Time) -> Result<Prepared> {
+    let Some(grace) = arguments.grace else { return Ok(Prepared::default()) };
+    let at = match grace {
+        Span::For(grace) => Time(now.0.saturating_sub(grace)),
+        Span::Forever => Time(i64::MIN),
+    };
+    let workspaces = Workspaces::of(store);
+    let old = workspaces.deleted_before(at)?;
+    let mut without = BTreeSet::new();
+    if arguments.dry_run {
+        without.extend(old);
+    } else {
+        workspaces.forget_deleted(&old, &Act::new("amalgam-gc", now))?;
+    }
+    let mut policies = Policies::default();
+    for (name, value) in &arguments.retention {
+        policies.default.set(name, value).map_err(|why| Error::Invalid { what: "retention", why })?;
+    }
+    let operations_after = operations_before(store, at)?;
+    let scope = SweepScope { operations_after: Some(operations_after), without };
+    let plan = plan(&History::of(store), &policies, &scope, at)?;
+    let rule = LogRule { keep: arguments.keep_operations, most: arguments.keep_operations_max };
+    let operations_from = log_begins(store, &rule, now, operations_after)?;
+    Ok(Prepared { scope, plan, operations_from })
 }
 
 fn main() -> ExitCode {
@@ -104,7 +163,12 @@ fn once(
         bytes_per_second: arguments.mib_per_second << 20,
         sleep: &sleep,
     });
+    let prepared =
+        prepare(arguments, store, Time::from(std::time::SystemTime::now())).map_err(|error| (None, error))?;
     let options = CollectOptions {
+        retention: &prepared.plan,
+        scope: arguments.grace.is_some().then_some(&prepared.scope),
+        operations_from: prepared.operations_from,
         memory_bytes: arguments.memory << 20,
         dry_run: arguments.dry_run,
         pace,
@@ -143,7 +207,7 @@ fn merged(before: Option<Collected>, after: Collected) -> Collected {
         }),
         (before, after) => after.or(before),
     };
-    Collected { freed, reclaimed, ..after }
+    Collected { freed, reclaimed, operations: before.operations + after.operations, ..after }
 }
 
 fn open(arguments: &Arguments) -> Result<Store> {

@@ -133,6 +133,32 @@ impl Default for Policy {
     }
 }
 
+impl Policy {
+    /// Sets a part of it as settings name them: `automatic.daily`, `people.last`.
+    pub fn set(&mut self, name: &str, text: &str) -> Result<(), String> {
+        let wrong = || {
+            format!(
+                "`{name}` is no part of a policy: write automatic or people, a dot, and last, all, hourly, daily or weekly"
+            )
+        };
+        let (sort, part) = name.split_once('.').ok_or_else(wrong)?;
+        let rule = match sort {
+            "automatic" => &mut self.automatic,
+            "people" => &mut self.people,
+            _ => return Err(wrong()),
+        };
+        match part {
+            "last" => rule.last = text.parse().map_err(|_| format!("`{text}` is no whole number"))?,
+            "all" => rule.all = text.parse()?,
+            "hourly" => rule.hourly = text.parse()?,
+            "daily" => rule.daily = text.parse()?,
+            "weekly" => rule.weekly = text.parse()?,
+            _ => return Err(wrong()),
+        }
+        Ok(())
+    }
+}
+
 /// The policies of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policies {
@@ -342,6 +368,18 @@ mod tests {
         let once = left(&times, end);
         assert_eq!(left(&often, end), once);
         assert!(once.len() > 20 && once.len() < times.len() / 20, "{}", once.len());
+    }
+
+    #[test]
+    fn parts_of_a_policy_are_set_by_name() {
+        let mut policy = Policy::default();
+        policy.set("automatic.daily", "90d").expect("a time");
+        policy.set("people.last", "7").expect("a number");
+        assert_eq!((policy.automatic.daily, policy.people.last), (Span::hours(90 * 24), 7));
+        for (name, text) in [("automatic", "1h"), ("robots.all", "1h"), ("people.yearly", "1h"), ("people.all", "soon")]
+        {
+            assert!(policy.set(name, text).is_err(), "{name}");
+        }
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The offline command: what it says, how it ends, and that it works where there is no room.
 #![expect(clippy::print_stdout, reason = "figures are printed")]
 
+#[path = "../../tests/src/harness/small_disk.rs"]
+mod small_disk;
+
 use std::fs;
-use std::io::Write as _;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use amalgam_engine::backend::RocksOptions;
@@ -12,8 +14,8 @@ use amalgam_engine::{
     Commit, ErrorKind, RefMove, RefName, SnapshotId, Store, StoreOptions, VerifyOptions, WorkingTree, verify,
 };
 use serde_json::Value;
+use small_disk::{fill_disk, on_a_small_disk};
 
-const DIRECTORY_VARIABLE: &str = "AMALGAM_GC_FULL_DIRECTORY";
 const DISK_MIB: usize = 160;
 
 fn name(text: &str) -> RefName {
@@ -169,35 +171,6 @@ fn a_run_that_was_ended_is_finished_by_later_ones() {
     assert_whole(&path, &[kept]);
 }
 
-/// Runs this test once more in a mount namespace of its own, with a small file system at hand.
-fn on_a_small_disk(test: &str) -> Option<PathBuf> {
-    if let Some(directory) = std::env::var_os(DIRECTORY_VARIABLE) {
-        let directory = PathBuf::from(directory);
-        let size = format!("size={DISK_MIB}m");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "amalgam-gc"]).arg(&directory).status();
-        assert!(mounted.expect("mount starts").success(), "a tmpfs can be mounted in a namespace of one's own");
-        return Some(directory);
-    }
-    let directory = tempfile::tempdir().expect("a directory");
-    let inner = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--mount", "--"])
-        .arg(std::env::current_exe().expect("a test has a file"))
-        .args(["--exact", test, "--nocapture"])
-        .env(DIRECTORY_VARIABLE, directory.path())
-        .status()
-        .expect("unshare starts");
-    assert!(inner.success(), "the inner run failed (or user namespaces are not allowed on this machine)");
-    None
-}
-
-/// Takes all the room there is.
-fn fill(path: &Path) {
-    let mut file = fs::File::options().create(true).append(true).open(path).expect("a file");
-    for length in [1 << 20, 4 << 10, 64] {
-        while file.write_all(&vec![1; length]).is_ok() {}
-    }
-}
-
 /// A store that fills the disk by itself leaves a log, and to open it as much room is needed again.
 fn with_reserve() -> StoreOptions {
     StoreOptions { rocks: RocksOptions { reserve_one_in: 1, ..RocksOptions::default() }, ..StoreOptions::default() }
@@ -205,7 +178,7 @@ fn with_reserve() -> StoreOptions {
 
 #[test]
 fn it_makes_room_where_there_is_none() {
-    let Some(disk) = on_a_small_disk("it_makes_room_where_there_is_none") else { return };
+    let Some(disk) = on_a_small_disk("it_makes_room_where_there_is_none", DISK_MIB) else { return };
     let (path, ballast) = (disk.join("store"), disk.join("ballast"));
     // Filled by others, after a clean end; then by the store itself.
     for by_itself in [false, true] {
@@ -231,7 +204,7 @@ fn it_makes_room_where_there_is_none() {
             }
         }
         drop(store);
-        fill(&ballast);
+        fill_disk(&ballast);
         let before = disk_bytes(&path);
         let done = gc(&path, &["--json"]);
         let told = report(&done);
@@ -242,4 +215,50 @@ fn it_makes_room_where_there_is_none() {
         fs::remove_file(&ballast).expect("remove");
         fs::remove_dir_all(&path).expect("remove");
     }
+}
+
+/// With a grace time the command does what the store's own process would: forgets, thins and shortens the log.
+#[test]
+fn with_a_grace_time_it_forgets_thins_and_shortens_the_log() {
+    use amalgam_engine::workspace::{Change, NewWorkspace};
+    use amalgam_engine::{Act, Time, WorkspaceName, Workspaces};
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("store");
+    let (kept, thinned) = {
+        let store = Store::open(&path).expect("open");
+        let workspaces = Workspaces::of(&store);
+        let (name, gone) = (WorkspaceName::new("main").expect("a name"), WorkspaceName::new("gone").expect("a name"));
+        let act = |at: i64| Act::new("ann", Time::from_seconds(1_000_000 + at, 0));
+        let mut snapshots = Vec::new();
+        for workspace in [&gone, &name] {
+            workspaces.create(workspace, &NewWorkspace::default(), &act(0)).expect("made");
+            for number in 0..4_i64 {
+                let mut tree = workspaces.open(workspace).expect("open");
+                tree.write("f3", &bytes(number as u64 + workspace.as_str().len() as u64, 50_000)).expect("write");
+                let mut change = Change::new("x");
+                change.metadata.insert("automatic".to_owned(), "true".to_owned());
+                snapshots
+                    .push(workspaces.commit(workspace, &mut tree, &change, &act(number)).expect("commit").snapshot);
+            }
+        }
+        workspaces.delete(&gone, &act(9)).expect("deleted");
+        (snapshots[7], snapshots[5])
+    };
+    let plain = report(&gc(&path, &["--json"]));
+    assert_eq!((&plain["freed"]["objects"], &plain["operations_trimmed"]), (&0.into(), &0.into()), "{plain}");
+    let long = report(&gc(&path, &["--json", "--grace", "forever"]));
+    assert_eq!((&long["freed"]["objects"], &long["operations_trimmed"]), (&0.into(), &0.into()), "{long}");
+    let words = ["--json", "--grace", "1h", "--keep-operations-max", "3", "--retention", "automatic.daily=none"];
+    let dry = report(&gc(&path, &[&words[..], &["--dry-run"]].concat()));
+    assert!(dry["dead"]["objects"].as_u64() > Some(0), "{dry}");
+    let done = report(&gc(&path, &words));
+    assert_eq!(done["freed"], dry["dead"], "what was found went: {done}");
+    assert!(done["operations_trimmed"].as_u64() > Some(5) && done["thinned"].as_u64() == Some(3), "{done}");
+    assert_whole(&path, &[kept]);
+    let store = Store::open(&path).expect("open");
+    assert!(WorkingTree::open(&store, thinned).is_err(), "its tree went");
+    assert!(store.snapshot(thinned).is_ok(), "its record stays");
+    assert_eq!(gc(&path, &["--grace", "1h", "--retention", "automatic.yearly=1h"]).status.code(), Some(2));
+    assert_eq!(gc(&path, &["--keep-operations", "1h"]).status.code(), Some(2));
 }

@@ -2,10 +2,13 @@
 //!
 //! What is done last is kept beside the store, in `collection.json`, and so is whether it was paused.
 
+mod itself;
+
+pub(crate) use itself::Watchfulness;
+
 use std::collections::BTreeSet;
-use std::io::Write as _;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,27 +16,19 @@ use amalgam_engine::object::Snapshot;
 use amalgam_engine::{RefName, SnapshotId, SweepScope, Time};
 use amalgam_gc::retention::Span;
 use amalgam_gc::{
-    CollectOptions, Collected, KeepAll, Pace, Plan, Progress, Retention, collect, log_begins, operations_before, plan,
+    CollectOptions, Collected, Courtesy, KeepAll, Pace, Plan, Progress, Retention, collect, log_begins,
+    operations_before, plan,
 };
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Result, of_engine, of_io};
-use crate::home::Home;
-use crate::room::{Disk, Shortage, shortage};
+use crate::home::{Home, replace_file};
+use crate::room::{Shortage, shortage};
 use crate::service::Service;
 use crate::settings::SettingsSource;
 
-const LOOK_EVERY: Duration = Duration::from_secs(30);
-const NAP: Duration = Duration::from_millis(200);
-/// Nobody may have called for so long before a collection that only time asks for.
-const IDLE: Duration = Duration::from_secs(30);
-const DAY_NANOSECONDS: i64 = 24 * 3_600 * 1_000_000_000;
-const GROWTH_BYTES_MIN: u64 = 256_000_000;
-/// Where room is short, a collection is tried again after the store grew by this much, or after an hour.
-const GROWTH_BYTES_SHORT: u64 = 16_000_000;
-const HOUR_NANOSECONDS: i64 = 3_600 * 1_000_000_000;
 /// By itself it leaves most of the machine to others.
 const OBJECTS_PER_SECOND: u64 = 100_000;
 const BYTES_PER_SECOND: u64 = 32 << 20;
@@ -46,9 +41,12 @@ pub(crate) struct Collections {
     pub(crate) settings: SettingsSource,
     file: PathBuf,
     state: Mutex<State>,
+    /// Threads of low priority, if they could be had.
+    readers: Option<rayon::ThreadPool>,
     under_way: AtomicBool,
     ending: AtomicBool,
     wanted: AtomicBool,
+    pub(crate) watchfulness: Watchfulness,
 }
 
 /// What outlives the process.
@@ -120,9 +118,11 @@ impl Collections {
             settings,
             file,
             state: Mutex::new(state.unwrap_or_default()),
+            readers: readers(),
             under_way: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
+            watchfulness: Watchfulness::default(),
         })
     }
 
@@ -135,16 +135,17 @@ impl Collections {
         let mut state = self.state.lock();
         change(&mut state);
         let bytes = serde_json::to_vec_pretty(&*state).expect("it is plain data");
-        write_whole(&self.file, &bytes).map_err(|error| of_io("note what was collected", &error))
+        replace_file(&self.file, &bytes).map_err(|error| of_io("note what was collected", &error))
     }
 }
 
-fn write_whole(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let apart = file.with_extension("new");
-    let mut out = std::fs::File::create(&apart)?;
-    out.write_all(bytes)?;
-    out.sync_data()?;
-    std::fs::rename(&apart, file)
+/// Threads that give way to others. On Linux a priority is that of a thread.
+fn readers() -> Option<rayon::ThreadPool> {
+    let lower = |_| {
+        // If it cannot be lowered they make way by resting alone.
+        let _ = rustix::process::setpriority_process(None, 10);
+    };
+    rayon::ThreadPoolBuilder::new().thread_name(|_| "collector".to_owned()).start_handler(lower).build().ok()
 }
 
 /// A collection under way, until it is dropped.
@@ -193,13 +194,21 @@ impl Service {
             scope: Some(&prepared.scope),
             operations_from: prepared.operations_from,
             dry_run: how.dry_run,
+            readers: self.inner.collections.readers.as_ref(),
             pace: matches!(how.why, Why::Growth | Why::Time).then_some(pace),
             ..CollectOptions::default()
         };
         let ending = &self.inner.collections.ending;
+        let begun = Instant::now();
+        let clock = || begun.elapsed();
+        let mut courtesy = Courtesy::new(&self.inner.store, &clock, &sleep).map_err(of_engine)?;
         let mut watch = |progress: &Progress| match ending.load(Ordering::Relaxed) {
             true => ControlFlow::Break(()),
-            false => watch(progress),
+            false => {
+                // Whether to rest is no reason to fail.
+                let _ = courtesy.rest();
+                watch(progress)
+            }
         };
         let done = collect(&self.inner.store, &options, &mut watch).map_err(of_engine)?;
         let after = self.measure_disk()?.store_bytes;
@@ -307,55 +316,6 @@ impl Service {
         let without = dead(&SweepScope { without, operations_after: None }, &but_this)?;
         Ok(v1::ObjectTally { objects: without.0.saturating_sub(with.0), bytes: without.1.saturating_sub(with.1) })
     }
-
-    /// Collects by itself, for as long as the process lives. `idle` says since when nobody called.
-    pub(crate) fn keep_collecting(&self, idle: &dyn Fn() -> Duration) {
-        // If it cannot be lowered the pace still leaves room.
-        let _ = rustix::process::setpriority_process(None, 10);
-        let collections = &self.inner.collections;
-        let mut looked = Instant::now();
-        while !collections.ending.load(Ordering::Relaxed) {
-            std::thread::sleep(NAP);
-            let is_wanted = collections.wanted.swap(false, Ordering::Relaxed);
-            if !is_wanted && looked.elapsed() < LOOK_EVERY {
-                continue;
-            }
-            looked = Instant::now();
-            let _using = self.using();
-            let state = collections.state.lock().clone();
-            if state.paused || self.is_collecting() {
-                continue;
-            }
-            let (Ok(disk), Ok(settings)) = (self.measure_disk(), self.settings()) else { continue };
-            let Some(why) = due(state.last.as_ref(), &disk, settings.budget_bytes, self.now(), idle()) else {
-                continue;
-            };
-            let how = How { actor: ITSELF, dry_run: false, grace: None, why };
-            let mut watch = |_: &Progress| match collections.state.lock().paused {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            };
-            if let Err(failure) = self.collect(&how, &mut watch) {
-                // Nobody listens: it is told to whoever asks, and tried again when it is due again.
-                let words = format!("the last collection failed: {}", failure.message);
-                let _ = collections.change(|state| state.problem = Some(words));
-            }
-        }
-    }
-}
-
-/// Whether it is time for a collection that nobody asked for.
-fn due(last: Option<&Last>, disk: &Disk, budget: Option<u64>, now: Time, idle: Duration) -> Option<Why> {
-    let base = last.map_or(0, |last| last.disk_bytes_after);
-    let since = last.map_or(i64::MAX, |last| now.0.saturating_sub(last.time));
-    let grown = disk.store_bytes.saturating_sub(base);
-    if shortage(disk, budget) != Shortage::None && (grown > GROWTH_BYTES_SHORT || since >= HOUR_NANOSECONDS) {
-        return Some(Why::Room);
-    }
-    if grown > GROWTH_BYTES_MIN.max(base / 4) {
-        return Some(Why::Growth);
-    }
-    (since >= DAY_NANOSECONDS && idle >= IDLE).then_some(Why::Time)
 }
 
 /// So long before a time.
@@ -398,30 +358,6 @@ fn result_message(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn it_is_due_by_growth_by_time_and_by_room() {
-        const MB: u64 = 1_000_000;
-        let check = |base: u64, hours_ago: i64, store: u64, free: u64, budget: Option<u64>, idle: u64| {
-            let last = Last { time: -hours_ago * HOUR_NANOSECONDS, disk_bytes_after: base, ..Last::default() };
-            let disk = Disk { store_bytes: store, log_bytes: 0, free_bytes: free, floor_bytes: 1_000 * MB };
-            due(Some(&last), &disk, budget, Time(0), Duration::from_secs(idle))
-        };
-        let plenty = 100_000 * MB;
-        assert_eq!(check(100 * MB, 1, 300 * MB, plenty, None, 0), None);
-        assert_eq!(check(100 * MB, 1, 357 * MB, plenty, None, 0), Some(Why::Growth));
-        assert_eq!(check(4_000 * MB, 1, 4_900 * MB, plenty, None, 0), None);
-        assert_eq!(check(4_000 * MB, 1, 5_001 * MB, plenty, None, 0), Some(Why::Growth));
-        assert_eq!(check(100 * MB, 23, 100 * MB, plenty, None, 60), None);
-        assert_eq!(check(100 * MB, 24, 100 * MB, plenty, None, 60), Some(Why::Time));
-        assert_eq!(check(100 * MB, 24, 100 * MB, plenty, None, 0), None, "somebody is at work");
-        assert_eq!(check(100 * MB, 0, 120 * MB, 500 * MB, None, 0), Some(Why::Room));
-        assert_eq!(check(100 * MB, 0, 110 * MB, 500 * MB, None, 0), None, "it was tried just now");
-        assert_eq!(check(100 * MB, 1, 100 * MB, 500 * MB, None, 0), Some(Why::Room));
-        assert_eq!(check(100 * MB, 2, 100 * MB, plenty, Some(105 * MB), 0), Some(Why::Room));
-        let new = Disk { store_bytes: MB, log_bytes: 0, free_bytes: plenty, floor_bytes: 0 };
-        assert_eq!(due(None, &new, None, Time(0), Duration::from_secs(60)), Some(Why::Time));
-    }
 
     #[test]
     fn one_at_a_time_while_others_work_and_ended_when_asked() {

@@ -1,5 +1,6 @@
 //! Where everything of one user's store lies: the engine's store, the registry of directories with their indexes, the log.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use amalgam_engine::Store;
@@ -74,6 +75,15 @@ impl Home {
     pub fn identity(&self) -> Result<Identity> {
         HostDir::open(&self.path).map(|directory| directory.identity()).map_err(of_materializer)
     }
+}
+
+/// Replaces a file, so that a crash leaves the old one or the new one. What a dead process left apart ends in `.tmp`.
+pub(crate) fn replace_file(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let apart = file.with_extension("tmp");
+    let mut out = std::fs::File::create(&apart)?;
+    out.write_all(bytes)?;
+    out.sync_data()?;
+    std::fs::rename(&apart, file)
 }
 
 /// By what a directory is known.

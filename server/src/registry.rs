@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Result, of_io};
+use crate::home::replace_file;
 
 /// A directory that belongs to a workspace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,10 +120,7 @@ impl Registry {
         let failed = |source: std::io::Error| of_io("write the registry of directories", &source);
         let mut records = self.records.lock();
         let bytes = serde_json::to_vec_pretty(&record).expect("a record is plain data");
-        let (file, temporary) = (self.file(&record.id, "json"), self.file(&record.id, "tmp"));
-        let mut out = fs::File::create(&temporary).map_err(failed)?;
-        out.write_all(&bytes).and_then(|()| out.sync_data()).map_err(failed)?;
-        fs::rename(&temporary, &file).map_err(failed)?;
+        replace_file(&self.file(&record.id, "json"), &bytes).map_err(failed)?;
         records.insert(record.id.clone(), record);
         Ok(())
     }

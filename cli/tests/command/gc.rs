@@ -183,3 +183,40 @@ fn the_log_is_shortened_as_set_and_says_how_far_back_it_reaches() {
     scratch.run("amalgam redo; test $(cat n) = 5; amalgam status; amalgam log");
     assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
 }
+
+/// Fifty workspaces commit at once while the budget runs out: each is told yes or no, and what was told yes is there.
+#[test]
+fn a_budget_that_runs_out_among_fifty_committers_refuses_and_breaks_nothing() {
+    let scratch = Scratch::new();
+    scratch.run("echo a > a; amalgam init; for n in $(seq 50); do amalgam fork w$n --dir ../w$n; done");
+    scratch.run("amalgam gc; amalgam config set store.budget 12MB");
+    let commit = "cd ../w$1 && head -c 1000000 /dev/urandom > big && amalgam commit 2> said; echo $? > code";
+    let lines = format!("seq 50 | xargs -P 10 -n 1 sh -c '{commit}' sh");
+    scratch.run(&lines);
+    let read = |n: u32, file: &str| {
+        std::fs::read_to_string(scratch.path().join(format!("w{n}")).join(file)).expect("each of them wrote it")
+    };
+    let (mut done, mut refused) = (Vec::new(), Vec::new());
+    for n in 1..=50 {
+        match read(n, "code").trim() {
+            "0" => done.push(n),
+            "13" => {
+                assert!(read(n, "said").contains("so nothing is committed; delete workspaces"), "{}", read(n, "said"));
+                refused.push(n);
+            }
+            code => panic!("w{n} ended with {code}: {}", read(n, "said")),
+        }
+    }
+    assert!(done.len() >= 5 && refused.len() >= 5, "{} committed, {} refused", done.len(), refused.len());
+    assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
+    for n in &done {
+        scratch.run(&format!("amalgam show w{n}@:big | cmp - ../w{n}/big"));
+    }
+    // What was refused can be committed once there is room.
+    let again = refused[0];
+    let names: Vec<_> = done.iter().map(|n| format!("w{n}")).collect();
+    scratch
+        .run(&format!("for w in {}; do amalgam ws rm $w --dir --yes; done; amalgam gc --grace none", names.join(" ")));
+    scratch.run(&format!("cd ../w{again}; amalgam commit; amalgam show @:big | cmp - big"));
+    assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
+}

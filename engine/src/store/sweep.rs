@@ -301,8 +301,10 @@ impl SweepRound {
         let (alive, unmarked): (Vec<&IndexRow>, Vec<&IndexRow>) =
             page.iter().filter(of_stage).partition(|row| is_alive(row));
         if self.stage == Stage::Roots {
-            // What lies below such a root may be older than it is. Roots of this epoch were made from marked ones.
-            let too_young = unmarked.iter().filter(|row| (self.older_than..self.epoch).contains(&row.epoch));
+            // What lies below such a root may be older than it is. Roots that were made in this epoch were made from marked ones; one
+            // that was there before was only met, by somebody who may not have asked for all of it.
+            let was_there = |row: &IndexRow| row.epoch < self.epoch || row.number < self.numbers_end;
+            let too_young = unmarked.iter().filter(|row| row.epoch >= self.older_than && was_there(row));
             let too_young: Vec<_> = too_young.map(|row| row.id).collect();
             if !too_young.is_empty() {
                 return Ok(Swept::Unmarked(too_young));
@@ -320,6 +322,14 @@ impl SweepRound {
         for (row, _) in unmarked.iter().zip(&gone).filter(|(_, gone)| **gone) {
             self.freed.add(row.id.kind, row.stored_bytes);
             self.gone[place(row)].insert(row.number);
+        }
+        if self.stage == Stage::Roots {
+            // Met between the look and the deletion.
+            let met = unmarked.iter().zip(&gone).filter(|(row, gone)| !**gone && row.epoch < self.older_than);
+            let met: Vec<_> = met.map(|(row, _)| row.id).collect();
+            if !met.is_empty() {
+                return Ok(Swept::Unmarked(met));
+            }
         }
         let stayed = unmarked.iter().zip(&gone).filter(|(_, gone)| !**gone).map(|(row, _)| row);
         for row in alive.iter().chain(stayed) {

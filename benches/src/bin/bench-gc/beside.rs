@@ -2,13 +2,13 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use amalgam_benches::bench::Bench;
 use amalgam_benches::trees::reference;
 use amalgam_benches::{Bar, Result, Samples, microseconds};
 use amalgam_engine::{Commit, Expect, SnapshotId, Store, WorkingTree};
-use amalgam_gc::{CollectOptions, collect};
+use amalgam_gc::{CollectOptions, Courtesy, collect};
 
 use crate::made::{Made, remove};
 
@@ -33,7 +33,7 @@ fn commits(store: &Store, name: &str, head: SnapshotId, times: usize, go_on: &dy
         }
         tree.commit(commit)?;
         values.push(microseconds(start.elapsed()));
-        std::thread::sleep(std::time::Duration::from_micros(500));
+        std::thread::sleep(Duration::from_micros(500));
     }
     Ok(Samples::new(values))
 }
@@ -54,7 +54,12 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let beside = std::thread::scope(|scope| -> Result<Samples> {
         let collector = scope.spawn(|| -> Result<()> {
             while !stop.load(Ordering::Relaxed) {
-                let done = collect(&store, &CollectOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+                let begun = Instant::now();
+                let (clock, sleep) = (|| begun.elapsed(), |time: Duration| std::thread::sleep(time));
+                let mut courtesy = Courtesy::new(&store, &clock, &sleep)?;
+                let done = collect(&store, &CollectOptions::default(), &mut |_| {
+                    courtesy.rest().map_or(ControlFlow::Break(()), ControlFlow::Continue)
+                })?;
                 collections.fetch_add(1, Ordering::Relaxed);
                 deleted.fetch_add(done.freed.total().objects, Ordering::Relaxed);
             }

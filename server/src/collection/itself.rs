@@ -1,0 +1,217 @@
+//! Collections that nobody asked for: when the store has grown, when a day has passed, and when room is short.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use amalgam_engine::Time;
+use amalgam_gc::Progress;
+
+use super::{How, ITSELF, Last, Why};
+use crate::room::{Disk, Shortage, shortage};
+use crate::service::Service;
+
+const NAP: Duration = Duration::from_millis(200);
+/// Nobody may have called for so long before a collection that only time asks for.
+const IDLE: Duration = Duration::from_secs(30);
+const DAY_NANOSECONDS: i64 = 24 * 3_600 * 1_000_000_000;
+const HOUR_NANOSECONDS: i64 = 3_600 * 1_000_000_000;
+
+/// How closely the store is watched.
+pub(crate) struct Watchfulness {
+    pub(crate) look_every: Duration,
+    /// Less growth is not worth a collection; nor is less than a quarter of the store.
+    pub(crate) growth_bytes_min: u64,
+    /// Where room is short, a collection is tried again after the store grew by this much, or after an hour.
+    pub(crate) growth_bytes_short: u64,
+}
+
+impl Default for Watchfulness {
+    fn default() -> Self {
+        Self { look_every: Duration::from_secs(30), growth_bytes_min: 256_000_000, growth_bytes_short: 16_000_000 }
+    }
+}
+
+impl Service {
+    /// Collects by itself, for as long as the process lives. `idle` says since when nobody called.
+    pub(crate) fn keep_collecting(&self, idle: &dyn Fn() -> Duration) {
+        let collections = &self.inner.collections;
+        let mut looked = Instant::now();
+        while !collections.ending.load(Ordering::Relaxed) {
+            std::thread::sleep(NAP.min(collections.watchfulness.look_every));
+            let is_wanted = collections.wanted.swap(false, Ordering::Relaxed);
+            if !is_wanted && looked.elapsed() < collections.watchfulness.look_every {
+                continue;
+            }
+            looked = Instant::now();
+            let _using = self.using();
+            let state = collections.state.lock().clone();
+            if state.paused || self.is_collecting() {
+                continue;
+            }
+            let (Ok(disk), Ok(settings)) = (self.measure_disk(), self.settings()) else { continue };
+            let Some(why) =
+                due(&collections.watchfulness, state.last.as_ref(), &disk, settings.budget_bytes, self.now(), idle())
+            else {
+                continue;
+            };
+            let how = How { actor: ITSELF, dry_run: false, grace: None, why };
+            let mut watch = |_: &Progress| match collections.state.lock().paused {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            };
+            if let Err(failure) = self.collect(&how, &mut watch) {
+                // Nobody listens: it is told to whoever asks, and tried again when it is due again.
+                let words = format!("the last collection failed: {}", failure.message);
+                let _ = collections.change(|state| state.problem = Some(words));
+            }
+        }
+    }
+}
+
+/// Whether it is time for a collection that nobody asked for.
+fn due(
+    watchfulness: &Watchfulness,
+    last: Option<&Last>,
+    disk: &Disk,
+    budget: Option<u64>,
+    now: Time,
+    idle: Duration,
+) -> Option<Why> {
+    let base = last.map_or(0, |last| last.disk_bytes_after);
+    let since = last.map_or(i64::MAX, |last| now.0.saturating_sub(last.time));
+    let grown = disk.store_bytes.saturating_sub(base);
+    if shortage(disk, budget) != Shortage::None
+        && (grown > watchfulness.growth_bytes_short || since >= HOUR_NANOSECONDS)
+    {
+        return Some(Why::Room);
+    }
+    if grown > watchfulness.growth_bytes_min.max(base / 4) {
+        return Some(Why::Growth);
+    }
+    (since >= DAY_NANOSECONDS && idle >= IDLE).then_some(Why::Time)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName};
+    use amalgam_gc::retention::Span;
+
+    use super::*;
+    use crate::home::Home;
+    use crate::settings::Settings;
+
+    #[test]
+    fn it_is_due_by_growth_by_time_and_by_room() {
+        const MB: u64 = 1_000_000;
+        let check = |base: u64, hours_ago: i64, store: u64, free: u64, budget: Option<u64>, idle: u64| {
+            let last = Last { time: -hours_ago * HOUR_NANOSECONDS, disk_bytes_after: base, ..Last::default() };
+            let disk = Disk { store_bytes: store, log_bytes: 0, free_bytes: free, floor_bytes: 1_000 * MB };
+            due(&Watchfulness::default(), Some(&last), &disk, budget, Time(0), Duration::from_secs(idle))
+        };
+        let plenty = 100_000 * MB;
+        assert_eq!(check(100 * MB, 1, 300 * MB, plenty, None, 0), None);
+        assert_eq!(check(100 * MB, 1, 357 * MB, plenty, None, 0), Some(Why::Growth));
+        assert_eq!(check(4_000 * MB, 1, 4_900 * MB, plenty, None, 0), None);
+        assert_eq!(check(4_000 * MB, 1, 5_001 * MB, plenty, None, 0), Some(Why::Growth));
+        assert_eq!(check(100 * MB, 23, 100 * MB, plenty, None, 60), None);
+        assert_eq!(check(100 * MB, 24, 100 * MB, plenty, None, 60), Some(Why::Time));
+        assert_eq!(check(100 * MB, 24, 100 * MB, plenty, None, 0), None, "somebody is at work");
+        assert_eq!(check(100 * MB, 0, 120 * MB, 500 * MB, None, 0), Some(Why::Room));
+        assert_eq!(check(100 * MB, 0, 110 * MB, 500 * MB, None, 0), None, "it was tried just now");
+        assert_eq!(check(100 * MB, 1, 100 * MB, 500 * MB, None, 0), Some(Why::Room));
+        assert_eq!(check(100 * MB, 2, 100 * MB, plenty, Some(105 * MB), 0), Some(Why::Room));
+        let new = Disk { store_bytes: MB, log_bytes: 0, free_bytes: plenty, floor_bytes: 0 };
+        assert_eq!(due(&Watchfulness::default(), None, &new, None, Time(0), Duration::from_secs(60)), Some(Why::Time));
+    }
+
+    /// A service that is watched closely, and a switch that makes its disk look full.
+    fn watched(around: &std::path::Path) -> (Service, Arc<AtomicBool>) {
+        let is_full = Arc::new(AtomicBool::new(false));
+        let settings = {
+            let is_full = Arc::clone(&is_full);
+            move || {
+                let floor_bytes = is_full.load(Ordering::Relaxed).then_some(u64::MAX / 4);
+                Ok(Settings { grace: Span::NONE, floor_bytes: floor_bytes.or(Some(0)), ..Settings::default() })
+            }
+        };
+        let home = Home::new(around.join("home"));
+        let mut service = Service::open_with(&home, || Time(5), &[], Arc::new(settings)).expect("opened");
+        let inner = Arc::get_mut(&mut service.inner).expect("nobody else has it yet");
+        inner.collections.watchfulness = Watchfulness {
+            look_every: Duration::from_millis(20),
+            growth_bytes_min: 1_000_000,
+            growth_bytes_short: 100_000,
+        };
+        (service, is_full)
+    }
+
+    /// A workspace with so many bytes that nobody else has, which is deleted at once.
+    fn waste(service: &Service, name: &str, bytes: usize) {
+        let (workspaces, act) = (&service.inner.workspaces, service.act("ann", "").expect("an act"));
+        let workspace = WorkspaceName::new(name).expect("a name");
+        workspaces.create(&workspace, &NewWorkspace::default(), &act).expect("made");
+        let mut tree = workspaces.open(&workspace).expect("open");
+        let mut state = 0x9e37_79b9_7f4a_7c15 ^ bytes as u64;
+        let noise = std::iter::repeat_with(|| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        });
+        tree.write("waste", &noise.take(bytes).collect::<Vec<_>>()).expect("write");
+        workspaces.commit(&workspace, &mut tree, &Change::new("waste"), &act).expect("commit");
+        workspaces.delete(&workspace, &act).expect("delete");
+    }
+
+    /// Waits for a collection after the one that was last; nothing if there is none for so long.
+    fn wait_for(service: &Service, after: &Option<Last>, at_most: Duration) -> Option<Last> {
+        let begun = Instant::now();
+        while begun.elapsed() < at_most {
+            let last = service.inner.collections.state.lock().last.clone();
+            if last != *after {
+                return last;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+
+    /// Ends what collects by itself, however the test ends.
+    struct End<'a>(&'a Service);
+
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.end_collecting();
+        }
+    }
+
+    #[test]
+    fn it_collects_by_itself_when_the_store_grows_or_room_is_short_unless_it_is_paused() {
+        const LONG: Duration = Duration::from_secs(120);
+        let around = tempfile::tempdir().expect("a directory");
+        let (service, is_full) = watched(around.path());
+        std::thread::scope(|scope| {
+            let _end = End(&service);
+            scope.spawn(|| service.keep_collecting(&|| Duration::ZERO));
+            waste(&service, "one", 3_000_000);
+            let grown = wait_for(&service, &None, LONG);
+            let why = grown.as_ref().map(|last| last.why.as_str());
+            assert_eq!(why, Some("growth"), "{grown:?}");
+
+            service.pause_collection(true).expect("paused");
+            waste(&service, "two", 30_000_000);
+            is_full.store(true, Ordering::Relaxed);
+            assert_eq!(wait_for(&service, &grown, Duration::from_millis(500)), None, "it is paused");
+            service.pause_collection(false).expect("resumed");
+            let short = wait_for(&service, &grown, LONG);
+            let why = short.as_ref().map(|last| last.why.as_str());
+            assert_eq!(why, Some("room"), "{short:?}");
+            assert!(short.is_some_and(|last| last.bytes > 10_000_000), "what was deleted is freed");
+            assert!(service.check_room().is_err(), "where no room comes back commits are still refused");
+        });
+    }
+}
