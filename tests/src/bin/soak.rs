@@ -273,8 +273,7 @@ fn views_powercut_inside(words: &[String]) -> Option<bool> {
     let [directory, rounds, seed] = words else { return None };
     end_with_input();
     let tell = |line: String| println!("views: power cuts: {line}");
-    let summary =
-        view_powercut_rounds(&mounter, Path::new(directory), rounds.parse().ok()?, seed.parse().ok()?, &tell);
+    let summary = view_powercut_rounds(&mounter, Path::new(directory), rounds.parse().ok()?, seed.parse().ok()?, &tell);
     println!("views: power cuts: {summary}");
     Some(true)
 }

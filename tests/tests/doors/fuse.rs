@@ -139,9 +139,7 @@ impl FuseDoor {
                 }
                 write_all(&self.file(path, OFlags::TRUNC)?, 0, &fill.bytes())
             }
-            Op::WriteAt { path, offset, fill } => {
-                write_all(&self.file(path, OFlags::empty())?, *offset, &fill.bytes())
-            }
+            Op::WriteAt { path, offset, fill } => write_all(&self.file(path, OFlags::empty())?, *offset, &fill.bytes()),
             Op::Append { path, fill } => {
                 let file = self.file(path, OFlags::APPEND)?;
                 let bytes = fill.bytes();
@@ -259,7 +257,12 @@ impl Drop for FuseDoor {
             // After a failure: whatever still stands in it, nothing stays mounted.
             let path = mount.path().to_owned();
             mount.unmount().ok();
-            std::process::Command::new("umount").arg("--lazy").arg(path).stderr(std::process::Stdio::null()).status().ok();
+            std::process::Command::new("umount")
+                .arg("--lazy")
+                .arg(path)
+                .stderr(std::process::Stdio::null())
+                .status()
+                .ok();
         }
     }
 }

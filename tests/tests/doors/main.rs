@@ -70,7 +70,8 @@ fn for_all_doors(op: &Op, now: &WorkingTree) -> Option<Op> {
         }
         Op::SetXattr { path, name, value } => {
             let takes = matches!(kind(&path.0), None | Some(EntryKind::File | EntryKind::Directory));
-            return (takes && name.0.starts_with(b"user.") && !name.0.contains(&0) && value.length <= 65_536).then_some(op);
+            return (takes && name.0.starts_with(b"user.") && !name.0.contains(&0) && value.length <= 65_536)
+                .then_some(op);
         }
         Op::RemoveXattr { path, name } => {
             let takes = matches!(kind(&path.0), None | Some(EntryKind::File | EntryKind::Directory));

@@ -110,9 +110,7 @@ impl ViewDoor {
             Op::WriteAt { path, offset, fill } => {
                 view.write(caller, self.file(path)?.ino, *offset, &fill.bytes(), false).map(|_| ())
             }
-            Op::Append { path, fill } => {
-                view.write(caller, self.file(path)?.ino, 0, &fill.bytes(), true).map(|_| ())
-            }
+            Op::Append { path, fill } => view.write(caller, self.file(path)?.ino, 0, &fill.bytes(), true).map(|_| ()),
             Op::Truncate { path, size } => self.truncate(self.file(path)?.ino, *size),
             Op::PunchHole { path, start, end } => {
                 let found = self.file(path)?;

@@ -105,7 +105,6 @@ pub struct Serving {
     mounted: Vec<PathBuf>,
 }
 
-
 impl Serving {
     /// Starts one over the store in a directory.
     pub fn start(home: &Path) -> Result<Self> {
