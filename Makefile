@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test lint bench bench-store bench-history bench-files bench-gc bench-transfer bench-views conformance soak powercut fuzz clean
+.PHONY: help demo tour test lint bench bench-store bench-history bench-files bench-gc bench-transfer bench-merge bench-views conformance soak powercut fuzz clean
 
 ready = scripts/setup $(1) && source target/amalgam-env
 title = printf '\n== %s\n' $(1)
@@ -41,7 +41,7 @@ lint: ## formatting, clippy, docs, licences and sources
 	$(call title,dependencies)
 	cargo deny --locked check bans licenses sources
 
-bench: bench-store bench-history bench-files bench-gc bench-transfer bench-views ## every benchmark
+bench: bench-store bench-history bench-files bench-gc bench-transfer bench-merge bench-views ## every benchmark
 
 bench-store: ## forks, commits, diffs and the Linux tree put into a store (ARGS=...)
 	@$(call ready,bench)
@@ -72,6 +72,10 @@ conformance: ## a mounted workspace under pjdfstest, fsx, fio, stress-ng and rea
 	@$(call ready,conformance)
 	cargo build --locked -p amalgam-tests --bin mounter
 	MOUNTER="$${CARGO_TARGET_DIR:-target}/debug/mounter" scripts/conformance $(ARGS)
+
+bench-merge: ## contents merged, beside git merge-file (ARGS=...)
+	@$(call ready,bench)
+	cargo run --release --locked -q -p amalgam-benches --bin bench-merge -- $(ARGS)
 
 soak: ## the long tests: all of them, one after another
 	@$(call ready,soak)

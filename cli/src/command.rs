@@ -1,6 +1,7 @@
 //! The commands, a file each: what it takes, and what it does.
 
 mod attempt;
+mod backend;
 mod backup;
 mod bisect;
 mod blame;
@@ -9,15 +10,19 @@ mod checkout;
 mod commit;
 mod completions;
 mod config;
+mod conflicts;
 mod diff;
 mod doctor;
 mod du;
+mod enter;
 mod explore;
 mod fork;
 mod gc;
 mod init;
 mod label;
 mod log;
+mod mount;
+mod mounts;
 mod op;
 mod pipe;
 mod purge;
@@ -29,6 +34,7 @@ mod send;
 mod serve;
 mod show;
 mod status;
+mod umount;
 mod verify;
 mod watch;
 mod words;
@@ -56,12 +62,16 @@ pub enum Command {
     Fork(fork::Fork),
     Ws(ws::Ws),
     Checkout(checkout::Checkout),
+    Mount(mount::Mount),
+    Umount(umount::Umount),
+    Mounts(mounts::Mounts),
     Run(run::Run),
     Watch(watch::Watch),
     Explore(explore::Explore),
     Bisect(bisect::Bisect),
     Blame(blame::Blame),
     Label(label::Label),
+    Conflicts(conflicts::Conflicts),
     Du(du::Du),
     Gc(gc::Gc),
     Verify(verify::Verify),
@@ -77,6 +87,8 @@ pub enum Command {
     Man(completions::Man),
     #[command(hide = true)]
     Stop(serve::Stop),
+    #[command(hide = true)]
+    Enter(enter::Enter),
     #[command(hide = true)]
     Serve(serve::Serve),
 }
@@ -98,12 +110,16 @@ impl Command {
             Self::Fork(fork) => Box::pin(fork.run(session)).await,
             Self::Ws(ws) => Box::pin(ws.run(session)).await,
             Self::Checkout(checkout) => Box::pin(checkout.run(session)).await,
+            Self::Mount(mount) => Box::pin(mount.run(session)).await,
+            Self::Umount(umount) => Box::pin(umount.run(session)).await,
+            Self::Mounts(mounts) => Box::pin(mounts.run(session)).await,
             Self::Run(run) => Box::pin(run.run(session)).await,
             Self::Watch(watch) => Box::pin(watch.run(session)).await,
             Self::Explore(explore) => Box::pin(explore.run(session)).await,
             Self::Bisect(bisect) => Box::pin(bisect.run(session)).await,
             Self::Blame(blame) => Box::pin(blame.run(session)).await,
             Self::Label(label) => Box::pin(label.run(session)).await,
+            Self::Conflicts(conflicts) => Box::pin(conflicts.run(session)).await,
             Self::Du(du) => Box::pin(du.run(session)).await,
             Self::Gc(gc) => Box::pin(gc.run(session)).await,
             Self::Verify(verify) => Box::pin(verify.run(session)).await,
@@ -117,7 +133,7 @@ impl Command {
             Self::Completions(completions) => completions.run(session),
             Self::Man(man) => man.run(session),
             Self::Stop(stop) => Box::pin(stop.run(session)).await,
-            Self::Serve(_) => unreachable!("it runs before any runtime does"),
+            Self::Serve(_) | Self::Enter(_) => unreachable!("it runs before any runtime does"),
         }
     }
 }

@@ -43,7 +43,7 @@ pub struct Key {
 }
 
 /// All keys. Those of [`FOR_WORKSPACES`] also hold for one workspace, as `workspace.NAME.KEY`.
-pub const KEYS: [Key; 19] = [
+pub const KEYS: [Key; 20] = [
     Key {
         name: "author",
         kind: Kind::Text,
@@ -73,6 +73,12 @@ pub const KEYS: [Key; 19] = [
         kind: Kind::Number,
         default: "600",
         doc: "after so long without a call the background process ends",
+    },
+    Key {
+        name: "merge_tool",
+        kind: Kind::Text,
+        default: "none",
+        doc: "the command of `conflicts resolve --tool`; it finds files at $BASE, $LOCAL, $REMOTE, and writes $MERGED",
     },
     Key {
         name: "pager",

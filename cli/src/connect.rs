@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use amalgam_engine::Time;
 use amalgam_proto::v1::collection_service_client::CollectionServiceClient;
+use amalgam_proto::v1::conflict_service_client::ConflictServiceClient;
 use amalgam_proto::v1::directory_service_client::DirectoryServiceClient;
+use amalgam_proto::v1::mount_service_client::MountServiceClient;
 use amalgam_proto::v1::operation_service_client::OperationServiceClient;
 use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
 use amalgam_proto::v1::store_service_client::StoreServiceClient;
@@ -83,6 +85,10 @@ pub struct Client {
     pub transfer: TransferServiceClient<Wire>,
     /// Room that comes back.
     pub collections: CollectionServiceClient<Wire>,
+    /// What could not be merged.
+    pub conflicts: ConflictServiceClient<Wire>,
+    /// Mounted file systems.
+    pub mounts: MountServiceClient<Wire>,
 }
 
 impl Client {
@@ -99,6 +105,8 @@ impl Client {
             store: StoreServiceClient::new(wire()),
             transfer: TransferServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             collections: CollectionServiceClient::new(wire()),
+            conflicts: ConflictServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            mounts: MountServiceClient::new(wire()),
         }
     }
 }

@@ -9,6 +9,7 @@ mod config;
 mod connect;
 mod error;
 mod exit;
+mod namespace;
 mod output;
 mod place;
 mod serve;
@@ -101,6 +102,12 @@ fn run(arguments: Arguments, mut session: Session) -> Exit {
     // The process that holds the store has threads of its own.
     let arguments = match arguments {
         Arguments { command: Command::Serve(serve), .. } => return serve.run(&session),
+        // One thread is all that may enter a new namespace.
+        Arguments { command: Command::Enter(enter), .. } => {
+            let error = enter.run();
+            session.output.failure(&error);
+            return error.exit;
+        }
         other => other,
     };
     let in_process = session.connect.in_process;

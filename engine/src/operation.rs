@@ -80,6 +80,15 @@ pub(crate) fn move_refs(store: &Store, act: &Act, draft: OperationDraft, steps: 
     store.transact(transaction)
 }
 
+/// Removes a reference that belongs to no workspace and no label; nothing when it is not there.
+pub fn remove_reference(store: &Store, name: &RefName, act: &Act, action: &str) -> Result<Option<Operation>> {
+    trying(|| {
+        let Some(before) = store.read_ref(name)? else { return Ok(None) };
+        let step = Step { name: name.clone(), before: Some(before), after: None };
+        Ok(Some(recorded(move_refs(store, act, act.draft(action), vec![step])?)))
+    })
+}
+
 /// Something that meets another change at the same moment is tried this often.
 const TRIES: usize = 16;
 

@@ -58,6 +58,12 @@ reasons! {
     DirectoryReplaced = "DIRECTORY_REPLACED", FailedPrecondition;
     /// The directory is not there any more.
     DirectoryGone = "DIRECTORY_GONE", FailedPrecondition;
+    /// The workspace is mounted, or a mount left work in it, and this cannot be done then.
+    Mounted = "MOUNTED", FailedPrecondition;
+    /// Nothing can be mounted there, or not on this machine.
+    MountRefused = "MOUNT_REFUSED", FailedPrecondition;
+    /// Somebody uses what is mounted.
+    MountBusy = "MOUNT_BUSY", FailedPrecondition;
     /// Stored bytes are damaged or gone.
     Corrupt = "CORRUPT", DataLoss;
     /// A stream or a backup is cut or damaged.

@@ -17,8 +17,8 @@ pub mod v1 {
 pub use convert::{change_kind, entry, entry_kind, instant, timestamp};
 pub use failure::{DOMAIN, Failure, Reason};
 pub use names::{
-    directory_id, directory_name, label_id, label_name, operation_name, operation_sequence, snapshot_id, snapshot_name,
-    workspace_id, workspace_name,
+    directory_id, directory_name, label_id, label_name, mount_name, mount_number, operation_name, operation_sequence,
+    snapshot_id, snapshot_name, workspace_id, workspace_name,
 };
 
 /// The version of the API, told at the handshake. A client and a server of different ones do not talk.

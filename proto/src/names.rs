@@ -8,6 +8,7 @@ const SNAPSHOTS: &str = "snapshots/";
 const LABELS: &str = "labels/";
 const OPERATIONS: &str = "operations/";
 const DIRECTORIES: &str = "directories/";
+const MOUNTS: &str = "mounts/";
 
 /// `workspaces/{workspace}`.
 pub fn workspace_name(name: &WorkspaceName) -> String {
@@ -59,6 +60,17 @@ pub fn directory_name(id: &str) -> String {
 /// The directory that is called so.
 pub fn directory_id(name: &str) -> Result<&str> {
     stripped(name, DIRECTORIES)
+}
+
+/// `mounts/{number}`.
+pub fn mount_name(number: u64) -> String {
+    format!("{MOUNTS}{number}")
+}
+
+/// The number of the mount that is called so.
+pub fn mount_number(name: &str) -> Result<u64> {
+    let wrong = |_| Error::Invalid { what: "mount name", why: format!("`{name}` has no number") };
+    stripped(name, MOUNTS)?.parse().map_err(wrong)
 }
 
 fn stripped<'a>(name: &'a str, prefix: &str) -> Result<&'a str> {

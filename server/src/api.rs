@@ -1,7 +1,9 @@
 //! The API's face: each call is translated, done by the service on a thread that may block, and its answer translated back.
 
 mod collection;
+mod conflicts;
 mod directories;
+mod mounts;
 mod operations;
 mod snapshots;
 mod store;

@@ -11,31 +11,48 @@ mod revert;
 mod watch;
 mod writing;
 
-pub(crate) use attach::{host_path, path_bytes};
+pub(crate) use attach::{canonical, host_path, path_bytes};
+pub(crate) use capture::{CAPTURE, Saying, Tally};
+pub(crate) use checkout::make_empty;
+pub(crate) use restore::{Target, words_of};
 
 use std::sync::Arc;
 
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{RootId, SnapshotId};
+use amalgam_engine::{Pin, RootId, SnapshotId, TreePath};
 use amalgam_materializer::{HostDir, Index, Notice, Progress, Rules, Why};
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 
+use crate::conflicts::Seen;
 use crate::failure::{Result, of_engine, of_materializer};
 use crate::registry::Record;
 use crate::service::{Held, Service};
+use crate::views::{Named, named};
 
 /// What is kept in memory of a directory.
 #[derive(Default)]
 pub(crate) struct Live {
     index: Option<Index>,
     watch: Option<watch::Watch>,
+    /// Keeps the tree that the index describes, where no snapshot does.
+    face: Option<Pin>,
+}
+
+impl Live {
+    pub(crate) fn let_go_of_face(&mut self) {
+        self.face = None;
+    }
 }
 
 /// A directory that nobody else touches while this lives.
 pub(crate) struct Grasp {
-    record: Record,
-    workspace: WorkspaceName,
+    pub(crate) record: Record,
+    pub(crate) workspace: WorkspaceName,
+    /// What the last look said of conflicts.
+    pub(crate) seen: Seen,
+    /// Which paths the tree is about that the directory is being made into.
+    pub(crate) aim_paths: Option<Vec<TreePath>>,
     host: HostDir,
     live: ArcMutexGuard<RawMutex, Live>,
 }
@@ -43,6 +60,10 @@ pub(crate) struct Grasp {
 impl Service {
     /// The record of a directory by its resource name.
     pub(crate) fn record(&self, name: &str) -> Result<Record> {
+        if named(name).is_some() {
+            let message = "this is a mount, no directory of the host; `amalgam umount` takes it away";
+            return Err(Failure::new(Reason::Invalid, message));
+        }
         let id = amalgam_proto::directory_id(name).map_err(of_engine)?;
         let unknown =
             || Failure::new(Reason::NoDirectory, format!("there is no {name}; `amalgam ws` lists directories"));
@@ -61,7 +82,7 @@ impl Service {
         let record = self.record(name)?;
         let host = self.open_host(&record)?;
         let workspace = WorkspaceName::new(record.workspace.as_str()).map_err(of_engine)?;
-        let mut grasp = Grasp { record, workspace, host, live };
+        let mut grasp = Grasp { record, workspace, seen: Seen::default(), aim_paths: None, host, live };
         grasp.ready_index(self);
         self.clean_up_after_the_dead(&grasp)?;
         Ok(grasp)
@@ -88,6 +109,9 @@ impl Service {
 
     /// The tree that a directory holds now, captured and kept, but in no snapshot.
     pub(crate) fn hold_directory(&self, name: &str) -> Result<Held> {
+        if let Some(id) = self.live_named(name)? {
+            return self.hold_view(id);
+        }
         let mut grasp = self.grasp(name)?;
         let captured = self.look(&mut grasp, &Progress::default())?;
         let pin = self.inner.store.hold(captured.root).map_err(of_engine)?;
@@ -95,12 +119,25 @@ impl Service {
         Ok(Held { root: Some(captured.root), snapshot: None, _pin: Some(pin) })
     }
 
+    /// The live view that a name stands for; nothing for a directory of the host. A mount that only follows is refused.
+    pub(crate) fn live_named(&self, name: &str) -> Result<Option<u64>> {
+        match named(name) {
+            None => Ok(None),
+            Some(Named::View(id)) => Ok(Some(id)),
+            Some(Named::Follower) => {
+                let message =
+                    "this mount only shows what its workspace holds; nothing can be changed, so nothing differs";
+                Err(Failure::new(Reason::Invalid, message))
+            }
+        }
+    }
+
     /// The root of a workspace's head.
-    fn head_root(&self, head: Option<SnapshotId>) -> Result<Option<RootId>> {
+    pub(crate) fn head_root(&self, head: Option<SnapshotId>) -> Result<Option<RootId>> {
         head.map(|head| self.inner.store.snapshot(head).map(|snapshot| snapshot.root)).transpose().map_err(of_engine)
     }
 
-    fn head(&self, workspace: &WorkspaceName) -> Result<Option<SnapshotId>> {
+    pub(crate) fn head(&self, workspace: &WorkspaceName) -> Result<Option<SnapshotId>> {
         Ok(self.inner.workspaces.get(workspace).map_err(of_engine)?.head)
     }
 
@@ -130,8 +167,13 @@ impl Grasp {
         self.live.index.as_ref().expect("it was made ready when the directory was grasped")
     }
 
+    /// Keeps the tree that the index describes.
+    pub(crate) fn keep_face(&mut self, face: Pin) {
+        self.live.face = Some(face);
+    }
+
     /// Writes the index and the record, for whoever comes next.
-    fn save(&self, service: &Service) -> Result<()> {
+    pub(crate) fn save(&self, service: &Service) -> Result<()> {
         // While it is watched, the index in memory is the better one; writing it would cost more than what changed.
         if self.live.watch.is_none() {
             let file = service.inner.registry.index_file(&self.record.id);

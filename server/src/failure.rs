@@ -49,6 +49,17 @@ pub fn of_materializer(error: amalgam_materializer::Error) -> Failure {
     Failure::new(reason, error.to_string())
 }
 
+/// An error of a live view, for the API.
+pub fn of_view(error: amalgam_view::Error) -> Failure {
+    use amalgam_view::Error as Live;
+    match error {
+        Live::Engine(error) => of_engine(error),
+        Live::Quota { .. } => Failure::new(Reason::Full, error.to_string()),
+        Live::ReadOnly => Failure::new(Reason::Invalid, "what is mounted there cannot be changed"),
+        other => Failure::new(Reason::Fault, other.to_string()),
+    }
+}
+
 /// An error of a transfer, for the API.
 pub fn of_transfer(error: amalgam_transfer::Error) -> Failure {
     use amalgam_transfer::Error as Transfer;

@@ -39,6 +39,21 @@ impl Home {
         self.path.join("directories")
     }
 
+    /// Where the book of views and mounts is.
+    pub fn mounts_path(&self) -> PathBuf {
+        self.path.join("mounts.json")
+    }
+
+    /// Where views keep their journals.
+    pub fn views_path(&self) -> PathBuf {
+        self.path.join("views")
+    }
+
+    /// Where directories of attempts are made.
+    pub fn forks_path(&self) -> PathBuf {
+        self.path.join("forks")
+    }
+
     /// Where the process writes its log.
     pub fn log_path(&self) -> PathBuf {
         self.path.join("log")

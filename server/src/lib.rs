@@ -3,10 +3,13 @@
 //! [`Service`] does the work, synchronously, on the engine and the materializer. [`api`] translates calls into it and its answers
 //! back; [`serve`] listens. Errors become status codes in one place ([`failure`]).
 //!
+//! A workspace that is mounted is answered for from its live view (`views`): the same calls, the same answers.
+//!
 //! What is absent: no terminal, no environment, no clock. Where the store lies and what time it is are arguments.
 
 pub mod api;
 mod collection;
+mod conflicts;
 mod directory;
 pub mod failure;
 mod home;
@@ -15,6 +18,7 @@ mod room;
 pub mod serve;
 mod service;
 mod settings;
+mod views;
 
 pub use amalgam_gc::retention;
 pub use home::{Home, identity_of};

@@ -37,6 +37,15 @@ pub(crate) struct Record {
     /// Made by a checkout of ours, so `cleanup` may remove it.
     #[serde(default)]
     pub(crate) made_here: bool,
+    /// How conflicts are shown in it, if not with markers.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) conflicts: String,
+    /// A tree that it is being made into, in hex: until that is done, what is in it may be of this tree or of the snapshot's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) aim: Option<String>,
+    /// The tree of the snapshot, in hex, if that is known to have no conflict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) whole: Option<String>,
 }
 
 impl Record {
@@ -55,6 +64,7 @@ impl Record {
     pub(crate) fn in_step(&mut self, snapshot: Option<SnapshotId>, now: Time) {
         self.snapshot = snapshot.map(|snapshot| snapshot.to_string());
         self.looked = now.0;
+        self.aim = None;
     }
 }
 
@@ -148,7 +158,7 @@ impl Registry {
 }
 
 /// Paths are bytes: as text where they are text, else as a list of numbers.
-mod path_text {
+pub(crate) mod path_text {
     use super::{OsString, Path, PathBuf};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -160,7 +170,7 @@ mod path_text {
         Bytes(Vec<u8>),
     }
 
-    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
         match path.to_str() {
             Some(text) => Form::Text(text.to_owned()),
             None => Form::Bytes(path.as_os_str().as_bytes().to_vec()),
@@ -168,7 +178,7 @@ mod path_text {
         .serialize(to)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
         Ok(match Form::deserialize(from)? {
             Form::Text(text) => text.into(),
             Form::Bytes(bytes) => OsString::from_vec(bytes).into(),

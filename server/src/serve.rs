@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use amalgam_proto::v1::collection_service_server::CollectionServiceServer;
+use amalgam_proto::v1::conflict_service_server::ConflictServiceServer;
 use amalgam_proto::v1::directory_service_server::DirectoryServiceServer;
+use amalgam_proto::v1::mount_service_server::MountServiceServer;
 use amalgam_proto::v1::operation_service_server::OperationServiceServer;
 use amalgam_proto::v1::snapshot_service_server::SnapshotServiceServer;
 use amalgam_proto::v1::store_service_server::StoreServiceServer;
@@ -103,18 +105,56 @@ pub async fn serve_unix(
         let (service, calls) = (service.clone(), Arc::clone(&calls));
         std::thread::spawn(move || service.keep_collecting(&|| calls.idle_for()))
     };
+    let keeper = {
+        let service = service.clone();
+        std::thread::spawn(move || service.keep_views(&|problem| say(problem)))
+    };
+    let door = take_devices(&service, &socket.with_extension("door"))?;
     let end_collecting = service.clone();
     let served = router(service, calls).serve_with_incoming_shutdown(incoming, until).await;
     let _ = std::fs::remove_file(socket);
+    door.abort();
+    let _ = std::fs::remove_file(socket.with_extension("door"));
+    let end_mounting = end_collecting.clone();
+    let ended = tokio::task::spawn_blocking(move || end_mounting.end_mounting()).await;
+    ended.unwrap_or_default().iter().for_each(|problem| say(problem));
+    let _ = tokio::task::spawn_blocking(move || keeper.join()).await;
     end_collecting.end_collecting();
     // It ends within some milliseconds, and gives the store back.
     let _ = tokio::task::spawn_blocking(move || collector.join()).await;
     served.map_err(io::Error::other)
 }
 
+/// Listens where devices are handed over that others have mounted.
+fn take_devices(service: &Service, socket: &Path) -> io::Result<tokio::task::JoinHandle<()>> {
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(socket)?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
+    service.begin_mounting(socket);
+    let service = service.clone();
+    Ok(tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let service = service.clone();
+            let Ok(stream) = stream.into_std() else { continue };
+            // Whoever went away does not wait for an answer.
+            tokio::task::spawn_blocking(move || drop(crate::views::answer_handover(&service, stream)));
+        }
+    }))
+}
+
+/// Tells whoever reads the log of the process.
+fn say(problem: &str) {
+    use std::io::Write as _;
+    // Nobody can be told that standard error is closed.
+    drop(writeln!(io::stderr(), "mounts: {problem}"));
+}
+
 async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: impl Future<Output = ()>) {
     let idle_too_long = async {
-        while calls.idle_for() < idle || service.watched() > 0 || service.is_collecting() {
+        while calls.idle_for() < idle || service.watched() > 0 || service.mounted() > 0 || service.is_collecting() {
             tokio::time::sleep(LOOK_EVERY.min(idle)).await;
         }
     };
@@ -146,6 +186,8 @@ fn router(service: Service, calls: Arc<Calls>) -> Router {
         .add_service(SnapshotServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(DirectoryServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(CollectionServiceServer::new(api.clone()))
+        .add_service(ConflictServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+        .add_service(MountServiceServer::new(api.clone()))
         .add_service(StoreServiceServer::new(api.clone()))
         .add_service(TransferServiceServer::new(api).max_decoding_message_size(MESSAGE_BYTES_MAX))
 }

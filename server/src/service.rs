@@ -13,11 +13,13 @@ use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::collection::Collections;
+use crate::conflicts::Faces;
 use crate::directory::Live;
 use crate::failure::{Result, of_engine};
 use crate::home::Home;
 use crate::registry::Registry;
 use crate::settings::{Settings, SettingsSource};
+use crate::views::Views;
 
 /// What time it is.
 pub type Clock = fn() -> Time;
@@ -46,6 +48,8 @@ pub(crate) struct Inner {
     pub(crate) live: Mutex<HashMap<String, Arc<Mutex<Live>>>>,
     pub(crate) watched: AtomicUsize,
     pub(crate) collections: Collections,
+    pub(crate) faces: Faces,
+    pub(crate) views: Views,
     pub(crate) started: Time,
     /// What could not be read when the service began.
     pub(crate) problems: Vec<String>,
@@ -83,6 +87,8 @@ impl Service {
             live: Mutex::default(),
             watched: AtomicUsize::new(0),
             collections: Collections::open(home, settings)?,
+            faces: Faces::default(),
+            views: Views::open(home)?,
             started: clock(),
             problems,
             gate: RwLock::new(()),
@@ -107,10 +113,12 @@ impl Service {
 
     /// The store without anybody else, as soon as the calls under way are done.
     pub(crate) fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>> {
-        self.inner.gate.try_write_for(ALONE_WITHIN).ok_or_else(|| {
+        let guard = self.inner.gate.try_write_for(ALONE_WITHIN).ok_or_else(|| {
             let message = "this needs the store alone, and other calls are under way; try again when they are done";
             Failure::new(Reason::Busy, message)
-        })
+        })?;
+        self.let_go_of_faces();
+        Ok(guard)
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -172,6 +180,7 @@ impl Service {
             name: amalgam_proto::directory_name(&record.id),
             path: crate::directory::path_bytes(&record.path),
         });
+        let (live, mounts) = self.live_of(name);
         Ok(v1::Workspace {
             name: amalgam_proto::workspace_name(name),
             head: workspace.head.map(amalgam_proto::snapshot_name).unwrap_or_default(),
@@ -181,6 +190,8 @@ impl Service {
             create_time: Some(amalgam_proto::timestamp(workspace.created)),
             etag: moved.to_string(),
             directories: directories.collect(),
+            live,
+            mounts,
         })
     }
 
@@ -201,6 +212,7 @@ impl Service {
             tree: snapshot.root.to_string(),
             note: labels.note(id).map_err(of_engine)?.unwrap_or_default(),
             reward: labels.reward(id).map_err(of_engine)?,
+            conflicts: crate::conflicts::counted(&snapshot),
         })
     }
 

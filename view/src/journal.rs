@@ -33,6 +33,10 @@ const HEAD_BYTES: usize = 4 + 4 + 8;
 /// The largest edit; names and extended attributes are far smaller.
 const EDIT_BYTES_MAX: usize = 1 << 20;
 
+/// From so many files or bytes on a journal is long.
+const EARLIER_MAX: usize = 64;
+const LONG_BYTES: u64 = 64 << 20;
+
 /// The journal of one view.
 pub(crate) struct Journal {
     directory: PathBuf,
@@ -46,8 +50,12 @@ pub(crate) struct Journal {
     unsynced: Vec<Arc<JournalFile>>,
     /// Whether a name in the directory may not be on disk yet.
     directory_unsynced: bool,
-    /// Bytes in files before this one since the base.
-    earlier_bytes: u64,
+    /// The files before this one since the base, by number, and their bytes.
+    earlier: Vec<(u64, u64)>,
+    /// Where the base is to move to, as soon as what it names is on disk.
+    pending: Option<JournalBase>,
+    /// How many bytes had been written when that was a commit's.
+    committed_bytes: u64,
     /// Whether the base is what the next commit follows, and not a state in between.
     at_head: bool,
     failed: Option<String>,
@@ -125,7 +133,7 @@ impl Journal {
         std::fs::create_dir_all(directory).map_err(io("make the journal's directory"))?;
         remove_files(directory, |_| true)?;
         let journal = Self::at(directory, 0, 0, Behind::default())?;
-        journal.write_base(state, state)?;
+        JournalBase { state, head: state, first: 0 }.write(directory)?;
         Ok(journal)
     }
 
@@ -139,7 +147,9 @@ impl Journal {
             number,
             unsynced: Vec::new(),
             directory_unsynced: true,
-            earlier_bytes: 0,
+            earlier: Vec::new(),
+            pending: None,
+            committed_bytes: 0,
             at_head: true,
             failed: None,
         })
@@ -159,7 +169,7 @@ impl Journal {
         let mut recovered = Recovered::default();
         let mut number = base.first;
         let mut behind = None;
-        let mut earlier_bytes = 0;
+        let mut earlier = Vec::new();
         let mut unsynced = Vec::new();
         loop {
             let path = directory.join(file_name(number));
@@ -170,14 +180,14 @@ impl Journal {
             };
             if let Some(end) = replay(&file, behind, &mut tree, &mut recovered)? {
                 behind = Some(Behind { number, end });
-                earlier_bytes += end;
+                earlier.push((number, end));
                 unsynced.push(file);
             }
             number += 1;
         }
         remove_files(directory, |found| found < base.first)?;
         let mut journal = Self::at(directory, base.first, number, behind.unwrap_or_default())?;
-        journal.earlier_bytes = earlier_bytes;
+        journal.earlier = earlier;
         // Whoever wrote them may have died before they were on disk.
         journal.unsynced = unsynced;
         journal.at_head = base.state == base.head;
@@ -220,12 +230,22 @@ impl Journal {
 
     /// How many bytes a recovery would read.
     pub(crate) fn bytes(&self) -> u64 {
-        self.earlier_bytes + self.end
+        self.earlier.iter().map(|(_, bytes)| bytes).sum::<u64>() + self.end
+    }
+
+    /// How many of them no commit has.
+    pub(crate) fn uncommitted_bytes(&self) -> u64 {
+        self.bytes().saturating_sub(self.committed_bytes)
+    }
+
+    /// Whether it is time to move the base, even if something must be put on disk for it.
+    pub(crate) fn is_long(&self) -> bool {
+        self.earlier.len() > EARLIER_MAX || self.bytes() > LONG_BYTES
     }
 
     /// Whether anything was written since the base.
     pub(crate) fn is_empty(&self) -> bool {
-        self.at_head && self.earlier_bytes == 0 && self.end == BEGINNING_BYTES as u64
+        self.at_head && self.earlier.is_empty() && self.end == BEGINNING_BYTES as u64
     }
 
     /// The tree is another one from now on; until the base is moved, this journal alone knows what was there.
@@ -267,28 +287,36 @@ impl Journal {
         let number = self.number + 1;
         let next = begin(&self.directory, number, Behind { number: self.number, end: self.end })?;
         self.unsynced.push(std::mem::replace(&mut self.current, next));
-        self.earlier_bytes += self.end;
+        self.earlier.push((self.number, self.end));
         self.end = BEGINNING_BYTES as u64;
         self.number = number;
         self.directory_unsynced = true;
         Ok(number)
     }
 
-    /// The state at the beginning of a file is kept elsewhere now: what was written before it is not needed to come back.
-    pub(crate) fn rebase(&mut self, first: u64, state: Option<SnapshotId>, head: Option<SnapshotId>) -> Result<()> {
-        self.first = first;
+    /// The state at the beginning of a file is in the store now; `head` is what the next commit follows. The base moves later:
+    /// see [`to_move`](Self::to_move).
+    pub(crate) fn landed(&mut self, first: u64, state: Option<SnapshotId>, head: Option<SnapshotId>) {
         self.at_head = state == head;
-        self.write_base(state, head)?;
-        if first == self.number {
-            self.earlier_bytes = 0;
-            self.unsynced.clear();
-        }
-        remove_files(&self.directory, |number| number < first)
+        self.pending = Some(JournalBase { state, head, first });
+        let earlier = self.earlier.iter().filter(|(number, _)| *number < first);
+        self.committed_bytes = earlier.map(|(_, bytes)| bytes).sum();
     }
 
-    fn write_base(&self, state: Option<SnapshotId>, head: Option<SnapshotId>) -> Result<()> {
-        let bytes = JournalBase { state, head, first: self.first }.encode();
-        replace_file(&self.directory, "base", &bytes)
+    /// Where the base is to move to. Whoever asks has put on disk what it names, writes it down without holding the view
+    /// still, and then says so.
+    pub(crate) fn to_move(&mut self) -> Option<(PathBuf, JournalBase)> {
+        Some((self.directory.clone(), self.pending.take()?))
+    }
+
+    /// The base was moved: what was written before it is not needed to come back.
+    pub(crate) fn moved(&mut self, base: &JournalBase) {
+        self.first = base.first;
+        self.earlier.retain(|(number, _)| *number >= base.first);
+        self.committed_bytes = 0;
+        if base.first == self.number {
+            self.unsynced.clear();
+        }
     }
 
     /// Ends a journal that nothing is needed of: the tree is what the base says.
@@ -300,6 +328,18 @@ impl Journal {
 
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
+    }
+}
+
+impl JournalBase {
+    /// Makes this the base of the journal in a directory, on disk.
+    pub(crate) fn write(&self, directory: &Path) -> Result<()> {
+        replace_file(directory, "base", &self.encode())
+    }
+
+    /// Removes what was written before it.
+    pub(crate) fn remove_earlier(&self, directory: &Path) -> Result<()> {
+        remove_files(directory, |number| number < self.first)
     }
 }
 
@@ -383,7 +423,7 @@ fn replay(
         recovered.restored |= matches!(edit, Edit::Restore { .. });
         // What was refused when it was first done is refused again, and changes nothing again.
         edit.apply(tree, time, range).ok();
-        recovered.edits += 1;
+        recovered.edits += u64::from(!matches!(edit, Edit::Landed { .. }));
         at = offset + edit.data_bytes();
     }
     recovered.cut_bytes += length - at;

@@ -40,4 +40,4 @@ pub use live::{Committing, Restored};
 pub use locks::{Lock, LockKind};
 pub use meta::{Room, XattrSet};
 pub use notice::{Notice, WatchId, Watcher};
-pub use view::{Clock, View, ViewOptions};
+pub use view::{Clock, ShowConflict, View, ViewOptions};

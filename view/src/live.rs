@@ -13,7 +13,7 @@ use amalgam_engine::{
 use crate::attributes::{Attributes, Kind};
 use crate::error::{Error, Result};
 use crate::inodes::{Ino, Place, Whereabouts};
-use crate::journal::Journal;
+use crate::journal::{Edit, Journal};
 use crate::notice::Notice;
 use crate::view::{Live, View};
 
@@ -60,11 +60,14 @@ impl View {
         let _one = self.shared.freezing.lock();
         let committing = self.begin_commit()?;
         let (committed, landed) = workspaces.commit_fork(name, &committing.tree, change, act, action)?;
-        // The journal's base names it from now on, and what a sync had put on disk before goes: so it must be there, too.
-        if act.durability == Durability::Buffered {
-            workspaces.store().sync()?;
-        }
         self.end_commit(&committing, committed.snapshot, landed)?;
+        let long = self.shared.live.read().journal.as_ref().is_some_and(Journal::is_long);
+        if act.durability == Durability::Durable {
+            self.move_base()?;
+        } else if long {
+            workspaces.store().sync()?;
+            self.move_base()?;
+        }
         Ok(committed)
     }
 
@@ -81,10 +84,22 @@ impl View {
         if let Some(landed) = landed {
             live.tree.settle(landed)?;
         }
-        match live.journal.as_mut() {
-            Some(journal) => journal.rebase(committing.first, Some(snapshot), Some(snapshot)),
-            None => Ok(()),
+        let Some(journal) = live.journal.as_mut() else { return Ok(()) };
+        journal.append(&Edit::Landed { snapshot }, self.now(), &[])?;
+        journal.landed(committing.first, Some(snapshot), Some(snapshot));
+        Ok(())
+    }
+
+    /// Moves the journal's base to where it can be, without holding the view still. What it names must be on disk: a base that
+    /// is not in the store after a power cut would lose what a sync had acknowledged before.
+    fn move_base(&self) -> Result<()> {
+        let to_move = self.shared.live.write().journal.as_mut().and_then(Journal::to_move);
+        let Some((directory, base)) = to_move else { return Ok(()) };
+        base.write(&directory)?;
+        if let Some(journal) = self.shared.live.write().journal.as_mut() {
+            journal.moved(&base);
         }
+        base.remove_earlier(&directory)
     }
 
     /// Writes the tree to the store without committing it, under a name of its own, so that the journal can begin anew.
@@ -104,10 +119,11 @@ impl View {
         live.tree.settle(landed)?;
         // The next commit follows what it would have followed.
         live.tree.rebase(head);
-        match live.journal.as_mut() {
-            Some(journal) => journal.rebase(committing.first, Some(state), head),
-            None => Ok(()),
+        if let Some(journal) = live.journal.as_mut() {
+            journal.landed(committing.first, Some(state), head);
         }
+        drop(live);
+        self.move_base()
     }
 
     /// Whether so much was written that a checkpoint is due.
@@ -139,6 +155,24 @@ impl View {
         Ok((before, Restored { changed: changed.len() }))
     }
 
+    /// Shows another snapshot in a view that refuses changes, while it is in use.
+    pub fn show(&self, snapshot: SnapshotId) -> Result<Restored> {
+        let mut live = self.shared.live.write();
+        let live = &mut *live;
+        if live.journal.is_some() {
+            return Err(Error::Invalid("a view with changes of its own goes to a snapshot by a restore"));
+        }
+        let before = live.tree.fork();
+        let after = WorkingTree::open(before.store(), snapshot)?;
+        let changed = changed_paths(&before, &after)?;
+        for path in &changed {
+            self.exchange_inode(live, &before, &after, path)?;
+        }
+        live.tree = after;
+        live.inodes.all_changed();
+        Ok(Restored { changed: changed.len() })
+    }
+
     /// What the view went away from is kept elsewhere now. `head` has the tree that it went to, and is what the next commit
     /// follows.
     pub fn settled_at(&self, head: SnapshotId) -> Result<()> {
@@ -147,11 +181,16 @@ impl View {
         live.tree.rebase(Some(head));
         let clean = live.tree.is_clean();
         let Some(journal) = live.journal.as_mut() else { return Ok(()) };
-        if clean {
-            let first = journal.turn()?;
-            return journal.rebase(first, Some(head), Some(head));
+        journal.append(&Edit::Landed { snapshot: head }, self.now(), &[])?;
+        if !clean {
+            return Ok(());
         }
-        Ok(())
+        let first = journal.turn()?;
+        journal.landed(first, Some(head), Some(head));
+        let store = live.tree.store().clone();
+        drop(live);
+        store.sync()?;
+        self.move_base()
     }
 
     /// What becomes of the inode at a path that is something else from now on.
@@ -243,11 +282,18 @@ impl View {
     /// nothing is left of the journal.
     pub fn close(&self) -> Result<()> {
         self.sync()?;
+        let _one = self.shared.freezing.lock();
+        if !self.is_read_only() {
+            // What was committed may not be on disk yet, and from now on no journal has it.
+            let store = self.shared.live.read().tree.store().clone();
+            store.sync()?;
+            self.move_base()?;
+        }
         let mut live = self.shared.live.write();
         let clean = live.is_clean();
         let Some(journal) = live.journal.take() else { return Ok(()) };
         Journal::remember(journal.directory(), &live.inodes)?;
-        if clean || journal.is_empty() { journal.remove() } else { Ok(()) }
+        if journal.is_at_head() && (clean || journal.is_empty()) { journal.remove() } else { Ok(()) }
     }
 }
 

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use amalgam_engine::object::{Entry, Node, Owner};
+use amalgam_engine::object::{Conflict, Entry, Node, Owner};
 use amalgam_engine::work::{LooseFile, SegmentRange, Stat};
 use amalgam_engine::{Error as EngineError, Name, SnapshotId, Store, Time, TreePath, WorkingTree};
 use parking_lot::{Mutex, RwLock};
@@ -23,7 +23,10 @@ use crate::notice::{Notice, WatchId, Watcher, Watchers};
 /// What time it is.
 pub type Clock = fn() -> Time;
 
-/// A conflict is shown with these permission bits.
+/// What stands for a conflict: a file that is stored, or nothing where there is none.
+pub type ShowConflict = Arc<dyn Fn(&Store, &Conflict) -> amalgam_engine::Result<Option<Entry>> + Send + Sync>;
+
+/// A conflict that no file stands for is shown with these permission bits.
 const CONFLICT_MODE: u32 = 0o444;
 
 /// How a view is to be.
@@ -39,12 +42,15 @@ pub struct ViewOptions {
     pub checkpoint_bytes: u64,
     /// What `statfs` says of the disk below.
     pub room: Option<Arc<dyn Fn() -> Room + Send + Sync>>,
+    /// How conflicts are shown. What is written to such a file takes the conflict's place. Without it, and where it gives no
+    /// file, the first version is shown, and cannot be written to.
+    pub conflicts: Option<ShowConflict>,
 }
 
 impl ViewOptions {
     /// The usual ones.
     pub fn new(owner: Owner, clock: Clock) -> Self {
-        Self { owner, clock, quota_bytes: None, checkpoint_bytes: 256 << 20, room: None }
+        Self { owner, clock, quota_bytes: None, checkpoint_bytes: 256 << 20, room: None, conflicts: None }
     }
 }
 
@@ -71,6 +77,7 @@ pub(crate) struct Live {
     pub(crate) inodes: Inodes,
     /// Nothing in a view that shows a snapshot.
     pub(crate) journal: Option<Journal>,
+    conflicts: Option<ShowConflict>,
 }
 
 impl View {
@@ -99,8 +106,8 @@ impl View {
 
     fn with(tree: WorkingTree, inodes: Inodes, journal: Option<Journal>, options: ViewOptions) -> Self {
         let shared = Shared {
+            live: RwLock::new(Live { tree, inodes, journal, conflicts: options.conflicts.clone() }),
             options,
-            live: RwLock::new(Live { tree, inodes, journal }),
             cookies: Mutex::default(),
             watchers: Watchers::default(),
             locks: Locks::default(),
@@ -152,7 +159,7 @@ impl View {
     /// Whether so many bytes more may be written.
     pub(crate) fn demand_quota(&self, live: &Live, bytes: u64) -> Result<()> {
         match (self.shared.options.quota_bytes, &live.journal) {
-            (Some(max), Some(journal)) if journal.bytes() + bytes > max => Err(Error::Quota { max }),
+            (Some(max), Some(journal)) if journal.uncommitted_bytes() + bytes > max => Err(Error::Quota { max }),
             _ => Ok(()),
         }
     }
@@ -161,6 +168,24 @@ impl View {
 impl Live {
     /// Writes an edit down, then does it.
     pub(crate) fn edit(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<()> {
+        if let Some(path) = edit.changes() {
+            self.unfold(path, now)?;
+        }
+        self.do_edit(edit, now, data)
+    }
+
+    /// Puts the file that stands for a conflict in its place, before something of it changes.
+    fn unfold(&mut self, path: &TreePath, now: Time) -> Result<()> {
+        let Shown::File(file) = self.shown(path)? else { return Ok(()) };
+        let stat = file.stat();
+        let bytes = file.read_at(0, usize::try_from(stat.size).unwrap_or(usize::MAX))?;
+        let (path, owner) = (path.clone(), stat.owner);
+        self.do_edit(&Edit::Remove { path: path.clone() }, now, &[])?;
+        self.do_edit(&Edit::Create { path: path.clone(), mode: stat.mode, owner }, now, &[])?;
+        self.do_edit(&Edit::Write { path, offset: 0, length: bytes.len() as u64 }, now, &bytes)
+    }
+
+    fn do_edit(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<()> {
         let range = self.write_down(edit, now, data)?;
         Ok(edit.apply(&mut self.tree, now, range)?)
     }
@@ -193,8 +218,8 @@ impl Live {
             return Ok((**file).clone());
         }
         let path = self.directory_path(ino)?;
-        match shown(&self.tree, &path)? {
-            Shown::As(file) => Ok(file),
+        match self.shown(&path)? {
+            Shown::File(file) | Shown::Side(file) => Ok(file),
             Shown::Itself => Ok(self.tree.loose(path.as_bytes())?),
         }
     }
@@ -259,14 +284,17 @@ impl Live {
         match stat.kind {
             Kind::CharDevice | Kind::BlockDevice => attributes.device = self.tree.device(path.as_bytes())?,
             Kind::Conflict => {
-                if let Shown::As(file) = shown(&self.tree, path)? {
-                    let side = file.stat();
-                    attributes.kind = side.kind;
-                    attributes.mode = side.mode & CONFLICT_MODE;
-                    attributes.size = side.size;
-                    attributes.mtime = side.mtime;
-                    attributes.ctime = side.mtime;
-                }
+                let (side, mode_mask) = match self.shown(path)? {
+                    Shown::Itself => return Ok(attributes),
+                    Shown::File(file) => (file.stat(), 0o7777),
+                    Shown::Side(file) => (file.stat(), CONFLICT_MODE),
+                };
+                attributes.kind = side.kind;
+                attributes.mode = side.mode & mode_mask;
+                attributes.size = side.size;
+                attributes.blocks = side.size.div_ceil(512);
+                attributes.mtime = side.mtime;
+                attributes.ctime = side.mtime;
             }
             _ => {}
         }
@@ -309,20 +337,32 @@ impl Live {
     }
 }
 
-/// What stands for a conflict.
+/// What stands for a path.
 pub(crate) enum Shown {
+    /// It is no conflict.
     Itself,
-    As(LooseFile),
+    /// A file that can be written to.
+    File(LooseFile),
+    /// One of the versions.
+    Side(LooseFile),
 }
 
-/// What a path is shown as: a conflict as its first side that is there.
-pub(crate) fn shown(tree: &WorkingTree, path: &TreePath) -> Result<Shown> {
-    let stat = tree.stat(path.as_bytes())?;
-    let Some(Entry { node: Node::Conflict(conflict), .. }) = stat.and_then(|stat| stat.entry) else {
-        return Ok(Shown::Itself);
-    };
-    let side = conflict.added().flatten().find(|entry| !matches!(entry.node, Node::Directory(_)));
-    Ok(Shown::As(tree.loose_entry(side)))
+impl Live {
+    /// What a path is shown as: a conflict as the file that stands for it, or as its first side that is there.
+    pub(crate) fn shown(&self, path: &TreePath) -> Result<Shown> {
+        let stat = self.tree.stat(path.as_bytes())?;
+        let Some(Entry { node: Node::Conflict(conflict), .. }) = stat.and_then(|stat| stat.entry) else {
+            return Ok(Shown::Itself);
+        };
+        if let Some(show) = &self.conflicts
+            && let Some(entry) = show(self.tree.store(), &conflict)?
+            && matches!(entry.node, Node::File { .. })
+        {
+            return Ok(Shown::File(self.tree.loose_entry(Some(&entry))));
+        }
+        let side = conflict.added().flatten().find(|entry| !matches!(entry.node, Node::Directory(_)));
+        Ok(Shown::Side(self.tree.loose_entry(side)))
+    }
 }
 
 pub(crate) fn join(names: &[Name]) -> Result<TreePath> {

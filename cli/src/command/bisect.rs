@@ -8,9 +8,12 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::attempt::{Apart, new_folder};
+use super::backend::{Backend, BackendArgs, Purpose};
 use super::checkout::{Target, checkout};
 use super::fork::free_names;
 use super::log::{full, one_line};
+use super::mount::{MountArgs, mount_or_else};
+use super::umount::unmount;
 use super::words::snapshot;
 use super::ws::{Keep, delete_directory, remove_all};
 use crate::connect::Client;
@@ -37,7 +40,7 @@ enum BisectCommand {
 /// Try snapshots with a command
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The command runs in a directory apart; yours is not touched. It ends with 0 where all is well, with 125 where it cannot tell,
+The command runs in a directory apart, mounted where that is possible; yours is not touched. It ends with 0 where all is well, with 125 where it cannot tell,
 with another number up to 127 where it is broken; anything above stops the search.
 
 Examples:
@@ -50,6 +53,8 @@ struct BisectRun {
     /// A snapshot that is broken
     #[arg(long, value_name = "REV", default_value = "@")]
     bad: String,
+    #[command(flatten)]
+    backend: BackendArgs,
     /// The command
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -76,6 +81,8 @@ struct Bench {
     /// Goes with everything in it.
     folder: PathBuf,
     path: PathBuf,
+    /// Mounted at its path, and not written out.
+    mounted: bool,
     workspace: String,
     has_workspace: bool,
     /// On the wire; empty until files are written.
@@ -94,7 +101,10 @@ impl BisectRun {
         let folder = new_folder(session.home(), "bisect")?;
         let workspace = free_names(&mut client, "bisect", 1).await?.remove(0);
         let path = folder.join("tree");
-        let mut bench = Bench { path, folder, workspace, has_workspace: false, directory: String::new() };
+        let chosen = self.backend.choose(session.home(), Purpose::Shared)?;
+        self.backend.say(session, chosen.word(), &chosen.why)?;
+        let mounted = chosen.backend == Backend::Fuse;
+        let mut bench = Bench { path, mounted, folder, workspace, has_workspace: false, directory: String::new() };
         session.interrupts.say("the workspace of the search stays; `amalgam ws` lists it");
         let workspace = here(place.as_ref());
         let source = place.map(|place| place.directory.name).unwrap_or_default();
@@ -140,7 +150,7 @@ impl BisectRun {
             let step = client.snapshots.next_bisect_step(request).await?.into_inner();
             let Some(next) = step.next else { return Ok(step.first_bad) };
             let id = id_of(&next);
-            bench.put(session, client, &id, source).await?;
+            bench.put(session, client, &id, source, &self.backend).await?;
             let apart = Apart { words: &self.command, directory: &bench.path, environment: &[] };
             let code = apart.onto_stderr().await?;
             let verdict = verdict(code)?;
@@ -167,6 +177,7 @@ impl Bench {
         client: &mut Client,
         id: &str,
         source: &str,
+        backend: &BackendArgs,
     ) -> Result<(), CliError> {
         if !self.directory.is_empty() {
             let request = v1::RestoreDirectoryRequest {
@@ -185,7 +196,17 @@ impl Bench {
         };
         client.workspaces.create_workspace(request).await?;
         self.has_workspace = true;
-        let target = Target { path: &self.path, revision: id, workspace: "", attach: &self.workspace, source };
+        if self.mounted {
+            let (output, options) = (&mut session.output, MountArgs::default());
+            let made = mount_or_else(output, client, &self.workspace, &self.path, &options, backend).await?;
+            if let Some(mount) = made {
+                self.directory = mount.directory;
+                return Ok(());
+            }
+            self.mounted = false;
+        }
+        let target =
+            Target { path: &self.path, revision: id, workspace: "", attach: &self.workspace, source, conflicts: "" };
         let made = checkout(&session.output, client, &target).await?;
         self.directory = made.directory.map(|directory| directory.name).unwrap_or_default();
         Ok(())
@@ -193,7 +214,12 @@ impl Bench {
 }
 
 async fn clean(session: &mut Session, client: &mut Client, bench: &Bench) -> Result<(), CliError> {
-    if !bench.directory.is_empty() {
+    if !bench.directory.is_empty() && bench.mounted {
+        // What the command left behind is of no use to anybody, and goes with the workspace.
+        let request = v1::RestoreDirectoryRequest { name: bench.directory.clone(), ..Default::default() };
+        drive(&session.output, client.directories.restore_directory(request)).await?;
+        unmount(client, &bench.path).await?;
+    } else if !bench.directory.is_empty() {
         delete_directory(&mut session.output, client, &bench.directory, Keep::Nothing).await?;
     }
     if bench.has_workspace {

@@ -69,15 +69,17 @@ pub fn covered(counts: &v1::Counts) -> String {
 pub fn line(result: &v1::CaptureResult) -> String {
     let snapshot = result.snapshot.as_ref().map_or("", |snapshot| snapshot.name.as_str());
     let workspace = result.workspace.as_ref().map_or("", |workspace| workspace.name.as_str());
-    let counts = result.counts.unwrap_or_default();
-    format!(
-        "{}  {}  {}, {}, store grew {}",
+    let what = format!(
+        "{}  {}  {}",
         paint(style::ID, text::short(snapshot)),
         paint(style::WORKSPACE, text::id(workspace)),
-        changed(result),
-        covered(&counts),
-        text::bytes(result.stored_bytes),
-    )
+        changed(result)
+    );
+    // A mount knows what changed, and is not walked to count the rest.
+    match &result.counts {
+        Some(counts) => format!("{what}, {}, store grew {}", covered(counts), text::bytes(result.stored_bytes)),
+        None => what,
+    }
 }
 
 /// The same for programs.
@@ -92,7 +94,8 @@ pub fn json_line(kind: &str, result: &v1::CaptureResult) -> Value {
             "modified": result.modified,
             "removed": result.removed,
             "stored_bytes": result.stored_bytes,
-            "counts": lines::counts(&result.counts.unwrap_or_default()),
+            "counts": result.counts.as_ref().map(lines::counts),
+            "conflicts": result.conflicts.as_ref().map_or(0, |conflicts| conflicts.count),
         }),
     )
 }
@@ -147,6 +150,7 @@ mod tests {
             stored_bytes: 1_234_567,
             notices: Vec::new(),
             warnings: Vec::new(),
+            conflicts: None,
         };
         let plain = anstream::adapter::strip_str(&line(&result)).to_string();
         let expected = "3f9a2c1e  main  12 changed (+3 ~8 -1), 79,314 files covered, 2 ignored, store grew 1.2 MB";

@@ -10,6 +10,7 @@ use serde_json::json;
 use tonic::codegen::Bytes;
 
 use super::capture::report_notices;
+use super::conflicts;
 use super::ws::workspace;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
@@ -37,6 +38,9 @@ pub struct Checkout {
     /// It belongs to no workspace; the default
     #[arg(long)]
     detached: bool,
+    /// How conflicts are shown: as files with markers, or by one side
+    #[arg(long, value_name = "HOW", default_value = "markers", value_parser = ["markers", "ours", "theirs", "base"])]
+    conflicts: String,
 }
 
 impl Checkout {
@@ -59,6 +63,7 @@ impl Checkout {
             workspace: &workspace_here,
             attach: self.workspace.as_deref().unwrap_or_default(),
             source: place.as_ref().map_or("", |place| place.directory.name.as_str()),
+            conflicts: &self.conflicts,
         };
         let result = checkout(&session.output, &mut client, &target).await?;
         let output = &mut session.output;
@@ -68,6 +73,7 @@ impl Checkout {
             "written": result.written,
             "bytes": result.bytes,
             "reflinked": result.reflinked,
+            "conflicts": result.conflicts.as_ref().map_or(0, |conflicts| conflicts.count),
         });
         let shown = if directory.path.is_empty() { path.as_os_str().as_bytes() } else { &directory.path };
         output.emit(&lines::with_path(lines::line("checkout", counts), shown))?;
@@ -81,6 +87,7 @@ impl Checkout {
             None => String::new(),
         };
         output.done(format!("{}: {written}{belongs}", text::path(shown)))?;
+        conflicts::say(output, result.conflicts.as_ref())?;
         report_notices(output, &result.notices)
     }
 }
@@ -119,6 +126,8 @@ pub struct Target<'a> {
     pub attach: &'a str,
     /// A directory to clone from, on the wire; or nothing.
     pub source: &'a str,
+    /// How conflicts are shown; or nothing.
+    pub conflicts: &'a str,
 }
 
 /// Writes a snapshot into a new directory.
@@ -133,6 +142,7 @@ pub async fn checkout(
         workspace: target.workspace.to_owned(),
         attach_workspace: workspace_name(target.attach),
         source: target.source.to_owned(),
+        conflicts: target.conflicts.to_owned(),
     };
     drive(output, client.directories.checkout_directory(request)).await
 }

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::capture::{self, About};
+use super::conflicts;
 use crate::error::Outcome;
 use crate::session::Session;
 use crate::text;
@@ -37,6 +38,7 @@ impl Commit {
             let since = since.map(|time| format!(" since {}", text::ago(time, session.now))).unwrap_or_default();
             session.output.done(format!("nothing to commit: nothing changed{since}"))?;
         }
+        conflicts::say(&mut session.output, result.conflicts.as_ref())?;
         capture::warn(&mut session.output, &result.warnings)?;
         capture::report_notices(&mut session.output, &result.notices)
     }

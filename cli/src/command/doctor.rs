@@ -1,6 +1,9 @@
 //! `amalgam doctor`: what on this machine helps or hinders.
 
 mod machine;
+mod mounting;
+
+pub use machine::can_clone;
 
 use amalgam_proto::v1;
 use clap::Args;
@@ -73,6 +76,7 @@ impl Doctor {
         findings.push(directory(session).await);
         findings.push(machine::file_system("directory_file_system", &session.cwd));
         findings.extend(machine::limits());
+        findings.extend(mounting::findings());
         let mut exit = Exit::OK;
         for finding in &findings {
             if finding.grade == Grade::Failure {

@@ -12,10 +12,13 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::attempt::{Apart, last_number, new_folder, of_shell};
+use super::backend::{Backend, BackendArgs, Purpose};
 use super::capture::{About, capture, changed};
 use super::checkout::{Target, checkout};
 use super::fork::{fork, free_names};
+use super::mount::{MountArgs, mount_or_else};
 use super::restore::{json_line, say_restored};
+use super::umount::unmount;
 use super::ws::{Keep, delete_directory, remove_all};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
@@ -28,7 +31,7 @@ use crate::text;
 /// Run a command in many forks at once and keep the best result
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each attempt runs in a directory of its own, with AMALGAM_ATTEMPT set to its number. Without --score an attempt is good if the
+Each attempt runs in a directory of its own, mounted where that is possible, with AMALGAM_ATTEMPT set to its number. Without --score an attempt is good if the
 command ends with 0; with it, the last number that CMD prints in the attempt's directory counts, the higher the better. The
 best result is restored into this directory: `amalgam undo` takes it back. If no attempt succeeds, nothing changes.
 
@@ -49,6 +52,8 @@ pub struct Explore {
     /// Keep the forks and their directories
     #[arg(long)]
     keep: bool,
+    #[command(flatten)]
+    backend: BackendArgs,
     /// The command
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -62,6 +67,8 @@ struct Attempt {
     /// On the wire; empty until its files are written.
     directory: String,
     path: PathBuf,
+    /// Mounted at its path, and not written out.
+    mounted: bool,
     log: PathBuf,
     code: Option<u8>,
     score: Option<f64>,
@@ -121,6 +128,8 @@ impl Explore {
         around: &Path,
         attempts: &mut Vec<Attempt>,
     ) -> Result<(), CliError> {
+        let chosen = self.backend.choose(session.home(), Purpose::Shared)?;
+        self.backend.say(session, chosen.word(), &chosen.why)?;
         let names = free_names(client, &format!("{}-try", place.workspace_id()), self.number as usize).await?;
         fork(client, place.workspace_id(), &names).await?;
         attempts.extend((1..).zip(names).map(|(number, workspace)| Attempt {
@@ -128,18 +137,29 @@ impl Explore {
             workspace,
             directory: String::new(),
             path: around.join(number.to_string()),
+            mounted: chosen.backend == Backend::Fuse,
             log: around.join(format!("{number}.log")),
             code: None,
             score: None,
             result: None,
         }));
         for attempt in attempts {
+            if attempt.mounted {
+                let (output, options) = (&mut session.output, MountArgs::default());
+                let (name, path) = (&attempt.workspace, &attempt.path);
+                if let Some(mount) = mount_or_else(output, client, name, path, &options, &self.backend).await? {
+                    attempt.directory = mount.directory;
+                    continue;
+                }
+                attempt.mounted = false;
+            }
             let target = Target {
                 path: &attempt.path,
                 revision: &format!("{}@", attempt.workspace),
                 workspace: "",
                 attach: &attempt.workspace,
                 source: &place.directory.name,
+                conflicts: "",
             };
             let made = checkout(&session.output, client, &target).await?;
             attempt.directory = made.directory.map(|directory| directory.name).unwrap_or_default();
@@ -275,7 +295,9 @@ async fn take(session: &mut Session, client: &mut Client, place: &Place, winner:
 /// Removes the forks with their directories. `ws undelete` brings a fork back.
 async fn clean(session: &mut Session, client: &mut Client, attempts: &[Attempt]) -> Result<(), CliError> {
     for attempt in attempts {
-        if !attempt.directory.is_empty() {
+        if !attempt.directory.is_empty() && attempt.mounted {
+            unmount(client, &attempt.path).await?;
+        } else if !attempt.directory.is_empty() {
             delete_directory(&mut session.output, client, &attempt.directory, Keep::Nothing).await?;
         }
         let request = v1::DeleteWorkspaceRequest { name: workspace_name(&attempt.workspace), ..Default::default() };
@@ -295,6 +317,7 @@ mod tests {
             workspace: String::new(),
             directory: String::new(),
             path: PathBuf::new(),
+            mounted: false,
             log: PathBuf::new(),
             code: Some(0),
             score,

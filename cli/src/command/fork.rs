@@ -8,8 +8,10 @@ use amalgam_proto::v1;
 use clap::Args;
 use serde_json::json;
 
+use super::backend::{Backend, BackendArgs, Purpose};
 use super::capture::{About, capture, report_notices};
 use super::checkout::{Target, checkout};
+use super::mount::{MountArgs, mount_or_else};
 use super::ws::{workspace, workspaces};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
@@ -23,12 +25,13 @@ use crate::text;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 If the directory changed since its last snapshot, one is taken first, so a fork begins with what you see. In the template
-of --dir, {name} stands for the workspace and {n} for its number.
+of --dir and --mount, {name} stands for the workspace and {n} for its number.
 
 Examples:
   amalgam fork idea                    a workspace, no files yet
   amalgam fork -n 3 --dir ../try-{n}   three workspaces with a directory each
-  amalgam fork parser --dir ../{name}")]
+  amalgam fork parser --dir ../{name}
+  amalgam fork -n 3 --mount ../try-{n} the same without writing any file, where FUSE is possible")]
 pub struct Fork {
     /// Names of the new workspaces [default: WORKSPACE-1 and so on, those that are free]
     names: Vec<String>,
@@ -39,6 +42,13 @@ pub struct Fork {
     /// Write the files into new directories, named by this template
     #[arg(long, value_name = "TEMPLATE")]
     dir: Option<String>,
+    /// Mount them at new directories, named by this template; files are written out where nothing can be mounted
+    #[arg(long, value_name = "TEMPLATE", conflicts_with = "dir")]
+    mount: Option<String>,
+    #[command(flatten)]
+    options: MountArgs,
+    #[command(flatten)]
+    backend: BackendArgs,
     /// Begin from this workspace [default: the one of this directory]
     #[arg(long, value_name = "WORKSPACE")]
     from: Option<String>,
@@ -60,19 +70,28 @@ impl Fork {
             }
             names => different(names)?,
         };
-        let paths = match &self.dir {
+        let way = match &self.mount {
+            Some(_) => {
+                let chosen = self.backend.choose(session.home(), Purpose::Shared)?;
+                self.backend.say(session, chosen.word(), &chosen.why)?;
+                (chosen.backend == Backend::Fuse).then_some((&self.options, &self.backend))
+            }
+            None => None,
+        };
+        let template = self.dir.as_ref().or(self.mount.as_ref());
+        let paths = match template {
             Some(template) => Some(paths(session, template, &names)?),
             None => None,
         };
         fork(&mut client, &source.workspace, &names).await?;
         for (at, name) in names.iter().enumerate() {
             let target = paths.as_ref().map(|paths| paths[at].as_path());
-            exit = exit.or(fill(&mut session.output, &mut client, &source, name, target).await?);
+            exit = exit.or(fill(&mut session.output, &mut client, &source, name, target, way).await?);
         }
-        if self.dir.is_none() {
+        if template.is_none() {
             session
                 .output
-                .remark(format!("no files yet: `amalgam checkout {0}@ DIR --workspace {0}` writes them", names[0]))?;
+                .remark(format!("no files yet: `amalgam mount {0} DIR` shows them, `amalgam checkout {0}@ DIR --workspace {0}` writes them", names[0]))?;
         }
         Ok(exit)
     }
@@ -103,7 +122,8 @@ async fn source(session: &mut Session, client: &mut Client, from: Option<&str>) 
         return Ok(Source { workspace, directory: Some(place.directory.name) });
     };
     let found = workspace(client, &workspace_name(from)).await?;
-    let directory = found.directories.into_iter().next().map(|directory| directory.name);
+    let live = Some(found.live).filter(|live| !live.is_empty());
+    let directory = found.directories.into_iter().next().map(|directory| directory.name).or(live);
     Ok(Source { workspace: from.to_owned(), directory })
 }
 
@@ -150,18 +170,36 @@ fn expanded(template: &str, name: &str, number: usize) -> OsString {
     OsString::from(template.replace("{name}", name).replace("{n}", &number.to_string()))
 }
 
-async fn fill(output: &mut Output, client: &mut Client, source: &Source, name: &str, path: Option<&Path>) -> Outcome {
+async fn fill(
+    output: &mut Output,
+    client: &mut Client,
+    source: &Source,
+    name: &str,
+    path: Option<&Path>,
+    mounted: Option<(&MountArgs, &BackendArgs)>,
+) -> Outcome {
     let Some(path) = path else {
         output.emit(&lines::line("fork", json!({"workspace": name, "from": source.workspace, "path": null})))?;
         output.say(paint(style::WORKSPACE, name))?;
         return Ok(Exit::OK);
     };
+    let mount = match mounted {
+        Some((options, or_else)) => mount_or_else(output, client, name, path, options, or_else).await?,
+        None => None,
+    };
+    if let Some(mount) = mount {
+        let line = lines::line("fork", json!({"workspace": name, "from": source.workspace}));
+        output.emit(&lines::with_path(line, &mount.path))?;
+        output.say(format!("{}  {}", paint(style::WORKSPACE, name), text::path(&mount.path)))?;
+        return Ok(Exit::OK);
+    }
     let target = Target {
         path,
         revision: &format!("{name}@"),
         workspace: "",
         attach: name,
         source: source.directory.as_deref().unwrap_or_default(),
+        conflicts: "",
     };
     let result = checkout(output, client, &target).await?;
     let directory = result.directory.unwrap_or_default();

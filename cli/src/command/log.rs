@@ -153,7 +153,11 @@ pub fn one_line(snapshot: &v1::Snapshot, now: Timestamp) -> String {
         message if message.is_empty() => paint(style::FAINT, "(no message)"),
         message => message.into_owned(),
     };
-    format!("{id}  {}{message}  {age}{thinned}", marks(snapshot))
+    let conflicts = match snapshot.conflicts {
+        0 => String::new(),
+        count => format!(" [{}]", paint(style::WARNING, text::plural(count, "conflict"))),
+    };
+    format!("{id}  {}{message}  {age}{thinned}{conflicts}", marks(snapshot))
 }
 
 /// A snapshot in full.

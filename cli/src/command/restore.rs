@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::capture::report_notices;
+use super::conflicts;
 use super::diff::style_of;
 use super::words::revisions_and_paths;
 use crate::error::{CliError, Outcome};
@@ -109,6 +110,7 @@ pub fn json_line(kind: &str, result: &v1::RestoreResult) -> Value {
             "written": result.written,
             "removed": result.removed,
             "bytes": result.bytes,
+            "conflicts": result.conflicts.as_ref().map_or(0, |conflicts| conflicts.count),
         }),
     )
 }
@@ -132,5 +134,5 @@ pub fn say_restored(output: &mut Output, result: &v1::RestoreResult, holds: &str
         let id = paint(style::ID, text::short(&safety.name));
         output.done(format!("what was there is kept in {id}"))?;
     }
-    Ok(())
+    conflicts::say(output, result.conflicts.as_ref())
 }

@@ -1,23 +1,33 @@
 //! `amalgam run`: a command between two snapshots.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 
+use amalgam_proto::v1;
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::attempt::new_folder;
+use super::backend::{Backend, BackendArgs, Purpose};
 use super::capture::{About, capture, changed, report_notices};
+use super::checkout::{Target, checkout};
+use super::enter::{TOKEN, hex_of};
+use super::mount::MountArgs;
+use super::ws::{Keep, delete_directory, remove_all};
+use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
-use crate::session::Session;
+use crate::session::{Session, workspace_name};
 use crate::text;
 
 /// Run a command between two snapshots
@@ -26,13 +36,24 @@ use crate::text;
 The command gets the terminal and Ctrl-C. This ends as the command ends, with its code, or 128 and the number of the signal
 that ended it.
 
+With --in the command runs in that workspace instead, wherever you are: mounted in a namespace of its own, which no other process
+sees and which needs no privilege, at a path that is the same each time.
+
 Examples:
   amalgam run -- make test
-  amalgam run -m 'let the agent fix it' -- my-agent --task 17")]
+  amalgam run -m 'let the agent fix it' -- my-agent --task 17
+  amalgam run --in try-2 -- make test")]
 pub struct Run {
     /// Why
     #[arg(short, long, value_name = "MESSAGE")]
     message: Option<String>,
+    /// Run in this workspace
+    #[arg(long = "in", value_name = "WORKSPACE")]
+    inside: Option<String>,
+    #[command(flatten)]
+    options: MountArgs,
+    #[command(flatten)]
+    backend: BackendArgs,
     /// The command
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -41,25 +62,74 @@ pub struct Run {
 impl Run {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = session.place().await?;
         let mut client = session.client().await?;
+        let Some(workspace) = &self.inside else {
+            let directory = session.place().await?.directory.name;
+            return self.between(session, &mut client, &directory, plain(&self.command)).await;
+        };
+        let found = super::ws::workspace(&mut client, &workspace_name(workspace)).await?;
+        if let Some(directory) = found.directories.first() {
+            let at = PathBuf::from(OsStr::from_bytes(&directory.path));
+            let mut child = plain(&self.command);
+            child.current_dir(&at).env("PWD", &at);
+            self.backend.say(session, "checkout", "the workspace has a directory")?;
+            return self.between(session, &mut client, &directory.name, child).await;
+        }
+        let chosen = self.backend.choose(session.home(), Purpose::Private)?;
+        self.backend.say(session, chosen.word(), &chosen.why)?;
+        match chosen.backend {
+            Backend::Checkout => self.in_checkout(session, &mut client, workspace).await,
+            _ => self.in_mount(session, &mut client, workspace).await,
+        }
+    }
+
+    /// Mounts in a namespace of its own, which ends with the command.
+    async fn in_mount(&self, session: &mut Session, client: &mut Client, workspace: &str) -> Outcome {
+        let request =
+            v1::PrepareMountRequest { workspace: workspace_name(workspace), options: Some(self.options.message()) };
+        let prepared = client.mounts.prepare_mount(request).await?.into_inner();
+        let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+        let program = std::env::current_exe().map_err(|error| CliError::machine("find this program", &error))?;
+        let mut child = Command::new(program);
+        child.arg("enter").arg("--at").arg(path(&prepared.path)).arg("--socket").arg(path(&prepared.socket));
+        child.args(self.options.allow_other.then_some("--allow-other")).arg("--").args(&self.command);
+        child.env(TOKEN, hex_of(&prepared.token));
+        self.between(session, client, &prepared.directory, child).await
+    }
+
+    /// Writes the files out for the time of the command.
+    async fn in_checkout(&self, session: &mut Session, client: &mut Client, workspace: &str) -> Outcome {
+        let folder = new_folder(session.home(), "run")?;
+        let path = folder.join("tree");
+        let revision = format!("{workspace}@");
+        let target =
+            Target { path: &path, revision: &revision, workspace: "", attach: workspace, source: "", conflicts: "" };
+        let made = checkout(&session.output, client, &target).await?.directory.unwrap_or_default();
+        let mut child = plain(&self.command);
+        child.current_dir(&path).env("PWD", &path);
+        let outcome = self.between(session, client, &made.name, child).await;
+        delete_directory(&mut session.output, client, &made.name, Keep::WhatNoSnapshotHolds).await?;
+        remove_all(&folder).map_err(|error| CliError::machine(folder.display(), &error))?;
+        outcome
+    }
+
+    /// Runs the command between two snapshots of a directory.
+    async fn between(&self, session: &mut Session, client: &mut Client, directory: &str, child: Command) -> Outcome {
         let words: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         let line = words.join(" ");
-        let directory = place.directory.name;
-        let before =
-            capture(&session.output, &mut client, &directory, About::message(format!("before: {line}"))).await?;
+        let before = capture(&session.output, client, directory, About::message(format!("before: {line}"))).await?;
         report_notices(&mut session.output, &before.notices)?;
         session.output.flush()?;
         session.interrupts.leave_to_child(true);
-        let status = run_child(&self.command).await;
+        let status = run_child(child, &self.command[0]).await;
         session.interrupts.leave_to_child(false);
         let code = code_of(status?);
         let about = About {
-            message: self.message.unwrap_or_else(|| line.clone()),
+            message: self.message.clone().unwrap_or_else(|| line.clone()),
             metadata: HashMap::from([("command".to_owned(), line.clone()), ("exit_code".to_owned(), code.to_string())]),
             ..About::default()
         };
-        let after = capture(&session.output, &mut client, &directory, about).await?;
+        let after = capture(&session.output, client, directory, about).await?;
         let output = &mut session.output;
         output.emit(&lines::line(
             "run",
@@ -76,7 +146,11 @@ impl Run {
         let id = |snapshot: &Option<_>| snapshot.as_ref().map_or(String::new(), id_of);
         let words = if after.changed {
             let steps = format!("{} -> {}", id(&before.snapshot), id(&after.snapshot));
-            format!("{steps}  {}; `amalgam diff @~ @` shows it, `amalgam undo` takes it back", changed(&after))
+            let next = match &self.inside {
+                None => "`amalgam diff @~ @` shows it, `amalgam undo` takes it back".to_owned(),
+                Some(workspace) => format!("`amalgam diff {workspace}@~ {workspace}@` shows it"),
+            };
+            format!("{steps}  {}; {next}", changed(&after))
         } else {
             "nothing changed".to_owned()
         };
@@ -86,7 +160,19 @@ impl Run {
     }
 }
 
-fn id_of(snapshot: &amalgam_proto::v1::Snapshot) -> String {
+fn plain(words: &[OsString]) -> Command {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+/// The command could not be started; what a shell ends with then.
+pub fn not_started(word: &OsStr, error: &io::Error) -> CliError {
+    let exit = if error.kind() == io::ErrorKind::NotFound { Exit(127) } else { Exit(126) };
+    CliError::new(exit, "NOT_STARTED", format!("{}: {error}", word.to_string_lossy()))
+}
+
+fn id_of(snapshot: &v1::Snapshot) -> String {
     paint(style::ID, text::short(&snapshot.name))
 }
 
@@ -96,13 +182,9 @@ pub fn code_of(status: ExitStatus) -> u8 {
     u8::try_from(code).unwrap_or(1)
 }
 
-async fn run_child(words: &[OsString]) -> Result<ExitStatus, CliError> {
-    let failed = |error: io::Error| {
-        // What a shell ends with when it cannot start a command.
-        let exit = if error.kind() == io::ErrorKind::NotFound { Exit(127) } else { Exit(126) };
-        CliError::new(exit, "NOT_STARTED", format!("{}: {error}", words[0].to_string_lossy()))
-    };
-    let mut child = Command::new(&words[0]).args(&words[1..]).spawn().map_err(failed)?;
+async fn run_child(mut command: Command, word: &OsStr) -> Result<ExitStatus, CliError> {
+    let failed = |error: io::Error| not_started(word, &error);
+    let mut child = command.spawn().map_err(failed)?;
     let listen = |kind| signal(kind).map_err(|error| CliError::machine("could not listen for signals", &error));
     let mut asked_to_end = listen(SignalKind::terminate())?;
     let mut hung_up = listen(SignalKind::hangup())?;

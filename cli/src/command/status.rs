@@ -6,6 +6,7 @@ use serde_json::json;
 use tonic::codegen::Bytes;
 
 use super::capture::{report_notices, warn};
+use super::conflicts;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
@@ -26,7 +27,7 @@ Examples:
   amalgam status
   amalgam status --exit-code && echo nothing changed")]
 pub struct Status {
-    /// End with 4 if something changed
+    /// End with 4 if something changed, with 5 if there are conflicts
     #[arg(long)]
     exit_code: bool,
 }
@@ -73,9 +74,15 @@ impl Status {
             }
             None => output.say("nothing here, and no snapshot yet")?,
         }
+        conflicts::say(output, status.conflicts.as_ref())?;
         warn(output, &status.warnings)?;
         let noticed = report_notices(output, &status.notices)?;
-        let differs = if self.exit_code && all > 0 { Exit::DIFFERS } else { Exit::OK };
+        let has_conflicts = status.conflicts.as_ref().is_some_and(|conflicts| conflicts.count > 0);
+        let differs = match self.exit_code {
+            true if has_conflicts => Exit::CONFLICTS,
+            true if all > 0 => Exit::DIFFERS,
+            _ => Exit::OK,
+        };
         Ok(differs.or(noticed))
     }
 }
@@ -85,7 +92,11 @@ fn say_where(output: &mut Output, place: &Place, head: Option<&v1::Snapshot>) ->
         Some(head) => paint(style::ID, text::short(&head.name)),
         None => "no snapshot yet".to_owned(),
     };
-    let watched = if place.directory.watched { ", watched" } else { "" };
+    let watched = match (place.directory.watched, place.directory.mounted) {
+        (_, true) => ", mounted",
+        (true, _) => ", watched",
+        _ => "",
+    };
     let workspace = paint(style::WORKSPACE, place.workspace_id());
     output.say(format!("{} in workspace {workspace} at {head}{watched}", text::path(&place.directory.path)))
 }
@@ -102,7 +113,9 @@ fn emit_status(output: &mut Output, place: &Place, status: &v1::DirectoryStatus)
             "modified": count(&status.modified),
             "added": count(&status.added),
             "deleted": count(&status.deleted),
-            "counts": lines::counts(&status.counts.unwrap_or_default()),
+            "counts": status.counts.as_ref().map(lines::counts),
+            "conflicts": status.conflicts.as_ref().map_or(0, |conflicts| conflicts.count),
+            "mounted": place.directory.mounted,
         }),
     );
     output.emit(&lines::with_path(line, &place.directory.path))

@@ -58,6 +58,7 @@ pub fn snapshot(snapshot: &v1::Snapshot) -> Value {
             "metadata": metadata,
             "labels": ids(&snapshot.labels),
             "workspaces": ids(&snapshot.workspaces),
+            "conflicts": snapshot.conflicts,
             "tree": snapshot.tree,
             "thinned": snapshot.thinned,
             "note": snapshot.note,

@@ -71,11 +71,29 @@ const STORY: &[&str] = &[
     "amalgam gc --json --pause",
     "amalgam config set workspace.quota $(amalgam status --json | sed -n 's/.*\"bytes\":\\([0-9]*\\).*/\\1/p') > /dev/null; amalgam status --json",
     "amalgam config unset workspace.quota > /dev/null",
+    "amalgam receive --json ../clash.stream && amalgam checkout --json clash@ ../clash --workspace clash",
+    "cd ../clash && amalgam status --json && amalgam conflicts --json && amalgam conflicts show text --json",
+    "cd ../clash && amalgam conflicts resolve text --theirs --json && amalgam conflicts remembered --json",
+    "cd ../clash && amalgam conflicts resolve image --ours --dry-run --json && amalgam conflicts forget --all --json",
     "amalgam verify --json --read-data",
     "amalgam config --json",
     "amalgam doctor --json",
     "amalgam stop --json",
 ];
+
+/// What follows where something can be mounted.
+const MOUNTED: &[&str] = &[
+    "amalgam fork --json --from project mounted --mount ../mounted --backend fuse --explain",
+    "cd ../mounted && echo more > more && amalgam status --json && amalgam commit --json",
+    "amalgam mounts --json",
+    "amalgam mount --json @~ ../before",
+    "amalgam mount --json mounted ../follow --follow",
+    "amalgam umount --json ../before; amalgam umount --json mounted",
+    "amalgam mount --json mounted ../mounted; amalgam umount --json ../mounted",
+];
+
+/// And what only they print.
+const OF_MOUNTS: [&str; 3] = ["backend", "mount", "umount"];
 
 fn schemas() -> BTreeMap<String, Value> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas");
@@ -146,8 +164,11 @@ fn wrong(value: &Value, schema: &Value, at: &str) -> Vec<String> {
 fn every_line_is_what_its_schema_says() {
     let schemas = schemas();
     let scratch = Scratch::new();
+    std::fs::write(scratch.path().join("clash.stream"), crate::conflicts::stream()).expect("written");
     let mut seen = BTreeSet::new();
-    for (number, line) in STORY.iter().enumerate() {
+    let mounted = if crate::scratch::can_mount() { MOUNTED } else { &[] };
+    let (last, story) = STORY.split_last().expect("a story");
+    for (number, line) in story.iter().chain(mounted).chain([last]).enumerate() {
         let done = scratch.output(line);
         // There is no store before the story begins.
         let is_failure = number == 0;
@@ -163,6 +184,7 @@ fn every_line_is_what_its_schema_says() {
     }
     let unseen: Vec<_> = schemas.keys().filter(|kind| !seen.contains(*kind)).map(String::as_str).collect();
     let mut expected = NOT_SEEN.to_vec();
+    expected.extend(OF_MOUNTS.iter().filter(|_| mounted.is_empty()));
     expected.sort_unstable();
     assert_eq!(unseen, expected);
 }

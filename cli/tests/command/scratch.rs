@@ -69,3 +69,16 @@ impl Drop for Scratch {
         let _ = self.output("amalgam stop --force");
     }
 }
+
+/// Whether the user that runs the tests can mount; says so if not.
+#[allow(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+pub fn can_mount() -> bool {
+    let device = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+    let helper = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+        .any(|folder| folder.join("fusermount3").is_file());
+    let can = device.is_ok() && (rustix::process::geteuid().is_root() || helper);
+    if !can {
+        eprintln!("not run: /dev/fuse cannot be opened, or fusermount3 is not installed (package fuse3)");
+    }
+    can
+}

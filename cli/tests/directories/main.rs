@@ -5,6 +5,7 @@
 mod broken;
 mod builds;
 mod kit;
+mod mounted;
 mod places;
 
 use std::fs;

@@ -2,6 +2,7 @@
 
 use super::codec::{Reader, Writer};
 use super::entry::{Entry, Node};
+use crate::id::Bare;
 use crate::malformed::Malformed;
 
 /// The most terms of a conflict.
@@ -54,6 +55,28 @@ impl Conflict {
     /// What they started from.
     pub fn removed(&self) -> impl Iterator<Item = Option<&Entry>> {
         self.terms.iter().skip(1).step_by(2).map(Option::as_ref)
+    }
+
+    /// By what the same conflict is known again: a hash of the terms without times, whichever side each is on.
+    pub fn bare(&self) -> Bare {
+        let encode = |term: &Option<Entry>| {
+            let mut out = Writer::record();
+            if let Some(entry) = term {
+                out.message(1, |out| entry.write(out, true));
+            }
+            out.finish()
+        };
+        let sorted = |skip: usize| {
+            let mut terms: Vec<_> = self.terms.iter().skip(skip).step_by(2).map(encode).collect();
+            terms.sort();
+            terms
+        };
+        let mut out = Writer::record();
+        for (number, terms) in [(1, sorted(0)), (2, sorted(1))] {
+            // A message of its own for each, so that an absent term counts too.
+            terms.iter().for_each(|term| out.message(number, |out| out.bytes(1, term)));
+        }
+        Bare::of(&out.finish())
     }
 
     pub(super) fn from_canonical(terms: Vec<Option<Entry>>) -> Result<Self, Malformed> {
@@ -144,6 +167,21 @@ mod tests {
             Settled::Resolved(entry) => vec![mode(&entry)],
             Settled::Conflicted(conflict) => conflict.terms().iter().map(mode).collect(),
         })
+    }
+
+    #[test]
+    fn a_conflict_is_known_again_whichever_side_is_whose() {
+        let conflict = |terms: Vec<Option<Entry>>| match Conflict::settle(terms).expect("terms") {
+            Settled::Conflicted(conflict) => conflict.bare(),
+            Settled::Resolved(_) => panic!("they differ"),
+        };
+        let later = |mode: u32| term(mode).map(|entry| Entry { mtime: Time(7), ..entry });
+        let one = conflict(vec![term(1), term(2), term(3)]);
+        assert_eq!(one, conflict(vec![term(3), term(2), term(1)]));
+        assert_eq!(one, conflict(vec![later(1), term(2), later(3)]));
+        assert_ne!(one, conflict(vec![term(2), term(1), term(3)]));
+        assert_ne!(conflict(vec![term(1), None, term(3)]), conflict(vec![term(1), term(3), None]));
+        assert_ne!(conflict(vec![term(1), None, term(2), None, term(3)]), conflict(vec![term(1), None, term(3)]));
     }
 
     #[test]

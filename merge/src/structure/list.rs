@@ -22,7 +22,7 @@ impl<'a> Merger<'a> {
     ) -> Result<Option<Piece<'a>>, Why> {
         let shape = shape(base, ours, theirs);
         if let Some((key, sides)) = self.keyed([base, Some(ours), Some(theirs)]) {
-            let (slots, is_disputed) = self.named(&sides, &format!("{key}="))?;
+            let (slots, is_disputed) = self.named(&sides, Some(key))?;
             let made = Piece::Made(Made { is_map: false, shape, slots });
             // The order of a list means something: it cannot follow both.
             return Ok((!is_disputed).then_some(made));

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 
 use super::node::{Container, Entry, Glue, Kind, Node, Start, same};
 use crate::markers::Labels;
@@ -73,7 +74,26 @@ pub(super) struct Merger<'a> {
     pub(super) options: &'a Options,
     /// The paths where the sides disagree.
     pub(super) clashes: Vec<String>,
-    path: Vec<String>,
+    path: Vec<Step<'a>>,
+}
+
+/// A step down into a document.
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    Name(&'a str),
+    /// An element, by the field it is known by.
+    Keyed(&'a str, &'a str),
+    Index(usize),
+}
+
+impl fmt::Display for Step<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "/{}", escaped(name)),
+            Self::Keyed(key, name) => write!(f, "/{key}={}", escaped(name)),
+            Self::Index(index) => write!(f, "/{index}"),
+        }
+    }
 }
 
 impl<'a> Merger<'a> {
@@ -98,14 +118,14 @@ impl<'a> Merger<'a> {
         match (&ours.kind, &theirs.kind) {
             (Kind::Map(mine), Kind::Map(other)) if mine.glue == other.glue => {
                 let was = base.and_then(|base| match &base.kind {
-                    Kind::Map(was) => Some(was),
+                    Kind::Map(was) => Some(was.as_ref()),
                     _ => None,
                 });
                 self.map(was, mine, other)
             }
             (Kind::List(mine), Kind::List(other)) if mine.glue == other.glue => {
                 let was = base.and_then(|base| match &base.kind {
-                    Kind::List(was) => Some(was),
+                    Kind::List(was) => Some(was.as_ref()),
                     _ => None,
                 });
                 self.list(was, mine, other)
@@ -126,7 +146,7 @@ impl<'a> Merger<'a> {
     ) -> Result<Option<Piece<'a>>, Why> {
         let named = |side: &'a Container<'a>| side.entries.iter().map(|entry| (entry.name.as_ref(), entry)).collect();
         let sides: [Vec<Named<'a>>; 3] = [base.map(named).unwrap_or_default(), named(ours), named(theirs)];
-        let (mut slots, _) = self.named(&sides, "")?;
+        let (mut slots, _) = self.named(&sides, None)?;
         let shape = shape(base, ours, theirs);
         if shape.start == Start::KeysFirst {
             slots.sort_by_key(|slot| slot.name().starts_with('['));
@@ -135,7 +155,11 @@ impl<'a> Merger<'a> {
     }
 
     /// Merges entries by their names. Also says whether the sides put them into different orders.
-    pub(super) fn named(&mut self, sides: &[Vec<Named<'a>>; 3], prefix: &str) -> Result<(Vec<Slot<'a>>, bool), Why> {
+    pub(super) fn named(
+        &mut self,
+        sides: &[Vec<Named<'a>>; 3],
+        key: Option<&'a str>,
+    ) -> Result<(Vec<Slot<'a>>, bool), Why> {
         let maps = sides.each_ref().map(|side| side.iter().copied().collect::<HashMap<_, _>>());
         let firsts = sides.each_ref().map(|side| side.first().map(|(name, _)| *name));
         let mut slots: HashMap<&str, Slot<'a>> = HashMap::new();
@@ -145,7 +169,7 @@ impl<'a> Merger<'a> {
                 continue;
             }
             let versions = maps.each_ref().map(|map| map.get(name).copied());
-            self.path.push(format!("{prefix}{}", escaped(name)));
+            self.path.push(key.map_or(Step::Name(name), |key| Step::Keyed(key, name)));
             if let Some(slot) = self.slot(versions, [1, 2].map(|side: usize| firsts[side] == Some(*name)))? {
                 slots.insert(name, slot);
             }
@@ -209,13 +233,13 @@ impl<'a> Merger<'a> {
 
     /// Notes the path of a disagreement, with a last part if there is one.
     pub(super) fn note(&mut self, last: Option<usize>) {
-        let parts = self.path.iter().cloned().chain(last.map(|index| index.to_string()));
-        self.clashes.push(parts.map(|part| format!("/{part}")).collect());
+        let steps = self.path.iter().copied().chain(last.map(Step::Index));
+        self.clashes.push(steps.map(|step| step.to_string()).collect());
     }
 
     /// Does something one step further down.
     pub(super) fn below<T>(&mut self, index: usize, run: impl FnOnce(&mut Self) -> T) -> T {
-        self.path.push(index.to_string());
+        self.path.push(Step::Index(index));
         let done = run(self);
         self.path.pop();
         done

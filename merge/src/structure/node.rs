@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// A document: what stands before its value, the value, and what stands after it.
 #[derive(Debug)]
@@ -25,8 +24,8 @@ pub(crate) struct Node<'a> {
 pub(crate) enum Kind<'a> {
     /// Anything without parts: what it means, one text for one meaning.
     Scalar(Cow<'a, str>),
-    Map(Container<'a>),
-    List(Container<'a>),
+    Map(Box<Container<'a>>),
+    List(Box<Container<'a>>),
 }
 
 /// What holds the parts of a map or a list together.
@@ -84,12 +83,12 @@ impl<'a> Node<'a> {
 
     pub(crate) fn map(text: &'a str, container: Container<'a>) -> Self {
         let hash = map_hash(container.entries.iter().map(|entry| (entry.name.as_ref(), entry.value.hash)));
-        Self { text, hash, kind: Kind::Map(container) }
+        Self { text, hash, kind: Kind::Map(Box::new(container)) }
     }
 
     pub(crate) fn list(text: &'a str, container: Container<'a>) -> Self {
         let hash = list_hash(container.entries.iter().map(|entry| entry.value.hash));
-        Self { text, hash, kind: Kind::List(container) }
+        Self { text, hash, kind: Kind::List(Box::new(container)) }
     }
 
     pub(crate) fn container(&self) -> Option<&Container<'a>> {
@@ -110,36 +109,40 @@ impl<'a> Node<'a> {
     }
 }
 
-fn hash_of(value: impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
-}
-
 /// The hash of something without parts from what it means.
 pub(crate) fn scalar_hash(meaning: &str) -> u64 {
-    hash_of((1_u8, meaning))
+    bytes_hash(1, meaning.as_bytes())
 }
 
 /// The hash of a map from those of its fields, in any order.
 pub(crate) fn map_hash<'a>(fields: impl Iterator<Item = (&'a str, u64)>) -> u64 {
     let (mut sum, mut count) = (0_u64, 0_u64);
     for (name, hash) in fields {
-        sum = sum.wrapping_add(hash_of((2_u8, name, hash)));
+        sum = sum.wrapping_add(mixed(bytes_hash(2, name.as_bytes()), hash));
         count += 1;
     }
-    hash_of((3_u8, count, sum))
+    mixed(mixed(3, count), sum)
 }
 
 /// The hash of a list from those of its elements.
 pub(crate) fn list_hash(elements: impl Iterator<Item = u64>) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    let mut count = 0_u64;
-    for hash in elements {
-        hasher.write_u64(hash);
-        count += 1;
-    }
-    hash_of((4_u8, count, hasher.finish()))
+    elements.fold(4, mixed)
+}
+
+/// Bytes eight at a time. Equal hashes are never taken for equal values: see [`same`].
+fn bytes_hash(kind: u64, bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let start = mixed(kind, bytes.len() as u64);
+    let hash = words.iter().fold(start, |hash, word| mixed(hash, u64::from_le_bytes(*word)));
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    mixed(hash, u64::from_le_bytes(last))
+}
+
+/// Two numbers as one: a product of 128 bits, folded.
+fn mixed(one: u64, other: u64) -> u64 {
+    let product = u128::from(one ^ 0x9e37_79b9_7f4a_7c15) * u128::from(other ^ 0xd1b5_4a32_d192_ed03);
+    (product as u64) ^ ((product >> 64) as u64) ^ one.rotate_left(29)
 }
 
 /// Whether two values mean the same. Hashes only say that they do not.

@@ -54,8 +54,7 @@ impl DirectoryService for Api {
         self.local_only()?;
         let request = request.into_inner();
         self.short(move |service| {
-            let record = service.find_directory(&request.path)?;
-            let directory = service.directory_message(&record);
+            let directory = service.find_place(&request.path)?;
             let workspace = workspace_id(&directory.workspace).map_err(of_engine)?;
             Ok(v1::FindDirectoryResponse {
                 directory: Some(directory),

@@ -114,7 +114,9 @@ impl OperationService for Api {
                 }
                 None => return Err(Failure::new(Reason::Invalid, "target: name a workspace or an operation")),
             };
-            Ok(v1::UndoOperationResponse { operation: Some(operation_message(&done.map_err(of_engine)?)) })
+            let done = done.map_err(of_engine)?;
+            service.heads_moved()?;
+            Ok(v1::UndoOperationResponse { operation: Some(operation_message(&done)) })
         })
         .await
     }
@@ -135,7 +137,9 @@ impl OperationService for Api {
                 }
                 None => return Err(Failure::new(Reason::Invalid, "target: name a workspace or an operation")),
             };
-            Ok(v1::RedoOperationResponse { operation: Some(operation_message(&done.map_err(of_engine)?)) })
+            let done = done.map_err(of_engine)?;
+            service.heads_moved()?;
+            Ok(v1::RedoOperationResponse { operation: Some(operation_message(&done)) })
         })
         .await
     }

@@ -153,7 +153,7 @@ impl SnapshotService for Api {
 
 impl Api {
     /// A live directory is a path of the host.
-    fn check_state(&self, state: Option<&v1::State>) -> Result<(), Status> {
+    pub(super) fn check_state(&self, state: Option<&v1::State>) -> Result<(), Status> {
         match state.and_then(|state| state.state.as_ref()) {
             Some(v1::state::State::Directory(_)) => self.local_only(),
             _ => Ok(()),

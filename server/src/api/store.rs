@@ -33,6 +33,7 @@ impl StoreService for Api {
             calls: self.calls.under_way(),
             problems: inner.problems.clone(),
             watched: u32::try_from(self.service.watched()).unwrap_or(u32::MAX),
+            mounted: u32::try_from(self.service.mounted()).unwrap_or(u32::MAX),
         }))
     }
 
@@ -69,8 +70,13 @@ impl StoreService for Api {
 
     async fn stop_server(&self, request: Request<v1::StopServerRequest>) -> Answer<v1::StopServerResponse> {
         self.local_only()?;
-        let watched = self.service.watched();
-        if watched > 0 && !request.into_inner().force {
+        let (watched, mounted, force) = (self.service.watched(), self.service.mounted(), request.into_inner().force);
+        if mounted > 0 && !force {
+            let message =
+                format!("{mounted} file systems are mounted; `amalgam umount` them, or `amalgam stop --force`");
+            return Err(Failure::new(Reason::Busy, message).into_status());
+        }
+        if watched > 0 && !force {
             let message = format!("{watched} directories are watched; `amalgam stop --force` ends it all the same");
             return Err(Failure::new(Reason::Busy, message).into_status());
         }

@@ -152,6 +152,7 @@ impl TransferService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::PurgeContentResponse { event: Some(Event::Progress(progress)) };
         let work = move |service: &Service, _: &Progress, _: &Sender<_>| {
+            service.refuse_mounted("a purge needs the store for itself")?;
             let _alone = service.alone()?;
             let result = purge::purge(service, &request, &actor)?;
             Ok(v1::PurgeContentResponse { event: Some(Event::Result(result)) })

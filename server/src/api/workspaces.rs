@@ -64,6 +64,7 @@ impl WorkspaceService for Api {
             let into = request.workspace_ids.iter().map(|name| WorkspaceName::new(name.as_str()));
             let into = into.collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
             let act = service.act(&actor, &request.request_id)?;
+            service.secure_live(&from, "a fork", &act)?;
             let done = service.inner.workspaces.fork(&from, &into, &act).map_err(of_engine)?;
             let workspaces = into.iter().map(|name| service.workspace_message(name)).collect::<Result<_>>()?;
             Ok(v1::ForkWorkspaceResponse { workspaces, operation: Some(operation_message(&done)) })
@@ -83,11 +84,12 @@ impl WorkspaceService for Api {
             let workspaces = &service.inner.workspaces;
             let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
             let paths = paths.map_err(|source| of_engine(source.into()))?;
-            let done = match paths.is_empty() {
-                true => workspaces.restore(&name, snapshot, &act),
-                false => workspaces.restore_paths(&name, snapshot, &paths, &act),
+            let restore = || match paths.is_empty() {
+                true => workspaces.restore(&name, snapshot, &act).map_err(of_engine),
+                false => workspaces.restore_paths(&name, snapshot, &paths, &act).map_err(of_engine),
             };
-            let changed = done.map_err(of_engine)?.is_new;
+            let words = format!("restore {}", snapshot.short());
+            let changed = service.move_head(&name, &words, &act, restore)?.is_new;
             Ok(v1::RestoreWorkspaceResponse { workspace: Some(service.workspace_message(&name)?), changed })
         })
         .await
@@ -104,6 +106,7 @@ impl WorkspaceService for Api {
             let act = service.act(&actor, &request.request_id)?;
             service.inner.workspaces.rename(&from, &to, &act).map_err(of_engine)?;
             service.directories_follow(&from, &to)?;
+            service.views_follow(&from, &to)?;
             Ok(v1::RenameWorkspaceResponse { workspace: Some(service.workspace_message(&to)?) })
         })
         .await
@@ -131,8 +134,10 @@ impl WorkspaceService for Api {
         self.short(move |service| {
             let name = workspace_id(&request.name).map_err(of_engine)?;
             service.check_etag(&name, &request.etag)?;
+            service.refuse_live(&name, "it cannot be removed")?;
             let act = service.act(&actor, &request.request_id)?;
             let done = service.inner.workspaces.delete(&name, &act).map_err(of_engine)?;
+            service.forget_view(&name)?;
             Ok(v1::DeleteWorkspaceResponse { operation: Some(operation_message(&done)) })
         })
         .await

@@ -67,6 +67,7 @@ impl Service {
             let message = format!("workspace {workspace} has its directory at {}; {hint}", other.path.display());
             return Err(Failure::new(Reason::AlreadyExists, message));
         }
+        self.refuse_live(&workspace, "no directory can be attached to it")?;
         if is_new {
             let new = NewWorkspace { agent: act.actor.clone(), ..NewWorkspace::default() };
             self.inner.workspaces.create(&workspace, &new, act).map_err(of_engine)?;
@@ -93,6 +94,9 @@ impl Service {
             snapshot: None,
             looked: Time::EPOCH.0,
             made_here,
+            conflicts: String::new(),
+            aim: None,
+            whole: None,
         };
         record.identify(host.identity());
         self.inner.registry.put(record.clone())?;
@@ -165,8 +169,22 @@ impl Service {
         ))
     }
 
+    /// The directory or mount that a path lies in, for the wire: the innermost one.
+    pub(crate) fn find_place(&self, path: &[u8]) -> Result<v1::Directory> {
+        let given = host_path(path)?;
+        // By its words first: whoever asks may be in a namespace of its own, where the path is another one.
+        let mount = self.find_mount(&given).or_else(|| self.find_mount(&canonical(&given).ok()?));
+        let Some((number, mounted)) = mount else {
+            return self.find_directory(path).map(|record| self.directory_message(&record));
+        };
+        match self.find_directory(path) {
+            Ok(record) if record.path.starts_with(&mounted) => Ok(self.directory_message(&record)),
+            _ => self.place_in_mount(number),
+        }
+    }
+
     /// The directory that a path lies in.
-    pub(crate) fn find_directory(&self, path: &[u8]) -> Result<Record> {
+    fn find_directory(&self, path: &[u8]) -> Result<Record> {
         let path = canonical(&host_path(path)?)?;
         let records = self.inner.registry.all();
         let holding = records.iter().filter(|record| path.starts_with(&record.path));
@@ -237,6 +255,7 @@ impl Service {
             watched: watched.unwrap_or(false),
             problem: problem.unwrap_or_default(),
             made_by_checkout: record.made_here,
+            mounted: false,
         }
     }
 }

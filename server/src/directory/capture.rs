@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use amalgam_conflicts::Faced;
+use amalgam_engine::conflict::CONFLICTS_KEY;
 use amalgam_engine::operation::operation;
 use amalgam_engine::workspace::{Change, LabelName};
-use amalgam_engine::{Act, DiffOptions, RootId, SnapshotId, What, diff_roots};
+use amalgam_engine::{Act, DiffOptions, RootId, SnapshotId, TreePath, What, diff_roots};
 use amalgam_materializer::{
     Capture, Captured, Changes, Counts, Dirty, Known, Progress, Scope, capture, detect_changes,
 };
@@ -12,24 +14,25 @@ use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
 
 use super::{Grasp, notice};
+use crate::conflicts::Seen;
 use crate::failure::{Result, of_engine, of_materializer};
 use crate::service::{Marks, Service};
 
 /// What the log calls a snapshot of a directory.
-pub(super) const CAPTURE: &str = "capture";
+pub(crate) const CAPTURE: &str = "capture";
 
 /// How many paths of each sort differ.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) added: u64,
-    pub(super) modified: u64,
-    pub(super) removed: u64,
+pub(crate) struct Tally {
+    pub(crate) added: u64,
+    pub(crate) modified: u64,
+    pub(crate) removed: u64,
 }
 
 /// What a snapshot of a directory is to say.
-pub(super) struct Saying<'a> {
-    pub(super) action: &'a str,
-    pub(super) change: Change,
+pub(crate) struct Saying<'a> {
+    pub(crate) action: &'a str,
+    pub(crate) change: Change,
 }
 
 impl Service {
@@ -39,7 +42,7 @@ impl Service {
     }
 
     /// The same, everywhere if `whole`: then what is left out by rules is counted in full.
-    pub(super) fn look_as(&self, grasp: &mut Grasp, progress: &Progress, whole: bool) -> Result<Captured> {
+    pub(crate) fn look_as(&self, grasp: &mut Grasp, progress: &Progress, whole: bool) -> Result<Captured> {
         let rules = self.rules(&grasp.record)?;
         let dirty = grasp.live.watch.as_ref().map(|watch| watch.take_dirty());
         let scope = match &dirty {
@@ -57,7 +60,7 @@ impl Service {
         {
             watch.doubt();
         }
-        captured
+        self.with_conflicts(grasp, captured?)
     }
 
     /// Captures the directories that a checkout has touched; what it wrote need not be read.
@@ -74,11 +77,12 @@ impl Service {
         };
         let job = Capture { rules: &rules, scope, known: &done.known, now: self.now(), progress };
         let index = grasp.live.index.as_mut().expect("it was made ready when the directory was grasped");
-        capture(&self.inner.store, &grasp.host, index, &job).map_err(of_materializer)
+        let captured = capture(&self.inner.store, &grasp.host, index, &job).map_err(of_materializer)?;
+        self.with_conflicts(grasp, captured)
     }
 
     /// What differs between two trees, times not considered.
-    pub(super) fn tally(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Tally> {
+    pub(crate) fn tally(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Tally> {
         let mut tally = Tally::default();
         for change in diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)? {
             match change.map_err(of_engine)?.what {
@@ -91,7 +95,7 @@ impl Service {
     }
 
     /// Whether two trees are the same but for times.
-    pub(super) fn is_same(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
+    pub(crate) fn is_same(&self, before: Option<RootId>, after: Option<RootId>) -> Result<bool> {
         if before == after {
             return Ok(true);
         }
@@ -100,7 +104,7 @@ impl Service {
     }
 
     /// Makes what was captured the newest snapshot of the directory's workspace.
-    pub(super) fn commit_captured(
+    pub(crate) fn commit_captured(
         &self,
         grasp: &mut Grasp,
         captured: &mut Captured,
@@ -110,10 +114,23 @@ impl Service {
         let head = self.head(&grasp.workspace)?;
         captured.tree.rebase(head);
         let (workspaces, name) = (&self.inner.workspaces, &grasp.workspace);
-        let done =
-            workspaces.commit_as(name, &mut captured.tree, &saying.change, act, saying.action).map_err(of_engine)?;
+        let mut change = saying.change.clone();
+        change.metadata.remove(CONFLICTS_KEY);
+        if !grasp.seen.conflicts.is_empty() {
+            change.metadata.insert(CONFLICTS_KEY.to_owned(), grasp.seen.conflicts.len().to_string());
+        }
+        let done = workspaces.commit_as(name, &mut captured.tree, &change, act, saying.action).map_err(of_engine)?;
+        self.remember_edits(grasp, captured.root, act)?;
         grasp.record.in_step(Some(done.snapshot), act.time);
+        self.note_conflicts(grasp)?;
         Ok((done.snapshot, done.is_new))
+    }
+
+    /// Notes in the record whether the tree that the directory is in step with has conflicts.
+    pub(super) fn note_conflicts(&self, grasp: &mut Grasp) -> Result<()> {
+        let root = self.known_root(grasp.record.snapshot())?;
+        grasp.record.whole = root.filter(|_| grasp.seen.conflicts.is_empty()).map(|root| root.to_string());
+        Ok(())
     }
 
     /// A workspace may have been moved behind its directory's back. A commit on top of that would silently take it back.
@@ -144,7 +161,7 @@ impl Service {
         Ok(is_capture && store.snapshot(head).map_err(of_engine)?.parents.first() == known.as_ref())
     }
 
-    fn known_root(&self, known: Option<SnapshotId>) -> Result<Option<RootId>> {
+    pub(crate) fn known_root(&self, known: Option<SnapshotId>) -> Result<Option<RootId>> {
         match self.head_root(known) {
             // What it was in step with is gone; then the head decides.
             Err(failure) if failure.reason == Reason::Corrupt => Ok(None),
@@ -159,6 +176,9 @@ impl Service {
         act: &Act,
         progress: &Progress,
     ) -> Result<v1::CaptureResult> {
+        if let Some(id) = self.live_named(&request.name)? {
+            return self.capture_view(id, request, act);
+        }
         let mut grasp = self.grasp(&request.name)?;
         let labels = request.labels.iter().map(LabelName::new).collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
         let metadata: BTreeMap<_, _> = request.metadata.clone().into_iter().collect();
@@ -197,12 +217,14 @@ impl Service {
             notices: captured.notices.iter().map(notice).collect(),
             workspace: Some(self.workspace_message(&grasp.workspace)?),
             warnings,
+            conflicts: Some(grasp.seen.message()),
         })
     }
 
     /// Whether a directory is what its workspace's head holds, as far as that can be told without storing anything.
     fn is_unchanged(&self, grasp: &mut Grasp, head: Option<SnapshotId>, progress: &Progress) -> Result<bool> {
-        if head.is_none() || grasp.index().root() != self.head_root(head)? {
+        let Some(root) = self.head_root(head)? else { return Ok(false) };
+        if grasp.index().root() != Some(self.faced_in(grasp, root)?.face) {
             return Ok(false);
         }
         let changes = self.detect(grasp, progress)?;
@@ -224,19 +246,29 @@ impl Service {
 
     /// What differs between a directory and its workspace's head. Stores nothing if the head is what was last seen there.
     pub(crate) fn status(&self, name: &str, progress: &Progress) -> Result<v1::DirectoryStatus> {
+        if let Some(id) = self.live_named(name)? {
+            return self.view_status(id);
+        }
         let mut grasp = self.grasp(name)?;
         let head = self.head(&grasp.workspace)?;
         let head_root = self.head_root(head)?;
-        let changes = if grasp.index().root().is_some() && grasp.index().root() == head_root {
-            self.detect(&mut grasp, progress)?
-        } else {
-            self.compare(&mut grasp, head_root, progress)?
+        let faced = head_root.map(|root| self.faced_in(&grasp, root)).transpose()?;
+        let mut changes = None;
+        if let Some(faced) = faced.as_ref().filter(|faced| grasp.index().root() == Some(faced.face)) {
+            let found = self.detect(&mut grasp, progress)?;
+            // What an edit of a conflict means is known only when it is read.
+            if !touches(&found, faced) {
+                grasp.seen = Seen { conflicts: self.conflicts_of(faced.tree, None)?, ..Seen::default() };
+                changes = Some(found);
+            }
+        }
+        let changes = match changes {
+            Some(changes) => changes,
+            None => self.compare(&mut grasp, head_root, progress)?,
         };
         grasp.record.looked = self.now().0;
         grasp.save(self)?;
-        let paths = |paths: Vec<amalgam_engine::TreePath>| {
-            paths.iter().map(|path| Bytes::copy_from_slice(path.as_bytes())).collect()
-        };
+        let paths = |paths: Vec<TreePath>| paths.iter().map(|path| Bytes::copy_from_slice(path.as_bytes())).collect();
         Ok(v1::DirectoryStatus {
             directory: Some(self.directory_message(&grasp.record)),
             workspace: Some(self.workspace_message(&grasp.workspace)?),
@@ -247,6 +279,7 @@ impl Service {
             notices: changes.notices.iter().map(notice).collect(),
             warnings: self.room_warnings(&grasp.workspace, changes.counts.bytes),
             counts: Some(counts(&changes.counts)),
+            conflicts: Some(grasp.seen.message()),
         })
     }
 
@@ -280,6 +313,13 @@ impl Service {
         }
         Ok(changes)
     }
+}
+
+/// Whether something that changed is, holds, or lies in what stands for a conflict.
+fn touches(changes: &Changes, faced: &Faced) -> bool {
+    let changed: Vec<_> = changes.modified.iter().chain(&changes.added).chain(&changes.deleted).collect();
+    let near = |path: &TreePath| changed.iter().any(|other| path.below(other).is_some() || other.below(path).is_some());
+    faced.paths().any(near)
 }
 
 /// Counts for the wire.

@@ -1,13 +1,17 @@
 //! Writing a snapshot into a new directory.
 
+use amalgam_conflicts::Style;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_materializer::{Checkout, HostDir, Index, Progress, Times, checkout};
 use amalgam_proto::{Failure, Reason, v1};
 
 use super::attach::{canonical, host_path};
 use super::notice;
+use crate::conflicts::Seen;
 use crate::failure::{Result, of_engine, of_io, of_materializer};
+use crate::registry::Record;
 use crate::service::Service;
+use crate::views::named;
 
 impl Service {
     /// Writes a snapshot into a directory that is new or empty, and makes it belong to a workspace if asked to.
@@ -24,6 +28,13 @@ impl Service {
             "" => None,
             name => Some(amalgam_proto::workspace_id(name).map_err(of_engine)?),
         };
+        let style = match request.conflicts.as_str() {
+            "" => Style::default(),
+            word => Style::from_word(word).ok_or_else(|| {
+                let words = "markers, ours, theirs and base";
+                Failure::new(Reason::Invalid, format!("conflicts cannot be shown as {word}; there are {words}"))
+            })?,
+        };
         let path = canonical(&host_path(&request.path)?)?;
         if let Some(workspace) = &attach {
             self.refuse_second(workspace)?;
@@ -36,6 +47,8 @@ impl Service {
         // Clones come from a directory that nobody changes meanwhile; its own stamps prove each file once more.
         let source = match request.source.as_str() {
             "" => None,
+            // A mount has no files that could be cloned.
+            name if named(name).is_some() => None,
             name => Some(self.grasp(name)?),
         };
         let job = Checkout {
@@ -48,10 +61,18 @@ impl Service {
         };
         let index = Index::new(host.identity());
         let record = match &attach {
-            Some(workspace) => Some(self.register(&path, &host, workspace, &[], made)?),
+            Some(workspace) => {
+                let record = self.register(&path, &host, workspace, &[], made)?;
+                let conflicts = if style == Style::default() { "" } else { style.word() };
+                let record = Record { conflicts: conflicts.to_owned(), aim: Some(root.to_string()), ..record };
+                self.inner.registry.put(record.clone())?;
+                Some(record)
+            }
             None => None,
         };
-        let done = checkout(&self.inner.store, &host, &index, root, &job).map_err(of_materializer)?;
+        let seen = Seen { conflicts: self.conflicts_of(root, None)?, ..Seen::default() };
+        let faced = self.faced(root, style, None)?;
+        let done = checkout(&self.inner.store, &host, &index, faced.face, &job).map_err(of_materializer)?;
         drop(source);
         let mut result = v1::CheckoutResult {
             directory: None,
@@ -59,11 +80,13 @@ impl Service {
             bytes: done.bytes,
             reflinked: done.reflinked,
             notices: done.notices.iter().map(notice).collect(),
+            conflicts: Some(seen.message()),
         };
         if let Some(record) = record {
             let mut grasp = self.grasp(&amalgam_proto::directory_name(&record.id))?;
             self.look_where(&mut grasp, &done, &Progress::default())?;
             grasp.record.in_step(Some(snapshot), self.now());
+            self.note_conflicts(&mut grasp)?;
             grasp.save(self)?;
             let record = grasp.record.clone();
             drop(grasp);
@@ -78,13 +101,13 @@ impl Service {
                 let message = format!("workspace {workspace} has its directory at {}", other.path.display());
                 Err(Failure::new(Reason::AlreadyExists, message))
             }
-            None => Ok(()),
+            None => self.refuse_live(workspace, "no directory can be made for it"),
         }
     }
 }
 
 /// Makes sure that a directory is there and empty; true when it was made now.
-fn make_empty(path: &std::path::Path) -> Result<bool> {
+pub(crate) fn make_empty(path: &std::path::Path) -> Result<bool> {
     match std::fs::read_dir(path) {
         Ok(mut names) => match names.next() {
             None => Ok(false),

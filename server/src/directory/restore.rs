@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::capture::{CAPTURE, Saying};
 use super::{Grasp, notice};
+use crate::conflicts::Seen;
 use crate::failure::{Result, of_engine, of_materializer};
 use crate::service::{Marks, Service};
 
@@ -17,24 +18,25 @@ use crate::service::{Marks, Service};
 const PLAN_PART: usize = 500;
 
 /// What is to be made of a directory.
-pub(super) struct Target<'a> {
-    pub(super) root: RootId,
-    pub(super) paths: Option<&'a [TreePath]>,
-    pub(super) with_git: bool,
+pub(crate) struct Target<'a> {
+    pub(crate) root: RootId,
+    pub(crate) paths: Option<&'a [TreePath]>,
+    pub(crate) with_git: bool,
 }
 
 /// What was done to a directory.
 #[derive(Default)]
-pub(super) struct Brought {
+pub(crate) struct Brought {
     pub(super) written: u64,
     pub(super) removed: u64,
     pub(super) bytes: u64,
-    pub(super) notices: Vec<Notice>,
+    pub(crate) notices: Vec<Notice>,
+    conflicts: Seen,
 }
 
 impl Service {
     /// Takes what is there into a snapshot, if no snapshot has it yet.
-    pub(super) fn secure(
+    pub(crate) fn secure(
         &self,
         grasp: &mut Grasp,
         before: &str,
@@ -56,7 +58,7 @@ impl Service {
     }
 
     /// Makes a directory that was just captured into another tree, and looks at what came of it.
-    pub(super) fn bring_to(
+    pub(crate) fn bring_to(
         &self,
         grasp: &mut Grasp,
         target: &Target<'_>,
@@ -64,15 +66,22 @@ impl Service {
         progress: &Progress,
     ) -> Result<(Brought, amalgam_materializer::Captured)> {
         let job = checkout_job(target, times, progress);
-        let planned = plan(&self.inner.store, grasp.index(), target.root, &job).map_err(of_materializer)?;
+        let faced = self.faced_in(grasp, target.root)?;
+        self.aim_at(grasp, target.root, target.paths)?;
+        let planned = plan(&self.inner.store, grasp.index(), faced.face, &job).map_err(of_materializer)?;
         let parents = planned.changes.iter().filter_map(|change| Some(change.path.split_last()?.0));
         let directories: BTreeSet<TreePath> = parents.collect();
         let _writing = self.writing(&grasp.record.id, &directories)?;
         let done =
-            checkout(&self.inner.store, &grasp.host, grasp.index(), target.root, &job).map_err(of_materializer)?;
+            checkout(&self.inner.store, &grasp.host, grasp.index(), faced.face, &job).map_err(of_materializer)?;
         let captured = self.look_where(grasp, &done, progress)?;
-        let brought =
-            Brought { written: done.written, removed: done.removed, bytes: done.bytes, notices: done.notices };
+        let brought = Brought {
+            written: done.written,
+            removed: done.removed,
+            bytes: done.bytes,
+            notices: done.notices,
+            conflicts: grasp.seen.clone(),
+        };
         Ok((brought, captured))
     }
 
@@ -84,6 +93,9 @@ impl Service {
         progress: &Progress,
         part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<v1::RestoreResult> {
+        if let Some(id) = self.live_named(&request.name)? {
+            return self.restore_view(id, request, act, part);
+        }
         let mut grasp = self.grasp(&request.name)?;
         let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
         let paths = paths.map_err(|source| of_engine(source.into()))?;
@@ -132,6 +144,7 @@ impl Service {
             bytes: brought.bytes,
             notices: brought.notices.iter().map(notice).collect(),
             changed: brought.written + brought.removed > 0,
+            conflicts: Some(brought.conflicts.message()),
         })
     }
 
@@ -156,7 +169,8 @@ impl Service {
         mut part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<()> {
         let job = checkout_job(target, times, progress);
-        let planned = plan(&self.inner.store, grasp.index(), target.root, &job).map_err(of_materializer)?;
+        let face = self.faced_in(grasp, target.root)?.face;
+        let planned = plan(&self.inner.store, grasp.index(), face, &job).map_err(of_materializer)?;
         for changes in planned.changes.chunks(PLAN_PART) {
             let changes = changes.iter().map(|change| v1::PlannedChange {
                 path: Bytes::copy_from_slice(change.path.as_bytes()),
@@ -179,7 +193,8 @@ fn checkout_job<'a>(target: &Target<'a>, times: Times, progress: &'a Progress) -
     Checkout { keep_git: !target.with_git, leave_git_file: false, paths: target.paths, times, source: None, progress }
 }
 
-fn words_of(paths: &[TreePath]) -> String {
+/// Some paths in words.
+pub(crate) fn words_of(paths: &[TreePath]) -> String {
     const SHOWN: usize = 3;
     let mut text = paths.iter().take(SHOWN).map(TreePath::to_string).collect::<Vec<_>>().join(", ");
     if paths.len() > SHOWN {

@@ -89,6 +89,10 @@ pub(crate) enum Edit {
         /// The snapshot that the next commit follows.
         head: Option<SnapshotId>,
     },
+    /// The tree as it was at the beginning of a file is a snapshot now, and what the next commit follows.
+    Landed {
+        snapshot: SnapshotId,
+    },
 }
 
 impl Edit {
@@ -97,6 +101,18 @@ impl Edit {
         match self {
             Self::Write { length, .. } | Self::Loose { length } => *length,
             _ => 0,
+        }
+    }
+
+    /// What is there and is changed by it, and is not removed or moved.
+    pub(crate) fn changes(&self) -> Option<&TreePath> {
+        match self {
+            Self::Write { path, .. } | Self::Truncate { path, .. } | Self::Punch { path, .. } => Some(path),
+            Self::SetMode { path, .. } | Self::SetOwner { path, .. } | Self::SetMtime { path, .. } => Some(path),
+            Self::SetXattr { path, .. } | Self::RemoveXattr { path, .. } | Self::Link { existing: path, .. } => {
+                Some(path)
+            }
+            _ => None,
         }
     }
 
@@ -136,6 +152,13 @@ impl Edit {
             Self::SetXattr { path, name, value } => tree.set_xattr(path.as_bytes(), name, value),
             Self::RemoveXattr { path, name } => tree.remove_xattr(path.as_bytes(), name).map(drop),
             Self::Loose { .. } => Ok(()),
+            Self::Landed { snapshot } => {
+                // A commit that was not put on disk may be gone after a power cut; then its edits are as they were before.
+                if tree.store().snapshot(*snapshot).is_ok() {
+                    tree.rebase(Some(*snapshot));
+                }
+                Ok(())
+            }
             Self::Restore { snapshot, head } => {
                 tree.restore(*snapshot)?;
                 tree.rebase(*head);
@@ -180,6 +203,7 @@ impl Edit {
             Self::SetXattr { path, name, value } => out.u8(15).path(path).bytes(name).bytes(value),
             Self::RemoveXattr { path, name } => out.u8(16).path(path).bytes(name),
             Self::Loose { length } => out.u8(17).u64(*length),
+            Self::Landed { snapshot } => out.u8(19).bytes(snapshot.as_bytes()),
             Self::Restore { snapshot, head } => {
                 let head = head.as_ref().map_or(&[][..], |head| head.as_bytes());
                 out.u8(18).bytes(snapshot.as_bytes()).bytes(head)
@@ -229,6 +253,7 @@ impl Edit {
             15 => Self::SetXattr { path: from.path()?, name: from.bytes()?.to_vec(), value: from.bytes()?.to_vec() },
             16 => Self::RemoveXattr { path: from.path()?, name: from.bytes()?.to_vec() },
             17 => Self::Loose { length: from.u64()? },
+            19 => Self::Landed { snapshot: SnapshotId::from_bytes(from.bytes()?.try_into().ok()?) },
             18 => Self::Restore {
                 snapshot: SnapshotId::from_bytes(from.bytes()?.try_into().ok()?),
                 head: match from.bytes()? {
@@ -351,6 +376,7 @@ mod tests {
             Edit::SetXattr { path: path(), name: b"user.a".to_vec(), value: vec![0; 70_000] },
             Edit::RemoveXattr { path: path(), name: b"user.a".to_vec() },
             Edit::Loose { length: 4 },
+            Edit::Landed { snapshot: SnapshotId::from_bytes([9; 32]) },
             Edit::Restore { snapshot: SnapshotId::from_bytes([7; 32]), head: None },
             Edit::Restore { snapshot: SnapshotId::from_bytes([7; 32]), head: Some(SnapshotId::from_bytes([8; 32])) },
         ];

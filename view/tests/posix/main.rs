@@ -2,6 +2,7 @@
 //! commits, restores and the end of a process.
 
 mod attributes;
+mod bases;
 mod contents;
 mod kit;
 mod listing;

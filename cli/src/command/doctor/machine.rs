@@ -1,6 +1,5 @@
 //! What the machine offers: room, kinds of file systems, limits.
 
-use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -84,8 +83,12 @@ pub fn file_system(subject: &'static str, place: &Path) -> Finding {
     }
 }
 
-/// Whether a file can be cloned here, tried out.
-fn cloning(place: &Path) -> Finding {
+/// Whether files can be cloned where a store lies, or will lie.
+pub fn can_clone(home: &Path) -> bool {
+    nearest(home).is_some_and(|place| tried_clone(&place).unwrap_or(false))
+}
+
+fn tried_clone(place: &Path) -> std::io::Result<bool> {
     let name = |part: &str| place.join(format!(".amalgam-doctor-{}-{part}", std::process::id()));
     let (from, to) = (name("from"), name("to"));
     let tried = try_clone(&from, &to);
@@ -93,7 +96,12 @@ fn cloning(place: &Path) -> Finding {
         // What could not be made need not be removed.
         drop(fs::remove_file(path));
     }
-    match tried {
+    tried
+}
+
+/// Whether a file can be cloned here, tried out.
+fn cloning(place: &Path) -> Finding {
+    match tried_clone(place) {
         Ok(true) => Finding::fine("cloning", "files are cloned, not copied"),
         Ok(false) => Finding::fine("cloning", "files are copied; btrfs or xfs would clone them"),
         Err(error) => Finding::failure("cloning", error.to_string(), "the store's place must be writable"),
@@ -108,7 +116,7 @@ fn try_clone(from: &Path, to: &Path) -> std::io::Result<bool> {
 
 /// What the system allows.
 pub fn limits() -> Vec<Finding> {
-    vec![watches(), open_files(), fuse(), namespaces()]
+    vec![watches(), open_files()]
 }
 
 fn number_in(path: &str) -> Option<u64> {
@@ -139,31 +147,10 @@ fn open_files() -> Finding {
     }
 }
 
-fn fuse() -> Finding {
-    let helper = env::var_os("PATH").into_iter().flat_map(|path| env::split_paths(&path).collect::<Vec<_>>());
-    let has_helper = helper.map(|folder| folder.join("fusermount3")).any(|path| path.is_file());
-    let can_open = File::options().read(true).write(true).open("/dev/fuse").is_ok();
-    match (can_open, has_helper) {
-        (true, true) => Finding::fine("fuse", "available"),
-        (true, false) => Finding::fine("fuse", "/dev/fuse is there, fusermount3 is not"),
-        (false, _) => Finding::fine("fuse", "not available; directories are real files, so nothing is missing"),
-    }
-}
-
-fn namespaces() -> Finding {
-    let is_zero = |path: &str| number_in(path) == Some(0);
-    let is_one = |path: &str| number_in(path) == Some(1);
-    if is_zero("/proc/sys/user/max_user_namespaces") || is_zero("/proc/sys/kernel/unprivileged_userns_clone") {
-        return Finding::fine("user_namespaces", "switched off");
-    }
-    if is_one("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") {
-        return Finding::fine("user_namespaces", "restricted by AppArmor");
-    }
-    Finding::fine("user_namespaces", "available")
-}
-
 #[cfg(test)]
 mod tests {
+    use std::env;
+
     use super::*;
     use crate::command::doctor::Grade;
 

@@ -179,8 +179,10 @@ pub(super) fn patch(
         options.context_lines = lines as usize;
     }
     let mut out = Pieces { sender, waiting: Vec::with_capacity(PIECE_BYTES) };
-    let report =
-        amalgam_engine::patch(&service.inner.store, before.root, after.root, &options, &mut out).map_err(of_engine)?;
+    // A patch has no conflicts, so it is between the faces of the two.
+    let faces = service.faces_of_difference(before.root, after.root)?;
+    let [before, after] = faces.each_ref().map(|faced| faced.as_ref().map(|faced| faced.face));
+    let report = amalgam_engine::patch(&service.inner.store, before, after, &options, &mut out).map_err(of_engine)?;
     let data = Bytes::from(std::mem::take(&mut out.waiting));
     let left_out = report.left_out.iter().map(|left| v1::PatchOmission {
         path: Bytes::copy_from_slice(left.path.as_bytes()),

@@ -1,0 +1,209 @@
+//! How the files of a workspace come to be seen: mounted, or written out. What this machine can do, and which is the better.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use crate::error::CliError;
+use crate::namespace::DEVICE;
+use crate::output::json as lines;
+use crate::session::Session;
+
+/// How files come to be seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// Whichever this machine can do, and does better
+    #[default]
+    Auto,
+    /// Mounted: nothing is written out, and it is there at once
+    Fuse,
+    /// Real files, written out
+    Checkout,
+}
+
+/// What the files are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Task {
+    /// Much is read and written
+    Build,
+    /// Some of it is read
+    Browse,
+    /// Much is read, little is written
+    Test,
+}
+
+/// Who is to see a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Everybody in the tree of directories.
+    Shared,
+    /// One command.
+    Private,
+}
+
+/// How files are to come to be seen.
+#[derive(Clone, Debug, Default, Args)]
+pub struct BackendArgs {
+    /// Mount the files, or write them out
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub backend: Backend,
+    /// What the files are for: a hint for --backend auto
+    #[arg(long = "for", value_name = "TASK")]
+    pub task: Option<Task>,
+    /// Say which backend was chosen, and why
+    #[arg(long)]
+    pub explain: bool,
+}
+
+/// What was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// Never `Auto`.
+    pub backend: Backend,
+    /// In words.
+    pub why: String,
+}
+
+impl Chosen {
+    /// As people write it.
+    pub fn word(&self) -> &'static str {
+        if self.backend == Backend::Checkout { "checkout" } else { "fuse" }
+    }
+}
+
+impl BackendArgs {
+    /// Chooses. What was asked for and cannot be done is an error.
+    pub fn choose(&self, home: &Path, purpose: Purpose) -> Result<Chosen, CliError> {
+        let possible = match purpose {
+            Purpose::Shared => shared(),
+            Purpose::Private => private(),
+        };
+        if let (Backend::Fuse, Err(why)) = (self.backend, &possible) {
+            let message = format!("nothing can be mounted here: {why}");
+            return Err(
+                CliError::refused(message).hint("`amalgam doctor` says how to enable it; --backend checkout works")
+            );
+        }
+        Ok(decide(self.backend, self.task, possible, || can_clone(home)))
+    }
+
+    /// Says what was chosen, if that was asked for.
+    pub fn say(&self, session: &mut Session, word: &str, why: &str) -> Result<(), CliError> {
+        if !self.explain {
+            return Ok(());
+        }
+        session.output.emit(&lines::line("backend", json!({"backend": word, "why": why})))?;
+        session.output.remark(format!("backend {word}: {why}"))
+    }
+}
+
+fn decide(asked: Backend, task: Option<Task>, possible: Result<(), String>, clones: impl FnOnce() -> bool) -> Chosen {
+    let chosen = |backend, why: &str| Chosen { backend, why: why.to_owned() };
+    match (asked, possible, task) {
+        (Backend::Fuse, ..) => chosen(Backend::Fuse, "asked for"),
+        (Backend::Checkout, ..) => chosen(Backend::Checkout, "asked for"),
+        (Backend::Auto, Err(why), _) => {
+            Chosen { backend: Backend::Checkout, why: format!("nothing can be mounted here: {why}") }
+        }
+        (Backend::Auto, Ok(()), Some(Task::Build)) if clones() => {
+            chosen(Backend::Checkout, "a build writes much, and this disk clones files at no cost")
+        }
+        (Backend::Auto, Ok(()), Some(Task::Build)) => chosen(
+            Backend::Fuse,
+            "a build writes much, but writing the files out first would cost a copy of all of them",
+        ),
+        (Backend::Auto, Ok(()), Some(Task::Browse | Task::Test)) => {
+            chosen(Backend::Fuse, "little is written, and only what is read is fetched")
+        }
+        (Backend::Auto, Ok(()), None) => chosen(Backend::Fuse, "it is there at once, and costs no room"),
+    }
+}
+
+/// Whether everybody can be shown a mount, or why not.
+pub fn shared() -> Result<(), String> {
+    device()?;
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    helper().map(drop)
+}
+
+/// Whether one command can be, or why not.
+pub fn private() -> Result<(), String> {
+    device()?;
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    namespaces()
+}
+
+/// Whether the kernel's FUSE can be opened.
+pub fn device() -> Result<(), String> {
+    match File::options().read(true).write(true).open(DEVICE) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!("there is no {DEVICE}")),
+        Err(error) => Err(format!("{DEVICE} cannot be opened: {error}")),
+    }
+}
+
+/// The program that mounts for those who may not.
+pub fn helper() -> Result<PathBuf, String> {
+    const NAME: &str = "fusermount3";
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join(NAME)).find(|file| file.is_file());
+    let file = found.ok_or_else(|| format!("{NAME} is not installed"))?;
+    let mode = file.metadata().map(|found| found.permissions().mode()).unwrap_or(0);
+    match mode & 0o4000 {
+        0 => Err(format!("{} is not set-user-ID root, so it can mount nothing", file.display())),
+        _ => Ok(file),
+    }
+}
+
+/// Whether a user namespace can be made: tried, in a process of its own.
+pub fn namespaces() -> Result<(), String> {
+    let tried = std::process::Command::new("unshare").args(["--user", "--mount", "true"]).output();
+    match tried {
+        Ok(done) if done.status.success() => Ok(()),
+        Ok(done) => Err(format!("user namespaces are forbidden: {}", String::from_utf8_lossy(&done.stderr).trim())),
+        // Nobody to try it with: what the kernel says must do.
+        Err(_) => match std::fs::read_to_string("/proc/sys/user/max_user_namespaces") {
+            Ok(number) if number.trim() != "0" => Ok(()),
+            _ => Err("user namespaces are switched off".to_owned()),
+        },
+    }
+}
+
+/// Whether files can be cloned where the store lies.
+fn can_clone(home: &Path) -> bool {
+    super::doctor::can_clone(home)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_is_chosen_by_what_is_possible_and_what_it_is_for() {
+        let check = |asked, task, possible: bool, clones| {
+            let possible = if possible { Ok(()) } else { Err("no device".to_owned()) };
+            decide(asked, task, possible, || clones).backend
+        };
+        assert_eq!(check(Backend::Auto, None, true, true), Backend::Fuse);
+        assert_eq!(check(Backend::Auto, None, false, true), Backend::Checkout);
+        assert_eq!(check(Backend::Auto, Some(Task::Build), true, true), Backend::Checkout);
+        assert_eq!(check(Backend::Auto, Some(Task::Build), true, false), Backend::Fuse);
+        assert_eq!(check(Backend::Auto, Some(Task::Browse), true, true), Backend::Fuse);
+        assert_eq!(check(Backend::Auto, Some(Task::Test), true, true), Backend::Fuse);
+        assert_eq!(check(Backend::Checkout, None, true, false), Backend::Checkout);
+    }
+
+    #[test]
+    fn what_was_chosen_says_why() {
+        let chosen = decide(Backend::Auto, None, Err("there is no device".to_owned()), || false);
+        assert!(chosen.why.contains("there is no device"), "{}", chosen.why);
+    }
+}

@@ -1,0 +1,315 @@
+//! `amalgam conflicts`: what could not be merged, and deciding it.
+
+mod resolve;
+mod tool;
+
+use std::ffi::OsString;
+
+use amalgam_proto::v1;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use tonic::codegen::Bytes;
+
+use crate::connect::Client;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{Output, json as lines};
+use crate::place::{Place, path_behind_revision};
+use crate::session::{Session, here, live, revision};
+use crate::text;
+
+const PAGE: i32 = 500;
+/// So many paths are named with a summary.
+const PATHS_MAX: usize = 10;
+
+/// List, show and resolve conflicts
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A conflict is part of the tree: it is committed, forked and carried on like anything else until somebody decides. In a
+directory a text in conflict is a file with markers; saved without them, it is the resolution.
+
+Examples:
+  amalgam conflicts
+  amalgam conflicts show src/main.rs
+  amalgam conflicts show src/main.rs --version theirs > theirs.rs
+  amalgam conflicts resolve src/main.rs --ours
+  amalgam conflicts resolve --all --remembered")]
+pub struct Conflicts {
+    #[command(subcommand)]
+    command: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    List(List),
+    Show(Show),
+    Resolve(resolve::Resolve),
+    Remembered(Remembered),
+    Forget(Forget),
+}
+
+/// List conflicts; what `amalgam conflicts` does
+#[derive(Debug, Default, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam conflicts list
+  amalgam conflicts list --rev main@ src
+  amalgam conflicts list --exit-code || echo some are left")]
+struct List {
+    /// Only these and what is below them
+    paths: Vec<OsString>,
+    /// Of this revision [default: the directory as it is, or the head]
+    #[arg(long, value_name = "REV")]
+    rev: Option<String>,
+    /// End with 5 if there are any
+    #[arg(long)]
+    exit_code: bool,
+}
+
+/// Show one conflict: the file with markers, or one version
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam conflicts show src/main.rs
+  amalgam conflicts show logo.png --version theirs > theirs.png")]
+struct Show {
+    /// Where it is
+    path: OsString,
+    /// A version: ours, base, theirs, draft, side-2 and so on
+    #[arg(long, value_name = "NAME", default_value = "")]
+    version: String,
+    /// Of this revision [default: the directory as it is, or the head]
+    #[arg(long, value_name = "REV")]
+    rev: Option<String>,
+}
+
+/// List the resolutions that are remembered
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam conflicts remembered")]
+struct Remembered {}
+
+/// Forget resolutions, so that the same conflict is one again
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam conflicts forget 3f9a2c1e\n  amalgam conflicts forget --all")]
+struct Forget {
+    /// The beginnings of their ids
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    ids: Vec<String>,
+    /// All of them
+    #[arg(long)]
+    all: bool,
+}
+
+impl Conflicts {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        match self.command.unwrap_or_else(|| Verb::List(List::default())) {
+            Verb::List(list) => list.run(session).await,
+            Verb::Show(show) => show.run(session).await,
+            Verb::Resolve(resolve) => resolve.run(session).await,
+            Verb::Remembered(remembered) => remembered.run(session).await,
+            Verb::Forget(forget) => forget.run(session).await,
+        }
+    }
+}
+
+impl List {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let place = session.place_if_any().await?;
+        let mut client = session.client().await?;
+        let paths = tree_paths(session, place.as_ref(), &self.paths)?;
+        let found = list(&mut client, place.as_ref(), self.rev.as_deref(), paths).await?;
+        session.output.page();
+        for conflict in &found {
+            session.output.emit(&json_line(conflict))?;
+            session.output.say(line(conflict))?;
+        }
+        if found.is_empty() {
+            session.output.remark("no conflicts")?;
+        }
+        Ok(if self.exit_code && !found.is_empty() { Exit::CONFLICTS } else { Exit::OK })
+    }
+}
+
+impl Show {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let place = session.place_if_any().await?;
+        let mut client = session.client().await?;
+        let path = tree_paths(session, place.as_ref(), &[self.path])?.remove(0);
+        let state = state(place.as_ref(), self.rev.as_deref());
+        let (conflict, data) = read(&mut client, place.as_ref(), state, path, &self.version).await?;
+        let output = &mut session.output;
+        if output.is_json() {
+            let mut line = json_line(&conflict);
+            line["type"] = "conflict_content".into();
+            line["version"] = json!(self.version);
+            lines::put_bytes(&mut line, "text", &data);
+            output.emit(&line)?;
+            return Ok(Exit::OK);
+        }
+        if self.version.is_empty() {
+            line_by_line(&conflict).into_iter().try_for_each(|line| output.remark(line))?;
+        }
+        output.raw(&data)?;
+        Ok(Exit::OK)
+    }
+}
+
+impl Remembered {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let mut request = v1::ListResolutionsRequest { page_size: PAGE, page_token: String::new() };
+        session.output.page();
+        loop {
+            let page = client.conflicts.list_resolutions(request.clone()).await?.into_inner();
+            for found in &page.resolutions {
+                let kind = found.entry.as_ref().map(|entry| text::kind_word(entry.kind()));
+                let line = lines::line("resolution", json!({"id": found.id, "kind": kind}));
+                session.output.emit(&lines::with_path(line, &found.path))?;
+                let id = paint(style::ID, &found.id[..found.id.len().min(8)]);
+                session.output.say(format!("{id}  {} -> {}", text::path(&found.path), kind.unwrap_or("gone")))?;
+            }
+            request.page_token = page.next_page_token;
+            if request.page_token.is_empty() {
+                return Ok(Exit::OK);
+            }
+        }
+    }
+}
+
+impl Forget {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let request = v1::ForgetResolutionsRequest { ids: self.ids, all: self.all, request_id: String::new() };
+        let forgotten = client.conflicts.forget_resolutions(request).await?.into_inner().forgotten;
+        session.output.emit(&lines::line("resolutions_forgotten", json!({"forgotten": forgotten})))?;
+        session.output.done(format!("{} forgotten", text::plural(forgotten, "resolution")))?;
+        Ok(Exit::OK)
+    }
+}
+
+/// Says how many conflicts there are, and what edits made of them.
+pub fn say(output: &mut Output, summary: Option<&v1::ConflictSummary>) -> Result<(), CliError> {
+    let Some(summary) = summary else { return Ok(()) };
+    for path in summary.resolved.iter().take(PATHS_MAX) {
+        output.remark(format!("resolved: {}", text::path(path)))?;
+    }
+    for edited in summary.edited.iter().take(PATHS_MAX) {
+        let regions = text::plural(u64::from(edited.regions), "region");
+        output.remark(format!("still a conflict: {} has markers in {regions}", text::path(&edited.path)))?;
+    }
+    if summary.count > 0 {
+        let count = paint(style::WARNING, text::plural(summary.count, "conflict"));
+        output.say(format!("{count}; `amalgam conflicts` lists them"))?;
+    }
+    Ok(())
+}
+
+/// What is on the disk now, or the head, or what was named.
+fn state(place: Option<&Place>, rev: Option<&str>) -> v1::State {
+    match (rev, place) {
+        (Some(rev), _) => revision(rev),
+        (None, Some(place)) => live(place),
+        (None, None) => revision("@"),
+    }
+}
+
+fn tree_paths(session: &Session, place: Option<&Place>, given: &[OsString]) -> Result<Vec<Bytes>, CliError> {
+    let path = |path: &OsString| match place {
+        Some(place) => place.tree_path(&session.cwd, path),
+        None => path_behind_revision(None, &session.cwd, path),
+    };
+    given.iter().map(path).collect()
+}
+
+async fn list(
+    client: &mut Client,
+    place: Option<&Place>,
+    rev: Option<&str>,
+    paths: Vec<Bytes>,
+) -> Result<Vec<v1::Conflict>, CliError> {
+    let mut request = v1::ListConflictsRequest {
+        state: Some(state(place, rev)),
+        workspace: here(place),
+        paths,
+        page_size: PAGE,
+        page_token: String::new(),
+    };
+    let mut found = Vec::new();
+    loop {
+        let page = client.conflicts.list_conflicts(request.clone()).await?.into_inner();
+        found.extend(page.conflicts);
+        request.page_token = page.next_page_token;
+        if request.page_token.is_empty() {
+            return Ok(found);
+        }
+    }
+}
+
+async fn read(
+    client: &mut Client,
+    place: Option<&Place>,
+    state: v1::State,
+    path: Bytes,
+    version: &str,
+) -> Result<(v1::Conflict, Vec<u8>), CliError> {
+    let request =
+        v1::ReadConflictRequest { state: Some(state), workspace: here(place), path, version: version.to_owned() };
+    let mut stream = client.conflicts.read_conflict(request).await?.into_inner();
+    let (mut conflict, mut data) = (v1::Conflict::default(), Vec::new());
+    while let Some(part) = stream.message().await? {
+        conflict = part.conflict.unwrap_or(conflict);
+        data.extend_from_slice(&part.data);
+    }
+    Ok((conflict, data))
+}
+
+fn line(conflict: &v1::Conflict) -> String {
+    let regions = match conflict.regions {
+        0 => String::new(),
+        regions => format!(", {}", text::plural(u64::from(regions), "region")),
+    };
+    let draft = if conflict.versions.iter().any(|version| version.name == "draft") { ", begun" } else { "" };
+    let remembered = if conflict.remembered { ", resolved before" } else { "" };
+    let words = paint(style::FAINT, format!("{}{regions}{draft}{remembered}", conflict.kind));
+    format!("{} {}  {words}", paint(style::WARNING, '!'), text::path(&conflict.path))
+}
+
+/// One conflict with its versions.
+fn line_by_line(conflict: &v1::Conflict) -> Vec<String> {
+    let mut words = vec![line(conflict)];
+    for version in &conflict.versions {
+        let what = match &version.entry {
+            None => "nothing".to_owned(),
+            Some(entry) => {
+                format!("{}, {:04o}, {}", text::kind_word(entry.kind()), entry.mode, text::bytes(entry.size))
+            }
+        };
+        words.push(format!("  {:10} {what}", version.name));
+    }
+    words
+}
+
+/// A conflict for programs.
+fn json_line(conflict: &v1::Conflict) -> Value {
+    let version = |version: &v1::ConflictVersion| {
+        json!({
+            "name": version.name,
+            "kind": version.entry.as_ref().map(|entry| text::kind_word(entry.kind())),
+            "mode": version.entry.as_ref().map(|entry| format!("{:04o}", entry.mode)),
+            "size": version.entry.as_ref().map(|entry| entry.size),
+        })
+    };
+    let line = lines::line(
+        "conflict",
+        json!({
+            "kind": conflict.kind,
+            "id": conflict.id,
+            "regions": conflict.regions,
+            "remembered": conflict.remembered,
+            "versions": conflict.versions.iter().map(version).collect::<Vec<_>>(),
+        }),
+    );
+    lines::with_path(line, &conflict.path)
+}

@@ -1,0 +1,226 @@
+//! `amalgam conflicts resolve`: by a version, by a file, by an editor or by a tool.
+
+use std::ffi::OsString;
+
+use amalgam_proto::v1;
+use amalgam_proto::v1::resolve_conflicts_request::Resolution;
+use clap::Args;
+use serde_json::json;
+use tonic::codegen::Bytes;
+
+use super::tool::{self, Files};
+use super::{json_line, line, list, read, state, tree_paths};
+use crate::command::capture::report_notices;
+use crate::connect::Client;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::json as lines;
+use crate::output::style::{self, paint};
+use crate::place::Place;
+use crate::session::{Session, here, workspace_name};
+use crate::text;
+
+/// Decide conflicts: the result is a new snapshot, and is written into the directory
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What is in no snapshot yet is captured first. The resolution is remembered, and used when the same conflict comes again.
+A tool gets the files $BASE, $LOCAL (ours) and $REMOTE (theirs), and leaves the result in $MERGED.
+
+Examples:
+  amalgam conflicts resolve src/main.rs --ours
+  amalgam conflicts resolve --all --theirs --dry-run
+  amalgam conflicts resolve CHANGES --union
+  amalgam conflicts resolve logo.png --file ../logo.png
+  amalgam conflicts resolve src/main.rs --edit
+  amalgam conflicts resolve src/main.rs --tool 'meld \"$LOCAL\" \"$MERGED\" \"$REMOTE\"'")]
+pub struct Resolve {
+    /// These conflicts, or all below these paths
+    #[arg(required_unless_present = "all")]
+    paths: Vec<OsString>,
+    /// All conflicts
+    #[arg(long, conflicts_with = "paths")]
+    all: bool,
+    #[command(flatten)]
+    how: How,
+    /// Say what would be done, change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Do not remember it
+    #[arg(long)]
+    no_remember: bool,
+    /// In this workspace [default: the one of this directory]
+    #[arg(long, value_name = "NAME")]
+    workspace: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct How {
+    /// Take ours
+    #[arg(long)]
+    ours: bool,
+    /// Take theirs
+    #[arg(long)]
+    theirs: bool,
+    /// Take what both began with
+    #[arg(long)]
+    base: bool,
+    /// Keep the lines of both
+    #[arg(long)]
+    union: bool,
+    /// Take this version, as `conflicts show` names it
+    #[arg(long, value_name = "NAME")]
+    version: Option<String>,
+    /// Take the contents of this file
+    #[arg(long, value_name = "FILE")]
+    file: Option<OsString>,
+    /// Edit the file with markers in $VISUAL or $EDITOR
+    #[arg(long)]
+    edit: bool,
+    /// Run a tool; without a command the one of the setting merge_tool
+    #[arg(long, value_name = "COMMAND", num_args = 0..=1, default_missing_value = "")]
+    tool: Option<String>,
+    /// Take what the same conflict was resolved with before; others stay
+    #[arg(long)]
+    remembered: bool,
+}
+
+impl How {
+    /// The name of a version, if it is one.
+    fn version(&self) -> Option<&str> {
+        match self {
+            Self { ours: true, .. } => Some("ours"),
+            Self { theirs: true, .. } => Some("theirs"),
+            Self { base: true, .. } => Some("base"),
+            Self { union: true, .. } => Some("union"),
+            Self { version, .. } => version.as_deref(),
+        }
+    }
+}
+
+impl Resolve {
+    pub(super) async fn run(self, session: &mut Session) -> Outcome {
+        let place = match &self.workspace {
+            Some(_) => session.place_if_any().await?,
+            None => Some(session.place().await?),
+        };
+        // Paths are seen from the directory only where it is the workspace's own.
+        let place = place.filter(|place| self.workspace.as_deref().is_none_or(|name| name == place.workspace_id()));
+        let workspace = match &self.workspace {
+            Some(name) => workspace_name(name),
+            None => here(place.as_ref()),
+        };
+        let mut client = session.client().await?;
+        let paths = tree_paths(session, place.as_ref(), &self.paths)?;
+        let request = v1::ResolveConflictsRequest {
+            workspace,
+            paths,
+            resolution: None,
+            dry_run: self.dry_run,
+            forget: self.no_remember,
+            request_id: String::new(),
+        };
+        if let Some(version) = self.how.version() {
+            let resolution = Some(Resolution::Version(version.to_owned()));
+            return send(session, &mut client, v1::ResolveConflictsRequest { resolution, ..request }).await;
+        }
+        if self.how.remembered {
+            let resolution = Some(Resolution::Remembered(true));
+            return send(session, &mut client, v1::ResolveConflictsRequest { resolution, ..request }).await;
+        }
+        if let Some(file) = &self.how.file {
+            let path = session.host_path(file);
+            let bytes = std::fs::read(&path).map_err(|error| CliError::machine(path.display(), &error))?;
+            let resolution = Some(Resolution::Content(Bytes::from(bytes)));
+            return send(session, &mut client, v1::ResolveConflictsRequest { resolution, ..request }).await;
+        }
+        self.by_hand(session, &mut client, place.as_ref(), request).await
+    }
+
+    /// One after another, with a program of the user's.
+    async fn by_hand(
+        &self,
+        session: &mut Session,
+        client: &mut Client,
+        place: Option<&Place>,
+        request: v1::ResolveConflictsRequest,
+    ) -> Outcome {
+        let command = match &self.how.tool {
+            None => None,
+            Some(command) if command.is_empty() => {
+                let unset =
+                    || CliError::usage("no tool is set").hint("`amalgam config set merge_tool COMMAND`, or name one");
+                Some(session.config.text("merge_tool").ok_or_else(unset)?.to_owned())
+            }
+            Some(command) => Some(command.clone()),
+        };
+        let rev = place.is_none().then(|| format!("{}@", text::id(&request.workspace)));
+        let found = list(client, place, rev.as_deref(), request.paths.clone()).await?;
+        if found.is_empty() {
+            return Err(CliError::refused("there is no conflict"));
+        }
+        let mut ending = Exit::OK;
+        for conflict in found {
+            let mut versions = Vec::new();
+            for name in ["", "base", "ours", "theirs"] {
+                let state = state(place, rev.as_deref());
+                let is_there = conflict.versions.iter().any(|version| version.name == name && version.entry.is_some());
+                versions.push(match name.is_empty() || is_there {
+                    true => read(client, place, state, conflict.path.clone(), name).await?.1,
+                    false => Vec::new(),
+                });
+            }
+            if self.dry_run {
+                session.output.emit(&json_line(&conflict))?;
+                session.output.say(line(&conflict))?;
+                continue;
+            }
+            let files = Files::write(&conflict.path, &versions)?;
+            session.output.flush()?;
+            session.interrupts.leave_to_child(true);
+            let done = tool::run(&files, command.as_deref()).await;
+            session.interrupts.leave_to_child(false);
+            let bytes = files.take(done?, &versions[0])?;
+            let resolution = Some(Resolution::Content(Bytes::from(bytes)));
+            let paths = vec![conflict.path.clone()];
+            let one = v1::ResolveConflictsRequest { resolution, paths, ..request.clone() };
+            ending = send(session, client, one).await?;
+        }
+        Ok(ending)
+    }
+}
+
+async fn send(session: &mut Session, client: &mut Client, request: v1::ResolveConflictsRequest) -> Outcome {
+    let (dry_run, wants_all) = (request.dry_run, request.paths.is_empty());
+    let result = client.conflicts.resolve_conflicts(request).await?.into_inner();
+    let output = &mut session.output;
+    for conflict in &result.resolved {
+        output.emit(&json_line(conflict))?;
+        output.say(line(conflict))?;
+    }
+    output.emit(&lines::line(
+        "conflicts_resolved",
+        json!({
+            "resolved": result.resolved.len(),
+            "left": result.left,
+            "snapshot": lines::snapshot_id(result.snapshot.as_ref()),
+            "safety": lines::snapshot_id(result.safety.as_ref()),
+            "dry_run": dry_run,
+        }),
+    ))?;
+    let count = text::plural(result.resolved.len() as u64, "conflict");
+    let left = match result.left {
+        0 => "none is left".to_owned(),
+        left => format!("{} left", text::count(left)),
+    };
+    match &result.snapshot {
+        _ if dry_run => output.done(format!("{count} to resolve; nothing was changed"))?,
+        Some(snapshot) => {
+            let id = paint(style::ID, text::short(&snapshot.name));
+            output.done(format!("{count} resolved in {id}, {left}; `amalgam undo` takes this back"))?;
+        }
+        None => output.done(format!("nothing resolved, {left}"))?,
+    }
+    let noticed = report_notices(output, &result.notices)?;
+    Ok(if wants_all && result.left > 0 && !dry_run { Exit::CONFLICTS } else { Exit::OK }.or(noticed))
+}

@@ -1,0 +1,92 @@
+//! Programs of the user's: an editor on the file with markers, or a tool that knows three versions.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+use tokio::process::Command;
+
+use crate::error::CliError;
+
+/// The editor is found by the shell, which knows what the user has set.
+const EDITOR: &str = "${VISUAL:-${EDITOR:-vi}} \"$MERGED\"";
+const NAMES: [&str; 4] = ["MERGED", "BASE", "LOCAL", "REMOTE"];
+
+/// The versions of one conflict as files of a directory of their own.
+pub(super) struct Files {
+    place: tempfile::TempDir,
+    paths: Vec<PathBuf>,
+}
+
+impl Files {
+    /// Writes what is shown, the base, ours and theirs. The names end as the conflict's does, so that programs know the language.
+    pub(super) fn write(path: &[u8], versions: &[Vec<u8>]) -> Result<Self, CliError> {
+        let failed = |error: std::io::Error| CliError::machine("could not write the versions", &error);
+        let place = tempfile::Builder::new().prefix("amalgam-conflict-").tempdir().map_err(failed)?;
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let mut paths = Vec::new();
+        for (word, bytes) in NAMES.iter().zip(versions) {
+            let mut full = format!("{word}.").into_bytes();
+            full.extend_from_slice(&name[name.len().saturating_sub(200)..]);
+            let path = place.path().join(OsStr::from_bytes(&full));
+            std::fs::write(&path, bytes).map_err(failed)?;
+            paths.push(path);
+        }
+        Ok(Self { place, paths })
+    }
+
+    fn merged(&self) -> &Path {
+        &self.paths[0]
+    }
+
+    /// The result, if it is one. What is none stays where it is, and its place is told.
+    pub(super) fn take(self, status: ExitStatus, before: &[u8]) -> Result<Vec<u8>, CliError> {
+        let bytes =
+            std::fs::read(self.merged()).map_err(|error| CliError::machine("could not read the result", &error));
+        let why = match &bytes {
+            Err(_) => return bytes,
+            Ok(_) if !status.success() => format!("the program failed ({status})"),
+            Ok(bytes) if bytes == before => "nothing was changed".to_owned(),
+            Ok(bytes) if has_markers(bytes) => "there are markers left".to_owned(),
+            Ok(_) => return bytes,
+        };
+        let is_worth_keeping = bytes.is_ok_and(|bytes| bytes != before);
+        let error = CliError::refused(format!("{why}, so it stays a conflict"));
+        if !is_worth_keeping {
+            return Err(error);
+        }
+        let path = self.merged().to_owned();
+        let _ = self.place.keep();
+        Err(error.hint(format!("what was written is in {}; `--file` takes it when it is done", path.display())))
+    }
+}
+
+/// Runs a command of the shell on the files; the editor without one.
+pub(super) async fn run(files: &Files, command: Option<&str>) -> Result<ExitStatus, CliError> {
+    let mut child = Command::new("sh");
+    child.arg("-c").arg(command.unwrap_or(EDITOR));
+    child.envs(NAMES.iter().zip(&files.paths));
+    child.status().await.map_err(|error| CliError::machine("could not start a shell", &error))
+}
+
+/// Whether lines of ours are left: seven signs or more, and a tag.
+fn has_markers(bytes: &[u8]) -> bool {
+    bytes.split(|byte| *byte == b'\n').any(|line| {
+        let Some(sign) = line.first().filter(|sign| b"<|>".contains(sign)) else { return false };
+        let run = line.iter().take_while(|byte| *byte == sign).count();
+        run >= 7 && line[run..].windows(9).any(|part| part == b"[amalgam ")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markers_of_ours_are_seen() {
+        assert!(has_markers(b"a\n<<<<<<< ours [amalgam 1f0c9a24 1/2]\nb\n"));
+        assert!(!has_markers(b"a\n<<<<<<< HEAD\nb\n"));
+        assert!(!has_markers(b"<<<<<< ours [amalgam 1f0c9a24 1/2]\n"));
+    }
+}

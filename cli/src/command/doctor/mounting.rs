@@ -1,0 +1,85 @@
+//! What can be mounted on this machine, by whom, and how to enable the rest.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::Finding;
+use crate::command::backend::{device, helper, namespaces, private, shared};
+
+/// All of it.
+pub fn findings() -> Vec<Finding> {
+    let mut findings = vec![of_device(), of_helper(), of_namespaces(), of_others(), of_ways()];
+    findings.extend(of_dead());
+    findings
+}
+
+fn of_device() -> Finding {
+    match device() {
+        Ok(()) => Finding::fine("fuse_device", "/dev/fuse can be opened"),
+        Err(why) => Finding::warning("fuse_device", why, "sudo modprobe fuse && sudo chmod 666 /dev/fuse"),
+    }
+}
+
+fn of_helper() -> Finding {
+    match helper() {
+        Ok(path) => Finding::fine("fuse_helper", format!("{} mounts for everybody", path.display())),
+        Err(why) if rustix::process::geteuid().is_root() => {
+            Finding::fine("fuse_helper", format!("{why}; root mounts without it"))
+        }
+        Err(why) => Finding::warning("fuse_helper", why, "sudo apt-get install fuse3"),
+    }
+}
+
+fn of_namespaces() -> Finding {
+    match namespaces() {
+        Ok(()) => Finding::fine("user_namespaces", "available"),
+        Err(why) => {
+            let advice = match fs::read_to_string("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") {
+                Ok(word) if word.trim() == "1" => "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+                _ => "sudo sysctl user.max_user_namespaces=15000",
+            };
+            Finding::warning("user_namespaces", why, advice)
+        }
+    }
+}
+
+fn of_others() -> Finding {
+    let text = fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
+    let is_set = text.lines().any(|line| line.trim() == "user_allow_other");
+    let root = rustix::process::geteuid().is_root();
+    match is_set || root {
+        true => Finding::fine("fuse_allow_other", "a mount can be opened for other users"),
+        false => Finding::fine(
+            "fuse_allow_other",
+            "mounts are for their user alone; `user_allow_other` in /etc/fuse.conf would let others in",
+        ),
+    }
+}
+
+/// What follows from all of it.
+fn of_ways() -> Finding {
+    match (shared(), private()) {
+        (Ok(()), Ok(())) => Finding::fine("mounts", "`amalgam mount` and `amalgam run --in` work"),
+        (Err(why), Ok(())) => {
+            Finding::fine("mounts", format!("`amalgam run --in` works; `amalgam mount` does not: {why}"))
+        }
+        (Ok(()), Err(why)) => {
+            Finding::fine("mounts", format!("`amalgam mount` works; `amalgam run --in` writes files out: {why}"))
+        }
+        (Err(why), Err(_)) => Finding::fine("mounts", format!("not possible, files are written out instead: {why}")),
+    }
+}
+
+/// Mounts that nobody answers for.
+fn of_dead() -> Vec<Finding> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let ours = [" - fuse.amalgam amalgam ", " - fuse amalgam "];
+    let ours = table.lines().filter(|line| ours.iter().any(|kind| line.contains(kind)));
+    let paths = ours.filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+    let dead = paths.filter(|path| matches!(rustix::fs::statfs(path), Err(rustix::io::Errno::NOTCONN)));
+    dead.map(|path| {
+        let message = format!("{} is a mount that nobody answers for", path.display());
+        Finding::warning("dead_mount", message, format!("fusermount3 -u -z {}", path.display()))
+    })
+    .collect()
+}

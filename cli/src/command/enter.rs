@@ -1,0 +1,84 @@
+//! What `amalgam run --in` starts: mounts for itself, then becomes the command.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::namespace::{Enter as Mounting, Refused, become_command};
+
+/// Where the token is, so that it stands in no list of processes.
+pub const TOKEN: &str = "AMALGAM_MOUNT_TOKEN";
+
+/// Mount a workspace in a namespace of its own and become a command; `amalgam run --in` starts this
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam run --in try-2 -- make test")]
+pub struct Enter {
+    /// Where to mount
+    #[arg(long, value_name = "PATH")]
+    at: PathBuf,
+    /// Where the device is handed over
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Let other users enter
+    #[arg(long)]
+    allow_other: bool,
+    /// Which mount it is, in hex
+    #[arg(long, env = TOKEN, hide_env_values = true, hide = true)]
+    token: String,
+    /// The command
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+impl Enter {
+    /// Does it. Returns only if it cannot be done.
+    pub fn run(self) -> CliError {
+        let Some(token) = bytes_of(&self.token) else { return CliError::usage("the token has no hex digits") };
+        let refused = become_command(&Mounting {
+            at: &self.at,
+            socket: &self.socket,
+            token: &token,
+            allow_other: self.allow_other,
+            words: &self.command,
+        });
+        match refused {
+            Refused::Mount(what, error) => {
+                let message = format!("could not {what}: {error}");
+                CliError::new(Exit(125), "MOUNT_REFUSED", message)
+                    .hint("`amalgam doctor` says what is missing; --backend checkout works without")
+            }
+            Refused::Start(error) => super::run::not_started(&self.command[0], &error),
+        }
+    }
+}
+
+/// Bytes in hex.
+pub fn hex_of(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes_of(hex: &str) -> Option<Vec<u8>> {
+    let digits = hex.as_bytes();
+    if digits.is_empty() || !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    let pairs =
+        digits.chunks(2).map(|pair| std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok()));
+    pairs.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hex_is_read_as_it_is_written() {
+        assert_eq!(bytes_of(&hex_of(&[0, 7, 255])), Some(vec![0, 7, 255]));
+        for wrong in ["", "a", "zz", "0g"] {
+            assert_eq!(bytes_of(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! `amalgam mount`: a workspace or a snapshot as a file system.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use amalgam_proto::{Reason, v1};
+use clap::Args;
+use serde_json::json;
+use tonic::codegen::Bytes;
+
+use super::backend::{Backend, BackendArgs};
+use super::ws::workspace;
+use crate::connect::Client;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{Output, json as lines};
+use crate::session::{Session, here, incomplete, workspace_name};
+use crate::text;
+
+/// Mount a workspace or a snapshot at a directory
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A workspace is mounted to be changed: nothing is written out, files come from the store as they are read. All commands work in the
+mount as they do in a directory. What is not committed survives `umount` and a crash, and is there again with the next mount. A
+snapshot is mounted read-only.
+
+Examples:
+  amalgam mount try-2 ../try-2
+  amalgam mount @~3 /tmp/three-back    a snapshot, read-only
+  amalgam mount main ../live --follow  read-only, always what the last snapshot of main holds
+  amalgam mount notes ../notes --create")]
+pub struct Mount {
+    /// The workspace, or the revision of a snapshot
+    #[arg(value_name = "WORKSPACE|REV")]
+    what: String,
+    /// Where; it must be empty, or not be there yet
+    dir: OsString,
+    #[command(flatten)]
+    options: MountArgs,
+    /// Show the workspace's last snapshot, and let nobody change it
+    #[arg(long)]
+    read_only: bool,
+    /// The same, and show each new snapshot as soon as it is the last one
+    #[arg(long)]
+    follow: bool,
+    /// Make the workspace, empty, if there is none of this name
+    #[arg(long, conflicts_with_all = ["read_only", "follow"])]
+    create: bool,
+}
+
+/// How to mount.
+#[derive(Clone, Debug, Default, Args)]
+pub struct MountArgs {
+    /// Let other users enter; needs root, or `user_allow_other` in /etc/fuse.conf
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Let the kernel hold writes back: faster for many small writes; what it holds is in no snapshot, and a crash loses it
+    #[arg(long)]
+    pub writeback: bool,
+    /// So many threads answer
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub threads: Option<u32>,
+}
+
+impl MountArgs {
+    /// For the wire.
+    pub fn message(&self) -> v1::MountOptions {
+        v1::MountOptions {
+            allow_other: self.allow_other,
+            writeback: self.writeback,
+            threads: self.threads.unwrap_or(0),
+        }
+    }
+}
+
+impl Mount {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = if self.create { session.client_of_new_store().await? } else { session.client().await? };
+        let request = self.request(session, &mut client).await?;
+        let done = client.mounts.mount(request).await?.into_inner();
+        let mount = done.mount.ok_or_else(|| incomplete("mount"))?;
+        let mut line = json_line("mount", &mount);
+        line["recovered_edits"] = json!(done.recovered_edits);
+        session.output.emit(&line)?;
+        session.output.done(format!("{}: {}", text::path(&mount.path), words(&mount)))?;
+        if done.recovered_edits > 0 {
+            let edits = text::plural(done.recovered_edits, "change");
+            session.output.remark(format!("{edits} that were not committed are back; `amalgam diff` shows them"))?;
+        }
+        Ok(Exit::OK)
+    }
+
+    async fn request(&self, session: &mut Session, client: &mut Client) -> Result<v1::MountRequest, CliError> {
+        let path = session.host_path(&self.dir);
+        let options = Some(self.options.message());
+        let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
+        let name = workspace_name(&self.what);
+        let is_workspace = match workspace(client, &name).await {
+            Ok(_) => true,
+            Err(error) if error.is(Reason::NotFound) && self.create => {
+                let request = v1::CreateWorkspaceRequest { workspace_id: self.what.clone(), ..Default::default() };
+                client.workspaces.create_workspace(request).await?;
+                true
+            }
+            Err(error) if error.is(Reason::NotFound) && self.follow => return Err(error),
+            Err(error) if error.is(Reason::NotFound) || error.is(Reason::Invalid) => false,
+            Err(error) => return Err(error),
+        };
+        let mode = match is_workspace {
+            true if self.follow => v1::MountMode::Follow,
+            true if !self.read_only => v1::MountMode::ReadWrite,
+            _ => v1::MountMode::Snapshot,
+        };
+        if mode != v1::MountMode::Snapshot {
+            return Ok(v1::MountRequest { path, mode: mode.into(), workspace: name, options, ..Default::default() });
+        }
+        let (workspace, revision) = match is_workspace {
+            true => (String::new(), format!("{}@", self.what)),
+            false => (here(session.place_if_any().await?.as_ref()), self.what.clone()),
+        };
+        Ok(v1::MountRequest { path, mode: mode.into(), workspace, revision, options })
+    }
+}
+
+/// Mounts a workspace to be changed.
+async fn mount(
+    client: &mut Client,
+    workspace: &str,
+    path: &Path,
+    options: &MountArgs,
+) -> Result<v1::MountPoint, CliError> {
+    let request = v1::MountRequest {
+        path: Bytes::copy_from_slice(path.as_os_str().as_bytes()),
+        mode: v1::MountMode::ReadWrite.into(),
+        workspace: workspace_name(workspace),
+        options: Some(options.message()),
+        ..Default::default()
+    };
+    client.mounts.mount(request).await?.into_inner().mount.ok_or_else(|| incomplete("mount"))
+}
+
+/// The same, or nothing where it is refused and files may be written out instead.
+pub async fn mount_or_else(
+    output: &mut Output,
+    client: &mut Client,
+    workspace: &str,
+    path: &Path,
+    options: &MountArgs,
+    backend: &BackendArgs,
+) -> Result<Option<v1::MountPoint>, CliError> {
+    match mount(client, workspace, path, options).await {
+        Ok(mount) => Ok(Some(mount)),
+        Err(error) if error.is(Reason::MountRefused) && backend.backend == Backend::Auto => {
+            output.remark(format!("{}; the files are written out instead", error.message))?;
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What a mount shows, as a word for programs.
+pub fn mode_word(mount: &v1::MountPoint) -> &'static str {
+    match mount.mode() {
+        v1::MountMode::Snapshot => "snapshot",
+        v1::MountMode::Follow => "follow",
+        v1::MountMode::ReadWrite | v1::MountMode::Unspecified => "read_write",
+    }
+}
+
+/// What a mount shows, for people.
+pub fn words(mount: &v1::MountPoint) -> String {
+    let at = match mount.snapshot.as_str() {
+        "" => "no snapshot yet".to_owned(),
+        name => format!("at {}", paint(style::ID, text::short(name))),
+    };
+    let workspace = paint(style::WORKSPACE, text::id(&mount.workspace));
+    let mut words = match mount.mode() {
+        v1::MountMode::Snapshot => format!("snapshot {}, read-only", paint(style::ID, text::short(&mount.snapshot))),
+        v1::MountMode::Follow => format!("what {workspace} holds, {at}, read-only"),
+        v1::MountMode::ReadWrite | v1::MountMode::Unspecified => format!("{workspace} {at}"),
+    };
+    for (holds, word) in [
+        (mount.uncommitted, ", uncommitted changes"),
+        (mount.is_private, ", in a namespace of its own"),
+        (mount.leaving, ", goes when its last file is closed"),
+    ] {
+        if holds {
+            words.push_str(word);
+        }
+    }
+    words
+}
+
+/// A mount for programs.
+pub fn json_line(kind: &str, mount: &v1::MountPoint) -> serde_json::Value {
+    let workspace = (!mount.workspace.is_empty()).then(|| text::id(&mount.workspace));
+    let snapshot = (!mount.snapshot.is_empty()).then(|| text::id(&mount.snapshot));
+    let line = lines::line(
+        kind,
+        json!({
+            "mode": mode_word(mount),
+            "workspace": workspace,
+            "snapshot": snapshot,
+            "uncommitted": mount.uncommitted,
+            "private": mount.is_private,
+            "leaving": mount.leaving,
+            "mount_time": lines::time(mount.mount_time.as_ref()),
+        }),
+    );
+    lines::with_path(line, &mount.path)
+}
+
+/// Whether a word on the command line means a path rather than a workspace.
+pub fn is_path(word: &OsStr) -> bool {
+    let bytes = word.as_bytes();
+    bytes.starts_with(b"/") || bytes.starts_with(b".")
+}

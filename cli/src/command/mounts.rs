@@ -1,0 +1,47 @@
+//! `amalgam mounts`: what is mounted.
+
+use amalgam_proto::v1;
+use clap::Args;
+use serde_json::json;
+
+use super::mount::{json_line, words};
+use crate::connect::Client;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::json as lines;
+use crate::output::style::{self, paint};
+use crate::session::Session;
+use crate::text;
+
+/// List what is mounted
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam mounts\n  amalgam mounts --json")]
+pub struct Mounts {}
+
+impl Mounts {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let (mounts, problems) = mounts(&mut client).await?;
+        for mount in &mounts {
+            session.output.emit(&json_line("mount", mount))?;
+            let since = text::ago(text::moment(mount.mount_time.as_ref()), session.now);
+            session.output.say(format!("{}  {}, since {since}", text::path(&mount.path), words(mount)))?;
+        }
+        for problem in &problems {
+            session.output.emit(&lines::line("warning", json!({"message": problem})))?;
+            let problem = text::printable(problem);
+            session.output.remark(format!("{} {problem}", paint(style::WARNING, "warning:")))?;
+        }
+        if mounts.is_empty() {
+            session.output.remark("nothing is mounted; `amalgam mount WORKSPACE DIR` does that")?;
+        }
+        Ok(Exit::OK)
+    }
+}
+
+/// All mounts, and what became of those that an earlier process left.
+pub async fn mounts(client: &mut Client) -> Result<(Vec<v1::MountPoint>, Vec<String>), CliError> {
+    let listed = client.mounts.list_mounts(v1::ListMountsRequest {}).await?.into_inner();
+    Ok((listed.mounts, listed.problems))
+}

@@ -1,0 +1,119 @@
+//! A mount in a namespace of its own: seen by one command and what it starts, gone when they are gone, and made without any privilege
+//! and without any helper program. Linux only; the one place that makes namespaces.
+//!
+//! The process that becomes the command mounts for itself and hands the device to the store's process, which answers on it. It has one
+//! thread only, because nothing else may enter a new user namespace; so it is a process of its own, started by `amalgam run`.
+
+use std::ffi::{CString, OsString};
+use std::fs;
+use std::io::{self, IoSlice, Read as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::thread::UnshareFlags;
+
+/// Where the kernel's FUSE is.
+pub const DEVICE: &str = "/dev/fuse";
+
+/// A command that runs in a mount of its own.
+pub struct Enter<'a> {
+    /// Where to mount.
+    pub at: &'a Path,
+    /// Where the device is handed over.
+    pub socket: &'a Path,
+    /// What says which mount it is.
+    pub token: &'a [u8],
+    /// Whether other users may enter.
+    pub allow_other: bool,
+    /// The command.
+    pub words: &'a [OsString],
+}
+
+/// Why a command could not be run in a mount of its own.
+pub enum Refused {
+    /// There is no mount, and why.
+    Mount(&'static str, io::Error),
+    /// There is one, and the command could not be started.
+    Start(io::Error),
+}
+
+/// Becomes the command, in a mount of its own. Returns only if that cannot be.
+pub fn become_command(enter: &Enter<'_>) -> Refused {
+    match mount(enter) {
+        Ok(()) => {
+            let at: PathBuf = enter.at.to_owned();
+            let mut command = Command::new(&enter.words[0]);
+            Refused::Start(command.args(&enter.words[1..]).current_dir(&at).env("PWD", &at).exec())
+        }
+        Err((what, error)) => Refused::Mount(what, error),
+    }
+}
+
+fn mount(enter: &Enter<'_>) -> Result<(), (&'static str, io::Error)> {
+    unshare().map_err(|error| ("make a namespace", error))?;
+    let device = open_device().map_err(|error| ("open /dev/fuse", error))?;
+    mount_device(&device, enter).map_err(|error| ("mount", error))?;
+    hand_over(&device, enter).map_err(|error| ("reach the store's process", error))
+}
+
+/// A mount namespace of its own. Root needs nothing else, and keeps what it may; anybody else a user namespace around it.
+fn unshare() -> io::Result<()> {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    let flags =
+        if user.is_root() && is_capable() { UnshareFlags::NEWNS } else { UnshareFlags::NEWNS | UnshareFlags::NEWUSER };
+    // What could be unsound is to part with the table of open files while other threads use it; that is not asked for.
+    #[allow(deprecated, reason = "the other form is unsafe for the sake of a flag that is not used here")]
+    rustix::thread::unshare(flags)?;
+    if flags.contains(UnshareFlags::NEWUSER) {
+        let (user, group) = (user.as_raw(), group.as_raw());
+        fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+        fs::write("/proc/self/setgroups", "deny")?;
+        fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
+    }
+    // What is mounted here stays here.
+    let apart = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+    Ok(rustix::mount::mount_change("/", apart)?)
+}
+
+/// Whether this process may mount as it is.
+fn is_capable() -> bool {
+    const SYS_ADMIN: u32 = 21;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set >> SYS_ADMIN & 1 == 1)
+}
+
+fn open_device() -> io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    Ok(rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn mount_device(device: &OwnedFd, enter: &Enter<'_>) -> io::Result<()> {
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let number = device.as_raw_fd();
+    let others = if enter.allow_other { ",allow_other" } else { "" };
+    let options = format!("fd={number},rootmode=40000,user_id={user},group_id={group},default_permissions{others}");
+    let options = CString::new(options).expect("numbers and words");
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    Ok(rustix::mount::mount("amalgam", enter.at, "fuse.amalgam", flags, Some(options.as_c_str()))?)
+}
+
+fn hand_over(device: &OwnedFd, enter: &Enter<'_>) -> io::Result<()> {
+    let mut stream = UnixStream::connect(enter.socket)?;
+    let devices = [device.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fits = ancillary.push(SendAncillaryMessage::ScmRights(&devices));
+    assert!(fits, "there is room for one");
+    sendmsg(&stream, &[IoSlice::new(enter.token)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    if answer.is_empty() { Ok(()) } else { Err(io::Error::other(answer)) }
+}

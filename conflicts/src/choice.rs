@@ -1,0 +1,96 @@
+//! Resolving: one version for all of them.
+
+use amalgam_engine::content::write_content;
+use amalgam_engine::object::{Conflict, Node};
+use amalgam_engine::{Entry, EntryKind, Store, Time, WriteSession};
+use amalgam_merge::{Outcome, Setting, Sides, Way, merge};
+
+use crate::parts::{TEXT_BYTES_MAX, parts};
+use crate::read::read_whole;
+
+/// Which version it is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Ours.
+    Ours,
+    /// Theirs.
+    Theirs,
+    /// What both began with.
+    Base,
+    /// The lines of both.
+    Union,
+    /// The term with this number, from 0.
+    Term(usize),
+}
+
+/// Why a conflict was not resolved.
+#[derive(Debug, thiserror::Error)]
+pub enum NotResolved {
+    /// Only texts have lines.
+    #[error("the lines of both can be kept only where both are texts")]
+    NoText,
+    /// There is no such term.
+    #[error("the conflict has {count} versions")]
+    NoTerm {
+        /// How many there are.
+        count: usize,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] amalgam_engine::Error),
+}
+
+/// What a choice makes of a conflict: an entry, or nothing. It gets the time given, as its bytes change.
+pub fn chosen(
+    store: &Store,
+    session: &WriteSession,
+    conflict: &Conflict,
+    choice: Choice,
+    now: Time,
+) -> Result<Option<Entry>, NotResolved> {
+    let parts = parts(store, conflict)?;
+    let terms = conflict.terms();
+    let at = match choice {
+        Choice::Ours => parts.ours,
+        Choice::Theirs => parts.theirs,
+        Choice::Base => parts.base,
+        Choice::Term(at) if at < terms.len() => at,
+        Choice::Term(_) => return Err(NotResolved::NoTerm { count: terms.len() }),
+        Choice::Union => {
+            let read = |at: usize| -> Result<Option<Vec<u8>>, amalgam_engine::Error> {
+                terms[at].as_ref().map_or(Ok(None), |entry| read_whole(store, entry, TEXT_BYTES_MAX))
+            };
+            let (Some(ours), Some(theirs)) = (read(parts.ours)?, read(parts.theirs)?) else {
+                return Err(NotResolved::NoText);
+            };
+            let base = read(parts.base)?;
+            let sides = Sides { base: base.as_deref(), ours: &ours, theirs: &theirs };
+            let way = Way::named("union").expect("it is a way");
+            let Outcome::Merged(bytes) = merge(&way, &sides, &Setting::default()) else {
+                return Err(NotResolved::NoText);
+            };
+            return Ok(Some(file_of(session, conflict, &bytes, now)?));
+        }
+    };
+    // A directory keeps its times: nothing in it is written.
+    let timed = |entry: &Entry| match entry.kind() {
+        EntryKind::Directory => entry.clone(),
+        _ => Entry { mtime: now, ..entry.clone() },
+    };
+    Ok(terms[at].as_ref().map(timed))
+}
+
+/// These bytes as the resolution, with the attributes of the first version that is a file.
+pub fn file_of(
+    session: &WriteSession,
+    conflict: &Conflict,
+    bytes: &[u8],
+    now: Time,
+) -> Result<Entry, amalgam_engine::Error> {
+    let node = Node::File { size: bytes.len() as u64, content: write_content(session, &bytes)? };
+    let like = conflict.added().chain(conflict.removed()).flatten().find(|entry| entry.kind() == EntryKind::File);
+    Ok(match like {
+        Some(like) => Entry { node, mtime: now, ..like.clone() },
+        None => Entry::new(node, 0o644, now),
+    })
+}

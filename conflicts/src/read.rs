@@ -1,0 +1,27 @@
+//! Contents of versions, in memory.
+
+use amalgam_engine::content::read_at;
+use amalgam_engine::object::Node;
+use amalgam_engine::{Entry, Error, Result, Store};
+
+/// Contents are read in such steps: a length that is claimed is not believed at once.
+const STEP: u64 = 4 << 20;
+
+/// All bytes of a file; nothing for anything else, for a larger one, and for one that was purged.
+pub fn read_whole(store: &Store, entry: &Entry, bytes_max: u64) -> Result<Option<Vec<u8>>> {
+    let Node::File { size, content } = entry.node else { return Ok(None) };
+    if size > bytes_max {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    while (bytes.len() as u64) < size {
+        let done = bytes.len();
+        bytes.resize(done + (size - done as u64).min(STEP) as usize, 0);
+        match read_at(store, &content, size, done as u64, &mut bytes[done..]) {
+            Ok(()) => {}
+            Err(Error::Purged { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some(bytes))
+}

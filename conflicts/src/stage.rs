@@ -1,0 +1,43 @@
+//! Conflicts shown one by one, for views that ask again and again.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use amalgam_engine::object::{Conflict, Node};
+use amalgam_engine::{Assembly, Entry, Name, Result, Store, Time, WorkingTree};
+
+use crate::face::{Style, shown_as};
+
+/// So many are remembered.
+const SHOWN_MAX: usize = 256;
+
+/// The files that stand for conflicts, made once and kept in the store while this lives.
+#[derive(Default)]
+pub struct Stage {
+    shown: Mutex<HashMap<Conflict, (Entry, WorkingTree)>>,
+}
+
+impl Stage {
+    /// The file that stands for a conflict; nothing where it is shown by something else.
+    pub fn show(&self, store: &Store, conflict: &Conflict) -> Result<Option<Entry>> {
+        let known =
+            |shown: &HashMap<Conflict, (Entry, WorkingTree)>| shown.get(conflict).map(|(entry, _)| entry.clone());
+        if let Some(entry) = known(&self.shown.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(Some(entry));
+        }
+        let assembly = Assembly::new(store, None)?;
+        let entry = shown_as(store, assembly.session(), conflict, Style::Markers)?;
+        let Some(entry) = entry.filter(|entry| matches!(entry.node, Node::File { .. })) else { return Ok(None) };
+        // A tree of its own keeps it.
+        let name = Name::new(b"shown").expect("a name");
+        let contents = assembly.directory(None, vec![(name, Some(entry.clone()))])?;
+        let top = Entry::new(Node::Directory(contents), 0o755, Time::EPOCH);
+        let tree = assembly.finish(top, &Default::default())?;
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if shown.len() >= SHOWN_MAX {
+            shown.clear();
+        }
+        shown.insert(conflict.clone(), (entry.clone(), tree));
+        Ok(Some(entry))
+    }
+}

@@ -1,0 +1,128 @@
+//! Resolutions that are remembered: the same conflict, met again, is resolved in the same way.
+//!
+//! Each is a reference, `resolution/{the conflict's hash}`, to a tree that holds what the conflict became, or nothing. So
+//! collection, transfer, verification and undo treat it as they treat everything else. It does not matter which side is
+//! whose, nor which times the versions have.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+
+use super::exchange::alone;
+use crate::assemble::Assembly;
+use crate::directory::entry_at;
+use crate::error::{Error, Result};
+use crate::id::{Bare, ObjectKind, RootId};
+use crate::name::{Name, TreePath};
+use crate::object::{Conflict, Entry, Node};
+use crate::operation::{Act, Step, move_refs, recorded, trying};
+use crate::reference::{Operation, RefName, RefValue};
+use crate::store::Store;
+use crate::time::Time;
+
+const PREFIX: &str = "resolution/";
+/// What the resolution is called in its tree.
+const NAME: &[u8] = b"resolution";
+
+/// A resolution that is remembered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remembered {
+    /// The conflict's hash.
+    pub id: Bare,
+    /// Where the conflict was when it was resolved.
+    pub path: TreePath,
+    /// What it became; nothing if that was to be gone.
+    pub entry: Option<Entry>,
+}
+
+/// Remembers what a conflict became. Nothing happens if that is remembered already.
+pub fn remember(
+    store: &Store,
+    conflict: &Conflict,
+    path: &TreePath,
+    entry: Option<&Entry>,
+    from: RootId,
+    act: &Act,
+) -> Result<Option<Operation>> {
+    if matches!(entry, Some(Entry { node: Node::Conflict(_), .. })) {
+        return Err(Error::Invalid { what: "resolution", why: "it is a conflict itself".to_owned() });
+    }
+    if same(replay(store, conflict)?.as_ref(), entry) {
+        return Ok(None);
+    }
+    let _from = store.hold(from)?;
+    let assembly = Assembly::new(store, None)?;
+    let entry = entry.map(|entry| alone(&assembly, entry)).transpose()?;
+    let contents = assembly.directory(None, vec![(Name::new(NAME).expect("a name"), entry)])?;
+    let tree = assembly.finish(Entry::new(Node::Directory(contents), 0o755, Time::EPOCH), &BTreeSet::new())?;
+    let root = tree.freeze().write(&store.session())?;
+    let value = RefValue { note: Bytes::copy_from_slice(path.as_bytes()), ..RefValue::to(root) };
+    let name = reference(conflict.bare());
+    trying(|| {
+        let step = Step { name: name.clone(), before: store.read_ref(&name)?, after: Some(value.clone()) };
+        move_refs(store, act, act.draft("remember"), vec![step]).map(recorded)
+    })
+    .map(Some)
+}
+
+/// What the same conflict became before; nothing if nobody resolved it, or if that was forgotten. The outer one is whether it
+/// is known, the inner one whether anything is left.
+pub fn replay(store: &Store, conflict: &Conflict) -> Result<Option<Option<Entry>>> {
+    Ok(resolution(store, conflict.bare())?.map(|remembered| remembered.entry))
+}
+
+/// A resolution by the hash of its conflict.
+pub fn resolution(store: &Store, id: Bare) -> Result<Option<Remembered>> {
+    match store.read_ref(&reference(id))? {
+        Some(value) => read(store, id, &value),
+        None => Ok(None),
+    }
+}
+
+/// Up to `limit` resolutions that follow one, by hash.
+pub fn remembered(store: &Store, after: Option<Bare>, limit: usize) -> Result<Vec<Remembered>> {
+    let after = after.map(reference);
+    let mut found = Vec::new();
+    for (name, value) in store.list_refs(PREFIX, after.as_ref(), limit)? {
+        let Some(id) = name.as_str().strip_prefix(PREFIX).and_then(Bare::from_hex) else { continue };
+        found.extend(read(store, id, &value)?);
+    }
+    Ok(found)
+}
+
+/// Forgets a resolution. Nothing if there was none.
+pub fn forget(store: &Store, id: Bare, act: &Act) -> Result<Option<Operation>> {
+    let name = reference(id);
+    trying(|| {
+        let Some(before) = store.read_ref(&name)? else { return Ok(None) };
+        let step = Step { name: name.clone(), before: Some(before), after: None };
+        move_refs(store, act, act.draft("forget resolution"), vec![step]).map(recorded).map(Some)
+    })
+}
+
+fn read(store: &Store, id: Bare, value: &RefValue) -> Result<Option<Remembered>> {
+    let damaged =
+        || Error::DamagedRecord { what: format!("resolution {id}"), why: "it does not name a tree".to_owned() };
+    let root = match value.target {
+        Some(target) if target.kind == ObjectKind::Root => store.root(RootId::from_bytes(target.hash))?,
+        _ => return Err(damaged()),
+    };
+    let path = TreePath::new(&value.note[..])?;
+    let entry = entry_at(store, &root, &TreePath::new(NAME).expect("a path"))?;
+    Ok(Some(Remembered { id, path, entry }))
+}
+
+fn same(known: Option<&Option<Entry>>, entry: Option<&Entry>) -> bool {
+    match (known, entry) {
+        (Some(Some(known)), Some(entry)) => {
+            let alone = |entry: &Entry| entry.clone().with_extra(|extra| extra.link = None);
+            known.equal_but_for_times(&alone(entry))
+        }
+        (Some(None), None) => true,
+        _ => false,
+    }
+}
+
+fn reference(id: Bare) -> RefName {
+    RefName::new(format!("{PREFIX}{id}")).expect("hex digits are a name")
+}

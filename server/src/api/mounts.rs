@@ -1,0 +1,35 @@
+//! Mounts, for the API. All of these calls name paths of the host.
+
+use amalgam_proto::v1;
+use amalgam_proto::v1::mount_service_server::MountService;
+use tonic::{Request, Response, Status};
+
+use super::Api;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl MountService for Api {
+    async fn mount(&self, request: Request<v1::MountRequest>) -> Answer<v1::MountResponse> {
+        self.local_only()?;
+        let request = request.into_inner();
+        self.short(move |service| service.mount(&request)).await
+    }
+
+    async fn prepare_mount(&self, request: Request<v1::PrepareMountRequest>) -> Answer<v1::PrepareMountResponse> {
+        self.local_only()?;
+        let request = request.into_inner();
+        self.short(move |service| service.prepare_mount(&request)).await
+    }
+
+    async fn unmount(&self, request: Request<v1::UnmountRequest>) -> Answer<v1::UnmountResponse> {
+        self.local_only()?;
+        let request = request.into_inner();
+        self.short(move |service| service.unmount(&request)).await
+    }
+
+    async fn list_mounts(&self, _request: Request<v1::ListMountsRequest>) -> Answer<v1::ListMountsResponse> {
+        self.local_only()?;
+        self.short(|service| service.list_mounts()).await
+    }
+}

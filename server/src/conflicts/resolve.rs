@@ -1,0 +1,193 @@
+//! Resolving: in a workspace's head, and in its directory if it has one.
+
+use amalgam_conflicts::{Choice, NotResolved, chosen, file_of, terms, without_draft};
+use amalgam_engine::conflict::{CONFLICTS_KEY, Exchange, PlacedConflict, remember, replay};
+use amalgam_engine::workspace::{Change, WorkspaceName};
+use amalgam_engine::{Act, Entry, RootId, TreePath, WorkingTree};
+use amalgam_materializer::{Progress, Times};
+use amalgam_proto::{Failure, Reason, v1};
+
+use super::list::{is_wanted, tree_paths};
+use crate::directory::{Saying, Target, notice};
+use crate::failure::{Result, of_engine};
+use crate::service::{Marks, Service};
+
+/// What the log calls it.
+const RESOLVE: &str = "resolve";
+
+/// A tree in which conflicts are resolved.
+struct Plan {
+    tree: WorkingTree,
+    root: RootId,
+    done: Vec<(PlacedConflict, Option<Entry>)>,
+    left: u64,
+}
+
+impl Service {
+    /// Resolves conflicts of a workspace.
+    pub(crate) fn resolve_conflicts(
+        &self,
+        request: &v1::ResolveConflictsRequest,
+        act: &Act,
+    ) -> Result<v1::ResolveConflictsResponse> {
+        let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
+        if request.resolution.is_none() {
+            return Err(Failure::new(Reason::Invalid, "say how: a version, contents, or what is remembered"));
+        }
+        let record = self.inner.registry.all().into_iter().find(|record| record.workspace == workspace.as_str());
+        match record {
+            Some(record) => self.resolve_in_directory(&amalgam_proto::directory_name(&record.id), request, act),
+            None => self.resolve_in_head(&workspace, request, act),
+        }
+    }
+
+    fn resolve_in_head(
+        &self,
+        workspace: &WorkspaceName,
+        request: &v1::ResolveConflictsRequest,
+        act: &Act,
+    ) -> Result<v1::ResolveConflictsResponse> {
+        let head = self.head(workspace)?;
+        let Some(root) = self.head_root(head)? else { return Err(nothing(&[])) };
+        let mut plan = self.plan_resolving(root, request, act)?;
+        let mut response = self.response(&plan)?;
+        if request.dry_run || plan.done.is_empty() {
+            return Ok(response);
+        }
+        plan.tree.rebase(head);
+        let change = change_of(&plan, plan.left);
+        let done = self.inner.workspaces.commit_as(workspace, &mut plan.tree, &change, act, RESOLVE);
+        let done = done.map_err(of_engine)?;
+        self.remember_all(&plan, request, act)?;
+        response.snapshot = Some(self.snapshot_message(done.snapshot, &Marks::default())?);
+        Ok(response)
+    }
+
+    fn resolve_in_directory(
+        &self,
+        name: &str,
+        request: &v1::ResolveConflictsRequest,
+        act: &Act,
+    ) -> Result<v1::ResolveConflictsResponse> {
+        let progress = Progress::default();
+        let mut grasp = self.grasp(name)?;
+        if request.dry_run {
+            let captured = self.look_as(&mut grasp, &progress, true)?;
+            let plan = self.plan_resolving(captured.root, request, act)?;
+            return self.response(&plan);
+        }
+        let (safety, _) = self.secure(&mut grasp, "resolve", act, &progress)?;
+        let head = self.head(&grasp.workspace)?;
+        let Some(root) = self.head_root(head)? else { return Err(nothing(&[])) };
+        let plan = self.plan_resolving(root, request, act)?;
+        let mut response = self.response(&plan)?;
+        if !plan.done.is_empty() {
+            let paths: Vec<_> = plan.done.iter().map(|(placed, _)| placed.path.clone()).collect();
+            let target = Target { root: plan.root, paths: Some(&paths), with_git: true };
+            let times = Times::OfBytes(act.time);
+            let (brought, mut captured) = self.bring_to(&mut grasp, &target, times, &progress)?;
+            let saying = Saying { action: RESOLVE, change: change_of(&plan, 0) };
+            let (snapshot, _) = self.commit_captured(&mut grasp, &mut captured, &saying, act)?;
+            self.remember_all(&plan, request, act)?;
+            response.snapshot = Some(self.snapshot_message(snapshot, &Marks::default())?);
+            response.notices = brought.notices.iter().map(notice).collect();
+        }
+        grasp.save(self)?;
+        response.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
+        Ok(response)
+    }
+
+    fn plan_resolving(&self, root: RootId, request: &v1::ResolveConflictsRequest, act: &Act) -> Result<Plan> {
+        use v1::resolve_conflicts_request::Resolution;
+        let store = &self.inner.store;
+        let paths = tree_paths(&request.paths)?;
+        let placed = self.conflicts_of(root, None)?;
+        let wanted: Vec<_> = placed.iter().filter(|placed| is_wanted(&paths, &placed.path)).collect();
+        if wanted.is_empty() {
+            return Err(nothing(&paths));
+        }
+        if matches!(request.resolution, Some(Resolution::Content(_))) && wanted.len() != 1 {
+            return Err(Failure::new(Reason::Invalid, "contents resolve one conflict; name it"));
+        }
+        let mut exchange = Exchange::new(store, root, &[]).map_err(of_engine)?;
+        let mut done = Vec::new();
+        for placed in wanted {
+            let entry = match request.resolution.as_ref().expect("it was asked for") {
+                Resolution::Content(bytes) => {
+                    Some(file_of(exchange.session(), &placed.conflict, bytes, act.time).map_err(of_engine)?)
+                }
+                Resolution::Remembered(_) => {
+                    let whole = without_draft(store, &placed.conflict).map_err(of_engine)?;
+                    match replay(store, &whole).map_err(of_engine)? {
+                        Some(entry) => entry,
+                        None => continue,
+                    }
+                }
+                Resolution::Version(word) => {
+                    let choice = self.choice(placed, word)?;
+                    let session = exchange.session();
+                    chosen(store, session, &placed.conflict, choice, act.time).map_err(|why| unable(placed, why))?
+                }
+            };
+            exchange.set(&placed.path, entry.as_ref()).map_err(of_engine)?;
+            done.push((placed.clone(), entry));
+        }
+        let left = (placed.len() - done.len()) as u64;
+        let (tree, root) = exchange.finish().map_err(of_engine)?;
+        Ok(Plan { tree, root, done, left })
+    }
+
+    fn choice(&self, placed: &PlacedConflict, word: &str) -> Result<Choice> {
+        if word == "union" {
+            return Ok(Choice::Union);
+        }
+        let terms = terms(&self.inner.store, &placed.conflict).map_err(of_engine)?;
+        let at = terms.iter().position(|term| term.word == word);
+        at.map(Choice::Term).ok_or_else(|| {
+            let words: Vec<_> = terms.into_iter().map(|term| term.word).collect();
+            let message = format!("{} has no version {word}; it has {}", placed.path, words.join(", "));
+            Failure::new(Reason::Invalid, message)
+        })
+    }
+
+    fn response(&self, plan: &Plan) -> Result<v1::ResolveConflictsResponse> {
+        let resolved = plan.done.iter().map(|(placed, _)| self.conflict_message(placed)).collect::<Result<_>>()?;
+        Ok(v1::ResolveConflictsResponse { resolved, left: plan.left, ..Default::default() })
+    }
+
+    fn remember_all(&self, plan: &Plan, request: &v1::ResolveConflictsRequest, act: &Act) -> Result<()> {
+        if request.forget {
+            return Ok(());
+        }
+        let (store, act) = (&self.inner.store, Act { request: None, ..act.clone() });
+        for (placed, entry) in &plan.done {
+            let whole = without_draft(store, &placed.conflict).map_err(of_engine)?;
+            remember(store, &whole, &placed.path, entry.as_ref(), plan.root, &act).map_err(of_engine)?;
+        }
+        Ok(())
+    }
+}
+
+fn change_of(plan: &Plan, left: u64) -> Change {
+    let paths: Vec<_> = plan.done.iter().map(|(placed, _)| placed.path.clone()).collect();
+    let mut change = Change::new(format!("resolve {}", crate::directory::words_of(&paths)));
+    if left > 0 {
+        change.metadata.insert(CONFLICTS_KEY.to_owned(), left.to_string());
+    }
+    change
+}
+
+fn unable(placed: &PlacedConflict, why: NotResolved) -> Failure {
+    match why {
+        NotResolved::Store(error) => of_engine(error),
+        why => Failure::new(Reason::Invalid, format!("{}: {why}", placed.path)),
+    }
+}
+
+fn nothing(paths: &[TreePath]) -> Failure {
+    let message = match paths.first() {
+        Some(path) => format!("there is no conflict at {path}"),
+        None => "there is no conflict".to_owned(),
+    };
+    Failure::new(Reason::NotFound, message)
+}

@@ -1,0 +1,130 @@
+//! Devices that somebody else has mounted: in a namespace of its own a command mounts without any privilege, and hands the device over
+//! a socket to the process that answers. A token, told by a call before, says what is to be shown there. Good once, for the same user.
+
+use std::io::{self, IoSliceMut, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use amalgam_engine::Time;
+use amalgam_fuse::{Mount, MountOptions};
+use amalgam_proto::{Failure, Reason, v1};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg, sockopt};
+
+use super::book::{Mode, MountRecord};
+use super::mounting::{mount_options, of_mount};
+use super::{Mounted, Shows, kernel, view_name};
+use crate::directory::path_bytes;
+use crate::failure::{Result, of_engine, of_io};
+use crate::service::Service;
+
+/// How long whoever connects may take to hand a device over.
+const WITHIN: Duration = Duration::from_secs(10);
+/// Mounts that were announced and not made are forgotten beyond this number.
+const EXPECTED_MAX: usize = 1_024;
+/// And after so long.
+const EXPECTED_NANOSECONDS: i64 = 60_000_000_000;
+
+/// A mount that is about to be made.
+pub(super) struct Expected {
+    pub(super) view: u64,
+    path: PathBuf,
+    options: MountOptions,
+    since: Time,
+}
+
+impl Service {
+    /// Readies a mount of a workspace that the caller makes himself.
+    pub(crate) fn prepare_mount(&self, request: &v1::PrepareMountRequest) -> Result<v1::PrepareMountResponse> {
+        self.demand_lasting()?;
+        let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
+        let view = self.open_for_mount(&workspace)?;
+        // The same place each time, so that what a build wrote about paths stays true.
+        let path = self.inner.home.path().join("mnt").join(view.to_string());
+        std::fs::create_dir_all(&path).map_err(|error| of_io("make the place for the mount", &error))?;
+        let token = kernel::token().map_err(|error| of_io("make a token", &error))?;
+        let options = mount_options(request.options.as_ref());
+        let expected = Expected { view, path: path.clone(), options, since: self.now() };
+        let mut waiting = self.inner.views.expected.lock();
+        if waiting.len() >= EXPECTED_MAX {
+            waiting.clear();
+        }
+        waiting.insert(token.clone(), expected);
+        drop(waiting);
+        let recovered_edits = self.live_view(view)?.recovered.edits;
+        let socket = self.inner.views.door.lock().clone().unwrap_or_default();
+        Ok(v1::PrepareMountResponse {
+            socket: path_bytes(&socket),
+            token: token.into(),
+            path: path_bytes(&path),
+            recovered_edits,
+            directory: view_name(view),
+        })
+    }
+
+    /// Whether somebody is about to mount a view.
+    pub(super) fn is_expected(&self, id: u64) -> bool {
+        let now = self.now();
+        let mut waiting = self.inner.views.expected.lock();
+        waiting.retain(|_, expected| now.0.saturating_sub(expected.since.0) < EXPECTED_NANOSECONDS);
+        waiting.values().any(|expected| expected.view == id)
+    }
+
+    fn take_over(&self, token: &[u8], device: OwnedFd) -> Result<()> {
+        let unknown = || Failure::new(Reason::NotFound, "nobody announced this mount, or its token was used before");
+        let expected = self.inner.views.expected.lock().remove(token).ok_or_else(unknown)?;
+        let _using = self.using();
+        let live = self.live_view(expected.view)?;
+        let record = MountRecord {
+            path: expected.path.clone(),
+            mode: Mode::ReadWrite,
+            workspace: self.view_workspace(expected.view)?.to_string(),
+            since: self.now().0,
+            private: true,
+        };
+        let mount = Mount::on(&live.view, &expected.path, device, &expected.options);
+        let mount = mount.map_err(|error| of_mount(&error, &expected.options))?;
+        let number = self.inner.views.book.add_mount(record.clone())?;
+        let mounted = Mounted { mount, shows: Shows::Live(expected.view), record, leaving: false };
+        self.inner.views.state.lock().mounts.insert(number, mounted);
+        Ok(())
+    }
+}
+
+/// Takes one device, and says whether it is answered for: an empty answer, or why not.
+pub(crate) fn answer(service: &Service, mut stream: UnixStream) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(WITHIN))?;
+    stream.set_write_timeout(Some(WITHIN))?;
+    let peer = sockopt::socket_peercred(&stream)?;
+    if peer.uid != rustix::process::geteuid() {
+        return stream.write_all(b"this store belongs to another user");
+    }
+    match receive(&stream) {
+        Ok((token, device)) => match service.take_over(&token, device) {
+            Ok(()) => Ok(()),
+            Err(failure) => stream.write_all(failure.message.as_bytes()),
+        },
+        Err(error) => stream.write_all(format!("no device arrived: {error}").as_bytes()),
+    }
+}
+
+/// A token, and one device beside it.
+fn receive(stream: &UnixStream) -> io::Result<(Vec<u8>, OwnedFd)> {
+    let mut token = [0; 64];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(stream, &mut [IoSliceMut::new(&mut token)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let fds = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let devices: Vec<OwnedFd> = fds.flatten().collect();
+    if got.flags.contains(ReturnFlags::CTRUNC) || devices.len() != 1 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "one device is expected"));
+    }
+    let device = devices.into_iter().next().expect("there is one");
+    Ok((token[..got.bytes].to_vec(), device))
+}

@@ -1,0 +1,93 @@
+//! What is done for views and mounts while nobody asks: mounts that follow are shown the new head, views without changes go along with
+//! their workspace, journals that grew long begin anew, and what others unmounted is put away.
+
+use std::time::Duration;
+
+use amalgam_engine::workspace::WorkspaceName;
+use amalgam_engine::{OperationCursor, SnapshotId};
+use amalgam_view::View;
+
+use super::Shows;
+use crate::failure::{Result, of_engine, of_view};
+use crate::service::Service;
+
+/// How long the keeper waits for an operation before it looks around.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+impl Service {
+    /// Keeps views and mounts until the process ends. What goes wrong is told to whoever listens.
+    pub(crate) fn keep_views(&self, tell: &dyn Fn(&str)) {
+        let mut cursor = match OperationCursor::at_end(&self.inner.store) {
+            Ok(cursor) => cursor,
+            Err(error) => return tell(&error.to_string()),
+        };
+        while !self.inner.views.is_ending() {
+            match cursor.wait(LOOK_EVERY) {
+                Ok(_) => {}
+                Err(error) => {
+                    tell(&error.to_string());
+                    std::thread::sleep(LOOK_EVERY);
+                }
+            }
+            let _using = self.using();
+            if let Err(failure) = self.look_after_views() {
+                tell(&failure.message);
+            }
+        }
+    }
+
+    fn look_after_views(&self) -> Result<()> {
+        if self.inner.views.state.lock().open.is_empty() && self.mounted() == 0 {
+            return Ok(());
+        }
+        self.reap()?;
+        self.show_new_heads()?;
+        let open: Vec<_> = self.inner.views.state.lock().open.keys().copied().collect();
+        for id in open {
+            self.close_view_if_unused(id)?;
+            let live = self.inner.views.state.lock().open.get(&id).cloned();
+            let Some(live) = live else { continue };
+            let head = self.view_workspace(id).and_then(|workspace| self.head(&workspace))?;
+            let is_behind = live.view.base() != head && *live.behind.lock() != head;
+            if is_behind || live.view.is_checkpoint_due() {
+                let grasp = self.grasp_view(id)?;
+                if grasp.live.view.is_checkpoint_due() {
+                    self.checkpoint(&grasp)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings what follows to where it went, now.
+    pub(crate) fn show_new_heads(&self) -> Result<()> {
+        let following: Vec<(u64, View, SnapshotId, String)> = {
+            let state = self.inner.views.state.lock();
+            let following = state.mounts.iter().filter_map(|(number, mounted)| match &mounted.shows {
+                Shows::Following(view, shown) => {
+                    Some((*number, view.clone(), *shown, mounted.record.workspace.clone()))
+                }
+                _ => None,
+            });
+            following.collect()
+        };
+        for (number, view, shown, workspace) in following {
+            let workspace = WorkspaceName::new(workspace).map_err(of_engine)?;
+            // A workspace that was deleted is shown as it was.
+            let Some(found) = self.inner.workspaces.find(&workspace).map_err(of_engine)? else { continue };
+            let Some(head) = found.head.filter(|head| *head != shown) else { continue };
+            view.show(head).map_err(of_view)?;
+            if let Some(mounted) = self.inner.views.state.lock().mounts.get_mut(&number) {
+                mounted.shows = Shows::Following(view, head);
+            }
+        }
+        Ok(())
+    }
+
+    /// The heads of workspaces may have moved: views and mounts go along at once.
+    pub(crate) fn heads_moved(&self) -> Result<()> {
+        self.show_new_heads()?;
+        let open: Vec<_> = self.inner.views.state.lock().open.keys().copied().collect();
+        open.into_iter().try_for_each(|id| self.grasp_view(id).map(drop))
+    }
+}

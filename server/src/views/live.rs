@@ -1,0 +1,304 @@
+//! What the service does with a live view as a whole: look at it, commit it, bring it to where its workspace went. All in time
+//! proportional to what changed.
+
+use std::collections::BTreeMap;
+
+use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
+use amalgam_engine::{Act, DiffOptions, RootId, SnapshotId, What, WorkingTree, diff_roots, operation};
+use amalgam_proto::{Failure, Reason, v1};
+use bytes::Bytes;
+
+use super::{ViewGrasp, checkpoint_reference, view_name};
+use crate::directory::{CAPTURE, Tally};
+use crate::failure::{Result, of_engine, of_view};
+use crate::service::{Held, Marks, Service};
+
+/// Who keeps uncommitted work in the store between commits.
+const KEEPER: &str = "amalgam";
+
+/// What a view held, safe in the store.
+pub(super) struct Secured {
+    /// The snapshot that was taken of it; nothing if the head held it already.
+    pub(super) snapshot: Option<SnapshotId>,
+    /// The tree that is safe.
+    root: RootId,
+    _held: Held,
+}
+
+impl Service {
+    /// The tree that a view holds now, written and kept, but in no snapshot.
+    pub(crate) fn hold_view(&self, id: u64) -> Result<Held> {
+        let grasp = self.grasp_view(id)?;
+        self.hold_live(&grasp)
+    }
+
+    pub(super) fn hold_live(&self, grasp: &ViewGrasp) -> Result<Held> {
+        self.hold_tree(&grasp.live.view.fork())
+    }
+
+    fn hold_tree(&self, tree: &WorkingTree) -> Result<Held> {
+        let session = self.inner.store.session();
+        let root = tree.freeze().write(&session).map_err(of_engine)?;
+        session.write_all_ahead().map_err(of_engine)?;
+        // The session keeps what it wrote for as long as it lives, the pin after that.
+        let pin = self.inner.store.hold(root).map_err(of_engine)?;
+        Ok(Held { root: Some(root), snapshot: None, _pin: Some(pin) })
+    }
+
+    /// Whether a view holds anything that its workspace's head does not, times not considered.
+    pub(super) fn is_uncommitted(&self, grasp: &ViewGrasp) -> Result<bool> {
+        Ok(self.untouched(grasp)?.is_none())
+    }
+
+    /// A view without changes of its own goes to where its workspace went by itself. One with changes stays where it is.
+    pub(super) fn bring_in_step(&self, grasp: &ViewGrasp) -> Result<()> {
+        let (view, head) = (&grasp.live.view, self.head(&grasp.workspace)?);
+        let Some(head) = head.filter(|head| view.base() != Some(*head)) else { return Ok(()) };
+        let held = self.hold_live(grasp)?;
+        // Compared with what the view follows: then nothing of its own would be lost.
+        if !self.is_same(self.known_root(view.base())?, held.root)? {
+            *grasp.live.behind.lock() = Some(head);
+            return Ok(());
+        }
+        let secured = held.root.expect("a live tree has a root");
+        let (before, _) = view.go_to(head, Some(head)).map_err(of_view)?;
+        self.keep_late_edits(grasp, &before, secured, head, &Act::new(KEEPER, self.now()))
+    }
+
+    /// A workspace may have been moved behind its view's back, while the view had changes. A commit on top of that would silently take
+    /// it back.
+    fn refuse_view_out_of_step(&self, grasp: &ViewGrasp, head: Option<SnapshotId>) -> Result<()> {
+        if grasp.live.view.base() == head {
+            return Ok(());
+        }
+        let now = head.map_or_else(|| "nothing".to_owned(), |head| head.short());
+        let message = format!(
+            "workspace {} has moved on to {now} since this mount was last in step with it; `amalgam restore @` takes that over (what is \
+             here is captured first)",
+            grasp.workspace
+        );
+        Err(Failure::new(Reason::StaleHead, message))
+    }
+
+    /// Takes a snapshot of a live view, for a request.
+    pub(crate) fn capture_view(
+        &self,
+        id: u64,
+        request: &v1::CaptureDirectoryRequest,
+        act: &Act,
+    ) -> Result<v1::CaptureResult> {
+        let grasp = self.grasp_view(id)?;
+        let labels = request.labels.iter().map(LabelName::new).collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
+        let metadata: BTreeMap<_, _> = request.metadata.clone().into_iter().collect();
+        let change = Change { message: request.message.clone(), metadata, labels, ..Change::default() };
+        self.check_etag(&grasp.workspace, &request.etag)?;
+        let head = self.head(&grasp.workspace)?;
+        let done_before = act.request.as_ref().map(|request| self.inner.store.find_request(request)).transpose();
+        if done_before.map_err(of_engine)?.flatten().is_some() {
+            // What was written since belongs to the next one.
+            return self.nothing_captured(&grasp, head);
+        }
+        self.refuse_view_out_of_step(&grasp, head)?;
+        let warnings = self.check_room()?;
+        let (snapshot, is_new) = self.commit_view(&grasp, &change, act)?;
+        let root = self.inner.store.snapshot(snapshot).map_err(of_engine)?.root;
+        let tally = self.tally(self.head_root(head)?, Some(root))?;
+        Ok(v1::CaptureResult {
+            snapshot: Some(self.snapshot_message(snapshot, &Marks::default())?),
+            changed: is_new,
+            // Counting all files would take a walk.
+            counts: None,
+            added: tally.added,
+            modified: tally.modified,
+            removed: tally.removed,
+            stored_bytes: 0,
+            notices: Vec::new(),
+            workspace: Some(self.workspace_message(&grasp.workspace)?),
+            warnings,
+            // So would finding all conflicts.
+            conflicts: None,
+        })
+    }
+
+    fn nothing_captured(&self, grasp: &ViewGrasp, head: Option<SnapshotId>) -> Result<v1::CaptureResult> {
+        Ok(v1::CaptureResult {
+            snapshot: head.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
+            workspace: Some(self.workspace_message(&grasp.workspace)?),
+            ..v1::CaptureResult::default()
+        })
+    }
+
+    fn commit_view(&self, grasp: &ViewGrasp, change: &Change, act: &Act) -> Result<(SnapshotId, bool)> {
+        let view = &grasp.live.view;
+        let done = view.commit(&self.inner.workspaces, &grasp.workspace, change, act, CAPTURE).map_err(of_view)?;
+        self.drop_checkpoint(grasp)?;
+        Ok((done.snapshot, done.is_new))
+    }
+
+    /// Takes what a view holds into a snapshot, if none has it yet.
+    pub(super) fn secure_view(&self, grasp: &ViewGrasp, before: &str, act: &Act) -> Result<Secured> {
+        let (view, head) = (&grasp.live.view, self.head(&grasp.workspace)?);
+        let held = self.hold_live(grasp)?;
+        let root = held.root.expect("a live tree has a root");
+        if self.is_same(self.head_root(head)?, held.root)? {
+            return Ok(Secured { snapshot: None, root, _held: held });
+        }
+        // The request belongs to what comes after it.
+        let act = Act { request: None, ..act.clone() };
+        let change = Change::new(format!("before {before}"));
+        let snapshot = if view.base() == head {
+            self.commit_view(grasp, &change, &act)?.0
+        } else {
+            let mut tree = view.fork();
+            tree.rebase(head);
+            let done = self.inner.workspaces.commit_as(&grasp.workspace, &mut tree, &change, &act, CAPTURE);
+            done.map_err(of_engine)?.snapshot
+        };
+        let root = self.inner.store.snapshot(snapshot).map_err(of_engine)?.root;
+        Ok(Secured { snapshot: Some(snapshot), root, _held: held })
+    }
+
+    /// What a view holds, if the head of its workspace holds it, too.
+    pub(super) fn untouched(&self, grasp: &ViewGrasp) -> Result<Option<Secured>> {
+        let held = self.hold_live(grasp)?;
+        let head = self.head_root(self.head(&grasp.workspace)?)?;
+        let root = held.root.expect("a live tree has a root");
+        Ok(self.is_same(head, held.root)?.then_some(Secured { snapshot: None, root, _held: held }))
+    }
+
+    /// The same for a workspace that may or may not have a view: a fork begins with what is seen in the mount.
+    pub(crate) fn secure_live(&self, workspace: &WorkspaceName, before: &str, act: &Act) -> Result<()> {
+        match self.grasp_view_of(workspace)? {
+            Some(grasp) => self.secure_view(&grasp, before, act).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Brings a view to its workspace's head, whatever it holds. What it held is in a snapshot, but for what was written since that
+    /// was taken: that gets one of its own.
+    pub(super) fn follow_head(&self, grasp: &ViewGrasp, secured: &Secured, act: &Act) -> Result<v1::RestoreResult> {
+        let Some(head) = self.head(&grasp.workspace)? else {
+            let message = "the workspace has no snapshot any more; the mount is left as it is";
+            return Err(Failure::new(Reason::NothingToRevert, message));
+        };
+        let (before, _) = grasp.live.view.go_to(head, Some(head)).map_err(of_view)?;
+        self.keep_late_edits(grasp, &before, secured.root, head, act)?;
+        self.drop_checkpoint(grasp)?;
+        let tally = self.tally(Some(secured.root), self.head_root(Some(head))?)?;
+        let now = self.head(&grasp.workspace)?;
+        Ok(v1::RestoreResult {
+            safety: None,
+            snapshot: now.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
+            written: tally.added + tally.modified,
+            removed: tally.removed,
+            bytes: 0,
+            notices: Vec::new(),
+            changed: tally.added + tally.modified + tally.removed > 0,
+            conflicts: None,
+        })
+    }
+
+    /// A view went to `head`. What was written between the last snapshot and that moment becomes a snapshot, below one that holds what
+    /// `head` does.
+    fn keep_late_edits(
+        &self,
+        grasp: &ViewGrasp,
+        before: &WorkingTree,
+        secured: RootId,
+        head: SnapshotId,
+        act: &Act,
+    ) -> Result<()> {
+        let view = &grasp.live.view;
+        let late = self.hold_tree(before)?;
+        if late.root == Some(secured) {
+            return view.settled_at(head).map_err(of_view);
+        }
+        let act = Act { request: None, ..act.clone() };
+        let mut before = before.fork();
+        before.rebase(Some(head));
+        let (workspaces, name) = (&self.inner.workspaces, &grasp.workspace);
+        let change = Change::new("written while the workspace was moved");
+        workspaces.commit_as(name, &mut before, &change, &act, CAPTURE).map_err(of_engine)?;
+        let now = workspaces.restore(name, head, &act).map_err(of_engine)?.snapshot;
+        view.settled_at(now).map_err(of_view)
+    }
+
+    /// Writes a view's tree to the store without committing it, so that its journal begins anew.
+    pub(super) fn checkpoint(&self, grasp: &ViewGrasp) -> Result<()> {
+        let act = Act::new(KEEPER, self.now());
+        grasp.live.view.checkpoint(&checkpoint_reference(grasp.id), &act).map_err(of_view)
+    }
+
+    /// The journal rests on a commit now.
+    fn drop_checkpoint(&self, grasp: &ViewGrasp) -> Result<()> {
+        let act = Act::new(KEEPER, self.now()).buffered();
+        let name = checkpoint_reference(grasp.id);
+        operation::remove_reference(&self.inner.store, &name, &act, "drop a checkpoint").map(drop).map_err(of_engine)
+    }
+
+    /// What differs between a live view and its workspace's head.
+    pub(crate) fn view_status(&self, id: u64) -> Result<v1::DirectoryStatus> {
+        let grasp = self.grasp_view(id)?;
+        let head = self.head(&grasp.workspace)?;
+        let held = self.hold_live(&grasp)?;
+        let mut status = v1::DirectoryStatus {
+            directory: Some(self.view_message(id)?),
+            workspace: Some(self.workspace_message(&grasp.workspace)?),
+            head: head.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
+            warnings: self.check_room().unwrap_or_else(|failure| vec![failure.message]),
+            ..v1::DirectoryStatus::default()
+        };
+        let diff = diff_roots(&self.inner.store, self.head_root(head)?, held.root, DiffOptions::default());
+        for change in diff.map_err(of_engine)? {
+            let change = change.map_err(of_engine)?;
+            let path = Bytes::copy_from_slice(change.path.as_bytes());
+            match change.what {
+                What::Added => status.added.push(path),
+                What::Removed => status.deleted.push(path),
+                _ => status.modified.push(path),
+            }
+        }
+        Ok(status)
+    }
+
+    /// A live view as a directory, for the wire.
+    pub(super) fn view_message(&self, id: u64) -> Result<v1::Directory> {
+        let workspace = self.view_workspace(id)?;
+        let path = self.mounts_of_view(id).into_iter().next();
+        let state = self.inner.views.state.lock();
+        let base = state.open.get(&id).and_then(|live| live.view.base());
+        Ok(v1::Directory {
+            name: view_name(id),
+            path: path.map(|path| crate::directory::path_bytes(&path)).unwrap_or_default(),
+            workspace: amalgam_proto::workspace_name(&workspace),
+            snapshot: base.map(amalgam_proto::snapshot_name).unwrap_or_default(),
+            mounted: true,
+            ..v1::Directory::default()
+        })
+    }
+
+    /// How many paths differ between two trees that the plan of a restore names.
+    pub(super) fn plan_of(
+        &self,
+        before: Option<RootId>,
+        after: Option<RootId>,
+    ) -> Result<(Vec<v1::PlannedChange>, Tally)> {
+        let (mut changes, mut tally) = (Vec::new(), Tally::default());
+        for change in diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)? {
+            let change = change.map_err(of_engine)?;
+            let kind = match change.what {
+                What::Added => v1::ChangeKind::Added,
+                What::Removed => v1::ChangeKind::Removed,
+                _ => v1::ChangeKind::Modified,
+            };
+            match kind {
+                v1::ChangeKind::Added => tally.added += 1,
+                v1::ChangeKind::Removed => tally.removed += 1,
+                _ => tally.modified += 1,
+            }
+            let path = Bytes::copy_from_slice(change.path.as_bytes());
+            changes.push(v1::PlannedChange { path, kind: kind.into(), bytes: 0 });
+        }
+        Ok((changes, tally))
+    }
+}

@@ -1,0 +1,440 @@
+//! Mounting and unmounting, and what is said about mounts.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use amalgam_engine::workspace::WorkspaceName;
+use amalgam_engine::{SnapshotId, Time};
+use amalgam_fuse::{Mount, MountError, MountOptions};
+use amalgam_proto::{Failure, Reason, v1};
+use amalgam_view::View;
+
+use super::book::{Mode, MountRecord};
+use super::{Mounted, Shows, follower_name, kernel, view_name};
+use crate::directory::{canonical, host_path, make_empty, path_bytes};
+use crate::failure::{Result, of_engine, of_io, of_view};
+use crate::service::Service;
+
+impl Service {
+    /// Mounts a workspace or a snapshot.
+    pub(crate) fn mount(&self, request: &v1::MountRequest) -> Result<v1::MountResponse> {
+        self.demand_lasting()?;
+        let path = canonical(&host_path(&request.path)?)?;
+        self.refuse_mount_point(&path)?;
+        let options = mount_options(request.options.as_ref());
+        let (view, shows, workspace, mode) = match request.mode() {
+            v1::MountMode::ReadWrite | v1::MountMode::Unspecified => {
+                let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
+                let id = self.open_for_mount(&workspace)?;
+                (self.live_view(id)?.view.clone(), Shows::Live(id), workspace.to_string(), Mode::ReadWrite)
+            }
+            v1::MountMode::Snapshot => {
+                let here = self.here(&request.workspace)?;
+                let snapshot = self.resolve(&request.revision, here.as_ref())?;
+                let view = self.read_only_view(snapshot)?;
+                (view, Shows::Snapshot(snapshot), String::new(), Mode::Snapshot)
+            }
+            v1::MountMode::Follow => {
+                let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
+                let head = self.head(&workspace)?.ok_or_else(|| {
+                    let message = format!("workspace {workspace} has no snapshot to show yet; commit to it first");
+                    Failure::new(Reason::NotFound, message)
+                })?;
+                let view = self.read_only_view(head)?;
+                (view.clone(), Shows::Following(view, head), workspace.to_string(), Mode::Follow)
+            }
+        };
+        let made_directory = make_empty(&path)?;
+        let record = MountRecord { path: path.clone(), mode, workspace, since: self.now().0, private: false };
+        // Written down first: a process that dies in between leaves nothing that the next one does not know of.
+        let number = self.inner.views.book.add_mount(record.clone())?;
+        let recovered_edits = self.recovered_edits(&shows);
+        match Mount::at(&view, &path, &options) {
+            Ok(mount) => {
+                let mounted = Mounted { mount, shows, record, leaving: false };
+                self.inner.views.state.lock().mounts.insert(number, mounted);
+            }
+            Err(error) => {
+                self.inner.views.book.remove_mount(number)?;
+                if made_directory {
+                    // Whatever is in it by now is not ours.
+                    let _ = std::fs::remove_dir(&path);
+                }
+                if let Shows::Live(id) = shows {
+                    self.close_view_if_unused(id)?;
+                }
+                return Err(of_mount(&error, &options));
+            }
+        }
+        let mount = self.mount_message(number)?;
+        Ok(v1::MountResponse { mount: Some(mount), recovered_edits, made_directory })
+    }
+
+    /// The number of the view of a workspace that is to be mounted, open.
+    pub(super) fn open_for_mount(&self, workspace: &WorkspaceName) -> Result<u64> {
+        self.inner.workspaces.get(workspace).map_err(of_engine)?;
+        if let Some(record) = self.inner.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
+            let path = record.path.display();
+            let message = format!(
+                "workspace {workspace} has its directory at {path}, and has one live tree only; fork it and mount the fork: `amalgam \
+                 fork --from {workspace} --mount DIR`"
+            );
+            return Err(Failure::new(Reason::AlreadyExists, message));
+        }
+        let id = self.inner.views.book.ensure_view(workspace.as_str())?;
+        // Taking hold of it brings it to where the workspace is.
+        drop(self.grasp_view(id)?);
+        Ok(id)
+    }
+
+    fn recovered_edits(&self, shows: &Shows) -> u64 {
+        let Shows::Live(id) = shows else { return 0 };
+        let state = self.inner.views.state.lock();
+        let is_first = !state.mounts.values().any(|other| matches!(other.shows, Shows::Live(shown) if shown == *id));
+        state.open.get(id).filter(|_| is_first).map_or(0, |live| live.recovered.edits)
+    }
+
+    fn read_only_view(&self, snapshot: SnapshotId) -> Result<View> {
+        let workspace = WorkspaceName::new("snapshot").map_err(of_engine)?;
+        View::of_snapshot(&self.inner.store, snapshot, self.view_options(&workspace)?).map_err(of_view)
+    }
+
+    /// A mount lasts longer than one command.
+    pub(super) fn demand_lasting(&self) -> Result<()> {
+        if self.inner.views.door.lock().is_some() && !self.inner.views.is_ending() {
+            return Ok(());
+        }
+        let message = "a mount needs the background process; run this without --in-process";
+        Err(Failure::new(Reason::Unsupported, message))
+    }
+
+    fn refuse_mount_point(&self, path: &Path) -> Result<()> {
+        if path.starts_with(self.inner.home.path()) && !path.starts_with(self.inner.home.forks_path()) {
+            let message = format!("{} lies in Amalgam's own store; choose another directory", path.display());
+            return Err(Failure::new(Reason::NestedDirectory, message));
+        }
+        let state = self.inner.views.state.lock();
+        let around = state.mounts.values().find(|mounted| !mounted.leaving && path.starts_with(&mounted.record.path));
+        match around {
+            Some(mounted) if mounted.record.path == path => {
+                let message = format!(
+                    "{} is mounted at {} already; `amalgam umount {1}` takes it away",
+                    words_of(&mounted.record),
+                    path.display()
+                );
+                Err(Failure::new(Reason::AlreadyExists, message))
+            }
+            Some(mounted) => {
+                let message = format!(
+                    "{} lies in the mount of {}; choose a directory outside",
+                    path.display(),
+                    words_of(&mounted.record)
+                );
+                Err(Failure::new(Reason::NestedDirectory, message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The mount that a path lies in: its number, and what was written down about it.
+    pub(crate) fn find_mount(&self, path: &Path) -> Option<(u64, PathBuf)> {
+        let state = self.inner.views.state.lock();
+        let around = state.mounts.iter().filter(|(_, mounted)| !mounted.leaving);
+        let around = around.filter(|(_, mounted)| path.starts_with(&mounted.record.path));
+        let nearest = around.max_by_key(|(_, mounted)| mounted.record.path.as_os_str().len());
+        nearest.map(|(number, mounted)| (*number, mounted.record.path.clone()))
+    }
+
+    /// The directory that a path in a mount lies in, for the wire.
+    pub(crate) fn place_in_mount(&self, number: u64) -> Result<v1::Directory> {
+        let mount = self.mount_message(number)?;
+        if mount.directory.is_empty() {
+            let path = String::from_utf8_lossy(&mount.path).into_owned();
+            let message = format!("{path} shows a snapshot and belongs to no workspace");
+            return Err(Failure::new(Reason::NoDirectory, message));
+        }
+        Ok(v1::Directory {
+            name: mount.directory,
+            path: mount.path,
+            workspace: mount.workspace,
+            snapshot: mount.snapshot,
+            mounted: true,
+            ..v1::Directory::default()
+        })
+    }
+
+    /// Where a view is mounted.
+    pub(super) fn mounts_of_view(&self, id: u64) -> Vec<PathBuf> {
+        let state = self.inner.views.state.lock();
+        let shown = state.mounts.values().filter(|mounted| matches!(mounted.shows, Shows::Live(other) if other == id));
+        shown.map(|mounted| mounted.record.path.clone()).collect()
+    }
+
+    /// The live tree of a workspace and where it is mounted, for the wire.
+    pub(crate) fn live_of(&self, workspace: &WorkspaceName) -> (String, Vec<bytes::Bytes>) {
+        let Some(id) = self.find_view(workspace) else { return (String::new(), Vec::new()) };
+        (view_name(id), self.mounts_of_view(id).iter().map(|path| path_bytes(path)).collect())
+    }
+
+    /// A mount for the wire.
+    pub(super) fn mount_message(&self, number: u64) -> Result<v1::MountPoint> {
+        let gone = || Failure::new(Reason::NotFound, "it is not mounted any more");
+        let (record, shown, leaving) = {
+            let state = self.inner.views.state.lock();
+            let mounted = state.mounts.get(&number).ok_or_else(gone)?;
+            let shown = match &mounted.shows {
+                Shows::Live(id) => Err(*id),
+                Shows::Snapshot(snapshot) | Shows::Following(_, snapshot) => Ok(*snapshot),
+            };
+            (mounted.record.clone(), shown, mounted.leaving)
+        };
+        let (snapshot, uncommitted) = match shown {
+            Ok(snapshot) => (Some(snapshot), false),
+            Err(id) => {
+                let grasp = self.grasp_view(id)?;
+                (grasp.live.view.base(), self.is_uncommitted(&grasp)?)
+            }
+        };
+        let directory = match (shown, record.mode) {
+            (Err(id), _) => view_name(id),
+            (_, Mode::Follow) => follower_name(number),
+            _ => String::new(),
+        };
+        let workspace = match record.workspace.as_str() {
+            "" => String::new(),
+            name => amalgam_proto::workspace_name(&WorkspaceName::new(name).map_err(of_engine)?),
+        };
+        Ok(v1::MountPoint {
+            name: amalgam_proto::mount_name(number),
+            path: path_bytes(&record.path),
+            mode: mode_message(record.mode).into(),
+            workspace,
+            snapshot: snapshot.map(amalgam_proto::snapshot_name).unwrap_or_default(),
+            mount_time: Some(amalgam_proto::timestamp(Time(record.since))),
+            is_private: record.private,
+            uncommitted,
+            directory,
+            leaving,
+        })
+    }
+
+    /// All mounts for the wire.
+    pub(crate) fn list_mounts(&self) -> Result<v1::ListMountsResponse> {
+        self.reap()?;
+        let numbers: Vec<_> = self.inner.views.state.lock().mounts.keys().copied().collect();
+        let mut mounts = Vec::new();
+        for number in numbers {
+            match self.mount_message(number) {
+                Ok(mount) => mounts.push(mount),
+                // It went in this moment.
+                Err(failure) if failure.reason == Reason::NotFound => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(v1::ListMountsResponse { mounts, problems: self.inner.views.problems.clone() })
+    }
+
+    /// Takes mounts away.
+    pub(crate) fn unmount(&self, request: &v1::UnmountRequest) -> Result<v1::UnmountResponse> {
+        self.reap()?;
+        let numbers = self.mounts_meant(request)?;
+        let mut response = v1::UnmountResponse::default();
+        let mut uncommitted = std::collections::BTreeSet::new();
+        for number in numbers {
+            let message = self.mount_message(number)?;
+            self.unmount_one(number, request.lazy)?;
+            if message.uncommitted {
+                uncommitted.insert(message.workspace.clone());
+            }
+            response.mounts.push(message);
+        }
+        for workspace in uncommitted {
+            let workspace = amalgam_proto::workspace_id(&workspace).map_err(of_engine)?;
+            response.uncommitted.push(self.workspace_message(&workspace)?);
+        }
+        Ok(response)
+    }
+
+    fn mounts_meant(&self, request: &v1::UnmountRequest) -> Result<Vec<u64>> {
+        use v1::unmount_request::Target;
+        let nothing = |what: String| Failure::new(Reason::NotFound, format!("{what}; `amalgam mounts` lists what is"));
+        match &request.target {
+            Some(Target::Name(name)) => {
+                let number = amalgam_proto::mount_number(name).map_err(of_engine)?;
+                let is_there = self.inner.views.state.lock().mounts.contains_key(&number);
+                is_there.then(|| vec![number]).ok_or_else(|| nothing(format!("{name} is not mounted")))
+            }
+            Some(Target::Path(path)) => {
+                let path = host_path(path)?;
+                // Found by its words first: nobody may answer for it any more.
+                let found = self.find_mount(&path).or_else(|| self.find_mount(&canonical(&path).ok()?));
+                let found = found.map(|(number, _)| vec![number]);
+                found.ok_or_else(|| nothing(format!("nothing of ours is mounted at {}", path.display())))
+            }
+            Some(Target::Workspace(name)) => {
+                let workspace = amalgam_proto::workspace_id(name).map_err(of_engine)?;
+                let state = self.inner.views.state.lock();
+                let of_it = state.mounts.iter().filter(|(_, mounted)| mounted.record.workspace == workspace.as_str());
+                let numbers: Vec<_> = of_it.map(|(number, _)| *number).collect();
+                if numbers.is_empty() { Err(nothing(format!("{workspace} is not mounted"))) } else { Ok(numbers) }
+            }
+            None => Err(Failure::new(Reason::Invalid, "target: name a mount, a path or a workspace")),
+        }
+    }
+
+    fn unmount_one(&self, number: u64, lazy: bool) -> Result<()> {
+        let record = self.inner.views.state.lock().mounts.get(&number).map(|mounted| mounted.record.clone());
+        let Some(record) = record else { return Ok(()) };
+        if record.private {
+            let message = format!(
+                "the mount of {} is in a namespace of its own, and ends with the processes in there",
+                words_of(&record)
+            );
+            return Err(Failure::new(Reason::MountBusy, message));
+        }
+        let mut detached = false;
+        if kernel::is_mounted(&record.path) {
+            // What nobody uses goes at once, however it was asked for.
+            let done = match kernel::unmount(&record.path, false) {
+                Err(error) if lazy && error.kind() == io::ErrorKind::ResourceBusy => {
+                    detached = true;
+                    kernel::unmount(&record.path, true)
+                }
+                done => done,
+            };
+            done.map_err(|error| of_unmount(&record.path, &error))?;
+        }
+        if detached && let Some(mounted) = self.inner.views.state.lock().mounts.get_mut(&number) {
+            // It may take long until the last file is closed; it is put away then.
+            mounted.leaving = !mounted.mount.has_ended();
+            if mounted.leaving {
+                return Ok(());
+            }
+        }
+        self.put_away(number)
+    }
+
+    /// Ends what is left of a mount that is gone from the tree of directories.
+    pub(super) fn put_away(&self, number: u64) -> Result<()> {
+        let Some(mounted) = self.inner.views.state.lock().mounts.remove(&number) else { return Ok(()) };
+        self.inner.views.book.remove_mount(number)?;
+        let Mounted { mount, shows, .. } = mounted;
+        // The kernel tells whoever answers that it is over, some moments after it is.
+        for _ in 0..ENDED_LOOKS {
+            if mount.has_ended() {
+                break;
+            }
+            std::thread::sleep(ENDED_EVERY);
+        }
+        // It is gone from the tree of directories already; there is nothing left that could be refused.
+        let _ = mount.unmount();
+        match shows {
+            Shows::Live(id) => self.close_view_if_unused(id),
+            Shows::Snapshot(_) | Shows::Following(..) => Ok(()),
+        }
+    }
+
+    /// Puts away what was unmounted by others.
+    pub(super) fn reap(&self) -> Result<()> {
+        let ended: Vec<_> = {
+            let state = self.inner.views.state.lock();
+            let ended = state.mounts.iter().filter(|(_, mounted)| mounted.mount.has_ended());
+            ended.map(|(number, _)| *number).collect()
+        };
+        ended.into_iter().try_for_each(|number| self.put_away(number))
+    }
+
+    /// Takes everything away, in use or not, and closes all views. Says what could not be.
+    pub(crate) fn end_mounting(&self) -> Vec<String> {
+        self.inner.views.ending.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.inner.views.expected.lock().clear();
+        let mut said = Vec::new();
+        let numbers: Vec<_> = self.inner.views.state.lock().mounts.keys().copied().collect();
+        for number in numbers {
+            let record = self.inner.views.state.lock().mounts.get(&number).map(|mounted| mounted.record.clone());
+            if let Some(record) = record.filter(|record| !record.private && kernel::is_mounted(&record.path)) {
+                let done = kernel::unmount(&record.path, true);
+                said.extend(done.err().map(|error| of_unmount(&record.path, &error).message));
+            }
+            let _ = self.inner.views.book.remove_mount(number);
+        }
+        let open: Vec<_> = self.inner.views.state.lock().open.keys().copied().collect();
+        for id in open {
+            said.extend(self.end_view(id).err().map(|failure| failure.message));
+        }
+        said
+    }
+
+    /// Closes a view, whoever still has files open in it.
+    fn end_view(&self, id: u64) -> Result<()> {
+        let mut grasp = self.grasp_view(id)?;
+        if self.is_uncommitted(&grasp)? {
+            self.checkpoint(&grasp)?;
+        }
+        grasp.live.view.close().map_err(of_view)?;
+        *grasp.turn = true;
+        // Whoever waited for its turn does not find it any more.
+        self.inner.views.state.lock().open.remove(&id);
+        Ok(())
+    }
+}
+
+fn mode_message(mode: Mode) -> v1::MountMode {
+    match mode {
+        Mode::ReadWrite => v1::MountMode::ReadWrite,
+        Mode::Snapshot => v1::MountMode::Snapshot,
+        Mode::Follow => v1::MountMode::Follow,
+    }
+}
+
+fn words_of(record: &MountRecord) -> String {
+    match record.workspace.as_str() {
+        "" => "a snapshot".to_owned(),
+        workspace => format!("workspace {workspace}"),
+    }
+}
+
+pub(super) fn mount_options(asked: Option<&v1::MountOptions>) -> MountOptions {
+    let mut options = MountOptions::default();
+    if let Some(asked) = asked {
+        options.allow_other = asked.allow_other;
+        options.writeback = asked.writeback;
+        if asked.threads > 0 {
+            options.threads = usize::try_from(asked.threads).unwrap_or(usize::MAX).min(THREADS_MAX);
+        }
+    }
+    options
+}
+
+const THREADS_MAX: usize = 64;
+/// How often, and how many times, it is looked whether a mount has ended.
+const ENDED_EVERY: Duration = Duration::from_millis(2);
+const ENDED_LOOKS: u32 = 1_000;
+
+/// Why something could not be mounted, and what to do.
+pub(super) fn of_mount(error: &MountError, options: &MountOptions) -> Failure {
+    let (MountError::Refused { source, .. } | MountError::Busy { source, .. }) = error;
+    let hint = match source.kind() {
+        io::ErrorKind::PermissionDenied if options.allow_other => {
+            "others may enter only if root has put `user_allow_other` into /etc/fuse.conf".to_owned()
+        }
+        io::ErrorKind::NotFound => {
+            "FUSE is not there: install the package fuse3, or write the files out with `amalgam checkout`".to_owned()
+        }
+        _ => "`amalgam doctor` says what is missing; `amalgam checkout` works without".to_owned(),
+    };
+    // The helper's words end with a line of their own.
+    Failure::new(Reason::MountRefused, format!("{}; {hint}", error.to_string().trim_end()))
+}
+
+fn of_unmount(path: &Path, error: &io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::ResourceBusy {
+        let message = format!(
+            "{} is in use; leave it (`fuser -m {0}` says who is in there), or `amalgam umount --lazy {0}`",
+            path.display()
+        );
+        return Failure::new(Reason::MountBusy, message);
+    }
+    of_io(&format!("unmount {}", path.display()), error)
+}

@@ -1,0 +1,55 @@
+//! Where a journal begins: behind what is on disk, and never behind more.
+
+use amalgam_engine::workspace::{Change, Workspaces};
+use amalgam_engine::{Act, SnapshotId, WorkingTree};
+
+use crate::kit::{Kit, main_workspace, now};
+
+fn commit_buffered(kit: &Kit) -> SnapshotId {
+    let workspaces = Workspaces::of(kit.view.fork().store());
+    let act = Act::new("somebody", now()).buffered();
+    kit.view.commit(&workspaces, &main_workspace(), &Change::new("buffered"), &act, "commit").expect("commit").snapshot
+}
+
+#[test]
+fn after_buffered_commits_a_recovery_follows_the_last_one_and_has_what_came_after() {
+    let kit = Kit::new();
+    let file = kit.file("a", b"one");
+    let mut last = commit_buffered(&kit);
+    for round in 0..3 {
+        kit.write(file, 0, format!("round {round}").as_bytes());
+        last = commit_buffered(&kit);
+    }
+    kit.write(file, 0, b"after");
+    let kit = kit.reopen(false);
+    assert_eq!(kit.view.base(), Some(last), "the next commit follows the last one");
+    assert_eq!(kit.read_path("a"), b"after 2");
+    let next = kit.commit();
+    let store = kit.view.fork().store().clone();
+    assert_eq!(store.snapshot(next).expect("the snapshot").parents, [last]);
+    assert_eq!(WorkingTree::open(&store, next).expect("its tree").read("a").expect("read"), b"after 2");
+}
+
+#[test]
+fn a_long_row_of_buffered_commits_leaves_a_short_journal() {
+    let kit = Kit::new();
+    let file = kit.file("a", b"");
+    for round in 0..150_u64 {
+        kit.write(file, round * 3, b"abc");
+        commit_buffered(&kit);
+    }
+    let files = std::fs::read_dir(kit.journal()).expect("list").count();
+    assert!(files < 80, "{files} files");
+    let kit = kit.reopen(false);
+    assert_eq!(kit.read_path("a"), b"abc".repeat(150));
+}
+
+#[test]
+fn a_commit_that_is_on_disk_leaves_nothing_to_do_again() {
+    let kit = Kit::new();
+    kit.file("a", b"one");
+    kit.commit();
+    let kit = kit.reopen(false);
+    assert_eq!(kit.recovered.edits, 0);
+    assert!(kit.view.is_clean());
+}
