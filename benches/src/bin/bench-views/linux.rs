@@ -134,9 +134,9 @@ fn find(bench: &mut Bench, places: &mut Places) -> Result<()> {
         return Ok(());
     }
     let mut cold = [0.0; 3];
-    for side in 0..3 {
+    for (side, taken) in cold.iter_mut().enumerate() {
         places.cold()?;
-        cold[side] = seconds(&mut shell(&places.sides()[side].1, FIND, false), &[0])?;
+        *taken = seconds(&mut shell(&places.sides()[side].1, FIND, false), &[0])?;
     }
     bench.add(FIND_COLD, (cold[2] / cold[1], "x"), Bar::AtMost(0.5), told(&cold));
     each(places, FIND, false)?;
@@ -261,10 +261,10 @@ fn sequential(bench: &mut Bench, places: &mut Places) -> Result<()> {
     // Stored, as it is after a commit.
     places.serving()?.ask(&format!("commit {MAIN}"))?;
     let mut read = [0.0; 3];
-    for side in 0..3 {
+    for (side, taken) in read.iter_mut().enumerate() {
         places.cold()?;
         let directory = places.sides()[side].1.clone();
-        read[side] = seconds(&mut shell(&directory, "dd if=large of=/dev/null bs=1M status=none", false), &[0])?;
+        *taken = seconds(&mut shell(&directory, "dd if=large of=/dev/null bs=1M status=none", false), &[0])?;
     }
     let how = format!("{blocks} MiB, committed, caches dropped and a fresh mount; {}", told(&read));
     bench.add(READ, (read[0] / read[2], "x"), Bar::AtLeast(0.5), how);
