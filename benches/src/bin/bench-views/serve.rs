@@ -17,6 +17,7 @@ use amalgam_view::{View, ViewOptions};
 /// The word that makes this program the serving one.
 pub const WORD: &str = "serve";
 
+#[expect(clippy::disallowed_methods, reason = "what is mounted shows the time that it is")]
 fn now() -> Time {
     Time::from(SystemTime::now())
 }
