@@ -68,7 +68,16 @@ fn system_time(time: Time) -> SystemTime {
 pub(crate) fn time_set(time: TimeOrNow) -> TimeSet {
     match time {
         TimeOrNow::Now => TimeSet::Now,
-        TimeOrNow::SpecificTime(time) => TimeSet::At(Time::from(time)),
+        TimeOrNow::SpecificTime(time) => TimeSet::At(told_time(time)),
+    }
+}
+
+/// A time as the kernel meant it. It counts seconds down and nanoseconds up from them; the library takes both down before the
+/// epoch.
+fn told_time(time: SystemTime) -> Time {
+    match UNIX_EPOCH.duration_since(time) {
+        Ok(before) => Time::from(time + Duration::from_nanos(2 * u64::from(before.subsec_nanos()))),
+        Err(_) => Time::from(time),
     }
 }
 
@@ -91,6 +100,11 @@ mod tests {
             let device_ = Device { major, minor };
             assert_eq!(device(device_number(device_)), device_);
         }
+        // One and a half seconds before the epoch: two down, half a one up. The library hands over two and a half.
+        let told = UNIX_EPOCH - Duration::new(2, 500_000_000);
+        assert!(matches!(time_set(TimeOrNow::SpecificTime(told)), TimeSet::At(Time(-1_500_000_000))));
+        let told = UNIX_EPOCH - Duration::new(2, 0);
+        assert!(matches!(time_set(TimeOrNow::SpecificTime(told)), TimeSet::At(Time(-2_000_000_000))));
         for time in [0, 1, -1, 1_700_000_000_123_456_789, -2_000_000_000_000_000_001] {
             assert_eq!(Time::from(system_time(Time(time))), Time(time));
         }

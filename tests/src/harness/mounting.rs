@@ -101,6 +101,7 @@ impl Orders {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "what is mounted shows the time that it is")]
 fn now() -> Time {
     Time::from(SystemTime::now())
 }

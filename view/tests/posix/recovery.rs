@@ -21,16 +21,21 @@ fn history(kit: &Kit) -> Vec<(u64, Everything)> {
         states.push((length, kit.everything()));
     };
     done(kit);
-    let create =
-        |name: &str| drop(kit.view.create(&kit.caller, amalgam_view::ROOT, name.as_bytes(), 0o644).expect("create"));
+    let create = |name: &str| {
+        kit.view.create(&kit.caller, amalgam_view::ROOT, name.as_bytes(), 0o644).expect("create");
+    };
     let mut step = |act: &dyn Fn(&Kit)| {
         act(kit);
         done(kit);
     };
     step(&|_| create("a"));
     step(&|kit| kit.write(kit.ino("a"), 0, b"the first bytes"));
-    step(&|kit| drop(kit.directory("d")));
-    step(&|kit| drop(kit.link(kit.ino("a"), "d/link")));
+    step(&|kit| {
+        kit.directory("d");
+    });
+    step(&|kit| {
+        kit.link(kit.ino("a"), "d/link");
+    });
     step(&|kit| kit.write(kit.ino("d/link"), 4, b"other"));
     step(&|_| create("b"));
     step(&|kit| kit.write(kit.ino("b"), 100, &[b'b'; 300]));
@@ -40,7 +45,9 @@ fn history(kit: &Kit) -> Vec<(u64, Everything)> {
         let set = Set { size: Some(200), ..Set::default() };
         kit.view.set_attributes(&kit.caller, kit.ino("d/b"), &set).expect("truncate");
     });
-    step(&|kit| drop(kit.view.create_symlink(&kit.caller, amalgam_view::ROOT, b"s", b"d/b").expect("symlink")));
+    step(&|kit| {
+        kit.view.create_symlink(&kit.caller, amalgam_view::ROOT, b"s", b"d/b").expect("symlink");
+    });
     step(&|kit| kit.rename("a", "s", RenameMode::Exchange).expect("exchange"));
     step(&|kit| kit.view.set_xattr(&kit.caller, kit.ino("d/b"), b"user.x", b"1", XattrSet::Either).expect("xattr"));
     step(&|kit| kit.unlink("d/link").expect("unlink"));
@@ -143,7 +150,9 @@ fn a_commit_or_a_checkpoint_makes_the_journal_short_and_loses_nothing() {
         kit.file(&name, name.as_bytes());
         expected.insert(name.clone(), name.into_bytes());
         match round % 4 {
-            1 => drop(kit.commit()),
+            1 => {
+                kit.commit();
+            }
             3 => kit.view.checkpoint(&reference, &Act::new("test", now())).expect("checkpoint"),
             _ => {}
         }

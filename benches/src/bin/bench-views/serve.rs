@@ -17,6 +17,7 @@ use amalgam_view::{View, ViewOptions};
 /// The word that makes this program the serving one.
 pub const WORD: &str = "serve";
 
+#[expect(clippy::disallowed_methods, reason = "what is mounted shows the time that it is")]
 fn now() -> Time {
     Time::from(SystemTime::now())
 }
@@ -104,7 +105,6 @@ pub struct Serving {
     output: Lines<BufReader<ChildStdout>>,
     mounted: Vec<PathBuf>,
 }
-
 
 impl Serving {
     /// Starts one over the store in a directory.

@@ -49,7 +49,8 @@ impl Overlay {
 
     /// Keeps its process on one core, or lets it go anywhere.
     pub fn pin(&self, cores: &str) -> Result<()> {
-        let found = Command::new("pgrep").args(["--full", &format!("fuse-overlayfs.*{}", self.place.display())]).output()?;
+        let found =
+            Command::new("pgrep").args(["--full", &format!("fuse-overlayfs.*{}", self.place.display())]).output()?;
         for id in String::from_utf8_lossy(&found.stdout).split_whitespace() {
             run(Command::new("taskset").args(["--all-tasks", "--cpu-list", "--pid", cores, id]))?;
         }
@@ -101,7 +102,8 @@ pub fn shell(directory: &Path, line: &str, pinned: bool) -> Command {
 /// Empties the kernel's caches.
 pub fn drop_caches() -> Result<()> {
     rustix::fs::sync();
-    fs::write("/proc/sys/vm/drop_caches", "3").map_err(|error| format!("caches cannot be dropped: {error}; run it as root").into())
+    fs::write("/proc/sys/vm/drop_caches", "3")
+        .map_err(|error| format!("caches cannot be dropped: {error}; run it as root").into())
 }
 
 /// All of a list, which the middle of is taken.

@@ -6,7 +6,7 @@ use amalgam_benches::Result;
 use amalgam_benches::trees::{Plan, Shape, reference};
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{Act, Store, Time};
-use amalgam_materializer::{Capture, CaptureProgress, HostDir, Index, Known, Rules, Scope, capture};
+use amalgam_materializer::{Capture, HostDir, Index, Known, Progress as CaptureProgress, Rules, Scope, capture};
 
 fn act() -> Act {
     Act::new("bench", Time(1))
