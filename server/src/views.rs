@@ -202,6 +202,9 @@ impl Service {
         if let Some(live) = state.open.get(&id) {
             return Ok(Arc::clone(live));
         }
+        if self.inner.views.is_ending() {
+            return Err(Failure::new(Reason::Busy, "the background process is ending; try again"));
+        }
         let tree = self.inner.workspaces.open(&workspace).map_err(of_engine)?;
         let options = self.view_options(&workspace)?;
         let (view, recovered) = View::open(tree, &self.view_directory(id), options).map_err(of_view)?;

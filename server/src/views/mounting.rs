@@ -376,6 +376,7 @@ impl Service {
         }
         grasp.live.view.close().map_err(of_view)?;
         *grasp.turn = true;
+        self.inner.views.state.lock().open.remove(&id);
         Ok(())
     }
 }
