@@ -456,7 +456,6 @@ fn without_any_part_of_the_rule_a_schedule_is_found_that_loses_something() {
         Without::YoungRoots,
         Without::MetRoots,
         Without::RootsFirst,
-        Without::Log,
     ] {
         let random = || shuttle::check_random(move || story(without), SCHEDULES);
         let deep = || shuttle::check_pct(move || story(without), SCHEDULES, 4);

@@ -58,8 +58,13 @@ impl View {
         action: &str,
     ) -> Result<Committed> {
         let _one = self.shared.freezing.lock();
+        let done_before = act.request.as_ref().map(|request| workspaces.store().find_request(request)).transpose()?;
         let committing = self.begin_commit()?;
         let (committed, landed) = workspaces.commit_fork(name, &committing.tree, change, act, action)?;
+        if done_before.flatten().is_some() {
+            // What it committed then is not what is here now: everything stays as it is, in the tree and in the journal.
+            return Ok(committed);
+        }
         self.end_commit(&committing, committed.snapshot, landed)?;
         let long = self.shared.live.read().journal.as_ref().is_some_and(Journal::is_long);
         if act.durability == Durability::Durable {

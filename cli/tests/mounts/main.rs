@@ -66,7 +66,7 @@ fn a_mount_is_edited_committed_compared_restored_and_undone() {
     let diff = scratch.run("cd ../try/new && amalgam diff");
     assert!(diff.contains("-one\n+two\n"), "{diff}");
     // Nothing of it is in the workspace it was forked from.
-    assert_eq!(scratch.run("amalgam status --exit-code -q; cat a"), "one\n");
+    assert_eq!(scratch.run("amalgam status --exit-code > /dev/null && cat a"), "one\n");
     let committed = scratch.run("cd ../try && amalgam commit -m two");
     assert!(committed.contains("try"), "{committed}");
     assert_eq!(scratch.output("cd ../try && amalgam status --exit-code").status.code(), Some(0));
@@ -104,7 +104,8 @@ fn work_that_was_not_committed_survives_a_crash() {
     scratch.run("cd ../try && echo two > a && mkdir new && echo n > new/n");
     crash(&scratch);
     let dead = fs::metadata(&at).expect_err("nobody answers");
-    assert_eq!(dead.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+    let errors = [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED].map(|error| Some(error.raw_os_error()));
+    assert!(errors.contains(&dead.raw_os_error()), "{dead}");
     // The next process takes the dead mount away, and says so.
     let told = scratch.output("amalgam mounts");
     let told = String::from_utf8_lossy(&told.stderr).into_owned();

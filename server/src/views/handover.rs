@@ -40,7 +40,8 @@ impl Service {
     pub(crate) fn prepare_mount(&self, request: &v1::PrepareMountRequest) -> Result<v1::PrepareMountResponse> {
         self.demand_lasting()?;
         let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
-        let view = self.open_for_mount(&workspace)?;
+        let grasp = self.open_for_mount(&workspace)?;
+        let view = grasp.id;
         // The same place each time, so that what a build wrote about paths stays true.
         let path = self.inner.home.path().join("mnt").join(view.to_string());
         std::fs::create_dir_all(&path).map_err(|error| of_io("make the place for the mount", &error))?;
@@ -53,7 +54,7 @@ impl Service {
         }
         waiting.insert(token.clone(), expected);
         drop(waiting);
-        let recovered_edits = self.live_view(view)?.recovered.edits;
+        let recovered_edits = grasp.live.recovered.edits;
         let socket = self.inner.views.door.lock().clone().unwrap_or_default();
         Ok(v1::PrepareMountResponse {
             socket: path_bytes(&socket),
@@ -74,9 +75,11 @@ impl Service {
 
     fn take_over(&self, token: &[u8], device: OwnedFd) -> Result<()> {
         let unknown = || Failure::new(Reason::NotFound, "nobody announced this mount, or its token was used before");
-        let expected = self.inner.views.expected.lock().remove(token).ok_or_else(unknown)?;
+        let view = self.inner.views.expected.lock().get(token).map(|expected| expected.view).ok_or_else(unknown)?;
         let _using = self.using();
-        let live = self.live_view(expected.view)?;
+        // Held until the mount is there: nobody closes the view meanwhile.
+        let grasp = self.grasp_view(view)?;
+        let expected = self.inner.views.expected.lock().remove(token).ok_or_else(unknown)?;
         let record = MountRecord {
             path: expected.path.clone(),
             mode: Mode::ReadWrite,
@@ -84,7 +87,7 @@ impl Service {
             since: self.now().0,
             private: true,
         };
-        let mount = Mount::on(&live.view, &expected.path, device, &expected.options);
+        let mount = Mount::on(&grasp.live.view, &expected.path, device, &expected.options);
         let mount = mount.map_err(|error| of_mount(&error, &expected.options))?;
         let number = self.inner.views.book.add_mount(record.clone())?;
         let mounted = Mounted { mount, shows: Shows::Live(expected.view), record, leaving: false };

@@ -132,11 +132,11 @@ mod tests {
     #[test]
     fn the_table_of_mounts_is_read_word_by_word() {
         let table = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw\n\
-            41 22 0:50 / /home/a/my\\040work\\134x rw,nosuid shared:7 master:1 - fuse.amalgam amalgam rw,user_id=0\n\
+            41 22 0:50 / /mnt/a/my\\040work\\134x rw,nosuid shared:7 master:1 - fuse.amalgam amalgam rw,user_id=0\n\
             42 22 0:51 / /mnt/other rw - fuse.sshfs fuse.amalgam rw\n\
             43 27 0:39 / /mnt/root rw,nosuid - fuse amalgam rw,user_id=0\n\
             44 27 0:39 / /mnt/sshfs rw,nosuid - fuse sshfs rw,user_id=0\n";
-        let expected = PathBuf::from("/home/a/my work\\x");
+        let expected = PathBuf::from("/mnt/a/my work\\x");
         assert_eq!(of_table(table), [expected, PathBuf::from("/mnt/root")]);
         assert!(of_table(b"").is_empty());
         assert!(of_table(b"- fuse.amalgam").is_empty());

@@ -1,7 +1,7 @@
 //! Where a journal begins: behind what is on disk, and never behind more.
 
 use amalgam_engine::workspace::{Change, Workspaces};
-use amalgam_engine::{Act, SnapshotId, WorkingTree};
+use amalgam_engine::{Act, RequestId, SnapshotId, WorkingTree};
 
 use crate::kit::{Kit, main_workspace, now};
 
@@ -52,4 +52,20 @@ fn a_commit_that_is_on_disk_leaves_nothing_to_do_again() {
     let kit = kit.reopen(false);
     assert_eq!(kit.recovered.edits, 0);
     assert!(kit.view.is_clean());
+}
+
+#[test]
+fn a_commit_that_is_asked_for_again_takes_nothing_that_was_written_since() {
+    let kit = Kit::new();
+    let file = kit.file("a", b"one");
+    let workspaces = Workspaces::of(kit.view.fork().store());
+    let act = Act::new("somebody", now()).as_request(RequestId::new("twice").expect("an id"));
+    let commit = || kit.view.commit(&workspaces, &main_workspace(), &Change::new("once"), &act, "commit").expect("commit");
+    let first = commit();
+    kit.write(file, 0, b"two");
+    assert_eq!(commit().snapshot, first.snapshot);
+    assert_eq!(kit.read(file), b"two");
+    let kit = kit.reopen(false);
+    assert_eq!(kit.read_path("a"), b"two");
+    assert!(!kit.view.is_clean());
 }
