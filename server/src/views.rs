@@ -203,7 +203,7 @@ impl Service {
             return Ok(Arc::clone(live));
         }
         if self.inner.views.is_ending() {
-            return Err(Failure::new(Reason::Busy, "the store's process is ending; try again in a moment"));
+            return Err(Failure::new(Reason::Busy, "the background process is ending; try again"));
         }
         let tree = self.inner.workspaces.open(&workspace).map_err(of_engine)?;
         let options = self.view_options(&workspace)?;

@@ -150,7 +150,9 @@ async fn names(output: &mut Output, client: &mut Client, sides: &Sides, form: &F
 
 fn named(change: &v1::Change) -> String {
     let letter = paint(style_of(change.kind()), text::letter(change.kind()));
+    let is_conflict = change.after.as_ref().is_some_and(|entry| entry.kind() == v1::EntryKind::Conflict);
     match change.kind() {
+        _ if is_conflict => format!("{letter} {} ({})", text::path(&change.path), paint(style::WARNING, "conflict")),
         v1::ChangeKind::Renamed => {
             format!("{letter} {} -> {}", text::path(&change.from_path), text::path(&change.path))
         }

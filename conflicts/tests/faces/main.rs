@@ -3,6 +3,7 @@
 mod directory;
 mod edits;
 mod kit;
+mod merged;
 mod mounted;
 mod resolved;
 

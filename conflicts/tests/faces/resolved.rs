@@ -1,7 +1,7 @@
 //! Resolving, remembering and replaying.
 
 use amalgam_conflicts::{Choice, NotResolved, chosen, file_of};
-use amalgam_engine::conflict::{Exchange, conflicts, forget, remember, remembered, replay};
+use amalgam_engine::conflict::{Exchange, conflicts, forget, remember, remembered, replay, replay_all};
 use amalgam_engine::object::{Conflict, Settled};
 use amalgam_engine::{Act, RootId, Time};
 
@@ -75,6 +75,11 @@ fn a_resolution_is_remembered_and_replayed_for_the_same_conflict() {
         assert_eq!(replay(store, &turned).expect("read").expect("known"), found);
     }
     assert_eq!(remembered(store, None, 100).expect("listed").len(), KINDS.len());
+    let placed = conflicts(store, tree).expect("walked");
+    let all = replay_all(store, tree, &placed).expect("replayed");
+    assert!(all.left.is_empty() && all.paths.len() == KINDS.len());
+    assert_eq!(conflicts(store, all.root).expect("walked"), []);
+    assert_eq!(replay_all(store, all.root, &[]).expect("replayed").root, all.root);
     let conflict = world.conflict(tree, "text");
     assert!(forget(store, conflict.bare(), &act).expect("forgotten").is_some());
     assert!(forget(store, conflict.bare(), &act).expect("nothing to forget").is_none());

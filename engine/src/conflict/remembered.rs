@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::exchange::alone;
+use super::exchange::{Exchange, alone};
+use super::find::PlacedConflict;
 use crate::assemble::Assembly;
 use crate::directory::entry_at;
 use crate::error::{Error, Result};
@@ -19,6 +20,7 @@ use crate::operation::{Act, Step, move_refs, recorded, trying};
 use crate::reference::{Operation, RefName, RefValue};
 use crate::store::Store;
 use crate::time::Time;
+use crate::work::WorkingTree;
 
 const PREFIX: &str = "resolution/";
 /// What the resolution is called in its tree.
@@ -69,6 +71,35 @@ pub fn remember(
 /// is known, the inner one whether anything is left.
 pub fn replay(store: &Store, conflict: &Conflict) -> Result<Option<Option<Entry>>> {
     Ok(resolution(store, conflict.bare())?.map(|remembered| remembered.entry))
+}
+
+/// A tree in which conflicts are resolved as the same ones were before.
+pub struct Replayed {
+    /// The tree.
+    pub tree: WorkingTree,
+    /// Its root.
+    pub root: RootId,
+    /// Those that were resolved, by path.
+    pub paths: Vec<TreePath>,
+    /// Those that nobody has resolved yet.
+    pub left: Vec<PlacedConflict>,
+}
+
+/// Resolves all of a tree's conflicts that were resolved before. These are its conflicts.
+pub fn replay_all(store: &Store, root: RootId, placed: &[PlacedConflict]) -> Result<Replayed> {
+    let mut exchange = Exchange::new(store, root, &[])?;
+    let (mut paths, mut left) = (Vec::new(), Vec::new());
+    for placed in placed {
+        match replay(store, &placed.conflict)? {
+            Some(entry) => {
+                exchange.set(&placed.path, entry.as_ref())?;
+                paths.push(placed.path.clone());
+            }
+            None => left.push(placed.clone()),
+        }
+    }
+    let (tree, root) = exchange.finish()?;
+    Ok(Replayed { tree, root, paths, left })
 }
 
 /// A resolution by the hash of its conflict.

@@ -3,7 +3,7 @@
 use amalgam_conflicts::{Choice, NotResolved, chosen, file_of, terms, without_draft};
 use amalgam_engine::conflict::{CONFLICTS_KEY, Exchange, PlacedConflict, remember, replay};
 use amalgam_engine::workspace::{Change, WorkspaceName};
-use amalgam_engine::{Act, Entry, RootId, TreePath, WorkingTree};
+use amalgam_engine::{Act, Entry, ObjectKind, RootId, SnapshotId, TreePath, WorkingTree};
 use amalgam_materializer::{Progress, Times};
 use amalgam_proto::{Failure, Reason, v1};
 
@@ -34,11 +34,26 @@ impl Service {
         if request.resolution.is_none() {
             return Err(Failure::new(Reason::Invalid, "say how: a version, contents, or what is remembered"));
         }
+        if let Some(first) = self.resolved_before(&workspace, act)? {
+            return Ok(first);
+        }
         let record = self.inner.registry.all().into_iter().find(|record| record.workspace == workspace.as_str());
         match record {
             Some(record) => self.resolve_in_directory(&amalgam_proto::directory_name(&record.id), request, act),
             None => self.resolve_in_head(&workspace, request, act),
         }
+    }
+
+    /// What the same request came to before: the snapshot it made. Which conflicts it resolved is not told again.
+    fn resolved_before(&self, workspace: &WorkspaceName, act: &Act) -> Result<Option<v1::ResolveConflictsResponse>> {
+        let Some(request) = &act.request else { return Ok(None) };
+        let Some(first) = self.inner.store.find_request(request).map_err(of_engine)? else { return Ok(None) };
+        let moved = first.changes.iter().find(|change| change.name == workspace.reference());
+        let target = moved.and_then(|change| change.after.as_ref()?.target);
+        let Some(target) = target.filter(|target| target.kind == ObjectKind::Snapshot) else { return Ok(None) };
+        let snapshot = self.snapshot_message(SnapshotId::from_bytes(target.hash), &Marks::default())?;
+        let left = snapshot.conflicts;
+        Ok(Some(v1::ResolveConflictsResponse { snapshot: Some(snapshot), left, ..Default::default() }))
     }
 
     fn resolve_in_head(

@@ -11,7 +11,7 @@ use amalgam_proto::{Failure, Reason, v1};
 use amalgam_view::View;
 
 use super::book::{Mode, MountRecord};
-use super::{Mounted, Shows, follower_name, kernel, view_name};
+use super::{Mounted, Shows, ViewGrasp, follower_name, kernel, view_name};
 use crate::directory::{canonical, host_path, make_empty, path_bytes};
 use crate::failure::{Result, of_engine, of_io, of_view};
 use crate::service::Service;
@@ -23,11 +23,13 @@ impl Service {
         let path = canonical(&host_path(&request.path)?)?;
         self.refuse_mount_point(&path)?;
         let options = mount_options(request.options.as_ref());
+        // Held until the mount is there: nobody closes the view meanwhile.
+        let mut grasp = None;
         let (view, shows, workspace, mode) = match request.mode() {
             v1::MountMode::ReadWrite | v1::MountMode::Unspecified => {
                 let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
-                let id = self.open_for_mount(&workspace)?;
-                (self.live_view(id)?.view.clone(), Shows::Live(id), workspace.to_string(), Mode::ReadWrite)
+                let opened = grasp.insert(self.open_for_mount(&workspace)?);
+                (opened.live.view.clone(), Shows::Live(opened.id), workspace.to_string(), Mode::ReadWrite)
             }
             v1::MountMode::Snapshot => {
                 let here = self.here(&request.workspace)?;
@@ -56,6 +58,7 @@ impl Service {
                 self.inner.views.state.lock().mounts.insert(number, mounted);
             }
             Err(error) => {
+                drop(grasp);
                 self.inner.views.book.remove_mount(number)?;
                 if made_directory {
                     // Whatever is in it by now is not ours.
@@ -67,12 +70,13 @@ impl Service {
                 return Err(of_mount(&error, &options));
             }
         }
+        drop(grasp);
         let mount = self.mount_message(number)?;
         Ok(v1::MountResponse { mount: Some(mount), recovered_edits, made_directory })
     }
 
-    /// The number of the view of a workspace that is to be mounted, open.
-    pub(super) fn open_for_mount(&self, workspace: &WorkspaceName) -> Result<u64> {
+    /// The view of a workspace that is to be mounted, open and where the workspace is.
+    pub(super) fn open_for_mount(&self, workspace: &WorkspaceName) -> Result<ViewGrasp> {
         self.inner.workspaces.get(workspace).map_err(of_engine)?;
         if let Some(record) = self.inner.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
             let path = record.path.display();
@@ -83,9 +87,7 @@ impl Service {
             return Err(Failure::new(Reason::AlreadyExists, message));
         }
         let id = self.inner.views.book.ensure_view(workspace.as_str())?;
-        // Taking hold of it brings it to where the workspace is.
-        drop(self.grasp_view(id)?);
-        Ok(id)
+        self.grasp_view(id)
     }
 
     fn recovered_edits(&self, shows: &Shows) -> u64 {
@@ -106,7 +108,7 @@ impl Service {
             return Ok(());
         }
         let message = "a mount needs the background process; run this without --in-process";
-        Err(Failure::new(Reason::Unsupported, message))
+        Err(Failure::new(Reason::MountRefused, message))
     }
 
     fn refuse_mount_point(&self, path: &Path) -> Result<()> {
@@ -374,7 +376,6 @@ impl Service {
         }
         grasp.live.view.close().map_err(of_view)?;
         *grasp.turn = true;
-        // Whoever waited for its turn does not find it any more.
         self.inner.views.state.lock().open.remove(&id);
         Ok(())
     }

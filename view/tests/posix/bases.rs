@@ -60,7 +60,8 @@ fn a_commit_that_is_asked_for_again_takes_nothing_that_was_written_since() {
     let file = kit.file("a", b"one");
     let workspaces = Workspaces::of(kit.view.fork().store());
     let act = Act::new("somebody", now()).as_request(RequestId::new("twice").expect("an id"));
-    let commit = || kit.view.commit(&workspaces, &main_workspace(), &Change::new("once"), &act, "commit").expect("commit");
+    let commit =
+        || kit.view.commit(&workspaces, &main_workspace(), &Change::new("once"), &act, "commit").expect("commit");
     let first = commit();
     kit.write(file, 0, b"two");
     assert_eq!(commit().snapshot, first.snapshot);

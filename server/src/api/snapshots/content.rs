@@ -1,5 +1,6 @@
 //! What is in a tree.
 
+use amalgam_conflicts::{Style, shown_as};
 use amalgam_engine::content::read_at;
 use amalgam_engine::object::{Content, Node};
 use amalgam_engine::{Entry, Error, TreePath, entry_at, list_directory};
@@ -70,6 +71,14 @@ pub(super) fn read(
     let path = tree_path(&request.path)?;
     let (_held, entry) = at(service, request.state.as_ref(), &request.workspace, &path)?;
     let message = amalgam_proto::entry(&path, &entry);
+    // A conflict is read as it is shown.
+    let session = service.inner.store.session();
+    let entry = match &entry.node {
+        Node::Conflict(conflict) => {
+            shown_as(&service.inner.store, &session, conflict, Style::Markers).map_err(of_engine)?.unwrap_or(entry)
+        }
+        _ => entry,
+    };
     let (size, content) = match &entry.node {
         Node::File { size, content } => (*size, *content),
         Node::Symlink(target) => {
