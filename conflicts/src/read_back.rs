@@ -133,8 +133,9 @@ struct Reading<'a> {
 impl Reading<'_> {
     fn look(&mut self, path: &TreePath) -> Result<()> {
         let now = entry_at(self.store, &self.root, path)?;
-        if matches!(now, Some(Entry { node: Node::Conflict(_), .. })) {
+        if let Some(Entry { node: Node::Conflict(conflict), .. }) = &now {
             // Nobody showed it; it is what it is.
+            self.conflicts.insert(path.clone(), Arc::clone(conflict));
             return Ok(());
         }
         let now = now.map(|entry| self.exchange.alone(&entry)).transpose()?;
