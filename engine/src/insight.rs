@@ -52,7 +52,7 @@ use std::collections::VecDeque;
 
 use rayon::prelude::*;
 
-use crate::diff::{Diff, DiffOptions, What, diff_roots};
+use crate::diff::{Change, Diff, DiffOptions, What, diff_roots};
 use crate::error::Result;
 use crate::id::RootId;
 use crate::name::TreePath;
@@ -121,6 +121,18 @@ pub fn insight(
         }
     };
     Ok(Insight { store: store.clone(), options: *options, changes, ready: VecDeque::new(), summary })
+}
+
+/// All changes of two trees with renames found, exact and similar, sorted by path.
+pub(crate) fn changes_with_renames(
+    store: &Store,
+    before: Option<RootId>,
+    after: Option<RootId>,
+    diff: DiffOptions,
+    options: &RenameOptions,
+) -> Result<(Vec<Change>, RenameSearch)> {
+    let (found, search) = similar::changes(store, before, after, diff, options)?;
+    Ok((found.into_iter().map(|found| found.change).collect(), search))
 }
 
 /// Where a file that is new at a path came from, if it was renamed, alone or with a directory above it.

@@ -53,6 +53,7 @@ pub mod history;
 mod id;
 pub mod insight;
 mod malformed;
+pub mod merge;
 mod merkle;
 mod name;
 pub mod object;
@@ -90,6 +91,7 @@ pub use insight::{
     patch,
 };
 pub use malformed::Malformed;
+pub use merge::{MergeContents, MergeOptions, NoContents, Outcome, merge_snapshots, merge_trees};
 pub use name::{DEPTH_MAX, InvalidName, NAME_BYTES_MAX, Name, TreePath};
 pub use object::{Entry, EntryKind};
 pub use operation::{Act, OperationCursor, Past};

@@ -28,7 +28,7 @@ const FLOORS: [(&str, u32); 14] = [
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 
 /// The engine's modules from the ground up. Each uses only those before it.
-const MODULES: [&str; 29] = [
+const MODULES: [&str; 30] = [
     "time",
     "name",
     "id",
@@ -54,6 +54,7 @@ const MODULES: [&str; 29] = [
     "workspace",
     "revision",
     "history",
+    "merge",
     "episode",
     "search",
     "verify",

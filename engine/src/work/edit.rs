@@ -389,7 +389,7 @@ impl WorkingTree {
     }
 
     /// Checks that a path is free and its directory is there.
-    fn vacant(&self, path: &[u8]) -> Result<(TreePath, Name)> {
+    pub(super) fn vacant(&self, path: &[u8]) -> Result<(TreePath, Name)> {
         let path = TreePath::new(path)?;
         let Some((parent, name)) = path.split_last() else {
             return Err(Error::Exists { path });
@@ -488,7 +488,7 @@ impl WorkingTree {
     }
 
     /// The entry at a path that is not a directory, ready to be changed.
-    fn leaf_at(&mut self, path: &TreePath) -> Result<&mut Leaf> {
+    pub(super) fn leaf_at(&mut self, path: &TreePath) -> Result<&mut Leaf> {
         let (parent, name) = split(path)?;
         if let Some((_, key)) = self.links_below(path)?.pop() {
             return Ok(leaf_mut(&mut self.group_mut(key).leaf));
@@ -508,7 +508,7 @@ impl WorkingTree {
         }
     }
 
-    fn meta_mut(&mut self, path: &TreePath) -> Result<&mut Meta> {
+    pub(super) fn meta_mut(&mut self, path: &TreePath) -> Result<&mut Meta> {
         if self.existing(path)?.kind() == EntryKind::Directory {
             return Ok(&mut self.directory_mut(path)?.meta);
         }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::WorkingTree;
-use super::node::{Child, Dir, Meta};
+use super::node::{Child, Dir, Leaf, Meta, XattrsNow};
 use crate::error::Result;
 use crate::id::{RootId, SnapshotId};
 use crate::name::TreePath;
-use crate::object::{Entry, Node};
+use crate::object::{Entry, Node, Xattr};
 use crate::store::SessionMark;
 use crate::time::Time;
 
@@ -47,5 +47,24 @@ impl WorkingTree {
             Child::Clean(Entry { mtime, ..entry.clone() }.with_extra(|extra| extra.link = None))
         };
         self.place(&parent, name, child)
+    }
+
+    /// Puts a stored directory with all it holds, none of which has several names, where nothing is.
+    pub(crate) fn put_tree(&mut self, path: &TreePath, entry: &Entry) -> Result<()> {
+        let (parent, name) = self.vacant(path.as_bytes())?;
+        self.place(&parent, name, Child::Clean(entry.clone()))
+    }
+
+    /// Makes what is at a path, under all its names, this entry. It is there and no directory, and neither is the entry.
+    pub(crate) fn replace_leaf(&mut self, path: &TreePath, entry: &Entry) -> Result<()> {
+        let leaf = self.leaf_at(path)?;
+        *leaf = Leaf::stored(entry);
+        Ok(())
+    }
+
+    /// Sets all extended attributes of a path, sorted by name and within the limits.
+    pub(crate) fn set_xattrs(&mut self, path: &TreePath, list: Vec<Xattr>) -> Result<()> {
+        self.meta_mut(path)?.xattrs = XattrsNow::Edited(Arc::new(list));
+        Ok(())
     }
 }

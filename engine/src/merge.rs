@@ -1,0 +1,262 @@
+//! Two trees that came of one, made one again.
+//!
+//! [`merge_trees`] takes three roots and gives a working tree over ours. What could not be merged is in it as data: an entry
+//! that holds the versions as terms ([`Conflict`](crate::object::Conflict)), which is carried on by whoever works with it and
+//! goes away when one side resolves it. The cost is that of what the two sides changed: equal sub-trees are never opened.
+//!
+//! Things are followed through renames: everything of the base is one thing that each side may have changed, moved or removed.
+//! What a thing is and where it lies are merged apart; where two things meet in one place, they are merged as additions.
+//!
+//! What is absent: any idea of what bytes mean. Files that both sides changed are shown to a [`MergeContents`]; the one in this
+//! house, [`NoContents`], leaves them as conflicts.
+
+mod apply;
+mod base;
+mod contents;
+mod entry;
+mod links;
+mod octopus;
+mod place;
+mod record;
+mod side;
+mod state;
+mod thing;
+mod workspaces;
+
+pub use base::{MergeBase, merge_base, merge_snapshots};
+pub use contents::{Contest, FileVersion, MergeContents, NoContents, Verdict};
+pub use octopus::{Clash, Left, OctopusPlan, plan_octopus};
+pub use record::{MERGE_RECORD_KEY, MergeRecord, RecordedPath};
+pub use workspaces::{MergeDone, MergeHow, MergeRequest};
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::id::RootId;
+use crate::insight::{RenameOptions, RenameSearch};
+use crate::name::TreePath;
+use crate::object::Root;
+use crate::store::{Pin, Store};
+use crate::time::Time;
+use crate::work::WorkingTree;
+use side::{Side, two_sides};
+
+/// The most groups of paths that merge as units.
+const UNITS_MAX: usize = 1_000;
+
+/// How to merge.
+#[derive(Clone, Debug, Default)]
+pub struct MergeOptions {
+    /// The time of the merge: what files get whose bytes change.
+    pub time: Time,
+    /// How renames are looked for. Similar ones cost reading files, exact ones nothing.
+    pub renames: RenameOptions,
+    /// Groups of paths, each with all below them, that merge as units: when both sides changed something in one, all of it
+    /// conflicts. Nothing is followed through renames in them.
+    pub units: Vec<Vec<TreePath>>,
+}
+
+/// What a merge came to.
+pub struct Outcome {
+    /// The merged tree: ours, with what came of theirs as edits. To be committed, or thrown away.
+    pub tree: WorkingTree,
+    /// What could not be merged, sorted by path.
+    pub conflicts: Vec<PathConflict>,
+    /// What else there is to say.
+    pub report: MergeReport,
+}
+
+/// Something that could not be merged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathConflict {
+    /// Where it is in the merged tree; for a state value, the root.
+    pub path: TreePath,
+    /// What is wrong.
+    pub kind: ConflictKind,
+    /// Other paths that have to do with it: where it was, where else it is, what else is in the unit.
+    pub others: Vec<TreePath>,
+    /// Whether a conflict entry is at the path. Where there is none, the tree holds all that there is, and a person should look.
+    pub is_entry: bool,
+}
+
+/// The kinds of conflict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConflictKind {
+    /// Both changed the contents, and they could not be merged.
+    Contents,
+    /// Both added something else under one name.
+    BothAdded,
+    /// One changed what the other removed.
+    Removed,
+    /// One has a directory where the other has something else, or both made it another kind.
+    Kinds,
+    /// Both moved it, to different places. It is in both.
+    MovedTwice,
+    /// One moved what the other removed. It is where it was moved to.
+    MovedRemoved,
+    /// Two things were moved, or moved and added, to one name.
+    MovedOnto,
+    /// It was a conflict before, and still is.
+    Carried,
+    /// A group of paths that both changed; the number is its place among the units.
+    Unit(usize),
+    /// Both set a state value. Ours stays.
+    State {
+        /// Its key.
+        key: String,
+        /// Their value as JSON text; nothing when they removed it.
+        theirs: Option<String>,
+    },
+}
+
+impl ConflictKind {
+    /// A word for it, for records and messages.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Contents => "contents",
+            Self::BothAdded => "both added",
+            Self::Removed => "changed and removed",
+            Self::Kinds => "different kinds",
+            Self::MovedTwice => "moved twice",
+            Self::MovedRemoved => "moved and removed",
+            Self::MovedOnto => "moved onto",
+            Self::Carried => "carried on",
+            Self::Unit(_) => "unit",
+            Self::State { .. } => "state value",
+        }
+    }
+}
+
+/// What a merge did beside its conflicts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MergeReport {
+    /// The files whose bytes both sides changed, with the way in which each was decided, sorted by path.
+    pub files: Vec<FileMerged>,
+    /// How many paths are other than ours.
+    pub changed: u64,
+    /// Whether all renames of ours and of theirs were looked for.
+    pub searches: [RenameSearch; 2],
+}
+
+/// A file whose bytes both sides changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileMerged {
+    /// Where it is.
+    pub path: TreePath,
+    /// How it was decided, in the words of whoever did.
+    pub way: String,
+    /// What came of it.
+    pub result: FileResult,
+}
+
+/// What came of a file that both sides changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the variants are those of `Verdict`")]
+pub enum FileResult {
+    Merged,
+    Ours,
+    Theirs,
+    Conflict,
+}
+
+impl FileResult {
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Merged => "merged",
+            Self::Ours => "ours",
+            Self::Theirs => "theirs",
+            Self::Conflict => "conflict",
+        }
+    }
+}
+
+/// The three trees of a merge, kept in the store while it lasts.
+struct Trees {
+    store: Store,
+    base: Option<Arc<Root>>,
+    ours: Arc<Root>,
+    theirs: Arc<Root>,
+    _pins: Vec<Pin>,
+}
+
+impl Trees {
+    fn hold(store: &Store, base: Option<RootId>, ours: RootId, theirs: RootId) -> Result<Self> {
+        let pins = base.into_iter().chain([ours, theirs]).map(|root| store.hold(root)).collect::<Result<_>>()?;
+        let base = base.map(|base| store.root(base)).transpose()?;
+        Ok(Self { store: store.clone(), base, ours: store.root(ours)?, theirs: store.root(theirs)?, _pins: pins })
+    }
+}
+
+/// A merge under way.
+struct Merge<'a> {
+    trees: Trees,
+    ours: Side,
+    theirs: Side,
+    /// Directories of the base that they moved, and that move as they are in our tree.
+    carried: BTreeSet<TreePath>,
+    contents: &'a dyn MergeContents,
+    options: &'a MergeOptions,
+    conflicts: Vec<PathConflict>,
+    report: MergeReport,
+}
+
+/// Merges theirs into ours; the base is what both came of, nothing for trees that have nothing in common.
+///
+/// An error leaves the store as it was.
+pub fn merge_trees(
+    store: &Store,
+    base: Option<RootId>,
+    ours: RootId,
+    theirs: RootId,
+    contents: &dyn MergeContents,
+    options: &MergeOptions,
+) -> Result<Outcome> {
+    if options.units.len() > UNITS_MAX {
+        let (value, max) = (options.units.len() as u64, UNITS_MAX as u64);
+        return Err(Error::TooLarge { what: "groups of paths", value, max });
+    }
+    let trees = Trees::hold(store, base, ours, theirs)?;
+    let mut tree = WorkingTree::open_root(store, ours)?;
+    tree.set_now(options.time);
+    for root in base.into_iter().chain([theirs]) {
+        tree.keep(root)?;
+    }
+    let (ours_bare, theirs_bare) = (trees.ours.bare(), trees.theirs.bare());
+    if ours_bare == theirs_bare || trees.base.as_ref().is_some_and(|base| base.bare() == theirs_bare) {
+        return Ok(Outcome { tree, conflicts: Vec::new(), report: MergeReport::default() });
+    }
+    let is_fixed = |path: &TreePath| {
+        let near = |unit: &TreePath| path.below(unit).is_some() || unit.below(path).is_some();
+        options.units.iter().flatten().any(near)
+    };
+    let ([our_side, their_side], searches) = two_sides(store, base, [ours, theirs], &options.renames, &is_fixed)?;
+    let mut merge = Merge {
+        trees,
+        ours: our_side,
+        theirs: their_side,
+        carried: BTreeSet::new(),
+        contents,
+        options,
+        conflicts: Vec::new(),
+        report: MergeReport { searches, ..MergeReport::default() },
+    };
+    merge.run(&mut tree)?;
+    let Merge { mut conflicts, mut report, .. } = merge;
+    conflicts.sort_by(|a, b| a.path.cmp(&b.path));
+    report.files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(Outcome { tree, conflicts, report })
+}
+
+impl Merge<'_> {
+    fn run(&mut self, tree: &mut WorkingTree) -> Result<()> {
+        let moves = self.whole_moves()?;
+        let mut things = self.things(&moves)?;
+        self.decide(&mut things)?;
+        let layout = self.lay_out(&mut things, &moves)?;
+        self.apply(tree, &things, &layout, &moves)?;
+        self.merge_links(tree, &things)?;
+        self.merge_state(tree)
+    }
+}

@@ -1,0 +1,524 @@
+//! Doing to our tree what was decided: what leaves goes first, then what comes, then directories that move or are empty.
+
+use std::collections::BTreeMap;
+
+use super::contents::{Contest, FileVersion, Verdict};
+use super::entry::{self, Merged, Three, same, settle};
+use super::place::Layout;
+use super::side::is_directory;
+use super::thing::{Thing, WholeMove};
+use super::{ConflictKind, FileMerged, FileResult, Merge, PathConflict};
+use crate::directory::{self, entry_at};
+use crate::error::Result;
+use crate::id::LinkGroup;
+use crate::name::TreePath;
+use crate::object::{Conflict, Entry, EntryKind, Node, Settled};
+use crate::time::Time;
+use crate::work::{RenameMode, WorkingTree};
+
+/// Applying under way.
+struct Applying<'m, 'a> {
+    merge: &'m mut Merge<'a>,
+    tree: &'m mut WorkingTree,
+    things: &'m [Thing],
+    layout: &'m Layout,
+    /// What was written through one of several names of ours.
+    written: BTreeMap<LinkGroup, Entry>,
+    /// Verdicts on things that lie in two places.
+    verdicts: BTreeMap<usize, Verdict>,
+    units: BTreeMap<usize, Vec<TreePath>>,
+}
+
+impl Merge<'_> {
+    pub(super) fn apply(
+        &mut self,
+        tree: &mut WorkingTree,
+        things: &[Thing],
+        layout: &Layout,
+        moves: &[WholeMove],
+    ) -> Result<()> {
+        let (written, verdicts, units) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut applying = Applying { merge: self, tree, things, layout, written, verdicts, units };
+        applying.vacate()?;
+        applying.mark()?;
+        let emptied = applying.directories()?;
+        applying.put_all()?;
+        applying.move_whole(moves)?;
+        applying.remove_empty(emptied)?;
+        applying.report_paths();
+        Ok(())
+    }
+}
+
+impl Applying<'_, '_> {
+    fn vacate(&mut self) -> Result<()> {
+        for path in &self.layout.vacated {
+            if !self.layout.is_marked(path) {
+                self.tree.remove(path.as_bytes())?;
+                self.merge.report.changed += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Names that are a directory on one side and something else on the other: what the trees have there, as terms.
+    fn mark(&mut self) -> Result<()> {
+        for path in &self.layout.marks {
+            let trees = &self.merge.trees;
+            let at = |root| entry_at(&trees.store, root, path);
+            let base = trees.base.as_deref().map(at).transpose()?.flatten();
+            let (ours, theirs) = (at(&trees.ours)?, at(&trees.theirs)?);
+            let mut terms = entry::terms_of(ours.as_ref());
+            terms.extend(entry::terms_of(base.as_ref()));
+            terms.extend(entry::terms_of(theirs.as_ref()));
+            let is_ours = |entry: Option<&Entry>| same(ours.as_ref(), entry);
+            match settle(terms)? {
+                Settled::Conflicted(conflict) => {
+                    let kind = match kind_of(&Three { base, ours: ours.clone(), theirs }) {
+                        ConflictKind::Carried => ConflictKind::Carried,
+                        _ => ConflictKind::Kinds,
+                    };
+                    self.put_conflict(path, &conflict)?;
+                    let others = self.layout.turned_back.clone();
+                    self.conflict(path, kind, others, true);
+                }
+                Settled::Resolved(entry) if is_ours(entry.as_ref()) => {}
+                Settled::Resolved(entry) => {
+                    self.remove_any(path)?;
+                    if let Some(entry) = entry {
+                        self.put_stored(path, &entry)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes and changes directories as they did; returns those that they have no more.
+    fn directories(&mut self) -> Result<Vec<TreePath>> {
+        let mut emptied = Vec::new();
+        let added: Vec<_> = self.merge.theirs.added.iter().filter(|(_, entry)| is_directory(entry)).collect();
+        let added: Vec<_> = added.into_iter().map(|(path, entry)| (path.clone(), entry.clone())).collect();
+        for (path, entry) in added {
+            let path = self.merge.led_by_ours(&path)?;
+            self.put_directory(&path, None, &entry)?;
+        }
+        let fates = self.merge.theirs.fates.iter().filter(|(_, fate)| is_directory(&fate.before));
+        let fates: Vec<_> = fates.map(|(path, fate)| (path.clone(), fate.clone())).collect();
+        for (path, fate) in fates {
+            let Some(ours) = self.merge.ours.path_of(&path) else { continue };
+            match fate.after {
+                None => emptied.push(ours),
+                Some(after) if after.path == path => self.put_directory(&ours, Some(&fate.before), &after.entry)?,
+                // One that moves as it is, or that we moved there too.
+                Some(after) if self.merge.theirs.moved.contains_key(&path) || after.path == ours => {}
+                Some(after) => {
+                    let to = self.merge.led_by_ours(&after.path)?;
+                    if ours == path {
+                        self.put_directory(&to, Some(&fate.before), &after.entry)?;
+                        emptied.push(ours);
+                    }
+                }
+            }
+        }
+        if !self.merge.theirs.directions.is_empty() {
+            let added: Vec<_> = self.merge.ours.added.iter().filter(|(_, entry)| is_directory(entry)).collect();
+            let added: Vec<_> = added.into_iter().map(|(path, entry)| (path.clone(), entry.clone())).collect();
+            for (path, entry) in added {
+                let to = self.merge.led_by_theirs(&path)?;
+                if to != path {
+                    self.put_directory(&to, None, &entry)?;
+                    emptied.push(path);
+                }
+            }
+        }
+        Ok(emptied)
+    }
+
+    /// Makes a directory, or merges attributes into the one that is there.
+    fn put_directory(&mut self, path: &TreePath, base: Option<&Entry>, theirs: &Entry) -> Result<()> {
+        if self.layout.is_marked(path) {
+            return Ok(());
+        }
+        let now = self.merge.options.time;
+        let kind = self.tree.stat(path.as_bytes())?.map(|stat| stat.kind);
+        if kind != Some(EntryKind::Directory) {
+            // Something in its way was vacated, or leaves with what is put here; only a name in between can be taken.
+            if kind.is_none() {
+                self.make_parents(path)?;
+                self.tree.put_entry(path, theirs, now)?;
+                self.merge.report.changed += 1;
+            }
+            return Ok(());
+        }
+        let Some(ours) = entry_at(&self.merge.trees.store, &self.merge.trees.ours, path)?.filter(is_directory) else {
+            return Ok(());
+        };
+        let merged = entry::merge_attributes(base, &ours, theirs, &ours);
+        let three = Three { base: base.cloned(), ours: Some(ours.clone()), theirs: Some(theirs.clone()) };
+        if merged.mode != ours.mode || merged.owner() != ours.owner() || merged.xattrs() != ours.xattrs() {
+            self.tree.put_entry(path, &merged, ours.mtime)?;
+            self.merge.report.changed += 1;
+        }
+        if let Some(list) = entry::merged_xattrs(&self.merge.trees.store, &three)? {
+            self.tree.set_xattrs(path, list)?;
+        }
+        Ok(())
+    }
+
+    fn put_all(&mut self) -> Result<()> {
+        let layout = self.layout;
+        for (path, numbers) in &layout.at {
+            let occupant = match numbers.iter().any(|number| self.things[*number].is_ours_at(path)) {
+                true => None,
+                false => self.merge.trees.our_leaf(path)?.filter(|_| !layout.vacated.contains(path)),
+            };
+            match (&numbers[..], occupant) {
+                ([number], None) => self.put_one(path, *number)?,
+                (_, occupant) => self.put_several(path, numbers, occupant.map(|place| place.entry))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn put_one(&mut self, path: &TreePath, number: usize) -> Result<()> {
+        let thing = &self.things[number];
+        let three = thing.entries();
+        self.put_value(path, &thing.value, &three, Some(number))?;
+        if let Some(unit) = thing.unit {
+            self.units.entry(unit).or_default().push(path.clone());
+        }
+        Ok(())
+    }
+
+    /// Several things under one name: as if each had been added there.
+    fn put_several(&mut self, path: &TreePath, numbers: &[usize], occupant: Option<Entry>) -> Result<()> {
+        let is_added = occupant.is_some() && self.merge.ours.added.contains_key(path);
+        let mut numbers = numbers.to_vec();
+        numbers.sort_by_key(|number| !self.things[*number].is_ours_at(path));
+        let things = numbers.iter().map(|number| &self.things[*number]);
+        let both_added = is_added && things.clone().all(|thing| thing.at.base.is_none());
+        let kind = if both_added { ConflictKind::BothAdded } else { ConflictKind::MovedOnto };
+        let values = occupant.clone().map(|entry| Merged::Entry(Some(entry)));
+        let mut values: Vec<Merged> = values.into_iter().chain(things.map(|thing| thing.value.clone())).collect();
+        let in_place = occupant.or_else(|| {
+            numbers.iter().find_map(|number| {
+                let ours = self.things[*number].at.ours.as_ref()?;
+                (ours.path == *path).then(|| ours.entry.clone())
+            })
+        });
+        let others = numbers.iter().filter_map(|number| self.things[*number].at.base.as_ref());
+        let others: Vec<_> = others.map(|base| base.path.clone()).filter(|other| other != path).collect();
+        if let [Merged::Entry(Some(ours)), Merged::Entry(Some(theirs))] = &values[..] {
+            let three = Three { base: None, ours: Some(ours.clone()), theirs: Some(theirs.clone()) };
+            let merged = entry::merge(&three, self.merge.options.time)?;
+            let three = Three { ours: in_place, ..three };
+            return self.put_contested(path, &merged, &three, kind, others);
+        }
+        let mut terms = value_terms(&values.remove(0));
+        for value in &values {
+            terms.push(None);
+            terms.extend(value_terms(value));
+        }
+        let merged = Merged::from(settle(terms)?);
+        let three = Three { base: None, ours: in_place, theirs: None };
+        self.put_contested(path, &merged, &three, kind, others)
+    }
+
+    fn put_contested(
+        &mut self,
+        path: &TreePath,
+        merged: &Merged,
+        three: &Three<Entry>,
+        kind: ConflictKind,
+        others: Vec<TreePath>,
+    ) -> Result<()> {
+        let before = self.merge.conflicts.len();
+        self.put_value(path, merged, three, None)?;
+        if let Some(conflict) = self.merge.conflicts.get_mut(before) {
+            (conflict.kind, conflict.others) = (kind, others);
+        }
+        Ok(())
+    }
+
+    /// Puts what was decided of a thing at a path. `three.ours` is what our tree has of it, here or elsewhere.
+    fn put_value(
+        &mut self,
+        path: &TreePath,
+        value: &Merged,
+        three: &Three<Entry>,
+        number: Option<usize>,
+    ) -> Result<()> {
+        match value {
+            Merged::Entry(None) => Ok(()),
+            Merged::Entry(Some(entry)) => {
+                self.put_leaf(path, entry, three)?;
+                self.put_xattrs(path, three)
+            }
+            Merged::Conflict(conflict) => {
+                self.put_conflict(path, conflict)?;
+                let is_unit = number.is_some_and(|number| self.things[number].unit.is_some());
+                if !is_unit {
+                    self.conflict(path, kind_of(three), Vec::new(), true);
+                }
+                Ok(())
+            }
+            Merged::Contest { entry, base, ours, theirs } => {
+                let verdict = match number.and_then(|number| self.verdicts.get(&number)) {
+                    Some(verdict) => verdict.clone(),
+                    None => self.ask(path, base.as_ref(), ours, theirs)?,
+                };
+                if let Some(number) = number {
+                    self.verdicts.insert(number, verdict.clone());
+                }
+                let contested = Three { base: base.clone(), ours: Some(ours.clone()), theirs: Some(theirs.clone()) };
+                self.put_verdict(path, entry, verdict, &contested, three)
+            }
+        }
+    }
+
+    fn ask(&self, path: &TreePath, base: Option<&Entry>, ours: &Entry, theirs: &Entry) -> Result<Verdict> {
+        let store = &self.merge.trees.store;
+        let version = |entry| FileVersion::new(store, entry);
+        let base = base.filter(|base| base.kind() == EntryKind::File);
+        let contest = Contest { path, base: base.map(version), ours: version(ours), theirs: version(theirs) };
+        self.merge.contents.merge(&contest)
+    }
+
+    fn put_verdict(
+        &mut self,
+        path: &TreePath,
+        entry: &Entry,
+        verdict: Verdict,
+        contested: &Three<Entry>,
+        three: &Three<Entry>,
+    ) -> Result<()> {
+        let Three { ours: Some(ours), theirs: Some(theirs), .. } = contested else {
+            unreachable!("a contest has two sides")
+        };
+        let (way, result) = match verdict {
+            Verdict::Merged { bytes, way } => {
+                self.put_leaf(path, &Entry { node: ours.node.clone(), ..entry.clone() }, three)?;
+                self.tree.write(path.as_bytes(), &bytes)?;
+                (way, FileResult::Merged)
+            }
+            Verdict::Ours { way } => {
+                let kept = Entry { node: ours.node.clone(), mtime: ours.mtime, ..entry.clone() };
+                self.put_leaf(path, &kept, three)?;
+                (way, FileResult::Ours)
+            }
+            Verdict::Theirs { way } => {
+                self.put_leaf(path, &Entry { node: theirs.node.clone(), ..entry.clone() }, three)?;
+                (way, FileResult::Theirs)
+            }
+            Verdict::Conflict { way } => {
+                let Three { base, ours, theirs } = contested.clone();
+                match settle(vec![ours, base, theirs])? {
+                    Settled::Conflicted(conflict) => self.put_conflict(path, &conflict)?,
+                    Settled::Resolved(_) => unreachable!("contents that differ do not cancel"),
+                }
+                self.conflict(path, kind_of(three), Vec::new(), true);
+                (way, FileResult::Conflict)
+            }
+        };
+        if result != FileResult::Conflict {
+            self.put_xattrs(path, three)?;
+        }
+        self.merge.report.files.push(FileMerged { path: path.clone(), way, result });
+        Ok(())
+    }
+
+    fn put_xattrs(&mut self, path: &TreePath, three: &Three<Entry>) -> Result<()> {
+        match entry::merged_xattrs(&self.merge.trees.store, three)? {
+            Some(list) => self.tree.set_xattrs(path, list),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts a stored entry. What our tree has at the path under several names changes under all of them, unless they took it
+    /// from the others, or another of its names has become something else.
+    fn put_leaf(&mut self, path: &TreePath, entry: &Entry, three: &Three<Entry>) -> Result<()> {
+        if is_directory(entry) {
+            self.remove_any(path)?;
+            return self.put_stored(path, entry);
+        }
+        let now = self.tree.stat(path.as_bytes())?.filter(|stat| stat.kind != EntryKind::Directory);
+        let here = now
+            .and(entry_at(&self.merge.trees.store, &self.merge.trees.ours, path)?)
+            .filter(|here| !is_directory(here));
+        let is_here = here.as_ref().is_some_and(|here| three.ours.as_ref() == Some(here));
+        let Some(here) = here.filter(|_| is_here) else {
+            self.make_parents(path)?;
+            self.tree.put_entry(path, entry, entry.mtime)?;
+            self.merge.report.changed += 1;
+            return Ok(());
+        };
+        if let Some(group) = here.link() {
+            let is_written = |written: &Entry| same(Some(written), Some(entry));
+            if self.merge.is_unlinked(three)? || self.written.get(&group).is_some_and(|written| !is_written(written)) {
+                self.tree.put_entry(path, entry, entry.mtime)?;
+                self.merge.report.changed += 1;
+                return Ok(());
+            }
+            self.written.insert(group, entry.clone());
+        }
+        if !same(Some(&here), Some(entry)) {
+            self.tree.replace_leaf(path, entry)?;
+            self.merge.report.changed += 1;
+        }
+        Ok(())
+    }
+
+    fn put_conflict(&mut self, path: &TreePath, conflict: &Conflict) -> Result<()> {
+        let entry = Entry::new(Node::Conflict(conflict.clone().into()), 0, Time::EPOCH);
+        if self
+            .tree
+            .stat(path.as_bytes())?
+            .and_then(|stat| stat.entry)
+            .is_some_and(|here| here.equal_but_for_times(&entry))
+        {
+            return Ok(());
+        }
+        self.make_parents(path)?;
+        self.merge.report.changed += 1;
+        self.tree.put_entry(path, &entry, Time::EPOCH)
+    }
+
+    /// Puts what is stored, a directory with all it holds; files in it come without their other names.
+    fn put_stored(&mut self, path: &TreePath, entry: &Entry) -> Result<()> {
+        self.make_parents(path)?;
+        self.merge.report.changed += 1;
+        let mut open = vec![(path.clone(), entry.clone())];
+        while let Some((path, entry)) = open.pop() {
+            match entry.node {
+                Node::Directory(Some(contents)) if contents.linked > 0 => {
+                    self.tree.put_entry(&path, &entry, entry.mtime)?;
+                    for item in directory::list(&self.merge.trees.store, Some(contents))? {
+                        let item = item?;
+                        open.push((path.join(&item.name), item.entry));
+                    }
+                }
+                Node::Directory(_) => self.tree.put_tree(&path, &entry)?,
+                _ => self.tree.put_entry(&path, &entry, entry.mtime)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the directories above a path that are missing, as the tree has them that has them.
+    fn make_parents(&mut self, path: &TreePath) -> Result<()> {
+        let parent = path.split_last().map(|(parent, _)| parent).unwrap_or_default();
+        if self.tree.exists(parent.as_bytes())? {
+            return Ok(());
+        }
+        let mut above = TreePath::root();
+        for name in parent.names() {
+            above = above.join(&name);
+            if self.tree.exists(above.as_bytes())? {
+                continue;
+            }
+            let trees = &self.merge.trees;
+            let mut made = Entry::empty_directory(0o755, self.merge.options.time);
+            for root in [Some(&trees.theirs), Some(&trees.ours), trees.base.as_ref()].into_iter().flatten() {
+                if let Some(found) = entry_at(&trees.store, root, &above)?.filter(is_directory) {
+                    made = found;
+                    break;
+                }
+            }
+            self.tree.put_entry(&above, &made, self.merge.options.time)?;
+        }
+        Ok(())
+    }
+
+    fn remove_any(&mut self, path: &TreePath) -> Result<()> {
+        if self.tree.exists(path.as_bytes())? {
+            self.tree.remove_all(path.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn move_whole(&mut self, moves: &[WholeMove]) -> Result<()> {
+        for WholeMove { base, from, to } in moves {
+            if self.layout.is_marked(to) || self.layout.is_marked(from) {
+                continue;
+            }
+            self.make_parents(to)?;
+            self.tree.rename(from.as_bytes(), to.as_bytes(), RenameMode::NoReplace)?;
+            self.merge.report.changed += 1;
+            let Some(fate) = self.merge.theirs.fates.get(base) else { continue };
+            let (Some(after), Some(ours)) =
+                (&fate.after, entry_at(&self.merge.trees.store, &self.merge.trees.ours, from)?)
+            else {
+                continue;
+            };
+            let merged = entry::merge_attributes(Some(&fate.before), &ours, &after.entry, &ours);
+            if !same(Some(&merged), Some(&ours)) {
+                self.tree.put_entry(to, &merged, ours.mtime)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes directories that they have no more, where nothing is left in them.
+    fn remove_empty(&mut self, mut emptied: Vec<TreePath>) -> Result<()> {
+        emptied.sort();
+        for path in emptied.iter().rev() {
+            let is_directory = self.tree.stat(path.as_bytes())?.is_some_and(|stat| stat.kind == EntryKind::Directory);
+            if is_directory && self.tree.list(path.as_bytes())?.next().is_none() {
+                self.tree.remove_directory(path.as_bytes())?;
+                self.merge.report.changed += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells of things that lie where one side or both did not want them, and of units.
+    fn report_paths(&mut self) {
+        for thing in self.things {
+            let (Some(kind), Some(path)) = (&thing.kind, thing.paths.first()) else { continue };
+            let places = [&thing.at.base, &thing.at.ours, &thing.at.theirs].into_iter().flatten();
+            let mut others: Vec<_> = places.map(|place| place.path.clone()).filter(|other| other != path).collect();
+            others.dedup();
+            let (path, kind) = (path.clone(), kind.clone());
+            self.conflict(&path, kind, others, false);
+        }
+        for (unit, paths) in std::mem::take(&mut self.units) {
+            if let Some((first, others)) = paths.split_first() {
+                let is_entry = self
+                    .tree
+                    .stat(first.as_bytes())
+                    .ok()
+                    .flatten()
+                    .is_some_and(|stat| stat.kind == EntryKind::Conflict);
+                self.conflict(first, ConflictKind::Unit(unit), others.to_vec(), is_entry);
+            }
+        }
+    }
+
+    fn conflict(&mut self, path: &TreePath, kind: ConflictKind, others: Vec<TreePath>, is_entry: bool) {
+        self.merge.conflicts.push(PathConflict { path: path.clone(), kind, others, is_entry });
+    }
+}
+
+/// What a value stands for, as terms.
+fn value_terms(value: &Merged) -> Vec<Option<Entry>> {
+    match value {
+        Merged::Entry(entry) => entry::terms_of(entry.as_ref()),
+        Merged::Contest { base, ours, theirs, .. } => vec![Some(ours.clone()), base.clone(), Some(theirs.clone())],
+        Merged::Conflict(conflict) => conflict.terms().to_vec(),
+    }
+}
+
+fn kind_of(three: &Three<Entry>) -> ConflictKind {
+    let is_conflict = |entry: &Option<Entry>| matches!(entry, Some(Entry { node: Node::Conflict(_), .. }));
+    let Three { base, ours, theirs } = three;
+    if [base, ours, theirs].into_iter().any(is_conflict) {
+        return ConflictKind::Carried;
+    }
+    match (base, ours, theirs) {
+        (_, Some(ours), Some(theirs)) if ours.kind() != theirs.kind() => ConflictKind::Kinds,
+        (None, Some(_), Some(_)) => ConflictKind::BothAdded,
+        (_, Some(_), Some(_)) => ConflictKind::Contents,
+        _ => ConflictKind::Removed,
+    }
+}

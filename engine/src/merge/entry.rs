@@ -1,0 +1,229 @@
+//! Three versions of one thing that is not a directory: what they come to, apart from where it lies.
+//!
+//! Contents, mode, owner and extended attributes are merged each for itself; only contents can conflict. Versions that are
+//! conflicts already are merged by the algebra of their terms: ours, less the base, plus theirs.
+
+use crate::error::{Error, Result};
+use crate::malformed::Malformed;
+use crate::object::{Conflict, Entry, Node, Owner, Settled, Xattr, check_xattrs};
+use crate::store::Store;
+use crate::time::Time;
+
+/// Permission to execute, for everybody.
+const EXECUTE: u32 = 0o111;
+
+/// Three versions; `None` where there is none.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Three<T> {
+    pub(super) base: Option<T>,
+    pub(super) ours: Option<T>,
+    pub(super) theirs: Option<T>,
+}
+
+/// What three versions come to.
+#[derive(Clone, Debug)]
+pub(super) enum Merged {
+    /// One entry, or none.
+    Entry(Option<Entry>),
+    /// Files whose bytes have to be merged. The entry is ours with the merged attributes.
+    Contest { entry: Entry, base: Option<Entry>, ours: Entry, theirs: Entry },
+    /// They disagree.
+    Conflict(Conflict),
+}
+
+/// An entry without its other names: whether two files are one is decided apart.
+pub(super) fn plain(entry: &Entry) -> Entry {
+    match entry.link() {
+        Some(_) => entry.clone().with_extra(|extra| extra.link = None),
+        None => entry.clone(),
+    }
+}
+
+/// Whether two versions are the same but for times and other names.
+pub(super) fn same(left: Option<&Entry>, right: Option<&Entry>) -> bool {
+    match (left, right) {
+        (None, None) => true,
+        (Some(left), Some(right)) => match (left.link(), right.link()) {
+            (None, None) => left.equal_but_for_times(right),
+            _ => plain(left).equal_but_for_times(&plain(right)),
+        },
+        _ => false,
+    }
+}
+
+/// Merges versions of something that is not a directory on any side. Where the result's bytes are not those of ours, it gets
+/// the time of the merge.
+pub(super) fn merge(three: &Three<Entry>, now: Time) -> Result<Merged> {
+    let Three { base, ours, theirs } = three;
+    if same(ours.as_ref(), theirs.as_ref()) || same(base.as_ref(), theirs.as_ref()) {
+        return Ok(Merged::Entry(ours.as_ref().map(plain)));
+    }
+    if same(base.as_ref(), ours.as_ref()) {
+        return Ok(Merged::Entry(theirs.as_ref().map(|theirs| taken(theirs, ours.as_ref(), now))));
+    }
+    let is_conflict = |entry: &Option<Entry>| matches!(entry, Some(Entry { node: Node::Conflict(_), .. }));
+    if [base, ours, theirs].into_iter().any(is_conflict) {
+        return add_up(three, now);
+    }
+    match (ours, theirs) {
+        (Some(ours), Some(theirs)) => both(base.as_ref(), ours, theirs, now),
+        _ => settle(vec![ours.clone(), base.clone(), theirs.clone()]).map(Merged::from),
+    }
+}
+
+/// An entry of the other side in the place of ours.
+fn taken(theirs: &Entry, ours: Option<&Entry>, now: Time) -> Entry {
+    let mtime = match ours {
+        Some(ours) if ours.node == theirs.node => ours.mtime,
+        _ if matches!(theirs.node, Node::Conflict(_)) => Time::EPOCH,
+        _ => now,
+    };
+    Entry { mtime, ..plain(theirs) }
+}
+
+fn both(base: Option<&Entry>, ours: &Entry, theirs: &Entry, now: Time) -> Result<Merged> {
+    let is_base = |entry: &Entry| base.is_some_and(|base| base.node == entry.node);
+    let attributes = |from: &Entry| merge_attributes(base, ours, theirs, from);
+    if ours.node == theirs.node || is_base(theirs) {
+        return Ok(Merged::Entry(Some(attributes(ours))));
+    }
+    if is_base(ours) {
+        let entry = attributes(theirs);
+        return Ok(Merged::Entry(Some(Entry { mtime: now, ..entry })));
+    }
+    if let (Node::File { .. }, Node::File { .. }) = (&ours.node, &theirs.node) {
+        let base = base.map(plain);
+        let entry = Entry { mtime: now, ..attributes(ours) };
+        return Ok(Merged::Contest { entry, base, ours: plain(ours), theirs: plain(theirs) });
+    }
+    settle(vec![Some(ours.clone()), base.cloned(), Some(theirs.clone())]).map(Merged::from)
+}
+
+/// The algebra of terms: ours, less the base, plus theirs. Each is an odd list, so they just follow each other.
+fn add_up(three: &Three<Entry>, now: Time) -> Result<Merged> {
+    let mut terms = terms_of(three.ours.as_ref());
+    terms.extend(terms_of(three.base.as_ref()));
+    terms.extend(terms_of(three.theirs.as_ref()));
+    match settle(terms)? {
+        Settled::Resolved(entry) => {
+            let ours = three.ours.as_ref();
+            Ok(Merged::Entry(entry.map(|entry| taken(&entry, ours, now))))
+        }
+        Settled::Conflicted(conflict) => match conflict.terms() {
+            // What is left may be files that can be merged after all.
+            [Some(ours), base, Some(theirs)] if no_directories(&[Some(ours), base.as_ref(), Some(theirs)]) => {
+                both(base.as_ref(), ours, theirs, now)
+            }
+            _ => Ok(Merged::Conflict(conflict)),
+        },
+    }
+}
+
+fn no_directories(terms: &[Option<&Entry>]) -> bool {
+    !terms.iter().flatten().any(|entry| matches!(entry.node, Node::Directory(_)))
+}
+
+/// What an entry stands for, as terms.
+pub(super) fn terms_of(entry: Option<&Entry>) -> Vec<Option<Entry>> {
+    match entry {
+        Some(Entry { node: Node::Conflict(conflict), .. }) => conflict.terms().to_vec(),
+        entry => vec![entry.cloned()],
+    }
+}
+
+/// Cancels terms that are the same but for times and other names.
+pub(super) fn settle(terms: Vec<Option<Entry>>) -> Result<Settled> {
+    let mut known: Vec<Option<Entry>> = Vec::with_capacity(terms.len());
+    for term in terms {
+        let term = match known.iter().find(|other| same(other.as_ref(), term.as_ref())) {
+            Some(other) => other.clone(),
+            None => term.as_ref().map(plain),
+        };
+        known.push(term);
+    }
+    let terms = known.len() as u64;
+    Conflict::settle(known).map_err(|why| match why {
+        Malformed::TooMuch { .. } => Error::TooLarge { what: "the terms of a conflict", value: terms, max: 255 },
+        why => Error::Invalid { what: "conflict", why: why.to_string() },
+    })
+}
+
+impl From<Settled> for Merged {
+    fn from(settled: Settled) -> Self {
+        match settled {
+            Settled::Resolved(entry) => Self::Entry(entry),
+            Settled::Conflicted(conflict) => Self::Conflict(conflict),
+        }
+    }
+}
+
+/// One of the two with the attributes of both, but for extended ones that both changed. Where both set an owner, ours stays.
+pub(super) fn merge_attributes(base: Option<&Entry>, ours: &Entry, theirs: &Entry, from: &Entry) -> Entry {
+    let mut merged = plain(from);
+    if !matches!(merged.node, Node::Symlink(_) | Node::Conflict(_)) {
+        merged.mode = merge_modes(base.map(|base| base.mode), ours.mode, theirs.mode);
+    }
+    let owner = merge_owners(base.map(Entry::owner), ours.owner(), theirs.owner());
+    let xattrs = match base {
+        Some(base) if base.xattrs() == ours.xattrs() => theirs.xattrs().clone(),
+        _ => ours.xattrs().clone(),
+    };
+    merged.with_extra(|extra| {
+        extra.owner = owner;
+        extra.xattrs = xattrs;
+    })
+}
+
+/// The extended attributes of both, where each side changed some; nothing where they are those of one side.
+pub(super) fn merged_xattrs(store: &Store, three: &Three<Entry>) -> Result<Option<Vec<Xattr>>> {
+    let (Some(ours), Some(theirs)) = (&three.ours, &three.theirs) else { return Ok(None) };
+    let base = three.base.as_ref().map(Entry::xattrs);
+    if ours.xattrs() == theirs.xattrs() || base == Some(ours.xattrs()) || base == Some(theirs.xattrs()) {
+        return Ok(None);
+    }
+    let base = base.map(|base| store.xattrs(base)).transpose()?.unwrap_or_default();
+    let merged = merge_xattrs(&base, &store.xattrs(ours.xattrs())?, &store.xattrs(theirs.xattrs())?);
+    // Together they may be more than an entry can have: then ours stay.
+    Ok(check_xattrs(&merged).is_ok().then_some(merged))
+}
+
+/// Bit by bit: what one side changed is changed. Without a base, what both allow; and to execute, what either does.
+fn merge_modes(base: Option<u32>, ours: u32, theirs: u32) -> u32 {
+    match base {
+        Some(base) => base ^ ((base ^ ours) | (base ^ theirs)),
+        None => (ours & theirs) | ((ours | theirs) & EXECUTE),
+    }
+}
+
+fn merge_owners(base: Option<Option<Owner>>, ours: Option<Owner>, theirs: Option<Owner>) -> Option<Owner> {
+    if base == Some(ours) { theirs } else { ours }
+}
+
+/// Name by name.
+fn merge_xattrs(base: &[Xattr], ours: &[Xattr], theirs: &[Xattr]) -> Vec<Xattr> {
+    let get =
+        |list: &[Xattr], name: &[u8]| list.iter().find(|xattr| xattr.name == name).map(|xattr| xattr.value.clone());
+    let mut names: Vec<_> = ours.iter().chain(theirs).map(|xattr| xattr.name.clone()).collect();
+    names.sort();
+    names.dedup();
+    let merged = names.into_iter().filter_map(|name| {
+        let (base, ours, theirs) = (get(base, &name), get(ours, &name), get(theirs, &name));
+        let value = if base == ours { theirs } else { ours };
+        value.map(|value| Xattr { name, value })
+    });
+    merged.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_merged_bit_by_bit() {
+        assert_eq!(merge_modes(Some(0o644), 0o755, 0o644), 0o755);
+        assert_eq!(merge_modes(Some(0o644), 0o600, 0o744), 0o700);
+        assert_eq!(merge_modes(Some(0o777), 0o770, 0o707), 0o700);
+        assert_eq!(merge_modes(None, 0o644, 0o755), 0o755);
+        assert_eq!(merge_modes(None, 0o600, 0o644), 0o600);
+    }
+}

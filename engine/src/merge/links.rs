@@ -1,0 +1,124 @@
+//! Several names of one file: what they linked is linked, what they took apart is apart, and what we wrote is seen through all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Merge;
+use super::entry::{Three, same};
+use super::side::exchange;
+use super::thing::Thing;
+use crate::directory::{entry_at, linked_paths};
+use crate::error::Result;
+use crate::id::LinkGroup;
+use crate::name::TreePath;
+use crate::object::{Entry, EntryKind};
+use crate::work::WorkingTree;
+
+/// A name of a group of theirs, where it is now.
+struct Name<'a> {
+    path: TreePath,
+    thing: Option<&'a Thing>,
+}
+
+impl Merge<'_> {
+    /// Whether they made a file of its own of what was one of several names, while the others are still there.
+    pub(super) fn is_unlinked(&self, three: &Three<Entry>) -> Result<bool> {
+        let Three { base: Some(base), theirs: Some(theirs), .. } = three else { return Ok(false) };
+        let (Some(group), Some(root)) = (base.link(), &self.trees.base) else { return Ok(false) };
+        if theirs.link() == Some(group) {
+            return Ok(false);
+        }
+        // The name itself is one of those that are apart, when it has no other any more.
+        let mut apart_max = usize::from(theirs.link().is_none());
+        for path in linked_paths(&self.trees.store, root, group)? {
+            let Some(path) = self.theirs.path_of(&path) else { continue };
+            let there = entry_at(&self.trees.store, &self.trees.theirs, &path)?;
+            if there.is_some_and(|there| there.link().is_none() || there.link() != theirs.link()) {
+                if apart_max == 0 {
+                    return Ok(true);
+                }
+                apart_max -= 1;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Links what they linked.
+    pub(super) fn merge_links(&self, tree: &mut WorkingTree, things: &[Thing]) -> Result<()> {
+        if self.trees.theirs.links.is_none() {
+            return Ok(());
+        }
+        let mut groups: BTreeSet<LinkGroup> = self.theirs.added.values().filter_map(Entry::link).collect();
+        for fate in self.theirs.fates.values() {
+            let Some(after) = &fate.after else { continue };
+            groups.extend(after.entry.link().filter(|group| fate.before.link() != Some(*group)));
+        }
+        let moved_linked = self.theirs.fates.iter().filter_map(|(from, fate)| {
+            let after = fate.after.as_ref().filter(|after| after.path != *from)?;
+            after.entry.link()
+        });
+        groups.extend(moved_linked);
+        let by_path: BTreeMap<&TreePath, &Thing> =
+            things.iter().filter_map(|thing| Some((&thing.at.theirs.as_ref()?.path, thing))).collect();
+        for group in groups {
+            let mut names = Vec::new();
+            for path in linked_paths(&self.trees.store, &self.trees.theirs, group)? {
+                names.extend(self.name_now(path, &by_path));
+            }
+            self.link_names(tree, &names)?;
+        }
+        Ok(())
+    }
+
+    /// Where a name of theirs is in the merged tree.
+    fn name_now<'a>(&self, path: TreePath, things: &BTreeMap<&TreePath, &'a Thing>) -> Option<Name<'a>> {
+        if let Some(thing) = things.get(&path) {
+            return Some(Name { path: thing.paths.first()?.clone(), thing: Some(thing) });
+        }
+        let moved = self.theirs.moved.iter().find_map(|(from, to)| exchange(&path, to, from));
+        let base = moved.as_ref().unwrap_or(&path);
+        let path = match moved.is_some() {
+            // It went along with its directory.
+            true => path.clone(),
+            false => self.ours.path_of(base)?,
+        };
+        Some(Name { path, thing: None })
+    }
+
+    fn link_names(&self, tree: &mut WorkingTree, names: &[Name<'_>]) -> Result<()> {
+        let is_file = |path: &TreePath| -> Result<bool> {
+            let kind = tree.stat(path.as_bytes())?.map(|stat| stat.kind);
+            Ok(kind.is_some_and(|kind| !matches!(kind, EntryKind::Directory | EntryKind::Conflict)))
+        };
+        let mut there = Vec::new();
+        for name in names {
+            if is_file(&name.path)? {
+                there.push(name);
+            }
+        }
+        // The one that we wrote, or else one that was there before.
+        let rank = |name: &&Name<'_>| match name.thing {
+            None => 1,
+            Some(thing) if thing.at.base.is_none() => 2,
+            Some(thing) => u8::from(is_untouched(thing)),
+        };
+        there.sort_by_key(rank);
+        let Some((anchor, rest)) = there.split_first() else { return Ok(()) };
+        for name in rest {
+            let Some(thing) = name.thing else { continue };
+            // Where something of ours is as well, the two were merged, and are nobody's other name.
+            let is_shared = thing.at.ours.is_none() && self.trees.our_leaf(&name.path)?.is_some();
+            if !is_untouched(thing) || is_shared || name.path == anchor.path {
+                continue;
+            }
+            tree.remove(name.path.as_bytes())?;
+            tree.link(anchor.path.as_bytes(), name.path.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether we left a thing as it was, so that what they made of it holds.
+fn is_untouched(thing: &Thing) -> bool {
+    let Three { base, ours, .. } = thing.entries();
+    thing.at.base.is_none() || same(base.as_ref(), ours.as_ref())
+}

@@ -1,0 +1,171 @@
+//! Where things come to lie together: names that are taken, and directories where something else is to be.
+//!
+//! Where one side has a directory and the other something else, and neither gives way, the name becomes one conflict whose
+//! terms are what the trees have there, directories with all they hold. Whatever else was to lie at or below that name stays
+//! where the other side has it, so that nothing depends on terms that were made up.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::Merge;
+use super::side::{ancestors, is_directory};
+use super::thing::{Thing, WholeMove};
+use crate::directory::{self, entry_at};
+use crate::error::Result;
+use crate::name::TreePath;
+use crate::object::{DirectoryRef, Entry, Node};
+
+/// What lies where.
+pub(super) struct Layout {
+    /// The things at each path, by their places in the list.
+    pub(super) at: BTreeMap<TreePath, Vec<usize>>,
+    /// Paths of ours that things have left.
+    pub(super) vacated: BTreeSet<TreePath>,
+    /// Names that are one conflict, none below another.
+    pub(super) marks: BTreeSet<TreePath>,
+    /// Where things stay that were to lie at or below those.
+    pub(super) turned_back: Vec<TreePath>,
+}
+
+impl Layout {
+    /// Whether a path is part of a conflict of kinds.
+    pub(super) fn is_marked(&self, path: &TreePath) -> bool {
+        is_marked(&self.marks, path)
+    }
+}
+
+fn is_marked(marks: &BTreeSet<TreePath>, path: &TreePath) -> bool {
+    !marks.is_empty() && (marks.contains(path) || ancestors(path).any(|above| marks.contains(&above)))
+}
+
+impl Merge<'_> {
+    pub(super) fn lay_out(&self, things: &mut [Thing], moves: &[WholeMove]) -> Result<Layout> {
+        let mut layout =
+            Layout { at: BTreeMap::new(), vacated: BTreeSet::new(), marks: BTreeSet::new(), turned_back: Vec::new() };
+        let mut directories: Vec<TreePath> = moves.iter().map(|one| one.to.clone()).collect();
+        for (path, _) in self.theirs.added.iter().filter(|(_, entry)| is_directory(entry)) {
+            directories.push(self.led_by_ours(path)?);
+        }
+        layout.marks = self.carried_clashes()?;
+        for thing in things.iter_mut() {
+            turn_back(thing, &layout.marks, &mut layout.turned_back);
+        }
+        // Each round marks at least one more name, so there is an end.
+        loop {
+            fill(&mut layout, things);
+            let new = self.clashes(&layout, &directories)?;
+            if new.is_empty() {
+                return Ok(layout);
+            }
+            layout.marks.extend(new);
+            let marks = layout.marks.clone();
+            layout.marks.retain(|mark| !ancestors(mark).any(|above| marks.contains(&above)));
+            for thing in things.iter_mut() {
+                turn_back(thing, &layout.marks, &mut layout.turned_back);
+            }
+        }
+    }
+
+    /// Names that were a directory and are a conflict over one now, or the other way round: their terms add up as they are.
+    fn carried_clashes(&self) -> Result<BTreeSet<TreePath>> {
+        let mut clashes = BTreeSet::new();
+        let trees = &self.trees;
+        for (path, entry) in self.ours.added.iter().chain(&self.theirs.added) {
+            let Node::Conflict(conflict) = &entry.node else { continue };
+            if !conflict.terms().iter().flatten().any(is_directory) {
+                continue;
+            }
+            for root in [Some(&trees.ours), Some(&trees.theirs), trees.base.as_ref()].into_iter().flatten() {
+                if entry_at(&trees.store, root, path)?.as_ref().is_some_and(is_directory) {
+                    clashes.insert(path.clone());
+                }
+            }
+        }
+        Ok(clashes)
+    }
+
+    /// Names that are to be a directory and something else.
+    fn clashes(&self, layout: &Layout, directories: &[TreePath]) -> Result<BTreeSet<TreePath>> {
+        let mut clashes = BTreeSet::new();
+        let mut known: HashMap<TreePath, bool> = HashMap::new();
+        let mut is_leaf = |path: &TreePath| -> Result<bool> {
+            if let Some(known) = known.get(path) {
+                return Ok(*known);
+            }
+            let is_leaf = layout.at.contains_key(path)
+                || (!layout.vacated.contains(path) && self.trees.our_leaf(path)?.is_some());
+            known.insert(path.clone(), is_leaf);
+            Ok(is_leaf)
+        };
+        for path in directories.iter().filter(|path| !layout.is_marked(path)) {
+            for path in std::iter::once(path.clone()).chain(ancestors(path)) {
+                if is_leaf(&path)? {
+                    clashes.insert(path);
+                }
+            }
+        }
+        for path in layout.at.keys() {
+            for above in ancestors(path) {
+                if is_leaf(&above)? {
+                    clashes.insert(above);
+                }
+            }
+            if let Some(Entry { node: Node::Directory(contents), .. }) =
+                entry_at(&self.trees.store, &self.trees.ours, path)?
+                && self.has_survivors(layout, path, contents)?
+            {
+                clashes.insert(path.clone());
+            }
+        }
+        Ok(clashes)
+    }
+
+    /// Whether something of our directory stays when all that was vacated is gone.
+    fn has_survivors(&self, layout: &Layout, path: &TreePath, contents: Option<DirectoryRef>) -> Result<bool> {
+        let mut open = vec![(path.clone(), contents)];
+        while let Some((path, contents)) = open.pop() {
+            for item in directory::list(&self.trees.store, contents)? {
+                let item = item?;
+                let path = path.join(&item.name);
+                match item.entry.node {
+                    Node::Directory(_) if self.ours.added.contains_key(&path) => return Ok(true),
+                    Node::Directory(contents) => open.push((path, contents)),
+                    _ if !layout.vacated.contains(&path) => return Ok(true),
+                    _ => {}
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn fill(layout: &mut Layout, things: &[Thing]) {
+    layout.at.clear();
+    layout.vacated.clear();
+    for (number, thing) in things.iter().enumerate() {
+        if thing.is_there() {
+            for path in &thing.paths {
+                layout.at.entry(path.clone()).or_default().push(number);
+            }
+        }
+        if let Some(ours) = &thing.at.ours
+            && !(thing.is_there() && thing.paths.contains(&ours.path))
+        {
+            layout.vacated.insert(ours.path.clone());
+        }
+    }
+}
+
+/// Takes a thing from where it cannot lie to where the other side has it; nowhere, if it is in the terms as it is.
+fn turn_back(thing: &mut Thing, marks: &BTreeSet<TreePath>, turned_back: &mut Vec<TreePath>) {
+    let before = thing.paths.len();
+    thing.paths.retain(|path| !is_marked(marks, path));
+    if thing.paths.len() == before || !thing.paths.is_empty() {
+        return;
+    }
+    let places = [&thing.at.ours, &thing.at.theirs];
+    let elsewhere = places.into_iter().flatten().map(|place| &place.path).find(|path| !is_marked(marks, path));
+    if let Some(path) = elsewhere {
+        thing.paths.push(path.clone());
+        turned_back.push(path.clone());
+    }
+}

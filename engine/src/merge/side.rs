@@ -1,0 +1,232 @@
+//! What one side did to the base: where everything went, what is new, and which directories moved.
+
+use std::collections::BTreeMap;
+
+use crate::diff::{Change, DiffOptions, What, diff_with_renames};
+use crate::directory;
+use crate::error::Result;
+use crate::id::RootId;
+use crate::insight::{RenameOptions, RenameSearch, changes_with_renames};
+use crate::name::TreePath;
+use crate::object::{Entry, Node};
+use crate::store::Store;
+
+/// A place in a tree and what is there.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) path: TreePath,
+    pub(super) entry: Entry,
+}
+
+/// What became of a path of the base.
+#[derive(Clone, Debug)]
+pub(super) struct Fate {
+    pub(super) before: Entry,
+    /// Nothing when it is gone. Never a directory for something else, nor something else for a directory.
+    pub(super) after: Option<Place>,
+}
+
+/// All that differs between the base and one side.
+#[derive(Default)]
+pub(super) struct Side {
+    /// By path of the base; what lies below a directory that moved whole is not listed.
+    pub(super) fates: BTreeMap<TreePath, Fate>,
+    /// What is new, by its path.
+    pub(super) added: BTreeMap<TreePath, Entry>,
+    /// Directories that moved with all they hold.
+    pub(super) moved: BTreeMap<TreePath, TreePath>,
+    /// Where a name goes that the other side put into a directory: those that moved whole, and those that are gone and most
+    /// of whose files went to one place.
+    pub(super) directions: BTreeMap<TreePath, TreePath>,
+}
+
+pub(super) fn is_directory(entry: &Entry) -> bool {
+    matches!(entry.node, Node::Directory(_))
+}
+
+/// The two sides, with similar renames looked for where the other side has changed something that they could carry along.
+pub(super) fn two_sides(
+    store: &Store,
+    base: Option<RootId>,
+    [ours, theirs]: [RootId; 2],
+    options: &RenameOptions,
+    is_fixed: &dyn Fn(&TreePath) -> bool,
+) -> Result<([Side; 2], [RenameSearch; 2])> {
+    let exact = |side| -> Result<Side> {
+        Ok(Side::new(diff_with_renames(store, base, Some(side), DiffOptions::default())?, is_fixed))
+    };
+    let mut sides = [exact(ours)?, exact(theirs)?];
+    let mut searches = [RenameSearch::Off; 2];
+    if options.percent_min < 100 {
+        let wanted = [sides[0].could_be_followed(&sides[1]), sides[1].could_be_followed(&sides[0])];
+        for (at, root) in [ours, theirs].into_iter().enumerate() {
+            if wanted[at] {
+                let (found, search) = changes_with_renames(store, base, Some(root), DiffOptions::default(), options)?;
+                sides[at] = Side::new(found, is_fixed);
+                searches[at] = search;
+            }
+        }
+    }
+    for side in &mut sides {
+        let fixed: Vec<_> = side.moved.iter().filter(|(from, to)| is_fixed(from) || is_fixed(to)).collect();
+        let fixed: Vec<_> = fixed.into_iter().map(|(from, _)| from.clone()).collect();
+        for from in fixed {
+            side.open(store, &from, false)?;
+        }
+        side.find_directions();
+    }
+    // A directory that both sides moved leads nowhere: what each put where is its own word.
+    let both: Vec<_> =
+        sides[0].directions.keys().filter(|from| sides[1].directions.contains_key(*from)).cloned().collect();
+    for from in both {
+        sides[0].directions.remove(&from);
+        sides[1].directions.remove(&from);
+    }
+    Ok((sides, searches))
+}
+
+impl Side {
+    fn new(changes: Vec<Change>, is_fixed: &dyn Fn(&TreePath) -> bool) -> Self {
+        let mut side = Self::default();
+        for Change { path, what, before, after, .. } in changes {
+            match (what, before, after) {
+                // What is merged as a unit stays where it is: a rename is a removal and an addition there.
+                (What::Renamed { from }, Some(before), Some(after))
+                    if !is_directory(&before) && (is_fixed(&from) || is_fixed(&path)) =>
+                {
+                    side.fates.insert(from, Fate { before, after: None });
+                    side.added.insert(path, after);
+                }
+                (What::Renamed { from }, Some(before), Some(after)) => {
+                    if is_directory(&before) {
+                        side.moved.insert(from.clone(), path.clone());
+                    }
+                    side.fates.insert(from, Fate { before, after: Some(Place { path, entry: after }) });
+                }
+                (_, Some(before), Some(after)) if is_directory(&before) == is_directory(&after) => {
+                    let after = Some(Place { path: path.clone(), entry: after });
+                    side.fates.insert(path, Fate { before, after });
+                }
+                (_, before, after) => {
+                    if let Some(before) = before {
+                        side.fates.insert(path.clone(), Fate { before, after: None });
+                    }
+                    if let Some(after) = after {
+                        side.added.insert(path, after);
+                    }
+                }
+            }
+        }
+        side
+    }
+
+    /// Where something of the base is on this side; nothing when it is gone.
+    pub(super) fn path_of(&self, base: &TreePath) -> Option<TreePath> {
+        match self.fates.get(base) {
+            Some(fate) => fate.after.as_ref().map(|after| after.path.clone()),
+            None => Some(follow(&self.moved, base).unwrap_or_else(|| base.clone())),
+        }
+    }
+
+    /// Where a path goes by the directories that moved; itself where none did.
+    pub(super) fn direct(&self, path: &TreePath) -> TreePath {
+        follow(&self.directions, path).unwrap_or_else(|| path.clone())
+    }
+
+    /// The directory by which a path goes elsewhere.
+    pub(super) fn direction_of(&self, path: &TreePath) -> Option<(&TreePath, &TreePath)> {
+        ancestors(path).find_map(|above| self.directions.get_key_value(&above))
+    }
+
+    /// Whether a path of the base is gone and was not seen anywhere else.
+    pub(super) fn is_removed(&self, base: &TreePath) -> bool {
+        self.fates.get(base).is_some_and(|fate| fate.after.is_none())
+    }
+
+    /// Whether a rename, if one were found here, would carry something of the other side along.
+    fn could_be_followed(&self, other: &Self) -> bool {
+        let is_file = |entry: &Entry| matches!(entry.node, Node::File { .. });
+        self.added.values().any(is_file)
+            && other
+                .fates
+                .keys()
+                .chain(other.added.keys())
+                .any(|path| self.is_removed(path) || ancestors(path).any(|above| self.is_removed(&above)))
+    }
+
+    /// Lists what a directory holds that moved whole, each for itself: as moved, or as removed and added.
+    pub(super) fn open(&mut self, store: &Store, from: &TreePath, as_moved: bool) -> Result<()> {
+        if self.moved.remove(from).is_none() {
+            return Ok(());
+        }
+        let Some(Fate { before, after: Some(to) }) = self.fates.get(from).cloned() else { return Ok(()) };
+        let mut open = vec![(from.clone(), before, to)];
+        while let Some((from, before, to)) = open.pop() {
+            if let Node::Directory(contents) = to.entry.node {
+                for item in directory::list(store, contents)? {
+                    let item = item?;
+                    let place = Place { path: to.path.join(&item.name), entry: item.entry.clone() };
+                    open.push((from.join(&item.name), item.entry, place));
+                }
+            }
+            if as_moved {
+                self.fates.insert(from, Fate { before, after: Some(to) });
+            } else {
+                self.fates.insert(from, Fate { before, after: None });
+                self.added.insert(to.path, to.entry);
+            }
+        }
+        Ok(())
+    }
+
+    fn find_directions(&mut self) {
+        let mut counts: BTreeMap<TreePath, BTreeMap<TreePath, usize>> = BTreeMap::new();
+        for (from, fate) in &self.fates {
+            let Some(after) = &fate.after else { continue };
+            if after.path == *from {
+                continue;
+            }
+            let mut pair = from.split_last().zip(after.path.split_last());
+            while let Some(((source, _), (target, _))) = pair {
+                if source == target || !self.is_removed(&source) {
+                    break;
+                }
+                *counts.entry(source.clone()).or_default().entry(target.clone()).or_default() += 1;
+                // What moved with the same name below another directory speaks for that one as well.
+                pair = source.split_last().zip(target.split_last()).filter(|((_, from), (_, to))| from == to);
+            }
+        }
+        for (source, targets) in counts {
+            let most = targets.values().copied().max().unwrap_or_default();
+            let mut best = targets.into_iter().filter(|(_, count)| *count == most);
+            if let (Some((target, _)), None) = (best.next(), best.next()) {
+                self.directions.insert(source, target);
+            }
+        }
+        self.directions.extend(self.moved.iter().map(|(from, to)| (from.clone(), to.clone())));
+    }
+}
+
+/// The directories above a path, deepest first; the root is none of them.
+pub(super) fn ancestors(path: &TreePath) -> impl Iterator<Item = TreePath> {
+    let above = |path: &TreePath| path.split_last().map(|(above, _)| above).filter(|above| !above.is_root());
+    std::iter::successors(above(path), above)
+}
+
+/// A path with the deepest directory above it exchanged for where that went.
+fn follow(directions: &BTreeMap<TreePath, TreePath>, path: &TreePath) -> Option<TreePath> {
+    if directions.is_empty() {
+        return None;
+    }
+    let (source, target) = ancestors(path).find_map(|above| directions.get_key_value(&above))?;
+    exchange(path, source, target)
+}
+
+/// A path below one directory as the same below another; nothing where that would be too deep.
+pub(super) fn exchange(path: &TreePath, source: &TreePath, target: &TreePath) -> Option<TreePath> {
+    match path.below(source)? {
+        [] => Some(target.clone()),
+        rest if target.is_root() => TreePath::new(rest).ok(),
+        rest => TreePath::new([target.as_bytes(), b"/", rest].concat()).ok(),
+    }
+}

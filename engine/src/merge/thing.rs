@@ -1,0 +1,332 @@
+//! The things of a merge: what each side made of something, where it is to lie, and what it is to be.
+
+use std::collections::BTreeSet;
+
+use super::entry::{self, Merged, Three, same, settle};
+use super::side::{Place, Side, exchange, is_directory};
+use super::{ConflictKind, Merge, Trees};
+use crate::directory::{self, entry_at};
+use crate::error::Result;
+use crate::name::TreePath;
+use crate::object::{Entry, Node, Root};
+use crate::store::Store;
+
+/// Something that is no directory, wherever it lies on each side.
+pub(super) struct Thing {
+    pub(super) at: Three<Place>,
+    /// The unit that it belongs to, when both sides changed that.
+    pub(super) unit: Option<usize>,
+    /// Where it is to lie: one place, or two when the sides disagree.
+    pub(super) paths: Vec<TreePath>,
+    /// What it is to be.
+    pub(super) value: Merged,
+    /// What is wrong with where it lies.
+    pub(super) kind: Option<ConflictKind>,
+}
+
+/// A directory that they moved with all it holds, and that is moved in our tree as it is there.
+pub(super) struct WholeMove {
+    /// Where it is in the base.
+    pub(super) base: TreePath,
+    /// Where it is in our tree.
+    pub(super) from: TreePath,
+    /// Where it goes.
+    pub(super) to: TreePath,
+}
+
+impl Thing {
+    fn new(base: Option<Place>, ours: Option<Place>, theirs: Option<Place>) -> Self {
+        let at = Three { base, ours, theirs };
+        Self { at, unit: None, paths: Vec::new(), value: Merged::Entry(None), kind: None }
+    }
+
+    /// Its versions.
+    pub(super) fn entries(&self) -> Three<Entry> {
+        let entry = |place: &Option<Place>| place.as_ref().map(|place| place.entry.clone());
+        Three { base: entry(&self.at.base), ours: entry(&self.at.ours), theirs: entry(&self.at.theirs) }
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        !matches!(self.value, Merged::Entry(None))
+    }
+
+    pub(super) fn is_ours_at(&self, path: &TreePath) -> bool {
+        self.at.ours.as_ref().is_some_and(|ours| ours.path == *path)
+    }
+}
+
+/// Whether nothing is at a path of a tree, and nothing above it but directories.
+fn is_vacant(store: &Store, root: &Root, path: &TreePath) -> Result<bool> {
+    let mut here = root.directory.clone();
+    for name in path.names() {
+        let Node::Directory(contents) = here.node else { return Ok(false) };
+        match directory::get(store, contents, &name)? {
+            Some(entry) => here = entry,
+            None => return Ok(true),
+        }
+    }
+    Ok(false)
+}
+
+impl Trees {
+    /// What is at a path of ours, unless it is a directory.
+    pub(super) fn our_leaf(&self, path: &TreePath) -> Result<Option<Place>> {
+        leaf(&self.store, &self.ours, path)
+    }
+
+    fn their_leaf(&self, path: &TreePath) -> Result<Option<Place>> {
+        leaf(&self.store, &self.theirs, path)
+    }
+
+    fn base_leaf(&self, path: &TreePath) -> Result<Option<Place>> {
+        self.base.as_ref().map_or(Ok(None), |base| leaf(&self.store, base, path))
+    }
+}
+
+fn leaf(store: &Store, root: &Root, path: &TreePath) -> Result<Option<Place>> {
+    let found = entry_at(store, root, path)?.filter(|entry| !is_directory(entry));
+    Ok(found.map(|entry| Place { path: path.clone(), entry }))
+}
+
+impl Merge<'_> {
+    /// The directories that they moved and that can be moved in our tree as they are. The others are opened: each thing in
+    /// them is then looked at for itself.
+    pub(super) fn whole_moves(&mut self) -> Result<Vec<WholeMove>> {
+        let mut moves = Vec::new();
+        let moved: Vec<_> = self.theirs.moved.iter().map(|(from, to)| (from.clone(), to.clone())).collect();
+        for (base, to) in moved {
+            if self.ours.moved.get(&base) == Some(&to) {
+                continue;
+            }
+            let from = match self.ours.fates.get(&base) {
+                Some(fate) => fate.after.as_ref().filter(|after| after.path == base).map(|after| after.path.clone()),
+                None => self.ours.path_of(&base),
+            };
+            let to = self.led(&self.ours, &self.theirs, &to)?;
+            let apart = |from: &TreePath| from.below(&to).is_none() && to.below(from).is_none();
+            match from.filter(apart) {
+                Some(from) if is_vacant(&self.trees.store, &self.trees.ours, &to)? => {
+                    moves.push(WholeMove { base, from, to });
+                }
+                _ => self.theirs.open(&self.trees.store, &base, true)?,
+            }
+        }
+        self.carried = moves.iter().map(|one| one.base.clone()).collect();
+        Ok(moves)
+    }
+
+    /// A path as a side's moved directories lead it, if nothing is there.
+    fn led(&self, side: &Side, other: &Side, path: &TreePath) -> Result<TreePath> {
+        let Some((source, target)) = side.direction_of(path) else { return Ok(path.clone()) };
+        // A directory that the other side moved on would lead in a circle.
+        if other.directions.contains_key(target) {
+            return Ok(path.clone());
+        }
+        let Some(led) = exchange(path, source, target) else { return Ok(path.clone()) };
+        let Trees { store, ours, theirs, .. } = &self.trees;
+        let is_free = is_vacant(store, ours, &led)? && is_vacant(store, theirs, &led)?;
+        Ok(if is_free { led } else { path.clone() })
+    }
+
+    /// Where something of theirs goes by the directories that we moved.
+    pub(super) fn led_by_ours(&self, path: &TreePath) -> Result<TreePath> {
+        self.led(&self.ours, &self.theirs, path)
+    }
+
+    /// Where something of ours goes by the directories that they moved.
+    pub(super) fn led_by_theirs(&self, path: &TreePath) -> Result<TreePath> {
+        // What moves as it is in our tree takes along all that we put into it.
+        if self.theirs.direction_of(path).is_some_and(|(source, _)| self.carried.contains(source)) {
+            return Ok(path.clone());
+        }
+        self.led(&self.theirs, &self.ours, path)
+    }
+
+    /// All that they changed, and what of ours they led elsewhere. What only we changed is in our tree already.
+    pub(super) fn things(&self, moves: &[WholeMove]) -> Result<Vec<Thing>> {
+        let mut things = Vec::new();
+        let units = self.contested_units();
+        let in_unit =
+            |path: &TreePath| units.iter().find(|(_, paths)| paths.iter().any(|unit| path.below(unit).is_some()));
+        for (path, fate) in self.theirs.fates.iter().filter(|(_, fate)| !is_directory(&fate.before)) {
+            if in_unit(path).is_some() {
+                continue;
+            }
+            let ours = match self.ours.path_of(path) {
+                Some(path) => self.trees.our_leaf(&path)?,
+                None => None,
+            };
+            let base = Place { path: path.clone(), entry: fate.before.clone() };
+            things.push(Thing::new(Some(base), ours, fate.after.clone()));
+        }
+        for (path, entry) in self.theirs.added.iter().filter(|(_, entry)| !is_directory(entry)) {
+            if in_unit(path).is_none() {
+                things.push(Thing::new(None, None, Some(Place { path: path.clone(), entry: entry.clone() })));
+            }
+        }
+        if !self.theirs.directions.is_empty() {
+            self.led_things(moves, &mut things)?;
+        }
+        for (unit, paths) in &units {
+            self.unit_things(*unit, paths, &mut things)?;
+        }
+        Ok(things)
+    }
+
+    /// What we added or moved into directories that they moved.
+    fn led_things(&self, moves: &[WholeMove], things: &mut Vec<Thing>) -> Result<()> {
+        let is_carried = |path: &TreePath| moves.iter().any(|one| path.below(&one.from).is_some());
+        for (base, fate) in &self.ours.fates {
+            let Some(ours) = &fate.after else { continue };
+            let is_known = self.theirs.fates.contains_key(base) || is_directory(&fate.before) || ours.path == *base;
+            if is_known || is_carried(&ours.path) || self.led_by_theirs(&ours.path)? == ours.path {
+                continue;
+            }
+            let theirs = match self.theirs.path_of(base) {
+                Some(path) => self.trees.their_leaf(&path)?,
+                None => None,
+            };
+            let base = Place { path: base.clone(), entry: fate.before.clone() };
+            things.push(Thing::new(Some(base), Some(ours.clone()), theirs));
+        }
+        for (path, entry) in self.ours.added.iter().filter(|(_, entry)| !is_directory(entry)) {
+            if !is_carried(path) && self.led_by_theirs(path)? != *path {
+                things.push(Thing::new(None, Some(Place { path: path.clone(), entry: entry.clone() }), None));
+            }
+        }
+        Ok(())
+    }
+
+    /// The units that both sides changed.
+    fn contested_units(&self) -> Vec<(usize, &Vec<TreePath>)> {
+        let touches = |side: &Side, paths: &[TreePath]| {
+            let mut changed = side.fates.keys().chain(side.added.keys());
+            changed.any(|path| paths.iter().any(|unit| path.below(unit).is_some()))
+        };
+        let units = self.options.units.iter().enumerate();
+        units.filter(|(_, paths)| touches(&self.ours, paths) && touches(&self.theirs, paths)).collect()
+    }
+
+    /// Everything in a unit that either side changed, each where it is.
+    fn unit_things(&self, unit: usize, paths: &[TreePath], things: &mut Vec<Thing>) -> Result<()> {
+        let mut changed = BTreeSet::new();
+        for side in [&self.ours, &self.theirs] {
+            let all = side.fates.keys().chain(side.added.keys());
+            changed.extend(all.filter(|path| paths.iter().any(|unit| path.below(unit).is_some())).cloned());
+        }
+        for path in changed {
+            let (base, ours, theirs) =
+                (self.trees.base_leaf(&path)?, self.trees.our_leaf(&path)?, self.trees.their_leaf(&path)?);
+            let mut thing = Thing::new(base, ours, theirs);
+            thing.unit = Some(unit);
+            things.push(thing);
+        }
+        Ok(())
+    }
+
+    /// Decides of each thing what it is to be and where it is to lie.
+    pub(super) fn decide(&self, things: &mut [Thing]) -> Result<()> {
+        for thing in things {
+            let three = thing.entries();
+            thing.value = match thing.unit {
+                Some(_) => unit_value(&three)?,
+                None => entry::merge(&three, self.options.time)?,
+            };
+            self.decide_paths(thing, &three)?;
+        }
+        Ok(())
+    }
+
+    fn decide_paths(&self, thing: &mut Thing, three: &Three<Entry>) -> Result<()> {
+        let Three { base, ours, theirs } = &thing.at;
+        let paths = match (base, ours, theirs) {
+            (_, None, None) => Vec::new(),
+            (_, Some(ours), Some(theirs)) if ours.path == theirs.path => vec![ours.path.clone()],
+            (None, None, Some(theirs)) => vec![self.led_by_ours(&theirs.path)?],
+            (None, Some(ours), None) => vec![self.led_by_theirs(&ours.path)?],
+            (None, Some(ours), Some(_)) => vec![ours.path.clone()],
+            (Some(base), Some(ours), Some(theirs)) => match self.merged_path(&base.path, &ours.path, &theirs.path)? {
+                Some(path) => vec![path],
+                None => {
+                    let paths = vec![ours.path.clone(), theirs.path.clone()];
+                    thing.kind = Some(ConflictKind::MovedTwice);
+                    paths
+                }
+            },
+            (Some(base), None, Some(theirs)) => {
+                let unchanged = same(three.base.as_ref(), three.theirs.as_ref());
+                if unchanged && theirs.path != base.path && !is_with_directory(&self.theirs, &self.ours, base, theirs) {
+                    thing.value =
+                        Merged::Entry(Some(Entry { mtime: self.options.time, ..entry::plain(&theirs.entry) }));
+                    thing.kind = Some(ConflictKind::MovedRemoved);
+                }
+                match theirs.path == base.path {
+                    true => vec![theirs.path.clone()],
+                    false => vec![self.led_by_ours(&theirs.path)?],
+                }
+            }
+            (Some(base), Some(ours), None) => {
+                let unchanged = same(three.base.as_ref(), three.ours.as_ref());
+                if unchanged && ours.path != base.path && !is_with_directory(&self.ours, &self.theirs, base, ours) {
+                    thing.value = Merged::Entry(Some(entry::plain(&ours.entry)));
+                    thing.kind = Some(ConflictKind::MovedRemoved);
+                }
+                match ours.path == base.path {
+                    true => vec![ours.path.clone()],
+                    false => vec![self.led_by_theirs(&ours.path)?],
+                }
+            }
+        };
+        thing.paths = paths;
+        Ok(())
+    }
+
+    /// Where something goes that is there on all sides; nothing when both moved it, each to another place.
+    fn merged_path(&self, base: &TreePath, ours: &TreePath, theirs: &TreePath) -> Result<Option<TreePath>> {
+        if ours == base {
+            return self.led_by_ours(theirs).map(Some);
+        }
+        if theirs == base {
+            return self.led_by_theirs(ours).map(Some);
+        }
+        // One that was carried by its directory goes where that goes, whatever the other side called it.
+        let (we_carried, they_carried) = (self.ours.direct(base) == *ours, self.theirs.direct(base) == *theirs);
+        let (by_ours, by_theirs) = (self.led_by_ours(theirs)?, self.led_by_theirs(ours)?);
+        Ok(match (we_carried, they_carried) {
+            (true, false) => Some(by_ours),
+            (false, true) => Some(by_theirs),
+            (true, true) if by_ours != *theirs => Some(by_ours),
+            (true, true) if by_theirs != *ours => Some(by_theirs),
+            _ => None,
+        })
+    }
+}
+
+/// Whether something moved only because its directory did, which the other side still has where it was.
+fn is_with_directory(side: &Side, other: &Side, base: &Place, now: &Place) -> bool {
+    side.direct(&base.path) == now.path
+        && side.direction_of(&base.path).is_some_and(|(source, _)| !other.is_removed(source))
+}
+
+/// What is in a unit that both sides changed: both versions where there are two, the one that there is otherwise.
+fn unit_value(three: &Three<Entry>) -> Result<Merged> {
+    let Three { base, ours, theirs } = three;
+    let (Some(our), Some(their)) = (ours, theirs) else {
+        let there = ours.as_ref().or(theirs.as_ref());
+        return Ok(Merged::Entry(there.map(entry::plain)));
+    };
+    if same(Some(our), Some(their)) {
+        return Ok(Merged::Entry(Some(entry::plain(our))));
+    }
+    let mut terms = entry::terms_of(ours.as_ref());
+    terms.extend(entry::terms_of(base.as_ref()));
+    terms.extend(entry::terms_of(theirs.as_ref()));
+    if let Merged::Conflict(conflict) = Merged::from(settle(terms)?) {
+        return Ok(Merged::Conflict(conflict));
+    }
+    // Only one side changed it; what belongs together stays together all the same.
+    let mut terms = entry::terms_of(ours.as_ref());
+    terms.push(None);
+    terms.extend(entry::terms_of(theirs.as_ref()));
+    settle(terms).map(Merged::from)
+}

@@ -1,0 +1,247 @@
+//! Merging workspaces: find the base, merge, and commit it all as one operation.
+
+use std::collections::BTreeMap;
+
+use super::base::{merge_base, write};
+use super::record::{MERGE_RECORD_KEY, MergeRecord};
+use super::{MergeContents, MergeOptions, MergeReport, PathConflict, merge_trees};
+use crate::error::{Error, Result};
+use crate::history::History;
+use crate::id::SnapshotId;
+use crate::operation::{Act, Step, hold_snapshot, move_refs, recorded, snapshot_of, trying_while};
+use crate::reference::RefValue;
+use crate::store::Pin;
+use crate::work::WorkingTree;
+use crate::workspace::{Change, Workspace, WorkspaceName, Workspaces};
+
+/// The word of a merge in the operation log.
+const MERGE: &str = "merge";
+
+/// What is to be merged, and how.
+pub struct MergeRequest<'a> {
+    /// The workspace that gets it all.
+    pub target: &'a WorkspaceName,
+    /// Those that are merged into it, one after another. They stay as they are.
+    pub sources: &'a [WorkspaceName],
+    /// How contents are merged.
+    pub contents: &'a dyn MergeContents,
+    /// How trees are merged. The time is that of the act.
+    pub options: MergeOptions,
+    /// Whether the target's head just moves to the source's when it has nothing of its own.
+    pub fast_forward: bool,
+    /// Whether a merge with conflicts is committed, with the conflicts in the tree.
+    pub keep_conflicts: bool,
+    /// The message of the snapshot; one that names the sources, if it is empty.
+    pub message: String,
+    /// What else is to be kept with the snapshot, beside the record of the merge.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// What a merge of workspaces came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MergeDone {
+    /// How it went.
+    pub how: MergeHow,
+    /// The head of the target afterwards.
+    pub head: Option<SnapshotId>,
+    /// Its place in the operation log; nothing when nothing was done.
+    pub operation: Option<u64>,
+    /// What could not be merged.
+    pub conflicts: Vec<PathConflict>,
+    /// What else there is to say.
+    pub report: MergeReport,
+}
+
+/// How a merge went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MergeHow {
+    /// The target had everything.
+    Already,
+    /// The target's head moved to the source's.
+    Forward,
+    /// A snapshot was made.
+    Merged,
+    /// There were conflicts, and none were wanted: nothing was changed.
+    Refused,
+    /// The request had been done before.
+    Replayed,
+}
+
+impl<'a> MergeRequest<'a> {
+    /// A merge that moves the head where it can, and keeps conflicts.
+    pub fn new(target: &'a WorkspaceName, sources: &'a [WorkspaceName], contents: &'a dyn MergeContents) -> Self {
+        Self {
+            target,
+            sources,
+            contents,
+            options: MergeOptions::default(),
+            fast_forward: true,
+            keep_conflicts: true,
+            message: String::new(),
+            metadata: BTreeMap::new(),
+        }
+    }
+}
+
+impl MergeDone {
+    fn without_change(how: MergeHow, head: Option<SnapshotId>) -> Self {
+        Self { how, head, operation: None, conflicts: Vec::new(), report: MergeReport::default() }
+    }
+}
+
+/// Heads that are one in a tree under way.
+struct Fold {
+    tree: WorkingTree,
+    heads: Vec<SnapshotId>,
+    conflicts: Vec<PathConflict>,
+    report: MergeReport,
+    record: MergeRecord,
+    _pins: Vec<Pin>,
+}
+
+impl Workspaces {
+    /// Merges workspaces into another: one snapshot with all of them as parents, one operation, or nothing at all. When the
+    /// target moves meanwhile, the merge is made again of where it is then.
+    pub fn merge(&self, history: &History, request: &MergeRequest<'_>, act: &Act) -> Result<MergeDone> {
+        if let Some(id) = &act.request
+            && let Some(done) = self.store().find_request(id)?
+        {
+            let after = done.changes.first().and_then(|change| change.after.as_ref());
+            let head = after.and_then(|value| value.target).and_then(snapshot_of);
+            return Ok(MergeDone {
+                operation: Some(done.sequence),
+                ..MergeDone::without_change(MergeHow::Replayed, head)
+            });
+        }
+        let is_stale = |error: &Error| matches!(error, Error::StaleHead { .. } | Error::Stale { .. });
+        trying_while(is_stale, || self.try_merge(history, request, act))
+    }
+
+    fn try_merge(&self, history: &History, request: &MergeRequest<'_>, act: &Act) -> Result<MergeDone> {
+        let target = self.get(request.target)?;
+        let sources = self.new_sources(history, &target, request.sources)?;
+        let _pins = sources.iter().map(|(_, head)| hold_snapshot(self.store(), *head)).collect::<Result<Vec<_>>>()?;
+        let Some((_, first)) = sources.first() else {
+            return Ok(MergeDone::without_change(MergeHow::Already, target.head));
+        };
+        if let [(_, source)] = sources[..] {
+            let is_behind = target.head.map(|head| history.is_ancestor(head, source)).transpose()?;
+            if is_behind.unwrap_or(true) && (request.fast_forward || target.head.is_none()) {
+                return self.forward(&target, source, act);
+            }
+        }
+        let mut fold = match target.head {
+            Some(head) => self.begin(request, head, Some(head))?,
+            None => self.begin(request, *first, None)?,
+        };
+        for (name, head) in &sources {
+            fold.record.sources.push((name.to_string(), head.to_string()));
+            if !fold.heads.contains(head) {
+                fold.take(history, request, *head, act)?;
+            }
+        }
+        if !fold.conflicts.is_empty() && !request.keep_conflicts {
+            let (conflicts, report) = (fold.conflicts, fold.report);
+            return Ok(MergeDone { conflicts, report, ..MergeDone::without_change(MergeHow::Refused, target.head) });
+        }
+        self.land(request, &sources, fold, target.head, act)
+    }
+
+    /// The sources that the target does not have, none of which another one has, with their heads.
+    fn new_sources(
+        &self,
+        history: &History,
+        target: &Workspace,
+        names: &[WorkspaceName],
+    ) -> Result<Vec<(WorkspaceName, SnapshotId)>> {
+        let mut heads = Vec::new();
+        for name in names {
+            heads.extend(self.get(name)?.head.map(|head| (name.clone(), head)));
+        }
+        let mut sources: Vec<(WorkspaceName, SnapshotId)> = Vec::new();
+        for (at, (name, head)) in heads.iter().enumerate() {
+            let mut is_known = target.head.map_or(Ok(false), |target| history.is_ancestor(*head, target))?;
+            for (other_at, (_, other)) in heads.iter().enumerate() {
+                is_known |= match head == other {
+                    true => other_at < at,
+                    false => history.is_ancestor(*head, *other)?,
+                };
+            }
+            if !is_known {
+                sources.push((name.clone(), *head));
+            }
+        }
+        Ok(sources)
+    }
+
+    fn begin(&self, request: &MergeRequest<'_>, head: SnapshotId, base: Option<SnapshotId>) -> Result<Fold> {
+        let mut tree = WorkingTree::open(self.store(), head)?;
+        tree.rebase(base);
+        let record = MergeRecord { target: request.target.to_string(), ..MergeRecord::default() };
+        let (conflicts, report) = (Vec::new(), MergeReport::default());
+        Ok(Fold { tree, heads: vec![head], conflicts, report, record, _pins: Vec::new() })
+    }
+
+    fn forward(&self, target: &Workspace, to: SnapshotId, act: &Act) -> Result<MergeDone> {
+        let after = RefValue { target: Some(to.object()), ..target.value().clone() };
+        let step = Step { name: target.name.reference(), before: Some(target.value().clone()), after: Some(after) };
+        let operation = recorded(move_refs(self.store(), act, act.draft(MERGE), vec![step])?);
+        Ok(MergeDone { operation: Some(operation.sequence), ..MergeDone::without_change(MergeHow::Forward, Some(to)) })
+    }
+
+    fn land(
+        &self,
+        request: &MergeRequest<'_>,
+        sources: &[(WorkspaceName, SnapshotId)],
+        fold: Fold,
+        head: Option<SnapshotId>,
+        act: &Act,
+    ) -> Result<MergeDone> {
+        let names = sources.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>().join(", ");
+        let message = match request.message.is_empty() {
+            true => format!("merge {names}"),
+            false => request.message.clone(),
+        };
+        let mut change = Change::new(message);
+        change.other_parents = sources.iter().map(|(_, head)| *head).collect();
+        change.metadata = request.metadata.clone();
+        change.metadata.insert(MERGE_RECORD_KEY.to_owned(), fold.record.to_json());
+        let mut tree = fold.tree;
+        tree.rebase(head);
+        let done = self.commit_as(request.target, &mut tree, &change, act, MERGE)?;
+        Ok(MergeDone {
+            how: MergeHow::Merged,
+            head: Some(done.snapshot),
+            operation: done.operation,
+            conflicts: fold.conflicts,
+            report: fold.report,
+        })
+    }
+}
+
+impl Fold {
+    /// Merges one more snapshot.
+    fn take(&mut self, history: &History, request: &MergeRequest<'_>, theirs: SnapshotId, act: &Act) -> Result<()> {
+        let store = history.store();
+        let options = MergeOptions { time: act.time, ..request.options.clone() };
+        let base = merge_base(history, &self.heads, theirs, request.contents, &options)?;
+        let ours = match self.heads[..] {
+            [only] => store.snapshot(only)?.root,
+            _ => {
+                let (root, pin) = write(store, &self.tree)?;
+                self._pins.push(pin);
+                root
+            }
+        };
+        let theirs_root = store.snapshot(theirs)?.root;
+        let outcome = merge_trees(store, base.root, ours, theirs_root, request.contents, &options)?;
+        self.record.add(&base.snapshots, &outcome.report.files, &outcome.conflicts);
+        self.tree = outcome.tree;
+        self.heads.push(theirs);
+        self.conflicts.extend(outcome.conflicts);
+        self.report.files.extend(outcome.report.files);
+        self.report.changed += outcome.report.changed;
+        self.report.searches = outcome.report.searches;
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! Every case of two trees, small.
+
+use amalgam_engine::merge::{Contest, Verdict};
+use amalgam_engine::{Error, MergeContents, NoContents, Result, Store};
+
+use crate::kit::{self, BothAfterEachOther, clean, conflicts, merge, merged, tree};
+
+#[test]
+fn what_one_side_did_is_done() {
+    clean("a=1", "a=2", "a=1", "a=2");
+    clean("a=1", "a=1 b=1", "a=1", "a=1 b=1");
+    clean("a=1 b=1", "a=1", "a=1 b=1", "a=1");
+    clean("a=1", "d/a=1", "a=1", "d/a=1");
+    clean("a=1", "a=1 e/", "a=1", "a=1 e/");
+    clean("a=1 e/", "a=1", "a=1 e/", "a=1");
+    clean("a=1", "a->x", "a=1", "a->x");
+    clean("a=1", "a|", "a=1", "a|");
+    clean("d/a=1 d/b=2", "d=1", "d/a=1 d/b=2", "d=1");
+    clean("d=1", "d/a=1 d/b=2", "d=1", "d/a=1 d/b=2");
+}
+
+#[test]
+fn what_both_did_alike_is_done_once() {
+    clean("a=1", "a=2", "a=2", "a=2");
+    clean("a=1", "b=1", "b=1", "b=1");
+    clean("a=1", "", "", "");
+    clean("", "a=1", "a=1", "a=1");
+    clean("", "a->x", "a->x", "a->x");
+    clean("d/a=1 d/b=1", "e/a=1 e/b=1", "e/a=1 e/b=1", "e/a=1 e/b=1");
+}
+
+#[test]
+fn changes_in_different_places_come_together() {
+    clean("a=1 b=1", "a=2 b=1", "a=1 b=2", "a=2 b=2");
+    clean("d/a=1", "d/a=1 d/b=1", "d/a=1 d/c=1", "d/a=1 d/b=1 d/c=1");
+    clean("", "n/a=1", "n/b=1", "n/a=1 n/b=1");
+    clean("a=1 b=1", "b=1", "a=1", "");
+}
+
+#[test]
+fn contents_that_both_changed_are_a_conflict() {
+    conflicts("a=1", "a=2", "a=3", "a<2|1|3>", "contents a");
+    conflicts("a->x", "a->y", "a->z", "a<->y|->x|->z>", "contents a");
+}
+
+#[test]
+fn what_both_added_differently_is_a_conflict() {
+    conflicts("", "a=1", "a=2", "a<1|-|2>", "both added a");
+    conflicts("", "a=1", "a->x", "a<1|-|->x>", "both added a");
+    conflicts("", "a->y", "a->x", "a<->y|-|->x>", "both added a");
+    conflicts("", "a|", "a=1", "a<||-|1>", "both added a");
+}
+
+#[test]
+fn what_one_changed_and_the_other_removed_is_a_conflict() {
+    conflicts("a=1", "a=2", "", "a<2|1|->", "changed and removed a");
+    conflicts("a=1", "", "a=2", "a<-|1|2>", "changed and removed a");
+    conflicts("d/a=1 d/b=1", "", "d/a=2 d/b=1", "d/a<-|1|2>", "changed and removed d/a");
+}
+
+#[test]
+fn what_changed_follows_what_was_renamed() {
+    let long = "one,two,three,four,five,six,seven,eight";
+    clean(&format!("a={long}"), &format!("b={long}"), "a=other", "b=other");
+    clean(&format!("a={long} k=1"), &format!("d/b={long} k=1"), &format!("a+={long} k=1"), &format!("d/b+={long} k=1"));
+}
+
+#[test]
+fn a_rename_by_one_and_another_by_the_other_keeps_both_names() {
+    conflicts("a=1", "b=1", "c=1", "b=1 c=1", "moved twice b a c");
+}
+
+#[test]
+fn two_things_renamed_to_one_name_are_a_conflict() {
+    conflicts("a=1 b=2", "c=1 b=2", "a=1 c=2", "c<1|-|2>", "moved onto c b");
+}
+
+#[test]
+fn a_rename_onto_what_the_other_added_is_a_conflict() {
+    conflicts("a=1", "c=1", "a=1 c=2", "c<1|-|2>", "moved onto c");
+    conflicts("a=1", "a=1 c=2", "c=1", "c<2|-|1>", "moved onto c a");
+}
+
+#[test]
+fn what_one_renamed_and_the_other_removed_stays_and_is_reported() {
+    conflicts("a=1", "b=1", "", "b=1", "moved and removed b a");
+    conflicts("a=1", "", "b=1", "b=1", "moved and removed b a");
+}
+
+#[test]
+fn what_is_put_into_a_directory_that_moved_follows_it() {
+    clean("d/a=1 d/b=2", "e/a=1 e/b=2", "d/a=1 d/b=2 d/c=3", "e/a=1 e/b=2 e/c=3");
+    clean("d/a=1 d/b=2", "e/a=1 e/b=2", "d/a=9 d/b=2", "e/a=9 e/b=2");
+    clean("d/a=1 d/b=2", "e/a=1 e/b=2", "d/b=2", "e/b=2");
+    clean("d/a=1 d/b=2 q=5", "e/a=1 e/b=2 q=5", "d/a=1 d/b=2 d/q=5", "e/a=1 e/b=2 e/q=5");
+    // Most of it went to one place; the directory is gone.
+    clean("d/a=1 d/b=2 d/x=3", "e/a=1 e/b=2 f/x=3", "d/a=1 d/b=2 d/x=3 d/c=4", "e/a=1 e/b=2 e/c=4 f/x=3");
+    // Half of it: the addition stays where it was put.
+    clean("d/a=1 d/b=2", "e/a=1 f/b=2", "d/a=1 d/b=2 d/c=3", "d/c=3 e/a=1 f/b=2");
+    // The directory is still there.
+    clean("d/a=1 d/b=2 d/x=3", "e/a=1 e/b=2 d/x=3", "d/a=1 d/b=2 d/x=3 d/c=4", "d/c=4 d/x=3 e/a=1 e/b=2");
+    // Deeper.
+    clean("p/d/a=1 p/d/b=2", "q/d/a=1 q/d/b=2", "p/d/a=1 p/d/b=2 p/d/e/c=3", "q/d/a=1 q/d/b=2 q/d/e/c=3");
+}
+
+#[test]
+fn a_rename_inside_a_directory_that_moved_follows_it() {
+    clean("d/a=1 d/b=2", "e/a=1 e/b=2", "d/z=1 d/b=2", "e/b=2 e/z=1");
+}
+
+#[test]
+fn a_directory_that_both_moved_is_in_both_places() {
+    conflicts("d/a=1", "e/a=1", "f/a=1", "e/a=1 f/a=1", "moved twice e/a d/a f/a");
+}
+
+#[test]
+fn an_addition_stays_where_its_name_is_taken() {
+    clean("d/a=1 d/b=2 e/c=9", "e/a=1 e/b=2 e/c=9", "d/a=1 d/b=2 e/c=9 d/c=3", "d/c=3 e/a=1 e/b=2 e/c=9");
+}
+
+#[test]
+fn a_file_against_a_directory_keeps_both_with_all_below() {
+    conflicts("", "a=1", "a/b=2 a/c/d=3", "a<1|-|(b=2 c/d=3)>", "different kinds a");
+    conflicts("", "a/b=2", "a=1", "a<(b=2)|-|1>", "different kinds a");
+    conflicts("a/b=1 a/c=1", "a=x", "a/b=2 a/c=1", "a<x|(b=1 c=1)|(b=2 c=1)>", "different kinds a");
+    conflicts("a=1", "a=2", "a/b=3", "a<2|1|(b=3)>", "different kinds a");
+    conflicts("", "a->x", "a/", "a<->x|-|()>", "different kinds a");
+}
+
+#[test]
+fn what_moved_below_a_clash_of_kinds_stays_where_the_other_side_has_it() {
+    conflicts("q=1", "q=2 a=1", "a/q=1", "a<1|-|(q=1)> q=2", "different kinds a q");
+}
+
+#[test]
+fn modes_are_merged_apart_from_contents() {
+    clean("a=1", "a+=1", "a=2", "a+=2");
+    clean("a+=1", "a=1", "a+=2", "a=2");
+    clean("", "a=1", "a+=1", "a+=1");
+    conflicts("a=1", "a+=1", "", "a<+=1|1|->", "changed and removed a");
+}
+
+#[test]
+fn devices_and_fifos_are_merged_as_wholes() {
+    clean("a|", "a|", "", "");
+    clean("a|", "b|", "a|", "b|");
+    conflicts("a|", "a=1", "a=2", "a<1|||2>", "contents a");
+}
+
+#[test]
+fn two_that_swapped_names_are_two_changes() {
+    clean("a=1 b=2", "a=2 b=1", "a=1 b=2 c=3", "a=2 b=1 c=3");
+}
+
+#[test]
+fn links_are_kept_right() {
+    // What they linked is linked; what we wrote is seen through both names.
+    let came = merge("a=1", "a=2", "a=1 b~a");
+    assert_eq!(came.text, "a=2 b=2");
+    assert_eq!(came.tree.stat("a").expect("stat").expect("there").links, 2);
+    let came = merge("a=1", "a=1 b~a", "a=2");
+    assert_eq!((came.text.as_str(), came.tree.stat("b").expect("stat").expect("there").links), ("a=2 b=2", 2));
+    // What they wrote through all names is written once.
+    let came = merge("a=1 b~a", "a=1 b~a c=1", "a=2 b~a");
+    assert_eq!((came.text.as_str(), came.tree.stat("b").expect("stat").expect("there").links), ("a=2 b=2 c=1", 2));
+    // What they took apart is apart.
+    let came = merge("a=1 b~a", "a=1 b~a c=1", "a=1 b=2");
+    assert_eq!((came.text.as_str(), came.tree.stat("a").expect("stat").expect("there").links), ("a=1 b=2 c=1", 1));
+    // One name less, one name more.
+    let came = merge("a=1 b~a", "a=1 b~a c~a", "a=1");
+    assert_eq!((came.text.as_str(), came.tree.stat("a").expect("stat").expect("there").links), ("a=1 c=1", 2));
+    // Two files that we linked and they wrote apart.
+    let came = merge("a=1 b=1", "a=1 b~a", "a=2 b=3");
+    assert_eq!((came.text.as_str(), came.conflict_text().as_str()), ("a=2 b=3", ""));
+}
+
+#[test]
+fn contents_are_merged_by_whoever_knows_how() {
+    let store = Store::in_memory();
+    let roots = ["a=1 b=1", "c=2 b=1", "a=3 b=1"].map(|text| tree(&store, text));
+    let came = merged(&store, roots, &BothAfterEachOther).expect("merged");
+    assert_eq!(came.conflict_text(), "changed and removed a");
+    let roots = ["a=1 b=1", "a=2 b=1", "a+=3 b=1"].map(|text| tree(&store, text));
+    let came = merged(&store, roots, &BothAfterEachOther).expect("merged");
+    assert_eq!((came.text.as_str(), came.conflict_text().as_str()), ("a+=23 b=1", ""));
+    let file = &came.report.files[0];
+    assert_eq!((file.path.to_string().as_str(), file.way.as_str(), file.result.word()), ("a", "joined", "merged"));
+    let stat = came.tree.stat("a").expect("stat").expect("there");
+    assert_eq!(stat.mtime, kit::MERGE_TIME);
+    assert_ne!(came.tree.stat("b").expect("stat").expect("there").mtime, kit::MERGE_TIME);
+}
+
+struct Fails;
+
+impl MergeContents for Fails {
+    fn merge(&self, _contest: &Contest<'_>) -> Result<Verdict> {
+        Err(Error::Invalid { what: "contents", why: "they make no sense".to_owned() })
+    }
+}
+
+#[test]
+fn contents_that_cannot_be_merged_end_the_merge() {
+    let store = Store::in_memory();
+    let roots = ["a=1", "a=2", "a=3"].map(|text| tree(&store, text));
+    let Err(error) = merged(&store, roots, &Fails) else { panic!("it fails") };
+    assert!(matches!(error, Error::Invalid { .. }));
+    let came = merged(&store, roots, &NoContents).expect("merged");
+    assert_eq!(came.text, "a<2|1|3>");
+}

@@ -1,0 +1,337 @@
+//! Git as an oracle: the same histories merged by `git merge-tree` and here.
+//!
+//! Where Git is clean, so are we, with the same files. Where Git conflicts, we conflict on its paths, but for what
+//! `docs/design/0007-tree-merge.md` lists as better: those must be few, and lose nothing.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::Path;
+
+use amalgam_engine::merge::{Contest, PathConflict, Verdict};
+use amalgam_engine::object::Node;
+use amalgam_engine::{MergeContents, Result, RootId, Store, TreePath, list_directory, merge_trees};
+use amalgam_tests::git::{self, Edit, File, Files, git, put};
+use amalgam_tests::model::{Raw, write_root};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use crate::kit;
+
+/// How many histories are merged, unless `MERGE_HISTORIES` says otherwise.
+const HISTORIES: usize = 600;
+
+struct History {
+    base: Files,
+    ours: Files,
+    theirs: Files,
+}
+
+/// Moves all files of one directory into another.
+#[derive(Clone, Debug)]
+enum Step {
+    Edit(Edit),
+    MoveDirectory(usize, usize),
+}
+
+const DIRECTORIES: [&str; 6] = ["d", "e", "f/g", "n", "d/e", "m/d"];
+
+fn some_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => git::some_edit().prop_map(Step::Edit),
+        2 => (0..DIRECTORIES.len(), 0..DIRECTORIES.len()).prop_map(|(from, to)| Step::MoveDirectory(from, to)),
+    ]
+}
+
+/// A few files that are long enough to be similar after an edit, and in the same directories.
+fn some_base() -> impl Strategy<Value = Files> {
+    (git::some_files(), prop::collection::vec((0..DIRECTORIES.len(), 0..6_usize, any::<u8>()), 2..8)).prop_map(
+        |(mut files, more)| {
+            for (directory, name, seed) in more {
+                let lines: String = (0..12).map(|line| format!("line {line} of {seed}\n")).collect();
+                let path = format!("{}/file{name}", DIRECTORIES[directory]);
+                put(&mut files, path.as_bytes(), File::Plain(Raw(lines.into_bytes())));
+            }
+            files
+        },
+    )
+}
+
+fn done(mut files: Files, steps: &[Step]) -> Files {
+    for step in steps {
+        match step {
+            Step::Edit(edit) => edit.apply(&mut files),
+            Step::MoveDirectory(from, to) => {
+                let (from, to) = (format!("{}/", DIRECTORIES[*from]), format!("{}/", DIRECTORIES[*to]));
+                let below: Vec<_> = files.keys().filter(|path| path.starts_with(from.as_bytes())).cloned().collect();
+                for path in below {
+                    if let Some(file) = files.remove(&path) {
+                        put(&mut files, &[to.as_bytes(), &path[from.len()..]].concat(), file);
+                    }
+                }
+            }
+        }
+    }
+    files
+}
+
+fn histories(count: usize) -> Vec<History> {
+    let steps = || prop::collection::vec(some_step(), 1..5);
+    let strategy = (some_base(), steps(), steps());
+    let mut runner = TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]));
+    let one = |_| {
+        let (base, ours, theirs) = strategy.new_tree(&mut runner).expect("a value").current();
+        History { ours: done(base.clone(), &ours), theirs: done(base.clone(), &theirs), base }
+    };
+    (0..count).map(one).collect()
+}
+
+/// All histories as commits of one repository.
+fn import(directory: &Path, histories: &[History]) {
+    git::run(git(directory).args(["init", "--quiet"]), b"").expect("init");
+    let mut stream = Vec::new();
+    let mut commit = |name: String, mark: usize, from: Option<usize>, files: &Files| {
+        write!(stream, "commit refs/heads/{name}\nmark :{mark}\ncommitter a <a@b> 0 +0000\ndata 0\n").expect("text");
+        if let Some(from) = from {
+            writeln!(stream, "from :{from}\ndeleteall").expect("text");
+        }
+        for (path, file) in files {
+            let (mode, bytes) = match file {
+                File::Plain(bytes) => ("100644", bytes),
+                File::Executable(bytes) => ("100755", bytes),
+                File::Symlink(target) => ("120000", target),
+            };
+            write!(stream, "M {mode} inline ").expect("text");
+            stream.push(b'"');
+            for byte in path {
+                write!(stream, "\\{byte:03o}").expect("text");
+            }
+            write!(stream, "\"\ndata {}\n", bytes.0.len()).expect("text");
+            stream.extend_from_slice(&bytes.0);
+            stream.push(b'\n');
+        }
+        stream.push(b'\n');
+    };
+    for (number, History { base, ours, theirs }) in histories.iter().enumerate() {
+        let mark = number * 3 + 1;
+        commit(format!("b{number}"), mark, None, base);
+        commit(format!("o{number}"), mark + 1, Some(mark), ours);
+        commit(format!("t{number}"), mark + 2, Some(mark), theirs);
+    }
+    git::run(git(directory).args(["fast-import", "--quiet"]), &stream).expect("fast-import");
+}
+
+/// What Git makes of one history.
+struct ByGit {
+    is_clean: bool,
+    tree: String,
+    conflicts: Vec<Vec<u8>>,
+}
+
+fn merge_by_git(directory: &Path, count: usize) -> Vec<ByGit> {
+    let pairs: String = (0..count).map(|number| format!("o{number} t{number}\n")).collect();
+    let mut command = git(directory);
+    command.args(["-c", "merge.directoryRenames=true", "-c", "merge.renameLimit=10000"]);
+    command.args(["merge-tree", "--write-tree", "--stdin", "--no-messages", "--name-only"]);
+    let said = git::run(&mut command, pairs.as_bytes()).expect("merge-tree");
+    let mut words = said.split(|byte| *byte == 0);
+    let one = |_| {
+        let is_clean = words.next().expect("a status") == b"1";
+        let tree = String::from_utf8(words.next().expect("a tree").to_vec()).expect("hex");
+        let conflicts = words.by_ref().take_while(|word| !word.is_empty()).map(<[u8]>::to_vec).collect();
+        ByGit { is_clean, tree, conflicts }
+    };
+    (0..count).map(one).collect()
+}
+
+/// A file of a tree: its mode, path and bytes.
+type Listed = BTreeSet<(String, Vec<u8>, Vec<u8>)>;
+
+/// The files of some trees of Git's.
+fn listed(directory: &Path, trees: &[&str]) -> Vec<Listed> {
+    let (mut all, mut wanted) = (Vec::new(), String::new());
+    for tree in trees {
+        let said = git::run(git(directory).args(["ls-tree", "-r", "-z", tree]), b"").expect("ls-tree");
+        let mut files = Vec::new();
+        for line in said.split(|byte| *byte == 0).filter(|line| !line.is_empty()) {
+            let tab = line.iter().position(|byte| *byte == b'\t').expect("a tab");
+            let words = String::from_utf8(line[..tab].to_vec()).expect("text");
+            let mut words = words.split(' ');
+            let (mode, id) = (words.next().expect("a mode").to_owned(), words.nth(1).expect("an id"));
+            wanted.push_str(id);
+            wanted.push('\n');
+            files.push((mode, line[tab + 1..].to_vec()));
+        }
+        all.push(files);
+    }
+    let blobs = git::run(git(directory).args(["cat-file", "--batch"]), wanted.as_bytes()).expect("cat-file");
+    let mut rest = &blobs[..];
+    let mut next = || {
+        let end = rest.iter().position(|byte| *byte == b'\n').expect("a header");
+        let header = String::from_utf8(rest[..end].to_vec()).expect("text");
+        let size: usize = header.rsplit(' ').next().expect("a size").parse().expect("a number");
+        let blob = rest[end + 1..end + 1 + size].to_vec();
+        rest = &rest[end + 2 + size..];
+        blob
+    };
+    all.into_iter().map(|files| files.into_iter().map(|(mode, path)| (mode, path, next())).collect()).collect()
+}
+
+/// The files of one of ours in the same form.
+fn ours_listed(store: &Store, root: RootId) -> Listed {
+    let root = store.root(root).expect("a root");
+    let mut found = BTreeSet::new();
+    let mut open = vec![(TreePath::root(), root.directory.clone())];
+    while let Some((path, entry)) = open.pop() {
+        let (mode, bytes) = match &entry.node {
+            Node::Directory(contents) => {
+                for item in list_directory(store, *contents).expect("a directory") {
+                    let (name, entry) = item.expect("an entry");
+                    open.push((path.join(&name), entry));
+                }
+                continue;
+            }
+            Node::File { size, content } => {
+                let mut bytes = vec![0; *size as usize];
+                amalgam_engine::content::read_at(store, content, *size, 0, &mut bytes).expect("contents");
+                (if entry.mode & 0o100 == 0 { "100644" } else { "100755" }, bytes)
+            }
+            Node::Symlink(target) => ("120000", target.to_vec()),
+            other => panic!("{path}: {other:?} in a clean merge"),
+        };
+        found.insert((mode.to_owned(), path.as_bytes().to_vec(), bytes));
+    }
+    found
+}
+
+/// Merges texts as Git does, by asking it.
+struct ByMergeFile<'a>(&'a Path);
+
+impl MergeContents for ByMergeFile<'_> {
+    fn merge(&self, contest: &Contest<'_>) -> Result<Verdict> {
+        let base = contest.base.as_ref().map(|base| base.read()).transpose()?.unwrap_or_default();
+        let versions = [contest.ours.read()?, base, contest.theirs.read()?];
+        let conflict = Verdict::Conflict { way: "git".to_owned() };
+        if versions.iter().any(|bytes| bytes.contains(&0)) {
+            return Ok(conflict);
+        }
+        for (name, bytes) in ["ours", "base", "theirs"].into_iter().zip(&versions) {
+            std::fs::write(self.0.join(name), bytes).expect("written");
+        }
+        let arguments = ["merge-file", "-p", "-q", "--diff-algorithm=histogram", "ours", "base", "theirs"];
+        Ok(match git::run(git(self.0).args(arguments), b"") {
+            Ok(bytes) => Verdict::Merged { bytes: bytes.into(), way: "git".to_owned() },
+            Err(_) => conflict,
+        })
+    }
+}
+
+fn names(conflict: &PathConflict) -> impl Iterator<Item = &TreePath> {
+    std::iter::once(&conflict.path).chain(&conflict.others)
+}
+
+/// Whether one of our conflicts has to do with a path that Git names. Git puts files aside under other names where they meet
+/// directories.
+fn is_named(conflicts: &[PathConflict], path: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(path).into_owned();
+    let plain = text.split('~').next().unwrap_or_default();
+    conflicts.iter().flat_map(names).any(|ours| {
+        let ours = String::from_utf8_lossy(ours.as_bytes()).into_owned();
+        ours == plain || plain.starts_with(&format!("{ours}/")) || ours.starts_with(&format!("{plain}/"))
+    })
+}
+
+#[test]
+fn trees_are_merged_as_git_merges_them() {
+    let count = std::env::var("MERGE_HISTORIES").ok().and_then(|count| count.parse().ok()).unwrap_or(HISTORIES);
+    let histories = histories(count);
+    let scratch = tempfile::tempdir().expect("a directory");
+    import(scratch.path(), &histories);
+    let by_git = merge_by_git(scratch.path(), count);
+    let trees: Vec<_> = by_git.iter().filter(|one| one.is_clean).map(|one| one.tree.as_str()).collect();
+    let mut trees = listed(scratch.path(), &trees).into_iter();
+    let files = tempfile::tempdir().expect("a directory");
+    let (mut clean, mut wrong) = (0, Vec::new());
+    let (mut better, mut partly, mut led) = (Vec::new(), Vec::new(), Vec::new());
+    for (number, (history, by_git)) in histories.iter().zip(&by_git).enumerate() {
+        let store = Store::in_memory();
+        let [base, ours, theirs] =
+            [&history.base, &history.ours, &history.theirs].map(|files| git::stored(&store, files));
+        let contents = ByMergeFile(files.path());
+        let outcome = merge_trees(&store, Some(base), ours, theirs, &contents, &kit::options());
+        let gits = by_git.is_clean.then(|| trees.next().expect("a tree"));
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                wrong.push(format!("history {number}: {error}\n{}", story(history)));
+                continue;
+            }
+        };
+        if let Some(gits) = gits {
+            clean += 1;
+            if !outcome.conflicts.is_empty() {
+                wrong.push(format!("history {number}: {:?}\n{}", outcome.conflicts, story(history)));
+                continue;
+            }
+            let mine = ours_listed(&store, write_root(&outcome.tree).expect("stored"));
+            if mine != gits && is_led_further(&mine, &gits) {
+                led.push(number);
+            } else if mine != gits {
+                let lists = |one: &Listed, other: &Listed| {
+                    one.difference(other)
+                        .map(|(mode, path, _)| format!("{mode} {}", path.escape_ascii()))
+                        .collect::<Vec<_>>()
+                };
+                let text = format!("only here {:?}, only Git {:?}", lists(&mine, &gits), lists(&gits, &mine));
+                wrong.push(format!("history {number}: {text}\n{}", story(history)));
+            }
+        } else if outcome.conflicts.is_empty() {
+            better.push(number);
+        } else if !by_git.conflicts.iter().all(|path| is_named(&outcome.conflicts, path)) {
+            partly.push(number);
+        }
+    }
+    let some: Vec<_> = wrong.iter().take(3).map(String::as_str).collect();
+    assert!(wrong.is_empty(), "{} of {count} are wrong:\n{}", wrong.len(), some.join("\n"));
+    assert!(clean > count / 5 && clean < count * 4 / 5, "{clean} of {count} are clean for Git");
+    // What is better than Git has its own cases; if these grow, something else is going on.
+    let text = format!(
+        "{count} histories, {clean} clean for Git; clean only here: {better:?}; conflicts on other paths: {partly:?}; \
+         sub-directories that followed: {led:?}"
+    );
+    if std::env::var_os("MERGE_HISTORIES").is_some() {
+        writeln!(std::io::stderr(), "{text}").expect("written");
+    }
+    assert!(better.len() * 20 <= count && partly.len() * 20 <= count && led.len() * 50 <= count, "{text}");
+}
+
+/// Whether all that differs are files in new sub-directories that followed a moved directory here, which Git leaves behind.
+fn is_led_further(mine: &Listed, gits: &Listed) -> bool {
+    let end = |path: &[u8]| {
+        let names: Vec<_> = path.rsplit(|byte| *byte == b'/').take(2).map(<[u8]>::to_vec).collect();
+        (names.len() == 2).then_some(names)
+    };
+    let ends = |one: &Listed, other: &Listed| -> Option<BTreeSet<_>> {
+        one.difference(other).map(|(mode, path, bytes)| Some((mode.clone(), end(path)?, bytes.clone()))).collect()
+    };
+    ends(mine, gits).is_some_and(|here| Some(here) == ends(gits, mine))
+}
+
+/// What each side did, in short.
+fn story(history: &History) -> String {
+    let changes = |side: &Files| {
+        let paths: BTreeSet<_> = history.base.keys().chain(side.keys()).collect();
+        let differing = paths.into_iter().filter(|path| history.base.get(*path) != side.get(*path));
+        let one = |path: &Vec<u8>| {
+            let hash = |file: &File| {
+                format!("{file:?}").bytes().fold(7_u32, |sum, byte| sum.wrapping_mul(31) ^ u32::from(byte))
+            };
+            let state =
+                |files: &Files| files.get(path).map_or_else(|| "-".to_owned(), |file| format!("{:x}", hash(file)));
+            format!("{} {}>{}", path.escape_ascii(), state(&history.base), state(side))
+        };
+        differing.map(one).collect::<Vec<_>>().join(", ")
+    };
+    let base: Vec<_> = history.base.keys().map(|path| path.escape_ascii().to_string()).collect();
+    format!("  base {}\n  ours {}\n  theirs {}", base.join(", "), changes(&history.ours), changes(&history.theirs))
+}
