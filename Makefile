@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test lint bench bench-store bench-history bench-files bench-gc bench-transfer soak powercut fuzz clean
+.PHONY: help demo tour test lint bench bench-store bench-history bench-files bench-gc bench-transfer bench-merge soak powercut fuzz clean
 
 ready = scripts/setup $(1) && source target/amalgam-env
 title = printf '\n== %s\n' $(1)
@@ -41,7 +41,7 @@ lint: ## formatting, clippy, docs, licences and sources
 	$(call title,dependencies)
 	cargo deny --locked check bans licenses sources
 
-bench: bench-store bench-history bench-files bench-gc bench-transfer ## every benchmark
+bench: bench-store bench-history bench-files bench-gc bench-transfer bench-merge ## every benchmark
 
 bench-store: ## forks, commits, diffs and the Linux tree put into a store (ARGS=...)
 	@$(call ready,bench)
@@ -63,6 +63,10 @@ bench-gc: ## collection: rates, memory, room that comes back, commits beside it 
 bench-transfer: ## stores sent to each other, and backups (ARGS=...)
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-transfer -- $(ARGS)
+
+bench-merge: ## contents merged, beside git merge-file (ARGS=...)
+	@$(call ready,bench)
+	cargo run --release --locked -q -p amalgam-benches --bin bench-merge -- $(ARGS)
 
 soak: ## the long tests: all of them, one after another
 	@$(call ready,soak)
