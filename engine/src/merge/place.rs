@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Merge;
+use super::entry::same;
 use super::side::{ancestors, is_directory};
 use super::thing::{Thing, WholeMove};
 use crate::directory::{self, entry_at};
@@ -155,15 +156,18 @@ fn fill(layout: &mut Layout, things: &[Thing]) {
     }
 }
 
-/// Takes a thing from where it cannot lie to where the other side has it; nowhere, if it is in the terms as it is.
+/// Takes a thing from where it cannot lie to where the other side changed it; nowhere, if it is in the terms as it is.
 fn turn_back(thing: &mut Thing, marks: &BTreeSet<TreePath>, turned_back: &mut Vec<TreePath>) {
     let before = thing.paths.len();
     thing.paths.retain(|path| !is_marked(marks, path));
     if thing.paths.len() == before || !thing.paths.is_empty() {
         return;
     }
-    let places = [&thing.at.ours, &thing.at.theirs];
-    let elsewhere = places.into_iter().flatten().map(|place| &place.path).find(|path| !is_marked(marks, path));
+    // What the other side left as it was is all in the terms.
+    let base = thing.at.base.as_ref().map(|base| &base.entry);
+    let places = [&thing.at.ours, &thing.at.theirs].into_iter().flatten();
+    let changed = places.filter(|place| !same(base, Some(&place.entry)));
+    let elsewhere = changed.map(|place| &place.path).find(|path| !is_marked(marks, path));
     if let Some(path) = elsewhere {
         thing.paths.push(path.clone());
         turned_back.push(path.clone());

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::entry::{self, Merged, Three, same, settle};
-use super::side::{Place, Side, exchange, is_directory};
+use super::side::{Place, Side, ancestors, exchange, is_directory};
 use super::{ConflictKind, Merge, Trees};
 use crate::directory::{self, entry_at};
 use crate::error::Result;
@@ -105,6 +105,8 @@ impl Merge<'_> {
             let to = self.led(&self.ours, &self.theirs, &to)?;
             let apart = |from: &TreePath| from.below(&to).is_none() && to.below(from).is_none();
             match from.filter(apart) {
+                // Something else comes where a directory above it is: it is taken out piece by piece before.
+                Some(from) if self.is_covered(&from)? => self.theirs.open(&self.trees.store, &base, true)?,
                 Some(from) if is_vacant(&self.trees.store, &self.trees.ours, &to)? => {
                     moves.push(WholeMove { base, from, to });
                 }
@@ -113,6 +115,16 @@ impl Merge<'_> {
         }
         self.carried = moves.iter().map(|one| one.base.clone()).collect();
         Ok(moves)
+    }
+
+    /// Whether they have something else where a directory above a path of ours is.
+    fn is_covered(&self, path: &TreePath) -> Result<bool> {
+        for above in ancestors(path) {
+            if self.trees.their_leaf(&above)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// A path as a side's moved directories lead it, if nothing is there.

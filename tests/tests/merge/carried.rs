@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use amalgam_engine::merge::{ConflictKind, MergeOptions};
-use amalgam_engine::object::{Owner, Xattr};
+use amalgam_engine::object::{Content, Node, Owner, Xattr};
+use amalgam_engine::purge::{PurgeOptions, PurgeTarget, plan_purge, purge};
 use amalgam_engine::{Commit, DiffOptions, NoContents, RootId, Store, TreePath, WorkingTree, diff_roots, merge_trees};
 use amalgam_tests::model::write_root;
 
@@ -122,6 +123,27 @@ fn conflicts_with_terms_of_every_kind_are_verified_collected_sent_and_compared()
     assert_eq!(shown(&other, root), text);
     let differences = diff_roots(&store, None, Some(root), DiffOptions::default()).expect("compared");
     assert_eq!(differences.map(|change| change.expect("a change").path).collect::<Vec<_>>().len(), 7);
+}
+
+#[test]
+fn what_only_a_term_holds_can_be_purged() {
+    let store = Store::in_memory();
+    let [base, ours, theirs] = ["a=old k=1", "a=mine k=1", "a=secret k=1"].map(|text| tree(&store, text));
+    let content = {
+        let their_tree = WorkingTree::open_root(&store, theirs).expect("open");
+        let entry = their_tree.stat("a").expect("stat").and_then(|stat| stat.entry).expect("stored");
+        let Node::File { content: Content::Chunk(chunk), .. } = entry.node else { panic!("{entry:?}") };
+        chunk
+    };
+    let mut outcome = merge_trees(&store, Some(base), ours, theirs, &NoContents, &options()).expect("merged");
+    let name = amalgam_engine::RefName::new("head/conflicted").expect("a name");
+    outcome.tree.commit(Commit::new(&name, "conflicted")).expect("committed");
+    let target = PurgeTarget::Object(content.into());
+    let plan = plan_purge(&store, &target, &PurgeOptions { everywhere: true }).expect("planned");
+    drop(outcome);
+    purge(&store, &plan, "it is a secret", &amalgam_engine::Act::new("ada", amalgam_engine::Time(9))).expect("purged");
+    kit::assert_sound(&store);
+    assert!(matches!(store.chunk(content, 6), Err(amalgam_engine::Error::Purged { .. })));
 }
 
 #[test]

@@ -104,6 +104,12 @@ fn what_is_put_into_a_directory_that_moved_follows_it() {
 }
 
 #[test]
+fn a_directory_leaves_before_something_else_takes_the_name_above_it() {
+    clean("a/b/c/ k=1", "a=2 d/b/c/ k=1", "a/b/c/ k=1", "a=2 d/b/c/ k=1");
+    clean("a/b/x=5 k=1", "a=2 d/b/x=5 k=1", "a/b/x=5 k=1", "a=2 d/b/x=5 k=1");
+}
+
+#[test]
 fn a_rename_inside_a_directory_that_moved_follows_it() {
     clean("d/a=1 d/b=2", "e/a=1 e/b=2", "d/z=1 d/b=2", "e/b=2 e/z=1");
 }
@@ -130,6 +136,9 @@ fn a_file_against_a_directory_keeps_both_with_all_below() {
 #[test]
 fn what_moved_below_a_clash_of_kinds_stays_where_the_other_side_has_it() {
     conflicts("q=1", "q=2 a=1", "a/q=1", "a<1|-|(q=1)> q=2", "different kinds a q");
+    conflicts("q=1", "a/q=1", "q=2 a=1", "a<(q=1)|-|1> q=2", "different kinds a q");
+    conflicts("q=1", "q=1 a=2", "a/q=1", "a<2|-|(q=1)>", "different kinds a");
+    conflicts("q=1", "a/q=1", "q=1 a=2", "a<(q=1)|-|2>", "different kinds a");
 }
 
 #[test]

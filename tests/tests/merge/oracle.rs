@@ -300,7 +300,8 @@ fn trees_are_merged_as_git_merges_them() {
          sub-directories that followed: {led:?}"
     );
     if std::env::var_os("MERGE_HISTORIES").is_some() {
-        writeln!(std::io::stderr(), "{text}").expect("written");
+        let stories = better.iter().chain(&partly).map(|at| format!("history {at}\n{}\n", story(&histories[*at])));
+        writeln!(std::io::stderr(), "{text}\n{}", stories.collect::<String>()).expect("written");
     }
     assert!(better.len() * 20 <= count && partly.len() * 20 <= count && led.len() * 50 <= count, "{text}");
 }
