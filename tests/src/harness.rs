@@ -6,6 +6,7 @@
 pub mod collection;
 pub mod kill;
 pub mod lives;
+pub mod merging;
 pub mod powercut;
 mod random;
 pub mod receiving;

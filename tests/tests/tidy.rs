@@ -28,7 +28,7 @@ const FLOORS: [(&str, u32); 14] = [
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 
 /// The engine's modules from the ground up. Each uses only those before it.
-const MODULES: [&str; 30] = [
+const MODULES: [&str; 31] = [
     "time",
     "name",
     "id",
@@ -55,6 +55,7 @@ const MODULES: [&str; 30] = [
     "revision",
     "history",
     "merge",
+    "queue",
     "episode",
     "search",
     "verify",
