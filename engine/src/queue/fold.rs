@@ -292,7 +292,7 @@ impl<'a> Line<'a> {
             put.files = made.files;
             return Ok(put);
         }
-        self.put_snapshot(entry, head, start, made, judge, act)
+        self.put_snapshot(entry, head, &start, made, judge, act)
     }
 
     /// Where a merge of a snapshot starts; nothing when the head came of it.
@@ -393,7 +393,7 @@ impl<'a> Line<'a> {
         &mut self,
         entry: &QueueEntry,
         head: SnapshotId,
-        start: Start,
+        start: &Start,
         made: Made,
         judge: &dyn Judge,
         act: &Act,
