@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "amalgam/v1/common.proto",
     "amalgam/v1/workspaces.proto",
     "amalgam/v1/operations.proto",
@@ -11,6 +11,7 @@ const FILES: [&str; 8] = [
     "amalgam/v1/store.proto",
     "amalgam/v1/transfer.proto",
     "amalgam/v1/collection.proto",
+    "amalgam/v1/merges.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -18,12 +18,17 @@ mod gc;
 mod init;
 mod label;
 mod log;
+mod merge;
 mod op;
 mod pipe;
+mod publish;
 mod purge;
+mod queue;
 mod receive;
 mod restore;
 mod revert;
+mod review;
+mod rules;
 mod run;
 mod send;
 mod serve;
@@ -58,6 +63,12 @@ pub enum Command {
     Checkout(checkout::Checkout),
     Run(run::Run),
     Watch(watch::Watch),
+    Merge(merge::Merge),
+    Complete(publish::Complete),
+    Publish(publish::Publish),
+    Queue(queue::Queue),
+    Review(review::Review),
+    Rules(rules::Rules),
     Explore(explore::Explore),
     Bisect(bisect::Bisect),
     Blame(blame::Blame),
@@ -100,6 +111,12 @@ impl Command {
             Self::Checkout(checkout) => Box::pin(checkout.run(session)).await,
             Self::Run(run) => Box::pin(run.run(session)).await,
             Self::Watch(watch) => Box::pin(watch.run(session)).await,
+            Self::Merge(merge) => Box::pin(merge.run(session)).await,
+            Self::Complete(complete) => Box::pin(complete.run(session)).await,
+            Self::Publish(publish) => Box::pin(publish.run(session)).await,
+            Self::Queue(queue) => Box::pin(queue.run(session)).await,
+            Self::Review(review) => Box::pin(review.run(session)).await,
+            Self::Rules(rules) => Box::pin(rules.run(session)).await,
             Self::Explore(explore) => Box::pin(explore.run(session)).await,
             Self::Bisect(bisect) => Box::pin(bisect.run(session)).await,
             Self::Blame(blame) => Box::pin(blame.run(session)).await,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use amalgam_engine::Time;
 use amalgam_proto::v1::collection_service_client::CollectionServiceClient;
 use amalgam_proto::v1::directory_service_client::DirectoryServiceClient;
+use amalgam_proto::v1::merge_service_client::MergeServiceClient;
 use amalgam_proto::v1::operation_service_client::OperationServiceClient;
 use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
 use amalgam_proto::v1::store_service_client::StoreServiceClient;
@@ -81,6 +82,8 @@ pub struct Client {
     pub store: StoreServiceClient<Wire>,
     /// Between stores.
     pub transfer: TransferServiceClient<Wire>,
+    /// Merges, the queue and reviews.
+    pub merges: MergeServiceClient<Wire>,
     /// Room that comes back.
     pub collections: CollectionServiceClient<Wire>,
 }
@@ -98,6 +101,7 @@ impl Client {
             directories: DirectoryServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             store: StoreServiceClient::new(wire()),
             transfer: TransferServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            merges: MergeServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             collections: CollectionServiceClient::new(wire()),
         }
     }

@@ -17,6 +17,8 @@ impl Exit {
     pub const PARTLY: Self = Self(3);
     /// There are differences, and `--exit-code` asked.
     pub const DIFFERS: Self = Self(4);
+    /// Conflicts are left, or something waits for a person.
+    pub const CONFLICTS: Self = Self(5);
     /// Somebody else moved the head, or what was to be taken back.
     pub const STALE: Self = Self(6);
     /// There is no store.
@@ -28,7 +30,7 @@ impl Exit {
     /// Ctrl-C.
     pub const INTERRUPTED: Self = Self(130);
 
-    /// The ending of a failure with this reason. Number 5 is kept for conflicts that are left.
+    /// The ending of a failure with this reason.
     pub fn of_reason(reason: Reason) -> Self {
         match reason {
             Reason::StaleHead | Reason::MovedSince => Self::STALE,

@@ -2,6 +2,7 @@
 
 mod collection;
 mod directories;
+mod merges;
 mod operations;
 mod snapshots;
 mod store;

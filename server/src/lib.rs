@@ -10,6 +10,7 @@ mod collection;
 mod directory;
 pub mod failure;
 mod home;
+mod merging;
 mod registry;
 mod room;
 pub mod serve;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use amalgam_proto::v1::collection_service_server::CollectionServiceServer;
 use amalgam_proto::v1::directory_service_server::DirectoryServiceServer;
+use amalgam_proto::v1::merge_service_server::MergeServiceServer;
 use amalgam_proto::v1::operation_service_server::OperationServiceServer;
 use amalgam_proto::v1::snapshot_service_server::SnapshotServiceServer;
 use amalgam_proto::v1::store_service_server::StoreServiceServer;
@@ -103,18 +104,23 @@ pub async fn serve_unix(
         let (service, calls) = (service.clone(), Arc::clone(&calls));
         std::thread::spawn(move || service.keep_collecting(&|| calls.idle_for()))
     };
+    let folder = {
+        let service = service.clone();
+        std::thread::spawn(move || service.keep_folding())
+    };
     let end_collecting = service.clone();
     let served = router(service, calls).serve_with_incoming_shutdown(incoming, until).await;
     let _ = std::fs::remove_file(socket);
     end_collecting.end_collecting();
+    end_collecting.end_folding();
     // It ends within some milliseconds, and gives the store back.
-    let _ = tokio::task::spawn_blocking(move || collector.join()).await;
+    let _ = tokio::task::spawn_blocking(move || (collector.join(), folder.join())).await;
     served.map_err(io::Error::other)
 }
 
 async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: impl Future<Output = ()>) {
     let idle_too_long = async {
-        while calls.idle_for() < idle || service.watched() > 0 || service.is_collecting() {
+        while calls.idle_for() < idle || service.watched() > 0 || service.is_collecting() || service.is_folding() {
             tokio::time::sleep(LOOK_EVERY.min(idle)).await;
         }
     };
@@ -145,6 +151,7 @@ fn router(service: Service, calls: Arc<Calls>) -> Router {
         .add_service(OperationServiceServer::new(api.clone()))
         .add_service(SnapshotServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(DirectoryServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+        .add_service(MergeServiceServer::new(api.clone()))
         .add_service(CollectionServiceServer::new(api.clone()))
         .add_service(StoreServiceServer::new(api.clone()))
         .add_service(TransferServiceServer::new(api).max_decoding_message_size(MESSAGE_BYTES_MAX))

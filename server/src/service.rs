@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use amalgam_engine::history::History;
+use amalgam_engine::queue::Queue;
 use amalgam_engine::workspace::{LabelName, Labels, WorkspaceName, Workspaces};
 use amalgam_engine::{Act, Pin, RequestId, Revision, RootId, SnapshotId, Store, Time};
 use amalgam_materializer::Identity;
@@ -16,6 +17,7 @@ use crate::collection::Collections;
 use crate::directory::Live;
 use crate::failure::{Result, of_engine};
 use crate::home::Home;
+use crate::merging::Merging;
 use crate::registry::Registry;
 use crate::settings::{Settings, SettingsSource};
 
@@ -46,6 +48,7 @@ pub(crate) struct Inner {
     pub(crate) live: Mutex<HashMap<String, Arc<Mutex<Live>>>>,
     pub(crate) watched: AtomicUsize,
     pub(crate) collections: Collections,
+    pub(crate) merging: Merging,
     pub(crate) started: Time,
     /// What could not be read when the service began.
     pub(crate) problems: Vec<String>,
@@ -71,10 +74,12 @@ impl Service {
         let store = home.open()?;
         let (registry, problems) = Registry::open(&home.directories_path())?;
         let ours = ours.iter().copied().chain([home.identity()?]).collect();
+        let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
         let inner = Inner {
-            workspaces: Workspaces::of(&store),
+            merging: Merging::new(Queue::of(&workspaces, &history)),
+            workspaces,
             labels: Labels::of(&store),
-            history: History::of(&store),
+            history,
             store,
             home: home.clone(),
             clock,
@@ -181,6 +186,7 @@ impl Service {
             create_time: Some(amalgam_proto::timestamp(workspace.created)),
             etag: moved.to_string(),
             directories: directories.collect(),
+            target: workspace.target.as_ref().map(amalgam_proto::workspace_name).unwrap_or_default(),
         })
     }
 
