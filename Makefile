@@ -64,7 +64,7 @@ bench-transfer: ## stores sent to each other, and backups (ARGS=...)
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-transfer -- $(ARGS)
 
-bench-merge: ## contents merged, beside git merge-file (ARGS=...)
+bench-merge: ## contents, trees and the queue merged, beside git (ARGS=...)
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-merge -- $(ARGS)
 
