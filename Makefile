@@ -73,7 +73,7 @@ conformance: ## a mounted workspace under pjdfstest, fsx, fio, stress-ng and rea
 	cargo build --locked -p amalgam-tests --bin mounter
 	MOUNTER="$${CARGO_TARGET_DIR:-target}/debug/mounter" scripts/conformance $(ARGS)
 
-bench-merge: ## contents merged, beside git merge-file (ARGS=...)
+bench-merge: ## contents, trees and the queue merged, beside git (ARGS=...)
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-merge -- $(ARGS)
 

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "amalgam/v1/common.proto",
     "amalgam/v1/workspaces.proto",
     "amalgam/v1/operations.proto",
@@ -13,6 +13,7 @@ const FILES: [&str; 10] = [
     "amalgam/v1/collection.proto",
     "amalgam/v1/conflicts.proto",
     "amalgam/v1/mounts.proto",
+    "amalgam/v1/merges.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

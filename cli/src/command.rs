@@ -21,14 +21,19 @@ mod gc;
 mod init;
 mod label;
 mod log;
+mod merge;
 mod mount;
 mod mounts;
 mod op;
 mod pipe;
+mod publish;
 mod purge;
+mod queue;
 mod receive;
 mod restore;
 mod revert;
+mod review;
+mod rules;
 mod run;
 mod send;
 mod serve;
@@ -67,6 +72,12 @@ pub enum Command {
     Mounts(mounts::Mounts),
     Run(run::Run),
     Watch(watch::Watch),
+    Merge(merge::Merge),
+    Complete(publish::Complete),
+    Publish(publish::Publish),
+    Queue(queue::Queue),
+    Review(review::Review),
+    Rules(rules::Rules),
     Explore(explore::Explore),
     Bisect(bisect::Bisect),
     Blame(blame::Blame),
@@ -115,6 +126,12 @@ impl Command {
             Self::Mounts(mounts) => Box::pin(mounts.run(session)).await,
             Self::Run(run) => Box::pin(run.run(session)).await,
             Self::Watch(watch) => Box::pin(watch.run(session)).await,
+            Self::Merge(merge) => Box::pin(merge.run(session)).await,
+            Self::Complete(complete) => Box::pin(complete.run(session)).await,
+            Self::Publish(publish) => Box::pin(publish.run(session)).await,
+            Self::Queue(queue) => Box::pin(queue.run(session)).await,
+            Self::Review(review) => Box::pin(review.run(session)).await,
+            Self::Rules(rules) => Box::pin(rules.run(session)).await,
             Self::Explore(explore) => Box::pin(explore.run(session)).await,
             Self::Bisect(bisect) => Box::pin(bisect.run(session)).await,
             Self::Blame(blame) => Box::pin(blame.run(session)).await,

@@ -13,6 +13,7 @@ use amalgam_engine::Time;
 use amalgam_proto::v1::collection_service_client::CollectionServiceClient;
 use amalgam_proto::v1::conflict_service_client::ConflictServiceClient;
 use amalgam_proto::v1::directory_service_client::DirectoryServiceClient;
+use amalgam_proto::v1::merge_service_client::MergeServiceClient;
 use amalgam_proto::v1::mount_service_client::MountServiceClient;
 use amalgam_proto::v1::operation_service_client::OperationServiceClient;
 use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
@@ -83,6 +84,8 @@ pub struct Client {
     pub store: StoreServiceClient<Wire>,
     /// Between stores.
     pub transfer: TransferServiceClient<Wire>,
+    /// Merges, the queue and reviews.
+    pub merges: MergeServiceClient<Wire>,
     /// Room that comes back.
     pub collections: CollectionServiceClient<Wire>,
     /// What could not be merged.
@@ -104,6 +107,7 @@ impl Client {
             directories: DirectoryServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             store: StoreServiceClient::new(wire()),
             transfer: TransferServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            merges: MergeServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             collections: CollectionServiceClient::new(wire()),
             conflicts: ConflictServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             mounts: MountServiceClient::new(wire()),

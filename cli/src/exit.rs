@@ -17,7 +17,7 @@ impl Exit {
     pub const PARTLY: Self = Self(3);
     /// There are differences, and `--exit-code` asked.
     pub const DIFFERS: Self = Self(4);
-    /// Conflicts are left, and `--exit-code` asked or all were to be resolved.
+    /// Conflicts are left, or something waits for a person.
     pub const CONFLICTS: Self = Self(5);
     /// Somebody else moved the head, or what was to be taken back.
     pub const STALE: Self = Self(6);

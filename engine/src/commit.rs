@@ -210,7 +210,7 @@ impl Prepared {
 /// What a tree that was just written changed of a snapshot's, as far as that can be told. A tree whose root directory is that of
 /// the snapshot with edits knows it; for one that came from elsewhere the two are compared. What cannot be read is left to
 /// those who need it.
-fn touched_since(store: &Store, first_parent: SnapshotId, written: &mut Written) -> Option<Touched> {
+pub(crate) fn touched_since(store: &Store, first_parent: SnapshotId, written: &mut Written) -> Option<Touched> {
     let before = store.snapshot(first_parent).ok()?.root;
     if let Some((base, marks)) = written.marks.take()
         && store.root(before).ok()?.directory.node == Node::Directory(base)

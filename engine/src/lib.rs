@@ -60,6 +60,7 @@ mod name;
 pub mod object;
 pub mod operation;
 pub mod purge;
+pub mod queue;
 pub mod reference;
 mod revision;
 pub mod search;

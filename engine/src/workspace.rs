@@ -63,6 +63,8 @@ pub struct NewWorkspace {
     pub agent: String,
     /// What it belongs to.
     pub project: String,
+    /// The workspace that its changes will be merged into.
+    pub target: Option<WorkspaceName>,
 }
 
 impl Workspaces {
@@ -79,7 +81,8 @@ impl Workspaces {
     /// Makes a workspace.
     pub fn create(&self, name: &WorkspaceName, new: &NewWorkspace, act: &Act) -> Result<Workspace> {
         let _pins = new.from.map(|from| hold_snapshot(&self.store, from)).transpose()?;
-        let record = Record { agent: new.agent.clone(), project: new.project.clone(), created: act.time };
+        let (agent, project, target) = (new.agent.clone(), new.project.clone(), new.target.clone());
+        let record = Record { agent, project, created: act.time, target };
         let value = record.value(new.from, new.from)?;
         let step = Step { name: name.reference(), before: None, after: Some(value.clone()) };
         match self.move_by(act, "create", vec![step]) {
@@ -123,7 +126,7 @@ impl Workspaces {
     pub fn fork(&self, from: &WorkspaceName, into: &[WorkspaceName], act: &Act) -> Result<Operation> {
         let source = self.get(from)?;
         let _pins = source.head.map(|head| hold_snapshot(&self.store, head)).transpose()?;
-        let record = Record { created: act.time, ..source.record() };
+        let record = Record { created: act.time, target: Some(from.clone()), ..source.record() };
         let value = record.value(source.head, source.head)?;
         let step = |name: &WorkspaceName| Step { name: name.reference(), before: None, after: Some(value.clone()) };
         match self.move_by(act, "fork", into.iter().map(step).collect()) {
@@ -146,6 +149,17 @@ impl Workspaces {
         })
     }
 
+    /// Says what a workspace's changes are merged into.
+    pub fn aim(&self, name: &WorkspaceName, target: Option<&WorkspaceName>, act: &Act) -> Result<Operation> {
+        trying(|| {
+            let workspace = self.get(name)?;
+            let record = Record { target: target.cloned(), ..workspace.record() };
+            let after = record.value(workspace.head, workspace.base)?;
+            let step = Step { name: name.reference(), before: Some(workspace.into_value()), after: Some(after) };
+            self.move_by(act, "aim", vec![step])
+        })
+    }
+
     /// Gives a workspace another name. Like deleting, this works whatever became of the trees that it holds: one reference takes
     /// them over from the other.
     pub fn rename(&self, from: &WorkspaceName, to: &WorkspaceName, act: &Act) -> Result<Operation> {
@@ -164,15 +178,17 @@ impl Workspaces {
 
     /// Deletes a workspace. What it held stays until it is collected, and comes back with [`undelete`](Self::undelete).
     pub fn delete(&self, name: &WorkspaceName, act: &Act) -> Result<Operation> {
-        trying(|| {
-            let value = self.get(name)?.into_value();
-            let number = self.deleted(name)?.last().map_or(1, |(number, _)| number + 1);
-            let steps = vec![
-                Step { name: name.reference(), before: Some(value.clone()), after: None },
-                Step { name: name.deleted_reference(number), before: None, after: Some(value) },
-            ];
-            self.move_by(act, "delete", steps)
-        })
+        trying(|| self.move_by(act, "delete", self.ending(name)?))
+    }
+
+    /// What moves when a workspace is deleted.
+    pub(crate) fn ending(&self, name: &WorkspaceName) -> Result<Vec<Step>> {
+        let value = self.get(name)?.into_value();
+        let number = self.deleted(name)?.last().map_or(1, |(number, _)| number + 1);
+        Ok(vec![
+            Step { name: name.reference(), before: Some(value.clone()), after: None },
+            Step { name: name.deleted_reference(number), before: None, after: Some(value) },
+        ])
     }
 
     /// Brings back what was last deleted under this name.

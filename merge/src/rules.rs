@@ -103,9 +103,12 @@ pub enum NoMatch {
 }
 
 impl Rules {
+    /// The rules that are built in, as they are written.
+    pub const BUILT_IN: &str = include_str!("rules/default.toml");
+
     /// The rules that are built in. They match every path.
     pub fn built_in() -> Self {
-        Self::read(include_str!("rules/default.toml"), "built in").expect("a test reads the rules that are built in")
+        Self::read(Self::BUILT_IN, "built in").expect("a test reads the rules that are built in")
     }
 
     /// Reads one layer of rules. The source is what places in it are called by.
@@ -140,6 +143,11 @@ impl Rules {
             return Some(Explained { way: &rule.way, place: &rule.place, pattern: pattern.text(), tried });
         }
         None
+    }
+
+    /// Whether there are groups at all.
+    pub fn has_groups(&self) -> bool {
+        !self.groups.is_empty()
     }
 
     /// The groups that a path belongs to.

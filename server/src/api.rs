@@ -3,6 +3,7 @@
 mod collection;
 mod conflicts;
 mod directories;
+mod merges;
 mod mounts;
 mod operations;
 mod snapshots;

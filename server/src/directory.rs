@@ -6,6 +6,7 @@
 mod attach;
 mod capture;
 mod checkout;
+mod merged;
 mod restore;
 mod revert;
 mod watch;

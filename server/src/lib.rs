@@ -13,6 +13,7 @@ mod conflicts;
 mod directory;
 pub mod failure;
 mod home;
+mod merging;
 mod registry;
 mod room;
 pub mod serve;

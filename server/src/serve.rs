@@ -11,6 +11,7 @@ use std::time::Duration;
 use amalgam_proto::v1::collection_service_server::CollectionServiceServer;
 use amalgam_proto::v1::conflict_service_server::ConflictServiceServer;
 use amalgam_proto::v1::directory_service_server::DirectoryServiceServer;
+use amalgam_proto::v1::merge_service_server::MergeServiceServer;
 use amalgam_proto::v1::mount_service_server::MountServiceServer;
 use amalgam_proto::v1::operation_service_server::OperationServiceServer;
 use amalgam_proto::v1::snapshot_service_server::SnapshotServiceServer;
@@ -110,6 +111,10 @@ pub async fn serve_unix(
         std::thread::spawn(move || service.keep_views(&|problem| say(problem)))
     };
     let door = take_devices(&service, &socket.with_extension("door"))?;
+    let folder = {
+        let service = service.clone();
+        std::thread::spawn(move || service.keep_folding())
+    };
     let end_collecting = service.clone();
     let served = router(service, calls).serve_with_incoming_shutdown(incoming, until).await;
     let _ = std::fs::remove_file(socket);
@@ -120,8 +125,9 @@ pub async fn serve_unix(
     ended.unwrap_or_default().iter().for_each(|problem| say(problem));
     let _ = tokio::task::spawn_blocking(move || keeper.join()).await;
     end_collecting.end_collecting();
+    end_collecting.end_folding();
     // It ends within some milliseconds, and gives the store back.
-    let _ = tokio::task::spawn_blocking(move || collector.join()).await;
+    let _ = tokio::task::spawn_blocking(move || (collector.join(), folder.join())).await;
     served.map_err(io::Error::other)
 }
 
@@ -154,7 +160,12 @@ fn say(problem: &str) {
 
 async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: impl Future<Output = ()>) {
     let idle_too_long = async {
-        while calls.idle_for() < idle || service.watched() > 0 || service.mounted() > 0 || service.is_collecting() {
+        while calls.idle_for() < idle
+            || service.watched() > 0
+            || service.mounted() > 0
+            || service.is_collecting()
+            || service.is_folding()
+        {
             tokio::time::sleep(LOOK_EVERY.min(idle)).await;
         }
     };
@@ -185,6 +196,7 @@ fn router(service: Service, calls: Arc<Calls>) -> Router {
         .add_service(OperationServiceServer::new(api.clone()))
         .add_service(SnapshotServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(DirectoryServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+        .add_service(MergeServiceServer::new(api.clone()))
         .add_service(CollectionServiceServer::new(api.clone()))
         .add_service(ConflictServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(MountServiceServer::new(api.clone()))

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use amalgam_engine::history::History;
+use amalgam_engine::queue::Queue;
 use amalgam_engine::workspace::{LabelName, Labels, WorkspaceName, Workspaces};
 use amalgam_engine::{Act, Pin, RequestId, Revision, RootId, SnapshotId, Store, Time};
 use amalgam_materializer::Identity;
@@ -17,6 +18,7 @@ use crate::conflicts::Faces;
 use crate::directory::Live;
 use crate::failure::{Result, of_engine};
 use crate::home::Home;
+use crate::merging::Merging;
 use crate::registry::Registry;
 use crate::settings::{Settings, SettingsSource};
 use crate::views::Views;
@@ -50,6 +52,7 @@ pub(crate) struct Inner {
     pub(crate) collections: Collections,
     pub(crate) faces: Faces,
     pub(crate) views: Views,
+    pub(crate) merging: Merging,
     pub(crate) started: Time,
     /// What could not be read when the service began.
     pub(crate) problems: Vec<String>,
@@ -75,10 +78,12 @@ impl Service {
         let store = home.open()?;
         let (registry, problems) = Registry::open(&home.directories_path())?;
         let ours = ours.iter().copied().chain([home.identity()?]).collect();
+        let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
         let inner = Inner {
-            workspaces: Workspaces::of(&store),
+            merging: Merging::new(Queue::of(&workspaces, &history)),
+            workspaces,
             labels: Labels::of(&store),
-            history: History::of(&store),
+            history,
             store,
             home: home.clone(),
             clock,
@@ -192,6 +197,7 @@ impl Service {
             directories: directories.collect(),
             live,
             mounts,
+            target: workspace.target.as_ref().map(amalgam_proto::workspace_name).unwrap_or_default(),
         })
     }
 

@@ -7,6 +7,7 @@ pub mod collection;
 pub mod cuts;
 pub mod kill;
 pub mod lives;
+pub mod merging;
 pub mod mounting;
 pub mod powercut;
 mod random;

@@ -29,7 +29,7 @@ const FLOORS: [(&str, u32); 15] = [
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 
 /// The engine's modules from the ground up. Each uses only those before it.
-const MODULES: [&str; 31] = [
+const MODULES: [&str; 32] = [
     "time",
     "name",
     "id",
@@ -57,6 +57,7 @@ const MODULES: [&str; 31] = [
     "revision",
     "history",
     "merge",
+    "queue",
     "episode",
     "search",
     "verify",

@@ -86,6 +86,7 @@ pub fn workspace(workspace: &v1::Workspace) -> Value {
             "project": workspace.project,
             "create_time": time(workspace.create_time.as_ref()),
             "etag": workspace.etag,
+            "target": or_null(&workspace.target),
             "directories": workspace.directories.iter().map(directory).collect::<Vec<_>>(),
         }),
     )

@@ -40,7 +40,7 @@ pub struct RecordedPath {
 }
 
 impl MergeRecord {
-    pub(super) fn add(&mut self, bases: &[SnapshotId], files: &[FileMerged], conflicts: &[PathConflict]) {
+    pub(crate) fn add(&mut self, bases: &[SnapshotId], files: &[FileMerged], conflicts: &[PathConflict]) {
         self.bases.extend(bases.iter().map(SnapshotId::to_string));
         let paths = self.files.iter().chain(&self.conflicts);
         let mut bytes: usize = paths.map(|one| one.path.len() + one.way.len()).sum();

@@ -26,6 +26,8 @@ pub struct Workspace {
     pub project: String,
     /// When it was made.
     pub created: Time,
+    /// The workspace that its changes are merged into: the one it was forked from, unless somebody said otherwise.
+    pub target: Option<WorkspaceName>,
     value: RefValue,
 }
 
@@ -35,6 +37,7 @@ pub(super) struct Record {
     pub(super) agent: String,
     pub(super) project: String,
     pub(super) created: Time,
+    pub(super) target: Option<WorkspaceName>,
 }
 
 impl Workspace {
@@ -43,8 +46,9 @@ impl Workspace {
         let snapshot = |id| snapshot_of(id).ok_or_else(|| damaged("its head is not a snapshot".to_owned()));
         let head = value.target.map(snapshot).transpose()?;
         let base = value.keeps.first().copied().map(snapshot).transpose()?;
-        let Record { agent, project, created } = Record::read(&value).map_err(|why| damaged(why.to_string()))?;
-        Ok(Self { name, head, base, agent, project, created, value })
+        let Record { agent, project, created, target } =
+            Record::read(&value).map_err(|why| damaged(why.to_string()))?;
+        Ok(Self { name, head, base, agent, project, created, target, value })
     }
 
     /// What its reference held when it was read.
@@ -57,7 +61,8 @@ impl Workspace {
     }
 
     pub(super) fn record(&self) -> Record {
-        Record { agent: self.agent.clone(), project: self.project.clone(), created: self.created }
+        let (agent, project, target) = (self.agent.clone(), self.project.clone(), self.target.clone());
+        Record { agent, project, created: self.created, target }
     }
 }
 
@@ -74,6 +79,9 @@ impl Record {
         note.bytes(1, self.agent.as_bytes());
         note.bytes(2, self.project.as_bytes());
         note.sint(3, self.created.0);
+        if let Some(target) = &self.target {
+            note.bytes(4, target.as_str().as_bytes());
+        }
         Ok(RefValue {
             target: head.map(SnapshotId::object),
             keeps: base.map(SnapshotId::object).into_iter().collect(),
@@ -83,12 +91,16 @@ impl Record {
 
     fn read(value: &RefValue) -> Result<Self, Malformed> {
         let mut from = Reader::record(value.note.clone());
-        let mut record = Self { agent: String::new(), project: String::new(), created: Time::EPOCH };
+        let mut record = Self { agent: String::new(), project: String::new(), created: Time::EPOCH, target: None };
         while let Some((field, value)) = from.next_field()? {
             match field {
                 1 => record.agent = value.text(1)?,
                 2 => record.project = value.text(2)?,
                 3 => record.created = Time(value.signed(3)?),
+                4 => {
+                    let wrong = |_| Malformed::Rule("a workspace's target has a workspace's name");
+                    record.target = Some(WorkspaceName::new(value.text(4)?).map_err(wrong)?);
+                }
                 number => return Err(Malformed::Field { number }),
             }
         }

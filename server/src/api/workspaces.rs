@@ -24,7 +24,7 @@ impl WorkspaceService for Api {
                 "" => None,
                 revision => Some(service.resolve(revision, None)?),
             };
-            let new = NewWorkspace { from, agent: request.agent, project: request.project };
+            let new = NewWorkspace { from, agent: request.agent, project: request.project, target: None };
             let act = service.act(&actor, &request.request_id)?;
             service.inner.workspaces.create(&name, &new, &act).map_err(of_engine)?;
             Ok(v1::CreateWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })

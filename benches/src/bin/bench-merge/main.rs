@@ -1,11 +1,14 @@
-//! Measures merges of contents: a text by lines and a document by structure, beside Git on the same versions.
+//! Measures merges: a text by lines and a document by structure, beside Git on the same versions; trees; and the queue with a
+//! hundred agents.
 //!
 //! Prints a table and writes `target/bench/merge.json`.
 
 #![allow(clippy::print_stderr, reason = "it is a program for a terminal")]
 
 mod json;
+mod queue;
 mod text;
+mod trees;
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -13,8 +16,12 @@ use std::process::{Command, ExitCode, Stdio};
 use amalgam_benches::bench::{Bench, Group};
 use amalgam_benches::{Result, Samples, sample};
 
-const GROUPS: &[Group] =
-    &[Group { figures: text::FIGURES, run: text::run }, Group { figures: json::FIGURES, run: json::run }];
+const GROUPS: &[Group] = &[
+    Group { figures: text::FIGURES, run: text::run },
+    Group { figures: json::FIGURES, run: json::run },
+    Group { figures: trees::FIGURES, run: trees::run },
+    Group { figures: queue::FIGURES, run: queue::run },
+];
 
 fn main() -> ExitCode {
     match Bench::run("merge", GROUPS, std::env::args().skip(1)) {

@@ -1,0 +1,195 @@
+//! `amalgam merge`: workspaces into another, at once.
+
+use amalgam_proto::v1;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::capture::report_notices;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{Output, json as lines};
+use crate::session::{Session, incomplete, workspace_name};
+use crate::text;
+
+/// Merge workspaces into another
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Files that both sides changed are merged as the rules say (`amalgam rules`). What cannot be merged stays in the target as a
+conflict, and the command ends with 5. If the target has a directory, what is there is captured first.
+
+Examples:
+  amalgam merge try-1
+  amalgam merge try-1 try-2 --into main --dry-run
+  amalgam merge try-1 --way 'docs/**=theirs'")]
+pub struct Merge {
+    /// The workspaces to merge
+    #[arg(required = true, value_name = "WORKSPACE")]
+    sources: Vec<String>,
+    /// The workspace that gets it all [default: the one of this directory]
+    #[arg(long, value_name = "WORKSPACE")]
+    into: Option<String>,
+    /// Say what would come of it, and leave everything as it is
+    #[arg(long)]
+    dry_run: bool,
+    /// Move the target's head, or do nothing
+    #[arg(long)]
+    ff_only: bool,
+    /// The message of the snapshot
+    #[arg(short, long, default_value = "", hide_default_value = true)]
+    message: String,
+    /// How paths are merged, this once
+    #[arg(long = "way", value_name = "PATH=WAY")]
+    ways: Vec<String>,
+}
+
+impl Merge {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let target = match &self.into {
+            Some(target) => workspace_name(target),
+            None => session.place().await?.workspace.name,
+        };
+        let request = v1::MergeWorkspacesRequest {
+            sources: self.sources.iter().map(|name| workspace_name(name)).collect(),
+            target,
+            dry_run: self.dry_run,
+            fast_forward_only: self.ff_only,
+            message: self.message,
+            rules: Some(v1::CallRules { ways: ways(&self.ways)? }),
+            capture: true,
+            request_id: String::new(),
+        };
+        let merge = client.merges.merge_workspaces(request).await?.into_inner().merge;
+        let merge = merge.ok_or_else(|| incomplete("merge"))?;
+        say_merge(&mut session.output, &merge, self.dry_run)
+    }
+}
+
+/// Rules of one call, from `PATH=WAY`.
+pub fn ways(words: &[String]) -> Result<Vec<v1::PathWay>, CliError> {
+    let way = |word: &String| match word.rsplit_once('=') {
+        Some((path, way)) if !path.is_empty() => Ok(v1::PathWay { path: path.to_owned(), way: way.to_owned() }),
+        _ => Err(CliError::usage(format!("`{word}` is not PATH=WAY")).hint("as in --way 'docs/**=theirs'")),
+    };
+    words.iter().map(way).collect()
+}
+
+/// Tells what a merge came to. Ends with 5 when something is left to be decided.
+pub fn say_merge(output: &mut Output, merge: &v1::Merge, dry_run: bool) -> Outcome {
+    output.emit(&json_line(merge, dry_run))?;
+    let target = text::id(&merge.target);
+    for file in &merge.files {
+        output.say(format!("{} {} ({})", word_of(file), text::path(&file.path), text::printable(&file.way)))?;
+    }
+    for conflict in &merge.conflicts {
+        let words = paint(style::REMOVED, format!("conflict {}", text::path(&conflict.path)));
+        output.say(format!("{words} ({})", text::printable(&conflict.result)))?;
+    }
+    for source in merge.sources.iter().filter(|source| !source.clashes.is_empty()) {
+        say_left(output, source)?;
+    }
+    if !merge.reason.is_empty() {
+        output.say(text::printable(&merge.reason))?;
+    }
+    output.done(words(merge, target, dry_run))?;
+    if let Some(safety) = &merge.safety {
+        output.done(format!("what was in its directory is kept in {}", paint(style::ID, text::short(&safety.name))))?;
+    }
+    let exit = match is_left(merge) {
+        true => Exit::CONFLICTS,
+        false => Exit::OK,
+    };
+    Ok(exit.or(report_notices(output, &merge.notices)?))
+}
+
+fn is_left(merge: &v1::Merge) -> bool {
+    let how = merge.how();
+    how == v1::MergeHow::Review || how == v1::MergeHow::Refused || !merge.conflicts.is_empty()
+}
+
+fn say_left(output: &mut Output, source: &v1::MergeSource) -> Result<(), CliError> {
+    for clash in &source.clashes {
+        let with = if clash.workspace.is_empty() { "the target" } else { text::id(&clash.workspace) };
+        let paths: Vec<_> = clash.paths.iter().map(|path| text::path(path)).collect();
+        output.say(format!("{} conflicts with {with}: {}", text::id(&source.workspace), paths.join(", ")))?;
+    }
+    Ok(())
+}
+
+fn word_of(file: &v1::MergedPath) -> &str {
+    &file.result
+}
+
+fn words(merge: &v1::Merge, target: &str, dry_run: bool) -> String {
+    let head = merge.head.as_ref().map_or("nothing", |head| text::short(&head.name));
+    let head = paint(style::ID, head);
+    let changed = text::plural(merge.changed, "path");
+    let conflicts = text::plural(merge.conflicts.len() as u64, "conflict");
+    match merge.how() {
+        v1::MergeHow::Already => format!("{target} has it already"),
+        v1::MergeHow::Forward if dry_run => format!("{target} would move on; nothing was changed"),
+        v1::MergeHow::Forward => format!("{target} moved on to {head}"),
+        v1::MergeHow::Merged if dry_run && merge.conflicts.is_empty() => {
+            format!("would change {changed} of {target}; nothing was changed")
+        }
+        v1::MergeHow::Merged if dry_run => {
+            format!("would change {changed} of {target}, and leave {conflicts}; nothing was changed")
+        }
+        v1::MergeHow::Merged if merge.conflicts.is_empty() => format!("merged into {target}: {changed}; now at {head}"),
+        v1::MergeHow::Merged => format!("merged into {target} with {conflicts} left; now at {head}"),
+        v1::MergeHow::Replayed => format!("this was done before; {target} is at {head}"),
+        v1::MergeHow::Waiting => format!("waits in the queue of {target}"),
+        v1::MergeHow::Review if dry_run => format!("would still wait for a person, with {conflicts}"),
+        v1::MergeHow::Review => format!("not merged into {target}: it waits for a person; `amalgam review` shows it"),
+        v1::MergeHow::Refused | v1::MergeHow::Unspecified => format!("nothing was changed in {target}"),
+    }
+}
+
+/// A merge for programs.
+pub fn json_line(merge: &v1::Merge, dry_run: bool) -> Value {
+    let path = |path: &v1::MergedPath| lines::with_path(json!({"way": path.way, "result": path.result}), &path.path);
+    let clash = |clash: &v1::MergeClash| {
+        let paths: Vec<_> = clash.paths.iter().map(|path| String::from_utf8_lossy(path)).collect();
+        let with = (!clash.workspace.is_empty()).then(|| text::id(&clash.workspace));
+        json!({"workspace": with, "paths": paths})
+    };
+    let source = |source: &v1::MergeSource| {
+        json!({
+            "workspace": text::id(&source.workspace),
+            "place": source.place,
+            "clashes": source.clashes.iter().map(clash).collect::<Vec<_>>(),
+        })
+    };
+    lines::line(
+        "merge",
+        json!({
+            "how": how_word(merge.how()),
+            "dry_run": dry_run,
+            "target": text::id(&merge.target),
+            "head": lines::snapshot_id(merge.head.as_ref()),
+            "changed": merge.changed,
+            "files": merge.files.iter().map(path).collect::<Vec<_>>(),
+            "conflicts": merge.conflicts.iter().map(path).collect::<Vec<_>>(),
+            "sources": merge.sources.iter().map(source).collect::<Vec<_>>(),
+            "safety": lines::snapshot_id(merge.safety.as_ref()),
+            "written": merge.written,
+            "removed": merge.removed,
+            "reason": merge.reason,
+        }),
+    )
+}
+
+fn how_word(how: v1::MergeHow) -> &'static str {
+    match how {
+        v1::MergeHow::Already => "already",
+        v1::MergeHow::Forward => "forward",
+        v1::MergeHow::Merged => "merged",
+        v1::MergeHow::Refused => "refused",
+        v1::MergeHow::Replayed => "replayed",
+        v1::MergeHow::Waiting => "waiting",
+        v1::MergeHow::Review => "review",
+        v1::MergeHow::Unspecified => "unknown",
+    }
+}

@@ -1,0 +1,172 @@
+//! `amalgam queue`: what waits to be merged.
+
+use amalgam_proto::v1;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::merge::say_merge;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{Output, json as lines};
+use crate::session::{Session, incomplete, workspace_name};
+use crate::text;
+
+/// List, show, release and withdraw what waits to be merged
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam queue\n  amalgam queue list main\n  amalgam queue show 4f1c")]
+pub struct Queue {
+    #[command(subcommand)]
+    command: Option<QueueCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum QueueCommand {
+    List(List),
+    Show(Show),
+    Release(Release),
+    Withdraw(Withdraw),
+}
+
+/// List what waits, the oldest of each target first; what `amalgam queue` does
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam queue list\n  amalgam queue list main")]
+struct List {
+    /// Only for this target
+    target: Option<String>,
+}
+
+/// Show one entry
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam queue show 4f1c")]
+struct Show {
+    /// Its id, or the beginning of it
+    id: String,
+}
+
+/// Merge an entry that an undo brought back
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam queue release 4f1c")]
+struct Release {
+    /// Its id, or the beginning of it
+    id: String,
+}
+
+/// Take an entry out of the queue, unmerged
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam queue withdraw 4f1c")]
+struct Withdraw {
+    /// Its id, or the beginning of it
+    id: String,
+}
+
+impl Queue {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        match self.command {
+            None => List { target: None }.run(session).await,
+            Some(QueueCommand::List(list)) => list.run(session).await,
+            Some(QueueCommand::Show(show)) => show.run(session).await,
+            Some(QueueCommand::Release(release)) => release.run(session).await,
+            Some(QueueCommand::Withdraw(withdraw)) => withdraw.run(session).await,
+        }
+    }
+}
+
+impl List {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let target = self.target.as_deref().map(workspace_name).unwrap_or_default();
+        let entries = client.merges.list_queue(v1::ListQueueRequest { target }).await?.into_inner().entries;
+        session.output.page();
+        for entry in &entries {
+            session.output.emit(&json_line("queue_entry", entry))?;
+            session.output.say(line(entry))?;
+        }
+        if entries.is_empty() {
+            session.output.remark("nothing waits to be merged")?;
+        }
+        Ok(Exit::OK)
+    }
+}
+
+impl Show {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let request = v1::GetQueueEntryRequest { name: format!("queue/{}", self.id) };
+        let entry = client.merges.get_queue_entry(request).await?.into_inner().entry;
+        let entry = entry.ok_or_else(|| incomplete("entry"))?;
+        session.output.emit(&json_line("queue_entry", &entry))?;
+        say_entry(&mut session.output, &entry)?;
+        Ok(Exit::OK)
+    }
+}
+
+impl Release {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let request = v1::ReleaseQueueEntryRequest { name: format!("queue/{}", self.id), request_id: String::new() };
+        let merge = client.merges.release_queue_entry(request).await?.into_inner().merge;
+        say_merge(&mut session.output, &merge.ok_or_else(|| incomplete("merge"))?, false)
+    }
+}
+
+impl Withdraw {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let request = v1::WithdrawQueueEntryRequest { name: format!("queue/{}", self.id), request_id: String::new() };
+        let entry = client.merges.withdraw_queue_entry(request).await?.into_inner().entry;
+        let entry = entry.ok_or_else(|| incomplete("entry"))?;
+        session.output.emit(&json_line("queue_entry", &entry))?;
+        session.output.done(format!("not merged; {} stays what it is", text::id(&entry.workspace)))?;
+        Ok(Exit::OK)
+    }
+}
+
+/// An entry in one line.
+pub fn line(entry: &v1::QueueEntry) -> String {
+    let held = if entry.held { "  (brought back by an undo)" } else { "" };
+    format!(
+        "{}  {} -> {}  {}{held}",
+        paint(style::ID, text::id(&entry.name)),
+        paint(style::WORKSPACE, text::id(&entry.workspace)),
+        text::id(&entry.target),
+        text::first_line(&entry.message),
+    )
+    .trim_end()
+    .to_owned()
+}
+
+/// An entry in full.
+pub fn say_entry(output: &mut Output, entry: &v1::QueueEntry) -> Result<(), CliError> {
+    let time = text::moment(entry.time.as_ref());
+    output.say(paint(style::ID, text::id(&entry.name)))?;
+    output.say(format!("From:      {} ({})", text::id(&entry.workspace), text::printable(&entry.actor)))?;
+    output.say(format!("Into:      {}", text::id(&entry.target)))?;
+    output.say(format!("Snapshot:  {}", text::id(&entry.snapshot)))?;
+    output.say(format!("Time:      {}", text::wall_clock(time)))?;
+    if !entry.test.is_empty() {
+        output.say(format!("Test:      {}", text::printable(&entry.test.join(" "))))?;
+    }
+    Ok(())
+}
+
+/// An entry for programs.
+pub fn json_line(kind: &str, entry: &v1::QueueEntry) -> Value {
+    lines::line(
+        kind,
+        json!({
+            "id": text::id(&entry.name),
+            "workspace": text::id(&entry.workspace),
+            "target": text::id(&entry.target),
+            "snapshot": text::id(&entry.snapshot),
+            "agent": entry.agent,
+            "actor": entry.actor,
+            "time": lines::time(entry.time.as_ref()),
+            "message": entry.message,
+            "ends": entry.ends,
+            "held": entry.held,
+            "test": entry.test,
+        }),
+    )
+}

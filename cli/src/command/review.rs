@@ -1,0 +1,247 @@
+//! `amalgam review`: what waits for a person, and what the person decides.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+
+use amalgam_proto::v1;
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+
+use super::merge::say_merge;
+use super::queue;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{Output, json as lines};
+use crate::session::{Session, incomplete, workspace_name};
+use crate::text;
+
+/// List, show and decide what waits for a person
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  amalgam review
+  amalgam review show 4f1c
+  amalgam review take 4f1c theirs src/main.rs
+  amalgam review accept 4f1c --dry-run
+  amalgam review reject 4f1c")]
+pub struct Review {
+    #[command(subcommand)]
+    command: Option<ReviewCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ReviewCommand {
+    List(List),
+    Show(Show),
+    Accept(Accept),
+    Take(Take),
+    Reject(Reject),
+}
+
+/// List what waits; what `amalgam review` does
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam review list\n  amalgam review list main")]
+struct List {
+    /// Only for this target
+    target: Option<String>,
+}
+
+/// Show one, with who made each version
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam review show 4f1c")]
+struct Show {
+    /// Its id, or the beginning of it
+    id: String,
+}
+
+/// Merge it with what conflicts left in the target as conflicts
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam review accept 4f1c")]
+struct Accept {
+    /// Its id, or the beginning of it
+    id: String,
+    /// Say what would come of it
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Merge it with one side taken wherever both cannot be had
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam review take 4f1c theirs\n  amalgam review take 4f1c ours src/main.rs")]
+struct Take {
+    /// Its id, or the beginning of it
+    id: String,
+    /// What the target has, or what is merged
+    side: Side,
+    /// Only these paths and what is below them [default: all that conflicts]
+    paths: Vec<OsString>,
+    /// Say what would come of it
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Do not merge it; the workspace stays what it is
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  amalgam review reject 4f1c")]
+struct Reject {
+    /// Its id, or the beginning of it
+    id: String,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Side {
+    Ours,
+    Theirs,
+}
+
+impl Review {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        match self.command {
+            None => List { target: None }.run(session).await,
+            Some(ReviewCommand::List(list)) => list.run(session).await,
+            Some(ReviewCommand::Show(show)) => show.run(session).await,
+            Some(ReviewCommand::Accept(accept)) => accept.run(session).await,
+            Some(ReviewCommand::Take(take)) => take.run(session).await,
+            Some(ReviewCommand::Reject(reject)) => reject.run(session).await,
+        }
+    }
+}
+
+impl List {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let target = self.target.as_deref().map(workspace_name).unwrap_or_default();
+        let reviews = client.merges.list_reviews(v1::ListReviewsRequest { target }).await?.into_inner().reviews;
+        session.output.page();
+        for review in &reviews {
+            let entry = review.entry.as_ref().ok_or_else(|| incomplete("entry"))?;
+            session.output.emit(&json_line(review, entry))?;
+            let conflicts = text::plural(review.conflicts.len() as u64, "conflict");
+            session.output.say(format!("{}  {conflicts}", queue::line(entry)))?;
+        }
+        if reviews.is_empty() {
+            session.output.remark("nothing waits for a person")?;
+        }
+        Ok(Exit::OK)
+    }
+}
+
+impl Show {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let request = v1::GetReviewRequest { name: name(&self.id) };
+        let review = client.merges.get_review(request).await?.into_inner().review;
+        let review = review.ok_or_else(|| incomplete("review"))?;
+        let entry = review.entry.as_ref().ok_or_else(|| incomplete("entry"))?;
+        let output = &mut session.output;
+        output.emit(&json_line(&review, entry))?;
+        queue::say_entry(output, entry)?;
+        if !review.reason.is_empty() {
+            output.say(format!("Because:   {}", review.reason))?;
+        }
+        for (at, conflict) in review.conflicts.iter().enumerate() {
+            let path = paint(style::REMOVED, text::path(&conflict.path));
+            output.say(format!("{path} ({})", text::printable(&conflict.result)))?;
+            if let Some(versions) = review.versions.get(at) {
+                say_versions(output, versions)?;
+            }
+        }
+        Ok(Exit::OK)
+    }
+}
+
+fn say_versions(output: &mut Output, versions: &v1::ReviewVersions) -> Result<(), CliError> {
+    for (word, version) in [("base  ", &versions.base), ("ours  ", &versions.ours), ("theirs", &versions.theirs)] {
+        let Some(version) = version else { continue };
+        let what = match version.content.as_str() {
+            "" => "not there".to_owned(),
+            "file" => text::bytes(version.size),
+            other => other.to_owned(),
+        };
+        let by = match version.snapshot.is_empty() {
+            true => String::new(),
+            false => format!(", {} by {}", text::short(&version.snapshot), text::printable(&version.author)),
+        };
+        output.say(format!("  {word}  {what}{by}"))?;
+    }
+    Ok(())
+}
+
+impl Accept {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let request =
+            v1::AcceptReviewRequest { name: name(&self.id), dry_run: self.dry_run, request_id: String::new() };
+        let merge = client.merges.accept_review(request).await?.into_inner().merge;
+        say_merge(&mut session.output, &merge.ok_or_else(|| incomplete("merge"))?, self.dry_run)
+    }
+}
+
+impl Take {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let side = match self.side {
+            Side::Ours => v1::MergeSide::Ours,
+            Side::Theirs => v1::MergeSide::Theirs,
+        };
+        let request = v1::TakeReviewRequest {
+            name: name(&self.id),
+            side: side.into(),
+            paths: self.paths.into_iter().map(|path| path.into_vec().into()).collect(),
+            dry_run: self.dry_run,
+            request_id: String::new(),
+        };
+        let merge = client.merges.take_review(request).await?.into_inner().merge;
+        say_merge(&mut session.output, &merge.ok_or_else(|| incomplete("merge"))?, self.dry_run)
+    }
+}
+
+impl Reject {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let request = v1::RejectReviewRequest { name: name(&self.id), request_id: String::new() };
+        let done = client.merges.reject_review(request).await?.into_inner();
+        let workspace = done.workspace.as_ref().map(|workspace| text::id(&workspace.name).to_owned());
+        session.output.emit(&lines::line("review_rejected", json!({"id": self.id, "workspace": workspace})))?;
+        session.output.done(match workspace {
+            Some(workspace) => format!("not merged; {workspace} stays what it is"),
+            None => "not merged".to_owned(),
+        })?;
+        Ok(Exit::OK)
+    }
+}
+
+fn name(id: &str) -> String {
+    format!("reviews/{id}")
+}
+
+fn json_line(review: &v1::Review, entry: &v1::QueueEntry) -> Value {
+    let ids = |names: &[String]| names.iter().map(|name| text::id(name).to_owned()).collect::<Vec<_>>();
+    let conflict = |conflict: &v1::MergedPath| lines::with_path(json!({"kind": conflict.result}), &conflict.path);
+    let version = |version: &Option<v1::PathVersion>| {
+        let or_null = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        version.as_ref().map(|version| {
+            json!({
+                "content": or_null(&version.content),
+                "size": version.size,
+                "snapshot": or_null(text::id(&version.snapshot)),
+                "author": version.author,
+                "time": lines::time(version.time.as_ref()),
+                "workspace": or_null(&version.workspace),
+            })
+        })
+    };
+    let versions = |one: &v1::ReviewVersions| {
+        let three = json!({"base": version(&one.base), "ours": version(&one.ours), "theirs": version(&one.theirs)});
+        lines::with_path(three, &one.path)
+    };
+    let mut object = queue::json_line("review", entry);
+    object["ours"] = json!((!review.ours.is_empty()).then(|| text::id(&review.ours)));
+    object["bases"] = json!(ids(&review.bases));
+    object["conflicts"] = json!(review.conflicts.iter().map(conflict).collect::<Vec<_>>());
+    object["reason"] = json!(review.reason);
+    object["versions"] = json!(review.versions.iter().map(versions).collect::<Vec<_>>());
+    object
+}

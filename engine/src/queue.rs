@@ -1,0 +1,227 @@
+//! The queue: merges that wait for their target, and are folded into it one after another.
+//!
+//! What waits is a reference, so it outlives the process, and keeps what is to be merged from collection. A fold takes all that
+//! waits for one target, merges it entry by entry, each into a snapshot of its own, and lands it in one transaction: the
+//! target moves, the entries go, what needs a person becomes a review. So a crash leaves either nothing or all of that, and
+//! nothing is merged twice. Nobody retries: whoever folds has the target to themselves, or begins again.
+//!
+//! What is absent: threads and waiting. Who folds and when is decided above, as is what bytes mean and what may land: see
+//! [`Judge`].
+
+mod entry;
+mod fold;
+mod known;
+mod quick;
+mod review;
+mod take;
+
+pub use entry::{QueueEntry, Side, Take, Wish};
+pub use fold::{Fate, Fold, Folded};
+pub use review::{Review, ReviewedPath};
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use crate::history::History;
+use crate::id::RootId;
+use crate::merge::MergeContents;
+use crate::name::TreePath;
+use crate::operation::{Act, Step, hold_snapshot, move_refs, operation};
+use crate::reference::{RefName, RefValue};
+use crate::store::Store;
+use crate::workspace::{WorkspaceName, Workspaces};
+use known::Known;
+
+/// The word of what begins to wait, in the operation log.
+const QUEUE: &str = "queue";
+/// Names that a listing reads at once.
+const PAGE: usize = 256;
+/// The same source at the same moment is tried this often under a later one.
+const MOMENTS: usize = 1_000;
+
+/// What decides in a fold: a seam for those who know contents, rules and permissions.
+pub trait Judge {
+    /// How files are merged that an entry and its target both changed.
+    fn contents(&self, entry: &QueueEntry) -> Result<Box<dyn MergeContents + '_>>;
+
+    /// Whether a path belongs to a group that merges as a unit.
+    fn is_grouped(&self, _path: &TreePath) -> bool {
+        false
+    }
+
+    /// The groups of paths that merge as units in a merge of these trees.
+    fn units(&self, _base: Option<RootId>, _ours: RootId, _theirs: RootId) -> Result<Vec<Vec<TreePath>>> {
+        Ok(Vec::new())
+    }
+
+    /// Whether what an entry did to a path may land; if not, why. One refusal keeps the whole entry back.
+    fn admit(&self, _entry: &QueueEntry, _path: &TreePath) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    /// Whether a rule says that a command makes this file.
+    fn is_regenerated(&self, _path: &TreePath) -> bool {
+        false
+    }
+
+    /// Makes such files, which conflict, anew from the merged tree; why not, if they cannot be.
+    fn regenerate(&self, _entry: &QueueEntry, _tree: RootId, _paths: &[TreePath]) -> Result<Regenerated> {
+        Ok(Err("nobody here runs commands".to_owned()))
+    }
+
+    /// Tries a merged tree before it lands, for an entry that asks for it; why it must not, if so.
+    fn test(&self, _entry: &QueueEntry, _tree: RootId) -> Result<Option<String>> {
+        Ok(Some("nobody here runs tests".to_owned()))
+    }
+}
+
+/// Files with their bytes, or why there are none.
+pub type Regenerated = std::result::Result<Vec<(TreePath, Vec<u8>)>, String>;
+
+/// The merges that wait in a store.
+#[derive(Clone)]
+pub struct Queue {
+    workspaces: Workspaces,
+    history: History,
+    /// What the heads of targets came of, as far as it was walked.
+    known: Arc<Mutex<HashMap<WorkspaceName, Known>>>,
+}
+
+impl Queue {
+    /// That of a store.
+    pub fn of(workspaces: &Workspaces, history: &History) -> Self {
+        Self { workspaces: workspaces.clone(), history: history.clone(), known: Arc::default() }
+    }
+
+    fn store(&self) -> &Store {
+        self.workspaces.store()
+    }
+
+    /// Puts what a workspace's head holds into the queue of a target. The entry is there, as surely as the act says, when this
+    /// returns; a request that was made before gets the entry that it made.
+    pub fn submit(&self, source: &WorkspaceName, target: &WorkspaceName, wish: &Wish, act: &Act) -> Result<QueueEntry> {
+        if let Some(request) = &act.request
+            && let Some(done) = self.store().find_request(request)?
+        {
+            let made = done.changes.iter().find_map(|change| Some((change.name.clone(), change.after.clone()?)));
+            let (name, value) = made.ok_or_else(other_request)?;
+            return QueueEntry::read(&name, &value)?.ok_or_else(other_request);
+        }
+        if source == target {
+            let why = format!("{source} cannot be merged into itself");
+            return Err(Error::Invalid { what: "target", why });
+        }
+        self.workspaces.get(target)?;
+        let workspace = self.workspaces.get(source)?;
+        let Some(snapshot) = workspace.head else {
+            let why = format!("workspace {source} has no snapshot yet");
+            return Err(Error::Invalid { what: "source", why });
+        };
+        let _pins = hold_snapshot(self.store(), snapshot)?;
+        let mut act = act.clone();
+        for _ in 0..MOMENTS {
+            let entry = QueueEntry::new(source, target, snapshot, wish, &workspace.agent, &act)?;
+            let step = Step { name: entry.name.clone(), before: None, after: Some(entry.value.clone()) };
+            match move_refs(self.store(), &act, act.draft(QUEUE), vec![step]) {
+                Ok(_) => return Ok(entry),
+                Err(Error::Stale { .. }) => act.time.0 += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Taken { what: format!("a place of {source} in the queue of {target}") })
+    }
+
+    /// What waits: for one target or for all, the oldest of each first.
+    pub fn list(&self, target: Option<&WorkspaceName>) -> Result<Vec<QueueEntry>> {
+        let mut entries = self.read_all(entry::QUEUE_PREFIX, target, usize::MAX)?;
+        for entry in &mut entries {
+            entry.is_held = self.is_held(entry)?;
+        }
+        Ok(entries)
+    }
+
+    /// The targets for which something waits that no undo has brought back.
+    pub fn targets(&self) -> Result<Vec<WorkspaceName>> {
+        let mut targets: Vec<_> =
+            self.list(None)?.into_iter().filter(|entry| !entry.is_held).map(|entry| entry.target).collect();
+        targets.dedup();
+        Ok(targets)
+    }
+
+    /// The entry of the queue whose id begins so.
+    pub fn find(&self, id: &str) -> Result<QueueEntry> {
+        let mut entry = only(self.list(None)?, id, |entry| &entry.id, "entry of the queue")?;
+        entry.is_held = self.is_held(&entry)?;
+        Ok(entry)
+    }
+
+    /// Takes an entry out of the queue, unmerged.
+    pub fn withdraw(&self, entry: &QueueEntry, act: &Act) -> Result<()> {
+        let step = Step { name: entry.name.clone(), before: Some(entry.value.clone()), after: None };
+        move_refs(self.store(), act, act.draft("withdraw"), vec![step]).map(drop)
+    }
+
+    /// Lets an entry that an undo brought back be merged again.
+    pub fn release(&self, entry: &QueueEntry, act: &Act) -> Result<QueueEntry> {
+        let again = QueueEntry::new(&entry.source, &entry.target, entry.snapshot, &entry.wish, &entry.agent, act)?;
+        let _pins = hold_snapshot(self.store(), entry.snapshot)?;
+        let steps = vec![
+            Step { name: again.name.clone(), before: None, after: Some(again.value.clone()) },
+            Step { name: entry.name.clone(), before: Some(entry.value.clone()), after: None },
+        ];
+        move_refs(self.store(), act, act.draft(QUEUE), steps)?;
+        Ok(again)
+    }
+
+    /// What was brought back by an undo is not merged again by itself: somebody did not want it.
+    fn is_held(&self, entry: &QueueEntry) -> Result<bool> {
+        let moved = self.store().last_move(&entry.name)?;
+        Ok(moved != 0 && operation(self.store(), moved)?.draft.reverts.is_some())
+    }
+
+    /// The entries under a prefix, oldest first for each target.
+    fn read_all(&self, prefix: &str, target: Option<&WorkspaceName>, limit: usize) -> Result<Vec<QueueEntry>> {
+        let prefix = match target {
+            Some(target) => format!("{prefix}{target}{}", entry::SEPARATOR),
+            None => prefix.to_owned(),
+        };
+        let mut found = Vec::new();
+        let mut after: Option<RefName> = None;
+        while found.len() < limit {
+            let page = self.store().list_refs(&prefix, after.as_ref(), PAGE.min(limit - found.len()))?;
+            let Some((last, _)) = page.last() else { break };
+            after = Some(last.clone());
+            for (name, value) in &page {
+                found.extend(QueueEntry::read(name, value)?);
+            }
+        }
+        Ok(found)
+    }
+
+    fn value_of(&self, name: &RefName) -> Result<Option<RefValue>> {
+        self.store().read_ref(name)
+    }
+}
+
+fn other_request() -> Error {
+    Error::Invalid { what: "request id", why: "it belongs to another kind of request".to_owned() }
+}
+
+/// The one thing whose id begins so.
+fn only<T>(all: Vec<T>, id: &str, id_of: impl Fn(&T) -> &str, what: &str) -> Result<T> {
+    let mut found: Vec<_> = all.into_iter().filter(|one| id_of(one).starts_with(id)).collect();
+    match (found.len(), id.is_empty()) {
+        (1, false) => Ok(found.remove(0)),
+        (0, _) | (_, true) => Err(Error::Absent {
+            what: format!("{what} {id}"),
+            hint: "it may have landed, or been rejected, since it was listed".to_owned(),
+        }),
+        _ => {
+            let candidates = found.iter().map(|one| id_of(one).to_owned()).collect();
+            Err(Error::Ambiguous { text: id.to_owned(), candidates })
+        }
+    }
+}

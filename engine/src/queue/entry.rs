@@ -1,0 +1,225 @@
+//! One merge that waits, and how a reference holds it: the name says target, moment and source; what is to be merged is what
+//! the reference points at; the rest is JSON in its note.
+
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+use crate::id::SnapshotId;
+use crate::name::TreePath;
+use crate::operation::{Act, snapshot_of};
+use crate::reference::{RefName, RefValue};
+use crate::time::Time;
+use crate::workspace::WorkspaceName;
+
+pub(super) const QUEUE_PREFIX: &str = "queue/";
+pub(super) const REVIEW_PREFIX: &str = "review/";
+/// No workspace's name holds it.
+pub(super) const SEPARATOR: char = ':';
+const ID_DIGITS: usize = 12;
+/// The most bytes of an entry's texts.
+const TEXT_BYTES_MAX: usize = 16 << 10;
+/// The most paths that are decided one by one.
+const TAKES_MAX: usize = 1_000;
+
+/// What somebody wants of a merge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// Whether the workspace ends when it has landed.
+    pub ends: bool,
+    /// The message of the merge's snapshot; one that names the source, if it is empty.
+    pub message: String,
+    /// A command that must succeed with the merged tree; none if it is empty.
+    pub test: Vec<String>,
+    /// How many seconds that may take; 0 for as long as whoever runs it thinks right.
+    pub test_seconds: u32,
+    /// Whether what conflicts goes into the target's tree as conflicts; otherwise it waits for a person.
+    pub keep_conflicts: bool,
+    /// Which side is taken where both cannot be had.
+    pub takes: Vec<Take>,
+}
+
+/// A decision about a path that conflicts, and all below it; about all that conflicts without a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Take {
+    /// The path.
+    pub path: Option<TreePath>,
+    /// The side.
+    pub side: Side,
+}
+
+/// A side of a merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// What the target has.
+    Ours,
+    /// What is merged.
+    Theirs,
+}
+
+/// A merge that waits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueEntry {
+    /// A short name: hexadecimal digits.
+    pub id: String,
+    /// The workspace that it is merged into.
+    pub target: WorkspaceName,
+    /// The workspace that it comes from.
+    pub source: WorkspaceName,
+    /// What is merged: the head of the source when it was put here.
+    pub snapshot: SnapshotId,
+    /// What is wanted.
+    pub wish: Wish,
+    /// Whose the source is.
+    pub agent: String,
+    /// Who put it here.
+    pub actor: String,
+    /// When.
+    pub time: Time,
+    /// Whether an undo brought it back, so that it waits to be released.
+    pub is_held: bool,
+    pub(super) name: RefName,
+    pub(super) value: RefValue,
+}
+
+impl QueueEntry {
+    pub(super) fn new(
+        source: &WorkspaceName,
+        target: &WorkspaceName,
+        snapshot: SnapshotId,
+        wish: &Wish,
+        agent: &str,
+        act: &Act,
+    ) -> Result<Self> {
+        let text: usize = wish.test.iter().map(String::len).sum::<usize>() + wish.message.len();
+        if text > TEXT_BYTES_MAX || wish.takes.len() > TAKES_MAX {
+            let why = format!("at most {TEXT_BYTES_MAX} bytes of message and test, and {TAKES_MAX} decisions");
+            return Err(Error::Invalid { what: "wish", why });
+        }
+        let name = name(QUEUE_PREFIX, target, act.time, source)?;
+        let note = json!({
+            "agent": agent,
+            "actor": act.actor,
+            "ends": wish.ends,
+            "message": wish.message,
+            "test": wish.test,
+            "test_seconds": wish.test_seconds,
+            "keep_conflicts": wish.keep_conflicts,
+            "takes": wish.takes.iter().map(take_value).collect::<Vec<_>>(),
+        });
+        let value =
+            RefValue { target: Some(snapshot.object()), keeps: Vec::new(), note: note.to_string().into_bytes().into() };
+        value.check().map_err(|why| Error::Invalid { what: "wish", why: why.to_string() })?;
+        Ok(Self {
+            id: id(&name),
+            target: target.clone(),
+            source: source.clone(),
+            snapshot,
+            wish: wish.clone(),
+            agent: agent.to_owned(),
+            actor: act.actor.clone(),
+            time: act.time,
+            is_held: false,
+            name,
+            value,
+        })
+    }
+
+    /// Reads an entry; nothing when the name is of another sort.
+    pub(super) fn read(name: &RefName, value: &RefValue) -> Result<Option<Self>> {
+        let text = name.as_str();
+        let Some(rest) = text.strip_prefix(QUEUE_PREFIX).or_else(|| text.strip_prefix(REVIEW_PREFIX)) else {
+            return Ok(None);
+        };
+        let damaged = |why: &str| Error::DamagedRecord { what: format!("reference {name}"), why: why.to_owned() };
+        let parts = rest.split_once(SEPARATOR).and_then(|(target, rest)| Some((target, rest.split_once('-')?)));
+        let Some((target, (time, source))) = parts else { return Err(damaged("its name has no parts")) };
+        let time = i64::from_str_radix(time, 16).map_err(|_| damaged("its name has no time"))?;
+        let snapshot = value.target.and_then(snapshot_of).ok_or_else(|| damaged("it points at no snapshot"))?;
+        let note: Value = serde_json::from_slice(&value.note).map_err(|_| damaged("its note is no JSON"))?;
+        let text = |key: &str| note.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let is = |key: &str| note.get(key).and_then(Value::as_bool).unwrap_or_default();
+        let list = |key: &str| note.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+        let takes = list("takes").iter().map(read_take).collect::<Option<Vec<_>>>();
+        let wish = Wish {
+            ends: is("ends"),
+            message: text("message"),
+            test: list("test").iter().filter_map(|word| word.as_str().map(str::to_owned)).collect(),
+            test_seconds: note.get("test_seconds").and_then(Value::as_u64).map_or(0, |seconds| seconds as u32),
+            keep_conflicts: is("keep_conflicts"),
+            takes: takes.ok_or_else(|| damaged("its decisions cannot be read"))?,
+        };
+        Ok(Some(Self {
+            id: id(name),
+            target: WorkspaceName::new(target)?,
+            source: WorkspaceName::new(source)?,
+            snapshot,
+            wish,
+            agent: text("agent"),
+            actor: text("actor"),
+            time: Time(time),
+            is_held: false,
+            name: name.clone(),
+            value: value.clone(),
+        }))
+    }
+}
+
+impl Side {
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Theirs => "theirs",
+        }
+    }
+}
+
+/// `queue/{target}:{moment}-{source}`: sorted by target, then by time.
+pub(super) fn name(prefix: &str, target: &WorkspaceName, time: Time, source: &WorkspaceName) -> Result<RefName> {
+    let moment = time.0.max(0);
+    RefName::new(format!("{prefix}{target}{SEPARATOR}{moment:016x}-{source}"))
+        .map_err(|why| Error::Invalid { what: "name of a queue entry", why: why.to_string() })
+}
+
+/// The same for an entry in the queue and for what becomes of it in review.
+fn id(name: &RefName) -> String {
+    let rest = name.as_str().split_once('/').map_or("", |(_, rest)| rest);
+    blake3::hash(rest.as_bytes()).to_hex()[..ID_DIGITS].to_owned()
+}
+
+/// A path in a note: text, or a list of bytes where it is none.
+pub(super) fn path_value(path: &TreePath) -> Value {
+    match str::from_utf8(path.as_bytes()) {
+        Ok(text) => json!(text),
+        Err(_) => json!(path.as_bytes()),
+    }
+}
+
+/// Reads such a path.
+pub(super) fn read_path(value: &Value) -> Option<TreePath> {
+    let bytes = match value {
+        Value::String(text) => text.clone().into_bytes(),
+        Value::Array(bytes) => {
+            bytes.iter().map(|byte| byte.as_u64().and_then(|byte| u8::try_from(byte).ok())).collect::<Option<_>>()?
+        }
+        _ => return None,
+    };
+    TreePath::new(bytes).ok()
+}
+
+fn take_value(take: &Take) -> Value {
+    json!({ "path": take.path.as_ref().map(path_value), "side": take.side.word() })
+}
+
+fn read_take(value: &Value) -> Option<Take> {
+    let side = match value.get("side")?.as_str()? {
+        "ours" => Side::Ours,
+        "theirs" => Side::Theirs,
+        _ => return None,
+    };
+    let path = match value.get("path") {
+        None | Some(Value::Null) => None,
+        Some(path) => Some(read_path(path)?),
+    };
+    Some(Take { path, side })
+}

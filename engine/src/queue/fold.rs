@@ -1,0 +1,479 @@
+//! Folding: all that waits for a target, merged one after another in memory, and landed in one transaction.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::entry::{self, QueueEntry};
+use super::known::{Known, Met};
+use super::{Judge, Queue, quick, review, take};
+use crate::commit::{generation_above, touched_since};
+use crate::diff::{Change, DiffOptions, diff_roots};
+use crate::directory::entry_at;
+use crate::error::{Error, ErrorKind, Result};
+use crate::id::{RootId, SnapshotId};
+use crate::merge::{
+    FileMerged, FileResult, MERGE_RECORD_KEY, MergeOptions, MergeRecord, PathConflict, merge_base, merge_trees,
+};
+use crate::object::Snapshot;
+use crate::operation::{Act, Step, hold_snapshot, trying_while};
+use crate::reference::{RefName, RefValue};
+use crate::store::{Pin, RefMove, WriteSession};
+use crate::work::WorkingTree;
+use crate::workspace::{Workspace, WorkspaceName};
+
+/// The word of a fold in the operation log.
+const MERGE: &str = "merge";
+/// The metadata key under which a merge's snapshot names its entry.
+const ENTRY_KEY: &str = "queue";
+/// The most entries of one transaction.
+const BATCH_MAX: usize = 512;
+/// So many at once are worth a walk over the target's history.
+const WALK_FROM: usize = 4;
+/// Refusals that a reason lists.
+const LISTED: usize = 10;
+/// How a file was decided that a command made.
+const REGENERATE: &str = "regenerate";
+
+/// What a fold came to.
+#[derive(Clone, Debug, Default)]
+pub struct Fold {
+    /// What became of each entry, in the order of the queue.
+    pub done: Vec<Folded>,
+    /// Its place in the operation log; nothing when there was nothing to do.
+    pub operation: Option<u64>,
+}
+
+/// An entry that was dealt with.
+#[derive(Clone, Debug)]
+pub struct Folded {
+    /// The entry.
+    pub entry: QueueEntry,
+    /// What became of it.
+    pub fate: Fate,
+    /// Files whose bytes both sides had changed, and how each was decided.
+    pub files: Vec<FileMerged>,
+    /// What could not be merged.
+    pub conflicts: Vec<PathConflict>,
+    /// How many paths of the target changed.
+    pub changed: u64,
+    /// Whether its workspace was taken away.
+    pub is_ended: bool,
+}
+
+/// What became of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is in the target, in this snapshot.
+    Landed(SnapshotId),
+    /// The target had it.
+    Already,
+    /// It waits for a person; beside its conflicts, this is why.
+    Review(String),
+}
+
+impl Queue {
+    /// Folds what waits for a target. When the target moves meanwhile, it begins again from where that is then.
+    ///
+    /// What was landed, what waits for a person and what is left of the queue changes in one transaction. An entry that cannot
+    /// be read is put aside for a person, so that it does not hold up the others.
+    pub fn fold(&self, target: &WorkspaceName, judge: &dyn Judge, act: &Act) -> Result<Fold> {
+        let is_stale = |error: &Error| matches!(error, Error::StaleHead { .. } | Error::Stale { .. });
+        trying_while(is_stale, || self.try_fold(target, judge, act))
+    }
+
+    /// What would become of one entry now. Nothing is changed.
+    pub fn preview(&self, entry: &QueueEntry, judge: &dyn Judge, act: &Act) -> Result<Folded> {
+        let workspace = self.workspaces.get(&entry.target)?;
+        let session = self.store().session();
+        let mut line = Line::begin(self, &workspace, &session, None)?;
+        let untested = QueueEntry { wish: super::Wish { test: Vec::new(), ..entry.wish.clone() }, ..entry.clone() };
+        line.take_or_put_aside(&untested, judge, act)
+    }
+
+    fn try_fold(&self, target: &WorkspaceName, judge: &dyn Judge, act: &Act) -> Result<Fold> {
+        let entries = self.batch(target)?;
+        if entries.is_empty() {
+            return Ok(Fold::default());
+        }
+        let workspace = self.workspaces.get(target)?;
+        let session = self.store().session();
+        let known = self.known_of(&workspace, entries.len())?;
+        let mut line = Line::begin(self, &workspace, &session, known)?;
+        let mut done = Vec::with_capacity(entries.len());
+        for entry in &entries {
+            done.push(line.take_or_put_aside(entry, judge, act)?);
+        }
+        let Line { head, root, known, _pins: pins, reviews, .. } = line;
+        let refs = self.landing(&workspace, head, &mut done, reviews, act)?;
+        let keep = root.map(RootId::object).or(workspace.head.map(SnapshotId::object));
+        let keep = keep.unwrap_or_else(|| entries[0].snapshot.object());
+        let committed = session.commit(keep, refs)?;
+        drop(pins);
+        if let Some(known) = known.filter(Known::is_small) {
+            self.known.lock().insert(target.clone(), known);
+        }
+        Ok(Fold { done, operation: committed.operation.map(|operation| operation.sequence) })
+    }
+
+    /// The entries of one transaction. One that is to be tested stands alone: others do not wait for its test.
+    fn batch(&self, target: &WorkspaceName) -> Result<Vec<QueueEntry>> {
+        let mut batch: Vec<QueueEntry> = Vec::new();
+        for entry in self.read_all(entry::QUEUE_PREFIX, Some(target), usize::MAX)? {
+            if self.is_held(&entry)? {
+                continue;
+            }
+            let is_tested = !entry.wish.test.is_empty();
+            if batch.len() == BATCH_MAX || (is_tested && !batch.is_empty()) {
+                break;
+            }
+            batch.push(entry);
+            if is_tested {
+                break;
+            }
+        }
+        Ok(batch)
+    }
+
+    /// What the target's head came of, if that is known or worth a walk.
+    fn known_of(&self, workspace: &Workspace, entries: usize) -> Result<Option<Known>> {
+        let Some(head) = workspace.head else { return Ok(None) };
+        let known = self.known.lock().remove(&workspace.name);
+        if let Some(mut known) = known
+            && known.catch_up(self.store(), head)?
+        {
+            return Ok(Some(known));
+        }
+        if entries < WALK_FROM { Ok(None) } else { Known::walk(&self.history, head) }
+    }
+
+    /// The references that move when a fold lands.
+    fn landing(
+        &self,
+        workspace: &Workspace,
+        head: Option<SnapshotId>,
+        done: &mut [Folded],
+        reviews: Vec<(RefName, RefValue)>,
+        act: &Act,
+    ) -> Result<RefMove> {
+        let draft = act.draft(MERGE);
+        // A fold is nobody's request: what was done once is no more in the queue.
+        let draft = crate::reference::OperationDraft { request: None, ..draft };
+        let mut refs = RefMove { operation: draft, durability: act.durability, ..RefMove::default() };
+        let after = RefValue { target: head.map(SnapshotId::object), ..workspace.value().clone() };
+        // What was decided was decided about this head, whether it moves or not.
+        refs.expect.push((workspace.name.reference(), Some(workspace.value().clone())));
+        if after != *workspace.value() {
+            refs.set.push((workspace.name.reference(), Some(after)));
+        }
+        let mut set = |name: RefName, before: Option<RefValue>, after: Option<RefValue>| {
+            refs.expect.push((name.clone(), before));
+            refs.set.push((name, after));
+        };
+        for folded in done.iter() {
+            set(folded.entry.name.clone(), Some(folded.entry.value.clone()), None);
+        }
+        for (name, value) in reviews {
+            let before = self.value_of(&name)?;
+            set(name, before, Some(value));
+        }
+        let mut ended = HashSet::new();
+        for at in 0..done.len() {
+            if !self.may_end(done, at)? || !ended.insert(done[at].entry.source.clone()) {
+                continue;
+            }
+            for Step { name, before, after } in self.workspaces.ending(&done[at].entry.source)? {
+                set(name, before, after);
+            }
+            done[at].is_ended = true;
+        }
+        Ok(refs)
+    }
+
+    /// Whether a workspace that was to end has landed with all that it holds.
+    fn may_end(&self, done: &[Folded], at: usize) -> Result<bool> {
+        let Folded { entry, fate, .. } = &done[at];
+        if !entry.wish.ends || matches!(fate, Fate::Review(_)) || entry.source == entry.target {
+            return Ok(false);
+        }
+        let is_put_aside = |other: &Folded| other.entry.source == entry.source && matches!(other.fate, Fate::Review(_));
+        if done.iter().any(is_put_aside) {
+            return Ok(false);
+        }
+        Ok(self.workspaces.find(&entry.source)?.is_some_and(|source| source.head == Some(entry.snapshot)))
+    }
+}
+
+/// A target's line of snapshots under way.
+struct Line<'a> {
+    queue: &'a Queue,
+    session: &'a WriteSession,
+    head: Option<SnapshotId>,
+    root: Option<RootId>,
+    known: Option<Known>,
+    reviews: Vec<(RefName, RefValue)>,
+    _pins: Vec<Pin>,
+}
+
+/// What a merge starts from.
+struct Start {
+    met: Option<Met>,
+    snapshots: Vec<SnapshotId>,
+    root: Option<RootId>,
+    _pin: Option<Pin>,
+    /// Kept for its pin.
+    _base: Option<crate::merge::MergeBase>,
+}
+
+/// A merged tree that has not landed.
+struct Made {
+    tree: WorkingTree,
+    files: Vec<FileMerged>,
+    conflicts: Vec<PathConflict>,
+    changed: u64,
+}
+
+impl<'a> Line<'a> {
+    fn begin(queue: &'a Queue, workspace: &Workspace, session: &'a WriteSession, known: Option<Known>) -> Result<Self> {
+        let mut pins = Vec::new();
+        let root = match workspace.head {
+            Some(head) => {
+                pins.extend(hold_snapshot(queue.store(), head)?);
+                Some(queue.store().snapshot(head)?.root)
+            }
+            None => None,
+        };
+        Ok(Self { queue, session, head: workspace.head, root, known, reviews: Vec::new(), _pins: pins })
+    }
+
+    /// Merges an entry; one that cannot be is put aside.
+    fn take_or_put_aside(&mut self, entry: &QueueEntry, judge: &dyn Judge, act: &Act) -> Result<Folded> {
+        match self.take(entry, judge, act) {
+            Err(error) if is_its_own(&error) => {
+                let (made, reason) = (Vec::new(), error.to_string());
+                self.put_aside(entry, &[], made, reason)
+            }
+            other => other,
+        }
+    }
+
+    fn take(&mut self, entry: &QueueEntry, judge: &dyn Judge, act: &Act) -> Result<Folded> {
+        let store = self.queue.store();
+        self._pins.extend(hold_snapshot(store, entry.snapshot)?);
+        let theirs = store.snapshot(entry.snapshot)?.root;
+        let (Some(head), Some(ours)) = (self.head, self.root) else {
+            (self.head, self.root) = (Some(entry.snapshot), Some(theirs));
+            return Ok(folded(entry, Fate::Landed(entry.snapshot), Vec::new()));
+        };
+        let contents = judge.contents(entry)?;
+        let options = MergeOptions { time: act.time, ..MergeOptions::default() };
+        let Some(start) = self.start(head, entry.snapshot, &*contents, &options)? else {
+            return Ok(folded(entry, Fate::Already, Vec::new()));
+        };
+        let changes: Vec<Change> =
+            diff_roots(store, start.root, Some(theirs), DiffOptions::default())?.collect::<Result<_>>()?;
+        if let Some(reason) = refusals(entry, &changes, judge)? {
+            return self.put_aside(entry, &start.snapshots, Vec::new(), reason);
+        }
+        let mut reason = String::new();
+        let made = match self.try_quick(&start, [ours, theirs], &changes, judge, act)? {
+            Some(made) => made,
+            None => {
+                let units = judge.units(start.root, ours, theirs)?;
+                let options = MergeOptions { units, ..options };
+                let outcome = merge_trees(store, start.root, ours, theirs, &*contents, &options)?;
+                let mut tree = outcome.tree;
+                let conflicts = take::settle(store, &mut tree, outcome.conflicts, [ours, theirs], entry, act.time)?;
+                let mut made = Made { tree, files: outcome.report.files, conflicts, changed: outcome.report.changed };
+                reason = self.make_anew(entry, ours, &mut made, judge)?;
+                made
+            }
+        };
+        if !made.conflicts.is_empty() && !entry.wish.keep_conflicts {
+            let mut put = self.put_aside(entry, &start.snapshots, made.conflicts, reason)?;
+            put.files = made.files;
+            return Ok(put);
+        }
+        self.put_snapshot(entry, head, &start, made, judge, act)
+    }
+
+    /// Where a merge of a snapshot starts; nothing when the head came of it.
+    fn start(
+        &self,
+        head: SnapshotId,
+        from: SnapshotId,
+        contents: &dyn crate::merge::MergeContents,
+        options: &MergeOptions,
+    ) -> Result<Option<Start>> {
+        let store = self.queue.store();
+        let met = self.known.as_ref().map(|known| known.meet(store, from)).transpose()?;
+        if let Some(met) = met {
+            if met.new.is_empty() {
+                return Ok(None);
+            }
+            if let [base] = met.edge[..]
+                && let root = store.snapshot(base)?.root
+                && let Ok(pin) = store.hold(root)
+            {
+                let start =
+                    Start { met: Some(met), snapshots: vec![base], root: Some(root), _pin: Some(pin), _base: None };
+                return Ok(Some(start));
+            }
+            return self.walk(head, from, contents, options, Some(met)).map(Some);
+        }
+        if self.queue.history.is_ancestor(from, head)? {
+            return Ok(None);
+        }
+        self.walk(head, from, contents, options, None).map(Some)
+    }
+
+    fn walk(
+        &self,
+        head: SnapshotId,
+        from: SnapshotId,
+        contents: &dyn crate::merge::MergeContents,
+        options: &MergeOptions,
+        met: Option<Met>,
+    ) -> Result<Start> {
+        let base = merge_base(&self.queue.history, &[head], from, contents, options)?;
+        Ok(Start { met, snapshots: base.snapshots.clone(), root: base.root, _pin: None, _base: Some(base) })
+    }
+
+    /// The merge of changes that nobody else touched.
+    fn try_quick(
+        &self,
+        start: &Start,
+        [ours, theirs]: [RootId; 2],
+        changes: &[Change],
+        judge: &dyn Judge,
+        act: &Act,
+    ) -> Result<Option<Made>> {
+        let Some(base) = start.root else { return Ok(None) };
+        if changes.iter().any(|change| judge.is_grouped(&change.path)) {
+            return Ok(None);
+        }
+        let store = self.queue.store();
+        let roots = [&*store.root(base)?, &*store.root(ours)?, &*store.root(theirs)?];
+        let mut tree = WorkingTree::open_root(store, ours)?;
+        tree.set_now(act.time);
+        tree.keep(theirs)?;
+        let is_done = quick::apply(store, roots, changes, &mut tree, act.time)?;
+        let changed = changes.len() as u64;
+        Ok(is_done.then(|| Made { tree, files: Vec::new(), conflicts: Vec::new(), changed }))
+    }
+
+    /// Lets files be made anew that conflict and that a command makes; says why, if they could not be.
+    fn make_anew(&self, entry: &QueueEntry, ours: RootId, made: &mut Made, judge: &dyn Judge) -> Result<String> {
+        let is_made = |conflict: &&PathConflict| conflict.is_entry && judge.is_regenerated(&conflict.path);
+        let paths: Vec<_> = made.conflicts.iter().filter(is_made).map(|conflict| conflict.path.clone()).collect();
+        if paths.is_empty() {
+            return Ok(String::new());
+        }
+        let store = self.queue.store();
+        let tree = made.tree.freeze().write(self.session)?;
+        self.session.write_all_ahead()?;
+        let _pin = store.hold(tree)?;
+        let files = match judge.regenerate(entry, tree, &paths)? {
+            Ok(files) => files,
+            Err(reason) => return Ok(reason),
+        };
+        let ours = store.root(ours)?;
+        for (path, bytes) in files {
+            let mode = entry_at(store, &ours, &path)?.map_or(0o644, |entry| entry.mode);
+            made.tree.remove_all(path.as_bytes())?;
+            made.tree.write(path.as_bytes(), &bytes)?;
+            made.tree.set_mode(path.as_bytes(), mode)?;
+            made.conflicts.retain(|conflict| conflict.path != path);
+            made.files.retain(|file| file.path != path);
+            made.files.push(FileMerged { path, way: REGENERATE.to_owned(), result: FileResult::Merged });
+        }
+        Ok(String::new())
+    }
+
+    /// Makes a snapshot of what was merged, on top of the head.
+    fn put_snapshot(
+        &mut self,
+        entry: &QueueEntry,
+        head: SnapshotId,
+        start: &Start,
+        made: Made,
+        judge: &dyn Judge,
+        act: &Act,
+    ) -> Result<Folded> {
+        let store = self.queue.store();
+        let mut written = made.tree.freeze().write_root(self.session)?;
+        if !entry.wish.test.is_empty() {
+            self.session.write_all_ahead()?;
+            let _pin = store.hold(written.id)?;
+            if let Some(reason) = judge.test(entry, written.id)? {
+                let mut put = self.put_aside(entry, &start.snapshots, made.conflicts, reason)?;
+                put.files = made.files;
+                return Ok(put);
+            }
+        }
+        let mut record = MergeRecord { target: entry.target.to_string(), ..MergeRecord::default() };
+        record.sources.push((entry.source.to_string(), entry.snapshot.to_string()));
+        record.add(&start.snapshots, &made.files, &made.conflicts);
+        let metadata = [(MERGE_RECORD_KEY, record.to_json()), (ENTRY_KEY, entry.id.clone())];
+        let metadata: BTreeMap<_, _> = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let message = match entry.wish.message.is_empty() {
+            true => format!("merge {}", entry.source),
+            false => entry.wish.message.clone(),
+        };
+        let parents = vec![head, entry.snapshot];
+        let touched = touched_since(store, head, &mut written);
+        let snapshot = Snapshot {
+            root: written.id,
+            generation: generation_above(store, &parents)?,
+            parents,
+            author: entry.actor.clone(),
+            time: act.time,
+            message,
+            metadata,
+        };
+        let id = self.session.put_snapshot_touching(snapshot, touched)?;
+        self.session.write_all_ahead()?;
+        (self.head, self.root) = (Some(id), Some(written.id));
+        match (&mut self.known, &start.met) {
+            (Some(known), Some(met)) => known.advance(met, id),
+            (known, _) => *known = None,
+        }
+        let Made { files, conflicts, changed, .. } = made;
+        Ok(Folded { files, changed, ..folded(entry, Fate::Landed(id), conflicts) })
+    }
+
+    /// Lets an entry wait for a person.
+    fn put_aside(
+        &mut self,
+        entry: &QueueEntry,
+        bases: &[SnapshotId],
+        conflicts: Vec<PathConflict>,
+        reason: String,
+    ) -> Result<Folded> {
+        self.reviews.push(review::reference(entry, self.head, bases, &conflicts, &reason)?);
+        Ok(folded(entry, Fate::Review(reason), conflicts))
+    }
+}
+
+fn folded(entry: &QueueEntry, fate: Fate, conflicts: Vec<PathConflict>) -> Folded {
+    Folded { entry: entry.clone(), fate, files: Vec::new(), conflicts, changed: 0, is_ended: false }
+}
+
+/// Whether an error is about an entry and not about the store: others can be merged all the same.
+fn is_its_own(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid | ErrorKind::Corrupt | ErrorKind::Exists)
+}
+
+/// What must not land of an entry.
+fn refusals(entry: &QueueEntry, changes: &[Change], judge: &dyn Judge) -> Result<Option<String>> {
+    let (mut listed, mut more) = (Vec::new(), 0);
+    for change in changes {
+        match judge.admit(entry, &change.path)? {
+            Some(why) if listed.len() < LISTED => listed.push(format!("{}: {why}", change.path)),
+            Some(_) => more += 1,
+            None => {}
+        }
+    }
+    if more > 0 {
+        listed.push(format!("and {more} more"));
+    }
+    Ok((!listed.is_empty()).then(|| listed.join("; ")))
+}

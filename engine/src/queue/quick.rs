@@ -1,0 +1,90 @@
+//! The merge of changes that nobody else touched: each path that theirs changed is in ours as it was in the base. Then what
+//! they did is done to ours, in the order of their change, whatever ours did elsewhere. Anything else is for
+//! [`merge_trees`](crate::merge::merge_trees), which follows renames, merges contents and knows hard links.
+
+use std::collections::HashSet;
+
+use crate::diff::{Change, What};
+use crate::directory::entry_at;
+use crate::error::Result;
+use crate::name::TreePath;
+use crate::object::{Entry, Node, Root};
+use crate::store::Store;
+use crate::time::Time;
+use crate::work::WorkingTree;
+
+/// Does to a tree of ours what they changed; false, with the tree as it was, if that is not so simple.
+pub(super) fn apply(
+    store: &Store,
+    [base, ours, theirs]: [&Root; 3],
+    changes: &[Change],
+    tree: &mut WorkingTree,
+    time: Time,
+) -> Result<bool> {
+    if [base, ours, theirs].iter().any(|root| root.links.is_some()) || base.state != theirs.state {
+        return Ok(false);
+    }
+    let mut found = Vec::with_capacity(changes.len());
+    let mut added = HashSet::new();
+    for change in changes {
+        match look(store, ours, change, &added)? {
+            Found::Apart { ours } => found.push(ours),
+            Found::Meets => return Ok(false),
+        }
+        if change.after.as_ref().is_some_and(is_directory) {
+            added.insert(&change.path);
+        }
+    }
+    for (change, ours) in changes.iter().zip(found) {
+        match &change.after {
+            None => tree.remove(change.path.as_bytes())?,
+            Some(after) if is_directory(after) && ours.is_some() => {}
+            Some(after) => {
+                let mtime = match &ours {
+                    Some(ours) if ours.node == after.node => ours.mtime,
+                    _ if matches!(after.node, Node::Conflict(_)) => Time::EPOCH,
+                    _ => time,
+                };
+                tree.put_entry(&change.path, after, mtime)?;
+            }
+        }
+    }
+    Ok(true)
+}
+
+enum Found {
+    /// Nobody else touched it; this is what ours has.
+    Apart {
+        ours: Option<Entry>,
+    },
+    Meets,
+}
+
+fn look(store: &Store, ours: &Root, change: &Change, added: &HashSet<&TreePath>) -> Result<Found> {
+    // Directories that changed, went or came in the place of something else are not so simple.
+    if change.before.as_ref().is_some_and(is_directory) || change.what == What::KindChanged {
+        return Ok(Found::Meets);
+    }
+    let Some((parent, _)) = change.path.split_last() else { return Ok(Found::Meets) };
+    if !added.contains(&parent) {
+        let is_there = parent.is_root() || entry_at(store, ours, &parent)?.as_ref().is_some_and(is_directory);
+        if !is_there {
+            return Ok(Found::Meets);
+        }
+    }
+    let here = entry_at(store, ours, &change.path)?;
+    let is_apart = match (&change.before, &change.after, &here) {
+        (None, _, None) => true,
+        // Both made the same directory.
+        (None, Some(after), Some(here)) => {
+            is_directory(after) && is_directory(here) && after.mode == here.mode && after.extra == here.extra
+        }
+        (Some(before), _, Some(here)) => before.equal_but_for_times(here),
+        _ => false,
+    };
+    Ok(if is_apart { Found::Apart { ours: here } } else { Found::Meets })
+}
+
+fn is_directory(entry: &Entry) -> bool {
+    matches!(entry.node, Node::Directory(_))
+}

@@ -1,0 +1,132 @@
+//! What waits for a person: a merge that was tried and put aside, with what stood in its way. Its reference keeps the
+//! versions from collection: what was to be merged, the target's head at that time, and what both came of.
+
+use serde_json::{Value, json};
+
+use super::entry::{self, QueueEntry, REVIEW_PREFIX, Take, Wish, path_value, read_path};
+use super::{Queue, only};
+use crate::error::{Error, Result};
+use crate::id::SnapshotId;
+use crate::merge::PathConflict;
+use crate::name::TreePath;
+use crate::operation::{Act, Step, hold_snapshot, move_refs, snapshot_of};
+use crate::reference::{RefName, RefValue};
+use crate::workspace::WorkspaceName;
+
+/// The most bytes of paths that a review lists.
+const PATHS_BYTES_MAX: usize = 32 << 10;
+/// The most common ancestors that it keeps.
+const BASES_MAX: usize = 8;
+/// The most bytes of a reason.
+const REASON_BYTES_MAX: usize = 16 << 10;
+
+/// A merge that waits for a person.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Review {
+    /// What was to be merged.
+    pub entry: QueueEntry,
+    /// The target's head when it was tried.
+    pub ours: Option<SnapshotId>,
+    /// The common ancestors.
+    pub bases: Vec<SnapshotId>,
+    /// What conflicts.
+    pub conflicts: Vec<ReviewedPath>,
+    /// How many conflicts were left out to keep it small.
+    pub left_out: u64,
+    /// Why it waits, beside its conflicts; may be empty.
+    pub reason: String,
+}
+
+/// A path that conflicts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReviewedPath {
+    /// Where.
+    pub path: TreePath,
+    /// What is wrong, in a word.
+    pub kind: String,
+}
+
+/// The reference of a new review.
+pub(super) fn reference(
+    entry: &QueueEntry,
+    ours: Option<SnapshotId>,
+    bases: &[SnapshotId],
+    conflicts: &[PathConflict],
+    reason: &str,
+) -> Result<(RefName, RefValue)> {
+    let name = entry::name(REVIEW_PREFIX, &entry.target, entry.time, &entry.source)?;
+    let mut note: Value = serde_json::from_slice(&entry.value.note).unwrap_or_else(|_| json!({}));
+    let (mut listed, mut bytes) = (Vec::new(), 0);
+    for conflict in conflicts {
+        // A path that is no text takes four letters for a byte.
+        bytes += conflict.path.as_bytes().len() * 4 + 64;
+        if bytes > PATHS_BYTES_MAX {
+            break;
+        }
+        listed.push(json!({ "path": path_value(&conflict.path), "kind": conflict.kind.word() }));
+    }
+    let mut reason = reason.to_owned();
+    reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+    note["left_out"] = json!(conflicts.len() - listed.len());
+    note["conflicts"] = json!(listed);
+    note["reason"] = json!(reason);
+    note["has_ours"] = json!(ours.is_some());
+    let keeps = ours.into_iter().chain(bases.iter().copied().take(BASES_MAX)).map(SnapshotId::object).collect();
+    let value = RefValue { target: entry.value.target, keeps, note: note.to_string().into_bytes().into() };
+    value.check().map_err(|why| Error::Invalid { what: "review", why: why.to_string() })?;
+    Ok((name, value))
+}
+
+impl Queue {
+    /// What waits for a person: of one target or of all, the oldest of each first.
+    pub fn reviews(&self, target: Option<&WorkspaceName>) -> Result<Vec<Review>> {
+        self.read_all(REVIEW_PREFIX, target, usize::MAX)?.into_iter().map(read).collect()
+    }
+
+    /// The review whose id begins so.
+    pub fn find_review(&self, id: &str) -> Result<Review> {
+        only(self.reviews(None)?, id, |review| &review.entry.id, "review")
+    }
+
+    /// The entry that a review becomes when it is tried again: with what conflicts kept, or with sides taken.
+    pub fn again(&self, review: &Review, keep_conflicts: bool, takes: &[Take], act: &Act) -> Result<QueueEntry> {
+        let mut wish = Wish { keep_conflicts, ..review.entry.wish.clone() };
+        wish.takes.extend_from_slice(takes);
+        let QueueEntry { source, target, snapshot, agent, .. } = &review.entry;
+        QueueEntry::new(source, target, *snapshot, &wish, agent, act)
+    }
+
+    /// Puts a review back into the queue as such an entry.
+    pub fn resubmit(&self, review: &Review, entry: &QueueEntry, act: &Act) -> Result<()> {
+        let _pins = hold_snapshot(self.store(), entry.snapshot)?;
+        let steps = vec![
+            Step { name: entry.name.clone(), before: None, after: Some(entry.value.clone()) },
+            Step { name: review.entry.name.clone(), before: Some(review.entry.value.clone()), after: None },
+        ];
+        move_refs(self.store(), act, act.draft("review"), steps).map(drop)
+    }
+
+    /// Does not merge it. Its workspace stays what it is.
+    pub fn reject(&self, review: &Review, act: &Act) -> Result<()> {
+        let step = Step { name: review.entry.name.clone(), before: Some(review.entry.value.clone()), after: None };
+        move_refs(self.store(), act, act.draft("reject"), vec![step]).map(drop)
+    }
+}
+
+fn read(entry: QueueEntry) -> Result<Review> {
+    let damaged = || Error::DamagedRecord { what: format!("reference {}", entry.name), why: "its note".to_owned() };
+    let note: Value = serde_json::from_slice(&entry.value.note).map_err(|_| damaged())?;
+    let path = |one: &Value| {
+        let (path, kind) = (read_path(one.get("path")?)?, one.get("kind")?.as_str()?.to_owned());
+        Some(ReviewedPath { path, kind })
+    };
+    let listed = note.get("conflicts").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let conflicts = listed.iter().map(path).collect::<Option<Vec<_>>>().ok_or_else(damaged)?;
+    let mut kept = entry.value.keeps.iter().copied().filter_map(snapshot_of);
+    let has_ours = note.get("has_ours").and_then(Value::as_bool).unwrap_or_default();
+    let ours = if has_ours { kept.next() } else { None };
+    let bases = kept.collect();
+    let left_out = note.get("left_out").and_then(Value::as_u64).unwrap_or_default();
+    let reason = note.get("reason").and_then(Value::as_str).unwrap_or_default().to_owned();
+    Ok(Review { ours, bases, conflicts, left_out, reason, entry })
+}

@@ -1,0 +1,69 @@
+//! Decisions about what conflicts: one side's version in the place of the conflict.
+
+use super::entry::{QueueEntry, Side};
+use crate::directory::entry_at;
+use crate::error::Result;
+use crate::id::RootId;
+use crate::merge::{ConflictKind, PathConflict};
+use crate::name::TreePath;
+use crate::object::Node;
+use crate::store::Store;
+use crate::time::Time;
+use crate::work::WorkingTree;
+
+/// Takes a side wherever an entry says so, and returns the conflicts that are left.
+pub(super) fn settle(
+    store: &Store,
+    tree: &mut WorkingTree,
+    conflicts: Vec<PathConflict>,
+    [ours, theirs]: [RootId; 2],
+    entry: &QueueEntry,
+    time: Time,
+) -> Result<Vec<PathConflict>> {
+    if entry.wish.takes.is_empty() {
+        return Ok(conflicts);
+    }
+    let roots = [store.root(ours)?, store.root(theirs)?];
+    let mut left = Vec::new();
+    for conflict in conflicts {
+        let Some(side) = side_of(entry, &conflict.path) else {
+            left.push(conflict);
+            continue;
+        };
+        if let ConflictKind::State { key, theirs } = &conflict.kind {
+            match (side, theirs) {
+                (Side::Ours, _) => {}
+                (Side::Theirs, Some(value)) => tree.set_state(key, value)?,
+                (Side::Theirs, None) => drop(tree.remove_state(key)?),
+            }
+            continue;
+        }
+        // Where there is no conflict in the tree, it holds all that there is, and the decision is that this is right.
+        if !conflict.is_entry {
+            continue;
+        }
+        let root = match side {
+            Side::Ours => &roots[0],
+            Side::Theirs => &roots[1],
+        };
+        let taken = entry_at(store, root, &conflict.path)?;
+        // Hard links below a directory would lose their other names.
+        if taken.as_ref().is_some_and(|taken| matches!(taken.node, Node::Directory(_))) && root.links.is_some() {
+            left.push(conflict);
+            continue;
+        }
+        tree.remove_all(conflict.path.as_bytes())?;
+        match taken {
+            None => {}
+            Some(taken) if matches!(taken.node, Node::Directory(_)) => tree.put_tree(&conflict.path, &taken)?,
+            Some(taken) => tree.put_entry(&conflict.path, &taken, time)?,
+        }
+    }
+    Ok(left)
+}
+
+/// The last decision that is about a path.
+fn side_of(entry: &QueueEntry, path: &TreePath) -> Option<Side> {
+    let is_about = |about: &TreePath| path.below(about).is_some();
+    entry.wish.takes.iter().rev().find(|take| take.path.as_ref().is_none_or(is_about)).map(|take| take.side)
+}

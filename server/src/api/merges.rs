@@ -1,0 +1,164 @@
+//! Merges, the queue and reviews, for the API.
+
+use amalgam_proto::v1;
+use amalgam_proto::v1::merge_service_server::MergeService;
+use amalgam_proto::{Failure, Reason};
+use tonic::{Request, Response, Status};
+
+use super::{Api, actor};
+use crate::failure::Result;
+use crate::merging::check_rules;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// What is to be put into the queue, which a request always has.
+fn submission(asked: Option<v1::Submission>) -> Result<v1::Submission> {
+    asked.ok_or_else(|| Failure::new(Reason::Invalid, "submission: it is missing"))
+}
+
+impl Api {
+    /// Tests are commands, and capturing reads directories of the host.
+    fn check_local(&self, asked: Option<&v1::Submission>) -> Result<(), Status> {
+        match asked.is_some_and(|asked| !asked.test.is_empty() || asked.capture) {
+            true => self.local_only(),
+            false => Ok(()),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl MergeService for Api {
+    async fn merge_workspaces(
+        &self,
+        request: Request<v1::MergeWorkspacesRequest>,
+    ) -> Answer<v1::MergeWorkspacesResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        if request.capture {
+            self.local_only()?;
+        }
+        self.short(move |service| {
+            let act = service.act(&actor, &request.request_id)?;
+            Ok(v1::MergeWorkspacesResponse { merge: Some(service.merge_workspaces(&request, &act)?) })
+        })
+        .await
+    }
+
+    async fn complete_workspace(
+        &self,
+        request: Request<v1::CompleteWorkspaceRequest>,
+    ) -> Answer<v1::CompleteWorkspaceResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.check_local(request.submission.as_ref())?;
+        self.short(move |service| {
+            let act = service.act(&actor, &request.request_id)?;
+            let done = service.submit(&submission(request.submission)?, true, &act)?;
+            let (entry, merge) = (Some(done.entry), Some(done.merge));
+            Ok(v1::CompleteWorkspaceResponse { entry, merge, ended: done.is_ended })
+        })
+        .await
+    }
+
+    async fn publish_workspace(
+        &self,
+        request: Request<v1::PublishWorkspaceRequest>,
+    ) -> Answer<v1::PublishWorkspaceResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.check_local(request.submission.as_ref())?;
+        self.short(move |service| {
+            let act = service.act(&actor, &request.request_id)?;
+            let done = service.submit(&submission(request.submission)?, false, &act)?;
+            Ok(v1::PublishWorkspaceResponse { entry: Some(done.entry), merge: Some(done.merge) })
+        })
+        .await
+    }
+
+    async fn list_queue(&self, request: Request<v1::ListQueueRequest>) -> Answer<v1::ListQueueResponse> {
+        let request = request.into_inner();
+        self.short(move |service| Ok(v1::ListQueueResponse { entries: service.list_queue(&request.target)? })).await
+    }
+
+    async fn get_queue_entry(&self, request: Request<v1::GetQueueEntryRequest>) -> Answer<v1::GetQueueEntryResponse> {
+        let request = request.into_inner();
+        self.short(move |service| Ok(v1::GetQueueEntryResponse { entry: Some(service.queue_entry(&request.name)?) }))
+            .await
+    }
+
+    async fn release_queue_entry(
+        &self,
+        request: Request<v1::ReleaseQueueEntryRequest>,
+    ) -> Answer<v1::ReleaseQueueEntryResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let act = service.act(&actor, &request.request_id)?;
+            Ok(v1::ReleaseQueueEntryResponse { merge: Some(service.release_entry(&request.name, &act)?) })
+        })
+        .await
+    }
+
+    async fn withdraw_queue_entry(
+        &self,
+        request: Request<v1::WithdrawQueueEntryRequest>,
+    ) -> Answer<v1::WithdrawQueueEntryResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let act = service.act(&actor, &request.request_id)?;
+            Ok(v1::WithdrawQueueEntryResponse { entry: Some(service.withdraw_entry(&request.name, &act)?) })
+        })
+        .await
+    }
+
+    async fn list_reviews(&self, request: Request<v1::ListReviewsRequest>) -> Answer<v1::ListReviewsResponse> {
+        let request = request.into_inner();
+        self.short(move |service| Ok(v1::ListReviewsResponse { reviews: service.list_reviews(&request.target)? })).await
+    }
+
+    async fn get_review(&self, request: Request<v1::GetReviewRequest>) -> Answer<v1::GetReviewResponse> {
+        let request = request.into_inner();
+        self.short(move |service| {
+            Ok(v1::GetReviewResponse { review: Some(service.review_with_versions(&request.name)?) })
+        })
+        .await
+    }
+
+    async fn accept_review(&self, request: Request<v1::AcceptReviewRequest>) -> Answer<v1::AcceptReviewResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let act = service.act(&actor, &request.request_id)?;
+            let merge = service.accept_review(&request.name, request.dry_run, &act)?;
+            Ok(v1::AcceptReviewResponse { merge: Some(merge) })
+        })
+        .await
+    }
+
+    async fn take_review(&self, request: Request<v1::TakeReviewRequest>) -> Answer<v1::TakeReviewResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let act = service.act(&actor, &request.request_id)?;
+            Ok(v1::TakeReviewResponse { merge: Some(service.take_review(&request, &act)?) })
+        })
+        .await
+    }
+
+    async fn reject_review(&self, request: Request<v1::RejectReviewRequest>) -> Answer<v1::RejectReviewResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let act = service.act(&actor, &request.request_id)?;
+            Ok(v1::RejectReviewResponse { workspace: service.reject_review(&request.name, &act)? })
+        })
+        .await
+    }
+
+    async fn get_rules(&self, _request: Request<v1::GetRulesRequest>) -> Answer<v1::GetRulesResponse> {
+        self.short(|service| service.get_rules()).await
+    }
+
+    async fn check_rules(&self, request: Request<v1::CheckRulesRequest>) -> Answer<v1::CheckRulesResponse> {
+        let request = request.into_inner();
+        self.short(move |_| Ok(check_rules(&request))).await
+    }
+
+    async fn explain_rules(&self, request: Request<v1::ExplainRulesRequest>) -> Answer<v1::ExplainRulesResponse> {
+        let request = request.into_inner();
+        self.short(move |service| service.explain_rules(&request)).await
+    }
+}

@@ -1,0 +1,111 @@
+//! Merging: workspaces into others at once, through the queue, and what waits for a person.
+//!
+//! The engine merges trees and folds queues; `amalgam-merge` knows what bytes mean. Here both are joined: rules are read,
+//! directories are captured before and brought along after, tests are run, and whoever waits for a fold gets its result.
+//!
+//! One fold of a target runs at a time, and takes all that waits. Whoever comes while one runs waits for it to end, and
+//! mostly finds that the next one has taken its entry along: nobody retries.
+
+mod merge;
+mod queue;
+mod review;
+mod rules;
+mod test;
+
+pub(crate) use rules::check_rules;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use amalgam_engine::merge::{FileMerged, PathConflict};
+use amalgam_engine::queue::{Folded, Queue};
+use amalgam_engine::workspace::WorkspaceName;
+use amalgam_proto::v1;
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+
+/// How many results are kept for those who wait for them.
+const RESULTS_MAX: usize = 4_096;
+
+/// What the service keeps of merges.
+pub(crate) struct Merging {
+    pub(crate) queue: Queue,
+    /// Whoever folds a target holds its lock.
+    folding: Mutex<HashMap<WorkspaceName, Arc<Mutex<()>>>>,
+    results: Mutex<Results>,
+    turn: Turn,
+}
+
+/// What the thread that folds in the background waits for.
+#[derive(Default)]
+struct Turn {
+    wanted: Mutex<Wanted>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Wanted {
+    fold: bool,
+    end: bool,
+    is_folding: bool,
+}
+
+/// What became of the newest entries, by their ids.
+#[derive(Default)]
+struct Results {
+    order: VecDeque<String>,
+    by_id: HashMap<String, Folded>,
+}
+
+impl Merging {
+    pub(crate) fn new(queue: Queue) -> Self {
+        Self { queue, folding: Mutex::default(), results: Mutex::default(), turn: Turn::default() }
+    }
+
+    fn lock_of(&self, target: &WorkspaceName) -> Arc<Mutex<()>> {
+        Arc::clone(self.folding.lock().entry(target.clone()).or_default())
+    }
+
+    fn result_of(&self, id: &str) -> Option<Folded> {
+        self.results.lock().by_id.get(id).cloned()
+    }
+
+    fn keep_results(&self, done: Vec<Folded>) {
+        let mut results = self.results.lock();
+        for folded in done {
+            results.order.push_back(folded.entry.id.clone());
+            results.by_id.insert(folded.entry.id.clone(), folded);
+        }
+        while results.order.len() > RESULTS_MAX {
+            if let Some(oldest) = results.order.pop_front() {
+                results.by_id.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// Files that both sides changed, for the wire.
+fn files_message(files: &[FileMerged]) -> Vec<v1::MergedPath> {
+    let file = |file: &FileMerged| v1::MergedPath {
+        path: path_bytes(&file.path),
+        way: file.way.clone(),
+        result: file.result.word().to_owned(),
+        others: Vec::new(),
+    };
+    files.iter().map(file).collect()
+}
+
+/// What could not be merged, for the wire.
+fn conflicts_message(conflicts: &[PathConflict]) -> Vec<v1::MergedPath> {
+    let conflict = |conflict: &PathConflict| v1::MergedPath {
+        path: path_bytes(&conflict.path),
+        way: String::new(),
+        result: conflict.kind.word().to_owned(),
+        others: conflict.others.iter().map(path_bytes).collect(),
+    };
+    conflicts.iter().map(conflict).collect()
+}
+
+fn path_bytes(path: &amalgam_engine::TreePath) -> Bytes {
+    Bytes::copy_from_slice(path.as_bytes())
+}

@@ -1,0 +1,332 @@
+//! The queue behind `complete` and `publish`: an entry is put there, the target is folded, and the caller gets what came of it.
+
+use std::sync::Arc;
+
+use amalgam_engine::merge::MergeContents;
+use amalgam_engine::queue::{Fate, Folded, Judge, QueueEntry, Regenerated, Wish};
+use amalgam_engine::workspace::WorkspaceName;
+use amalgam_engine::{Act, ErrorKind, RootId, TreePath};
+use amalgam_merge::Rules;
+use amalgam_merge::rules::Content;
+use amalgam_merge::trees::{ByRules, units_of};
+use amalgam_proto::{Failure, Reason, v1, workspace_id};
+
+use super::test::TestPlace;
+use super::{conflicts_message, files_message};
+use crate::failure::{Result, of_engine};
+use crate::service::{Marks, Service};
+
+/// So often a target is folded before one that waits for its own entry gives up: each fold takes hundreds.
+const FOLDS_MAX: usize = 1_000;
+
+/// What decides in the folds of the service: its rules and its tests.
+pub(super) struct Referee<'a> {
+    service: &'a Service,
+    rules: Arc<Rules>,
+}
+
+impl<'a> Referee<'a> {
+    pub(super) fn new(service: &'a Service) -> Result<Self> {
+        Ok(Self { service, rules: service.merge_rules(None)? })
+    }
+
+    /// The command that makes a file, if a rule says so.
+    fn command_of(&self, path: &TreePath) -> Option<&str> {
+        let way = self.rules.choose(path.as_bytes(), Content::Text)?;
+        (way.name() == "regenerate").then_some(way.options.command.as_str())
+    }
+}
+
+impl Judge for Referee<'_> {
+    fn contents(&self, entry: &QueueEntry) -> amalgam_engine::Result<Box<dyn MergeContents + '_>> {
+        let ours = self.service.inner.workspaces.get(&entry.target)?.agent;
+        Ok(Box::new(ByRules::new(&self.rules, &ours, &entry.agent)))
+    }
+
+    fn is_grouped(&self, path: &TreePath) -> bool {
+        self.rules.groups_of(path.as_bytes()).next().is_some()
+    }
+
+    fn units(&self, base: Option<RootId>, ours: RootId, theirs: RootId) -> amalgam_engine::Result<Vec<Vec<TreePath>>> {
+        match self.rules.has_groups() {
+            true => units_of(&self.rules, &self.service.inner.store, base, [ours, theirs]),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    fn is_regenerated(&self, path: &TreePath) -> bool {
+        self.command_of(path).is_some()
+    }
+
+    fn regenerate(&self, entry: &QueueEntry, tree: RootId, paths: &[TreePath]) -> amalgam_engine::Result<Regenerated> {
+        let mut made: Vec<(String, Vec<TreePath>)> = Vec::new();
+        for path in paths {
+            let Some(command) = self.command_of(path) else { continue };
+            match made.iter_mut().find(|(known, _)| known == command) {
+                Some((_, paths)) => paths.push(path.clone()),
+                None => made.push((command.to_owned(), vec![path.clone()])),
+            }
+        }
+        let place = TestPlace::new(&self.service.inner.home, &entry.id);
+        let done = place.regenerate(&self.service.inner.store, tree, &made);
+        Ok(done.unwrap_or_else(|failure| Err(failure.message)))
+    }
+
+    fn test(&self, entry: &QueueEntry, tree: RootId) -> amalgam_engine::Result<Option<String>> {
+        // What the machine refuses is no verdict on the tree, and is told as the reason all the same.
+        let place = TestPlace::new(&self.service.inner.home, &entry.id);
+        Ok(place.run(&self.service.inner.store, tree, entry).unwrap_or_else(|failure| Some(failure.message)))
+    }
+}
+
+/// What came of putting something into the queue.
+pub(crate) struct Submitted {
+    pub(crate) entry: v1::QueueEntry,
+    pub(crate) merge: v1::Merge,
+    pub(crate) is_ended: bool,
+}
+
+impl Service {
+    /// Puts what a workspace changed into the queue of its target, and waits until it is dealt with unless asked not to.
+    pub(crate) fn submit(&self, asked: &v1::Submission, ends: bool, act: &Act) -> Result<Submitted> {
+        let source = workspace_id(&asked.workspace).map_err(of_engine)?;
+        let target = self.target_of(&source, &asked.target)?;
+        if asked.capture {
+            self.capture_of(&source, &format!("before a merge into {target}"), act)?;
+        }
+        let wish = Wish {
+            ends,
+            message: asked.message.clone(),
+            test: asked.test.clone(),
+            test_seconds: asked.test_seconds,
+            ..Wish::default()
+        };
+        // Rules that cannot be read are said before anything waits for them.
+        self.merge_rules(None)?;
+        let entry = self.inner.merging.queue.submit(&source, &target, &wish, act).map_err(of_engine)?;
+        if asked.detach {
+            self.fold_soon();
+            let merge = self.nothing_done(&target, v1::MergeHow::Waiting)?;
+            return Ok(Submitted { entry: entry_message(&entry, QUEUE), merge, is_ended: false });
+        }
+        let (folded, merge) = self.wait_for(&entry, act)?;
+        let is_ended = folded.is_some_and(|folded| folded.is_ended);
+        Ok(Submitted { entry: entry_message(&entry, QUEUE), merge, is_ended })
+    }
+
+    /// What a workspace's changes are merged into.
+    fn target_of(&self, source: &WorkspaceName, asked: &str) -> Result<WorkspaceName> {
+        if !asked.is_empty() {
+            return workspace_id(asked).map_err(of_engine);
+        }
+        self.inner.workspaces.get(source).map_err(of_engine)?.target.ok_or_else(|| {
+            let message = format!("nobody said what {source} is to be merged into; name it with --into");
+            Failure::new(Reason::Invalid, message)
+        })
+    }
+
+    /// Folds a target until an entry is dealt with.
+    pub(super) fn wait_for(&self, entry: &QueueEntry, act: &Act) -> Result<(Option<Folded>, v1::Merge)> {
+        let merging = &self.inner.merging;
+        let lock = merging.lock_of(&entry.target);
+        for _ in 0..FOLDS_MAX {
+            let _turn = lock.lock();
+            // Whoever folded before may have taken it along.
+            if let Some(folded) = merging.result_of(&entry.id) {
+                let merge = self.folded_message(&folded)?;
+                return Ok((Some(folded), merge));
+            }
+            match merging.queue.find(&entry.id) {
+                Ok(found) if found.is_held => {
+                    let merge = self.nothing_done(&entry.target, v1::MergeHow::Waiting)?;
+                    return Ok((None, v1::Merge { reason: "an undo brought it back".to_owned(), ..merge }));
+                }
+                Ok(_) => {}
+                // Done in another life of this process.
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    let how = match merging.queue.find_review(&entry.id) {
+                        Ok(_) => v1::MergeHow::Review,
+                        Err(_) => v1::MergeHow::Replayed,
+                    };
+                    return Ok((None, self.nothing_done(&entry.target, how)?));
+                }
+                Err(error) => return Err(of_engine(error)),
+            }
+            if let Some(along) = self.fold_target(&entry.target, act)?
+                && let Some(folded) = merging.result_of(&entry.id)
+            {
+                let merge = self.folded_message(&folded)?;
+                let v1::Merge { safety, written, removed, notices, .. } = along;
+                return Ok((Some(folded), v1::Merge { safety, written, removed, notices, ..merge }));
+            }
+        }
+        Err(Failure::new(Reason::Busy, format!("the queue of {} does not get empty; try again", entry.target)))
+    }
+
+    /// One fold of a target, and its directory brought along. Nothing when nothing waits. Whoever calls has the target's lock.
+    fn fold_target(&self, target: &WorkspaceName, act: &Act) -> Result<Option<v1::Merge>> {
+        let referee = Referee::new(self)?;
+        let mut grasp = self.grasp_of(target)?;
+        let safety = match &mut grasp {
+            Some(grasp) => self.secure_before(grasp, "a merge", act)?,
+            None => None,
+        };
+        let act = Act { request: None, ..act.clone() };
+        let fold = self.inner.merging.queue.fold(target, &referee, &act).map_err(of_engine)?;
+        if fold.done.is_empty() {
+            return Ok(None);
+        }
+        self.inner.merging.keep_results(fold.done);
+        let mut along = v1::Merge::default();
+        if let Some(grasp) = &mut grasp {
+            self.bring_along(grasp, &mut along, &act)?;
+        }
+        along.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
+        Ok(Some(along))
+    }
+
+    /// Folds all that waits: what a process that ended left, and what nobody waited for.
+    pub(crate) fn fold_all(&self) -> Result<()> {
+        for target in self.inner.merging.queue.targets().map_err(of_engine)? {
+            let act = Act::new("queue", self.now());
+            let lock = self.inner.merging.lock_of(&target);
+            for _ in 0..FOLDS_MAX {
+                let _turn = lock.lock();
+                if self.fold_target(&target, &act)?.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Folds in the background whenever somebody asks for it, until it is ended. What waited before this process began comes
+    /// first.
+    pub(crate) fn keep_folding(&self) {
+        let turn = &self.inner.merging.turn;
+        turn.wanted.lock().fold = true;
+        loop {
+            {
+                let mut wanted = turn.wanted.lock();
+                while !wanted.fold && !wanted.end {
+                    turn.changed.wait(&mut wanted);
+                }
+                if wanted.end {
+                    return;
+                }
+                (wanted.fold, wanted.is_folding) = (false, true);
+            }
+            let _using = self.using();
+            // Whoever asks for an entry next meets the same failure and is told.
+            let _ = self.fold_all();
+            turn.wanted.lock().is_folding = false;
+        }
+    }
+
+    /// Asks for a fold in the background.
+    fn fold_soon(&self) {
+        let turn = &self.inner.merging.turn;
+        turn.wanted.lock().fold = true;
+        turn.changed.notify_one();
+    }
+
+    /// Ends the thread that folds.
+    pub(crate) fn end_folding(&self) {
+        let turn = &self.inner.merging.turn;
+        turn.wanted.lock().end = true;
+        turn.changed.notify_one();
+    }
+
+    /// Whether something is folded in the background, or is about to be.
+    pub(crate) fn is_folding(&self) -> bool {
+        let wanted = self.inner.merging.turn.wanted.lock();
+        wanted.fold || wanted.is_folding
+    }
+
+    /// What became of an entry, for the wire.
+    pub(super) fn folded_message(&self, folded: &Folded) -> Result<v1::Merge> {
+        let (how, head, reason) = match &folded.fate {
+            Fate::Landed(snapshot) => (v1::MergeHow::Merged, Some(*snapshot), String::new()),
+            Fate::Already => (v1::MergeHow::Already, None, String::new()),
+            Fate::Review(reason) => (v1::MergeHow::Review, None, reason.clone()),
+        };
+        let head = match head {
+            Some(head) => Some(head),
+            None => self.inner.workspaces.get(&folded.entry.target).map_err(of_engine)?.head,
+        };
+        Ok(v1::Merge {
+            how: how.into(),
+            target: amalgam_proto::workspace_name(&folded.entry.target),
+            head: head.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
+            files: files_message(&folded.files),
+            conflicts: conflicts_message(&folded.conflicts),
+            changed: folded.changed,
+            sources: vec![v1::MergeSource {
+                workspace: amalgam_proto::workspace_name(&folded.entry.source),
+                place: 1,
+                clashes: Vec::new(),
+            }],
+            reason,
+            ..v1::Merge::default()
+        })
+    }
+
+    /// What waits, for the wire.
+    pub(crate) fn list_queue(&self, target: &str) -> Result<Vec<v1::QueueEntry>> {
+        let target = self.here(target)?;
+        let entries = self.inner.merging.queue.list(target.as_ref()).map_err(of_engine)?;
+        Ok(entries.iter().map(|entry| entry_message(entry, QUEUE)).collect())
+    }
+
+    /// One entry, for the wire.
+    pub(crate) fn queue_entry(&self, name: &str) -> Result<v1::QueueEntry> {
+        let entry = self.inner.merging.queue.find(id_of(name, QUEUE)).map_err(of_engine)?;
+        Ok(entry_message(&entry, QUEUE))
+    }
+}
+
+impl Service {
+    /// Merges an entry that an undo brought back.
+    pub(crate) fn release_entry(&self, name: &str, act: &Act) -> Result<v1::Merge> {
+        let queue = &self.inner.merging.queue;
+        let entry = queue.find(id_of(name, QUEUE)).map_err(of_engine)?;
+        let entry = match entry.is_held {
+            true => queue.release(&entry, act).map_err(of_engine)?,
+            false => entry,
+        };
+        let act = Act { request: None, ..act.clone() };
+        self.wait_for(&entry, &act).map(|(_, merge)| merge)
+    }
+
+    /// Takes an entry out of the queue.
+    pub(crate) fn withdraw_entry(&self, name: &str, act: &Act) -> Result<v1::QueueEntry> {
+        let queue = &self.inner.merging.queue;
+        let entry = queue.find(id_of(name, QUEUE)).map_err(of_engine)?;
+        queue.withdraw(&entry, act).map_err(of_engine)?;
+        Ok(entry_message(&entry, QUEUE))
+    }
+}
+
+pub(super) const QUEUE: &str = "queue/";
+
+/// The id in a resource name.
+pub(super) fn id_of<'a>(name: &'a str, prefix: &str) -> &'a str {
+    name.strip_prefix(prefix).unwrap_or(name)
+}
+
+/// An entry for the wire.
+pub(super) fn entry_message(entry: &QueueEntry, prefix: &str) -> v1::QueueEntry {
+    v1::QueueEntry {
+        name: format!("{prefix}{}", entry.id),
+        workspace: amalgam_proto::workspace_name(&entry.source),
+        target: amalgam_proto::workspace_name(&entry.target),
+        snapshot: amalgam_proto::snapshot_name(entry.snapshot),
+        agent: entry.agent.clone(),
+        actor: entry.actor.clone(),
+        time: Some(amalgam_proto::timestamp(entry.time)),
+        message: entry.wish.message.clone(),
+        ends: entry.wish.ends,
+        held: entry.is_held,
+        test: entry.wish.test.clone(),
+    }
+}

@@ -1,0 +1,192 @@
+//! Commands in directories that are thrown away: tests that must succeed with the merged files before a target moves, and
+//! commands of rules that make a file anew.
+//!
+//! A test runs as the user whose store this is, and nothing keeps it from doing what that user may: only calls of the same
+//! user on the same machine may ask for it. A command of a rule runs in `bwrap`, without a network, and can write to its
+//! directory alone.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use amalgam_engine::queue::{QueueEntry, Regenerated};
+use amalgam_engine::{RootId, Store, TreePath};
+use amalgam_materializer::{Checkout, HostDir, Index, Progress, Times, checkout};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::failure::{Result, of_io, of_materializer};
+use crate::home::Home;
+
+/// How long a test may take when nobody says.
+const SECONDS: u32 = 600;
+/// How often it is looked whether it has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How much of its output is kept.
+const OUTPUT_BYTES_MAX: usize = 8 << 10;
+/// The largest file that a command may make.
+const MADE_BYTES_MAX: u64 = 64 << 20;
+/// What keeps a command of a rule in its directory.
+const BWRAP: &str = "bwrap";
+
+/// The directory of a test, removed when this goes.
+pub(super) struct TestPlace {
+    path: PathBuf,
+}
+
+impl Drop for TestPlace {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+impl TestPlace {
+    pub(super) fn new(home: &Home, id: &str) -> Self {
+        Self { path: home.path().join("tests").join(id) }
+    }
+
+    /// Runs an entry's test with a tree; why it failed, if it did.
+    pub(super) fn run(&self, store: &Store, tree: RootId, entry: &QueueEntry) -> Result<Option<String>> {
+        let files = self.path.join("tree");
+        // Left by a process that died.
+        let _ = fs::remove_dir_all(&self.path);
+        fs::create_dir_all(&files).map_err(|source| of_io("make a directory for a test", &source))?;
+        self.write(store, tree, &files)?;
+        let Some((program, arguments)) = entry.wish.test.split_first() else { return Ok(None) };
+        let seconds = if entry.wish.test_seconds == 0 { SECONDS } else { entry.wish.test_seconds };
+        let mut command = Command::new(program);
+        command.args(arguments);
+        self.finish(command, &files, seconds, "the test")
+    }
+
+    /// Runs commands of rules with a tree, each for its files, and reads what they made; why not, if something is wrong.
+    pub(super) fn regenerate(
+        &self,
+        store: &Store,
+        tree: RootId,
+        made: &[(String, Vec<TreePath>)],
+    ) -> Result<Regenerated> {
+        let files = self.path.join("tree");
+        let _ = fs::remove_dir_all(&self.path);
+        fs::create_dir_all(&files).map_err(|source| of_io("make a directory for a command", &source))?;
+        self.write(store, tree, &files)?;
+        let mut found = Vec::new();
+        for (command, paths) in made {
+            for path in paths {
+                // What stands there for the conflict would mislead the command.
+                let _ = fs::remove_file(host_path(&files, path));
+            }
+            let mut boxed = Command::new(BWRAP);
+            boxed.args([
+                "--die-with-parent",
+                "--unshare-all",
+                "--ro-bind",
+                "/",
+                "/",
+                "--dev",
+                "/dev",
+                "--proc",
+                "/proc",
+            ]);
+            boxed.args(["--tmpfs", "/tmp", "--bind"]).args([&files, &files]).arg("--chdir").arg(&files);
+            boxed.args(["sh", "-c", command]);
+            if let Some(reason) = self.finish(boxed, &files, SECONDS, &format!("the command `{command}` in {BWRAP}"))? {
+                return Ok(Err(reason));
+            }
+            for path in paths {
+                match read_made(&files, path) {
+                    Ok(bytes) => found.push((path.clone(), bytes)),
+                    Err(why) => return Ok(Err(format!("the command `{command}` did not make {path}: {why}"))),
+                }
+            }
+        }
+        Ok(Ok(found))
+    }
+
+    /// Runs a command to its end; why it failed, if it did.
+    fn finish(&self, mut command: Command, files: &Path, seconds: u32, what: &str) -> Result<Option<String>> {
+        let output = self.path.join("output");
+        let sink = fs::File::create(&output).map_err(|source| of_io("make a file for a command's output", &source))?;
+        let other = sink.try_clone().map_err(|source| of_io("make a file for a command's output", &source))?;
+        command.current_dir(files).stdin(Stdio::null()).stdout(sink).stderr(other).process_group(0);
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => return Ok(Some(format!("{what} could not be run: {error}; is it installed?"))),
+        };
+        let ended = wait(&mut child, Duration::from_secs(u64::from(seconds)))
+            .map_err(|source| of_io("wait for a command", &source))?;
+        let said = tail(&output);
+        Ok(match ended {
+            Some(status) if status.success() => None,
+            Some(status) => Some(format!("{what} failed ({status}):\n{said}")),
+            None => Some(format!("{what} took more than {seconds} s and was ended:\n{said}")),
+        })
+    }
+
+    fn write(&self, store: &Store, tree: RootId, files: &Path) -> Result<()> {
+        let host = HostDir::open(files).map_err(of_materializer)?;
+        let progress = Progress::default();
+        let job = Checkout {
+            keep_git: false,
+            leave_git_file: true,
+            paths: None,
+            times: Times::Exact,
+            source: None,
+            progress: &progress,
+        };
+        checkout(store, &host, &Index::new(host.identity()), tree, &job).map(drop).map_err(of_materializer)
+    }
+}
+
+/// Where a path of a tree lies.
+fn host_path(files: &Path, path: &TreePath) -> PathBuf {
+    files.join(OsStr::from_bytes(path.as_bytes()))
+}
+
+/// A file that a command made, if it is one and lies where it should.
+fn read_made(files: &Path, path: &TreePath) -> std::io::Result<Vec<u8>> {
+    let (within, made) = (files.canonicalize()?, host_path(files, path));
+    let found = made.canonicalize()?;
+    let size = fs::symlink_metadata(&made)?.len();
+    if !found.starts_with(&within) || !fs::symlink_metadata(&made)?.is_file() || size > MADE_BYTES_MAX {
+        return Err(std::io::Error::other("it is no file of a reasonable size"));
+    }
+    fs::read(found)
+}
+
+/// Waits for a child; nothing when it took too long and was ended with all that it started.
+fn wait(child: &mut Child, within: Duration) -> std::io::Result<Option<std::process::ExitStatus>> {
+    let until = Instant::now() + within;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= until {
+            if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// The end of what a test said.
+fn tail(output: &Path) -> String {
+    use std::io::{Seek as _, SeekFrom};
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = fs::File::open(output)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(OUTPUT_BYTES_MAX as u64)))?;
+        let mut bytes = Vec::new();
+        file.take(OUTPUT_BYTES_MAX as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}

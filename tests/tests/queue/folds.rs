@@ -1,0 +1,368 @@
+//! What a fold does with entries: lands them, puts them aside, ends workspaces, and is taken back.
+
+use std::sync::Mutex;
+
+use amalgam_engine::merge::{Contest, MERGE_RECORD_KEY, MergeRecord, Verdict};
+use amalgam_engine::queue::{Fate, Judge, Queue, QueueEntry, Regenerated, Side, Take, Wish};
+use amalgam_engine::workspace::{Change, NewWorkspace};
+use amalgam_engine::{
+    Act, History, MergeContents, RequestId, Result, RootId, SnapshotId, Store, Time, TreePath, WorkingTree,
+    WorkspaceName, Workspaces,
+};
+
+struct House {
+    workspaces: Workspaces,
+    queue: Queue,
+}
+
+/// Decides by what each test says.
+#[derive(Default)]
+struct Court {
+    refused: Option<&'static str>,
+    verdict: Option<&'static str>,
+    tested: Mutex<Vec<String>>,
+    made: Option<std::result::Result<&'static str, &'static str>>,
+}
+
+struct Texts;
+
+impl MergeContents for Texts {
+    fn merge(&self, contest: &Contest<'_>) -> Result<Verdict> {
+        let (ours, theirs) = (contest.ours.read()?, contest.theirs.read()?);
+        Ok(match contest.path.as_bytes().ends_with(b".log") {
+            true => Verdict::Merged { bytes: [&ours[..], &theirs[..]].concat().into(), way: "both".to_owned() },
+            false => Verdict::Conflict { way: "none".to_owned() },
+        })
+    }
+}
+
+impl Judge for Court {
+    fn contents(&self, _entry: &QueueEntry) -> Result<Box<dyn MergeContents + '_>> {
+        Ok(Box::new(Texts))
+    }
+
+    fn admit(&self, _entry: &QueueEntry, path: &TreePath) -> Result<Option<String>> {
+        Ok(self.refused.filter(|refused| path.to_string() == *refused).map(|_| "not for you".to_owned()))
+    }
+
+    fn is_regenerated(&self, path: &TreePath) -> bool {
+        self.made.is_some() && path.to_string() == "lock"
+    }
+
+    fn regenerate(&self, _entry: &QueueEntry, _tree: RootId, paths: &[TreePath]) -> Result<Regenerated> {
+        let made = self.made.expect("it was asked before");
+        let files = |bytes: &str| paths.iter().map(|path| (path.clone(), bytes.as_bytes().to_vec())).collect();
+        Ok(made.map(files).map_err(str::to_owned))
+    }
+
+    fn test(&self, entry: &QueueEntry, _tree: RootId) -> Result<Option<String>> {
+        self.tested.lock().expect("no panic").push(entry.wish.test.join(" "));
+        Ok(self.verdict.map(str::to_owned))
+    }
+}
+
+fn name(name: &str) -> WorkspaceName {
+    WorkspaceName::new(name).expect("a name")
+}
+
+fn act(time: i64) -> Act {
+    Act::new("ada", Time(time))
+}
+
+fn path(text: &str) -> TreePath {
+    TreePath::new(text).expect("a path")
+}
+
+impl House {
+    fn new(words: &str) -> Self {
+        let store = Store::in_memory();
+        let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
+        let queue = Queue::of(&workspaces, &history);
+        workspaces.create(&name("main"), &NewWorkspace::default(), &act(1)).expect("created");
+        let house = Self { workspaces, queue };
+        house.write("main", words);
+        house
+    }
+
+    fn fork(&self, to: &str, words: &str) {
+        self.workspaces.fork(&name("main"), &[name(to)], &act(2)).expect("forked");
+        self.write(to, words);
+    }
+
+    fn write(&self, workspace: &str, words: &str) -> SnapshotId {
+        let mut tree = self.workspaces.open(&name(workspace)).expect("open");
+        tree.set_now(Time(3));
+        for word in words.split_whitespace() {
+            match word.split_once('=') {
+                None => tree.remove(word.trim_start_matches('!')).expect("removed"),
+                Some((path, contents)) => {
+                    if let Some((above, _)) = path.rsplit_once('/') {
+                        tree.create_directories(above).expect("directories");
+                    }
+                    tree.write(path, contents.as_bytes()).expect("written");
+                }
+            }
+        }
+        self.workspaces.commit(&name(workspace), &mut tree, &Change::new(words), &act(3)).expect("committed").snapshot
+    }
+
+    fn submit(&self, from: &str, wish: &Wish, time: i64) -> QueueEntry {
+        self.queue.submit(&name(from), &name("main"), wish, &act(time)).expect("in the queue")
+    }
+
+    fn fold(&self) -> Vec<(String, Fate)> {
+        self.fold_by(&Court::default())
+    }
+
+    fn fold_by(&self, court: &Court) -> Vec<(String, Fate)> {
+        let fold = self.queue.fold(&name("main"), court, &act(100)).expect("folded");
+        fold.done.into_iter().map(|folded| (folded.entry.source.to_string(), folded.fate)).collect()
+    }
+
+    fn read(&self, path: &str) -> String {
+        let tree: WorkingTree = self.workspaces.open(&name("main")).expect("open");
+        match tree.exists(path).expect("a look") {
+            true => String::from_utf8(tree.read(path).expect("a file")).expect("text"),
+            false => "absent".to_owned(),
+        }
+    }
+
+    fn head(&self) -> SnapshotId {
+        self.workspaces.get(&name("main")).expect("main").head.expect("a head")
+    }
+}
+
+fn landed(fates: &[(String, Fate)]) -> Vec<bool> {
+    fates.iter().map(|(_, fate)| matches!(fate, Fate::Landed(_))).collect()
+}
+
+#[test]
+fn what_waits_for_a_target_lands_in_the_order_of_waiting_in_one_operation() {
+    let house = House::new("a=1 b=1 c=1");
+    for (at, source) in ["x", "y", "z"].into_iter().enumerate() {
+        house.fork(source, &format!("{}=2 new/{source}=1", ["a", "b", "c"][at]));
+    }
+    for (at, source) in ["z", "x", "y"].into_iter().enumerate() {
+        house.submit(source, &Wish::default(), 10 + at as i64);
+    }
+    let before = house.workspaces.store().last_move(&name("main").reference()).expect("an operation");
+    let fold = house.queue.fold(&name("main"), &Court::default(), &act(100)).expect("folded");
+    let order: Vec<_> = fold.done.iter().map(|folded| folded.entry.source.to_string()).collect();
+    assert_eq!(order, ["z", "x", "y"]);
+    assert_eq!(fold.operation, Some(before + 10), "three forks, commits and entries came before it, and it is one");
+    for path in ["a", "b", "c"] {
+        assert_eq!(house.read(path), "2");
+    }
+    assert_eq!(house.read("new/x"), "1");
+    let store = house.workspaces.store();
+    let mut at = house.head();
+    for source in ["y", "x", "z"] {
+        let snapshot = store.snapshot(at).expect("a snapshot");
+        let record = MergeRecord::from_json(&snapshot.metadata[MERGE_RECORD_KEY]).expect("a record");
+        assert_eq!(record.sources[0].0, source);
+        assert_eq!(snapshot.parents.len(), 2);
+        at = snapshot.parents[0];
+    }
+    assert!(house.queue.list(None).expect("a list").is_empty());
+    assert_eq!(house.fold(), [], "nothing waits");
+}
+
+#[test]
+fn what_conflicts_waits_for_a_person_and_keeps_nobody_else_waiting() {
+    let house = House::new("a=1 b=1 notes.log=1");
+    house.fork("x", "a=x notes.log=x");
+    house.fork("y", "a=y b=y");
+    house.fork("z", "notes.log=z");
+    for (at, source) in ["x", "y", "z"].into_iter().enumerate() {
+        house.submit(source, &Wish { ends: true, ..Wish::default() }, 10 + at as i64);
+    }
+    assert_eq!(landed(&house.fold()), [true, false, true]);
+    assert_eq!((house.read("a").as_str(), house.read("b").as_str()), ("x", "1"), "nothing of y is there by half");
+    assert_eq!(house.read("notes.log"), "xz");
+    let reviews = house.queue.reviews(None).expect("reviews");
+    assert_eq!(reviews.len(), 1);
+    let review = &reviews[0];
+    assert_eq!((review.entry.source.as_str(), review.conflicts[0].kind.as_str()), ("y", "contents"));
+    assert_eq!(review.conflicts[0].path, path("a"));
+    let store = house.workspaces.store();
+    let ours = store.snapshot(review.ours.expect("a head")).expect("a snapshot");
+    assert_eq!(ours.message, "merge x", "it was tried against what had landed before it");
+    assert_eq!(review.bases.len(), 1);
+    for (ended, source) in [(true, "x"), (false, "y"), (true, "z")] {
+        assert_eq!(house.workspaces.find(&name(source)).expect("a look").is_none(), ended, "{source}");
+    }
+}
+
+#[test]
+fn a_review_is_taken_accepted_or_rejected() {
+    for (decision, a, b, left) in
+        [("theirs", "y", "y", 0), ("ours", "x", "y", 0), ("accept", "conflict", "y", 0), ("reject", "x", "1", 0)]
+    {
+        let house = House::new("a=1 b=1");
+        house.fork("x", "a=x");
+        house.fork("y", "a=y b=y");
+        house.submit("x", &Wish::default(), 10);
+        house.submit("y", &Wish { ends: true, ..Wish::default() }, 11);
+        house.fold();
+        let review = house.queue.find_review(&house.queue.reviews(None).expect("one")[0].entry.id).expect("it");
+        let takes = |side| vec![Take { path: Some(path("a")), side }];
+        let (keep, takes) = match decision {
+            "theirs" => (false, takes(Side::Theirs)),
+            "ours" => (false, takes(Side::Ours)),
+            "accept" => (true, Vec::new()),
+            _ => {
+                house.queue.reject(&review, &act(20)).expect("rejected");
+                assert!(house.workspaces.find(&name("y")).expect("a look").is_some(), "its workspace is there");
+                assert_eq!((house.read("a").as_str(), house.read("b").as_str()), (a, b));
+                continue;
+            }
+        };
+        let entry = house.queue.again(&review, keep, &takes, &act(20)).expect("an entry");
+        let preview = house.queue.preview(&entry, &Court::default(), &act(21)).expect("a look");
+        assert!(matches!(preview.fate, Fate::Landed(_)));
+        assert_eq!(house.read("b"), "1", "a preview changes nothing");
+        house.queue.resubmit(&review, &entry, &act(20)).expect("in the queue again");
+        assert_eq!(landed(&house.fold()), [true], "{decision}");
+        let tree = house.workspaces.open(&name("main")).expect("open");
+        match a {
+            "conflict" => {
+                assert_eq!(tree.stat("a").expect("a look").expect("there").kind, amalgam_engine::EntryKind::Conflict)
+            }
+            _ => assert_eq!(house.read("a"), a, "{decision}"),
+        }
+        assert_eq!(house.read("b"), b);
+        assert_eq!(house.queue.reviews(None).expect("a list").len(), left);
+        assert!(house.workspaces.find(&name("y")).expect("a look").is_none(), "it has landed, and ended");
+    }
+}
+
+#[test]
+fn a_workspace_that_went_on_does_not_end() {
+    let house = House::new("a=1");
+    house.fork("x", "a=2");
+    house.submit("x", &Wish { ends: true, ..Wish::default() }, 10);
+    house.write("x", "b=3");
+    assert_eq!(landed(&house.fold()), [true]);
+    assert!(house.workspaces.find(&name("x")).expect("a look").is_some());
+    assert_eq!(house.read("b"), "absent");
+    house.submit("x", &Wish { ends: true, ..Wish::default() }, 11);
+    assert_eq!(landed(&house.fold()), [true]);
+    assert_eq!(house.read("b"), "3");
+    assert!(house.workspaces.find(&name("x")).expect("a look").is_none());
+}
+
+#[test]
+fn a_request_that_is_made_again_is_not_merged_again() {
+    let house = House::new("a=1");
+    house.fork("x", "a=2");
+    let again = act(10).as_request(RequestId::new("once").expect("an id"));
+    let first = house.queue.submit(&name("x"), &name("main"), &Wish::default(), &again).expect("in the queue");
+    let second = house.queue.submit(&name("x"), &name("main"), &Wish::default(), &again).expect("the same");
+    assert_eq!(first.id, second.id);
+    assert_eq!(house.fold().len(), 1);
+    let third = house.queue.submit(&name("x"), &name("main"), &Wish::default(), &again).expect("the same");
+    assert_eq!(first.id, third.id);
+    assert_eq!(house.fold(), []);
+    house.submit("x", &Wish::default(), 12);
+    assert_eq!(house.fold(), [("x".to_owned(), Fate::Already)]);
+}
+
+#[test]
+fn an_undone_fold_comes_back_into_the_queue_and_waits_to_be_released() {
+    let house = House::new("a=1");
+    house.fork("x", "a=2");
+    house.submit("x", &Wish { ends: true, ..Wish::default() }, 10);
+    house.fold();
+    house.workspaces.undo(&name("main"), &act(20)).expect("undone");
+    assert_eq!(house.read("a"), "1");
+    assert!(house.workspaces.find(&name("x")).expect("a look").is_some(), "its workspace is back, too");
+    let waiting = house.queue.list(None).expect("a list");
+    assert_eq!((waiting.len(), waiting[0].is_held), (1, true));
+    assert!(house.queue.targets().expect("targets").is_empty());
+    assert_eq!(house.fold(), [], "somebody did not want it");
+    house.queue.release(&waiting[0], &act(21)).expect("released");
+    assert_eq!(landed(&house.fold()), [true]);
+    assert_eq!(house.read("a"), "2");
+}
+
+#[test]
+fn what_may_not_land_waits_with_the_reason() {
+    let house = House::new("a=1 secret=1");
+    house.fork("x", "secret=2 a=2");
+    house.fork("y", "b=2");
+    house.submit("x", &Wish::default(), 10);
+    house.submit("y", &Wish::default(), 11);
+    let court = Court { refused: Some("secret"), ..Court::default() };
+    assert_eq!(landed(&house.fold_by(&court)), [false, true]);
+    assert_eq!((house.read("a").as_str(), house.read("secret").as_str()), ("1", "1"));
+    assert_eq!(house.queue.reviews(None).expect("reviews")[0].reason, "secret: not for you");
+}
+
+#[test]
+fn a_test_that_fails_keeps_the_target_where_it_is() {
+    let house = House::new("a=1");
+    house.fork("x", "a=2");
+    house.fork("y", "b=2");
+    let tested = Wish { test: vec!["make".to_owned(), "check".to_owned()], ..Wish::default() };
+    house.submit("y", &Wish::default(), 10);
+    house.submit("x", &tested, 11);
+    let court = Court { verdict: Some("it does not build"), ..Court::default() };
+    assert_eq!(landed(&house.fold_by(&court)), [true], "others do not wait for a test");
+    let before = house.head();
+    assert_eq!(landed(&house.fold_by(&court)), [false]);
+    assert_eq!(house.head(), before);
+    assert_eq!(*court.tested.lock().expect("no panic"), ["make check"]);
+    let review = house.queue.reviews(None).expect("reviews").remove(0);
+    assert_eq!(review.reason, "it does not build");
+    let entry = house.queue.again(&review, false, &[], &act(30)).expect("an entry");
+    house.queue.resubmit(&review, &entry, &act(30)).expect("again");
+    assert_eq!(landed(&house.fold()), [true]);
+    assert_eq!(house.read("a"), "2");
+}
+
+#[test]
+fn a_file_that_a_command_makes_is_made_anew_or_waits_with_the_reason() {
+    for (made, lock, reason) in [(Ok("anew"), "anew", None), (Err("no bwrap"), "x", Some("no bwrap"))] {
+        let house = House::new("lock=1");
+        house.fork("x", "lock=x");
+        house.fork("y", "lock=y other=y");
+        house.submit("x", &Wish::default(), 10);
+        house.submit("y", &Wish::default(), 11);
+        let court = Court { made: Some(made), ..Court::default() };
+        assert_eq!(landed(&house.fold_by(&court)), [true, made.is_ok()]);
+        assert_eq!(house.read("lock"), lock);
+        assert_eq!(house.read("other"), if made.is_ok() { "y" } else { "absent" });
+        let reviews = house.queue.reviews(None).expect("reviews");
+        assert_eq!(reviews.first().map(|review| review.reason.as_str()), reason);
+    }
+}
+
+#[test]
+fn a_source_that_is_in_the_target_already_is_told_so() {
+    let house = House::new("a=1");
+    house.fork("x", "a=2");
+    house.submit("x", &Wish::default(), 10);
+    house.submit("x", &Wish::default(), 11);
+    let fates = house.fold();
+    assert!(matches!(fates[0].1, Fate::Landed(_)));
+    assert_eq!(fates[1].1, Fate::Already);
+    assert!(house.queue.submit(&name("main"), &name("main"), &Wish::default(), &act(12)).is_err());
+    assert!(house.queue.submit(&name("x"), &name("nobody"), &Wish::default(), &act(12)).is_err());
+}
+
+#[test]
+fn renames_and_removals_meet_in_a_fold_as_in_a_merge() {
+    let house = House::new("d/a=one-long-enough-line d/b=two-long-enough-line e=1");
+    house.fork("mover", "");
+    let mut tree = house.workspaces.open(&name("mover")).expect("open");
+    tree.rename("d", "moved", amalgam_engine::work::RenameMode::Replace).expect("moved");
+    house.workspaces.commit(&name("mover"), &mut tree, &Change::new("moved"), &act(4)).expect("committed");
+    house.fork("writer", "d/new=3");
+    house.fork("remover", "!e");
+    for (at, source) in ["mover", "writer", "remover"].into_iter().enumerate() {
+        house.submit(source, &Wish::default(), 10 + at as i64);
+    }
+    assert_eq!(landed(&house.fold()), [true, true, true]);
+    assert_eq!(house.read("moved/new"), "3", "it follows the directory");
+    assert_eq!((house.read("d/a").as_str(), house.read("e").as_str()), ("absent", "absent"));
+}

@@ -1,0 +1,5 @@
+//! The queue: merges that wait, folded one after another.
+
+mod folds;
+mod kill;
+mod runs;
