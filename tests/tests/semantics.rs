@@ -583,8 +583,16 @@ fn every_promise_names_its_test() {
     let named: BTreeSet<&str> =
         promises.split('`').skip(1).step_by(2).filter(|word| word.matches('_').count() > 1).collect();
     let mut there = BTreeSet::new();
-    let suites = ["tests", "../engine/src", "../cli/tests", "../view/tests", "../conflicts/tests"]
-        .map(|folder| tests.join(folder));
+    let suites = [
+        "tests",
+        "../engine/src",
+        "../cli/tests",
+        "../view/tests",
+        "../conflicts/tests",
+        "../merge/tests",
+        "../merge/src",
+    ]
+    .map(|folder| tests.join(folder));
     for suite in sources_below(&suites) {
         let source = std::fs::read_to_string(&suite).expect("a suite");
         let suite = suite.file_stem().expect("a name").to_string_lossy().into_owned();
