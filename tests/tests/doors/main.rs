@@ -55,10 +55,11 @@ fn for_all_doors(op: &Op, now: &WorkingTree) -> Option<Op> {
     let kind = |path: &[u8]| now.stat(path).ok().flatten().map(|stat| stat.kind);
     match &mut op {
         Op::Create { mode, .. } | Op::CreateDirectory { mode, .. } | Op::CreateSpecial { mode, .. } => {
-            return (*mode <= 0o7777).then_some(op);
+            // A file system gives what is made in a set-group-ID directory its group; a working tree knows no such rule.
+            return (*mode <= 0o7777 && *mode & 0o2000 == 0).then_some(op);
         }
         Op::SetMode { path, mode } => {
-            return (*mode <= 0o7777 && kind(&path.0) != Some(EntryKind::Symlink)).then_some(op);
+            return (*mode <= 0o7777 && *mode & 0o2000 == 0 && kind(&path.0) != Some(EntryKind::Symlink)).then_some(op);
         }
         Op::WriteAt { offset, .. } | Op::Truncate { size: offset, .. } if *offset > OFFSET_MAX => return None,
         Op::Symlink { target, .. } if target.0.is_empty() || target.0.contains(&0) || target.0.len() > 4_095 => {
