@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use amalgam_engine::work::{Segment, SegmentRange};
-use amalgam_engine::{Error as EngineError, SnapshotId, Store, Time, WorkingTree};
+use amalgam_engine::{Error as EngineError, ErrorKind, SnapshotId, Store, Time, WorkingTree};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -356,17 +356,11 @@ impl Behind {
     fn encode(self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         Writer(&mut bytes).u64(self.number).u64(self.end);
-        let sum = crc32fast::hash(&bytes);
-        bytes.extend_from_slice(&sum.to_le_bytes());
-        bytes
+        seal(bytes)
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
-        if crc32fast::hash(body).to_le_bytes() != sum {
-            return None;
-        }
-        let mut from = Reader(body.strip_prefix(MAGIC)?);
+        let mut from = Reader(unsealed(bytes)?.strip_prefix(MAGIC)?);
         Some(Self { number: from.u64()?, end: from.u64()? })
     }
 }
@@ -379,17 +373,11 @@ impl JournalBase {
             out.bytes(snapshot.as_ref().map_or(&[], |snapshot| snapshot.as_bytes()));
         }
         out.u64(self.first);
-        let sum = crc32fast::hash(&bytes);
-        bytes.extend_from_slice(&sum.to_le_bytes());
-        bytes
+        seal(bytes)
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
-        if crc32fast::hash(body).to_le_bytes() != sum {
-            return None;
-        }
-        let mut from = Reader(body.strip_prefix(MAGIC)?);
+        let mut from = Reader(unsealed(bytes)?.strip_prefix(MAGIC)?);
         let mut snapshot = || -> Option<Option<SnapshotId>> {
             match from.bytes()? {
                 [] => Some(None),
@@ -421,8 +409,14 @@ fn replay(
         let segment: Arc<dyn Segment> = file.clone();
         let range = (edit.data_bytes() > 0).then_some(SegmentRange { segment, offset });
         recovered.restored |= matches!(edit, Edit::Restore { .. });
-        // What was refused when it was first done is refused again, and changes nothing again.
-        edit.apply(tree, time, range).ok();
+        match edit.apply(tree, time, range).map_err(|error| (error.kind(), error)) {
+            Err((ErrorKind::Corrupt | ErrorKind::Fault | ErrorKind::Full | ErrorKind::Unsupported, error)) => {
+                // The store below cannot be read: what is done without this edit would be another tree.
+                return Err(error.into());
+            }
+            // What was refused when it was first done is refused again, and changes nothing again.
+            Ok(()) | Err(_) => {}
+        }
         recovered.edits += u64::from(!matches!(edit, Edit::Landed { .. }));
         at = offset + edit.data_bytes();
     }
@@ -462,6 +456,19 @@ fn read_record(file: &JournalFile, at: u64, length: u64) -> Result<Option<(Edit,
         done += step as u64;
     }
     Ok((hasher.finalize() == sum).then_some((edit, time, offset)))
+}
+
+/// Puts a check sum behind bytes.
+fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum = crc32fast::hash(&bytes);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+/// The bytes before their check sum; nothing when it is not theirs.
+fn unsealed(bytes: &[u8]) -> Option<&[u8]> {
+    let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
+    (crc32fast::hash(body).to_le_bytes() == sum).then_some(body)
 }
 
 fn check_sum(rest: &[u8], data: &[u8]) -> u32 {

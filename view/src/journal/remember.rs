@@ -32,9 +32,7 @@ impl Journal {
         for (ino, Place { parent, name }) in moved {
             out.u64(ino).u64(parent).bytes(name.as_bytes());
         }
-        let sum = crc32fast::hash(&bytes);
-        bytes.extend_from_slice(&sum.to_le_bytes());
-        super::replace_file(directory, NAME, &bytes)
+        super::replace_file(directory, NAME, &super::seal(bytes))
     }
 
     /// Reads it into a new table, and removes it.
@@ -48,11 +46,7 @@ impl Journal {
 }
 
 fn read(bytes: &[u8], inodes: &mut Inodes) -> Option<()> {
-    let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
-    if crc32fast::hash(body).to_le_bytes() != sum {
-        return None;
-    }
-    let mut from = Reader(body.strip_prefix(MAGIC)?);
+    let mut from = Reader(super::unsealed(bytes)?.strip_prefix(MAGIC)?);
     for _ in 0..from.u64()? {
         let ino = from.u64()?;
         let mut time = || -> Option<Option<Time>> {

@@ -1,9 +1,10 @@
 //! Where a journal begins: behind what is on disk, and never behind more.
 
-use amalgam_engine::workspace::{Change, Workspaces};
-use amalgam_engine::{Act, RequestId, SnapshotId, WorkingTree};
+use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
+use amalgam_engine::{Act, RequestId, SnapshotId, Store, WorkingTree};
+use amalgam_view::View;
 
-use crate::kit::{Kit, main_workspace, now};
+use crate::kit::{Kit, main_workspace, now, options};
 
 fn commit_buffered(kit: &Kit) -> SnapshotId {
     let workspaces = Workspaces::of(kit.view.fork().store());
@@ -69,4 +70,26 @@ fn a_commit_that_is_asked_for_again_takes_nothing_that_was_written_since() {
     let kit = kit.reopen(false);
     assert_eq!(kit.read_path("a"), b"two");
     assert!(!kit.view.is_clean());
+}
+
+#[test]
+fn a_journal_that_cannot_be_done_again_is_refused_and_kept() {
+    let kit = Kit::new();
+    let workspaces = Workspaces::of(kit.view.fork().store());
+    let act = Act::new("somebody", now());
+    let other = WorkspaceName::new("other").expect("a name");
+    workspaces.create(&other, &NewWorkspace::default(), &act).expect("made");
+    let mut tree = workspaces.open(&other).expect("a tree");
+    tree.write("theirs", b"far away").expect("written");
+    let there = workspaces.commit(&other, &mut tree, &Change::new("there"), &act).expect("committed").snapshot;
+    kit.file("mine", b"not committed");
+    kit.view.go_to(there, None).expect("gone there");
+    let before = std::fs::read_dir(kit.journal()).expect("list").count();
+    // A store that has lost the snapshot: what is done without that step would be another tree.
+    let lost = Store::in_memory();
+    let opened = View::open(WorkingTree::new(&lost), kit.journal(), options());
+    assert!(opened.is_err());
+    assert_eq!(std::fs::read_dir(kit.journal()).expect("list").count(), before);
+    let kit = kit.reopen(false);
+    assert_eq!(kit.read_path("theirs"), b"far away");
 }
