@@ -2,6 +2,10 @@
 //! that holds the store.
 //!
 //! What is absent: no file of a store is read or written here but for `config.toml`, and no tree is compared here.
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "a comment on an argument is its help, where brackets say the default"
+)]
 
 mod args;
 mod command;

@@ -79,7 +79,7 @@ impl Mount {
 
     /// Answers on a device that somebody else has mounted: in another namespace, say.
     pub fn on(view: &View, path: &Path, device: OwnedFd, options: &MountOptions) -> Result<Self, MountError> {
-        Self::begin(view, path, options, |door, config| Session::from_fd(door, device, config.acl, config.clone()))
+        Self::begin(view, path, options, |door, config| Session::from_fd(door, device, config.acl, config))
     }
 
     fn begin(

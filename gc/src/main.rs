@@ -163,8 +163,9 @@ fn once(
         bytes_per_second: arguments.mib_per_second << 20,
         sleep: &sleep,
     });
-    let prepared =
-        prepare(arguments, store, Time::from(std::time::SystemTime::now())).map_err(|error| (None, error))?;
+    #[expect(clippy::disallowed_methods, reason = "the binary is where the clock is read")]
+    let now = Time::from(std::time::SystemTime::now());
+    let prepared = prepare(arguments, store, now).map_err(|error| (None, error))?;
     let options = CollectOptions {
         retention: &prepared.plan,
         scope: arguments.grace.is_some().then_some(&prepared.scope),

@@ -14,6 +14,7 @@ mod random;
 pub mod receiving;
 pub mod small_disk;
 pub mod views;
+pub mod watched;
 pub mod workload;
 
 pub use random::{Random, seed};

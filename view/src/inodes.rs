@@ -351,16 +351,24 @@ impl Inodes {
         }
     }
 
-    /// All times that are kept, and all numbers that their places do not give: what a remount needs to show the same.
-    pub(crate) fn remembered(&self) -> (Vec<(Ino, Kept)>, Vec<(Ino, Place)>) {
+    /// What is to be written down for the next one.
+    pub(crate) fn remembered(&self) -> Remembered {
         let kept = self.kept.iter().map(|(ino, kept)| (*ino, *kept)).collect();
         let mut moved: Vec<_> = self.recalled.iter().map(|(place, ino)| (*ino, place.clone())).collect();
         for (ino, inode) in self.by_number.iter().filter(|(_, inode)| inode.moved) {
             let Whereabouts::Named(places) = &inode.whereabouts else { continue };
             moved.extend(places.iter().map(|place| (*ino, place.clone())));
         }
-        (kept, moved)
+        Remembered { kept, moved }
     }
+}
+
+/// What a remount needs to show the same.
+pub(crate) struct Remembered {
+    /// All times that are kept.
+    pub(crate) kept: Vec<(Ino, Kept)>,
+    /// All numbers that their places do not give.
+    pub(crate) moved: Vec<(Ino, Place)>,
 }
 
 /// FNV-1a with a final mix: the same on every machine and in every version.

@@ -295,7 +295,7 @@ impl Journal {
     }
 
     /// The state at the beginning of a file is in the store now; `head` is what the next commit follows. The base moves later:
-    /// see [`to_move`](Self::to_move).
+    /// see [`take_move`](Self::take_move).
     pub(crate) fn landed(&mut self, first: u64, state: Option<SnapshotId>, head: Option<SnapshotId>) {
         self.at_head = state == head;
         self.pending = Some(JournalBase { state, head, first });
@@ -305,7 +305,7 @@ impl Journal {
 
     /// Where the base is to move to. Whoever asks has put on disk what it names, writes it down without holding the view
     /// still, and then says so.
-    pub(crate) fn to_move(&mut self) -> Option<(PathBuf, JournalBase)> {
+    pub(crate) fn take_move(&mut self) -> Option<(PathBuf, JournalBase)> {
         Some((self.directory.clone(), self.pending.take()?))
     }
 
@@ -409,13 +409,13 @@ fn replay(
         let segment: Arc<dyn Segment> = file.clone();
         let range = (edit.data_bytes() > 0).then_some(SegmentRange { segment, offset });
         recovered.restored |= matches!(edit, Edit::Restore { .. });
-        match edit.apply(tree, time, range).map_err(|error| (error.kind(), error)) {
-            Err((ErrorKind::Corrupt | ErrorKind::Fault | ErrorKind::Full | ErrorKind::Unsupported, error)) => {
-                // The store below cannot be read: what is done without this edit would be another tree.
+        // What was refused when it was first done is refused again, and changes nothing again. But where the store below
+        // cannot be read, what is done without this edit would be another tree.
+        if let Err(error) = edit.apply(tree, time, range) {
+            use ErrorKind::{Corrupt, Fault, Full, Unsupported};
+            if matches!(error.kind(), Corrupt | Fault | Full | Unsupported) {
                 return Err(error.into());
             }
-            // What was refused when it was first done is refused again, and changes nothing again.
-            Ok(()) | Err(_) => {}
         }
         recovered.edits += u64::from(!matches!(edit, Edit::Landed { .. }));
         at = offset + edit.data_bytes();

@@ -98,8 +98,8 @@ impl View {
     /// Moves the journal's base to where it can be, without holding the view still. What it names must be on disk: a base that
     /// is not in the store after a power cut would lose what a sync had acknowledged before.
     fn move_base(&self) -> Result<()> {
-        let to_move = self.shared.live.write().journal.as_mut().and_then(Journal::to_move);
-        let Some((directory, base)) = to_move else { return Ok(()) };
+        let moving = self.shared.live.write().journal.as_mut().and_then(Journal::take_move);
+        let Some((directory, base)) = moving else { return Ok(()) };
         base.write(&directory)?;
         if let Some(journal) = self.shared.live.write().journal.as_mut() {
             journal.moved(&base);

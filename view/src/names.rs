@@ -118,7 +118,7 @@ impl View {
         let gid = if inherits { directory.attributes.gid } else { caller.gid };
         let inherited = if inherits { SET_GROUP } else { 0 };
         let now = self.now();
-        live.edit(&edit(path.clone(), self.stored_owner(caller.uid, gid), inherited), now, &[])?;
+        live.edit(&edit(path, self.stored_owner(caller.uid, gid), inherited), now, &[])?;
         let place = Place { parent, name };
         debug_assert!(live.inodes.at(&place).is_none(), "nothing was there");
         let ino = live.inodes.insert(place.clone(), kind);

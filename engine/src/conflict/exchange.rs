@@ -12,6 +12,9 @@ use crate::object::{DirectoryRef, Entry, LinkMember, Links, Node};
 use crate::store::{Pin, Store, WriteSession};
 use crate::work::WorkingTree;
 
+/// What is exchanged in one directory.
+type Edits = Vec<(Name, Option<Entry>)>;
+
 /// A tree on its way to being another one.
 pub struct Exchange {
     store: Store,
@@ -54,7 +57,7 @@ impl Exchange {
     pub fn finish(mut self) -> Result<(WorkingTree, RootId)> {
         let base = self.assembly.base().expect("it was begun with one").clone();
         let members = self.members(&base)?;
-        let mut by_directory: BTreeMap<(usize, TreePath), Vec<(Name, Option<Entry>)>> = BTreeMap::new();
+        let mut by_directory: BTreeMap<(usize, TreePath), Edits> = BTreeMap::new();
         for (path, entry) in std::mem::take(&mut self.edits) {
             let (parent, name) = path.split_last().expect("the root was refused");
             by_directory.entry((parent.names().count(), parent)).or_default().push((name, entry));

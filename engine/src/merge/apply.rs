@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::contents::{Contest, FileVersion, Verdict};
-use super::entry::{self, Merged, Three, same, settle};
+use super::entry::{self, Contested, Merged, Three, same, settle};
 use super::place::Layout;
 use super::side::is_directory;
 use super::thing::{Thing, WholeMove};
@@ -263,39 +263,35 @@ impl Applying<'_, '_> {
                 }
                 Ok(())
             }
-            Merged::Contest { entry, base, ours, theirs } => {
+            Merged::Contest(contested) => {
                 let verdict = match number.and_then(|number| self.verdicts.get(&number)) {
                     Some(verdict) => verdict.clone(),
-                    None => self.ask(path, base.as_ref(), ours, theirs)?,
+                    None => self.ask(path, contested)?,
                 };
                 if let Some(number) = number {
                     self.verdicts.insert(number, verdict.clone());
                 }
-                let contested = Three { base: base.clone(), ours: Some(ours.clone()), theirs: Some(theirs.clone()) };
-                self.put_verdict(path, entry, verdict, &contested, three)
+                self.put_verdict(path, verdict, contested, three)
             }
         }
     }
 
-    fn ask(&self, path: &TreePath, base: Option<&Entry>, ours: &Entry, theirs: &Entry) -> Result<Verdict> {
+    fn ask(&self, path: &TreePath, contested: &Contested) -> Result<Verdict> {
         let store = &self.merge.trees.store;
         let version = |entry| FileVersion::new(store, entry);
-        let base = base.filter(|base| base.kind() == EntryKind::File);
-        let contest = Contest { path, base: base.map(version), ours: version(ours), theirs: version(theirs) };
+        let base = contested.base.as_ref().filter(|base| base.kind() == EntryKind::File).map(version);
+        let contest = Contest { path, base, ours: version(&contested.ours), theirs: version(&contested.theirs) };
         self.merge.contents.merge(&contest)
     }
 
     fn put_verdict(
         &mut self,
         path: &TreePath,
-        entry: &Entry,
         verdict: Verdict,
-        contested: &Three<Entry>,
+        contested: &Contested,
         three: &Three<Entry>,
     ) -> Result<()> {
-        let Three { ours: Some(ours), theirs: Some(theirs), .. } = contested else {
-            unreachable!("a contest has two sides")
-        };
+        let Contested { entry, ours, theirs, .. } = contested;
         let (way, result) = match verdict {
             Verdict::Merged { bytes, way } => {
                 self.put_leaf(path, &Entry { node: ours.node.clone(), ..entry.clone() }, three)?;
@@ -312,8 +308,7 @@ impl Applying<'_, '_> {
                 (way, FileResult::Theirs)
             }
             Verdict::Conflict { way } => {
-                let Three { base, ours, theirs } = contested.clone();
-                match settle(vec![ours, base, theirs])? {
+                match settle(contested.terms())? {
                     Settled::Conflicted(conflict) => self.put_conflict(path, &conflict)?,
                     Settled::Resolved(_) => unreachable!("contents that differ do not cancel"),
                 }
@@ -504,7 +499,7 @@ impl Applying<'_, '_> {
 fn value_terms(value: &Merged) -> Vec<Option<Entry>> {
     match value {
         Merged::Entry(entry) => entry::terms_of(entry.as_ref()),
-        Merged::Contest { base, ours, theirs, .. } => vec![Some(ours.clone()), base.clone(), Some(theirs.clone())],
+        Merged::Contest(contested) => contested.terms(),
         Merged::Conflict(conflict) => conflict.terms().to_vec(),
     }
 }

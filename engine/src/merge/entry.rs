@@ -25,10 +25,26 @@ pub(super) struct Three<T> {
 pub(super) enum Merged {
     /// One entry, or none.
     Entry(Option<Entry>),
-    /// Files whose bytes have to be merged. The entry is ours with the merged attributes.
-    Contest { entry: Entry, base: Option<Entry>, ours: Entry, theirs: Entry },
+    /// Files whose bytes have to be merged.
+    Contest(Box<Contested>),
     /// They disagree.
     Conflict(Conflict),
+}
+
+/// Two files, without other names, and what they come from.
+#[derive(Clone, Debug)]
+pub(super) struct Contested {
+    /// Ours with the merged attributes.
+    pub(super) entry: Entry,
+    pub(super) base: Option<Entry>,
+    pub(super) ours: Entry,
+    pub(super) theirs: Entry,
+}
+
+impl Contested {
+    pub(super) fn terms(&self) -> Vec<Option<Entry>> {
+        vec![Some(self.ours.clone()), self.base.clone(), Some(self.theirs.clone())]
+    }
 }
 
 /// An entry without its other names: whether two files are one is decided apart.
@@ -94,7 +110,8 @@ fn both(base: Option<&Entry>, ours: &Entry, theirs: &Entry, now: Time) -> Result
     if let (Node::File { .. }, Node::File { .. }) = (&ours.node, &theirs.node) {
         let base = base.map(plain);
         let entry = Entry { mtime: now, ..attributes(ours) };
-        return Ok(Merged::Contest { entry, base, ours: plain(ours), theirs: plain(theirs) });
+        let contested = Contested { entry, base, ours: plain(ours), theirs: plain(theirs) };
+        return Ok(Merged::Contest(Box::new(contested)));
     }
     settle(vec![Some(ours.clone()), base.cloned(), Some(theirs.clone())]).map(Merged::from)
 }

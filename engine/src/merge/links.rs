@@ -62,7 +62,7 @@ impl Merge<'_> {
         for group in groups {
             let mut names = Vec::new();
             for path in linked_paths(&self.trees.store, &self.trees.theirs, group)? {
-                names.extend(self.name_now(path, &by_path));
+                names.extend(self.name_now(&path, &by_path));
             }
             self.link_names(tree, &names)?;
         }
@@ -70,12 +70,12 @@ impl Merge<'_> {
     }
 
     /// Where a name of theirs is in the merged tree.
-    fn name_now<'a>(&self, path: TreePath, things: &BTreeMap<&TreePath, &'a Thing>) -> Option<Name<'a>> {
-        if let Some(thing) = things.get(&path) {
+    fn name_now<'a>(&self, path: &TreePath, things: &BTreeMap<&TreePath, &'a Thing>) -> Option<Name<'a>> {
+        if let Some(thing) = things.get(path) {
             return Some(Name { path: thing.paths.first()?.clone(), thing: Some(thing) });
         }
-        let moved = self.theirs.moved.iter().find_map(|(from, to)| exchange(&path, to, from));
-        let base = moved.as_ref().unwrap_or(&path);
+        let moved = self.theirs.moved.iter().find_map(|(from, to)| exchange(path, to, from));
+        let base = moved.as_ref().unwrap_or(path);
         let path = match moved.is_some() {
             // It went along with its directory.
             true => path.clone(),

@@ -2,7 +2,6 @@
 //! `--seed S`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people, which tells what it does")]
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use amalgam_tests::harness::mounting::{Orders as MountOrders, can_mount, serve};
 use amalgam_tests::harness::powercut::{in_own_namespace, is_root, powercut_rounds};
 use amalgam_tests::harness::receiving::{receive_file, receive_kill_rounds};
 use amalgam_tests::harness::views::{rollback_rounds, view_kill_rounds, view_powercut_rounds};
+use amalgam_tests::harness::watched::end_with_input;
 use amalgam_tests::harness::workload::{Orders, commit_until_killed};
 use amalgam_tests::harness::{Place, over_both, seed};
 use amalgam_tests::linear::{HistoryOptions, check_history, record};
@@ -311,17 +311,9 @@ fn powercut_if_possible(options: &Options) -> bool {
 }
 
 fn powercut_inside(words: &[String]) -> Option<bool> {
-    let [directory, rounds, seed] = words else { return None };
-    end_with_input();
-    let tell = |line: String| println!("powercut: {line}");
-    let summary = powercut_rounds(&committer, Path::new(directory), rounds.parse().ok()?, seed.parse().ok()?, &tell);
-    println!("powercut: {summary}");
     let [what, directory, rounds, seed] = words else { return None };
-    std::thread::spawn(|| {
-        // The outer half holds the other end: when it goes, this one goes, and the namespace with all mounts goes with it.
-        std::io::stdin().read_to_end(&mut Vec::new()).ok();
-        std::process::exit(2);
-    });
+    // The outer half holds the other end: when it goes, this one goes, and the namespace with all mounts goes with it.
+    end_with_input();
     let tell = |line: String| println!("{what}: {line}");
     let (directory, rounds, seed) = (Path::new(directory), rounds.parse().ok()?, seed.parse().ok()?);
     let summary = match what.as_str() {
@@ -331,12 +323,4 @@ fn powercut_inside(words: &[String]) -> Option<bool> {
     };
     println!("{what}: {summary}");
     Some(true)
-}
-
-/// The outer half holds the other end: when it goes, this one goes, and the namespace with all mounts goes with it.
-fn end_with_input() {
-    std::thread::spawn(|| {
-        std::io::stdin().read_to_end(&mut Vec::new()).ok();
-        std::process::exit(2);
-    });
 }

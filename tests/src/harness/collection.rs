@@ -2,7 +2,7 @@
 //! is promised at any moment must hold at every later one.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,6 +16,7 @@ use amalgam_engine::{
 };
 use amalgam_gc::{CollectOptions, Collected, Stage, collect};
 
+use super::watched::{end_with_input, tell};
 use super::{Random, all_refs, name, read_files};
 
 const REFS: u64 = 5;
@@ -346,11 +347,7 @@ fn head(store: &Store, reference: &str) -> Result<Option<SnapshotId>> {
 
 /// Makes garbage and collects it, again and again, and tells each stage on its standard output.
 pub fn collect_until_killed(directory: &Path, seed: u64) -> Result<()> {
-    std::thread::spawn(|| {
-        // Whoever started this process holds the other end: no more input means that nobody is there to kill it.
-        std::io::stdin().read_to_end(&mut Vec::new()).ok();
-        std::process::exit(2);
-    });
+    end_with_input();
     let store = Store::open(directory)?;
     for number in seed.. {
         bulk(&store, DROPPED, number)?;
@@ -375,13 +372,6 @@ pub fn collect_until_killed(directory: &Path, seed: u64) -> Result<()> {
         tell("done");
     }
     Ok(())
-}
-
-fn tell(word: &str) {
-    let mut out = std::io::stdout().lock();
-    if out.write_all(format!("{word}\n").as_bytes()).and_then(|()| out.flush()).is_err() {
-        std::process::exit(2);
-    }
 }
 
 /// Makes what a collector must never touch: each snapshot with its files.

@@ -5,7 +5,6 @@
 //! after the commit returned.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use amalgam_engine::object::Content;
 use amalgam_engine::reference::RefName;
 use amalgam_engine::{Commit, Result, SnapshotId, Store, WorkingTree};
 
+use super::watched::{end_with_input, tell};
 use super::{Random, check_log, name, walk};
 
 /// Large enough to go ahead of its transaction, by ingestion.
@@ -112,11 +112,7 @@ fn tip(store: &Store, writer: u64) -> Result<Option<SnapshotId>> {
 
 /// Commits until it is killed, its standard input ends, or its time is up.
 pub fn commit_until_killed(directory: &Path, orders: Orders) -> Result<()> {
-    std::thread::spawn(|| {
-        // Whoever started this process holds the other end: no more input means that nobody is there to kill it.
-        std::io::stdin().read_to_end(&mut Vec::new()).ok();
-        std::process::exit(2);
-    });
+    end_with_input();
     let end = Instant::now() + Duration::from_secs(orders.seconds_max);
     let store = Store::open(directory)?;
     tell("open");
@@ -157,14 +153,6 @@ fn write(store: &Store, orders: Orders, writer: u64, end: Instant) -> Result<()>
         }
     }
     Ok(())
-}
-
-/// One line, one write: a kill leaves no half of one.
-fn tell(line: &str) {
-    let mut out = std::io::stdout().lock();
-    if out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).is_err() {
-        std::process::exit(2);
-    }
 }
 
 /// A commit that was acknowledged.

@@ -169,6 +169,6 @@ impl MergeContents for BothAfterEachOther {
 /// Nothing in the store is damaged.
 pub fn assert_sound(store: &Store) {
     let options = VerifyOptions { read_data: true, ..VerifyOptions::default() };
-    let report = verify(store, &options, &mut |_| ControlFlow::Continue(())).expect("verified");
+    let report = verify(store, &options, &|_| ControlFlow::Continue(())).expect("verified");
     assert!(report.problems.is_empty(), "{:?}", report.problems);
 }

@@ -8,7 +8,7 @@ use amalgam_engine::{Name, Time};
 use super::Journal;
 use super::record::{Reader, Writer};
 use crate::error::Result;
-use crate::inodes::{Inodes, Kept, Place};
+use crate::inodes::{Inodes, Kept, Place, Remembered};
 
 const NAME: &str = "inodes";
 const MAGIC: &[u8; 8] = b"AMINOD1\n";
@@ -16,7 +16,7 @@ const MAGIC: &[u8; 8] = b"AMINOD1\n";
 impl Journal {
     /// Writes down what the table has beyond the tree.
     pub(crate) fn remember(directory: &Path, inodes: &Inodes) -> Result<()> {
-        let (kept, moved) = inodes.remembered();
+        let Remembered { kept, moved } = inodes.remembered();
         if kept.is_empty() && moved.is_empty() {
             return Ok(());
         }

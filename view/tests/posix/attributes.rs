@@ -15,10 +15,11 @@ fn each_change_moves_the_times_that_posix_says() {
     let kit = Kit::new();
     let (file, directory) = (kit.file("f", b"one"), kit.directory("d"));
     type Act<'a> = &'a dyn Fn(&Kit);
+    type Moved = (bool, bool, bool);
     let set = |kit: &Kit, set: Set| {
         kit.view.set_attributes(&kit.caller, file, &set).expect("set");
     };
-    let cases: &[(&str, Act<'_>, (bool, bool, bool), (bool, bool, bool))] = &[
+    let cases: &[(&str, Act<'_>, Moved, Moved)] = &[
         (
             "read",
             &|kit| {

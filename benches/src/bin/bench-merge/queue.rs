@@ -237,7 +237,7 @@ fn overlapping(bench: &mut Bench, agents: usize, rounds: usize) -> Result<()> {
 /// An own file, or every tenth time a field of the shared document or a line of the shared text.
 fn edit(tree: &mut WorkingTree, agent: usize, round: usize) -> Result<(String, String)> {
     let number = agent * 7 + round * 13;
-    if (agent + round) % 10 != 0 {
+    if !(agent + round).is_multiple_of(10) {
         let (path, wrote) = (own(agent, round), text(agent, round));
         tree.write(&path, wrote.as_bytes())?;
         return Ok((path, wrote));
