@@ -8,7 +8,7 @@ mod cut;
 mod read;
 mod write;
 
-pub use read::{data_at, hole_at, read_at};
+pub use read::{data_at, hole_at, read, read_at};
 pub use write::write_content;
 pub(crate) use write::{Base, update_content};
 

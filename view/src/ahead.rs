@@ -10,22 +10,23 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use amalgam_engine::object::Content;
 use amalgam_engine::work::LooseFile;
+use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::Result;
 use crate::inodes::Ino;
 
 /// How much is read at once.
-const WINDOW_BYTES: u64 = 512 << 10;
+const WINDOW_BYTES: u64 = 1 << 20;
 /// Windows that are kept, and files whose reading is followed.
-const WINDOWS_MAX: usize = 24;
+const WINDOWS_MAX: usize = 12;
 const FOLLOWED_MAX: usize = 16;
 /// Windows that are fetched before they are asked for.
-const AHEAD: u64 = 8;
+const AHEAD: u64 = 5;
 /// Threads that fetch: a disk answers several questions as quickly as one.
-const FETCHERS: usize = 4;
+const FETCHERS: usize = 3;
 /// Smaller files are read as they are asked for.
-const FILE_BYTES_MIN: u64 = 4 * WINDOW_BYTES;
+const FILE_BYTES_MIN: u64 = 2 * WINDOW_BYTES;
 
 #[derive(Default)]
 pub(crate) struct Ahead {
@@ -44,7 +45,7 @@ struct State {
     /// Where the reading of each file went on, the newest last.
     followed: VecDeque<(Ino, u64)>,
     /// The newest last. Without bytes: on its way.
-    windows: VecDeque<(Key, Option<Arc<Vec<u8>>>)>,
+    windows: VecDeque<(Key, Option<Bytes>)>,
 }
 
 /// A piece of a content.
@@ -68,11 +69,11 @@ impl State {
         in_order
     }
 
-    fn window(&self, key: Key) -> Option<&Option<Arc<Vec<u8>>>> {
+    fn window(&self, key: Key) -> Option<&Option<Bytes>> {
         self.windows.iter().find(|(other, _)| *other == key).map(|(_, bytes)| bytes)
     }
 
-    fn put(&mut self, key: Key, bytes: Option<Arc<Vec<u8>>>) {
+    fn put(&mut self, key: Key, bytes: Option<Bytes>) {
         self.windows.retain(|(other, _)| *other != key);
         self.windows.push_back((key, bytes));
         while self.windows.len() > WINDOWS_MAX {
@@ -87,7 +88,7 @@ impl State {
 
 impl Ahead {
     /// The bytes, if the file is one that is read in windows and is being read in order.
-    pub(crate) fn read(&self, ino: Ino, file: &LooseFile, offset: u64, length: usize) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn read(&self, ino: Ino, file: &LooseFile, offset: u64, length: usize) -> Result<Option<Bytes>> {
         let Some((content @ Content::Rope(_), size)) = file.stored().filter(|(_, size)| *size >= FILE_BYTES_MIN) else {
             return Ok(None);
         };
@@ -95,7 +96,7 @@ impl Ahead {
         if !self.shared.state.lock().follow(ino, offset, end) || offset >= end {
             return Ok(None);
         }
-        let mut bytes = Vec::with_capacity((end - offset) as usize);
+        let mut pieces = Vec::new();
         let mut at = offset;
         while at < end {
             let window = at / WINDOW_BYTES;
@@ -107,18 +108,22 @@ impl Ahead {
             }
             let from = (at - window * WINDOW_BYTES) as usize;
             let to = whole.len().min((end - window * WINDOW_BYTES) as usize);
-            bytes.extend_from_slice(&whole[from..to]);
+            pieces.push(whole.slice(from..to));
             at = window * WINDOW_BYTES + to as u64;
         }
-        Ok(Some(bytes))
+        // Most lie within one window, and are not copied.
+        match pieces.as_slice() {
+            [piece] => Ok(Some(piece.clone())),
+            pieces => Ok(Some(pieces.concat().into())),
+        }
     }
 
     /// A window, waited for if it is on its way.
-    fn window(&self, file: &LooseFile, key: Key) -> Result<Arc<Vec<u8>>> {
+    fn window(&self, file: &LooseFile, key: Key) -> Result<Bytes> {
         let mut state = self.shared.state.lock();
         loop {
             match state.window(key) {
-                Some(Some(bytes)) => return Ok(Arc::clone(bytes)),
+                Some(Some(bytes)) => return Ok(bytes.clone()),
                 Some(None) => self.shared.fetched.wait(&mut state),
                 None => break,
             }
@@ -143,11 +148,11 @@ impl Ahead {
 }
 
 impl Shared {
-    fn load(&self, file: &LooseFile, key: Key) -> Result<Arc<Vec<u8>>> {
-        let read = file.read_at(key.window * WINDOW_BYTES, WINDOW_BYTES as usize).map(Arc::new);
+    fn load(&self, file: &LooseFile, key: Key) -> Result<Bytes> {
+        let read = file.read_at(key.window * WINDOW_BYTES, WINDOW_BYTES as usize).map(Bytes::from);
         let mut state = self.state.lock();
         match &read {
-            Ok(bytes) => state.put(key, Some(Arc::clone(bytes))),
+            Ok(bytes) => state.put(key, Some(bytes.clone())),
             Err(_) => state.drop_window(key),
         }
         self.fetched.notify_all();

@@ -2,6 +2,7 @@
 
 use amalgam_engine::work::LooseFile;
 use amalgam_engine::{Error as EngineError, Time, TreePath};
+use bytes::Bytes;
 
 use crate::access::{Access, demand};
 use crate::attributes::{Caller, Kind};
@@ -47,12 +48,19 @@ impl View {
     }
 
     /// Up to `length` bytes from an offset; fewer at the end.
-    pub fn read(&self, ino: Ino, offset: u64, length: usize) -> Result<Vec<u8>> {
+    pub fn read(&self, ino: Ino, offset: u64, length: usize) -> Result<Bytes> {
         // Taken out under the lock, read without it.
         let file = self.shared.live.read().file(ino)?;
-        match self.shared.ahead.read(ino, &file, offset, length)? {
+        if let Some(bytes) = self.shared.ahead.read(ino, &file, offset, length)? {
+            return Ok(bytes);
+        }
+        let here = || {
+            let live = self.shared.live.read();
+            Some((live.tree.fork(), live.path(ino).ok()??))
+        };
+        match self.shared.neighbours.read(ino, &file, offset, length, here) {
             Some(bytes) => Ok(bytes),
-            None => Ok(file.read_at(offset, length)?),
+            None => Ok(file.read_at(offset, length)?.into()),
         }
     }
 

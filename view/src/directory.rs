@@ -107,6 +107,7 @@ impl View {
             None => tree.list(path.as_bytes())?,
         };
         let mut cookies = self.shared.cookies.lock();
+        let mut files = Vec::new();
         for item in listing {
             let (name, stat) = item?;
             if after.as_ref() == Some(&name) {
@@ -127,7 +128,11 @@ impl View {
                 break;
             }
             cookies.add(ino, cookie, name);
+            if attributes.kind == Kind::File && attributes.size > 0 {
+                files.push(number);
+            }
         }
+        self.shared.neighbours.listed(ino, after.is_none(), files);
         Ok(())
     }
 

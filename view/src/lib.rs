@@ -25,6 +25,7 @@ mod live;
 mod locks;
 mod meta;
 mod names;
+mod neighbours;
 mod notice;
 mod view;
 

@@ -18,6 +18,7 @@ use crate::inodes::{Ino, Inodes, Kept, Place, ROOT, Whereabouts};
 use crate::journal::{Edit, Journal, Recovered};
 use crate::locks::Locks;
 use crate::meta::Room;
+use crate::neighbours::Neighbours;
 use crate::notice::{Notice, WatchId, Watcher, Watchers};
 
 /// What time it is.
@@ -67,6 +68,7 @@ pub(crate) struct Shared {
     pub(crate) watchers: Watchers,
     pub(crate) locks: Locks,
     pub(crate) ahead: Ahead,
+    pub(crate) neighbours: Neighbours,
     /// One freeze at a time.
     pub(crate) freezing: Mutex<()>,
 }
@@ -112,6 +114,7 @@ impl View {
             watchers: Watchers::default(),
             locks: Locks::default(),
             ahead: Ahead::default(),
+            neighbours: Neighbours::default(),
             freezing: Mutex::new(()),
         };
         Self { shared: Arc::new(shared) }

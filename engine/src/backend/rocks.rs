@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rocksdb::{
-    Cache, ColumnFamily, DB, DBPinnableSlice, Direction, IngestExternalFileOptions, IteratorMode, Options,
+    Cache, ColumnFamily, DB, DBPinnableSlice, Direction, IngestExternalFileOptions, IteratorMode, Options, ReadOptions,
     SstFileWriter, WriteBatch, WriteOptions,
 };
 
@@ -336,7 +336,10 @@ impl Rocks {
     /// The objects of one family with these numbers, read in the order of the numbers.
     fn object_rows(&self, family: &'static str, numbers: &[(u64, usize)], found: &mut [Option<Bytes>]) -> Result<()> {
         let keys: Vec<_> = numbers.iter().map(|(number, _)| number.to_be_bytes()).collect();
-        let rows = self.database.batched_multi_get_cf(self.family(family), &keys, true);
+        let mut options = ReadOptions::default();
+        // Files are read once, and then held by the kernel or by whoever wanted them: they would only push others out.
+        options.fill_cache(family != CHUNKS);
+        let rows = self.database.batched_multi_get_cf_opt(self.family(family), &keys, true, &options);
         for ((_, place), row) in numbers.iter().zip(rows) {
             if let Some(row) = row.map_err(|source| fault("read", &source))? {
                 found[*place] = Some(Bytes::copy_from_slice(&row));

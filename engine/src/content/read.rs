@@ -1,5 +1,6 @@
 //! Reading a content at any place.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -130,44 +131,93 @@ impl Iterator for Segments {
 
 /// Fills the buffer with a content's bytes from this offset; what is asked for lies within `size`.
 pub fn read_at(store: &Store, content: &Content, size: u64, offset: u64, buffer: &mut [u8]) -> Result<()> {
-    let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= size);
+    let mut rest = &mut *buffer;
+    let length = rest.len() as u64;
+    read_pieces(store, content, size, offset, length, &mut |piece| {
+        let (now, later) = std::mem::take(&mut rest).split_at_mut(piece.length());
+        match piece {
+            Piece::Zeros(_) => now.fill(0),
+            Piece::Data(bytes) => now.copy_from_slice(bytes),
+        }
+        rest = later;
+    })
+}
+
+/// A content's bytes from this offset; what is asked for lies within `size`.
+pub fn read(store: &Store, content: &Content, size: u64, offset: u64, length: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    read_pieces(store, content, size, offset, length, &mut |piece| {
+        if bytes.capacity() == 0 {
+            // Not before there is something: a length may be a lie.
+            bytes.reserve_exact(length as usize);
+        }
+        match piece {
+            Piece::Zeros(zeros) => bytes.resize(bytes.len() + zeros, 0),
+            Piece::Data(data) => bytes.extend_from_slice(data),
+        }
+    })?;
+    Ok(bytes)
+}
+
+/// A part of a content, in order.
+enum Piece<'a> {
+    Zeros(usize),
+    Data(&'a [u8]),
+}
+
+impl Piece<'_> {
+    fn length(&self) -> usize {
+        match self {
+            Piece::Zeros(length) => *length,
+            Piece::Data(bytes) => bytes.len(),
+        }
+    }
+}
+
+fn read_pieces(
+    store: &Store,
+    content: &Content,
+    size: u64,
+    offset: u64,
+    length: u64,
+    take: &mut dyn FnMut(Piece<'_>),
+) -> Result<()> {
+    let end = offset.checked_add(length).filter(|end| *end <= size);
     let end = end.ok_or(Error::TooLarge { what: "a read behind the end", value: offset, max: size })?;
     match content {
         Content::Empty => Ok(()),
         Content::Hole => {
-            buffer.fill(0);
+            take(Piece::Zeros(length as usize));
             Ok(())
         }
         Content::Chunk(id) => {
             let chunk = store.chunk(*id, size)?;
-            buffer.copy_from_slice(&chunk[offset as usize..end as usize]);
+            take(Piece::Data(&chunk[offset as usize..end as usize]));
             Ok(())
         }
-        Content::Rope(_) if buffer.is_empty() => Ok(()),
-        Content::Rope(rope) => read_rope(store, *rope, size, offset, buffer),
+        Content::Rope(_) if length == 0 => Ok(()),
+        Content::Rope(rope) => read_rope(store, *rope, size, offset..end, take),
     }
 }
 
-fn read_rope(store: &Store, rope: RopeId, size: u64, offset: u64, buffer: &mut [u8]) -> Result<()> {
-    let end = offset + buffer.len() as u64;
-    let mut segments = Segments::from(store, rope, size, offset)?;
-    let mut done = offset;
+fn read_rope(store: &Store, rope: RopeId, size: u64, range: Range<u64>, take: &mut dyn FnMut(Piece<'_>)) -> Result<()> {
+    let mut segments = Segments::from(store, rope, size, range.start)?;
+    let mut done = range.start;
     // In batches: segments of a byte each, which no cutter makes but a hostile rope may have, must not fill the memory.
-    while done < end {
+    while done < range.end {
         let mut batch: Vec<Placed> = Vec::new();
-        while batch.len() < SEGMENTS_AT_ONCE && done < end {
+        while batch.len() < SEGMENTS_AT_ONCE && done < range.end {
             let placed =
                 segments.next().unwrap_or(Err(Error::Malformed { id: rope.object(), source: Malformed::Link }))?;
             done = placed.end();
             batch.push(placed);
         }
-        read_batch(store, &batch, offset, buffer)?;
+        read_batch(store, &batch, &range, take)?;
     }
     Ok(())
 }
 
-fn read_batch(store: &Store, batch: &[Placed], offset: u64, buffer: &mut [u8]) -> Result<()> {
-    let end = offset + buffer.len() as u64;
+fn read_batch(store: &Store, batch: &[Placed], range: &Range<u64>, take: &mut dyn FnMut(Piece<'_>)) -> Result<()> {
     let wanted: Vec<_> = batch
         .iter()
         .filter_map(|placed| match placed.segment.source {
@@ -180,14 +230,13 @@ fn read_batch(store: &Store, batch: &[Placed], offset: u64, buffer: &mut [u8]) -
         _ => store.chunks(&wanted)?.into_iter(),
     };
     for placed in batch {
-        let from = placed.start.max(offset);
-        let to = placed.end().min(end);
-        let target = &mut buffer[(from - offset) as usize..(to - offset) as usize];
+        let from = placed.start.max(range.start);
+        let to = placed.end().min(range.end);
         match placed.segment.source {
-            SegmentSource::Hole => target.fill(0),
+            SegmentSource::Hole => take(Piece::Zeros((to - from) as usize)),
             SegmentSource::Chunk(_) => {
                 let chunk = chunks.next().expect("one chunk for each chunk segment");
-                target.copy_from_slice(&chunk[(from - placed.start) as usize..(to - placed.start) as usize]);
+                take(Piece::Data(&chunk[(from - placed.start) as usize..(to - placed.start) as usize]));
             }
         }
     }

@@ -52,6 +52,11 @@ impl WorkingTree {
 }
 
 impl LooseFile {
+    /// Where what is stored of it lies.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
     /// What there is to know of it. It has no names.
     pub fn stat(&self) -> Stat {
         let Leaf { meta, body, .. } = &*self.leaf;
@@ -84,6 +89,9 @@ impl LooseFile {
     pub fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>> {
         let data = self.data()?;
         let length = (length as u64).min(data.size().saturating_sub(offset));
+        if let Some((content, size)) = data.as_stored().filter(|_| length > 0) {
+            return crate::content::read(&self.store, &content, size, offset, length);
+        }
         let mut bytes = vec![0; length as usize];
         if length > 0 {
             data.read_at(&self.store, offset, &mut bytes)?;

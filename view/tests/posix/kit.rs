@@ -135,7 +135,7 @@ impl Kit {
 
     pub(crate) fn read(&self, ino: Ino) -> Vec<u8> {
         let size = self.view.attributes(ino).expect("attributes").size;
-        self.view.read(ino, 0, size as usize).expect("read")
+        self.view.read(ino, 0, size as usize).expect("read").to_vec()
     }
 
     pub(crate) fn read_path(&self, path: &str) -> Vec<u8> {

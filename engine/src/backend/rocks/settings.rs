@@ -128,6 +128,8 @@ pub(super) fn database_options() -> Options {
     database.create_if_missing(true);
     database.create_missing_column_families(true);
     database.set_max_background_jobs(2);
+    // What is read in the order of a tree lies in that order: the kernel may read ahead.
+    database.set_advise_random_on_open(false);
     // Many systems allow a process 1,024 files.
     database.set_max_open_files(512);
     database.set_max_total_wal_size(LOG_BYTES_MAX);
