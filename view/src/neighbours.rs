@@ -32,7 +32,8 @@ const FILE_BYTES_MAX: u64 = 2 << 20;
 const AHEAD_BYTES: u64 = 4 << 20;
 const BATCH_BYTES: u64 = 256 << 10;
 const BATCH_FILES: usize = 64;
-/// So many files may be left out between two that are read and it is still their order.
+/// So many files may be left out between two that are read and it is still their order: to begin a walk, and to go on.
+const LEFT_OUT_FIRST: usize = 4;
 const LEFT_OUT_MAX: u64 = 32;
 /// Readings in order that make a habit: so many at first, up to so many after walks that were of no use.
 const HABIT_MIN: u32 = 4;
@@ -96,6 +97,8 @@ struct Listing {
 
 struct Walk {
     id: u64,
+    /// Before that it cannot be lost.
+    has_fetched: bool,
     served: u32,
     missed: u32,
 }
@@ -111,14 +114,12 @@ impl State {
     /// Whether a reading goes on in the order of a listing, which then goes on behind it.
     fn follow(&mut self, ino: Ino) -> bool {
         let is_next = self.listings.iter_mut().rev().any(|listing| {
-            let near = listing.files.iter().skip(listing.next).take(LEFT_OUT_MAX as usize);
+            let near = listing.files.iter().skip(listing.next).take(LEFT_OUT_FIRST);
             let place = near.copied().position(|other| other == ino);
             listing.next += place.map_or(0, |place| place + 1);
             place.is_some()
         });
-        if is_next {
-            self.in_order = (self.in_order + 1).min(HABIT_MAX);
-        }
+        self.in_order = if is_next { (self.in_order + 1).min(HABIT_MAX) } else { self.in_order.saturating_sub(1) };
         is_next
     }
 
@@ -127,7 +128,7 @@ impl State {
         let Some(walk) = &mut self.walk else {
             return self.in_order >= HABIT_MIN + self.reserve;
         };
-        walk.missed += 1;
+        walk.missed += u32::from(walk.has_fetched);
         if walk.missed < LOST {
             return false;
         }
@@ -143,7 +144,7 @@ impl State {
     fn begin_walk(&mut self) -> u64 {
         self.end_walk();
         self.walks += 1;
-        self.walk = Some(Walk { id: self.walks, served: 0, missed: 0 });
+        self.walk = Some(Walk { id: self.walks, has_fetched: false, served: 0, missed: 0 });
         self.walks
     }
 
@@ -184,6 +185,9 @@ impl State {
 
     /// Puts files on their way that are not yet.
     fn announce(&mut self, files: &mut Vec<(Content, u64)>) {
+        if let Some(walk) = &mut self.walk {
+            walk.has_fetched = true;
+        }
         files.retain(|(content, size)| {
             let is_new = !self.fetched.contains_key(content);
             if is_new {

@@ -1,6 +1,7 @@
 //! A view as POSIX has it, without a kernel: names, contents, attributes, listings, numbers, and what becomes of them over
 //! commits, restores and the end of a process.
 
+mod ahead;
 mod attributes;
 mod bases;
 mod contents;
