@@ -77,7 +77,12 @@ pub fn seconds(command: &mut Command, fine: &[i32]) -> Result<f64> {
     let took = begun.elapsed().as_secs_f64();
     match output.status.code() {
         Some(code) if fine.contains(&code) => Ok(took),
-        _ => Err(format!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()).into()),
+        _ => {
+            // What went wrong first says why; a full disk fills pages.
+            let said = String::from_utf8_lossy(&output.stderr);
+            let first: Vec<_> = said.lines().take(5).collect();
+            Err(format!("{command:?}: {}: {}", output.status, first.join("\n")).into())
+        }
     }
 }
 
