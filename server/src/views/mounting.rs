@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{SnapshotId, Time};
-use amalgam_fuse::{Mount, MountError, MountOptions};
+use amalgam_fuse::{Mount, MountError, MountOptions, unmount};
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_view::View;
 
@@ -298,10 +298,10 @@ impl Service {
         let mut detached = false;
         if kernel::is_mounted(&record.path) {
             // What nobody uses goes at once, however it was asked for.
-            let done = match kernel::unmount(&record.path, false) {
+            let done = match unmount(&record.path, false) {
                 Err(error) if lazy && error.kind() == io::ErrorKind::ResourceBusy => {
                     detached = true;
-                    kernel::unmount(&record.path, true)
+                    unmount(&record.path, true)
                 }
                 done => done,
             };
@@ -356,7 +356,7 @@ impl Service {
         for number in numbers {
             let record = self.inner.views.state.lock().mounts.get(&number).map(|mounted| mounted.record.clone());
             if let Some(record) = record.filter(|record| !record.private && kernel::is_mounted(&record.path)) {
-                let done = kernel::unmount(&record.path, true);
+                let done = unmount(&record.path, true);
                 said.extend(done.err().map(|error| of_unmount(&record.path, &error).message));
             }
             let _ = self.inner.views.book.remove_mount(number);
