@@ -12,6 +12,7 @@ mod handover;
 mod keeper;
 mod kernel;
 mod live;
+mod local;
 mod mounting;
 mod revert;
 
@@ -314,7 +315,7 @@ impl Service {
         self.inner.views.book.change(|pages| drop(pages.views.remove(&id)))?;
         // It holds numbers and times only; what is left of it harms nobody.
         let _ = std::fs::remove_dir_all(self.view_directory(id));
-        Ok(())
+        self.remove_local(id)
     }
 }
 

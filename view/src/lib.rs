@@ -26,6 +26,7 @@ mod locks;
 mod meta;
 mod names;
 mod notice;
+mod placed;
 mod view;
 
 pub use access::{Access, may};
@@ -40,4 +41,5 @@ pub use live::{Committing, Restored};
 pub use locks::{Lock, LockKind};
 pub use meta::{Room, XattrSet};
 pub use notice::{Notice, WatchId, Watcher};
+pub use placed::Placed;
 pub use view::{Clock, ShowConflict, View, ViewOptions};

@@ -210,6 +210,10 @@ impl View {
             self.shared.watchers.tell(None, || Notice::Contents(crate::ROOT));
             return Ok(());
         };
+        if live.is_hidden(path) {
+            // Nobody sees what is there.
+            return Ok(());
+        }
         let Some(parent) = live.known(&above) else { return Ok(()) };
         let place = Place { parent, name };
         let (old, new) = (before.stat(path.as_bytes())?, after.stat(path.as_bytes())?);
@@ -260,7 +264,7 @@ impl View {
     }
 
     /// Takes an inode out of the tree, with all below it.
-    fn cut_off(&self, live: &mut Live, ino: Ino) -> Result<()> {
+    pub(crate) fn cut_off(&self, live: &mut Live, ino: Ino) -> Result<()> {
         let inode = live.inodes.get(ino)?;
         let Whereabouts::Named(places) = &inode.whereabouts else { return Ok(()) };
         let places: Vec<Place> = places.clone();

@@ -1,5 +1,6 @@
 //! Mounted workspaces through the command: what is seen, what is kept, what comes back, what is refused.
 
+mod local;
 mod refused;
 #[path = "../command/scratch.rs"]
 mod scratch;

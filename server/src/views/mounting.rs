@@ -11,6 +11,7 @@ use amalgam_proto::{Failure, Reason, v1};
 use amalgam_view::View;
 
 use super::book::{Mode, MountRecord};
+use super::local::Way;
 use super::{Mounted, Shows, ViewGrasp, follower_name, kernel, view_name};
 use crate::directory::{canonical, host_path, make_empty, path_bytes};
 use crate::failure::{Result, of_engine, of_io, of_view};
@@ -28,16 +29,20 @@ impl Service {
         let (view, shows, workspace, mode) = match request.mode() {
             v1::MountMode::ReadWrite | v1::MountMode::Unspecified => {
                 let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
+                self.await_private_end(&workspace)?;
                 let opened = grasp.insert(self.open_for_mount(&workspace)?);
+                self.place_local(opened, request.options.as_ref(), Way::Link)?;
                 (opened.live.view.clone(), Shows::Live(opened.id), workspace.to_string(), Mode::ReadWrite)
             }
             v1::MountMode::Snapshot => {
+                self.refuse_local(request.options.as_ref())?;
                 let here = self.here(&request.workspace)?;
                 let snapshot = self.resolve(&request.revision, here.as_ref())?;
                 let view = self.read_only_view(snapshot)?;
                 (view, Shows::Snapshot(snapshot), String::new(), Mode::Snapshot)
             }
             v1::MountMode::Follow => {
+                self.refuse_local(request.options.as_ref())?;
                 let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
                 let head = self.head(&workspace)?.ok_or_else(|| {
                     let message = format!("workspace {workspace} has no snapshot to show yet; commit to it first");
@@ -191,10 +196,13 @@ impl Service {
             };
             (mounted.record.clone(), shown, mounted.leaving)
         };
+        let mut local = Vec::new();
         let (snapshot, uncommitted) = match shown {
             Ok(snapshot) => (Some(snapshot), false),
             Err(id) => {
                 let grasp = self.grasp_view(id)?;
+                let placed = grasp.live.view.placed();
+                local.extend(placed.keys().map(|path| bytes::Bytes::copy_from_slice(path.as_bytes())));
                 (grasp.live.view.base(), self.is_uncommitted(&grasp)?)
             }
         };
@@ -218,6 +226,7 @@ impl Service {
             uncommitted,
             directory,
             leaving,
+            local,
         })
     }
 

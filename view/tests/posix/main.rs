@@ -9,4 +9,5 @@ mod listing;
 mod live;
 mod names;
 mod numbers;
+mod placed;
 mod recovery;
