@@ -90,6 +90,8 @@ pub struct Mount {
 
 enum Told {
     Notice(Notice),
+    /// Somebody wants to know when everything before it was told.
+    Ask(Sender<()>),
     End,
 }
 
@@ -156,6 +158,15 @@ impl Mount {
         self.session.as_ref().is_none_or(|session| session.guard.is_finished())
     }
 
+    /// Gets a message once the kernel was told of everything that has happened until now: then whoever looks sees it. Nobody who waits
+    /// for it may hold what an answer to the kernel needs.
+    pub fn told(&self) -> Receiver<()> {
+        let (asks, answer) = channel();
+        // After the end there is nobody to tell, and whoever waits gets an error at once.
+        self.notices.send(Told::Ask(asks)).ok();
+        answer
+    }
+
     /// Unmounts it and waits until the last request is answered. One that is in use stays, and is given back.
     pub fn unmount(mut self) -> Result<(), StillMounted> {
         if self.is_ours
@@ -215,18 +226,26 @@ fn config(view: &View, options: &MountOptions) -> Config {
 }
 
 fn tell(told: &Receiver<Told>, notifier: &Notifier) {
-    while let Ok(Told::Notice(notice)) = told.recv() {
+    loop {
         // The kernel may have forgotten it by itself, and after the end it knows nothing at all.
-        match notice {
-            Notice::Entry { parent, name } => {
-                notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(name.as_bytes())).ok();
-            }
-            Notice::Contents(ino) => {
-                notifier.inval_inode(INodeNo(ino), 0, 0).ok();
-            }
-            Notice::Attributes(ino) => {
-                notifier.inval_inode(INodeNo(ino), -1, 0).ok();
-            }
+        match told.recv() {
+            Ok(Told::Notice(notice)) => tell_one(notice, notifier),
+            Ok(Told::Ask(asks)) => drop(asks.send(())),
+            Ok(Told::End) | Err(_) => return,
+        }
+    }
+}
+
+fn tell_one(notice: Notice, notifier: &Notifier) {
+    match notice {
+        Notice::Entry { parent, name } => {
+            notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(name.as_bytes())).ok();
+        }
+        Notice::Contents(ino) => {
+            notifier.inval_inode(INodeNo(ino), 0, 0).ok();
+        }
+        Notice::Attributes(ino) => {
+            notifier.inval_inode(INodeNo(ino), -1, 0).ok();
         }
     }
 }

@@ -14,7 +14,9 @@ fn device(path: impl AsRef<Path>) -> u64 {
 
 /// The paths that a snapshot holds.
 fn paths(scratch: &Scratch, revision: &str) -> String {
-    scratch.run(&format!("amalgam checkout -q {revision} ../looked > /dev/null && cd ../looked && find . | sort; rm -r ../looked"))
+    scratch.run(&format!(
+        "amalgam checkout -q {revision} ../looked > /dev/null && cd ../looked && find . | sort; rm -r ../looked"
+    ))
 }
 
 /// A build as a compiler leaves it, with directories that forbid to be emptied.

@@ -171,6 +171,18 @@ impl Service {
         })
     }
 
+    /// Waits until the kernel was told what changed in those mounts, so that whoever asked for it sees it.
+    pub(super) fn await_told(&self, which: impl Fn(&Shows) -> bool) {
+        let told: Vec<_> = {
+            let state = self.inner.views.state.lock();
+            state.mounts.values().filter(|mounted| which(&mounted.shows)).map(|mounted| mounted.mount.told()).collect()
+        };
+        for one in told {
+            // A kernel that takes longer is told all the same.
+            let _ = one.recv_timeout(TOLD_WITHIN);
+        }
+    }
+
     /// Where a view is mounted.
     pub(super) fn mounts_of_view(&self, id: u64) -> Vec<PathBuf> {
         let state = self.inner.views.state.lock();
@@ -418,6 +430,8 @@ pub(super) fn mount_options(asked: Option<&v1::MountOptions>) -> MountOptions {
 }
 
 const THREADS_MAX: usize = 64;
+/// How long a call waits until the kernel was told what it changed.
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
 /// How often, and how many times, it is looked whether a mount has ended.
 const ENDED_EVERY: Duration = Duration::from_millis(2);
 const ENDED_LOOKS: u32 = 1_000;
