@@ -6,6 +6,7 @@ use super::mounted;
 use crate::scratch::{Scratch, can_mount};
 
 #[test]
+#[allow(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 fn mappings_locks_and_directories_are_held_through_commits_and_restores() {
     if !can_mount() {
         return;
