@@ -6,8 +6,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use amalgam_server::Settings;
 use amalgam_server::retention::Span;
+use amalgam_server::{Settings, local_paths};
 use toml_edit::{Array, DocumentMut, Item, Table, Value, value};
 
 use crate::error::CliError;
@@ -43,7 +43,7 @@ pub struct Key {
 }
 
 /// All keys. Those of [`FOR_WORKSPACES`] also hold for one workspace, as `workspace.NAME.KEY`.
-pub const KEYS: [Key; 22] = [
+pub const KEYS: [Key; 23] = [
     Key {
         name: "author",
         kind: Kind::Text,
@@ -91,6 +91,12 @@ pub const KEYS: [Key; 22] = [
         kind: Kind::Text,
         default: "none",
         doc: "the command of `conflicts resolve --tool`; it finds files at $BASE, $LOCAL, $REMOTE, and writes $MERGED",
+    },
+    Key {
+        name: LOCAL,
+        kind: Kind::List,
+        default: "nothing",
+        doc: "directories that mounts keep out of snapshots, where there is one or could be one: `target`, `web/node_modules`",
     },
     Key {
         name: "pager",
@@ -181,6 +187,7 @@ pub const KEYS: [Key; 22] = [
 /// What a workspace can have of its own.
 const FOR_WORKSPACES: &str = "retention.";
 const QUOTA: &str = "workspace.quota";
+const LOCAL: &str = "mount.local";
 
 /// A key that was named, for all or for one workspace.
 #[derive(Clone, Debug)]
@@ -304,6 +311,10 @@ impl Config {
                 size(one()?).map_err(|why| CliError::usage(format!("`{name}`: {why}")))?;
                 value(one()?)
             }
+            Kind::List if named.key.name == LOCAL => {
+                local_paths(words).map_err(|why| CliError::usage(format!("`{name}`: {why}")))?;
+                value(words.iter().map(String::as_str).collect::<Array>())
+            }
             Kind::List => value(words.iter().map(String::as_str).collect::<Array>()),
         };
         let path = named.path();
@@ -339,7 +350,14 @@ impl Config {
         let mut settings = Settings::default();
         let mut leaves = Vec::new();
         for (path, item) in self.leaves() {
-            leaves.push((of_path(&path)?, plain(item)));
+            let named = of_path(&path)?;
+            if named.key.name == LOCAL {
+                let wrong = |why: String| CliError::refused(format!("setting `{LOCAL}`: {why}"));
+                let words =
+                    item.as_array().ok_or_else(|| wrong("it is a list of paths, as in [\"target\"]".to_owned()))?;
+                settings.local = local_paths(words.iter().filter_map(Value::as_str)).map_err(wrong)?;
+            }
+            leaves.push((named, plain(item)));
         }
         // What holds for all is what those of one workspace begin with.
         leaves.sort_by_key(|(named, _)| named.workspace.is_some());
@@ -504,6 +522,8 @@ mod tests {
         let error = set(&mut config, "store.budget", &["much"]).expect_err("no size");
         assert!(error.to_string().starts_with("`store.budget`: `much` is no size"), "{error}");
         assert!(set(&mut config, "workspace.main.store.budget", &["1GB"]).is_err());
+        let error = set(&mut config, "mount.local", &["target", "target/debug"]).expect_err("one in the other");
+        assert!(error.to_string().starts_with("`mount.local`: target/debug lies in target"), "{error}");
         assert_eq!(config.document.to_string(), "");
     }
 
@@ -528,6 +548,11 @@ mod tests {
         assert_eq!((own.last, own.all, own.hourly), (3, Span::hours(2), Span::hours(24)));
         assert_eq!(settings.policies.of("main").automatic.last, 0);
         assert_eq!(read.of_workspaces().len(), 2);
+        let local = super::tests::config("[mount]\nlocal = [\"a b\", \"c/d\"]").settings().expect("settings").local;
+        assert_eq!(local.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a b", "c/d"]);
+        for wrong in ["mount.local = \"target\"", "mount.local = [\"/target\"]"] {
+            assert!(super::tests::config(wrong).settings().is_err(), "{wrong}");
+        }
         let wrong = super::tests::config("retention.automatic.all = \"soon\"").settings().expect_err("wrong");
         assert!(wrong.to_string().starts_with("setting `retention.automatic.all`: `soon` is no time"), "{wrong}");
     }

@@ -31,6 +31,8 @@ pub struct Enter<'a> {
     pub token: &'a [u8],
     /// Whether other users may enter.
     pub allow_other: bool,
+    /// Directories of the host that belong in the mount, and where in it.
+    pub bindings: &'a [(&'a Path, &'a Path)],
     /// The command.
     pub words: &'a [OsString],
 }
@@ -59,7 +61,12 @@ fn mount(enter: &Enter<'_>) -> Result<(), (&'static str, io::Error)> {
     unshare().map_err(|error| ("make a namespace", error))?;
     let device = open_device().map_err(|error| ("open /dev/fuse", error))?;
     mount_device(&device, enter).map_err(|error| ("mount", error))?;
-    hand_over(&device, enter).map_err(|error| ("reach the store's process", error))
+    hand_over(&device, enter).map_err(|error| ("reach the store's process", error))?;
+    for (source, path) in enter.bindings {
+        let bound = rustix::mount::mount_bind_recursive(*source, enter.at.join(path));
+        bound.map_err(|error| ("mount a local path", error.into()))?;
+    }
+    Ok(())
 }
 
 /// A mount namespace of its own. Root needs nothing else, and keeps what it may; anybody else a user namespace around it.

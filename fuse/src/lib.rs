@@ -9,6 +9,8 @@
 
 mod convert;
 mod door;
+mod kernel;
 mod mount;
 
-pub use mount::{Mount, MountError, MountOptions};
+pub use kernel::unmount;
+pub use mount::{Mount, MountError, MountOptions, StillMounted};

@@ -13,6 +13,7 @@ use amalgam_view::{Notice, View, WatchId};
 use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, Session, SessionACL};
 
 use crate::door::Door;
+use crate::kernel;
 
 /// How a view is to be mounted.
 #[derive(Clone, Debug)]
@@ -56,36 +57,71 @@ pub enum MountError {
     },
 }
 
-/// A mounted view. Ends with [`unmount`](Self::unmount), or when somebody else unmounts it.
+/// A mount that could not be taken away. It is as it was, and is given back.
+#[derive(thiserror::Error)]
+#[error("{error}")]
+pub struct StillMounted {
+    /// What is still there.
+    pub mount: Box<Mount>,
+    /// Why.
+    #[source]
+    pub error: MountError,
+}
+
+impl std::fmt::Debug for StillMounted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StillMounted").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+/// A mounted view. Ends with [`unmount`](Self::unmount), or when somebody else unmounts it; one that is dropped goes as soon as
+/// nobody uses it any more.
 pub struct Mount {
     path: PathBuf,
     view: View,
     id: WatchId,
-    session: BackgroundSession,
+    /// Whether it was mounted here, and is to be unmounted here.
+    is_ours: bool,
     notices: Sender<Told>,
-    teller: JoinHandle<()>,
+    /// Nothing once it was unmounted.
+    session: Option<BackgroundSession>,
+    teller: Option<JoinHandle<()>>,
 }
 
 enum Told {
     Notice(Notice),
+    /// Somebody wants to know when everything before it was told.
+    Ask(Sender<()>),
     End,
 }
 
 impl Mount {
     /// Mounts a view at an empty directory, with the kernel's help or `fusermount3`'s.
     pub fn at(view: &View, path: &Path, options: &MountOptions) -> Result<Self, MountError> {
-        Self::begin(view, path, options, |door, config| Session::new(door, path, &config))
+        let refused = |source| MountError::Refused { path: path.to_owned(), source };
+        // The library unmounts whatever it has mounted once more when it is dropped, and what lay below would go with it. So it is
+        // left to it only where it alone can.
+        match kernel::mount(path, options, view.is_read_only()).map_err(refused)? {
+            Some(device) => {
+                let begun = Self::begin(view, path, options, true, |door, config| {
+                    Session::from_fd(door, device, config.acl, config)
+                });
+                begun.inspect_err(|_| drop(kernel::unmount(path, true)))
+            }
+            None => Self::begin(view, path, options, true, |door, config| Session::new(door, path, &config)),
+        }
     }
 
     /// Answers on a device that somebody else has mounted: in another namespace, say.
     pub fn on(view: &View, path: &Path, device: OwnedFd, options: &MountOptions) -> Result<Self, MountError> {
-        Self::begin(view, path, options, |door, config| Session::from_fd(door, device, config.acl, config))
+        Self::begin(view, path, options, false, |door, config| Session::from_fd(door, device, config.acl, config))
     }
 
     fn begin(
         view: &View,
         path: &Path,
         options: &MountOptions,
+        is_ours: bool,
         session: impl FnOnce(Door, Config) -> io::Result<Session<Door>>,
     ) -> Result<Self, MountError> {
         let refused = |source| MountError::Refused { path: path.to_owned(), source };
@@ -99,10 +135,12 @@ impl Mount {
         let begun = session(door, config(view, options)).and_then(Session::spawn);
         let session = begun.map_err(refused).inspect_err(|_| view.unwatch(id))?;
         let notifier = session.notifier();
+        let (path, view, session) = (path.to_owned(), view.clone(), Some(session));
+        let mut mount = Self { path, view, id, is_ours, notices, session, teller: None };
         let teller =
             std::thread::Builder::new().name("amalgam-notices".to_owned()).spawn(move || tell(&told, &notifier));
-        let teller = teller.map_err(refused)?;
-        Ok(Self { path: path.to_owned(), view: view.clone(), id, session, notices, teller })
+        mount.teller = Some(teller.map_err(refused)?);
+        Ok(mount)
     }
 
     /// Where it is mounted.
@@ -117,17 +155,57 @@ impl Mount {
 
     /// Whether somebody else has unmounted it.
     pub fn has_ended(&self) -> bool {
-        self.session.guard.is_finished()
+        self.session.as_ref().is_none_or(|session| session.guard.is_finished())
     }
 
-    /// Unmounts it and waits until the last request is answered.
-    pub fn unmount(self) -> Result<(), MountError> {
-        let Self { path, view, id, session, notices, teller } = self;
-        let ended = session.umount_and_join();
-        view.unwatch(id);
-        notices.send(Told::End).ok();
-        teller.join().ok();
-        ended.map_err(|source| MountError::Busy { path, source })
+    /// Gets a message once the kernel was told of everything that has happened until now: then whoever looks sees it. Nobody who waits
+    /// for it may hold what an answer to the kernel needs.
+    pub fn told(&self) -> Receiver<()> {
+        let (asks, answer) = channel();
+        // After the end there is nobody to tell, and whoever waits gets an error at once.
+        self.notices.send(Told::Ask(asks)).ok();
+        answer
+    }
+
+    /// Unmounts it and waits until the last request is answered. One that is in use stays, and is given back.
+    pub fn unmount(mut self) -> Result<(), StillMounted> {
+        if self.is_ours
+            && !self.has_ended()
+            && let Err(source) = kernel::unmount(&self.path, false)
+            && !kernel::was_gone(&source)
+        {
+            let error = MountError::Busy { path: self.path.clone(), source };
+            return Err(StillMounted { mount: Box::new(self), error });
+        }
+        let ended = self.session.take().map_or(Ok(()), BackgroundSession::join);
+        self.tell_no_more();
+        ended.map_err(|source| {
+            let error = MountError::Busy { path: self.path.clone(), source };
+            StillMounted { mount: Box::new(self), error }
+        })
+    }
+
+    fn tell_no_more(&mut self) {
+        self.view.unwatch(self.id);
+        self.notices.send(Told::End).ok();
+        if let Some(teller) = self.teller.take() {
+            teller.join().ok();
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let has_ended = self.has_ended();
+        if self.session.take().is_none() {
+            return;
+        }
+        if self.is_ours && !has_ended {
+            // Somebody may be in there: it is answered until they leave.
+            kernel::unmount(&self.path, true).ok();
+        }
+        self.view.unwatch(self.id);
+        self.notices.send(Told::End).ok();
     }
 }
 
@@ -148,18 +226,26 @@ fn config(view: &View, options: &MountOptions) -> Config {
 }
 
 fn tell(told: &Receiver<Told>, notifier: &Notifier) {
-    while let Ok(Told::Notice(notice)) = told.recv() {
+    loop {
         // The kernel may have forgotten it by itself, and after the end it knows nothing at all.
-        match notice {
-            Notice::Entry { parent, name } => {
-                notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(name.as_bytes())).ok();
-            }
-            Notice::Contents(ino) => {
-                notifier.inval_inode(INodeNo(ino), 0, 0).ok();
-            }
-            Notice::Attributes(ino) => {
-                notifier.inval_inode(INodeNo(ino), -1, 0).ok();
-            }
+        match told.recv() {
+            Ok(Told::Notice(notice)) => tell_one(notice, notifier),
+            Ok(Told::Ask(asks)) => drop(asks.send(())),
+            Ok(Told::End) | Err(_) => return,
+        }
+    }
+}
+
+fn tell_one(notice: Notice, notifier: &Notifier) {
+    match notice {
+        Notice::Entry { parent, name } => {
+            notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(name.as_bytes())).ok();
+        }
+        Notice::Contents(ino) => {
+            notifier.inval_inode(INodeNo(ino), 0, 0).ok();
+        }
+        Notice::Attributes(ino) => {
+            notifier.inval_inode(INodeNo(ino), -1, 0).ok();
         }
     }
 }

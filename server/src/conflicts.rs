@@ -210,9 +210,9 @@ impl Service {
     }
 
     /// Remembers what edits made of conflicts. What was removed is not remembered: that may have been for other reasons.
-    pub(crate) fn remember_edits(&self, grasp: &Grasp, root: RootId, act: &Act) -> Result<()> {
+    pub(crate) fn remember_edits(&self, resolved: &[Resolved], root: RootId, act: &Act) -> Result<()> {
         let act = Act { request: None, ..act.clone() };
-        for Resolved { path, conflict, entry } in &grasp.seen.resolved {
+        for Resolved { path, conflict, entry } in resolved {
             let Some(entry) = entry else { continue };
             let store = &self.inner.store;
             let conflict = without_draft(store, conflict).map_err(of_engine)?;

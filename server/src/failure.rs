@@ -55,6 +55,7 @@ pub fn of_view(error: amalgam_view::Error) -> Failure {
     match error {
         Live::Engine(error) => of_engine(error),
         Live::Quota { .. } => Failure::new(Reason::Full, error.to_string()),
+        Live::Unplaceable { .. } => Failure::new(Reason::Invalid, error.to_string()),
         Live::ReadOnly => Failure::new(Reason::Invalid, "what is mounted there cannot be changed"),
         other => Failure::new(Reason::Fault, other.to_string()),
     }

@@ -50,6 +50,11 @@ impl Home {
         self.path.join("views")
     }
 
+    /// Where views keep what is in no snapshot.
+    pub fn local_path(&self) -> PathBuf {
+        self.path.join("local")
+    }
+
     /// Where directories of attempts are made.
     pub fn forks_path(&self) -> PathBuf {
         self.path.join("forks")

@@ -24,4 +24,4 @@ mod views;
 pub use amalgam_gc::retention;
 pub use home::{Home, identity_of};
 pub use service::{Clock, Service};
-pub use settings::{Settings, SettingsSource};
+pub use settings::{Settings, SettingsSource, local_paths};

@@ -1,14 +1,16 @@
-//! What a store's user has set about room: how long things are kept, and how much they may take. Where it is written is not known here.
+//! What a store's user has set: how long things are kept, how much they may take, and what mounts keep to themselves. Where it is
+//! written is not known here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use amalgam_engine::TreePath;
 use amalgam_gc::LogRule;
 use amalgam_gc::retention::{Policies, Span};
 
 use crate::failure::Result;
 
-/// What a user has set about room.
+/// What a user has set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// For how long a collection keeps what can be undone.
@@ -25,6 +27,8 @@ pub struct Settings {
     pub quota_bytes: Option<u64>,
     /// The same for some workspaces, by name.
     pub quotas_bytes: BTreeMap<String, u64>,
+    /// Paths in every mounted workspace that are kept out of its snapshots.
+    pub local: BTreeSet<TreePath>,
 }
 
 impl Default for Settings {
@@ -37,9 +41,51 @@ impl Default for Settings {
             floor_bytes: None,
             quota_bytes: None,
             quotas_bytes: BTreeMap::new(),
+            local: BTreeSet::new(),
         }
     }
 }
 
 /// Where the settings of the moment come from.
 pub type SettingsSource = Arc<dyn Fn() -> Result<Settings> + Send + Sync>;
+
+/// Paths that are to be kept out of snapshots, as somebody wrote them. In words what is wrong with one.
+pub fn local_paths<W: AsRef<[u8]>>(
+    words: impl IntoIterator<Item = W>,
+) -> std::result::Result<BTreeSet<TreePath>, String> {
+    let mut paths = BTreeSet::new();
+    for word in words {
+        let word = word.as_ref();
+        let shown = String::from_utf8_lossy(word);
+        if word.is_empty() || word == b"." {
+            return Err("the root cannot be local: everything would be kept out of snapshots".to_owned());
+        }
+        let path = TreePath::new(word).map_err(|why| {
+            format!("`{shown}` cannot be local: {why}; name one directory from the root of the workspace, as in web/node_modules")
+        })?;
+        paths.insert(path);
+    }
+    for (one, other) in paths.iter().zip(paths.iter().skip(1)) {
+        // What lies below a path follows it at once.
+        if other.below(one).is_some() {
+            return Err(format!("{other} lies in {one}, which is local already; leave it out"));
+        }
+    }
+    Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_paths_are_relative_plain_and_apart() {
+        let good = local_paths(["target", "web/node_modules", "target"]).expect("good");
+        assert_eq!(good.into_iter().map(|path| path.to_string()).collect::<Vec<_>>(), ["target", "web/node_modules"]);
+        for wrong in
+            [&[""][..], &["."], &["/target"], &["a/../b"], &[".."], &["a//b"], &["a", "a/b"], &["a/b", "a-b", "a"]]
+        {
+            assert!(local_paths(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -12,6 +12,7 @@ mod handover;
 mod keeper;
 mod kernel;
 mod live;
+mod local;
 mod mounting;
 mod revert;
 
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use amalgam_conflicts::Stage;
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{RefName, SnapshotId};
@@ -220,6 +222,8 @@ impl Service {
         options.quota_bytes = settings.quotas_bytes.get(workspace.as_str()).copied().or(settings.quota_bytes);
         let home = self.inner.home.path().to_owned();
         options.room = Some(Arc::new(move || room(&home)));
+        let stage = Stage::default();
+        options.conflicts = Some(Arc::new(move |store, conflict| stage.show(store, conflict)));
         Ok(options)
     }
 
@@ -314,7 +318,7 @@ impl Service {
         self.inner.views.book.change(|pages| drop(pages.views.remove(&id)))?;
         // It holds numbers and times only; what is left of it harms nobody.
         let _ = std::fs::remove_dir_all(self.view_directory(id));
-        Ok(())
+        self.remove_local(id)
     }
 }
 

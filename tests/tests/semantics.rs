@@ -588,6 +588,7 @@ fn every_promise_names_its_test() {
         "../engine/src",
         "../cli/tests",
         "../view/tests",
+        "../fuse/tests",
         "../conflicts/tests",
         "../merge/tests",
         "../merge/src",

@@ -101,21 +101,35 @@ impl View {
         if cookie > DOT_DOT && after.is_none() {
             return Ok(());
         }
+        if live.is_hidden(&path) {
+            return Ok(());
+        }
         let tree = live.tree.fork();
         let listing = match &after {
             Some(name) => tree.list_from(path.as_bytes(), name)?,
             None => tree.list(path.as_bytes())?,
         };
+        let listing = listing.map(|item| item.map(|(name, stat)| (name, Some(stat))));
+        let placed = live.placed_in(&path).into_iter().filter(|name| after.as_ref().is_none_or(|after| name > after));
         let mut cookies = self.shared.cookies.lock();
         let mut files = Vec::new();
-        for item in listing {
+        for item in merged(listing, placed.collect()) {
             let (name, stat) = item?;
             if after.as_ref() == Some(&name) {
                 continue;
             }
             let below = path.join(&name);
-            let number = live.inode_at(Place { parent: ino, name: name.clone() }, &below, &stat)?;
-            let attributes = live.attributes_of(self, number, &below, &stat)?;
+            let place = Place { parent: ino, name: name.clone() };
+            let (number, attributes) = match stat {
+                Some(stat) => {
+                    let number = live.inode_at(place, &below, &stat)?;
+                    (number, live.attributes_of(self, number, &below, &stat)?)
+                }
+                None => {
+                    let number = live.placed_inode(place, &below).expect("it is placed there");
+                    (number, live.placed_attributes(self, number, &below).expect("it is placed there"))
+                }
+            };
             let cookie = cookie_of(&name);
             let taken = take(&Listed { name: name.as_bytes(), attributes, cookie });
             if taken && hold {
@@ -141,12 +155,33 @@ impl View {
         if let Some(name) = self.shared.cookies.lock().names.get(&(ino, cookie)) {
             return Ok(Some(name.clone()));
         }
-        for item in live.tree.list(path.as_bytes())? {
-            let (name, _) = item?;
+        let placed = live.placed_in(path).into_iter().map(Ok);
+        for name in live.tree.list(path.as_bytes())?.map(|item| item.map(|(name, _)| name)).chain(placed) {
+            let name = name?;
             if cookie_of(&name) == cookie {
                 return Ok(Some(name));
             }
         }
         Ok(None)
     }
+}
+
+/// Names with what the tree has for them, in their order; those that are placed have nothing, and stand for what the tree has there.
+fn merged<S>(
+    listing: impl Iterator<Item = amalgam_engine::Result<(Name, Option<S>)>>,
+    placed: VecDeque<Name>,
+) -> impl Iterator<Item = amalgam_engine::Result<(Name, Option<S>)>> {
+    let (mut listing, mut placed) = (listing.peekable(), placed);
+    std::iter::from_fn(move || {
+        let Some(first) = placed.front() else { return listing.next() };
+        match listing.peek() {
+            Some(Ok((name, _))) if name < first => listing.next(),
+            Some(Err(_)) => listing.next(),
+            Some(Ok((name, _))) if name == first => {
+                listing.next();
+                placed.pop_front().map(|name| Ok((name, None)))
+            }
+            _ => placed.pop_front().map(|name| Ok((name, None))),
+        }
+    })
 }

@@ -30,6 +30,20 @@ pub enum Error {
         /// How much it may.
         max: u64,
     },
+    /// Something that is not in the tree, and stays where it is as long as it is shown.
+    #[error("{path} is kept out of snapshots, and can be neither moved nor changed nor removed here")]
+    Local {
+        /// Where.
+        path: engine::TreePath,
+    },
+    /// A path that cannot be kept out of the tree.
+    #[error("{path} cannot be kept out of snapshots: {why}")]
+    Unplaceable {
+        /// Where.
+        path: engine::TreePath,
+        /// Why, and what to do.
+        why: String,
+    },
     /// An extended attribute that is not there.
     #[error("no such extended attribute")]
     NoAttribute,
@@ -70,6 +84,8 @@ impl Error {
             Self::Access => Errno::ACCESS,
             Self::NotOwner => Errno::PERM,
             Self::Quota { .. } => Errno::DQUOT,
+            Self::Local { .. } => Errno::BUSY,
+            Self::Unplaceable { .. } => Errno::INVAL,
             Self::NoAttribute => Errno::NODATA,
             Self::AttributeExists => Errno::EXIST,
             Self::Invalid(_) => Errno::INVAL,

@@ -27,6 +27,7 @@ mod meta;
 mod names;
 mod neighbours;
 mod notice;
+mod placed;
 mod view;
 
 pub use access::{Access, may};
@@ -37,8 +38,9 @@ pub use directory::Listed;
 pub use error::{Error, Result};
 pub use inodes::{Ino, ROOT};
 pub use journal::Recovered;
-pub use live::{Committing, Restored};
+pub use live::{Committing, Folding, Restored};
 pub use locks::{Lock, LockKind};
 pub use meta::{Room, XattrSet};
 pub use notice::{Notice, WatchId, Watcher};
+pub use placed::Placed;
 pub use view::{Clock, ShowConflict, View, ViewOptions};

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use amalgam_engine::backend::Durability;
 use amalgam_engine::object::Node;
+use amalgam_engine::work::Stat;
 use amalgam_engine::workspace::{Change, Committed, WorkspaceName, Workspaces};
 use amalgam_engine::{
-    Act, Commit, DiffOptions, Expect, Landed, RefName, SnapshotId, TreePath, WorkingTree, diff_entries,
+    Act, Commit, DiffOptions, Expect, Landed, RefName, RootId, SnapshotId, TreePath, WorkingTree, diff_entries,
 };
 
 use crate::attributes::{Attributes, Kind};
@@ -16,6 +17,16 @@ use crate::inodes::{Ino, Place, Whereabouts};
 use crate::journal::{Edit, Journal};
 use crate::notice::Notice;
 use crate::view::{Live, View};
+
+/// Files that stand for conflicts again, as somebody found who looked at a fork of the tree.
+pub struct Folding {
+    /// What was looked at.
+    pub seen: WorkingTree,
+    /// The tree that has conflicts in their place.
+    pub root: RootId,
+    /// Where.
+    pub paths: Vec<TreePath>,
+}
 
 /// A state of the view, on its way to the store.
 pub struct Committing {
@@ -57,9 +68,22 @@ impl View {
         act: &Act,
         action: &str,
     ) -> Result<Committed> {
+        self.commit_folded(workspaces, name, change, act, action, None)
+    }
+
+    /// The same, with conflicts in the place of files that stand for them, where these are still what they were when somebody looked.
+    pub fn commit_folded(
+        &self,
+        workspaces: &Workspaces,
+        name: &WorkspaceName,
+        change: &Change,
+        act: &Act,
+        action: &str,
+        folding: Option<&Folding>,
+    ) -> Result<Committed> {
         let _one = self.shared.freezing.lock();
         let done_before = act.request.as_ref().map(|request| workspaces.store().find_request(request)).transpose()?;
-        let committing = self.begin_commit()?;
+        let committing = self.begin_commit(folding)?;
         let (committed, landed) = workspaces.commit_fork(name, &committing.tree, change, act, action)?;
         if done_before.flatten().is_some() {
             // What it committed then is not what is here now: everything stays as it is, in the tree and in the journal.
@@ -77,10 +101,35 @@ impl View {
     }
 
     /// The state of this moment, and a journal that begins with it.
-    fn begin_commit(&self) -> Result<Committing> {
+    fn begin_commit(&self, folding: Option<&Folding>) -> Result<Committing> {
         let mut live = self.shared.live.write();
+        if let Some(folding) = folding {
+            self.fold(&mut live, folding)?;
+        }
         let first = live.journal.as_mut().ok_or(Error::ReadOnly)?.turn()?;
         Ok(Committing { tree: live.tree.fork(), first })
+    }
+
+    /// Puts conflicts in the place of files that stand for them. The journal need not know: a file is folded again by the next commit.
+    fn fold(&self, live: &mut Live, folding: &Folding) -> Result<()> {
+        for path in &folding.paths {
+            let (seen, now) = (folding.seen.stat(path.as_bytes())?, live.tree.stat(path.as_bytes())?);
+            let alike = |one: &Stat, other: &Stat| {
+                let told = |stat: &Stat| (stat.kind, stat.mode, stat.mtime, stat.size, stat.links);
+                told(one) == told(other)
+            };
+            if !seen.zip(now).is_some_and(|(seen, now)| now.kind == Kind::File && now.links == 1 && alike(&seen, &now))
+            {
+                continue;
+            }
+            live.tree.take_over(path, folding.root)?;
+            if let Some(ino) = live.known(path) {
+                // It shows the same bytes as before.
+                live.inodes.changed(ino);
+                self.shared.watchers.tell(None, || Notice::Attributes(ino));
+            }
+        }
+        Ok(())
     }
 
     /// That state is a snapshot now: only what was edited since stays dirty, and only that in the journal.
@@ -110,7 +159,7 @@ impl View {
     /// Writes the tree to the store without committing it, under a name of its own, so that the journal can begin anew.
     pub fn checkpoint(&self, reference: &RefName, act: &Act) -> Result<()> {
         let _one = self.shared.freezing.lock();
-        let committing = self.begin_commit()?;
+        let committing = self.begin_commit(None)?;
         let head = committing.tree.base();
         let store = committing.tree.store().clone();
         let stands = store.read_ref(reference)?.and_then(|value| value.target);
@@ -210,6 +259,10 @@ impl View {
             self.shared.watchers.tell(None, || Notice::Contents(crate::ROOT));
             return Ok(());
         };
+        if live.is_hidden(path) {
+            // Nobody sees what is there.
+            return Ok(());
+        }
         let Some(parent) = live.known(&above) else { return Ok(()) };
         let place = Place { parent, name };
         let (old, new) = (before.stat(path.as_bytes())?, after.stat(path.as_bytes())?);
@@ -260,7 +313,7 @@ impl View {
     }
 
     /// Takes an inode out of the tree, with all below it.
-    fn cut_off(&self, live: &mut Live, ino: Ino) -> Result<()> {
+    pub(crate) fn cut_off(&self, live: &mut Live, ino: Ino) -> Result<()> {
         let inode = live.inodes.get(ino)?;
         let Whereabouts::Named(places) = &inode.whereabouts else { return Ok(()) };
         let places: Vec<Place> = places.clone();

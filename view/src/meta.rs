@@ -69,6 +69,7 @@ impl View {
     pub fn set_attributes(&self, caller: &Caller, ino: Ino, set: &Set) -> Result<Attributes> {
         let live = &mut *self.shared.live.write();
         live.demand_writable()?;
+        live.demand_in_tree(ino)?;
         let before = live.attributes(self, ino)?;
         demand_settable(caller, &before, set)?;
         live.inodes.changed(ino);
@@ -125,7 +126,10 @@ impl View {
         let list = match &live.inodes.get(ino)?.whereabouts {
             Whereabouts::Gone(_) => Vec::new(),
             Whereabouts::Loose(file) => file.xattrs()?,
-            Whereabouts::Named(_) => live.tree.xattrs(live.directory_path(ino)?.as_bytes())?,
+            Whereabouts::Named(_) => {
+                let path = live.directory_path(ino)?;
+                if live.is_placed(&path) { Vec::new() } else { live.tree.xattrs(path.as_bytes())? }
+            }
         };
         Ok(list.into_iter().map(|xattr| (xattr.name.to_vec(), xattr.value.to_vec())).collect())
     }
@@ -171,6 +175,7 @@ impl View {
     ) -> Result<()> {
         let live = &mut *self.shared.live.write();
         live.demand_writable()?;
+        live.demand_in_tree(ino)?;
         let before = live.attributes(self, ino)?;
         demand(caller, &before, Access::WRITE)?;
         let path = live.directory_path(ino)?;

@@ -110,7 +110,7 @@ impl View {
         let live = &mut *self.shared.live.write();
         let directory = self.changeable(live, caller, parent)?;
         let path = directory.path.join(&name);
-        if live.tree.exists(path.as_bytes())? {
+        if live.is_placed(&path) || live.tree.exists(path.as_bytes())? {
             return Err(EngineError::Exists { path }.into());
         }
         self.demand_quota(live, 0)?;
@@ -146,7 +146,7 @@ impl View {
             return Err(EngineError::NotFound { path: TreePath::root() }.into());
         };
         let new = directory.path.join(&name);
-        if live.tree.exists(new.as_bytes())? {
+        if live.is_placed(&new) || live.tree.exists(new.as_bytes())? {
             return Err(EngineError::Exists { path: new }.into());
         }
         let now = self.now();
@@ -169,6 +169,7 @@ impl View {
         let place = Place { parent, name };
         let path = directory.path.join(&place.name);
         let found = self.removable(live, caller, &directory, place.clone())?;
+        live.demand_free(&path)?;
         if found.kind == Kind::Directory {
             return Err(EngineError::IsADirectory { path }.into());
         }
@@ -190,6 +191,7 @@ impl View {
         let place = Place { parent, name };
         let path = directory.path.join(&place.name);
         let found = self.removable(live, caller, &directory, place.clone())?;
+        live.demand_free(&path)?;
         if found.kind != Kind::Directory {
             return Err(EngineError::NotADirectory { path }.into());
         }
@@ -213,6 +215,8 @@ impl View {
         let target_directory = self.changeable(live, caller, target.parent)?;
         let (from, to) = (source_directory.path.join(&source.name), target_directory.path.join(&target.name));
         let moving = self.removable(live, caller, &source_directory, source.clone())?;
+        live.demand_free(&from)?;
+        live.demand_free(&to)?;
         let replaced = live.look(self, &target_directory.path, target.clone())?;
         if let Some(replaced) = &replaced {
             if mode == RenameMode::NoReplace {
@@ -288,6 +292,9 @@ impl View {
     fn changeable(&self, live: &Live, caller: &Caller, ino: Ino) -> Result<Parent> {
         live.demand_writable()?;
         let directory = self.parent(live, ino)?;
+        if live.is_hidden(&directory.path) {
+            return Err(Error::Local { path: directory.path });
+        }
         demand(caller, &directory.attributes, Access::WRITE.and(Access::EXECUTE))?;
         Ok(directory)
     }

@@ -20,6 +20,7 @@ use crate::locks::Locks;
 use crate::meta::Room;
 use crate::neighbours::Neighbours;
 use crate::notice::{Notice, WatchId, Watcher, Watchers};
+use crate::placed::PlacedPaths;
 
 /// What time it is.
 pub type Clock = fn() -> Time;
@@ -80,6 +81,8 @@ pub(crate) struct Live {
     /// Nothing in a view that shows a snapshot.
     pub(crate) journal: Option<Journal>,
     conflicts: Option<ShowConflict>,
+    /// What is shown and not in the tree.
+    pub(crate) placed: PlacedPaths,
 }
 
 impl View {
@@ -108,7 +111,13 @@ impl View {
 
     fn with(tree: WorkingTree, inodes: Inodes, journal: Option<Journal>, options: ViewOptions) -> Self {
         let shared = Shared {
-            live: RwLock::new(Live { tree, inodes, journal, conflicts: options.conflicts.clone() }),
+            live: RwLock::new(Live {
+                tree,
+                inodes,
+                journal,
+                conflicts: options.conflicts.clone(),
+                placed: PlacedPaths::default(),
+            }),
             options,
             cookies: Mutex::default(),
             watchers: Watchers::default(),
@@ -172,6 +181,9 @@ impl Live {
     /// Writes an edit down, then does it.
     pub(crate) fn edit(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<()> {
         if let Some(path) = edit.changes() {
+            if self.is_placed(path) {
+                return Err(Error::Local { path: path.clone() });
+            }
             self.unfold(path, now)?;
         }
         self.do_edit(edit, now, data)
@@ -221,6 +233,12 @@ impl Live {
             return Ok((**file).clone());
         }
         let path = self.directory_path(ino)?;
+        if let Some(entry) = self.placed_file(&path) {
+            return Ok(self.tree.loose_entry(Some(&entry)));
+        }
+        if self.is_placed(&path) {
+            return Err(EngineError::IsADirectory { path }.into());
+        }
         match self.shown(&path)? {
             Shown::File(file) | Shown::Side(file) => Ok(file),
             Shown::Itself => Ok(self.tree.loose(path.as_bytes())?),
@@ -230,6 +248,12 @@ impl Live {
     /// The inode at a place, made if need be, and its attributes. Nothing when nothing is there.
     pub(crate) fn look(&mut self, view: &View, directory: &TreePath, place: Place) -> Result<Option<Attributes>> {
         let path = directory.join(&place.name);
+        if self.is_hidden(directory) {
+            return Ok(None);
+        }
+        if let Some(ino) = self.placed_inode(place.clone(), &path) {
+            return Ok(self.placed_attributes(view, ino, &path));
+        }
         let Some(stat) = self.tree.stat(path.as_bytes())? else { return Ok(None) };
         let ino = self.inode_at(place, &path, &stat)?;
         let attributes = self.attributes_of(view, ino, &path, &stat)?;
@@ -275,6 +299,9 @@ impl Live {
             }
             Whereabouts::Named(_) => {
                 let path = self.directory_path(ino)?;
+                if let Some(placed) = self.placed_attributes(view, ino, &path) {
+                    return Ok(placed);
+                }
                 let stat = self.tree.stat(path.as_bytes())?;
                 let stat = stat.ok_or_else(|| EngineError::NotFound { path: path.clone() })?;
                 self.attributes_of(view, ino, &path, &stat)

@@ -25,6 +25,9 @@ pub struct Enter {
     /// Let other users enter
     #[arg(long)]
     allow_other: bool,
+    /// Mount a directory of the host at a path in the mount
+    #[arg(long, num_args = 2, value_names = ["SOURCE", "PATH"])]
+    bind: Vec<PathBuf>,
     /// Which mount it is, in hex
     #[arg(long, env = TOKEN, hide_env_values = true, hide = true)]
     token: String,
@@ -37,11 +40,13 @@ impl Enter {
     /// Does it. Returns only if it cannot be done.
     pub fn run(self) -> CliError {
         let Some(token) = bytes_of(&self.token) else { return CliError::usage("the token has no hex digits") };
+        let bindings: Vec<_> = self.bind.chunks_exact(2).map(|pair| (pair[0].as_path(), pair[1].as_path())).collect();
         let refused = become_command(&Mounting {
             at: &self.at,
             socket: &self.socket,
             token: &token,
             allow_other: self.allow_other,
+            bindings: &bindings,
             words: &self.command,
         });
         match refused {

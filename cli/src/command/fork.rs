@@ -74,9 +74,15 @@ impl Fork {
             Some(_) => {
                 let chosen = self.backend.choose(session.home(), Purpose::Shared)?;
                 self.backend.say(session, chosen.word(), &chosen.why)?;
+                if chosen.backend == Backend::Checkout {
+                    self.options.refuse_local(&format!("this is written out: {}", chosen.why))?;
+                }
                 (chosen.backend == Backend::Fuse).then_some((&self.options, &self.backend))
             }
-            None => None,
+            None => {
+                self.options.refuse_local("without --mount nothing is")?;
+                None
+            }
         };
         let template = self.dir.as_ref().or(self.mount.as_ref());
         let paths = match template {

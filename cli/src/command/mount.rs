@@ -30,7 +30,11 @@ Examples:
   amalgam mount try-2 ../try-2
   amalgam mount @~3 /tmp/three-back    a snapshot, read-only
   amalgam mount main ../live --follow  read-only, always what the last snapshot of main holds
-  amalgam mount notes ../notes --create")]
+  amalgam mount notes ../notes --create
+  amalgam mount try-2 ../try-2 --local target --local web/node_modules
+
+A local path lies on the disk of the store, at its speed. It is in no snapshot, diff or status, is the same after umount and mount, and
+goes with the workspace. `amalgam config set mount.local PATH..` makes paths local in every mount.")]
 pub struct Mount {
     /// The workspace, or the revision of a snapshot
     #[arg(value_name = "WORKSPACE|REV")]
@@ -62,6 +66,9 @@ pub struct MountArgs {
     /// So many threads answer
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: Option<u32>,
+    /// Keep this directory out of snapshots, on the disk's own files; from the root of the workspace, may be given again
+    #[arg(long, value_name = "PATH")]
+    pub local: Vec<OsString>,
 }
 
 impl MountArgs {
@@ -71,7 +78,17 @@ impl MountArgs {
             allow_other: self.allow_other,
             writeback: self.writeback,
             threads: self.threads.unwrap_or(0),
+            local: self.local.iter().map(|path| Bytes::copy_from_slice(without_slash(path.as_bytes()))).collect(),
         }
+    }
+
+    /// Refuses paths that are to be kept out of snapshots where the files are not mounted: they would be in them.
+    pub fn refuse_local(&self, why: &str) -> Result<(), CliError> {
+        if self.local.is_empty() {
+            return Ok(());
+        }
+        Err(CliError::usage(format!("--local is for what is mounted, and {why}"))
+            .hint("leave it out; in a directory .amalgamignore keeps paths out of snapshots"))
     }
 }
 
@@ -125,6 +142,14 @@ impl Mount {
     }
 }
 
+/// As completion writes directories, without its last sign.
+fn without_slash(path: &[u8]) -> &[u8] {
+    match path {
+        [rest @ .., b'/'] if !rest.is_empty() => rest,
+        path => path,
+    }
+}
+
 /// Mounts a workspace to be changed.
 async fn mount(
     client: &mut Client,
@@ -154,6 +179,7 @@ pub async fn mount_or_else(
     match mount(client, workspace, path, options).await {
         Ok(mount) => Ok(Some(mount)),
         Err(error) if error.is(Reason::MountRefused) && backend.backend == Backend::Auto => {
+            options.refuse_local(&format!("this could not be: {}", error.message))?;
             output.remark(format!("{}; the files are written out instead", error.message))?;
             Ok(None)
         }
@@ -191,6 +217,10 @@ pub fn words(mount: &v1::MountPoint) -> String {
             words.push_str(word);
         }
     }
+    if !mount.local.is_empty() {
+        let paths: Vec<_> = mount.local.iter().map(|path| text::path(path)).collect();
+        words.push_str(&format!(", local: {}", paths.join(" ")));
+    }
     words
 }
 
@@ -207,6 +237,7 @@ pub fn json_line(kind: &str, mount: &v1::MountPoint) -> serde_json::Value {
             "uncommitted": mount.uncommitted,
             "private": mount.is_private,
             "leaving": mount.leaving,
+            "local": mount.local.iter().map(|path| text::path(path)).collect::<Vec<_>>(),
             "mount_time": lines::time(mount.mount_time.as_ref()),
         }),
     );

@@ -42,7 +42,8 @@ sees and which needs no privilege, at a path that is the same each time.
 Examples:
   amalgam run -- make test
   amalgam run -m 'let the agent fix it' -- my-agent --task 17
-  amalgam run --in try-2 -- make test")]
+  amalgam run --in try-2 -- make test
+  amalgam run --in try-2 --local target -- cargo test")]
 pub struct Run {
     /// Why
     #[arg(short, long, value_name = "MESSAGE")]
@@ -64,11 +65,13 @@ impl Run {
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let Some(workspace) = &self.inside else {
+            self.options.refuse_local("without --in nothing is")?;
             let directory = session.place().await?.directory.name;
             return self.between(session, &mut client, &directory, plain(&self.command)).await;
         };
         let found = super::ws::workspace(&mut client, &workspace_name(workspace)).await?;
         if let Some(directory) = found.directories.first() {
+            self.options.refuse_local("this workspace has a directory")?;
             let at = PathBuf::from(OsStr::from_bytes(&directory.path));
             let mut child = plain(&self.command);
             child.current_dir(&at).env("PWD", &at);
@@ -78,7 +81,10 @@ impl Run {
         let chosen = self.backend.choose(session.home(), Purpose::Private)?;
         self.backend.say(session, chosen.word(), &chosen.why)?;
         match chosen.backend {
-            Backend::Checkout => self.in_checkout(session, &mut client, workspace).await,
+            Backend::Checkout => {
+                self.options.refuse_local(&format!("this is written out: {}", chosen.why))?;
+                self.in_checkout(session, &mut client, workspace).await
+            }
             _ => self.in_mount(session, &mut client, workspace).await,
         }
     }
@@ -92,6 +98,9 @@ impl Run {
         let program = std::env::current_exe().map_err(|error| CliError::machine("find this program", &error))?;
         let mut child = Command::new(program);
         child.arg("enter").arg("--at").arg(path(&prepared.path)).arg("--socket").arg(path(&prepared.socket));
+        for binding in &prepared.bindings {
+            child.arg("--bind").arg(path(&binding.source)).arg(path(&binding.path));
+        }
         child.args(self.options.allow_other.then_some("--allow-other")).arg("--").args(&self.command);
         child.env(TOKEN, hex_of(&prepared.token));
         self.between(session, client, &prepared.directory, child).await

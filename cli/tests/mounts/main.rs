@@ -1,5 +1,9 @@
 //! Mounted workspaces through the command: what is seen, what is kept, what comes back, what is refused.
 
+mod attempts;
+mod conflicts;
+mod held;
+mod local;
 mod refused;
 #[path = "../command/scratch.rs"]
 mod scratch;

@@ -7,7 +7,7 @@ use crate::scratch::{Scratch, can_mount};
 
 /// Runs a command that must fail with this code and say this.
 #[track_caller]
-fn refused(scratch: &Scratch, line: &str, code: i32, words: &[&str]) {
+pub(crate) fn refused(scratch: &Scratch, line: &str, code: i32, words: &[&str]) {
     let done = scratch.output(line);
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(code), "{line}: {said}");

@@ -6,7 +6,7 @@ use amalgam_conflicts::Stage;
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{Act, Time, WorkingTree};
-use amalgam_view::{Access, Caller, Kind, ROOT, View, ViewOptions};
+use amalgam_view::{Access, Caller, Folding, Kind, ROOT, View, ViewOptions};
 
 use crate::kit::{World, all_kinds};
 
@@ -53,4 +53,48 @@ fn a_view_shows_markers_and_a_write_takes_the_conflicts_place() {
     let back = world.back(root, &faced);
     assert_eq!((back.resolved.len(), back.still.len()), (1, 1));
     assert_eq!(back.conflicts.len(), all_kinds().len() - 1);
+}
+
+#[test]
+fn a_commit_folds_what_was_read_back_and_leaves_what_changed_since() {
+    let world = World::new();
+    let (tree, faced) = world.faced(&all_kinds());
+    let (workspaces, name) = (Workspaces::of(&world.store), WorkspaceName::new("w").expect("a name"));
+    let act = Act::new("ada", NOW);
+    workspaces.create(&name, &NewWorkspace::default(), &act).expect("made");
+    let mut first = WorkingTree::open_root(&world.store, tree).expect("opened");
+    let head = workspaces.commit(&name, &mut first, &Change::new("conflicts"), &act).expect("committed").snapshot;
+    let journal = tempfile::tempdir().expect("a place");
+    let opened = WorkingTree::open(&world.store, head).expect("opened");
+    let (view, _) = View::open(opened, journal.path(), options()).expect("a view");
+    let caller = Caller::owner(0, 0);
+    let text = view.lookup(&caller, ROOT, b"text").expect("found");
+    let added = view.lookup(&caller, ROOT, b"added").expect("found");
+    // Both are touched and left with all their markers.
+    for file in [text, added] {
+        view.write(&caller, file.ino, file.size, b"more\n", false).expect("written");
+    }
+    let seen = view.fork();
+    let session = world.store.session();
+    let found = seen.freeze().write(&session).expect("written");
+    session.write_all_ahead().expect("written");
+    let back = world.back(found, &faced);
+    let paths: Vec<_> = back.still.iter().map(|still| still.path.clone()).collect();
+    assert_eq!(paths.len(), 2);
+    // One is decided after it was looked at.
+    view.open_file(&caller, text.ino, Access::WRITE, true).expect("cut");
+    view.write(&caller, text.ino, 0, b"decided\n", false).expect("written");
+    let folding = Folding { seen, root: back.root, paths };
+    let change = Change::new("edited");
+    let done = view.commit_folded(&workspaces, &name, &change, &act, "commit", Some(&folding)).expect("committed");
+    let root = world.store.snapshot(done.snapshot).expect("read").root;
+    assert_eq!(world.read(root, "text"), b"decided\n");
+    let left = amalgam_engine::conflict::conflicts(&world.store, root).expect("found");
+    assert_eq!(left.len(), all_kinds().len() - 1, "all but the one that was decided");
+    // Whoever has the file open sees the same bytes as before, and goes on with it.
+    let shown = view.read(added.ino, 0, 1 << 20).expect("read");
+    assert!(shown.ends_with(b"]\nmore\n"));
+    assert!(view.is_clean());
+    view.write(&caller, added.ino, shown.len() as u64, b"again\n", false).expect("written");
+    assert!(view.read(added.ino, 0, 1 << 20).expect("read").ends_with(b"]\nmore\nagain\n"));
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::WorkingTree;
 use super::node::{Child, Dir, Leaf, Meta, XattrsNow};
-use crate::error::Result;
+use crate::directory::entry_at;
+use crate::error::{Error, Result};
 use crate::id::{RootId, SnapshotId};
 use crate::name::TreePath;
 use crate::object::{Entry, Node, Xattr};
@@ -15,6 +16,21 @@ impl WorkingTree {
     /// Makes another snapshot the one that the next commit follows; the tree stays what it is.
     pub fn rebase(&mut self, snapshot: Option<SnapshotId>) {
         self.state.base.snapshot = snapshot;
+    }
+
+    /// Takes over what another tree of the store has at a path, in the place of what is here; the directory above keeps its time. A
+    /// directory is not taken over.
+    pub fn take_over(&mut self, path: &TreePath, root: RootId) -> Result<()> {
+        let found = entry_at(&self.store, &*self.store.root(root)?, path)?;
+        let entry = found.ok_or_else(|| Error::NotFound { path: path.clone() })?;
+        let Some((above, _)) = path.split_last().filter(|_| !matches!(entry.node, Node::Directory(_))) else {
+            return Err(Error::IsADirectory { path: path.clone() });
+        };
+        self.keep(root)?;
+        let mtime = self.directory_mut(&above)?.meta.mtime;
+        self.put_entry(path, &entry, entry.mtime)?;
+        self.directory_mut(&above)?.meta.mtime = mtime;
+        Ok(())
     }
 
     /// Keeps another tree in the store for as long as entries of it may be in this one.

@@ -14,6 +14,7 @@ use amalgam_proto::{Failure, Reason, v1};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg, sockopt};
 
 use super::book::{Mode, MountRecord};
+use super::local::Way;
 use super::mounting::{mount_options, of_mount};
 use super::{Mounted, Shows, kernel, view_name};
 use crate::directory::path_bytes;
@@ -41,6 +42,8 @@ impl Service {
         self.demand_lasting()?;
         let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
         let grasp = self.open_for_mount(&workspace)?;
+        self.place_local(&grasp, request.options.as_ref(), Way::Mount)?;
+        let bindings = self.bindings(&grasp)?;
         let view = grasp.id;
         // The same place each time, so that what a build wrote about paths stays true.
         let path = self.inner.home.path().join("mnt").join(view.to_string());
@@ -62,6 +65,7 @@ impl Service {
             path: path_bytes(&path),
             recovered_edits,
             directory: view_name(view),
+            bindings,
         })
     }
 

@@ -80,6 +80,7 @@ impl Service {
             if let Some(mounted) = self.inner.views.state.lock().mounts.get_mut(&number) {
                 mounted.shows = Shows::Following(view, head);
             }
+            self.await_told(|shows| matches!(shows, Shows::Following(_, shown) if *shown == head));
         }
         Ok(())
     }

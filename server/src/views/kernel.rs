@@ -1,20 +1,18 @@
-//! What the service asks of the kernel about mounts: which there are, which are dead, and to take them away. Linux only.
+//! What the service asks of the kernel about mounts: which there are, and which are dead. Linux only.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
+use amalgam_fuse::unmount;
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
 
 use super::book::Book;
 
 /// The kinds of file systems that mounts of ours have, with their source: by the helper, and by root alone.
 const KINDS: [[&[u8]; 2]; 2] = [[b"fuse.amalgam", b"amalgam"], [b"fuse", b"amalgam"]];
 const MOUNT_TABLE: &str = "/proc/self/mountinfo";
-const HELPER: &str = "fusermount3";
 
 /// The paths at which file systems of ours are mounted, whoever answers for them.
 fn mounted_paths() -> io::Result<Vec<PathBuf>> {
@@ -56,31 +54,6 @@ fn unescaped(word: &[u8]) -> PathBuf {
 /// Whether nobody answers for what is mounted at a path. The room on its disk is the one thing that a kernel never answers from memory.
 fn is_dead(path: &Path) -> bool {
     matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
-}
-
-/// Takes a mount away. `lazy`: even if somebody uses it; it goes for good when they are done.
-pub(super) fn unmount(path: &Path, lazy: bool) -> io::Result<()> {
-    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW) {
-        Ok(()) => Ok(()),
-        // Only root may; whoever may mount with the helper may unmount with it, too.
-        Err(Errno::PERM) => unmount_with_helper(path, lazy),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn unmount_with_helper(path: &Path, lazy: bool) -> io::Result<()> {
-    let mut command = Command::new(HELPER);
-    command.arg("-u").args(lazy.then_some(OsStr::new("-z"))).arg("--").arg(path);
-    let done = command.stdin(Stdio::null()).output().map_err(|error| {
-        io::Error::new(error.kind(), format!("{HELPER} could not be run ({error}); it comes with the package fuse3"))
-    })?;
-    if done.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-    let kind = if said.contains("busy") { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
-    Err(io::Error::new(kind, said))
 }
 
 /// Takes away what a process that died left mounted. Whoever calls holds the store, so nobody answers for it. Says what was done.

@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 
+use amalgam_conflicts::{Known, ReadBack, read_back};
 use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
 use amalgam_engine::{Act, DiffOptions, RootId, SnapshotId, What, WorkingTree, diff_roots, operation};
 use amalgam_proto::{Failure, Reason, v1};
+use amalgam_view::Folding;
 use bytes::Bytes;
 
-use super::{ViewGrasp, checkpoint_reference, view_name};
+use super::{Shows, ViewGrasp, checkpoint_reference, view_name};
 use crate::directory::{CAPTURE, Tally};
 use crate::failure::{Result, of_engine, of_view};
 use crate::service::{Held, Marks, Service};
@@ -62,7 +64,9 @@ impl Service {
         }
         let secured = held.root.expect("a live tree has a root");
         let (before, _) = view.go_to(head, Some(head)).map_err(of_view)?;
-        self.keep_late_edits(grasp, &before, secured, head, &Act::new(KEEPER, self.now()))
+        self.keep_late_edits(grasp, &before, secured, head, &Act::new(KEEPER, self.now()))?;
+        self.await_told(|shows| matches!(shows, Shows::Live(id) if *id == grasp.id));
+        Ok(())
     }
 
     /// A workspace may have been moved behind its view's back, while the view had changes. A commit on top of that would silently take
@@ -130,9 +134,34 @@ impl Service {
 
     fn commit_view(&self, grasp: &ViewGrasp, change: &Change, act: &Act) -> Result<(SnapshotId, bool)> {
         let view = &grasp.live.view;
-        let done = view.commit(&self.inner.workspaces, &grasp.workspace, change, act, CAPTURE).map_err(of_view)?;
+        let seen = view.fork();
+        let back = self.conflicts_in(&seen)?;
+        let (folding, resolved) = match back {
+            Some(back) => {
+                let paths = back.conflicts.iter().map(|placed| placed.path.clone()).collect();
+                (Some(Folding { seen, root: back.root, paths }), back.resolved)
+            }
+            None => (None, Vec::new()),
+        };
+        let (workspaces, name) = (&self.inner.workspaces, &grasp.workspace);
+        let done = view.commit_folded(workspaces, name, change, act, CAPTURE, folding.as_ref()).map_err(of_view)?;
         self.drop_checkpoint(grasp)?;
+        let root = self.inner.store.snapshot(done.snapshot).map_err(of_engine)?.root;
+        self.remember_edits(&resolved, root, act)?;
         Ok((done.snapshot, done.is_new))
+    }
+
+    /// What became of the conflicts that were edited in a tree since the snapshot that it follows; nothing if none was.
+    fn conflicts_in(&self, tree: &WorkingTree) -> Result<Option<ReadBack>> {
+        let before = self.known_root(tree.base())?;
+        let held = self.hold_tree(tree)?;
+        let found = held.root.expect("a live tree has a root");
+        let [Some(faced), _] = self.faces_of_difference(before, held.root)? else { return Ok(None) };
+        if faced.paths().next().is_none() {
+            return Ok(None);
+        }
+        let known = Known { faced: &faced, is_written: false, paths: None };
+        read_back(&self.inner.store, found, &[known]).map(Some).map_err(of_engine)
     }
 
     /// Takes what a view holds into a snapshot, if none has it yet.
@@ -150,6 +179,9 @@ impl Service {
             self.commit_view(grasp, &change, &act)?.0
         } else {
             let mut tree = view.fork();
+            if let Some(back) = self.conflicts_in(&tree)? {
+                tree = back.tree;
+            }
             tree.rebase(head);
             let done = self.inner.workspaces.commit_as(&grasp.workspace, &mut tree, &change, &act, CAPTURE);
             done.map_err(of_engine)?.snapshot
@@ -183,6 +215,7 @@ impl Service {
         };
         let (before, _) = grasp.live.view.go_to(head, Some(head)).map_err(of_view)?;
         self.keep_late_edits(grasp, &before, secured.root, head, act)?;
+        self.await_told(|shows| matches!(shows, Shows::Live(id) if *id == grasp.id));
         self.drop_checkpoint(grasp)?;
         let tally = self.tally(Some(secured.root), self.head_root(Some(head))?)?;
         let now = self.head(&grasp.workspace)?;

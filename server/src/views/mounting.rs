@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{SnapshotId, Time};
-use amalgam_fuse::{Mount, MountError, MountOptions};
+use amalgam_fuse::{Mount, MountError, MountOptions, unmount};
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_view::View;
 
 use super::book::{Mode, MountRecord};
+use super::local::Way;
 use super::{Mounted, Shows, ViewGrasp, follower_name, kernel, view_name};
 use crate::directory::{canonical, host_path, make_empty, path_bytes};
 use crate::failure::{Result, of_engine, of_io, of_view};
@@ -28,16 +29,20 @@ impl Service {
         let (view, shows, workspace, mode) = match request.mode() {
             v1::MountMode::ReadWrite | v1::MountMode::Unspecified => {
                 let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
+                self.await_private_end(&workspace)?;
                 let opened = grasp.insert(self.open_for_mount(&workspace)?);
+                self.place_local(opened, request.options.as_ref(), Way::Link)?;
                 (opened.live.view.clone(), Shows::Live(opened.id), workspace.to_string(), Mode::ReadWrite)
             }
             v1::MountMode::Snapshot => {
+                self.refuse_local(request.options.as_ref())?;
                 let here = self.here(&request.workspace)?;
                 let snapshot = self.resolve(&request.revision, here.as_ref())?;
                 let view = self.read_only_view(snapshot)?;
                 (view, Shows::Snapshot(snapshot), String::new(), Mode::Snapshot)
             }
             v1::MountMode::Follow => {
+                self.refuse_local(request.options.as_ref())?;
                 let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
                 let head = self.head(&workspace)?.ok_or_else(|| {
                     let message = format!("workspace {workspace} has no snapshot to show yet; commit to it first");
@@ -166,6 +171,18 @@ impl Service {
         })
     }
 
+    /// Waits until the kernel was told what changed in those mounts, so that whoever asked for it sees it.
+    pub(super) fn await_told(&self, which: impl Fn(&Shows) -> bool) {
+        let told: Vec<_> = {
+            let state = self.inner.views.state.lock();
+            state.mounts.values().filter(|mounted| which(&mounted.shows)).map(|mounted| mounted.mount.told()).collect()
+        };
+        for one in told {
+            // A kernel that takes longer is told all the same.
+            let _ = one.recv_timeout(TOLD_WITHIN);
+        }
+    }
+
     /// Where a view is mounted.
     pub(super) fn mounts_of_view(&self, id: u64) -> Vec<PathBuf> {
         let state = self.inner.views.state.lock();
@@ -191,10 +208,13 @@ impl Service {
             };
             (mounted.record.clone(), shown, mounted.leaving)
         };
+        let mut local = Vec::new();
         let (snapshot, uncommitted) = match shown {
             Ok(snapshot) => (Some(snapshot), false),
             Err(id) => {
                 let grasp = self.grasp_view(id)?;
+                let placed = grasp.live.view.placed();
+                local.extend(placed.keys().map(|path| bytes::Bytes::copy_from_slice(path.as_bytes())));
                 (grasp.live.view.base(), self.is_uncommitted(&grasp)?)
             }
         };
@@ -218,6 +238,7 @@ impl Service {
             uncommitted,
             directory,
             leaving,
+            local,
         })
     }
 
@@ -298,10 +319,10 @@ impl Service {
         let mut detached = false;
         if kernel::is_mounted(&record.path) {
             // What nobody uses goes at once, however it was asked for.
-            let done = match kernel::unmount(&record.path, false) {
+            let done = match unmount(&record.path, false) {
                 Err(error) if lazy && error.kind() == io::ErrorKind::ResourceBusy => {
                     detached = true;
-                    kernel::unmount(&record.path, true)
+                    unmount(&record.path, true)
                 }
                 done => done,
             };
@@ -356,7 +377,7 @@ impl Service {
         for number in numbers {
             let record = self.inner.views.state.lock().mounts.get(&number).map(|mounted| mounted.record.clone());
             if let Some(record) = record.filter(|record| !record.private && kernel::is_mounted(&record.path)) {
-                let done = kernel::unmount(&record.path, true);
+                let done = unmount(&record.path, true);
                 said.extend(done.err().map(|error| of_unmount(&record.path, &error).message));
             }
             let _ = self.inner.views.book.remove_mount(number);
@@ -409,6 +430,8 @@ pub(super) fn mount_options(asked: Option<&v1::MountOptions>) -> MountOptions {
 }
 
 const THREADS_MAX: usize = 64;
+/// How long a call waits until the kernel was told what it changed.
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
 /// How often, and how many times, it is looked whether a mount has ended.
 const ENDED_EVERY: Duration = Duration::from_millis(2);
 const ENDED_LOOKS: u32 = 1_000;

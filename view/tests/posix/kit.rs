@@ -17,6 +17,7 @@ pub(crate) fn now() -> Time {
 }
 
 pub(crate) const ENOENT: i32 = 2;
+pub(crate) const EBUSY: i32 = 16;
 pub(crate) const EEXIST: i32 = 17;
 pub(crate) const ENOTDIR: i32 = 20;
 pub(crate) const EISDIR: i32 = 21;

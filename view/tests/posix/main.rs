@@ -10,4 +10,5 @@ mod listing;
 mod live;
 mod names;
 mod numbers;
+mod placed;
 mod recovery;

@@ -1,0 +1,70 @@
+//! Conflicts in a mount: shown with markers, and read back by a commit.
+
+use super::{read, until};
+use crate::scratch::{Scratch, can_mount};
+
+const FILES: [&str; 5] = ["edited", "kept", "resolved", "saved", "touched"];
+
+/// A workspace `ours`, mounted, whose head has a conflict in each of the files.
+fn clash() -> Scratch {
+    let scratch = Scratch::new();
+    let files = FILES.join(" ");
+    scratch
+        .run(&format!("for f in {files}; do printf 'top\\nbase\\nend\\n' > $f; done; amalgam init --workspace base"));
+    for side in ["ours", "theirs"] {
+        scratch.run(&format!(
+            "amalgam fork {side} --mount ../{side} --backend fuse && cd ../{side} && \
+             for f in {files}; do printf 'top\\n{side}\\nend\\n' > $f; done && amalgam commit -q -m {side}"
+        ));
+    }
+    assert_eq!(scratch.output("amalgam merge theirs --into ours").status.code(), Some(5));
+    let path = scratch.path().join("ours/kept");
+    until("the merge is seen", || read(&path).contains("<<<<<<< ours [amalgam "));
+    scratch
+}
+
+fn conflicts(scratch: &Scratch) -> String {
+    let told = super::json(&scratch.run("cd ../ours && amalgam conflicts --json"));
+    let paths = told.iter().filter_map(|line| line["path"].as_str());
+    paths.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_commit_of_a_mount_reads_conflicts_back() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = clash();
+    assert_eq!(conflicts(&scratch), "edited kept resolved saved touched");
+    assert_eq!(scratch.output("cd ../ours && amalgam status --exit-code").status.code(), Some(0));
+    // One is written again as it was, one gets a line and keeps its markers, one is resolved in place, one as editors do it.
+    scratch.run(
+        "cd ../ours && cp touched ../t && cat ../t > touched && echo more >> edited && \
+         printf 'top\\nboth\\nend\\n' > resolved && printf 'top\\nnew\\nend\\n' > .new && mv .new saved",
+    );
+    scratch.run("cd ../ours && amalgam commit -m decided");
+    assert_eq!(conflicts(&scratch), "edited kept touched");
+    assert_eq!(scratch.run("amalgam show ours@:resolved; amalgam show ours@:saved"), "top\nboth\nend\ntop\nnew\nend\n");
+    // No version is lost, and the draft is shown as it was left.
+    for (side, line) in [("ours", "ours"), ("theirs", "theirs")] {
+        let shown = scratch.run(&format!("cd ../ours && amalgam conflicts show edited --version {side}"));
+        assert!(shown.contains(line), "{shown}");
+    }
+    let draft = read(scratch.path().join("ours/edited"));
+    assert!(draft.contains("<<<<<<< ours [amalgam ") && draft.ends_with("end\nmore\n"), "{draft}");
+    assert_eq!(scratch.output("cd ../ours && amalgam status --exit-code").status.code(), Some(0));
+    let remembered = scratch.run("amalgam conflicts remembered");
+    assert!(remembered.contains("-> file"), "{remembered}");
+
+    // The draft is gone on with, and resolved; what was taken back is a conflict again.
+    scratch.run("cd ../ours && printf 'top\\nlast\\nend\\n' > edited && amalgam commit -m last");
+    assert_eq!(conflicts(&scratch), "kept touched");
+    scratch.run("cd ../ours && amalgam undo && amalgam undo");
+    assert_eq!(conflicts(&scratch), "edited kept resolved saved touched");
+    assert!(read(scratch.path().join("ours/resolved")).contains("<<<<<<< ours [amalgam "));
+    // It holds over a restart, too.
+    scratch.run("cd ../ours && rm kept && echo x >> saved && cd .. && amalgam umount ours && amalgam stop --force");
+    scratch.run("amalgam mount ours ../ours && cd ../ours && amalgam commit -m again");
+    assert_eq!(conflicts(&scratch), "edited resolved saved touched");
+    scratch.run("amalgam umount ours; amalgam umount theirs; amalgam verify --read-data");
+}

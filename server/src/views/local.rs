@@ -1,0 +1,205 @@
+//! Paths of a workspace that are kept out of its snapshots: build output, caches, what a package manager brings. They lie in a
+//! directory of the host that belongs to the workspace's view, and are as fast as that is. The view shows a symlink there, or, where
+//! a command has a mount of its own, an empty directory on which that one is mounted.
+//!
+//! All mounts of a workspace have the same such paths: those that its first mount came with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use amalgam_engine::TreePath;
+use amalgam_engine::workspace::WorkspaceName;
+use amalgam_proto::{Failure, Reason, v1};
+use amalgam_view::Placed;
+use bytes::Bytes;
+
+use super::ViewGrasp;
+use crate::directory::path_bytes;
+use crate::failure::{Result, of_io, of_view};
+use crate::service::Service;
+use crate::settings::local_paths;
+
+/// The longest name that a directory of the host can have.
+const NAME_BYTES_MAX: usize = 255;
+/// How often, and how many times, it is looked whether a private mount has ended.
+const ENDED_EVERY: Duration = Duration::from_millis(20);
+const ENDED_LOOKS: u32 = 100;
+
+/// How the kernel gets from the mount to the directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By a symlink: everybody can make one.
+    Link,
+    /// By a mount, which whoever has a namespace of his own can make.
+    Mount,
+}
+
+impl Service {
+    /// Refuses local paths where nothing can be changed.
+    pub(super) fn refuse_local(&self, asked: Option<&v1::MountOptions>) -> Result<()> {
+        if asked.is_none_or(|asked| asked.local.is_empty()) {
+            return Ok(());
+        }
+        let message = "only a workspace that is mounted to be changed has local paths; leave --local out";
+        Err(Failure::new(Reason::Invalid, message))
+    }
+
+    /// Shows the local paths in a view that is about to be mounted.
+    pub(super) fn place_local(&self, grasp: &ViewGrasp, asked: Option<&v1::MountOptions>, way: Way) -> Result<()> {
+        let asked = local_paths(asked.into_iter().flat_map(|asked| &asked.local));
+        let asked = asked.map_err(|why| Failure::new(Reason::Invalid, why))?;
+        let view = &grasp.live.view;
+        if self.is_shown(grasp.id) {
+            return self.refuse_other_paths(grasp, &asked, way);
+        }
+        for path in &asked {
+            view.demand_placeable(path).map_err(of_view)?;
+        }
+        let mut paths = asked;
+        for path in self.settings()?.local {
+            // What holds for all workspaces does not fit into each.
+            let is_apart = paths.iter().all(|other| other.below(&path).is_none() && path.below(other).is_none());
+            if is_apart && view.demand_placeable(&path).is_ok() {
+                paths.insert(path);
+            }
+        }
+        let mut placed = BTreeMap::new();
+        for path in paths {
+            let source = self.make_local(grasp.id, &path)?;
+            let what = match way {
+                Way::Link => Placed::Link(Bytes::copy_from_slice(source.as_os_str().as_bytes())),
+                Way::Mount => Placed::Directory,
+            };
+            placed.insert(path, what);
+        }
+        view.place(placed).map_err(of_view)
+    }
+
+    /// A workspace that is mounted keeps the local paths that it has.
+    fn refuse_other_paths(&self, grasp: &ViewGrasp, asked: &BTreeSet<TreePath>, way: Way) -> Result<()> {
+        let placed = grasp.live.view.placed();
+        if let Some(path) = asked.iter().find(|path| !placed.contains_key(*path)) {
+            let message = format!(
+                "workspace {} is mounted already, and there {path} is not local; `amalgam umount {0}` first",
+                grasp.workspace
+            );
+            return Err(Failure::new(Reason::Mounted, message));
+        }
+        if way == Way::Link && placed.values().any(|placed| *placed == Placed::Directory) {
+            let message = format!(
+                "workspace {} has local paths in a namespace of its own, where a command runs; wait until that has ended",
+                grasp.workspace
+            );
+            return Err(Failure::new(Reason::Mounted, message));
+        }
+        Ok(())
+    }
+
+    /// A command that has ended leaves its mount some moments later.
+    pub(super) fn await_private_end(&self, workspace: &WorkspaceName) -> Result<()> {
+        let Some(id) = self.inner.views.book.view_of(workspace.as_str()) else { return Ok(()) };
+        for _ in 0..ENDED_LOOKS {
+            self.reap()?;
+            let live = self.inner.views.state.lock().open.get(&id).cloned();
+            let is_bound = live.is_some_and(|live| live.view.placed().values().any(|one| *one == Placed::Directory));
+            if !is_bound || !self.is_shown(id) {
+                break;
+            }
+            std::thread::sleep(ENDED_EVERY);
+        }
+        Ok(())
+    }
+
+    /// What is to be mounted in a mount of its own.
+    pub(super) fn bindings(&self, grasp: &ViewGrasp) -> Result<Vec<v1::Binding>> {
+        let placed = grasp.live.view.placed();
+        let bound = placed.iter().filter(|(_, placed)| **placed == Placed::Directory);
+        let bindings = bound.map(|(path, _)| {
+            let source = path_bytes(&self.make_local(grasp.id, path)?);
+            Ok(v1::Binding { path: Bytes::copy_from_slice(path.as_bytes()), source })
+        });
+        bindings.collect()
+    }
+
+    /// The directory of the host for a path, made if need be.
+    fn make_local(&self, id: u64, path: &TreePath) -> Result<PathBuf> {
+        let name = escaped(path);
+        if name.len() > NAME_BYTES_MAX {
+            let message = format!("{path} is too long to be local: a shorter path, please");
+            return Err(Failure::new(Reason::Invalid, message));
+        }
+        let source = self.local_directory(id).join(name);
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&source);
+        made.map_err(|error| of_io(&format!("make {}", source.display()), &error))?;
+        Ok(source)
+    }
+
+    fn local_directory(&self, id: u64) -> PathBuf {
+        self.inner.home.local_path().join(id.to_string())
+    }
+
+    /// Removes what a view kept out of snapshots.
+    pub(super) fn remove_local(&self, id: u64) -> Result<()> {
+        let path = self.local_directory(id);
+        let done = match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                open_up(&path).and_then(|()| fs::remove_dir_all(&path))
+            }
+            done => done,
+        };
+        match done {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let what =
+                    format!("remove {}, where the workspace's local paths lie; remove it by hand", path.display());
+                Err(of_io(&what, &error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Module caches forbid to remove what is in them.
+fn open_up(path: &Path) -> io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        // The type of the entry itself: a symlink is never followed.
+        if entry.file_type()?.is_dir() {
+            open_up(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// A path as one name: what is not plain stands as its number in hex.
+fn escaped(path: &TreePath) -> String {
+    let mut name = String::new();
+    for byte in path.as_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => name.push(char::from(*byte)),
+            b'.' if !name.is_empty() => name.push('.'),
+            _ => name.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_name_and_no_two_are_the_same() {
+        let name = |path: &str| escaped(&TreePath::new(path).expect("a path"));
+        assert_eq!(name("web/node_modules"), "web%2fnode_modules");
+        assert_eq!(name("a.b-c_D9"), "a.b-c_D9");
+        assert_eq!(name(".cache"), "%2ecache");
+        assert_ne!(name("a%2fb"), name("a/b"));
+        assert_eq!(name("\u{e4} x"), "%c3%a4%20x");
+    }
+}
