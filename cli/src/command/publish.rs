@@ -80,13 +80,20 @@ impl Complete {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let submission = Some(self.what.submission(session).await?);
-        let request = v1::CompleteWorkspaceRequest { submission, request_id: self.what.request_id };
+        let submission = self.what.submission(session).await?;
+        // Asked before: an ended workspace has none.
+        let before = v1::GetWorkspaceRequest { name: submission.workspace.clone() };
+        let before = client.workspaces.get_workspace(before).await?.into_inner().workspace.unwrap_or_default();
+        let request = v1::CompleteWorkspaceRequest { submission: Some(submission), request_id: self.what.request_id };
         let done = client.merges.complete_workspace(request).await?.into_inner();
         let exit = say_merge(&mut session.output, &done.merge.ok_or_else(|| incomplete("merge"))?, false)?;
         if done.ended {
             let name = done.entry.map(|entry| entry.workspace).unwrap_or_default();
             session.output.done(format!("{} has ended", crate::text::id(&name)))?;
+            for directory in &before.directories {
+                let path = crate::text::path(&directory.path);
+                session.output.remark(format!("{path} stays where it is, and is no workspace's any more"))?;
+            }
         } else if exit == Exit::OK {
             session.output.remark("the workspace goes on: it was changed meanwhile, or waits")?;
         }

@@ -400,6 +400,13 @@ impl<'a> Line<'a> {
     ) -> Result<Folded> {
         let store = self.queue.store();
         let mut written = made.tree.freeze().write_root(self.session)?;
+        let mut changed = made.changed;
+        if !entry.wish.takes.is_empty() {
+            // Where ours was taken nothing changed in the end.
+            self.session.write_all_ahead()?;
+            let ours = store.snapshot(head)?.root;
+            changed = diff_roots(store, Some(ours), Some(written.id), DiffOptions::default())?.count() as u64;
+        }
         if !entry.wish.test.is_empty() {
             self.session.write_all_ahead()?;
             let _pin = store.hold(written.id)?;
@@ -436,7 +443,7 @@ impl<'a> Line<'a> {
             (Some(known), Some(met)) => known.advance(met, id),
             (known, _) => *known = None,
         }
-        let Made { files, conflicts, changed, .. } = made;
+        let Made { files, conflicts, .. } = made;
         Ok(Folded { files, changed, ..folded(entry, Fate::Landed(id), conflicts) })
     }
 

@@ -176,10 +176,16 @@ impl Service {
         if fold.done.is_empty() {
             return Ok(None);
         }
+        let ended: Vec<_> =
+            fold.done.iter().filter(|folded| folded.is_ended).map(|folded| folded.entry.source.clone()).collect();
         self.inner.merging.keep_results(fold.done);
         let mut along = v1::Merge::default();
         if let Some(grasp) = &mut grasp {
             self.bring_along(grasp, &mut along, &act)?;
+        }
+        drop(grasp);
+        for workspace in &ended {
+            self.let_go_of(workspace)?;
         }
         along.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
         Ok(Some(along))
@@ -246,6 +252,10 @@ impl Service {
     /// What became of an entry, for the wire.
     pub(super) fn folded_message(&self, folded: &Folded) -> Result<v1::Merge> {
         let (how, head, reason) = match &folded.fate {
+            // A target without a head takes over that of the source.
+            Fate::Landed(snapshot) if *snapshot == folded.entry.snapshot => {
+                (v1::MergeHow::Forward, Some(*snapshot), String::new())
+            }
             Fate::Landed(snapshot) => (v1::MergeHow::Merged, Some(*snapshot), String::new()),
             Fate::Already => (v1::MergeHow::Already, None, String::new()),
             Fate::Review(reason) => (v1::MergeHow::Review, None, reason.clone()),

@@ -366,3 +366,24 @@ fn renames_and_removals_meet_in_a_fold_as_in_a_merge() {
     assert_eq!(house.read("moved/new"), "3", "it follows the directory");
     assert_eq!((house.read("d/a").as_str(), house.read("e").as_str()), ("absent", "absent"));
 }
+
+#[test]
+fn the_number_of_changed_paths_is_that_of_the_target() {
+    let changed = |words: &str, keep_conflicts: bool, takes: &[Take]| {
+        let house = House::new("a=1 b=1 c=1 notes.log=1");
+        house.fork("x", "a=x c=x notes.log=x");
+        house.fork("y", words);
+        house.submit("x", &Wish::default(), 10);
+        house.submit("y", &Wish { keep_conflicts, takes: takes.to_vec(), ..Wish::default() }, 11);
+        let fold = house.queue.fold(&name("main"), &Court::default(), &act(100)).expect("folded");
+        assert!(fold.done.iter().all(|folded| matches!(folded.fate, Fate::Landed(_))), "{:?}", fold.done);
+        (fold.done[0].changed, fold.done[1].changed)
+    };
+    let all = |side| vec![Take { path: None, side }];
+    assert_eq!(changed("b=y", false, &[]), (3, 1), "nobody else touched it");
+    assert_eq!(changed("notes.log=y", false, &[]), (3, 1), "its bytes are those of both");
+    assert_eq!(changed("notes.log=y b=y new=y", false, &[]), (3, 3));
+    assert_eq!(changed("a=y b=y", true, &[]), (3, 2), "a conflict is another entry than ours");
+    assert_eq!(changed("a=y b=y c=y", false, &all(Side::Theirs)), (3, 3));
+    assert_eq!(changed("a=y b=y c=y", false, &all(Side::Ours)), (3, 1), "where ours was taken nothing changed");
+}
