@@ -110,6 +110,7 @@ impl WorkspaceService for Api {
             service.inner.workspaces.rename(&from, &to, &act).map_err(of_engine)?;
             service.directories_follow(&from, &to)?;
             service.views_follow(&from, &to)?;
+            service.publishing_follows(&from, &to)?;
             Ok(v1::RenameWorkspaceResponse { workspace: Some(service.workspace_message(&to)?) })
         })
         .await
@@ -142,6 +143,7 @@ impl WorkspaceService for Api {
             let done = service.inner.workspaces.delete(&name, &act).map_err(of_engine)?;
             service.forget_view(&name)?;
             service.let_go_of(&name)?;
+            service.forget_publishing(&name)?;
             Ok(v1::DeleteWorkspaceResponse { operation: Some(operation_message(&done)) })
         })
         .await
