@@ -292,6 +292,7 @@ impl<'a> Line<'a> {
                     is_settled: false,
                 };
                 let Made { tree, files, conflicts, .. } = &mut made;
+                take::tell(files, conflicts, entry);
                 let mut unlanded = Unlanded { tree, conflicts, files, pins: &mut self._pins };
                 unlanded.replay(store, act.time)?;
                 reason = unlanded.make_anew(store, ours, &About { judge, entry })?;

@@ -383,6 +383,13 @@ fn the_number_of_changed_paths_is_that_of_the_target() {
         house.submit("y", &Wish { keep_conflicts, takes: takes.to_vec(), ..Wish::default() }, 11);
         let fold = house.queue.fold(&name("main"), &Court::default(), &act(100)).expect("folded");
         assert!(fold.done.iter().all(|folded| matches!(folded.fate, Fate::Landed(_))), "{:?}", fold.done);
+        let taken = fold.done[1].files.iter().filter(|file| file.way == "taken").map(|file| file.result.word());
+        let side = takes.first().map(|take| if take.side == Side::Ours { "ours" } else { "theirs" });
+        assert!(
+            taken.clone().all(|word| Some(word) == side) && (taken.count() > 0) == side.is_some(),
+            "{:?}",
+            fold.done[1]
+        );
         (fold.done[0].changed, fold.done[1].changed)
     };
     let all = |side| vec![Take { path: None, side }];
