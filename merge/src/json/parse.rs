@@ -281,3 +281,70 @@ fn decode(inner: &str) -> Option<String> {
 fn hex(digits: &str) -> Option<u32> {
     digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| u32::from_str_radix(digits, 16).ok())?
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::structure::{Kind, Node};
+
+    /// The text of a value put together from its parts, all the way down.
+    fn together(node: &Node<'_>) -> String {
+        let Some(parts) = node.container() else { return node.text.to_owned() };
+        let entries = parts.entries.iter();
+        let entries: Vec<_> =
+            entries.map(|entry| [entry.lead, entry.key, &together(&entry.value), entry.tail].concat()).collect();
+        [parts.open, &entries.join(","), parts.tail, parts.close].concat()
+    }
+
+    fn root(text: &str) -> Node<'_> {
+        parse(text).expect("JSON").root
+    }
+
+    #[test]
+    fn what_is_unfolded_is_the_text_that_was_read() {
+        for text in [
+            "{}",
+            "[ ]",
+            "{ \"a\" : [ 1 , {\"b\":null} , [] ] , \"c\\u0064\" : \"x\\ny\"\n}",
+            "[[[-1.5e3,true],{\"\":{}}],\"\\\"\"]",
+        ] {
+            assert_eq!(together(&root(text)), text);
+        }
+    }
+
+    #[test]
+    fn fields_are_found_before_and_after_unfolding() {
+        let node = root("{\"\\u0069d\": \"a\\u0062\", \"list\": [1], \"name\": \"plain\", \"n\": 7}");
+        for _ in 0..2 {
+            assert_eq!(node.field("id"), Some("\"ab"));
+            assert_eq!(node.field("name"), Some("\"plain"));
+            assert_eq!(node.field("n"), Some("7"));
+            assert_eq!((node.field("list"), node.field("none"), node.field("name\"")), (None, None, None));
+            assert_eq!(node.container().map(|parts| parts.entries.len()), Some(4));
+        }
+        let Kind::Map(parts) = &node.kind else { panic!("it is a map") };
+        assert_eq!(parts.entries[0].name, "id");
+    }
+
+    #[test]
+    fn a_name_that_stands_twice_is_refused_however_it_is_written() {
+        let many: String = (0..20).map(|at| format!("\"k{at}\": {at}, ")).collect();
+        for text in [
+            "{\"a\": 1, \"a\": 2}".to_owned(),
+            "{\"a\": 1, \"\\u0061\": 2}".to_owned(),
+            format!("[{{{many}\"k7\": 1}}]"),
+        ] {
+            assert_eq!(parse(&text).expect_err("refused").what, "a name stands twice in one object");
+        }
+        assert!(parse(&format!("[{{{many}\"k\": {{\"k7\": 1}}}}]")).is_ok(), "in another object it is another name");
+    }
+
+    #[test]
+    fn a_hash_is_of_what_is_meant() {
+        let same = |one: &str, other: &str| root(one).hash == root(other).hash;
+        assert!(same("{\"a\":1,\"b\":[true]}", "{ \"b\" : [ true ], \"\\u0061\" : 1 }"));
+        assert!(!same("{\"a\":1}", "{\"a\":1.0}"));
+        assert!(!same("[1,2]", "[2,1]"));
+        assert!(!same("\"1\"", "1"));
+    }
+}
