@@ -18,6 +18,7 @@ mod links;
 mod octopus;
 mod place;
 mod record;
+mod remedy;
 mod side;
 mod state;
 mod thing;
@@ -27,6 +28,8 @@ pub use base::{MergeBase, merge_base, merge_snapshots};
 pub use contents::{Contest, FileVersion, MergeContents, NoContents, Verdict};
 pub use octopus::{Clash, Left, OctopusPlan, plan_octopus};
 pub use record::{MERGE_RECORD_KEY, MergeRecord, RecordedPath};
+pub use remedy::{Regenerate, Regenerated};
+pub(crate) use remedy::{Unlanded, count_conflicts, have_conflicts};
 pub use workspaces::{MergeDone, MergeHow, MergeRequest};
 
 use std::collections::BTreeSet;

@@ -15,6 +15,7 @@ mod quick;
 mod review;
 mod take;
 
+pub use crate::merge::Regenerated;
 pub use entry::{QueueEntry, Side, Take, Wish};
 pub use fold::{Fate, Fold, Folded};
 pub use review::{Review, ReviewedPath};
@@ -27,7 +28,7 @@ use parking_lot::Mutex;
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::id::RootId;
-use crate::merge::MergeContents;
+use crate::merge::{MergeContents, Regenerate};
 use crate::name::TreePath;
 use crate::operation::{Act, Step, hold_snapshot, move_refs, operation};
 use crate::reference::{RefName, RefValue};
@@ -78,8 +79,21 @@ pub trait Judge {
     }
 }
 
-/// Files with their bytes, or why there are none.
-pub type Regenerated = std::result::Result<Vec<(TreePath, Vec<u8>)>, String>;
+/// A judge asked about one entry.
+struct About<'a> {
+    judge: &'a dyn Judge,
+    entry: &'a QueueEntry,
+}
+
+impl Regenerate for About<'_> {
+    fn is_regenerated(&self, path: &TreePath) -> bool {
+        self.judge.is_regenerated(path)
+    }
+
+    fn regenerate(&self, tree: RootId, paths: &[TreePath]) -> Result<Regenerated> {
+        self.judge.regenerate(self.entry, tree, paths)
+    }
+}
 
 /// The merges that wait in a store.
 #[derive(Clone)]

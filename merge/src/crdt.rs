@@ -8,10 +8,8 @@ mod counter;
 mod value;
 mod weave;
 
-use std::collections::HashMap;
-
 use crate::json;
-use crate::order;
+use crate::order::{self, Numbered};
 use crate::outcome::{Outcome, Version, Why};
 use crate::structure::{Entry, Flaw, Kind, Node, Numbers, line_and_column, same};
 use crate::way::{Job, Options};
@@ -77,29 +75,23 @@ impl Merger<'_> {
     }
 
     fn map<'a>(&mut self, base: Option<&'a Node<'a>>, one: &'a Node<'a>, other: &'a Node<'a>) -> Value<'a> {
-        let named = |node: &'a Node<'a>| -> Vec<(&'a str, &'a Entry<'a>)> {
-            entries(node).iter().map(|entry| (entry.name.as_ref(), entry)).collect()
-        };
-        let was = base.filter(|base| matches!(base.kind, Kind::Map(_))).map(named).unwrap_or_default();
-        Value::Map(self.named(&was, &named(one), &named(other)))
+        let was = base.filter(|base| matches!(base.kind, Kind::Map(_))).map_or(&[][..], entries);
+        let sides = [was, entries(one), entries(other)];
+        let names = sides.map(|side| side.iter().map(|entry| entry.name.as_ref()).collect::<Vec<_>>());
+        let numbered = Numbered::of(names.each_ref().map(Vec::as_slice)).expect("the parser takes no name twice");
+        Value::Map(self.named(sides, &numbered))
     }
 
     /// Entries by name: what one side removed and the other changed stays, as it was changed.
-    fn named<'a>(
-        &mut self,
-        base: &[(&'a str, &'a Entry<'a>)],
-        one: &[(&'a str, &'a Entry<'a>)],
-        other: &[(&'a str, &'a Entry<'a>)],
-    ) -> Vec<(&'a str, Value<'a>)> {
-        let [was, mine, theirs] = [base, one, other].map(|side| side.iter().copied().collect::<HashMap<_, _>>());
-        let mut merged: HashMap<&str, (&str, Value<'a>)> = HashMap::new();
-        for (name, _) in one.iter().chain(other) {
-            if merged.contains_key(name) {
-                continue;
-            }
-            self.path.push((*name).to_owned());
-            let before = was.get(name).map(|entry| &entry.value);
-            let value = match (mine.get(name), theirs.get(name)) {
+    fn named<'a>(&mut self, sides: [&'a [Entry<'a>]; 3], numbered: &Numbered<'a>) -> Vec<(&'a str, Value<'a>)> {
+        let positions = numbered.positions();
+        let mut merged: Vec<Option<(&str, Value<'a>)>> = Vec::new();
+        merged.resize_with(numbered.names.len(), || None);
+        for number in numbered.of_the_sides() {
+            let version = |side: usize| positions[side][number].map(|at| &sides[side][at]);
+            self.path.push(numbered.names[number].to_owned());
+            let before = version(0).map(|entry| &entry.value);
+            let value = match (version(1), version(2)) {
                 (Some(one), Some(other)) => Some(self.value(before, &one.value, &other.value)),
                 (Some(left), None) | (None, Some(left)) => {
                     let is_removed = before.is_some_and(|before| same(before, &left.value));
@@ -108,14 +100,11 @@ impl Merger<'_> {
                 (None, None) => None,
             };
             self.path.pop();
-            let entry = mine.get(name).or(theirs.get(name));
-            if let (Some(value), Some(entry)) = (value, entry) {
-                merged.insert(name, (value::name_text(entry), value));
-            }
+            merged[number] =
+                value.zip(version(1).or(version(2))).map(|(value, entry)| (value::name_text(entry), value));
         }
-        let names = [base, one, other].map(|side| side.iter().map(|(name, _)| *name).collect::<Vec<_>>());
-        let order = order::merged(&names[0], &names[1], &names[2], |name| merged.contains_key(name));
-        order.names.iter().filter_map(|name| merged.remove(name)).collect()
+        let order = order::merged(numbered, |number| merged[number].is_some());
+        order.numbers.iter().filter_map(|number| merged[*number].take()).collect()
     }
 
     fn list<'a>(&mut self, base: Option<&'a Node<'a>>, one: &'a Node<'a>, other: &'a Node<'a>) -> Value<'a> {
@@ -125,9 +114,11 @@ impl Merger<'_> {
             true => KEYS.to_vec(),
             false => self.options.keys.iter().map(String::as_str).collect(),
         };
-        let by_key = keys.into_iter().find_map(|key| Some([keyed(base, key)?, keyed(one, key)?, keyed(other, key)?]));
-        if let Some([base, one, other]) = by_key {
-            return Value::List(self.named(&base, &one, &other).into_iter().map(|(_, value)| value).collect());
+        let by_key =
+            keys.into_iter().find_map(|key| Numbered::of([&keyed(base, key)?, &keyed(one, key)?, &keyed(other, key)?]));
+        if let Some(numbered) = by_key {
+            let named = self.named([base, one, other], &numbered);
+            return Value::List(named.into_iter().map(|(_, value)| value).collect());
         }
         Value::List(self.woven(base, one, other))
     }
@@ -183,15 +174,13 @@ impl Merger<'_> {
     }
 }
 
-fn entries<'a>(node: &'a Node<'a>) -> &'a [Entry<'a>] {
+fn entries<'n, 'a>(node: &'n Node<'a>) -> &'n [Entry<'a>] {
     node.container().map_or(&[], |container| &container.entries)
 }
 
-/// Elements under the value of a field that all have, each another.
-fn keyed<'a>(entries: &'a [Entry<'a>], key: &str) -> Option<Vec<(&'a str, &'a Entry<'a>)>> {
-    let named: Vec<_> = entries.iter().map(|e| Some((e.value.field(key)?, e))).collect::<Option<_>>()?;
-    let unique: std::collections::HashSet<_> = named.iter().map(|(name, _)| *name).collect();
-    (unique.len() == named.len()).then_some(named)
+/// The values of a field that all elements have.
+fn keyed<'a>(entries: &'a [Entry<'a>], key: &str) -> Option<Vec<&'a str>> {
+    entries.iter().map(|entry| entry.value.field(key)).collect()
 }
 
 /// Whether a pattern like `/notes/*/body` names a path.

@@ -1,58 +1,135 @@
 //! The order of a merged list of names: what both have in the order of whoever changed it, and between that what one added.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+
+/// The names of base, ours and theirs, each under a number: one number for equal names.
+pub(crate) struct Numbered<'a> {
+    pub(crate) names: Vec<&'a str>,
+    /// The numbers of each version, in its order.
+    pub(crate) sides: [Vec<usize>; 3],
+    /// For each number the versions that have it, a bit for each.
+    there: Vec<u8>,
+}
+
+const EVERYWHERE: u8 = 0b111;
+const COMMON: u8 = 0b110;
+
+/// Up to so many names are searched one by one.
+const FEW: usize = 8;
+
+impl<'a> Numbered<'a> {
+    /// Numbers the names of three versions; nothing if a version has one twice.
+    pub(crate) fn of(sides: [&[&'a str]; 3]) -> Option<Self> {
+        let most = sides.iter().map(|side| side.len()).max().unwrap_or_default();
+        let mut numbered = Self {
+            names: Vec::with_capacity(most),
+            sides: sides.map(|side| Vec::with_capacity(side.len())),
+            there: Vec::with_capacity(most),
+        };
+        let mut known = HashMap::new();
+        for (side, names) in sides.into_iter().enumerate() {
+            // Versions are mostly alike: after a name comes the one that came after it before.
+            let mut next = 0;
+            for name in names {
+                let number = match numbered.names.get(next) == Some(name) {
+                    true => next,
+                    false => numbered.number(&mut known, name),
+                };
+                if numbered.there[number] & (1 << side) != 0 {
+                    return None;
+                }
+                numbered.there[number] |= 1 << side;
+                numbered.sides[side].push(number);
+                next = number + 1;
+            }
+        }
+        Some(numbered)
+    }
+
+    fn number(&mut self, known: &mut HashMap<&'a str, usize>, name: &'a str) -> usize {
+        let new = self.names.len();
+        let number = match known.is_empty() {
+            true => self.names.iter().position(|other| *other == name).unwrap_or(new),
+            false => *known.entry(name).or_insert(new),
+        };
+        if number == new {
+            self.names.push(name);
+            self.there.push(0);
+            if self.names.len() == FEW {
+                known.extend(self.names.iter().enumerate().map(|(number, name)| (*name, number)));
+            }
+        }
+        number
+    }
+
+    /// What a version has under each number, as a position in it.
+    pub(crate) fn positions(&self) -> [Vec<Option<usize>>; 3] {
+        self.sides.each_ref().map(|side| {
+            let mut positions = vec![None; self.names.len()];
+            side.iter().enumerate().for_each(|(at, number)| positions[*number] = Some(at));
+            positions
+        })
+    }
+
+    /// The numbers of ours and of theirs: those of ours first, each once.
+    pub(crate) fn of_the_sides(&self) -> impl Iterator<Item = usize> {
+        let [_, ours, theirs] = &self.sides;
+        let is_new = |number: &&usize| self.there[**number] & 0b010 == 0;
+        ours.iter().chain(theirs.iter().filter(is_new)).copied()
+    }
+}
 
 /// An order, and whether both sides changed it in different ways.
-pub(crate) struct Order<'a> {
-    pub(crate) names: Vec<&'a str>,
+pub(crate) struct Order {
+    pub(crate) numbers: Vec<usize>,
     pub(crate) is_disputed: bool,
 }
 
-/// Puts the names of two sides, each unique, into one order; those that are not kept are left out. Which side is which plays
-/// no part unless both changed the order of what was there.
-pub(crate) fn merged<'a>(
-    base: &[&'a str],
-    ours: &[&'a str],
-    theirs: &[&'a str],
-    is_kept: impl Fn(&str) -> bool,
-) -> Order<'a> {
-    let [in_base, in_ours, in_theirs] = [base, ours, theirs].map(|side| side.iter().copied().collect::<HashSet<_>>());
-    let everywhere = |side: &[&'a str]| -> Vec<&'a str> {
-        let stays = |name: &&str| in_base.contains(name) && in_ours.contains(name) && in_theirs.contains(name);
-        side.iter().copied().filter(stays).collect()
+/// Puts the names of two sides into one order; those that are not kept are left out. Which side is which plays no part unless
+/// both changed the order of what was there.
+pub(crate) fn merged(numbered: &Numbered<'_>, is_kept: impl Fn(usize) -> bool) -> Order {
+    let [base, ours, theirs] = &numbered.sides;
+    let everywhere = |side: &[usize]| -> Vec<usize> {
+        side.iter().copied().filter(|number| numbered.there[*number] == EVERYWHERE).collect()
     };
     let (was, mine, other) = (everywhere(base), everywhere(ours), everywhere(theirs));
     let (skeleton, guest) = if mine == was { (theirs, ours) } else { (ours, theirs) };
-    let is_common = |name: &str| in_ours.contains(name) && in_theirs.contains(name);
-    let runs = |side: &[&'a str]| {
-        let mut runs: HashMap<Option<&'a str>, Vec<&'a str>> = HashMap::new();
+    let is_common = |number: usize| numbered.there[number] & COMMON == COMMON;
+    let runs = |side: &[usize]| {
+        let mut runs: HashMap<Option<usize>, Vec<usize>> = HashMap::new();
         let mut anchor = None;
-        for name in side {
-            match is_common(name) {
-                true => anchor = Some(*name),
-                false if is_kept(name) => runs.entry(anchor).or_default().push(*name),
+        for number in side.iter().copied() {
+            match is_common(number) {
+                true => anchor = Some(number),
+                false if is_kept(number) => runs.entry(anchor).or_default().push(number),
                 false => {}
             }
         }
         runs
     };
     let (mut first, mut second) = (runs(skeleton), runs(guest));
-    let mut names = Vec::with_capacity(ours.len().max(theirs.len()));
-    let anchors = std::iter::once(None).chain(skeleton.iter().filter(|name| is_common(name)).map(|name| Some(*name)));
-    for anchor in anchors {
-        names.extend(anchor.filter(|name| is_kept(name)));
-        names.extend(combined(first.remove(&anchor).unwrap_or_default(), second.remove(&anchor).unwrap_or_default()));
+    let mut numbers = Vec::with_capacity(ours.len().max(theirs.len()));
+    let anchors = skeleton.iter().copied().filter(|number| is_common(*number)).map(Some);
+    for anchor in std::iter::once(None).chain(anchors) {
+        numbers.extend(anchor.filter(|number| is_kept(*number)));
+        let of_both = [&mut first, &mut second].map(|runs| runs.remove(&anchor).unwrap_or_default());
+        numbers.extend(combined(&numbered.names, of_both));
     }
-    Order { names, is_disputed: mine != was && other != was && mine != other }
+    Order { numbers, is_disputed: mine != was && other != was && mine != other }
 }
 
 /// Two runs for one place: sorted into each other if both are sorted, else the one with the smaller start first.
-fn combined<'a>(first: Vec<&'a str>, second: Vec<&'a str>) -> Vec<&'a str> {
-    let (mut both, more) = if first <= second { (first, second) } else { (second, first) };
-    let is_sorted = both.is_sorted() && more.is_sorted();
+fn combined(names: &[&str], [first, second]: [Vec<usize>; 2]) -> Vec<usize> {
+    if first.is_empty() || second.is_empty() {
+        return if first.is_empty() { second } else { first };
+    }
+    let name = |number: &usize| names[*number];
+    let is_first_smaller = first.iter().map(name).le(second.iter().map(name));
+    let (mut both, more) = if is_first_smaller { (first, second) } else { (second, first) };
+    let is_sorted = both.is_sorted_by_key(name) && more.is_sorted_by_key(name);
     both.extend(more);
     if is_sorted {
-        both.sort();
+        both.sort_by_key(name);
     }
     both
 }
@@ -61,16 +138,27 @@ fn combined<'a>(first: Vec<&'a str>, second: Vec<&'a str>) -> Vec<&'a str> {
 mod tests {
     use super::*;
 
+    fn names(text: &str) -> Vec<&str> {
+        text.split_whitespace().collect()
+    }
+
     fn check(base: &str, ours: &str, theirs: &str, expected: &str) {
-        let names = |text: &'static str| -> Vec<&'static str> { text.split_whitespace().collect() };
-        let [base, ours, theirs] = [base, ours, theirs].map(|text| names(text.to_owned().leak()));
-        let kept = |name: &str| {
-            let gone = base.contains(&name) && !(ours.contains(&name) && theirs.contains(&name));
-            !gone
-        };
+        let [base, ours, theirs] = [base, ours, theirs].map(names);
         for (ours, theirs) in [(&ours, &theirs), (&theirs, &ours)] {
-            assert_eq!(merged(&base, ours, theirs, kept).names.join(" "), expected, "{ours:?} {theirs:?}");
+            let numbered = Numbered::of([&base, ours, theirs]).expect("no name stands twice");
+            let kept = |number: usize| {
+                let name = &numbered.names[number];
+                let gone = base.contains(name) && !(ours.contains(name) && theirs.contains(name));
+                !gone
+            };
+            let merged: Vec<_> = merged(&numbered, kept).numbers.iter().map(|number| numbered.names[*number]).collect();
+            assert_eq!(merged.join(" "), expected, "{ours:?} {theirs:?}");
         }
+    }
+
+    fn is_disputed(base: &str, ours: &str, theirs: &str) -> bool {
+        let [base, ours, theirs] = [base, ours, theirs].map(names);
+        merged(&Numbered::of([&base, &ours, &theirs]).expect("no name stands twice"), |_| true).is_disputed
     }
 
     #[test]
@@ -85,7 +173,23 @@ mod tests {
     fn a_changed_order_is_followed() {
         check("a b c", "c b a", "a b c d", "c d b a");
         check("a b c", "a c", "a b c d", "a c d");
-        assert!(merged(&["a", "b", "c"], &["b", "a", "c"], &["c", "a", "b"], |_| true).is_disputed);
-        assert!(!merged(&["a", "b"], &["b", "a"], &["b", "a", "c"], |_| true).is_disputed);
+        assert!(is_disputed("a b c", "b a c", "c a b"));
+        assert!(!is_disputed("a b", "b a", "b a c"));
+    }
+
+    #[test]
+    fn equal_names_have_one_number_however_many_there_are() {
+        let many: Vec<_> = (0..50).map(|at| format!("name {at}")).collect();
+        let base: Vec<_> = many.iter().map(String::as_str).collect();
+        let ours: Vec<_> = base.iter().rev().copied().collect();
+        let theirs: Vec<_> = base.iter().copied().step_by(3).chain(["another"]).collect();
+        let numbered = Numbered::of([&base, &ours, &theirs]).expect("no name stands twice");
+        for (side, names) in numbered.sides.iter().zip([&base, &ours, &theirs]) {
+            assert_eq!(side.iter().map(|number| numbered.names[*number]).collect::<Vec<_>>(), *names);
+        }
+        assert_eq!(numbered.names.len(), 51);
+        let twice: Vec<_> = base.iter().copied().chain(["name 7"]).collect();
+        assert!(Numbered::of([&base, &ours, &twice]).is_none());
+        assert!(Numbered::of([&["a", "a"], &[], &[]]).is_none());
     }
 }

@@ -7,6 +7,7 @@
 mod list;
 mod merger;
 mod node;
+mod parts;
 mod render;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,11 @@ use crate::way::Job;
 
 pub(crate) use list::Numbers;
 use merger::{Merger, pick};
-pub(crate) use node::{Container, Document, Entry, Glue, Kind, Node, Start, line_and_column, same};
+pub(crate) use node::{
+    Container, Document, Entry, Glue, Kind, LIST, MapHash, Node, Start, line_and_column, list_with, name_hash, same,
+    scalar_hash,
+};
+pub(crate) use parts::{Mark, Sort, Tape};
 
 /// What a format brings.
 pub(crate) struct Format {

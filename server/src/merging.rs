@@ -6,16 +6,20 @@
 //! One fold of a target runs at a time, and takes all that waits. Whoever comes while one runs waits for it to end, and
 //! mostly finds that the next one has taken its entry along: nobody retries.
 
+mod made;
 mod merge;
+mod publishing;
 mod queue;
 mod review;
 mod rules;
 mod test;
 
+pub(crate) use publishing::Publishing;
 pub(crate) use rules::check_rules;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use amalgam_engine::merge::{FileMerged, PathConflict};
 use amalgam_engine::queue::{Folded, Queue};
@@ -34,6 +38,9 @@ pub(crate) struct Merging {
     folding: Mutex<HashMap<WorkspaceName, Arc<Mutex<()>>>>,
     results: Mutex<Results>,
     turn: Turn,
+    publishing: Publishing,
+    /// How many directories for commands were made.
+    places: AtomicU64,
 }
 
 /// What the thread that folds in the background waits for.
@@ -58,8 +65,15 @@ struct Results {
 }
 
 impl Merging {
-    pub(crate) fn new(queue: Queue) -> Self {
-        Self { queue, folding: Mutex::default(), results: Mutex::default(), turn: Turn::default() }
+    pub(crate) fn new(queue: Queue, publishing: Publishing) -> Self {
+        Self {
+            queue,
+            folding: Mutex::default(),
+            results: Mutex::default(),
+            turn: Turn::default(),
+            publishing,
+            places: AtomicU64::new(0),
+        }
     }
 
     fn lock_of(&self, target: &WorkspaceName) -> Arc<Mutex<()>> {

@@ -115,6 +115,10 @@ pub async fn serve_unix(
         let service = service.clone();
         std::thread::spawn(move || service.keep_folding())
     };
+    let publisher = {
+        let service = service.clone();
+        std::thread::spawn(move || service.keep_publishing())
+    };
     let end_collecting = service.clone();
     let served = router(service, calls).serve_with_incoming_shutdown(incoming, until).await;
     let _ = std::fs::remove_file(socket);
@@ -126,8 +130,9 @@ pub async fn serve_unix(
     let _ = tokio::task::spawn_blocking(move || keeper.join()).await;
     end_collecting.end_collecting();
     end_collecting.end_folding();
+    end_collecting.end_publishing();
     // It ends within some milliseconds, and gives the store back.
-    let _ = tokio::task::spawn_blocking(move || (collector.join(), folder.join())).await;
+    let _ = tokio::task::spawn_blocking(move || (collector.join(), folder.join(), publisher.join())).await;
     served.map_err(io::Error::other)
 }
 
@@ -165,6 +170,7 @@ async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: im
             || service.mounted() > 0
             || service.is_collecting()
             || service.is_folding()
+            || service.is_publishing()
         {
             tokio::time::sleep(LOOK_EVERY.min(idle)).await;
         }

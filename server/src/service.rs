@@ -18,7 +18,7 @@ use crate::conflicts::Faces;
 use crate::directory::Live;
 use crate::failure::{Result, of_engine};
 use crate::home::Home;
-use crate::merging::Merging;
+use crate::merging::{Merging, Publishing};
 use crate::registry::Registry;
 use crate::settings::{Settings, SettingsSource};
 use crate::views::Views;
@@ -76,11 +76,13 @@ impl Service {
     /// The same with settings, which are asked for whenever they are needed.
     pub fn open_with(home: &Home, clock: Clock, ours: &[Identity], settings: SettingsSource) -> Result<Self> {
         let store = home.open()?;
-        let (registry, problems) = Registry::open(&home.directories_path())?;
+        let (registry, mut problems) = Registry::open(&home.directories_path())?;
+        let (publishing, problem) = Publishing::open(home)?;
+        problems.extend(problem);
         let ours = ours.iter().copied().chain([home.identity()?]).collect();
         let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
         let inner = Inner {
-            merging: Merging::new(Queue::of(&workspaces, &history)),
+            merging: Merging::new(Queue::of(&workspaces, &history), publishing),
             workspaces,
             labels: Labels::of(&store),
             history,
@@ -186,6 +188,7 @@ impl Service {
             path: crate::directory::path_bytes(&record.path),
         });
         let (live, mounts) = self.live_of(name);
+        let publishing = self.publishing_message(&workspace)?;
         Ok(v1::Workspace {
             name: amalgam_proto::workspace_name(name),
             head: workspace.head.map(amalgam_proto::snapshot_name).unwrap_or_default(),
@@ -198,6 +201,7 @@ impl Service {
             live,
             mounts,
             target: workspace.target.as_ref().map(amalgam_proto::workspace_name).unwrap_or_default(),
+            publishing,
         })
     }
 

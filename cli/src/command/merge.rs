@@ -80,12 +80,15 @@ pub fn ways(words: &[String]) -> Result<Vec<v1::PathWay>, CliError> {
 pub fn say_merge(output: &mut Output, merge: &v1::Merge, dry_run: bool) -> Outcome {
     output.emit(&json_line(merge, dry_run))?;
     let target = text::id(&merge.target);
-    for file in &merge.files {
+    // What conflicts is told below, once.
+    for file in merge.files.iter().filter(|file| file.result != "conflict") {
         output.say(format!("{} {} ({})", word_of(file), text::path(&file.path), text::printable(&file.way)))?;
     }
     for conflict in &merge.conflicts {
         let words = paint(style::REMOVED, format!("conflict {}", text::path(&conflict.path)));
-        output.say(format!("{words} ({})", text::printable(&conflict.result)))?;
+        let tried = merge.files.iter().find(|file| file.path == conflict.path).map(|file| format!(", {}", file.way));
+        let why = format!("{}{}", conflict.result, tried.unwrap_or_default());
+        output.say(format!("{words} ({})", text::printable(&why)))?;
     }
     for source in merge.sources.iter().filter(|source| !source.clashes.is_empty()) {
         say_left(output, source)?;

@@ -2,11 +2,14 @@
 
 use amalgam_proto::v1;
 use clap::Args;
+use jiff::Timestamp;
 
 use super::merge::say_merge;
 use crate::error::Outcome;
 use crate::exit::Exit;
+use crate::output::json as lines;
 use crate::session::{Session, incomplete, workspace_name};
+use crate::text;
 
 /// Merge a workspace into its target and end it
 #[derive(Debug, Args)]
@@ -23,15 +26,46 @@ pub struct Complete {
     what: What,
 }
 
-/// Merge a workspace into its target and go on in it
+/// Merge a workspace into its target and go on in it, now or by itself
 #[derive(Debug, Args)]
 #[command(after_help = "\
+With --every or --on-commit the process that holds the store publishes by itself, from then on: each head once. With an interval
+the workspace's directory is captured first. What conflicts or fails its test waits for a person (`amalgam review`), and nothing
+more of the workspace is published until that is decided. `amalgam ws show` says what came of it last.
+
 Examples:
   amalgam publish
-  amalgam publish try-1 --into main --detach")]
+  amalgam publish try-1 --into main --detach
+  amalgam publish try-1 --every 30s
+  amalgam publish try-1 --on-commit --test make --test check
+  amalgam publish try-1 --manual")]
 pub struct Publish {
     #[command(flatten)]
     what: What,
+    /// Publish by itself, so often: 30s, 5m, 1h
+    #[arg(long, value_name = "SPAN", value_parser = seconds)]
+    every: Option<u32>,
+    /// Publish by itself after each commit
+    #[arg(long)]
+    on_commit: bool,
+    /// Do not publish by itself any more
+    #[arg(long, conflicts_with_all = ["every", "on_commit"])]
+    manual: bool,
+}
+
+/// A span in seconds.
+fn seconds(text: &str) -> Result<u32, String> {
+    let at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(at);
+    let unit = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return Err("say it as in 30s, 5m, 1h or 1d".to_owned()),
+    };
+    let count: u32 = digits.parse().map_err(|_| "say it as in 30s, 5m, 1h or 1d".to_owned())?;
+    count.checked_mul(unit).filter(|seconds| *seconds > 0).ok_or_else(|| "at least 1s, at most a year".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -80,13 +114,20 @@ impl Complete {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let submission = Some(self.what.submission(session).await?);
-        let request = v1::CompleteWorkspaceRequest { submission, request_id: self.what.request_id };
+        let submission = self.what.submission(session).await?;
+        // Asked before: an ended workspace has none.
+        let before = v1::GetWorkspaceRequest { name: submission.workspace.clone() };
+        let before = client.workspaces.get_workspace(before).await?.into_inner().workspace.unwrap_or_default();
+        let request = v1::CompleteWorkspaceRequest { submission: Some(submission), request_id: self.what.request_id };
         let done = client.merges.complete_workspace(request).await?.into_inner();
         let exit = say_merge(&mut session.output, &done.merge.ok_or_else(|| incomplete("merge"))?, false)?;
         if done.ended {
             let name = done.entry.map(|entry| entry.workspace).unwrap_or_default();
             session.output.done(format!("{} has ended", crate::text::id(&name)))?;
+            for directory in &before.directories {
+                let path = crate::text::path(&directory.path);
+                session.output.remark(format!("{path} stays where it is, and is no workspace's any more"))?;
+            }
         } else if exit == Exit::OK {
             session.output.remark("the workspace goes on: it was changed meanwhile, or waits")?;
         }
@@ -97,10 +138,72 @@ impl Complete {
 impl Publish {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
+        if self.every.is_some() || self.on_commit || self.manual {
+            return self.schedule(session).await;
+        }
         let mut client = session.client().await?;
         let submission = Some(self.what.submission(session).await?);
         let request = v1::PublishWorkspaceRequest { submission, request_id: self.what.request_id };
         let done = client.merges.publish_workspace(request).await?.into_inner();
         say_merge(&mut session.output, &done.merge.ok_or_else(|| incomplete("merge"))?, false)
     }
+}
+
+impl Publish {
+    async fn schedule(self, session: &mut Session) -> Outcome {
+        let mut client = session.client().await?;
+        let request = v1::SchedulePublishingRequest {
+            submission: Some(self.what.submission(session).await?),
+            every_seconds: self.every.unwrap_or(0),
+            on_commit: self.on_commit,
+        };
+        let done = client.merges.schedule_publishing(request).await?.into_inner();
+        let workspace = done.workspace.ok_or_else(|| incomplete("workspace"))?;
+        session.output.emit(&lines::workspace(&workspace))?;
+        let name = text::id(&workspace.name);
+        match &workspace.publishing {
+            Some(publishing) => session.output.done(format!("{name} is published {}", when(publishing)))?,
+            None => session.output.done(format!("{name} is published when somebody asks for it"))?,
+        }
+        Ok(Exit::OK)
+    }
+}
+
+/// When a workspace is published by itself, and into what.
+fn when(publishing: &v1::Publishing) -> String {
+    let every = (publishing.every_seconds > 0).then(|| format!("every {}", span(publishing.every_seconds)));
+    let on_commit = publishing.on_commit.then(|| "after each commit".to_owned());
+    let when: Vec<_> = every.into_iter().chain(on_commit).collect();
+    format!("into {} {}", text::id(&publishing.target), when.join(" and "))
+}
+
+/// Seconds as they are said.
+fn span(seconds: u32) -> String {
+    match seconds {
+        _ if seconds.is_multiple_of(86_400) => format!("{} d", seconds / 86_400),
+        _ if seconds.is_multiple_of(3_600) => format!("{} h", seconds / 3_600),
+        _ if seconds.is_multiple_of(60) => format!("{} min", seconds / 60),
+        _ => format!("{seconds} s"),
+    }
+}
+
+/// How a workspace is published by itself, and what came of it last, in a line.
+pub fn publishing_line(publishing: &v1::Publishing, now: Timestamp) -> String {
+    let last = match (&publishing.last_time, publishing.last_how.as_str()) {
+        (Some(time), how) => {
+            let ago = text::ago(text::moment(Some(time)), now);
+            match how {
+                "merged" => format!("; last {ago}"),
+                "already" => format!("; {ago} there was nothing new"),
+                "review" => format!("; {ago} it was left to a person"),
+                _ => format!("; {ago} it failed: {}", text::first_line(&publishing.reason)),
+            }
+        }
+        (None, _) => "; not yet".to_owned(),
+    };
+    let waits = match publishing.review.is_empty() {
+        true => String::new(),
+        false => format!("; waits for `amalgam review show {}`", text::id(&publishing.review)),
+    };
+    format!("{}{last}{waits}", when(publishing))
 }

@@ -5,6 +5,8 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::merge::say_merge;
+use super::publish::publishing_line;
+use super::ws::workspaces;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
@@ -77,7 +79,12 @@ impl List {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let target = self.target.as_deref().map(workspace_name).unwrap_or_default();
-        let entries = client.merges.list_queue(v1::ListQueueRequest { target }).await?.into_inner().entries;
+        let request = v1::ListQueueRequest { target: target.clone() };
+        let entries = client.merges.list_queue(request).await?.into_inner().entries;
+        let is_shown = |workspace: &v1::Workspace| {
+            let into = workspace.publishing.as_ref().map(|publishing| publishing.target.as_str());
+            target.is_empty() || into == Some(target.as_str())
+        };
         session.output.page();
         for entry in &entries {
             session.output.emit(&json_line("queue_entry", entry))?;
@@ -85,6 +92,11 @@ impl List {
         }
         if entries.is_empty() {
             session.output.remark("nothing waits to be merged")?;
+        }
+        for workspace in workspaces(&mut client, "").await? {
+            let Some(publishing) = workspace.publishing.as_ref().filter(|_| is_shown(&workspace)) else { continue };
+            let name = paint(style::WORKSPACE, text::id(&workspace.name));
+            session.output.remark(format!("{name} is published {}", publishing_line(publishing, session.now)))?;
         }
         Ok(Exit::OK)
     }

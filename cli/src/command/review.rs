@@ -164,6 +164,14 @@ fn say_versions(output: &mut Output, versions: &v1::ReviewVersions) -> Result<()
             true => String::new(),
             false => format!(", {} by {}", text::short(&version.snapshot), text::printable(&version.author)),
         };
+        let by = match version.workspace.is_empty() {
+            true => by,
+            false => format!("{by} in {}", text::printable(&version.workspace)),
+        };
+        let by = match version.operation {
+            0 => by,
+            number => format!("{by}, operation {number} ({})", text::printable(&version.action)),
+        };
         output.say(format!("  {word}  {what}{by}"))?;
     }
     Ok(())
@@ -230,6 +238,8 @@ fn json_line(review: &v1::Review, entry: &v1::QueueEntry) -> Value {
                 "author": version.author,
                 "time": lines::time(version.time.as_ref()),
                 "workspace": or_null(&version.workspace),
+                "operation": (version.operation != 0).then_some(version.operation),
+                "action": or_null(&version.action),
             })
         })
     };

@@ -11,17 +11,20 @@ use super::merge::ways;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
-use crate::session::Session;
+use crate::output::style::{self, paint};
+use crate::session::{Session, workspace_name};
 use crate::text;
 
 /// Show, check and explain the rules of merging
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The rules of a store are in merge.toml in its home; docs/MERGE.md says what may stand there.
+Rules of a call (--way) go before those of the project, which are in .amalgam/rules.toml of the workspace that is merged into;
+those before the rules of the store, in merge.toml in its home; and those before the built-in ones. docs/MERGE.md says what may
+stand there.
 
 Examples:
   amalgam rules
-  amalgam rules check merge.toml
+  amalgam rules check .amalgam/rules.toml
   amalgam rules explain package.json")]
 pub struct Rules {
     #[command(subcommand)]
@@ -35,13 +38,16 @@ enum RulesCommand {
     Explain(Explain),
 }
 
-/// Show the rules of the store; what `amalgam rules` does
+/// Show the rules of the project and of the store; what `amalgam rules` does
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam rules show\n  amalgam rules show --built-in")]
 struct Show {
     /// Those that are built in, too
     #[arg(long)]
     built_in: bool,
+    /// The workspace that would be merged into [default: the one of this directory]
+    #[arg(long, value_name = "WORKSPACE")]
+    into: Option<String>,
 }
 
 /// Say what is wrong with a file of rules
@@ -64,13 +70,24 @@ struct Explain {
     /// With this rule before all others
     #[arg(long = "way", value_name = "PATH=WAY")]
     ways: Vec<String>,
+    /// The workspace that would be merged into [default: the one of this directory]
+    #[arg(long, value_name = "WORKSPACE")]
+    into: Option<String>,
+}
+
+/// The workspace that would be merged into, on the wire; nothing where there is none.
+async fn target(session: &mut Session, into: Option<&str>) -> Result<String, CliError> {
+    match into {
+        Some(name) => Ok(workspace_name(name)),
+        None => Ok(session.place_if_any().await?.map(|place| place.workspace.name).unwrap_or_default()),
+    }
 }
 
 impl Rules {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
         match self.command {
-            None => Show { built_in: false }.run(session).await,
+            None => Show { built_in: false, into: None }.run(session).await,
             Some(RulesCommand::Show(show)) => show.run(session).await,
             Some(RulesCommand::Check(check)) => check.run(session).await,
             Some(RulesCommand::Explain(explain)) => explain.run(session).await,
@@ -81,17 +98,27 @@ impl Rules {
 impl Show {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let rules = client.merges.get_rules(v1::GetRulesRequest {}).await?.into_inner();
+        let workspace = target(session, self.into.as_deref()).await?;
+        let rules = client.merges.get_rules(v1::GetRulesRequest { workspace }).await?.into_inner();
         let output = &mut session.output;
         let built_in = self.built_in.then_some(&rules.built_in);
-        let line = lines::line("rules", json!({"text": rules.text, "built_in": built_in}));
+        let line = lines::line("rules", json!({"text": rules.text, "built_in": built_in, "project": rules.project}));
         output.emit(&lines::with_path(line, &rules.path))?;
-        if let Some(built_in) = built_in {
-            output.say(built_in.trim_end())?;
+        let store = text::path(&rules.path).to_string();
+        let parts = [
+            ("built in", built_in.map_or("", String::as_str)),
+            (store.as_str(), &rules.text),
+            (rules.project_source.as_str(), &rules.project),
+        ];
+        // Later ones go before earlier ones, as rules do in one file.
+        for (source, text) in parts.iter().filter(|(_, text)| !text.trim().is_empty()) {
+            output.say(paint(style::FAINT, format!("# {}", text::printable(source))))?;
+            output.say(text.trim_end())?;
         }
-        match rules.text.is_empty() {
-            true => output.remark(format!("{} is not there: the built-in rules hold", text::path(&rules.path)))?,
-            false => output.say(rules.text.trim_end())?,
+        if rules.text.is_empty() && rules.project.is_empty() {
+            let project =
+                if rules.project_source.is_empty() { String::new() } else { format!(", nor {}", rules.project_source) };
+            output.remark(format!("{store} is not there{project}: the built-in rules hold"))?;
         }
         Ok(Exit::OK)
     }
@@ -128,7 +155,8 @@ impl Explain {
         let mut client = session.client().await?;
         let rules = Some(v1::CallRules { ways: ways(&self.ways)? });
         let path = self.path.into_vec();
-        let request = v1::ExplainRulesRequest { path: path.clone().into(), binary: self.binary, rules };
+        let workspace = target(session, self.into.as_deref()).await?;
+        let request = v1::ExplainRulesRequest { path: path.clone().into(), binary: self.binary, rules, workspace };
         let found = client.merges.explain_rules(request).await?.into_inner();
         let fields = json!({
             "way": found.way,
@@ -137,13 +165,23 @@ impl Explain {
             "line": found.line,
             "pattern": found.pattern,
             "groups": found.groups,
+            "tried": found.tried.iter().map(tried_json).collect::<Vec<_>>(),
         });
         session.output.emit(&lines::with_path(lines::line("rule", fields), &path))?;
         session.output.say(format!("{}: {} ({})", text::path(&path), found.way, found.what))?;
         session.output.say(format!("by `{}` in {}, line {}", found.pattern, found.source, found.line))?;
+        for rule in found.tried.iter().filter(|rule| rule.other_content) {
+            let sort = if self.binary { "is for text" } else { "is for what is no text" };
+            session.output.say(format!("not by {}, line {}, which {sort}", rule.source, rule.line))?;
+        }
         if !found.groups.is_empty() {
             session.output.say(format!("merges as a unit with: {}", found.groups.join(", ")))?;
         }
         Ok(Exit::OK)
     }
+}
+
+fn tried_json(rule: &v1::TriedRule) -> serde_json::Value {
+    let why = if rule.other_content { "content" } else { "path" };
+    json!({"source": rule.source, "line": rule.line, "why": why})
 }

@@ -7,6 +7,7 @@ use tonic::codegen::Bytes;
 
 use super::capture::{report_notices, warn};
 use super::conflicts;
+use super::publish::publishing_line;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
@@ -75,6 +76,9 @@ impl Status {
             None => output.say("nothing here, and no snapshot yet")?,
         }
         conflicts::say(output, status.conflicts.as_ref())?;
+        if let Some(publishing) = &place.workspace.publishing {
+            output.remark(format!("published {}", publishing_line(publishing, session.now)))?;
+        }
         warn(output, &status.warnings)?;
         let noticed = report_notices(output, &status.notices)?;
         let has_conflicts = status.conflicts.as_ref().is_some_and(|conflicts| conflicts.count > 0);

@@ -6,6 +6,7 @@ mod remove;
 use amalgam_proto::v1;
 use clap::{Args, Subcommand};
 
+use super::publish::publishing_line;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
@@ -146,6 +147,9 @@ impl Show {
         }
         for directory in &workspace.directories {
             output.say(format!("Directory: {}", text::path(&directory.path)))?;
+        }
+        if let Some(publishing) = &workspace.publishing {
+            output.say(format!("Published: {}", publishing_line(publishing, session.now)))?;
         }
         Ok(Exit::OK)
     }

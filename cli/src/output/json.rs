@@ -88,8 +88,21 @@ pub fn workspace(workspace: &v1::Workspace) -> Value {
             "etag": workspace.etag,
             "target": or_null(&workspace.target),
             "directories": workspace.directories.iter().map(directory).collect::<Vec<_>>(),
+            "publishing": workspace.publishing.as_ref().map(publishing),
         }),
     )
+}
+
+fn publishing(publishing: &v1::Publishing) -> Value {
+    json!({
+        "every_seconds": (publishing.every_seconds > 0).then_some(publishing.every_seconds),
+        "on_commit": publishing.on_commit,
+        "target": or_null(&publishing.target),
+        "last_time": publishing.last_time.as_ref().map(|last| time(Some(last))),
+        "last": (!publishing.last_how.is_empty()).then_some(&publishing.last_how),
+        "reason": publishing.reason,
+        "review": or_null(&publishing.review),
+    })
 }
 
 /// A directory.

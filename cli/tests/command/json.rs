@@ -64,6 +64,7 @@ const STORY: &[&str] = &[
     "echo l > ../left/met; echo r > ../right/met; echo own > ../left/own",
     "amalgam merge --json left --dry-run",
     "amalgam publish --json left",
+    "amalgam publish --json left --every 1h --on-commit; amalgam ws show --json left; amalgam publish --json left --manual",
     "cd ../right && amalgam complete --json; test $? = 5",
     "amalgam review --json",
     "amalgam review show --json $(amalgam review --json | sed -n 's/.*\"id\":\"\\([0-9a-f]*\\)\".*/\\1/p')",

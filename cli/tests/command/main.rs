@@ -5,6 +5,7 @@ mod demo;
 mod gc;
 mod interrupts;
 mod json;
+mod merging;
 mod scratch;
 mod transcripts;
 mod transfer;

@@ -126,3 +126,8 @@ fn errors_say_what_happened_and_what_to_do() {
 fn settings_are_kept() {
     check("settings.txt");
 }
+
+#[test]
+fn merges_are_made_queued_reviewed_and_ruled() {
+    check("merging.txt");
+}

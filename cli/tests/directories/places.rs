@@ -83,3 +83,40 @@ fn there_must_be_a_store_and_a_workspace() {
     kit.run(&["no-such-command"]).ends(2);
     kit.run(&["show", "no-such-snapshot"]).ends(1);
 }
+
+#[test]
+fn the_directory_of_a_workspace_that_ended_is_nobodys_and_its_name_is_free() {
+    let kit = Kit::new();
+    kit.write("file", "one\n");
+    kit.run(&["init", "--workspace", "main"]).ends(0);
+    for place in ["first", "second"] {
+        kit.run(&["fork", "ann", "--dir", &format!("../{place}")]).ends(0);
+        let directory = kit.path(place);
+        fs::write(directory.join(place), "new\n").expect("written");
+        let done = kit.run(&["complete", "ann"]).ends(0);
+        assert!(done.out.contains("1 path;"), "{}", done.out);
+        assert!(done.out.contains("no workspace's any more") || done.err.contains("no workspace's any more"));
+        assert!(directory.join(place).exists() && kit.work().join(place).exists(), "it stays, and its file is merged");
+        let refused = kit.run_in(&directory, &["status"]).ends(1);
+        assert!(refused.err.contains("is in no workspace"), "{}", refused.err);
+    }
+    kit.run_in(&kit.path("first"), &["init", "--workspace", "ann"]).ends(0);
+    kit.run_in(&kit.path("first"), &["ws", "rm", "ann", "--yes"]).ends(0);
+    kit.run(&["fork", "ann", "--dir", "../third"]).ends(0);
+}
+
+#[test]
+fn a_new_workspace_does_not_get_the_directory_of_one_that_was_undone() {
+    let kit = Kit::new();
+    kit.write("file", "one\n");
+    kit.run(&["init", "--workspace", "main"]).ends(0);
+    kit.run(&["fork", "ann", "--dir", "../first"]).ends(0);
+    let forked = kit.run(&["op", "log", "--json"]).ends(0).json();
+    let forked = forked.iter().find(|operation| operation["action"] == "fork").expect("it is in the log");
+    kit.run(&["undo", "--op", &forked["sequence"].to_string()]).ends(0);
+    assert!(!kit.run(&["ws"]).ends(0).out.contains("ann"), "the fork is undone");
+    kit.run(&["fork", "ann", "--dir", "../second"]).ends(0);
+    fs::write(kit.path("second").join("file"), "two\n").expect("written");
+    let done = kit.run_in(&kit.path("second"), &["status"]).ends(0);
+    assert!(done.out.contains("file"), "{}", done.out);
+}

@@ -35,6 +35,8 @@ pub struct Remembered {
     pub path: TreePath,
     /// What it became; nothing if that was to be gone.
     pub entry: Option<Entry>,
+    /// The tree that keeps it.
+    pub root: RootId,
 }
 
 /// Remembers what a conflict became. Nothing happens if that is remembered already.
@@ -135,12 +137,12 @@ fn read(store: &Store, id: Bare, value: &RefValue) -> Result<Option<Remembered>>
     let damaged =
         || Error::DamagedRecord { what: format!("resolution {id}"), why: "it does not name a tree".to_owned() };
     let root = match value.target {
-        Some(target) if target.kind == ObjectKind::Root => store.root(RootId::from_bytes(target.hash))?,
+        Some(target) if target.kind == ObjectKind::Root => RootId::from_bytes(target.hash),
         _ => return Err(damaged()),
     };
     let path = TreePath::new(&value.note[..])?;
-    let entry = entry_at(store, &root, &TreePath::new(NAME).expect("a path"))?;
-    Ok(Some(Remembered { id, path, entry }))
+    let entry = entry_at(store, &*store.root(root)?, &TreePath::new(NAME).expect("a path"))?;
+    Ok(Some(Remembered { id, path, entry, root }))
 }
 
 fn same(known: Option<&Option<Entry>>, entry: Option<&Entry>) -> bool {

@@ -294,8 +294,11 @@ impl Applying<'_, '_> {
         let Contested { entry, ours, theirs, .. } = contested;
         let (way, result) = match verdict {
             Verdict::Merged { bytes, way } => {
+                let before = self.merge.report.changed;
                 self.put_leaf(path, &Entry { node: ours.node.clone(), ..entry.clone() }, three)?;
                 self.tree.write(path.as_bytes(), &bytes)?;
+                // Its attributes may have been counted already; its bytes are those of neither side.
+                self.merge.report.changed = before + 1;
                 (way, FileResult::Merged)
             }
             Verdict::Ours { way } => {

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use super::base::{merge_base, write};
 use super::record::{MERGE_RECORD_KEY, MergeRecord};
+use super::remedy::{Regenerate, Unlanded, count_conflicts, have_conflicts};
 use super::{MergeContents, MergeOptions, MergeReport, PathConflict, merge_trees};
+use crate::conflict::CONFLICTS_KEY;
+use crate::diff::{DiffOptions, diff_roots};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::id::SnapshotId;
@@ -35,6 +38,8 @@ pub struct MergeRequest<'a> {
     pub message: String,
     /// What else is to be kept with the snapshot, beside the record of the merge.
     pub metadata: BTreeMap<String, String>,
+    /// Makes files anew that conflict, where a rule says so.
+    pub regenerate: Option<&'a dyn Regenerate>,
 }
 
 /// What a merge of workspaces came to.
@@ -50,6 +55,8 @@ pub struct MergeDone {
     pub conflicts: Vec<PathConflict>,
     /// What else there is to say.
     pub report: MergeReport,
+    /// Why files that a command makes were not made; mostly empty.
+    pub reason: String,
 }
 
 /// How a merge went.
@@ -79,13 +86,21 @@ impl<'a> MergeRequest<'a> {
             keep_conflicts: true,
             message: String::new(),
             metadata: BTreeMap::new(),
+            regenerate: None,
         }
     }
 }
 
 impl MergeDone {
     fn without_change(how: MergeHow, head: Option<SnapshotId>) -> Self {
-        Self { how, head, operation: None, conflicts: Vec::new(), report: MergeReport::default() }
+        Self {
+            how,
+            head,
+            operation: None,
+            conflicts: Vec::new(),
+            report: MergeReport::default(),
+            reason: String::new(),
+        }
     }
 }
 
@@ -96,7 +111,8 @@ struct Fold {
     conflicts: Vec<PathConflict>,
     report: MergeReport,
     record: MergeRecord,
-    _pins: Vec<Pin>,
+    reason: String,
+    pins: Vec<Pin>,
 }
 
 impl Workspaces {
@@ -141,8 +157,13 @@ impl Workspaces {
             }
         }
         if !fold.conflicts.is_empty() && !request.keep_conflicts {
-            let (conflicts, report) = (fold.conflicts, fold.report);
-            return Ok(MergeDone { conflicts, report, ..MergeDone::without_change(MergeHow::Refused, target.head) });
+            let Fold { conflicts, report, reason, .. } = fold;
+            return Ok(MergeDone {
+                conflicts,
+                report,
+                reason,
+                ..MergeDone::without_change(MergeHow::Refused, target.head)
+            });
         }
         self.land(request, &sources, fold, target.head, act)
     }
@@ -179,7 +200,7 @@ impl Workspaces {
         tree.rebase(base);
         let record = MergeRecord { target: request.target.to_string(), ..MergeRecord::default() };
         let (conflicts, report) = (Vec::new(), MergeReport::default());
-        Ok(Fold { tree, heads: vec![head], conflicts, report, record, _pins: Vec::new() })
+        Ok(Fold { tree, heads: vec![head], conflicts, report, record, reason: String::new(), pins: Vec::new() })
     }
 
     fn forward(&self, target: &Workspace, to: SnapshotId, act: &Act) -> Result<MergeDone> {
@@ -193,7 +214,7 @@ impl Workspaces {
         &self,
         request: &MergeRequest<'_>,
         sources: &[(WorkspaceName, SnapshotId)],
-        fold: Fold,
+        mut fold: Fold,
         head: Option<SnapshotId>,
         act: &Act,
     ) -> Result<MergeDone> {
@@ -207,6 +228,14 @@ impl Workspaces {
         change.metadata = request.metadata.clone();
         change.metadata.insert(MERGE_RECORD_KEY.to_owned(), fold.record.to_json());
         let mut tree = fold.tree;
+        if let Some(head) = head
+            && (!fold.conflicts.is_empty() || have_conflicts(self.store(), &fold.heads)?)
+        {
+            let (root, pin) = write(self.store(), &tree)?;
+            fold.pins.push(pin);
+            let conflicts = count_conflicts(self.store(), head, root)?;
+            change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
+        }
         tree.rebase(head);
         let done = self.commit_as(request.target, &mut tree, &change, act, MERGE)?;
         Ok(MergeDone {
@@ -215,6 +244,7 @@ impl Workspaces {
             operation: done.operation,
             conflicts: fold.conflicts,
             report: fold.report,
+            reason: fold.reason,
         })
     }
 }
@@ -229,12 +259,29 @@ impl Fold {
             [only] => store.snapshot(only)?.root,
             _ => {
                 let (root, pin) = write(store, &self.tree)?;
-                self._pins.push(pin);
+                self.pins.push(pin);
                 root
             }
         };
         let theirs_root = store.snapshot(theirs)?.root;
-        let outcome = merge_trees(store, base.root, ours, theirs_root, request.contents, &options)?;
+        let mut outcome = merge_trees(store, base.root, ours, theirs_root, request.contents, &options)?;
+        let mut unlanded = Unlanded {
+            tree: &mut outcome.tree,
+            conflicts: &mut outcome.conflicts,
+            files: &mut outcome.report.files,
+            pins: &mut self.pins,
+        };
+        let met = unlanded.conflicts.len();
+        unlanded.replay(store, act.time)?;
+        if let Some(maker) = request.regenerate {
+            self.reason = unlanded.make_anew(store, ours, maker)?;
+        }
+        if outcome.conflicts.len() < met {
+            // What a conflict became may be what ours was.
+            let (root, pin) = write(store, &outcome.tree)?;
+            self.pins.push(pin);
+            outcome.report.changed = diff_roots(store, Some(ours), Some(root), DiffOptions::default())?.count() as u64;
+        }
         self.record.add(&base.snapshots, &outcome.report.files, &outcome.conflicts);
         self.tree = outcome.tree;
         self.heads.push(theirs);

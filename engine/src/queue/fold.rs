@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::entry::{self, QueueEntry};
 use super::known::{Known, Met};
-use super::{Judge, Queue, quick, review, take};
+use super::{About, Judge, Queue, quick, review, take};
 use crate::commit::{generation_above, touched_since};
+use crate::conflict::CONFLICTS_KEY;
 use crate::diff::{Change, DiffOptions, diff_roots};
-use crate::directory::entry_at;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{RootId, SnapshotId};
 use crate::merge::{
-    FileMerged, FileResult, MERGE_RECORD_KEY, MergeOptions, MergeRecord, PathConflict, merge_base, merge_trees,
+    FileMerged, MERGE_RECORD_KEY, MergeOptions, MergeRecord, PathConflict, Unlanded, count_conflicts, have_conflicts,
+    merge_base, merge_trees,
 };
 use crate::object::Snapshot;
 use crate::operation::{Act, Step, hold_snapshot, trying_while};
@@ -30,8 +31,6 @@ const BATCH_MAX: usize = 512;
 const WALK_FROM: usize = 4;
 /// Refusals that a reason lists.
 const LISTED: usize = 10;
-/// How a file was decided that a command made.
-const REGENERATE: &str = "regenerate";
 
 /// What a fold came to.
 #[derive(Clone, Debug, Default)]
@@ -229,6 +228,8 @@ struct Made {
     files: Vec<FileMerged>,
     conflicts: Vec<PathConflict>,
     changed: u64,
+    /// Whether conflicts were settled after they had been counted: some may be as ours was.
+    is_settled: bool,
 }
 
 impl<'a> Line<'a> {
@@ -281,9 +282,21 @@ impl<'a> Line<'a> {
                 let options = MergeOptions { units, ..options };
                 let outcome = merge_trees(store, start.root, ours, theirs, &*contents, &options)?;
                 let mut tree = outcome.tree;
+                let met = outcome.conflicts.len();
                 let conflicts = take::settle(store, &mut tree, outcome.conflicts, [ours, theirs], entry, act.time)?;
-                let mut made = Made { tree, files: outcome.report.files, conflicts, changed: outcome.report.changed };
-                reason = self.make_anew(entry, ours, &mut made, judge)?;
+                let mut made = Made {
+                    tree,
+                    files: outcome.report.files,
+                    conflicts,
+                    changed: outcome.report.changed,
+                    is_settled: false,
+                };
+                let Made { tree, files, conflicts, .. } = &mut made;
+                take::tell(files, conflicts, entry);
+                let mut unlanded = Unlanded { tree, conflicts, files, pins: &mut self._pins };
+                unlanded.replay(store, act.time)?;
+                reason = unlanded.make_anew(store, ours, &About { judge, entry })?;
+                made.is_settled = made.conflicts.len() < met;
                 made
             }
         };
@@ -357,35 +370,7 @@ impl<'a> Line<'a> {
         tree.keep(theirs)?;
         let is_done = quick::apply(store, roots, changes, &mut tree, act.time)?;
         let changed = changes.len() as u64;
-        Ok(is_done.then(|| Made { tree, files: Vec::new(), conflicts: Vec::new(), changed }))
-    }
-
-    /// Lets files be made anew that conflict and that a command makes; says why, if they could not be.
-    fn make_anew(&self, entry: &QueueEntry, ours: RootId, made: &mut Made, judge: &dyn Judge) -> Result<String> {
-        let is_made = |conflict: &&PathConflict| conflict.is_entry && judge.is_regenerated(&conflict.path);
-        let paths: Vec<_> = made.conflicts.iter().filter(is_made).map(|conflict| conflict.path.clone()).collect();
-        if paths.is_empty() {
-            return Ok(String::new());
-        }
-        let store = self.queue.store();
-        let tree = made.tree.freeze().write(self.session)?;
-        self.session.write_all_ahead()?;
-        let _pin = store.hold(tree)?;
-        let files = match judge.regenerate(entry, tree, &paths)? {
-            Ok(files) => files,
-            Err(reason) => return Ok(reason),
-        };
-        let ours = store.root(ours)?;
-        for (path, bytes) in files {
-            let mode = entry_at(store, &ours, &path)?.map_or(0o644, |entry| entry.mode);
-            made.tree.remove_all(path.as_bytes())?;
-            made.tree.write(path.as_bytes(), &bytes)?;
-            made.tree.set_mode(path.as_bytes(), mode)?;
-            made.conflicts.retain(|conflict| conflict.path != path);
-            made.files.retain(|file| file.path != path);
-            made.files.push(FileMerged { path, way: REGENERATE.to_owned(), result: FileResult::Merged });
-        }
-        Ok(String::new())
+        Ok(is_done.then(|| Made { tree, files: Vec::new(), conflicts: Vec::new(), changed, is_settled: false }))
     }
 
     /// Makes a snapshot of what was merged, on top of the head.
@@ -400,6 +385,12 @@ impl<'a> Line<'a> {
     ) -> Result<Folded> {
         let store = self.queue.store();
         let mut written = made.tree.freeze().write_root(self.session)?;
+        let mut changed = made.changed;
+        if made.is_settled {
+            self.session.write_all_ahead()?;
+            let ours = store.snapshot(head)?.root;
+            changed = diff_roots(store, Some(ours), Some(written.id), DiffOptions::default())?.count() as u64;
+        }
         if !entry.wish.test.is_empty() {
             self.session.write_all_ahead()?;
             let _pin = store.hold(written.id)?;
@@ -413,7 +404,12 @@ impl<'a> Line<'a> {
         record.sources.push((entry.source.to_string(), entry.snapshot.to_string()));
         record.add(&start.snapshots, &made.files, &made.conflicts);
         let metadata = [(MERGE_RECORD_KEY, record.to_json()), (ENTRY_KEY, entry.id.clone())];
-        let metadata: BTreeMap<_, _> = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let mut metadata: BTreeMap<_, _> = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        if !made.conflicts.is_empty() || have_conflicts(store, &[head, entry.snapshot])? {
+            self.session.write_all_ahead()?;
+            let conflicts = count_conflicts(store, head, written.id)?;
+            metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
+        }
         let message = match entry.wish.message.is_empty() {
             true => format!("merge {}", entry.source),
             false => entry.wish.message.clone(),
@@ -436,7 +432,7 @@ impl<'a> Line<'a> {
             (Some(known), Some(met)) => known.advance(met, id),
             (known, _) => *known = None,
         }
-        let Made { files, conflicts, changed, .. } = made;
+        let Made { files, conflicts, .. } = made;
         Ok(Folded { files, changed, ..folded(entry, Fate::Landed(id), conflicts) })
     }
 

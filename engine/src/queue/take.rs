@@ -4,12 +4,28 @@ use super::entry::{QueueEntry, Side};
 use crate::directory::entry_at;
 use crate::error::Result;
 use crate::id::RootId;
-use crate::merge::{ConflictKind, PathConflict};
+use crate::merge::{ConflictKind, FileMerged, FileResult, PathConflict};
 use crate::name::TreePath;
 use crate::object::Node;
 use crate::store::Store;
 use crate::time::Time;
 use crate::work::WorkingTree;
+
+/// How a file was decided that somebody took a side of.
+const TAKEN: &str = "taken";
+
+/// Says of files that conflicted which side was taken.
+pub(super) fn tell(files: &mut [FileMerged], left: &[PathConflict], entry: &QueueEntry) {
+    let is_left = |path: &TreePath| left.iter().any(|conflict| conflict.path == *path);
+    for file in files.iter_mut().filter(|file| file.result == FileResult::Conflict && !is_left(&file.path)) {
+        let Some(side) = side_of(entry, &file.path) else { continue };
+        file.way = TAKEN.to_owned();
+        file.result = match side {
+            Side::Ours => FileResult::Ours,
+            Side::Theirs => FileResult::Theirs,
+        };
+    }
+}
 
 /// Takes a side wherever an entry says so, and returns the conflicts that are left.
 pub(super) fn settle(

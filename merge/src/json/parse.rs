@@ -1,21 +1,26 @@
-//! A JSON parser that keeps the text of every value and takes nothing but JSON.
+//! A JSON parser that takes nothing but JSON. It reads a document once, into a [`Tape`]: values become nodes where somebody
+//! looks at them.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 
-use crate::structure::{Container, DEPTH_MAX, Document, Entry, Flaw, Glue, Node, Start};
+use crate::structure::{DEPTH_MAX, Document, Flaw, LIST, MapHash, Mark, Sort, Tape, list_with, name_hash, scalar_hash};
 
 /// Reads a document; a byte order mark may stand before it.
 pub(crate) fn parse(text: &str) -> Result<Document<'_>, Flaw> {
+    if u32::try_from(text.len()).is_err() {
+        return Err(Flaw::unhandled(0, "4 GiB or more"));
+    }
     let start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
-    let mut parser = Parser { text, bytes: text.as_bytes(), at: start };
+    // Room for a value in a dozen bytes: more than most documents need, so that the tape is rarely moved.
+    let tape = Tape { text, marks: Vec::with_capacity(text.len() / 12 + 1), meaning };
+    let mut parser = Parser { text, bytes: text.as_bytes(), at: start, tape, names: Vec::new() };
     parser.blanks();
-    let prefix = &text[..parser.at];
-    let root = parser.value(0)?;
+    let root = parser.at;
+    parser.marked(0, root, root)?;
     let end = parser.at;
     parser.blanks();
     match parser.at == text.len() {
-        true => Ok(Document { prefix, root, suffix: &text[end..] }),
+        true => Ok(Document { prefix: &text[..root], root: parser.tape.root(), suffix: &text[end..] }),
         false => Err(parser.flaw("something after the end")),
     }
 }
@@ -24,7 +29,13 @@ struct Parser<'a> {
     text: &'a str,
     bytes: &'a [u8],
     at: usize,
+    tape: Tape<'a>,
+    /// The hashes of the names in the maps that are open.
+    names: Vec<u64>,
 }
+
+/// What a value was found to be, and the hash of what it means.
+type Read = (Sort, u64);
 
 impl<'a> Parser<'a> {
     fn flaw(&self, what: &'static str) -> Flaw {
@@ -41,20 +52,24 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn since(&self, start: usize) -> &'a str {
-        &self.text[start..self.at]
+    /// A value with a mark on the tape.
+    fn marked(&mut self, depth: usize, lead: usize, key: usize) -> Result<u64, Flaw> {
+        let place = self.tape.marks.len();
+        let [lead, key, start] = [lead, key, self.at].map(|at| at as u32);
+        self.tape.marks.push(Mark { sort: Sort::Scalar, lead, key, start, end: 0, next: 0, hash: 0 });
+        let (sort, hash) = self.value(depth)?;
+        let (end, next) = (self.at as u32, self.tape.marks.len() as u32);
+        let mark = &mut self.tape.marks[place];
+        (mark.sort, mark.hash, mark.end, mark.next) = (sort, hash, end, next);
+        Ok(hash)
     }
 
-    fn value(&mut self, depth: usize) -> Result<Node<'a>, Flaw> {
+    fn value(&mut self, depth: usize) -> Result<Read, Flaw> {
         match self.peek() {
-            Some(b'{') if depth < DEPTH_MAX => self.container(depth, b'}'),
-            Some(b'[') if depth < DEPTH_MAX => self.container(depth, b']'),
+            Some(b'{') if depth < DEPTH_MAX => self.map(depth),
+            Some(b'[') if depth < DEPTH_MAX => self.list(depth),
             Some(b'{' | b'[') => Err(self.flaw("nested too deep")),
-            Some(b'"') => {
-                let start = self.at;
-                let meaning = self.string()?;
-                Ok(Node::scalar(self.since(start), meaning))
-            }
+            Some(b'"') => Ok((Sort::Scalar, scalar_hash(&self.string()?))),
             Some(b'-' | b'0'..=b'9') => self.number(),
             Some(b't') => self.word("true"),
             Some(b'f') => self.word("false"),
@@ -64,13 +79,12 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn word(&mut self, word: &'static str) -> Result<Node<'a>, Flaw> {
-        let start = self.at;
-        if !self.bytes[start..].starts_with(word.as_bytes()) {
+    fn word(&mut self, word: &'static str) -> Result<Read, Flaw> {
+        if !self.bytes[self.at..].starts_with(word.as_bytes()) {
             return Err(self.flaw("no value begins like this"));
         }
         self.at += word.len();
-        Ok(Node::scalar(self.since(start), Cow::Borrowed(word)))
+        Ok((Sort::Scalar, scalar_hash(word)))
     }
 
     fn digits(&mut self) -> Result<(), Flaw> {
@@ -82,7 +96,7 @@ impl<'a> Parser<'a> {
     }
 
     /// A number as it is written: `1.0`, `1` and `1e0` are three.
-    fn number(&mut self) -> Result<Node<'a>, Flaw> {
+    fn number(&mut self) -> Result<Read, Flaw> {
         let start = self.at;
         if self.peek() == Some(b'-') {
             self.at += 1;
@@ -102,8 +116,7 @@ impl<'a> Parser<'a> {
             }
             self.digits()?;
         }
-        let text = self.since(start);
-        Ok(Node::scalar(text, Cow::Borrowed(text)))
+        Ok((Sort::Scalar, scalar_hash(&self.text[start..self.at])))
     }
 
     /// A string: what it means, behind a quote that tells it from a number.
@@ -138,83 +151,92 @@ impl<'a> Parser<'a> {
             return Ok(Cow::Borrowed(inner));
         }
         match decode(&inner[1..]) {
-            Some(decoded) => Ok(Cow::Owned(format!("\"{decoded}"))),
+            Some(decoded) => Ok(quoted(&decoded)),
             None => Err(Flaw::malformed(start, "a bad escape in a string")),
         }
     }
 
-    fn container(&mut self, depth: usize, close: u8) -> Result<Node<'a>, Flaw> {
-        let (start, is_map) = (self.at, close == b'}');
-        self.at += 1;
-        let open = self.since(start);
-        let mut entries: Vec<Entry<'a>> = Vec::new();
-        let mut tail_start = self.at;
-        self.blanks();
-        if self.peek() != Some(close) {
-            self.at = tail_start;
-            loop {
-                entries.push(self.entry(depth, is_map)?);
-                tail_start = self.at;
-                self.blanks();
-                match self.peek() {
-                    Some(b',') => {
-                        let last = entries.last_mut().expect("one was just pushed");
-                        last.tail = &self.text[tail_start..self.at];
-                        self.at += 1;
-                    }
-                    Some(byte) if byte == close => break,
-                    Some(_) => return Err(self.flaw("a comma or the end is missing")),
-                    None => return Err(self.flaw("the end is missing")),
-                }
+    fn map(&mut self, depth: usize) -> Result<Read, Flaw> {
+        let (start, outer) = (self.at, self.names.len());
+        let (first, mut hash) = (self.tape.marks.len(), MapHash::default());
+        self.entries(b'}', |parser, lead| {
+            let key = parser.at;
+            if parser.peek() != Some(b'"') {
+                return Err(parser.flaw("a name is missing"));
             }
+            let name = name_hash(&parser.string()?[1..]);
+            parser.blanks();
+            if parser.peek() != Some(b':') {
+                return Err(parser.flaw("a colon is missing"));
+            }
+            parser.at += 1;
+            parser.blanks();
+            hash.add(name, parser.marked(depth + 1, lead, key)?);
+            parser.names.push(name);
+            Ok(())
+        })?;
+        // Different names mostly have different hashes; where two are equal, the names are compared.
+        let names = &mut self.names[outer..];
+        let may_have_twice = match names.len() {
+            0..=8 => (1..names.len()).any(|at| names[..at].contains(&names[at])),
+            _ => {
+                names.sort_unstable();
+                names.windows(2).any(|pair| pair[0] == pair[1])
+            }
+        };
+        self.names.truncate(outer);
+        match may_have_twice && self.tape.has_twice(first) {
+            true => Err(Flaw::malformed(start, "a name stands twice in one object")),
+            false => Ok((Sort::Map, hash.end())),
         }
-        let tail = self.since(tail_start);
-        let end = self.at;
-        self.at += 1;
-        if is_map && has_twice(&entries) {
-            return Err(Flaw::malformed(start, "a name stands twice in one object"));
-        }
-        let close = self.since(end);
-        let container = Container { glue: Glue::Commas, open, entries, tail, close, start: Start::Own };
-        let text = self.since(start);
-        Ok(if is_map { Node::map(text, container) } else { Node::list(text, container) })
     }
 
-    fn entry(&mut self, depth: usize, is_map: bool) -> Result<Entry<'a>, Flaw> {
-        let start = self.at;
+    fn list(&mut self, depth: usize) -> Result<Read, Flaw> {
+        let mut hash = LIST;
+        self.entries(b']', |parser, lead| {
+            hash = list_with(hash, parser.marked(depth + 1, lead, parser.at)?);
+            Ok(())
+        })?;
+        Ok((Sort::List, hash))
+    }
+
+    /// Entries up to the end of their map or list, each read behind its blanks.
+    fn entries(&mut self, close: u8, mut read: impl FnMut(&mut Self, usize) -> Result<(), Flaw>) -> Result<(), Flaw> {
+        self.at += 1;
+        let mut lead = self.at;
         self.blanks();
-        let (lead, key_start) = (self.since(start), self.at);
-        let mut name = Cow::Borrowed("");
-        if is_map {
-            if self.peek() != Some(b'"') {
-                return Err(self.flaw("a name is missing"));
-            }
-            name = match self.string()? {
-                Cow::Borrowed(quoted) => Cow::Borrowed(&quoted[1..]),
-                Cow::Owned(quoted) => Cow::Owned(quoted[1..].to_owned()),
-            };
-            self.blanks();
-            if self.peek() != Some(b':') {
-                return Err(self.flaw("a colon is missing"));
-            }
+        if self.peek() == Some(close) {
             self.at += 1;
+            return Ok(());
+        }
+        loop {
+            read(self, lead)?;
+            self.blanks();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(byte) if byte == close => break,
+                Some(_) => return Err(self.flaw("a comma or the end is missing")),
+                None => return Err(self.flaw("the end is missing")),
+            }
+            lead = self.at;
             self.blanks();
         }
-        let key = self.since(key_start);
-        let value = self.value(depth + 1)?;
-        Ok(Entry { name, lead, indent: 0, key, value, tail: "" })
+        self.at += 1;
+        Ok(())
     }
 }
 
-fn has_twice(entries: &[Entry<'_>]) -> bool {
-    if entries.len() <= 8 {
-        return entries
-            .iter()
-            .enumerate()
-            .any(|(at, entry)| entries[..at].iter().any(|other| other.name == entry.name));
+/// What a string, a number or a word means: as it is written, but a string without its escapes and its last quote.
+fn meaning(written: &str) -> Cow<'_, str> {
+    match written.strip_suffix('"') {
+        Some(text) if text.contains('\\') => decode(&text[1..]).map_or(Cow::Borrowed(text), |inner| quoted(&inner)),
+        Some(text) => Cow::Borrowed(text),
+        None => Cow::Borrowed(written),
     }
-    let mut seen = HashSet::with_capacity(entries.len());
-    !entries.iter().all(|entry| seen.insert(entry.name.as_ref()))
+}
+
+fn quoted(inner: &str) -> Cow<'static, str> {
+    Cow::Owned(format!("\"{inner}"))
 }
 
 /// What the inside of a string means. A half of a surrogate pair stands for itself, in a form that no other string has.
@@ -258,4 +280,71 @@ fn decode(inner: &str) -> Option<String> {
 
 fn hex(digits: &str) -> Option<u32> {
     digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| u32::from_str_radix(digits, 16).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::structure::{Kind, Node};
+
+    /// The text of a value put together from its parts, all the way down.
+    fn together(node: &Node<'_>) -> String {
+        let Some(parts) = node.container() else { return node.text.to_owned() };
+        let entries = parts.entries.iter();
+        let entries: Vec<_> =
+            entries.map(|entry| [entry.lead, entry.key, &together(&entry.value), entry.tail].concat()).collect();
+        [parts.open, &entries.join(","), parts.tail, parts.close].concat()
+    }
+
+    fn root(text: &str) -> Node<'_> {
+        parse(text).expect("JSON").root
+    }
+
+    #[test]
+    fn what_is_unfolded_is_the_text_that_was_read() {
+        for text in [
+            "{}",
+            "[ ]",
+            "{ \"a\" : [ 1 , {\"b\":null} , [] ] , \"c\\u0064\" : \"x\\ny\"\n}",
+            "[[[-1.5e3,true],{\"\":{}}],\"\\\"\"]",
+        ] {
+            assert_eq!(together(&root(text)), text);
+        }
+    }
+
+    #[test]
+    fn fields_are_found_before_and_after_unfolding() {
+        let node = root("{\"\\u0069d\": \"a\\u0062\", \"list\": [1], \"name\": \"plain\", \"n\": 7}");
+        for _ in 0..2 {
+            assert_eq!(node.field("id"), Some("\"ab"));
+            assert_eq!(node.field("name"), Some("\"plain"));
+            assert_eq!(node.field("n"), Some("7"));
+            assert_eq!((node.field("list"), node.field("none"), node.field("name\"")), (None, None, None));
+            assert_eq!(node.container().map(|parts| parts.entries.len()), Some(4));
+        }
+        let Kind::Map(parts) = &node.kind else { panic!("it is a map") };
+        assert_eq!(parts.entries[0].name, "id");
+    }
+
+    #[test]
+    fn a_name_that_stands_twice_is_refused_however_it_is_written() {
+        let many: String = (0..20).map(|at| format!("\"k{at}\": {at}, ")).collect();
+        for text in [
+            "{\"a\": 1, \"a\": 2}".to_owned(),
+            "{\"a\": 1, \"\\u0061\": 2}".to_owned(),
+            format!("[{{{many}\"k7\": 1}}]"),
+        ] {
+            assert_eq!(parse(&text).expect_err("refused").what, "a name stands twice in one object");
+        }
+        assert!(parse(&format!("[{{{many}\"k\": {{\"k7\": 1}}}}]")).is_ok(), "in another object it is another name");
+    }
+
+    #[test]
+    fn a_hash_is_of_what_is_meant() {
+        let same = |one: &str, other: &str| root(one).hash == root(other).hash;
+        assert!(same("{\"a\":1,\"b\":[true]}", "{ \"b\" : [ true ], \"\\u0061\" : 1 }"));
+        assert!(!same("{\"a\":1}", "{\"a\":1.0}"));
+        assert!(!same("[1,2]", "[2,1]"));
+        assert!(!same("\"1\"", "1"));
+    }
 }

@@ -1,12 +1,13 @@
 //! Lists: by the names of their elements where they have some, else by what stayed and what did not.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use imara_diff::Token;
 
-use super::merger::{Made, Merger, Named, One, Piece, Slot, shape};
+use super::merger::{Made, Merger, One, Piece, Slot, shape};
 use super::node::{Container, Entry, Kind, Node, same};
 use crate::lines::{Hunk, hunks};
+use crate::order::Numbered;
 use crate::outcome::Why;
 use crate::text::{self, Region};
 use crate::way::Lists;
@@ -21,35 +22,32 @@ impl<'a> Merger<'a> {
         theirs: &'a Container<'a>,
     ) -> Result<Option<Piece<'a>>, Why> {
         let shape = shape(base, ours, theirs);
-        if let Some((key, sides)) = self.keyed([base, Some(ours), Some(theirs)]) {
-            let (slots, is_disputed) = self.named(&sides, Some(key))?;
+        let entries = [base.map_or(&[][..], |base| &base.entries), &ours.entries, &theirs.entries];
+        if let Some((key, numbered)) = self.keyed(entries) {
+            let (slots, is_disputed) = self.named(entries, &numbered, Some(key))?;
             let made = Piece::Made(Made { is_map: false, shape, slots });
             // The order of a list means something: it cannot follow both.
             return Ok((!is_disputed).then_some(made));
         }
-        let entries = [base.map_or(&[][..], |base| &base.entries), &ours.entries, &theirs.entries];
         let slots = self.unnamed(entries)?;
         Ok(Some(Piece::Made(Made { is_map: false, shape, slots })))
     }
 
-    /// The elements under their names, by the first field that names all elements of all versions.
-    fn keyed(&self, sides: [Option<&'a Container<'a>>; 3]) -> Option<(&'a str, [Vec<Named<'a>>; 3])> {
+    /// The names of the elements, by the first field that names all elements of all versions.
+    fn keyed(&self, sides: [&'a [Entry<'a>]; 3]) -> Option<(&'a str, Numbered<'a>)> {
+        if sides.iter().all(|side| side.is_empty()) {
+            return None;
+        }
         let options = self.options;
         let keys: Vec<&'a str> = match options.keys.is_empty() {
             true => KEYS.to_vec(),
             false => options.keys.iter().map(String::as_str).collect(),
         };
         keys.into_iter().find_map(|key| {
-            let names = |side: Option<&'a Container<'a>>| -> Option<Vec<Named<'a>>> {
-                let entries = side.map_or(&[][..], |side| &side.entries);
-                let named: Vec<_> =
-                    entries.iter().map(|e| Some((e.value.field(key)?.trim_matches('"'), e))).collect::<Option<_>>()?;
-                let unique: HashSet<_> = named.iter().map(|(name, _)| *name).collect();
-                (unique.len() == named.len()).then_some(named)
-            };
+            let name = |entry: &'a Entry<'a>| Some(entry.value.field(key)?.trim_matches('"'));
+            let names = |side: &'a [Entry<'a>]| side.iter().map(name).collect::<Option<Vec<_>>>();
             let [base, ours, theirs] = sides;
-            let named = [names(base)?, names(ours)?, names(theirs)?];
-            named.iter().any(|side| !side.is_empty()).then_some((key, named))
+            Some((key, Numbered::of([&names(base)?, &names(ours)?, &names(theirs)?])?))
         })
     }
 

@@ -1,12 +1,11 @@
 //! Decides, value by value, what the merged document consists of.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::node::{Container, Entry, Glue, Kind, Node, Start, same};
 use crate::markers::Labels;
-use crate::order;
+use crate::order::{self, Numbered};
 use crate::outcome::{Outcome, Sides, Why};
 use crate::text;
 use crate::way::Options;
@@ -67,9 +66,6 @@ pub(super) struct One<'a> {
 /// Whether an entry is the first of ours and of theirs.
 pub(super) type Firsts = [bool; 2];
 
-/// An entry under the name by which the merge knows it.
-pub(super) type Named<'a> = (&'a str, &'a Entry<'a>);
-
 pub(super) struct Merger<'a> {
     pub(super) options: &'a Options,
     /// The paths where the sides disagree.
@@ -118,14 +114,14 @@ impl<'a> Merger<'a> {
         match (&ours.kind, &theirs.kind) {
             (Kind::Map(mine), Kind::Map(other)) if mine.glue == other.glue => {
                 let was = base.and_then(|base| match &base.kind {
-                    Kind::Map(was) => Some(was.as_ref()),
+                    Kind::Map(was) => Some(&**was),
                     _ => None,
                 });
                 self.map(was, mine, other)
             }
             (Kind::List(mine), Kind::List(other)) if mine.glue == other.glue => {
                 let was = base.and_then(|base| match &base.kind {
-                    Kind::List(was) => Some(was.as_ref()),
+                    Kind::List(was) => Some(&**was),
                     _ => None,
                 });
                 self.list(was, mine, other)
@@ -144,9 +140,11 @@ impl<'a> Merger<'a> {
         ours: &'a Container<'a>,
         theirs: &'a Container<'a>,
     ) -> Result<Option<Piece<'a>>, Why> {
-        let named = |side: &'a Container<'a>| side.entries.iter().map(|entry| (entry.name.as_ref(), entry)).collect();
-        let sides: [Vec<Named<'a>>; 3] = [base.map(named).unwrap_or_default(), named(ours), named(theirs)];
-        let (mut slots, _) = self.named(&sides, None)?;
+        let sides = [base.map_or(&[][..], |base| &base.entries), &ours.entries, &theirs.entries];
+        let names = sides.map(|side| side.iter().map(|entry| entry.name.as_ref()).collect::<Vec<_>>());
+        let twice = Why::Doubt { what: "a name stands twice" };
+        let numbered = Numbered::of(names.each_ref().map(Vec::as_slice)).ok_or(twice)?;
+        let (mut slots, _) = self.named(sides, &numbered, None)?;
         let shape = shape(base, ours, theirs);
         if shape.start == Start::KeysFirst {
             slots.sort_by_key(|slot| slot.name().starts_with('['));
@@ -157,27 +155,23 @@ impl<'a> Merger<'a> {
     /// Merges entries by their names. Also says whether the sides put them into different orders.
     pub(super) fn named(
         &mut self,
-        sides: &[Vec<Named<'a>>; 3],
+        sides: [&'a [Entry<'a>]; 3],
+        numbered: &Numbered<'a>,
         key: Option<&'a str>,
     ) -> Result<(Vec<Slot<'a>>, bool), Why> {
-        let maps = sides.each_ref().map(|side| side.iter().copied().collect::<HashMap<_, _>>());
-        let firsts = sides.each_ref().map(|side| side.first().map(|(name, _)| *name));
-        let mut slots: HashMap<&str, Slot<'a>> = HashMap::new();
-        let mut seen = HashSet::new();
-        for (name, _) in sides[1].iter().chain(&sides[2]) {
-            if !seen.insert(*name) {
-                continue;
-            }
-            let versions = maps.each_ref().map(|map| map.get(name).copied());
+        let positions = numbered.positions();
+        let mut slots: Vec<Option<Slot<'a>>> = Vec::new();
+        slots.resize_with(numbered.names.len(), || None);
+        for number in numbered.of_the_sides() {
+            let [base, ours, theirs] = positions.each_ref().map(|positions| positions[number]);
+            let versions = [base.map(|at| &sides[0][at]), ours.map(|at| &sides[1][at]), theirs.map(|at| &sides[2][at])];
+            let name = numbered.names[number];
             self.path.push(key.map_or(Step::Name(name), |key| Step::Keyed(key, name)));
-            if let Some(slot) = self.slot(versions, [1, 2].map(|side: usize| firsts[side] == Some(*name)))? {
-                slots.insert(name, slot);
-            }
+            slots[number] = self.slot(versions, [ours == Some(0), theirs == Some(0)])?;
             self.path.pop();
         }
-        let names = sides.each_ref().map(|side| side.iter().map(|(name, _)| *name).collect::<Vec<_>>());
-        let order = order::merged(&names[0], &names[1], &names[2], |name| slots.contains_key(name));
-        let in_order = order.names.iter().filter_map(|name| slots.remove(name)).collect();
+        let order = order::merged(numbered, |number| slots[number].is_some());
+        let in_order = order.numbers.iter().filter_map(|number| slots[*number].take()).collect();
         Ok((in_order, order.is_disputed))
     }
 
@@ -287,7 +281,7 @@ pub(super) fn pick<'a>(base: Option<&'a str>, ours: &'a str, theirs: &'a str) ->
 
 /// A text of several lines that both sides changed, merged by lines if they do not touch each other.
 fn by_lines<'a>(base: &Node<'_>, ours: &Node<'_>, theirs: &Node<'_>) -> Option<Piece<'a>> {
-    let versions = [base, ours, theirs].map(|version| version.text);
+    let versions = [base.text, ours.text, theirs.text];
     if !versions.iter().all(|text| text.trim_end().contains('\n')) {
         return None;
     }

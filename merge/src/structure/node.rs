@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use super::parts::Parts;
+
 /// A document: what stands before its value, the value, and what stands after it.
 #[derive(Debug)]
 pub(crate) struct Document<'a> {
@@ -24,8 +26,8 @@ pub(crate) struct Node<'a> {
 pub(crate) enum Kind<'a> {
     /// Anything without parts: what it means, one text for one meaning.
     Scalar(Cow<'a, str>),
-    Map(Box<Container<'a>>),
-    List(Box<Container<'a>>),
+    Map(Parts<'a>),
+    List(Parts<'a>),
 }
 
 /// What holds the parts of a map or a list together.
@@ -83,12 +85,12 @@ impl<'a> Node<'a> {
 
     pub(crate) fn map(text: &'a str, container: Container<'a>) -> Self {
         let hash = map_hash(container.entries.iter().map(|entry| (entry.name.as_ref(), entry.value.hash)));
-        Self { text, hash, kind: Kind::Map(Box::new(container)) }
+        Self { text, hash, kind: Kind::Map(container.into()) }
     }
 
     pub(crate) fn list(text: &'a str, container: Container<'a>) -> Self {
         let hash = list_hash(container.entries.iter().map(|entry| entry.value.hash));
-        Self { text, hash, kind: Kind::List(Box::new(container)) }
+        Self { text, hash, kind: Kind::List(container.into()) }
     }
 
     pub(crate) fn container(&self) -> Option<&Container<'a>> {
@@ -100,10 +102,8 @@ impl<'a> Node<'a> {
 
     /// What a field of a map means, if it has no parts.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
-        let Kind::Map(container) = &self.kind else { return None };
-        let entry = container.entries.iter().find(|entry| entry.name == name)?;
-        match &entry.value.kind {
-            Kind::Scalar(meaning) => Some(meaning),
+        match &self.kind {
+            Kind::Map(parts) => parts.field(name),
             _ => None,
         }
     }
@@ -116,17 +116,44 @@ pub(crate) fn scalar_hash(meaning: &str) -> u64 {
 
 /// The hash of a map from those of its fields, in any order.
 pub(crate) fn map_hash<'a>(fields: impl Iterator<Item = (&'a str, u64)>) -> u64 {
-    let (mut sum, mut count) = (0_u64, 0_u64);
-    for (name, hash) in fields {
-        sum = sum.wrapping_add(mixed(bytes_hash(2, name.as_bytes()), hash));
-        count += 1;
+    let mut whole = MapHash::default();
+    fields.for_each(|(name, hash)| whole.add(name_hash(name), hash));
+    whole.end()
+}
+
+/// The hash of a map while its fields become known.
+#[derive(Default)]
+pub(crate) struct MapHash {
+    sum: u64,
+    count: u64,
+}
+
+impl MapHash {
+    pub(crate) fn add(&mut self, name: u64, value: u64) {
+        self.sum = self.sum.wrapping_add(mixed(name, value));
+        self.count += 1;
     }
-    mixed(mixed(3, count), sum)
+
+    pub(crate) fn end(&self) -> u64 {
+        mixed(mixed(3, self.count), self.sum)
+    }
+}
+
+pub(crate) fn name_hash(name: &str) -> u64 {
+    bytes_hash(2, name.as_bytes())
 }
 
 /// The hash of a list from those of its elements.
 pub(crate) fn list_hash(elements: impl Iterator<Item = u64>) -> u64 {
-    elements.fold(4, mixed)
+    elements.fold(LIST, list_with)
+}
+
+/// The hash of a list without elements.
+pub(crate) const LIST: u64 = 4;
+
+/// The hash of a list with one element more.
+pub(crate) fn list_with(list: u64, element: u64) -> u64 {
+    mixed(list, element)
 }
 
 /// Bytes eight at a time. Equal hashes are never taken for equal values: see [`same`].

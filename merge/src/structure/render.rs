@@ -5,7 +5,7 @@ use super::node::{Container, Entry, Glue, Start, list_hash, map_hash, scalar_has
 use crate::outcome::Why;
 
 /// Writes a value as a version has it.
-pub(super) fn piece(out: &mut String, piece: &Piece<'_>, version: usize) -> Result<(), Why> {
+pub(super) fn piece<'a>(out: &mut String, piece: &'a Piece<'a>, version: usize) -> Result<(), Why> {
     match piece {
         Piece::Take(node) => out.push_str(node.text),
         Piece::Lines(text) => out.push_str(text),
@@ -91,7 +91,7 @@ impl<'a> Item<'a> {
     }
 }
 
-fn commas(out: &mut String, made: &Made<'_>, version: usize) -> Result<(), Why> {
+fn commas<'a>(out: &mut String, made: &'a Made<'a>, version: usize) -> Result<(), Why> {
     let shape = made.shape;
     let items = items(made, version);
     out.push_str(shape.open);
@@ -121,7 +121,7 @@ fn blanks<'a>(shape: &'a Container<'a>, item: &Item<'a>, at: usize) -> &'a str {
     }
 }
 
-fn lines(out: &mut String, made: &Made<'_>, version: usize) -> Result<(), Why> {
+fn lines<'a>(out: &mut String, made: &'a Made<'a>, version: usize) -> Result<(), Why> {
     let shape = made.shape;
     out.push_str(shape.open);
     for (at, item) in items(made, version).iter().enumerate() {

@@ -6,7 +6,7 @@ use amalgam_proto::{Failure, Reason};
 use tonic::{Request, Response, Status};
 
 use super::{Api, actor};
-use crate::failure::Result;
+use crate::failure::{Result, of_engine};
 use crate::merging::check_rules;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -68,6 +68,26 @@ impl MergeService for Api {
             let act = service.act(&actor, &request.request_id)?;
             let done = service.submit(&submission(request.submission)?, false, &act)?;
             Ok(v1::PublishWorkspaceResponse { entry: Some(done.entry), merge: Some(done.merge) })
+        })
+        .await
+    }
+
+    async fn schedule_publishing(
+        &self,
+        request: Request<v1::SchedulePublishingRequest>,
+    ) -> Answer<v1::SchedulePublishingResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        // An interval captures directories, too.
+        match request.every_seconds > 0 {
+            true => self.local_only()?,
+            false => self.check_local(request.submission.as_ref())?,
+        }
+        self.short(move |service| {
+            let asked = submission(request.submission.clone())?;
+            let act = service.act(&actor, "")?;
+            service.schedule_publishing(&request, &act)?;
+            let name = amalgam_proto::workspace_id(&asked.workspace).map_err(of_engine)?;
+            Ok(v1::SchedulePublishingResponse { workspace: Some(service.workspace_message(&name)?) })
         })
         .await
     }
@@ -148,8 +168,9 @@ impl MergeService for Api {
         .await
     }
 
-    async fn get_rules(&self, _request: Request<v1::GetRulesRequest>) -> Answer<v1::GetRulesResponse> {
-        self.short(|service| service.get_rules()).await
+    async fn get_rules(&self, request: Request<v1::GetRulesRequest>) -> Answer<v1::GetRulesResponse> {
+        let request = request.into_inner();
+        self.short(move |service| service.get_rules(&request)).await
     }
 
     async fn check_rules(&self, request: Request<v1::CheckRulesRequest>) -> Answer<v1::CheckRulesResponse> {

@@ -26,6 +26,7 @@ impl WorkspaceService for Api {
             };
             let new = NewWorkspace { from, agent: request.agent, project: request.project, target: None };
             let act = service.act(&actor, &request.request_id)?;
+            service.begin_without(std::slice::from_ref(&name))?;
             service.inner.workspaces.create(&name, &new, &act).map_err(of_engine)?;
             Ok(v1::CreateWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
         })
@@ -65,6 +66,7 @@ impl WorkspaceService for Api {
             let into = into.collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
             let act = service.act(&actor, &request.request_id)?;
             service.secure_live(&from, "a fork", &act)?;
+            service.begin_without(&into)?;
             let done = service.inner.workspaces.fork(&from, &into, &act).map_err(of_engine)?;
             let workspaces = into.iter().map(|name| service.workspace_message(name)).collect::<Result<_>>()?;
             Ok(v1::ForkWorkspaceResponse { workspaces, operation: Some(operation_message(&done)) })
@@ -104,9 +106,11 @@ impl WorkspaceService for Api {
             let from = workspace_id(&request.name).map_err(of_engine)?;
             let to = WorkspaceName::new(request.new_workspace_id).map_err(of_engine)?;
             let act = service.act(&actor, &request.request_id)?;
+            service.begin_without(std::slice::from_ref(&to))?;
             service.inner.workspaces.rename(&from, &to, &act).map_err(of_engine)?;
             service.directories_follow(&from, &to)?;
             service.views_follow(&from, &to)?;
+            service.publishing_follows(&from, &to)?;
             Ok(v1::RenameWorkspaceResponse { workspace: Some(service.workspace_message(&to)?) })
         })
         .await
@@ -138,6 +142,8 @@ impl WorkspaceService for Api {
             let act = service.act(&actor, &request.request_id)?;
             let done = service.inner.workspaces.delete(&name, &act).map_err(of_engine)?;
             service.forget_view(&name)?;
+            service.let_go_of(&name)?;
+            service.forget_publishing(&name)?;
             Ok(v1::DeleteWorkspaceResponse { operation: Some(operation_message(&done)) })
         })
         .await

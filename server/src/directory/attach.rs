@@ -62,6 +62,7 @@ impl Service {
                 (name, found.is_none())
             }
         };
+        self.begin_without(std::slice::from_ref(&workspace))?;
         if let Some(other) = self.inner.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
             let hint = "a second directory is a fork: `amalgam fork --dir PATH` makes one";
             let message = format!("workspace {workspace} has its directory at {}; {hint}", other.path.display());
@@ -218,6 +219,28 @@ impl Service {
         let _turn = self.live(&record.id).lock_arc();
         self.inner.registry.remove(&record.id)?;
         self.inner.live.lock().remove(&record.id);
+        Ok(())
+    }
+
+    /// A workspace has ended: its directories stay as they are, and belong to no workspace.
+    pub(crate) fn let_go_of(&self, workspace: &WorkspaceName) -> Result<()> {
+        let records = self.inner.registry.all();
+        for record in records.into_iter().filter(|record| record.workspace == workspace.as_str()) {
+            let _turn = self.live(&record.id).lock_arc();
+            self.inner.registry.remove(&record.id)?;
+            self.inner.live.lock().remove(&record.id);
+        }
+        Ok(())
+    }
+
+    /// A workspace is about to be made: directories of one that had the name before are not its own. An undo takes workspaces
+    /// away, too, and leaves their directories to a redo.
+    pub(crate) fn begin_without(&self, names: &[WorkspaceName]) -> Result<()> {
+        for name in names {
+            if self.inner.workspaces.find(name).map_err(of_engine)?.is_none() {
+                self.let_go_of(name)?;
+            }
+        }
         Ok(())
     }
 

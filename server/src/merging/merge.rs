@@ -7,6 +7,7 @@ use amalgam_merge::Rules;
 use amalgam_merge::trees::{ByRules, units_of};
 use amalgam_proto::{Failure, Reason, v1, workspace_id};
 
+use super::made::Maker;
 use super::{conflicts_message, files_message, path_bytes};
 use crate::failure::{Result, of_engine};
 use crate::service::{Marks, Service};
@@ -22,7 +23,6 @@ impl Service {
             let message = format!("name workspaces other than {target} to merge into it");
             return Err(Failure::new(Reason::Invalid, message));
         }
-        let rules = self.merge_rules(request.rules.as_ref())?;
         if request.capture && !request.dry_run {
             for source in &sources {
                 self.capture_of(source, &format!("before a merge into {target}"), act)?;
@@ -30,8 +30,9 @@ impl Service {
         }
         let agent = |name: &WorkspaceName| self.inner.workspaces.get(name).map(|found| found.agent).map_err(of_engine);
         let theirs = if let [only] = &sources[..] { agent(only)? } else { String::new() };
-        let contents = ByRules::new(&rules, &agent(&target)?, &theirs);
         if request.dry_run {
+            let rules = self.merge_rules(Some(&target), request.rules.as_ref())?;
+            let contents = ByRules::new(&rules, &agent(&target)?, &theirs);
             return self.plan_merge(&target, &sources, &rules, &contents, request.fast_forward_only, act);
         }
         let lock = self.inner.merging.lock_of(&target);
@@ -46,8 +47,12 @@ impl Service {
             merge.reason = format!("{target} has changes of its own, so that its head cannot just move on");
             return Ok(merge);
         }
+        // What was in the directory is in the head now, its rules too.
+        let rules = self.merge_rules(Some(&target), request.rules.as_ref())?;
+        let (contents, maker) = (ByRules::new(&rules, &agent(&target)?, &theirs), Maker::new(self, &rules));
         let options = self.options_for(&target, &sources, &rules, &contents, act)?;
         let mut merge = MergeRequest::new(&target, &sources, &contents);
+        merge.regenerate = Some(&maker);
         merge.options = options;
         merge.message = request.message.clone();
         let done = self.inner.workspaces.merge(&self.inner.history, &merge, act).map_err(of_engine)?;
@@ -58,6 +63,7 @@ impl Service {
             files: files_message(&done.report.files),
             conflicts: conflicts_message(&done.conflicts),
             changed: done.report.changed,
+            reason: done.reason,
             sources: sources.iter().zip(1..).map(|(name, place)| source_message(name, place)).collect(),
             ..v1::Merge::default()
         };

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use amalgam_engine::merge::MergeContents;
+use amalgam_engine::merge::{MergeContents, Regenerate as _};
 use amalgam_engine::queue::{Fate, Folded, Judge, QueueEntry, Regenerated, Wish};
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, ErrorKind, RootId, TreePath};
 use amalgam_merge::Rules;
-use amalgam_merge::rules::Content;
 use amalgam_merge::trees::{ByRules, units_of};
 use amalgam_proto::{Failure, Reason, v1, workspace_id};
 
+use super::made::Maker;
+use super::rules::PROJECT_FILE;
 use super::test::TestPlace;
 use super::{conflicts_message, files_message};
 use crate::failure::{Result, of_engine};
@@ -19,21 +20,18 @@ use crate::service::{Marks, Service};
 /// So often a target is folded before one that waits for its own entry gives up: each fold takes hundreds.
 const FOLDS_MAX: usize = 1_000;
 
-/// What decides in the folds of the service: its rules and its tests.
+/// What decides in the folds of a target: its rules, and the tests of entries.
 pub(super) struct Referee<'a> {
     service: &'a Service,
     rules: Arc<Rules>,
+    maker: Maker<'a>,
 }
 
 impl<'a> Referee<'a> {
-    pub(super) fn new(service: &'a Service) -> Result<Self> {
-        Ok(Self { service, rules: service.merge_rules(None)? })
-    }
-
-    /// The command that makes a file, if a rule says so.
-    fn command_of(&self, path: &TreePath) -> Option<&str> {
-        let way = self.rules.choose(path.as_bytes(), Content::Text)?;
-        (way.name() == "regenerate").then_some(way.options.command.as_str())
+    /// By the rules that hold when a fold begins: what lands in it changes them for the next one.
+    pub(super) fn new(service: &'a Service, target: &WorkspaceName) -> Result<Self> {
+        let rules = service.merge_rules(Some(target), None)?;
+        Ok(Self { service, maker: Maker::new(service, &rules), rules })
     }
 }
 
@@ -54,22 +52,19 @@ impl Judge for Referee<'_> {
         }
     }
 
-    fn is_regenerated(&self, path: &TreePath) -> bool {
-        self.command_of(path).is_some()
+    fn admit(&self, entry: &QueueEntry, path: &TreePath) -> amalgam_engine::Result<Option<String>> {
+        match path.as_bytes() == PROJECT_FILE.as_bytes() {
+            true => Ok(self.service.complaint_about(entry.snapshot, &entry.source)),
+            false => Ok(None),
+        }
     }
 
-    fn regenerate(&self, entry: &QueueEntry, tree: RootId, paths: &[TreePath]) -> amalgam_engine::Result<Regenerated> {
-        let mut made: Vec<(String, Vec<TreePath>)> = Vec::new();
-        for path in paths {
-            let Some(command) = self.command_of(path) else { continue };
-            match made.iter_mut().find(|(known, _)| known == command) {
-                Some((_, paths)) => paths.push(path.clone()),
-                None => made.push((command.to_owned(), vec![path.clone()])),
-            }
-        }
-        let place = TestPlace::new(&self.service.inner.home, &entry.id);
-        let done = place.regenerate(&self.service.inner.store, tree, &made);
-        Ok(done.unwrap_or_else(|failure| Err(failure.message)))
+    fn is_regenerated(&self, path: &TreePath) -> bool {
+        self.maker.is_regenerated(path)
+    }
+
+    fn regenerate(&self, _entry: &QueueEntry, tree: RootId, paths: &[TreePath]) -> amalgam_engine::Result<Regenerated> {
+        self.maker.regenerate(tree, paths)
     }
 
     fn test(&self, entry: &QueueEntry, tree: RootId) -> amalgam_engine::Result<Option<String>> {
@@ -101,8 +96,13 @@ impl Service {
             test_seconds: asked.test_seconds,
             ..Wish::default()
         };
-        // Rules that cannot be read are said before anything waits for them.
-        self.merge_rules(None)?;
+        // Rules that cannot be read are said before anything waits for them; they may be mended in the directory already.
+        if self.merge_rules(Some(&target), None).is_err() {
+            if let Some(mut grasp) = self.grasp_of(&target)? {
+                self.secure_before(&mut grasp, "a merge", &Act { request: None, ..act.clone() })?;
+            }
+            self.merge_rules(Some(&target), None)?;
+        }
         let entry = self.inner.merging.queue.submit(&source, &target, &wish, act).map_err(of_engine)?;
         if asked.detach {
             self.fold_soon();
@@ -115,7 +115,7 @@ impl Service {
     }
 
     /// What a workspace's changes are merged into.
-    fn target_of(&self, source: &WorkspaceName, asked: &str) -> Result<WorkspaceName> {
+    pub(super) fn target_of(&self, source: &WorkspaceName, asked: &str) -> Result<WorkspaceName> {
         if !asked.is_empty() {
             return workspace_id(asked).map_err(of_engine);
         }
@@ -165,21 +165,28 @@ impl Service {
 
     /// One fold of a target, and its directory brought along. Nothing when nothing waits. Whoever calls has the target's lock.
     fn fold_target(&self, target: &WorkspaceName, act: &Act) -> Result<Option<v1::Merge>> {
-        let referee = Referee::new(self)?;
         let mut grasp = self.grasp_of(target)?;
         let safety = match &mut grasp {
             Some(grasp) => self.secure_before(grasp, "a merge", act)?,
             None => None,
         };
+        let referee = Referee::new(self, target)?;
         let act = Act { request: None, ..act.clone() };
         let fold = self.inner.merging.queue.fold(target, &referee, &act).map_err(of_engine)?;
         if fold.done.is_empty() {
             return Ok(None);
         }
+        let ended: Vec<_> =
+            fold.done.iter().filter(|folded| folded.is_ended).map(|folded| folded.entry.source.clone()).collect();
         self.inner.merging.keep_results(fold.done);
         let mut along = v1::Merge::default();
         if let Some(grasp) = &mut grasp {
             self.bring_along(grasp, &mut along, &act)?;
+        }
+        drop(grasp);
+        for workspace in &ended {
+            self.let_go_of(workspace)?;
+            self.forget_publishing(workspace)?;
         }
         along.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
         Ok(Some(along))
@@ -246,6 +253,10 @@ impl Service {
     /// What became of an entry, for the wire.
     pub(super) fn folded_message(&self, folded: &Folded) -> Result<v1::Merge> {
         let (how, head, reason) = match &folded.fate {
+            // A target without a head takes over that of the source.
+            Fate::Landed(snapshot) if *snapshot == folded.entry.snapshot => {
+                (v1::MergeHow::Forward, Some(*snapshot), String::new())
+            }
             Fate::Landed(snapshot) => (v1::MergeHow::Merged, Some(*snapshot), String::new()),
             Fate::Already => (v1::MergeHow::Already, None, String::new()),
             Fate::Review(reason) => (v1::MergeHow::Review, None, reason.clone()),

@@ -1,8 +1,11 @@
 //! What waits for a person: shown with who made each version, and decided.
 
+use std::collections::HashMap;
+
 use amalgam_engine::object::Node;
+use amalgam_engine::operation::operation;
 use amalgam_engine::queue::{Review, Side, Take};
-use amalgam_engine::{Act, SnapshotId, TreePath, entry_at};
+use amalgam_engine::{Act, OperationCursor, SnapshotId, TreePath, entry_at};
 use amalgam_proto::{Failure, Reason, v1};
 
 use super::path_bytes;
@@ -10,9 +13,13 @@ use super::queue::{Referee, entry_message, id_of};
 use crate::failure::{Result, of_engine};
 use crate::service::Service;
 
-const REVIEWS: &str = "reviews/";
+pub(super) const REVIEWS: &str = "reviews/";
+/// How references of workspaces begin.
+const WORKSPACES: &str = "workspace/";
 /// Versions are looked up for so many paths of a review.
 const VERSIONS_MAX: usize = 100;
+/// So far back the log is read for who made them.
+const OPERATIONS_MAX: u64 = 10_000;
 
 impl Service {
     /// What waits for a person, for the wire.
@@ -41,7 +48,39 @@ impl Service {
                 theirs: version(Some(review.entry.snapshot), review.entry.source.as_str())?,
             });
         }
+        self.name_makers(&mut message.versions)?;
         Ok(message)
+    }
+
+    /// Says of versions in which workspace and by which operation they were made: what first made a head of their snapshots.
+    fn name_makers(&self, versions: &mut [v1::ReviewVersions]) -> Result<()> {
+        let store = &self.inner.store;
+        let all = versions.iter_mut().flat_map(|paths| [&mut paths.base, &mut paths.ours, &mut paths.theirs]);
+        let mut wanted: HashMap<String, Vec<&mut v1::PathVersion>> = HashMap::new();
+        for version in all.flatten().filter(|version| !version.snapshot.is_empty()) {
+            wanted.entry(version.snapshot.clone()).or_default().push(version);
+        }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let newest = OperationCursor::at_end(store).map_err(of_engine)?.position();
+        for sequence in (newest.saturating_sub(OPERATIONS_MAX)..=newest).rev() {
+            // The log may begin later than at its first operation.
+            let Ok(made) = operation(store, sequence) else { break };
+            // A fork takes a head over, an undo brings one back: neither makes it.
+            for change in made.changes.iter().filter(|_| made.draft.reverts.is_none()) {
+                let (Some(before), Some(after)) = (&change.before, &change.after) else { continue };
+                let Some(workspace) = change.name.as_str().strip_prefix(WORKSPACES) else { continue };
+                let Some(head) = after.target.filter(|head| before.target != Some(*head)) else { continue };
+                let head = amalgam_proto::snapshot_name(SnapshotId::from_bytes(head.hash));
+                let Some(found) = wanted.get_mut(&head) else { continue };
+                for version in found {
+                    version.workspace = workspace.to_owned();
+                    (version.operation, version.action) = (sequence, made.draft.action.clone());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A path in a snapshot, and who brought it there.
@@ -95,7 +134,7 @@ impl Service {
         let queue = &self.inner.merging.queue;
         let entry = queue.again(&review, keep, takes, act).map_err(of_engine)?;
         if dry_run {
-            let referee = Referee::new(self)?;
+            let referee = Referee::new(self, &entry.target)?;
             let folded = queue.preview(&entry, &referee, act).map_err(of_engine)?;
             return self.folded_message(&folded);
         }

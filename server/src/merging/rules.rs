@@ -1,18 +1,26 @@
-//! Where rules come from: those built in, those of the store (`merge.toml` in its home), those of one call.
+//! Where rules come from: those built in, those of the store (`merge.toml` in its home), those of the project, those of one call;
+//! each goes before the ones named earlier.
+//!
+//! A project's rules are a file in its tree, and hold as they are in the head of the workspace that is merged *into*. What comes
+//! in does not decide how it is merged: its rules hold for those that come after it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use amalgam_engine::workspace::WorkspaceName;
+use amalgam_engine::{EntryKind, SnapshotId, WorkingTree};
 use amalgam_merge::Rules;
-use amalgam_merge::rules::{BadRules, Content};
+use amalgam_merge::rules::{BadRules, Content, NoMatch};
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
 
-use crate::failure::{Result, of_io};
+use crate::failure::{Result, of_engine, of_io};
 use crate::service::Service;
 
 /// The file of a store's rules.
 const FILE: &str = "merge.toml";
+/// The file of a project's rules, in its tree.
+pub(super) const PROJECT_FILE: &str = ".amalgam/rules.toml";
 /// The largest file of rules that is read.
 const RULES_BYTES_MAX: u64 = 1 << 20;
 /// What places in the rules of a call are called by.
@@ -38,13 +46,48 @@ impl Service {
         std::fs::read_to_string(&path).map_err(|source| of_io(&action, &source))
     }
 
-    /// All rules that hold for a call. Rules that cannot be read are an error: merging by others would be a surprise.
-    pub(crate) fn merge_rules(&self, call: Option<&v1::CallRules>) -> Result<Arc<Rules>> {
+    /// The rules of a project as they are written in a snapshot, and what places in them are called by; empty without any.
+    fn project_text(&self, head: Option<SnapshotId>, of: &WorkspaceName) -> Result<(String, String)> {
+        let source = format!("{PROJECT_FILE} of {of}");
+        let refused = |why: &str| Err(Failure::new(Reason::Invalid, format!("{source} {why}")));
+        let Some(head) = head else { return Ok((String::new(), source)) };
+        let tree = WorkingTree::open(&self.inner.store, head).map_err(of_engine)?;
+        let Some(stat) = tree.stat(PROJECT_FILE).map_err(of_engine)? else { return Ok((String::new(), source)) };
+        match stat.kind {
+            EntryKind::File if stat.size <= RULES_BYTES_MAX => {}
+            EntryKind::File => return refused(&format!("has more than {RULES_BYTES_MAX} bytes")),
+            EntryKind::Conflict => return refused("is a conflict: resolve it there first, with `amalgam conflicts`"),
+            _ => return refused("is no file: put the rules into one, or remove it"),
+        }
+        match String::from_utf8(tree.read(PROJECT_FILE).map_err(of_engine)?) {
+            Ok(text) => Ok((text, source)),
+            Err(_) => refused("is not UTF-8"),
+        }
+    }
+
+    /// What is wrong with the rules that a snapshot brings into a project, if something is: nothing could be merged after it.
+    pub(super) fn complaint_about(&self, snapshot: SnapshotId, of: &WorkspaceName) -> Option<String> {
+        let read = |(text, source): (String, String)| Rules::read(&text, &source).map_err(|bad| of_rules(&bad));
+        self.project_text(Some(snapshot), of).and_then(read).err().map(|failure| failure.message)
+    }
+
+    /// All rules that hold for a merge into a workspace. Rules that cannot be read are an error: merging by others would be a
+    /// surprise.
+    pub(crate) fn merge_rules(
+        &self,
+        target: Option<&WorkspaceName>,
+        call: Option<&v1::CallRules>,
+    ) -> Result<Arc<Rules>> {
         let text = self.rules_text()?;
         let name = self.rules_path().display().to_string();
         let mut rules = Rules::built_in();
         if !text.is_empty() {
             rules = rules.and(Rules::read(&text, &name).map_err(|bad| of_rules(&bad))?);
+        }
+        if let Some(target) = target {
+            let head = self.inner.workspaces.get(target).map_err(of_engine)?.head;
+            let (text, source) = self.project_text(head, target)?;
+            rules = rules.and(Rules::read(&text, &source).map_err(|bad| of_rules(&bad))?);
         }
         let ways = call.map(|call| call.ways.as_slice()).unwrap_or_default();
         if !ways.is_empty() {
@@ -54,17 +97,26 @@ impl Service {
         Ok(Arc::new(rules))
     }
 
-    pub(crate) fn get_rules(&self) -> Result<v1::GetRulesResponse> {
+    pub(crate) fn get_rules(&self, request: &v1::GetRulesRequest) -> Result<v1::GetRulesResponse> {
         use std::os::unix::ffi::OsStrExt as _;
+        let (project, project_source) = match self.here(&request.workspace)? {
+            Some(name) => {
+                let head = self.inner.workspaces.get(&name).map_err(of_engine)?.head;
+                self.project_text(head, &name)?
+            }
+            None => Default::default(),
+        };
         Ok(v1::GetRulesResponse {
             text: self.rules_text()?,
             path: Bytes::copy_from_slice(self.rules_path().as_os_str().as_bytes()),
             built_in: Rules::BUILT_IN.to_owned(),
+            project,
+            project_source,
         })
     }
 
     pub(crate) fn explain_rules(&self, request: &v1::ExplainRulesRequest) -> Result<v1::ExplainRulesResponse> {
-        let rules = self.merge_rules(request.rules.as_ref())?;
+        let rules = self.merge_rules(self.here(&request.workspace)?.as_ref(), request.rules.as_ref())?;
         let content = if request.binary { Content::Binary } else { Content::Text };
         let found = rules.explain(&request.path, content);
         let found = found.ok_or_else(|| Failure::new(Reason::NotFound, "no rule matches this path"))?;
@@ -75,8 +127,13 @@ impl Service {
             line: found.place.line as u32,
             pattern: found.pattern.to_owned(),
             groups: rules.groups_of(&request.path).map(|group| group.name.clone()).collect(),
+            tried: found.tried.iter().map(|(place, why)| tried_message(place, *why)).collect(),
         })
     }
+}
+
+fn tried_message(place: &amalgam_merge::rules::Place, why: NoMatch) -> v1::TriedRule {
+    v1::TriedRule { source: place.source.clone(), line: place.line as u32, other_content: why == NoMatch::Content }
 }
 
 /// What is wrong with some rules.

@@ -110,13 +110,17 @@ impl TestPlace {
 
     /// Runs a command to its end; why it failed, if it did.
     fn finish(&self, mut command: Command, files: &Path, seconds: u32, what: &str) -> Result<Option<String>> {
+        let hint = match command.get_program() == BWRAP {
+            true => "commands of rules run in it only: install bubblewrap",
+            false => "is it installed?",
+        };
         let output = self.path.join("output");
         let sink = fs::File::create(&output).map_err(|source| of_io("make a file for a command's output", &source))?;
         let other = sink.try_clone().map_err(|source| of_io("make a file for a command's output", &source))?;
         command.current_dir(files).stdin(Stdio::null()).stdout(sink).stderr(other).process_group(0);
         let mut child = match command.spawn() {
             Ok(child) => child,
-            Err(error) => return Ok(Some(format!("{what} could not be run: {error}; is it installed?"))),
+            Err(error) => return Ok(Some(format!("{what} could not be run: {error}; {hint}"))),
         };
         let ended = wait(&mut child, Duration::from_secs(u64::from(seconds)))
             .map_err(|source| of_io("wait for a command", &source))?;

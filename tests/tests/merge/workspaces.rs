@@ -1,11 +1,13 @@
 //! Merging workspaces, and planning the merge of many.
 
+use amalgam_engine::conflict::{CONFLICTS_KEY, remember};
 use amalgam_engine::merge::{MERGE_RECORD_KEY, MergeHow, MergeRecord, MergeRequest, plan_octopus};
+use amalgam_engine::object::{Conflict, Node};
 use amalgam_engine::reference::RequestId;
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
-    Act, Error, History, MergeContents, MergeOptions, NoContents, Result, SnapshotId, Store, Time, WorkspaceName,
-    Workspaces,
+    Act, Error, History, MergeContents, MergeOptions, NoContents, Result, SnapshotId, Store, Time, TreePath,
+    WorkspaceName, Workspaces, entry_at,
 };
 
 use crate::kit::{self, BothAfterEachOther};
@@ -47,6 +49,10 @@ impl House {
         let mut tree = self.workspaces.open(&name(workspace)).expect("open");
         if let Some((above, _)) = path.rsplit_once('/') {
             tree.create_directories(above).expect("directories");
+        }
+        // A conflict is no file that could be written to.
+        if tree.exists(path).expect("a look") {
+            tree.remove_all(path).expect("removed");
         }
         tree.write(path, contents.as_bytes()).expect("written");
         self.workspaces.commit(&name(workspace), &mut tree, &Change::new(word), &act()).expect("committed").snapshot
@@ -280,4 +286,61 @@ fn a_target_that_moves_is_merged_as_it_is_then() {
     let moves = Moves(&house, std::cell::Cell::new(false));
     let done = house.merge_with(&["one"], &moves, |_| {}).expect("merged");
     assert_eq!((done.how, house.text("main").as_str()), (MergeHow::Merged, "a=32 b=9"));
+}
+
+/// Two sides that disagree about `a`: merged, and what the conflict is.
+fn disagreeing() -> (House, std::sync::Arc<Conflict>) {
+    let house = House::new("a=1 b=1");
+    house.fork("one");
+    house.write("one", "a=2");
+    house.write("main", "a=3");
+    house.merge_with(&["one"], &NoContents, |_| {}).expect("merged");
+    let tree = house.workspaces.open(&name("main")).expect("open");
+    match tree.stat("a").expect("a look").and_then(|stat| stat.entry).map(|entry| entry.node) {
+        Some(Node::Conflict(conflict)) => (house, conflict),
+        other => panic!("a is no conflict: {other:?}"),
+    }
+}
+
+#[test]
+fn conflicts_that_are_kept_are_counted() {
+    let (house, _) = disagreeing();
+    let counted = |house: &House| {
+        let snapshot = house.store.snapshot(house.head("main")).expect("a snapshot");
+        snapshot.metadata.get(CONFLICTS_KEY).cloned()
+    };
+    assert_eq!(counted(&house).as_deref(), Some("1"));
+    house.fork("two");
+    house.write("two", "a=4");
+    house.write("two", "b=2");
+    house.workspaces.fork(&name("one"), &[name("three")], &act()).expect("forked");
+    house.write("three", "c=1");
+    house.merge_with(&["three"], &NoContents, |_| {}).expect("merged");
+    assert_eq!(counted(&house).as_deref(), Some("1"), "it is still there");
+    house.merge_with(&["two"], &NoContents, |_| {}).expect("merged");
+    assert_eq!((counted(&house).as_deref(), house.text("main").as_str()), (Some("0"), "a=4 b=2 c=1"));
+}
+
+#[test]
+fn a_conflict_that_was_resolved_before_is_resolved_by_a_merge() {
+    let (house, conflict) = disagreeing();
+    let root = house.store.snapshot(house.write("main", "a=both")).expect("a snapshot").root;
+    let path = TreePath::new("a").expect("a path");
+    let entry = entry_at(&house.store, &house.store.root(root).expect("a root"), &path).expect("a look");
+    remember(&house.store, &conflict, &path, entry.as_ref(), root, &act()).expect("remembered");
+    for _ in 0..2 {
+        house.workspaces.undo(&name("main"), &act()).expect("undone");
+    }
+    assert_eq!(house.text("main"), "a=3 b=1");
+    let done = house.merge_with(&["one"], &NoContents, |request| request.keep_conflicts = false).expect("merged");
+    assert_eq!((done.how, house.text("main").as_str()), (MergeHow::Merged, "a=both b=1"));
+    assert_eq!(done.report.files[0].way, "remembered");
+    let snapshot = house.store.snapshot(house.head("main")).expect("a snapshot");
+    let record = MergeRecord::from_json(&snapshot.metadata[MERGE_RECORD_KEY]).expect("a record");
+    assert_eq!((record.conflicts.len(), record.files[0].way.as_str()), (0, "remembered"));
+    // One that was removed is known, too.
+    house.workspaces.undo(&name("main"), &act()).expect("undone");
+    remember(&house.store, &conflict, &path, None, root, &act()).expect("remembered");
+    house.merge_with(&["one"], &NoContents, |_| {}).expect("merged");
+    assert_eq!(house.text("main"), "b=1");
 }

@@ -2,12 +2,14 @@
 
 use std::sync::Mutex;
 
-use amalgam_engine::merge::{Contest, MERGE_RECORD_KEY, MergeRecord, Verdict};
+use amalgam_engine::conflict::{CONFLICTS_KEY, remember};
+use amalgam_engine::merge::{Contest, MERGE_RECORD_KEY, MergeRecord, MergeRequest, Verdict};
+use amalgam_engine::object::{Conflict, Node};
 use amalgam_engine::queue::{Fate, Judge, Queue, QueueEntry, Regenerated, Side, Take, Wish};
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
     Act, History, MergeContents, RequestId, Result, RootId, SnapshotId, Store, Time, TreePath, WorkingTree,
-    WorkspaceName, Workspaces,
+    WorkspaceName, Workspaces, entry_at,
 };
 
 struct House {
@@ -98,6 +100,10 @@ impl House {
                 Some((path, contents)) => {
                     if let Some((above, _)) = path.rsplit_once('/') {
                         tree.create_directories(above).expect("directories");
+                    }
+                    // A conflict is no file that could be written to.
+                    if tree.exists(path).expect("a look") {
+                        tree.remove_all(path).expect("removed");
                     }
                     tree.write(path, contents.as_bytes()).expect("written");
                 }
@@ -365,4 +371,92 @@ fn renames_and_removals_meet_in_a_fold_as_in_a_merge() {
     assert_eq!(landed(&house.fold()), [true, true, true]);
     assert_eq!(house.read("moved/new"), "3", "it follows the directory");
     assert_eq!((house.read("d/a").as_str(), house.read("e").as_str()), ("absent", "absent"));
+}
+
+#[test]
+fn the_number_of_changed_paths_is_that_of_the_target() {
+    let changed = |words: &str, keep_conflicts: bool, takes: &[Take]| {
+        let house = House::new("a=1 b=1 c=1 notes.log=1");
+        house.fork("x", "a=x c=x notes.log=x");
+        house.fork("y", words);
+        house.submit("x", &Wish::default(), 10);
+        house.submit("y", &Wish { keep_conflicts, takes: takes.to_vec(), ..Wish::default() }, 11);
+        let fold = house.queue.fold(&name("main"), &Court::default(), &act(100)).expect("folded");
+        assert!(fold.done.iter().all(|folded| matches!(folded.fate, Fate::Landed(_))), "{:?}", fold.done);
+        let taken = fold.done[1].files.iter().filter(|file| file.way == "taken").map(|file| file.result.word());
+        let side = takes.first().map(|take| if take.side == Side::Ours { "ours" } else { "theirs" });
+        assert!(
+            taken.clone().all(|word| Some(word) == side) && (taken.count() > 0) == side.is_some(),
+            "{:?}",
+            fold.done[1]
+        );
+        (fold.done[0].changed, fold.done[1].changed)
+    };
+    let all = |side| vec![Take { path: None, side }];
+    assert_eq!(changed("b=y", false, &[]), (3, 1), "nobody else touched it");
+    assert_eq!(changed("notes.log=y", false, &[]), (3, 1), "its bytes are those of both");
+    assert_eq!(changed("notes.log=y b=y new=y", false, &[]), (3, 3));
+    assert_eq!(changed("a=y b=y", true, &[]), (3, 2), "a conflict is another entry than ours");
+    assert_eq!(changed("a=y b=y c=y", false, &all(Side::Theirs)), (3, 3));
+    assert_eq!(changed("a=y b=y c=y", false, &all(Side::Ours)), (3, 1), "where ours was taken nothing changed");
+}
+
+/// What a merge of two workspaces leaves as a conflict at a path.
+fn conflict_of(house: &House, ours: &str, theirs: &str, at: &str) -> std::sync::Arc<Conflict> {
+    let (ours, theirs) = (name(ours), name(theirs));
+    house.workspaces.fork(&ours, &[name("trial")], &act(4)).expect("forked");
+    let history = History::of(house.workspaces.store());
+    let (trial, sources) = (name("trial"), [theirs]);
+    let request = MergeRequest::new(&trial, &sources, &Texts);
+    house.workspaces.merge(&history, &request, &act(5)).expect("merged");
+    let tree = house.workspaces.open(&name("trial")).expect("open");
+    match tree.stat(at).expect("a look").and_then(|stat| stat.entry).map(|entry| entry.node) {
+        Some(Node::Conflict(conflict)) => conflict,
+        other => panic!("{at} is no conflict: {other:?}"),
+    }
+}
+
+#[test]
+fn a_conflict_that_was_resolved_before_lands() {
+    let house = House::new("a=1 b=1");
+    house.fork("x", "a=x");
+    house.fork("y", "a=y b=y");
+    let conflict = conflict_of(&house, "x", "y", "a");
+    let decided = house.write("trial", "a=both");
+    let store = house.workspaces.store();
+    let root = store.snapshot(decided).expect("a snapshot").root;
+    let entry = entry_at(store, &store.root(root).expect("a root"), &path("a")).expect("a look");
+    remember(store, &conflict, &path("a"), entry.as_ref(), root, &act(6)).expect("remembered");
+    house.workspaces.delete(&name("trial"), &act(7)).expect("deleted");
+    house.submit("x", &Wish::default(), 10);
+    house.submit("y", &Wish::default(), 11);
+    let fold = house.queue.fold(&name("main"), &Court::default(), &act(100)).expect("folded");
+    assert!(fold.done.iter().all(|folded| matches!(folded.fate, Fate::Landed(_))), "{:?}", fold.done);
+    let files: Vec<_> = fold.done[1].files.iter().map(|file| (file.path.to_string(), file.way.as_str())).collect();
+    assert_eq!(files, [("a".to_owned(), "remembered")]);
+    assert_eq!((house.read("a").as_str(), house.read("b").as_str()), ("both", "y"));
+    assert!(!store.snapshot(house.head()).expect("a snapshot").metadata.contains_key(CONFLICTS_KEY));
+}
+
+#[test]
+fn conflicts_that_land_are_counted() {
+    let house = House::new("a=1 b=1 c=1");
+    house.fork("x", "a=x");
+    house.fork("y", "a=y");
+    house.fork("z", "c=z");
+    house.submit("x", &Wish::default(), 10);
+    house.submit("y", &Wish { keep_conflicts: true, ..Wish::default() }, 11);
+    house.submit("z", &Wish::default(), 12);
+    assert_eq!(landed(&house.fold()), [true, true, true]);
+    let store = house.workspaces.store();
+    let count = |id: SnapshotId| store.snapshot(id).expect("a snapshot").metadata.get(CONFLICTS_KEY).cloned();
+    let parent = |id: SnapshotId| store.snapshot(id).expect("a snapshot").parents[0];
+    let head = house.head();
+    assert_eq!(count(head).as_deref(), Some("1"), "it is still there");
+    assert_eq!(count(parent(head)).as_deref(), Some("1"), "it came with y");
+    assert_eq!(count(parent(parent(head))), None, "x met nobody");
+    house.fork("w", "a=done");
+    house.submit("w", &Wish::default(), 20);
+    assert_eq!(landed(&house.fold()), [true]);
+    assert_eq!(count(house.head()).as_deref(), Some("0"));
 }

@@ -1,0 +1,171 @@
+//! The parts of maps and lists: there already, or on a tape and unfolded when somebody first looks at them.
+//!
+//! Of a large document a merge looks at what changed and at what leads there. A parser that writes a tape makes one
+//! allocation for all of a document; the rest of it never becomes nodes.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::ops::Deref;
+use std::rc::Rc;
+
+use super::node::{Container, Entry, Glue, Kind, Node, Start};
+
+/// The parts of a map or a list.
+#[derive(Debug)]
+pub(crate) struct Parts<'a> {
+    there: OnceCell<Box<Container<'a>>>,
+    /// Where they are folded.
+    folded: Option<(Rc<Tape<'a>>, u32)>,
+}
+
+/// A document whose entries stand between commas, as marks in the order of its text.
+#[derive(Debug)]
+pub(crate) struct Tape<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) marks: Vec<Mark>,
+    /// What something without parts, or the name of a field, means as it is written.
+    pub(crate) meaning: fn(&'a str) -> Cow<'a, str>,
+}
+
+/// A value in the text. Those inside it follow, up to the next one beside it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    pub(crate) sort: Sort,
+    /// Where the blanks before it begin, then its key, then itself.
+    pub(crate) lead: u32,
+    pub(crate) key: u32,
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+    /// The mark after all that is inside it.
+    pub(crate) next: u32,
+    pub(crate) hash: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sort {
+    Scalar,
+    Map,
+    List,
+}
+
+impl<'a> Parts<'a> {
+    /// What a field means, if there is one and it has no parts.
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
+        if let (None, Some((tape, place))) = (self.there.get(), &self.folded) {
+            let field = tape.inside(*place).find(|mark| *tape.name(mark) == *name)?;
+            if field.sort != Sort::Scalar {
+                return None;
+            }
+            // What has to be made first must stay somewhere: below, in the node.
+            if let Cow::Borrowed(meaning) = (tape.meaning)(tape.written(field)) {
+                return Some(meaning);
+            }
+        }
+        let entry = self.entries.iter().find(|entry| entry.name == name)?;
+        match &entry.value.kind {
+            Kind::Scalar(meaning) => Some(meaning),
+            _ => None,
+        }
+    }
+}
+
+impl<'a> From<Container<'a>> for Parts<'a> {
+    fn from(container: Container<'a>) -> Self {
+        Self { there: OnceCell::from(Box::new(container)), folded: None }
+    }
+}
+
+impl<'a> Deref for Parts<'a> {
+    type Target = Container<'a>;
+
+    fn deref(&self) -> &Container<'a> {
+        self.there.get_or_init(|| {
+            let (tape, place) = self.folded.as_ref().expect("parts are there or folded");
+            Box::new(tape.unfold(*place))
+        })
+    }
+}
+
+impl<'a> Tape<'a> {
+    /// The first value, with all others folded in it.
+    pub(crate) fn root(self) -> Node<'a> {
+        Rc::new(self).node(0)
+    }
+
+    fn node(self: &Rc<Self>, place: u32) -> Node<'a> {
+        let mark = &self.marks[place as usize];
+        let text = self.written(mark);
+        let parts = || Parts { there: OnceCell::new(), folded: Some((Rc::clone(self), place)) };
+        let kind = match mark.sort {
+            Sort::Scalar => Kind::Scalar((self.meaning)(text)),
+            Sort::Map => Kind::Map(parts()),
+            Sort::List => Kind::List(parts()),
+        };
+        Node { text, hash: mark.hash, kind }
+    }
+
+    fn unfold(self: &Rc<Self>, place: u32) -> Container<'a> {
+        let whole = &self.marks[place as usize];
+        let mut entries: Vec<Entry<'a>> = Vec::with_capacity(self.inside(place).count());
+        let (mut at, mut end) = (place + 1, whole.start + 1);
+        while at < whole.next {
+            let mark = &self.marks[at as usize];
+            if let Some(before) = entries.last_mut() {
+                // Up to the comma.
+                before.tail = self.slice(end, mark.lead - 1);
+            }
+            let name = if whole.sort == Sort::Map { self.name(mark) } else { Cow::Borrowed("") };
+            let (lead, key) = (self.slice(mark.lead, mark.key), self.slice(mark.key, mark.start));
+            entries.push(Entry { name, lead, indent: 0, key, value: self.node(at), tail: "" });
+            (at, end) = (mark.next, mark.end);
+        }
+        Container {
+            glue: Glue::Commas,
+            open: self.slice(whole.start, whole.start + 1),
+            entries,
+            tail: self.slice(end, whole.end - 1),
+            close: self.slice(whole.end - 1, whole.end),
+            start: Start::Own,
+        }
+    }
+
+    /// The values right inside one.
+    fn inside(&self, place: u32) -> impl Iterator<Item = &Mark> {
+        self.beside(place as usize + 1, self.marks[place as usize].next as usize)
+    }
+
+    /// The values beside one, up to an end.
+    fn beside(&self, first: usize, end: usize) -> impl Iterator<Item = &Mark> {
+        let mut at = first;
+        std::iter::from_fn(move || {
+            let mark = (at < end).then(|| &self.marks[at])?;
+            at = mark.next as usize;
+            Some(mark)
+        })
+    }
+
+    /// Whether two fields have one name, from a first one on that stands beside them up to the end of the tape.
+    pub(crate) fn has_twice(&self, first: usize) -> bool {
+        let mut names: Vec<_> = self.beside(first, self.marks.len()).map(|mark| self.name(mark)).collect();
+        names.sort_unstable();
+        names.windows(2).any(|pair| pair[0] == pair[1])
+    }
+
+    fn name(&self, mark: &Mark) -> Cow<'a, str> {
+        let key = self.slice(mark.key, mark.start).trim_end();
+        let written = key.strip_suffix(':').unwrap_or(key).trim_end();
+        // Behind the quote, which is not part of a name.
+        match (self.meaning)(written) {
+            Cow::Borrowed(meaning) => Cow::Borrowed(&meaning[1..]),
+            Cow::Owned(meaning) => Cow::Owned(meaning[1..].to_owned()),
+        }
+    }
+
+    fn written(&self, mark: &Mark) -> &'a str {
+        self.slice(mark.start, mark.end)
+    }
+
+    fn slice(&self, start: u32, end: u32) -> &'a str {
+        &self.text[start as usize..end as usize]
+    }
+}
