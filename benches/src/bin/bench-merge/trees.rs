@@ -114,7 +114,7 @@ fn octopus(bench: &mut Bench, house: &House) -> Result<()> {
     let mut heads = Vec::new();
     for source in 0..SOURCES as u64 {
         let shared = (0..PAIRS as u64).filter(move |pair| *pair == source || pair + 1 == source);
-        let changed = house.spread(10 + source).chain(shared.map(|pair| pair * 3 + 5));
+        let changed = house.spread(10 + source).chain(shared.map(|pair| pair * 3 + 40));
         heads.push(house.fork(&format!("source/{source}"), changed)?.1);
     }
     let target = house.fork("octopus", house.spread(9))?.1;
