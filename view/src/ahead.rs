@@ -81,6 +81,16 @@ impl State {
         }
     }
 
+    /// Gives up what a reader has passed. A kernel that reads ahead may still ask for a piece just before; at the end nothing
+    /// more is expected, and whoever comes late reads anew.
+    fn pass(&mut self, content: Content, end: u64, size: u64) {
+        let passed = (end / WINDOW_BYTES).saturating_sub(1);
+        self.windows.retain(|(key, bytes)| {
+            let is_behind = end == size || key.window < passed;
+            key.content != content || bytes.is_none() || !is_behind
+        });
+    }
+
     fn drop_window(&mut self, key: Key) {
         self.windows.retain(|(other, _)| *other != key);
     }
@@ -111,6 +121,7 @@ impl Ahead {
             pieces.push(whole.slice(from..to));
             at = window * WINDOW_BYTES + to as u64;
         }
+        self.shared.state.lock().pass(content, end, size);
         // Most lie within one window, and are not copied.
         match pieces.as_slice() {
             [piece] => Ok(Some(piece.clone())),
@@ -179,4 +190,27 @@ fn spawn(shared: &Arc<Shared>) -> SyncSender<(LooseFile, Key)> {
         std::thread::Builder::new().name("amalgam-ahead".to_owned()).spawn(fetch).ok();
     }
     sender
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_reader_has_passed_is_given_up() {
+        let content = Content::Hole;
+        let mut state = State::default();
+        let size = 10 * WINDOW_BYTES;
+        let key = |window| Key { content, window };
+        for window in 0..6 {
+            state.put(key(window), (window != 5).then(|| Bytes::from_static(b"bytes")));
+        }
+        let there = |state: &State| state.windows.iter().map(|(key, _)| key.window).collect::<Vec<_>>();
+        state.pass(Content::Empty, size, size);
+        assert_eq!(there(&state), [0, 1, 2, 3, 4, 5], "another file's end");
+        state.pass(content, 3 * WINDOW_BYTES + 1, size);
+        assert_eq!(there(&state), [2, 3, 4, 5], "a piece just before may still be asked for");
+        state.pass(content, size, size);
+        assert_eq!(there(&state), [5], "what is on its way is waited for");
+    }
 }

@@ -203,8 +203,8 @@ impl Rocks {
     }
 
     fn read(&self, family: &'static str, key: &[u8]) -> Result<Option<Bytes>> {
-        let found = self.database.get_cf(self.family(family), key).map_err(|source| fault("read", &source))?;
-        Ok(found.map(Bytes::from))
+        let found = self.database.get_cf_opt(self.family(family), key, &reading(family));
+        Ok(found.map_err(|source| fault("read", &source))?.map(Bytes::from))
     }
 
     fn index_row(&self, id: ObjectId) -> Result<Option<IndexValue>> {
@@ -336,10 +336,7 @@ impl Rocks {
     /// The objects of one family with these numbers, read in the order of the numbers.
     fn object_rows(&self, family: &'static str, numbers: &[(u64, usize)], found: &mut [Option<Bytes>]) -> Result<()> {
         let keys: Vec<_> = numbers.iter().map(|(number, _)| number.to_be_bytes()).collect();
-        let mut options = ReadOptions::default();
-        // Files are read once, and then held by the kernel or by whoever wanted them: they would only push others out.
-        options.fill_cache(family != CHUNKS);
-        let rows = self.database.batched_multi_get_cf_opt(self.family(family), &keys, true, &options);
+        let rows = self.database.batched_multi_get_cf_opt(self.family(family), &keys, true, &reading(family));
         for ((_, place), row) in numbers.iter().zip(rows) {
             if let Some(row) = row.map_err(|source| fault("read", &source))? {
                 found[*place] = Some(Bytes::copy_from_slice(&row));
@@ -347,6 +344,13 @@ impl Rocks {
         }
         Ok(())
     }
+}
+
+/// Files are read once, and then held by the kernel or by whoever wanted them: in the cache they would only push others out.
+fn reading(family: &'static str) -> ReadOptions {
+    let mut options = ReadOptions::default();
+    options.fill_cache(family != CHUNKS);
+    options
 }
 
 impl Backend for Rocks {

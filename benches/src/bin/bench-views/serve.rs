@@ -112,6 +112,8 @@ impl Serving {
         let mut child = Command::new(std::env::current_exe()?)
             .arg(WORD)
             .arg(home)
+            // As the command starts its background process.
+            .env("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=1048576")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
