@@ -123,6 +123,8 @@ fn what_is_put_into_a_directory_that_moved_follows_it() {
     clean("d/a=1 d/b=2 q=5", "e/a=1 e/b=2 q=5", "d/a=1 d/b=2 d/q=5", "e/a=1 e/b=2 e/q=5");
     // Most of it went to one place; the directory is gone.
     clean("d/a=1 d/b=2 d/x=3", "e/a=1 e/b=2 f/x=3", "d/a=1 d/b=2 d/x=3 d/c=4", "e/a=1 e/b=2 e/c=4 f/x=3");
+    // What was removed does not come back by the move, and is not in the way of something else there.
+    clean("d/a=1 d/b=2 n/a=7", "d/b=2 e/a=7", "e/a=1 e/b=2 n/a=7", "e/a=7 e/b=2");
     // Half of it: the addition stays where it was put.
     clean("d/a=1 d/b=2", "e/a=1 f/b=2", "d/a=1 d/b=2 d/c=3", "d/c=3 e/a=1 f/b=2");
     // The directory is still there.

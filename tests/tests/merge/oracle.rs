@@ -349,6 +349,7 @@ fn trees_are_merged_as_git_merges_them() {
 const WITH_ITS_DIRECTORY: &str = "it went along with its directory, which the other side did not move";
 const SHORT_WITH_ITS_DIRECTORY: &str = "too short to be similar, it went along with its directory";
 const NAME_TAKEN: &str = "the name is taken where its directory went: it stays where it was put";
+const REMOVED_BEFORE: &str = "one of the two only went along with its directory, and the other side removed it";
 const SAME_BYTES: &str = "both added the same bytes with different modes";
 const OTHER_KIND_MOVED: &str = "another kind that one side made of it follows a rename";
 
@@ -359,7 +360,14 @@ fn rule(history: &History, dispute: &Dispute) -> Option<&'static str> {
     let sides = [(ours, theirs), (theirs, ours)];
     match (dispute.word.as_str(), &dispute.paths[..]) {
         ("contents" | "binary", [path]) => match (ours.get(path), theirs.get(path)) {
-            (Some(ours), Some(theirs)) => same_bytes(ours, theirs).then_some(SAME_BYTES),
+            (Some(ours), Some(theirs)) if same_bytes(ours, theirs) => Some(SAME_BYTES),
+            (Some(_), Some(_)) => {
+                let was = |(from, file): (&Vec<u8>, &File), side: &Files, other: &Files| {
+                    !other.contains_key(from) && side.get(path) == Some(file) && went_along(side, from, path)
+                };
+                let is_removed = |(side, other): &(&Files, &Files)| base.iter().any(|from| was(from, side, other));
+                sides.iter().any(is_removed).then_some(REMOVED_BEFORE)
+            }
             _ => Some(NAME_TAKEN),
         },
         ("rename/rename", [from, to @ ..]) | ("rename/delete", [to @ .., from]) => {
