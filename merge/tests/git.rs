@@ -139,7 +139,11 @@ fn texts_merge_as_git_merges_them() {
         if mine != theirs {
             match (mine.0, theirs.0) {
                 (true, true) => both_clean_differ += 1,
-                (true, false) => only_ours += 1,
+                (true, false) => {
+                    // The ends that two versions share are matched first here, and by all of Git's algorithms but this one.
+                    assert_eq!(mine, git(scratch.path(), &versions, "myers"), "seed {seed}");
+                    only_ours += 1;
+                }
                 (false, true) => only_git += 1,
                 (false, false) => {}
             }
@@ -154,4 +158,16 @@ fn texts_merge_as_git_merges_them() {
     assert!(equal >= 2_388, "{equal}");
     assert_eq!((both_clean_differ, only_git), (0, 0));
     assert!(only_ours <= 1, "{only_ours}");
+}
+
+#[test]
+fn ends_that_versions_share_are_matched_first() {
+    let lines = |text: &str| text.split(' ').flat_map(|line| [line, "\n"]).collect::<String>().into_bytes();
+    // Our `e` and `.` could be those in the middle of the base; they are the end of both.
+    let base = lines("if return } ok e . step . note ok e .");
+    let mine = lines("IF note } e . for check } ok e .");
+    let other = lines("if return } ok e . step . note ok for check } return } .");
+    let merged = lines("IF note } e . for check } ok for check } return } .");
+    assert_eq!(ours(&[base.clone(), mine.clone(), other.clone()]), (true, merged.clone()));
+    assert_eq!(ours(&[base, other, mine]), (true, merged));
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::contents::{Contest, FileVersion, Verdict};
 use super::entry::{self, Contested, Merged, Three, same, settle};
 use super::place::Layout;
-use super::side::is_directory;
+use super::side::{exchange, is_directory};
 use super::thing::{Thing, WholeMove};
 use super::{ConflictKind, FileMerged, FileResult, Merge, PathConflict};
 use crate::directory::{self, entry_at};
@@ -43,10 +43,30 @@ impl Merge<'_> {
         applying.mark()?;
         let emptied = applying.directories()?;
         applying.put_all()?;
-        applying.move_whole(moves)?;
+        let moved = applying.move_whole(moves)?;
         applying.remove_empty(emptied)?;
         applying.report_paths();
+        self.report_moved(&moved);
         Ok(())
+    }
+
+    /// Tells of what lies in directories that were moved last where it has come to lie.
+    fn report_moved(&mut self, moved: &[&WholeMove]) {
+        let lies_now = |path: &TreePath| {
+            let lies = |path: TreePath, one: &&WholeMove| exchange(&path, &one.from, &one.to).unwrap_or(path);
+            moved.iter().fold(path.clone(), lies)
+        };
+        for file in &mut self.report.files {
+            file.path = lies_now(&file.path);
+        }
+        for PathConflict { path, others, .. } in &mut self.conflicts {
+            let now = lies_now(path);
+            others.retain(|other| *other != now);
+            if now != *path && !others.contains(path) {
+                others.push(path.clone());
+            }
+            *path = now;
+        }
     }
 }
 
@@ -435,13 +455,16 @@ impl Applying<'_, '_> {
         Ok(())
     }
 
-    fn move_whole(&mut self, moves: &[WholeMove]) -> Result<()> {
-        for WholeMove { base, from, to } in moves {
+    /// Moves directories as they are by now; returns those that could be.
+    fn move_whole<'w>(&mut self, moves: &'w [WholeMove]) -> Result<Vec<&'w WholeMove>> {
+        let mut moved = Vec::new();
+        for one @ WholeMove { base, from, to } in moves {
             if self.layout.is_marked(to) || self.layout.is_marked(from) {
                 continue;
             }
             self.make_parents(to)?;
             self.tree.rename(from.as_bytes(), to.as_bytes(), RenameMode::NoReplace)?;
+            moved.push(one);
             self.merge.report.changed += 1;
             let Some(fate) = self.merge.theirs.fates.get(base) else { continue };
             let (Some(after), Some(ours)) =
@@ -454,7 +477,7 @@ impl Applying<'_, '_> {
                 self.tree.put_entry(to, &merged, ours.mtime)?;
             }
         }
-        Ok(())
+        Ok(moved)
     }
 
     /// Removes directories that they have no more, where nothing is left in them.
@@ -475,8 +498,12 @@ impl Applying<'_, '_> {
         for thing in self.things {
             let (Some(kind), Some(path)) = (&thing.kind, thing.paths.first()) else { continue };
             let places = [&thing.at.base, &thing.at.ours, &thing.at.theirs].into_iter().flatten();
-            let mut others: Vec<_> = places.map(|place| place.path.clone()).filter(|other| other != path).collect();
-            others.dedup();
+            let mut others = Vec::new();
+            for other in places.map(|place| &place.path).chain(&thing.paths) {
+                if other != path && !others.contains(other) {
+                    others.push(other.clone());
+                }
+            }
             let (path, kind) = (path.clone(), kind.clone());
             self.conflict(&path, kind, others, false);
         }

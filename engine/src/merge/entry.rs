@@ -100,10 +100,10 @@ fn taken(theirs: &Entry, ours: Option<&Entry>, now: Time) -> Entry {
 fn both(base: Option<&Entry>, ours: &Entry, theirs: &Entry, now: Time) -> Result<Merged> {
     let is_base = |entry: &Entry| base.is_some_and(|base| base.node == entry.node);
     let attributes = |from: &Entry| merge_attributes(base, ours, theirs, from);
-    if ours.node == theirs.node || is_base(theirs) {
+    if ours.node == theirs.node || (is_base(theirs) && fits(base, theirs, ours)) {
         return Ok(Merged::Entry(Some(attributes(ours))));
     }
-    if is_base(ours) {
+    if is_base(ours) && fits(base, ours, theirs) {
         let entry = attributes(theirs);
         return Ok(Merged::Entry(Some(Entry { mtime: now, ..entry })));
     }
@@ -114,6 +114,13 @@ fn both(base: Option<&Entry>, ours: &Entry, theirs: &Entry, now: Time) -> Result
         return Ok(Merged::Contest(Box::new(contested)));
     }
     settle(vec![Some(ours.clone()), base.cloned(), Some(theirs.clone())]).map(Merged::from)
+}
+
+/// Whether what one side did to mode and extended attributes can be had by what the other made of it. A permission for a
+/// file says nothing of the symlink that took its place, so where kinds differ it would be lost.
+fn fits(base: Option<&Entry>, side: &Entry, made: &Entry) -> bool {
+    let is_untouched = |base: &Entry| base.mode == side.mode && base.xattrs() == side.xattrs();
+    side.kind() == made.kind() || base.is_some_and(is_untouched)
 }
 
 /// The algebra of terms: ours, less the base, plus theirs. Each is an odd list, so they just follow each other.

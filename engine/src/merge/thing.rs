@@ -260,8 +260,12 @@ impl Merge<'_> {
             (Some(base), Some(ours), Some(theirs)) => match self.merged_path(&base.path, &ours.path, &theirs.path)? {
                 Some(path) => vec![path],
                 None => {
-                    let paths = vec![ours.path.clone(), theirs.path.clone()];
-                    thing.kind = Some(ConflictKind::MovedTwice);
+                    // Each place as the other side's moved directories lead it, like all that is put into them.
+                    let mut paths = vec![self.led_by_theirs(&ours.path)?, self.led_by_ours(&theirs.path)?];
+                    paths.dedup();
+                    if paths.len() > 1 {
+                        thing.kind = Some(ConflictKind::MovedTwice);
+                    }
                     paths
                 }
             },

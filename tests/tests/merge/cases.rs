@@ -71,6 +71,34 @@ fn a_rename_by_one_and_another_by_the_other_keeps_both_names() {
 }
 
 #[test]
+fn both_names_of_what_was_renamed_twice_follow_directories_that_moved() {
+    let (base, moved) = ("a=1 d/b=2 d/c=3", "e/b=2 e/c=3 y=1");
+    conflicts(base, "d/b=2 d/c=3 d/x=1", moved, "e/b=2 e/c=3 e/x=1 y=1", "moved twice e/x a y d/x");
+    conflicts(base, moved, "d/b=2 d/c=3 d/x=1", "e/b=2 e/c=3 e/x=1 y=1", "moved twice y a d/x e/x");
+    // What we changed in it goes along.
+    conflicts("a=1 d/b=2 d/c=3", "d/b=2 d/c=4 d/x=1", moved, "e/b=2 e/c=4 e/x=1 y=1", "moved twice e/x a y d/x");
+    // Both are led to one place: then they agree.
+    let base = "a=1 d/b=2 d/c=3 e/f=4 e/g=5";
+    clean(base, "d/b=2 d/c=3 d/x=1 n/f=4 n/g=5", "e/f=4 e/g=5 e/x=1 n/b=2 n/c=3", "n/b=2 n/c=3 n/f=4 n/g=5 n/x=1");
+}
+
+#[test]
+fn a_conflict_in_a_directory_that_moved_is_reported_where_it_lies() {
+    let came = merge("d/b=2 d/c=3 q=1", "d/b=2 d/c=3 d/q+=1", "e/b=2 e/c=3 q=9");
+    assert_eq!((came.text.as_str(), came.conflict_text().as_str()), ("e/b=2 e/c=3 e/q+=9", ""));
+    conflicts("d/b=2 q=1", "d/b=2 d/q=1", "e/b=2", "e/b=2 e/q=1", "moved and removed e/q q d/q");
+    conflicts("d/b=2 q=1", "e/b=2", "d/b=2 d/q=1", "e/b=2 e/q=1", "moved and removed e/q q d/q");
+    conflicts("d/b=2 q=1", "d/b=2 d/q+=1", "e/b=2", "e/b=2 e/q<+=1|1|->", "changed and removed e/q d/q");
+}
+
+#[test]
+fn another_kind_that_one_side_made_of_it_follows_a_rename() {
+    clean("a->x k=1", "a=2 k=1", "d/b->x k=1", "d/b=2 k=1");
+    clean("a->x k=1", "d/b->x k=1", "a=2 k=1", "d/b=2 k=1");
+    clean("a=1 k=1", "a->x k=1", "d/b=1 k=1", "d/b->x k=1");
+}
+
+#[test]
 fn two_things_renamed_to_one_name_are_a_conflict() {
     conflicts("a=1 b=2", "c=1 b=2", "a=1 c=2", "c<1|-|2>", "moved onto c b");
 }
@@ -95,6 +123,8 @@ fn what_is_put_into_a_directory_that_moved_follows_it() {
     clean("d/a=1 d/b=2 q=5", "e/a=1 e/b=2 q=5", "d/a=1 d/b=2 d/q=5", "e/a=1 e/b=2 e/q=5");
     // Most of it went to one place; the directory is gone.
     clean("d/a=1 d/b=2 d/x=3", "e/a=1 e/b=2 f/x=3", "d/a=1 d/b=2 d/x=3 d/c=4", "e/a=1 e/b=2 e/c=4 f/x=3");
+    // What was removed does not come back by the move, and is not in the way of something else there.
+    clean("d/a=1 d/b=2 n/a=7", "d/b=2 e/a=7", "e/a=1 e/b=2 n/a=7", "e/a=7 e/b=2");
     // Half of it: the addition stays where it was put.
     clean("d/a=1 d/b=2", "e/a=1 f/b=2", "d/a=1 d/b=2 d/c=3", "d/c=3 e/a=1 f/b=2");
     // The directory is still there.
@@ -112,6 +142,12 @@ fn a_directory_leaves_before_something_else_takes_the_name_above_it() {
 #[test]
 fn a_rename_inside_a_directory_that_moved_follows_it() {
     clean("d/a=1 d/b=2", "e/a=1 e/b=2", "d/z=1 d/b=2", "e/b=2 e/z=1");
+    // Deeper inside, by either side; all of it.
+    clean("d/a=1 d/b=2", "e/a=1 e/b=2", "d/s/a=1 d/s/b=2", "e/s/a=1 e/s/b=2");
+    clean("d/a=1 d/b=2", "d/s/a=1 d/s/b=2", "e/a=1 e/b=2", "e/s/a=1 e/s/b=2");
+    // The directory came where one was already.
+    clean("d/a=1 d/b=2 e/k=3", "e/a=1 e/b=2 e/k=3", "d/z=1 d/b=2 e/k=3", "e/b=2 e/k=3 e/z=1");
+    clean("d/a=1 d/b=2 e/k=3", "d/z=1 d/b=2 e/k=3", "e/a=1 e/b=2 e/k=3", "e/b=2 e/k=3 e/z=1");
 }
 
 #[test]
@@ -147,6 +183,15 @@ fn modes_are_merged_apart_from_contents() {
     clean("a+=1", "a=1", "a+=2", "a=2");
     clean("", "a=1", "a+=1", "a+=1");
     conflicts("a=1", "a+=1", "", "a<+=1|1|->", "changed and removed a");
+}
+
+#[test]
+fn a_mode_that_what_took_the_place_cannot_have_is_a_conflict() {
+    conflicts("a=1", "a->x", "a+=1", "a<->x|1|+=1>", "different kinds a");
+    conflicts("a=1", "a+=1", "a->x", "a<+=1|1|->x>", "different kinds a");
+    conflicts("a=1", "a|", "a+=1", "a<||1|+=1>", "different kinds a");
+    // Nothing was done to the file that it was.
+    clean("a+=1", "a->x", "a+=1", "a->x");
 }
 
 #[test]

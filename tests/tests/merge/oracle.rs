@@ -1,9 +1,9 @@
 //! Git as an oracle: the same histories merged by `git merge-tree` and here.
 //!
 //! Where Git is clean, so are we, with the same files. Where Git conflicts, we conflict on its paths, but for what
-//! `docs/design/0007-tree-merge.md` lists as better: those must be few, and lose nothing.
+//! `docs/design/0007-tree-merge.md` lists as better: each of those is known by its rule here, and loses nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::Path;
 
@@ -126,20 +126,46 @@ struct ByGit {
     is_clean: bool,
     tree: String,
     conflicts: Vec<Vec<u8>>,
+    disputes: Vec<Dispute>,
+}
+
+/// One thing that Git does not merge: what it calls that, and the paths that it names, in its order.
+#[derive(Debug)]
+struct Dispute {
+    word: String,
+    paths: Vec<Vec<u8>>,
+}
+
+/// The messages about one history that tell of conflicts.
+fn disputes<'a>(words: &mut impl Iterator<Item = &'a [u8]>) -> Vec<Dispute> {
+    let text = |word: Option<&[u8]>| String::from_utf8_lossy(word.expect("a word")).into_owned();
+    let mut found = Vec::new();
+    loop {
+        let count = text(words.next());
+        if count.is_empty() {
+            return found;
+        }
+        let count: usize = count.parse().expect("a number");
+        let paths = words.by_ref().take(count).map(<[u8]>::to_vec).collect();
+        let (word, _message) = (text(words.next()), words.next());
+        if let Some(word) = word.strip_prefix("CONFLICT ") {
+            found.push(Dispute { word: word.trim_matches(['(', ')']).to_owned(), paths });
+        }
+    }
 }
 
 fn merge_by_git(directory: &Path, count: usize) -> Vec<ByGit> {
     let pairs: String = (0..count).map(|number| format!("o{number} t{number}\n")).collect();
     let mut command = git(directory);
     command.args(["-c", "merge.directoryRenames=true", "-c", "merge.renameLimit=10000"]);
-    command.args(["merge-tree", "--write-tree", "--stdin", "--no-messages", "--name-only"]);
+    command.args(["merge-tree", "--write-tree", "--stdin", "--messages", "--name-only"]);
     let said = git::run(&mut command, pairs.as_bytes()).expect("merge-tree");
     let mut words = said.split(|byte| *byte == 0);
     let one = |_| {
         let is_clean = words.next().expect("a status") == b"1";
         let tree = String::from_utf8(words.next().expect("a tree").to_vec()).expect("hex");
         let conflicts = words.by_ref().take_while(|word| !word.is_empty()).map(<[u8]>::to_vec).collect();
-        ByGit { is_clean, tree, conflicts }
+        ByGit { is_clean, tree, conflicts, disputes: disputes(&mut words) }
     };
     (0..count).map(one).collect()
 }
@@ -253,6 +279,7 @@ fn trees_are_merged_as_git_merges_them() {
     let files = tempfile::tempdir().expect("a directory");
     let (mut clean, mut wrong) = (0, Vec::new());
     let (mut better, mut partly, mut led) = (Vec::new(), Vec::new(), Vec::new());
+    let mut rules: BTreeMap<&str, usize> = BTreeMap::new();
     for (number, (history, by_git)) in histories.iter().zip(&by_git).enumerate() {
         let store = Store::in_memory();
         let [base, ours, theirs] =
@@ -285,7 +312,20 @@ fn trees_are_merged_as_git_merges_them() {
                 let text = format!("only here {:?}, only Git {:?}", lists(&mine, &gits), lists(&gits, &mine));
                 wrong.push(format!("history {number}: {text}\n{}", story(history)));
             }
-        } else if outcome.conflicts.is_empty() {
+            continue;
+        }
+        let is_met = |path: &Vec<u8>| !by_git.conflicts.contains(path) || is_named(&outcome.conflicts, path);
+        for dispute in by_git.disputes.iter().filter(|dispute| !dispute.paths.iter().all(is_met)) {
+            match rule(history, dispute) {
+                Some(rule) => *rules.entry(rule).or_default() += 1,
+                None => wrong.push(format!("history {number}: no rule for {dispute:?}\n{}", story(history))),
+            }
+        }
+        if outcome.conflicts.is_empty() {
+            let mine = ours_listed(&store, write_root(&outcome.tree).expect("stored"));
+            if let Some(lost) = lost(history, &mine).filter(|_| outcome.report.files.is_empty()) {
+                wrong.push(format!("history {number}: {} is lost\n{}", lost.escape_ascii(), story(history)));
+            }
             better.push(number);
         } else if !by_git.conflicts.iter().all(|path| is_named(&outcome.conflicts, path)) {
             partly.push(number);
@@ -294,16 +334,87 @@ fn trees_are_merged_as_git_merges_them() {
     let some: Vec<_> = wrong.iter().take(3).map(String::as_str).collect();
     assert!(wrong.is_empty(), "{} of {count} are wrong:\n{}", wrong.len(), some.join("\n"));
     assert!(clean > count / 5 && clean < count * 4 / 5, "{clean} of {count} are clean for Git");
-    // What is better than Git has its own cases; if these grow, something else is going on.
+    // Every rule has its own cases; if these grow, something else is going on.
     let text = format!(
         "{count} histories, {clean} clean for Git; clean only here: {better:?}; conflicts on other paths: {partly:?}; \
-         sub-directories that followed: {led:?}"
+         sub-directories that followed: {led:?}; by rule: {rules:?}"
     );
     if std::env::var_os("MERGE_HISTORIES").is_some() {
         let stories = better.iter().chain(&partly).map(|at| format!("history {at}\n{}\n", story(&histories[*at])));
         writeln!(std::io::stderr(), "{text}\n{}", stories.collect::<String>()).expect("written");
     }
     assert!(better.len() * 20 <= count && partly.len() * 20 <= count && led.len() * 50 <= count, "{text}");
+}
+
+const WITH_ITS_DIRECTORY: &str = "it went along with its directory, which the other side did not move";
+const SHORT_WITH_ITS_DIRECTORY: &str = "too short to be similar, it went along with its directory";
+const NAME_TAKEN: &str = "the name is taken where its directory went: it stays where it was put";
+const REMOVED_BEFORE: &str = "one of the two only went along with its directory, and the other side removed it";
+const SAME_BYTES: &str = "both added the same bytes with different modes";
+const OTHER_KIND_MOVED: &str = "another kind that one side made of it follows a rename";
+
+/// The rule by which a merge here does not conflict where Git does. Versions that both sides have under one name and that
+/// differ are never any of them.
+fn rule(history: &History, dispute: &Dispute) -> Option<&'static str> {
+    let History { base, ours, theirs } = history;
+    let sides = [(ours, theirs), (theirs, ours)];
+    match (dispute.word.as_str(), &dispute.paths[..]) {
+        ("contents" | "binary", [path]) => match (ours.get(path), theirs.get(path)) {
+            (Some(ours), Some(theirs)) if same_bytes(ours, theirs) => Some(SAME_BYTES),
+            (Some(_), Some(_)) => {
+                let was = |(from, file): (&Vec<u8>, &File), side: &Files, other: &Files| {
+                    !other.contains_key(from) && side.get(path) == Some(file) && went_along(side, from, path)
+                };
+                let is_removed = |(side, other): &(&Files, &Files)| base.iter().any(|from| was(from, side, other));
+                sides.iter().any(is_removed).then_some(REMOVED_BEFORE)
+            }
+            _ => Some(NAME_TAKEN),
+        },
+        ("rename/rename", [from, to @ ..]) | ("rename/delete", [to @ .., from]) => {
+            let went = |side: &Files| to.iter().any(|to| went_along(side, from, to));
+            sides.iter().any(|(side, _)| went(side)).then_some(WITH_ITS_DIRECTORY)
+        }
+        ("modify/delete", [path]) if base.contains_key(path) => {
+            let went = |side: &Files| side.keys().any(|to| !base.contains_key(to) && went_along(side, path, to));
+            sides.iter().any(|(side, _)| went(side)).then_some(SHORT_WITH_ITS_DIRECTORY)
+        }
+        ("modify/delete", [path]) => {
+            let is_symlink = |file: &File| matches!(file, File::Symlink(_));
+            let is_other = |(from, file): (&Vec<u8>, &File), side: &Files, other: &Files| {
+                side.get(path) == Some(file)
+                    && !side.contains_key(from)
+                    && other.get(from).is_some_and(|made| is_symlink(made) != is_symlink(file))
+            };
+            let known = |(side, other): &(&Files, &Files)| base.iter().any(|from| is_other(from, side, other));
+            sides.iter().any(known).then_some(OTHER_KIND_MOVED)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a side has a file under its old name in another directory, and nothing any more in the old one.
+fn went_along(side: &Files, from: &[u8], to: &[u8]) -> bool {
+    let slash = |path: &[u8]| path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    let (old, name) = from.split_at(slash(from));
+    side.contains_key(to) && to[slash(to)..] == *name && !side.keys().any(|path| path.starts_with(old))
+}
+
+fn same_bytes(ours: &File, theirs: &File) -> bool {
+    match (ours, theirs) {
+        (File::Plain(ours) | File::Executable(ours), File::Plain(theirs) | File::Executable(theirs)) => ours == theirs,
+        _ => false,
+    }
+}
+
+/// Bytes that one side has and the base does not, and that are in no merged file.
+fn lost(history: &History, merged: &Listed) -> Option<Vec<u8>> {
+    let bytes = |file: &File| match file {
+        File::Plain(bytes) | File::Executable(bytes) | File::Symlink(bytes) => bytes.0.clone(),
+    };
+    let known: BTreeSet<_> = history.base.values().map(bytes).collect();
+    let merged: BTreeSet<_> = merged.iter().map(|(_, _, bytes)| bytes).collect();
+    let all = history.ours.values().chain(history.theirs.values()).map(bytes);
+    all.into_iter().find(|bytes| !known.contains(bytes) && !merged.contains(bytes))
 }
 
 /// Whether all that differs are files in new sub-directories that followed a moved directory here, which Git leaves behind.
