@@ -113,7 +113,7 @@ impl Serving {
             .arg(WORD)
             .arg(home)
             // As the command starts its background process.
-            .env("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=1048576")
+            .env("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=8388608:glibc.malloc.trim_threshold=4194304")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
