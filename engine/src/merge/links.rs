@@ -97,9 +97,10 @@ impl Merge<'_> {
         }
         // The one that we wrote, or else one that was there before.
         let rank = |name: &&Name<'_>| match name.thing {
+            Some(thing) if !is_untouched(thing) => 0,
             None => 1,
-            Some(thing) if thing.at.base.is_none() => 2,
-            Some(thing) => u8::from(is_untouched(thing)),
+            Some(thing) if thing.at.base.is_some() => 2,
+            Some(_) => 3,
         };
         there.sort_by_key(rank);
         let Some((anchor, rest)) = there.split_first() else { return Ok(()) };

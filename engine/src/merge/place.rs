@@ -46,6 +46,7 @@ impl Merge<'_> {
         for (path, _) in self.theirs.added.iter().filter(|(_, entry)| is_directory(entry)) {
             directories.push(self.led_by_ours(path)?);
         }
+        directories.extend(self.directories_led_elsewhere()?);
         layout.marks = self.carried_clashes()?;
         for thing in things.iter_mut() {
             turn_back(thing, &layout.marks, &mut layout.turned_back);
@@ -64,6 +65,25 @@ impl Merge<'_> {
                 turn_back(thing, &layout.marks, &mut layout.turned_back);
             }
         }
+    }
+
+    /// Where directories go that one side renamed without moving them whole, and those that are led by what the other moved.
+    fn directories_led_elsewhere(&self) -> Result<Vec<TreePath>> {
+        let mut found = Vec::new();
+        for (path, fate) in self.theirs.fates.iter().filter(|(_, fate)| is_directory(&fate.before)) {
+            let Some(after) = fate.after.as_ref().filter(|after| after.path != *path) else { continue };
+            let is_ours = self.ours.path_of(path).is_some_and(|ours| ours == *path);
+            if is_ours && !self.theirs.moved.contains_key(path) {
+                found.push(self.led_by_ours(&after.path)?);
+            }
+        }
+        for (path, _) in self.ours.added.iter().filter(|(_, entry)| is_directory(entry)) {
+            let to = self.led_by_theirs(path)?;
+            if to != *path {
+                found.push(to);
+            }
+        }
+        Ok(found)
     }
 
     /// Names that were a directory and are a conflict over one now, or the other way round: their terms add up as they are.

@@ -223,6 +223,9 @@ fn links_are_kept_right() {
     // One name less, one name more.
     let came = merge("a=1 b~a", "a=1 b~a c~a", "a=1");
     assert_eq!((came.text.as_str(), came.tree.stat("a").expect("stat").expect("there").links), ("a=1 c=1", 2));
+    // A name that they moved before the one that stayed, in the order of names.
+    let came = merge("z=1 b~z", "z=1 b~z", "z=1 a~z");
+    assert_eq!((came.text.as_str(), came.tree.stat("a").expect("stat").expect("there").links), ("a=1 z=1", 2));
     // Two files that we linked and they wrote apart.
     let came = merge("a=1 b=1", "a=1 b~a", "a=2 b=3");
     assert_eq!((came.text.as_str(), came.conflict_text().as_str()), ("a=2 b=3", ""));
