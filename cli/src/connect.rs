@@ -224,7 +224,7 @@ fn start(home: &Home, socket: &Path) -> io::Result<Child> {
         .arg("serve")
         .arg("--socket")
         .arg(socket)
-        .env("GLIBC_TUNABLES", LARGE_BLOCKS_APART)
+        .env("GLIBC_TUNABLES", std::env::var_os("GLIBC_TUNABLES").unwrap_or_else(|| LARGE_BLOCKS_APART.into()))
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())

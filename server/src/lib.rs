@@ -22,6 +22,6 @@ mod settings;
 mod views;
 
 pub use amalgam_gc::retention;
-pub use home::{Home, identity_of};
+pub use home::{Home, identity_of, remove_all};
 pub use service::{Clock, Service};
 pub use settings::{Settings, SettingsSource, local_paths};

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use amalgam_proto::v1;
+use amalgam_server::remove_all;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -15,7 +16,7 @@ use super::log::{full, one_line};
 use super::mount::{MountArgs, mount_or_else};
 use super::umount::unmount;
 use super::words::snapshot;
-use super::ws::{Keep, delete_directory, remove_all};
+use super::ws::{Keep, delete_directory};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;

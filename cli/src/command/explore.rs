@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use amalgam_proto::v1;
+use amalgam_server::remove_all;
 use clap::Args;
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -19,7 +20,7 @@ use super::fork::{fork, free_names};
 use super::mount::{MountArgs, mount_or_else};
 use super::restore::{json_line, say_restored};
 use super::umount::unmount;
-use super::ws::{Keep, delete_directory, remove_all};
+use super::ws::{Keep, delete_directory};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::output::style::{self, paint};

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use amalgam_proto::v1;
+use amalgam_server::remove_all;
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -21,7 +22,7 @@ use super::capture::{About, capture, changed, report_notices};
 use super::checkout::{Target, checkout};
 use super::enter::{TOKEN, hex_of};
 use super::mount::MountArgs;
-use super::ws::{Keep, delete_directory, remove_all};
+use super::ws::{Keep, delete_directory};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;

@@ -15,7 +15,7 @@ use crate::output::{Output, json};
 use crate::session::{Session, incomplete, workspace_name};
 use crate::text;
 
-pub use remove::{Keep, confirm, delete_directory, remove_all};
+pub use remove::{Keep, confirm, delete_directory};
 
 const PAGE: i32 = 500;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use amalgam_conflicts::Stage;
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, Time, WorkingTree};
+use amalgam_engine::{Act, RootId, SnapshotId, Time, WorkingTree};
 use amalgam_view::{Access, Caller, Folding, Kind, ROOT, View, ViewOptions};
 
 use crate::kit::{World, all_kinds};
@@ -20,15 +20,22 @@ fn options() -> ViewOptions {
     }
 }
 
-#[test]
-fn a_view_shows_markers_and_a_write_takes_the_conflicts_place() {
-    let world = World::new();
-    let (tree, faced) = world.faced(&all_kinds());
+/// A workspace whose head is this tree.
+fn committed(world: &World, tree: RootId) -> (Workspaces, WorkspaceName, SnapshotId) {
     let (workspaces, name) = (Workspaces::of(&world.store), WorkspaceName::new("w").expect("a name"));
     let act = Act::new("ada", NOW);
     workspaces.create(&name, &NewWorkspace::default(), &act).expect("made");
     let mut first = WorkingTree::open_root(&world.store, tree).expect("opened");
-    let head = workspaces.commit(&name, &mut first, &Change::new("conflicts"), &act).expect("committed").snapshot;
+    let done = workspaces.commit(&name, &mut first, &Change::new("conflicts"), &act).expect("committed");
+    (workspaces, name, done.snapshot)
+}
+
+#[test]
+fn a_view_shows_markers_and_a_write_takes_the_conflicts_place() {
+    let world = World::new();
+    let (tree, faced) = world.faced(&all_kinds());
+    let (workspaces, name, head) = committed(&world, tree);
+    let act = Act::new("ada", NOW);
     let journal = tempfile::tempdir().expect("a place");
     let opened = WorkingTree::open(&world.store, head).expect("opened");
     let (view, _) = View::open(opened, journal.path(), options()).expect("a view");
@@ -59,11 +66,8 @@ fn a_view_shows_markers_and_a_write_takes_the_conflicts_place() {
 fn a_commit_folds_what_was_read_back_and_leaves_what_changed_since() {
     let world = World::new();
     let (tree, faced) = world.faced(&all_kinds());
-    let (workspaces, name) = (Workspaces::of(&world.store), WorkspaceName::new("w").expect("a name"));
+    let (workspaces, name, head) = committed(&world, tree);
     let act = Act::new("ada", NOW);
-    workspaces.create(&name, &NewWorkspace::default(), &act).expect("made");
-    let mut first = WorkingTree::open_root(&world.store, tree).expect("opened");
-    let head = workspaces.commit(&name, &mut first, &Change::new("conflicts"), &act).expect("committed").snapshot;
     let journal = tempfile::tempdir().expect("a place");
     let opened = WorkingTree::open(&world.store, head).expect("opened");
     let (view, _) = View::open(opened, journal.path(), options()).expect("a view");

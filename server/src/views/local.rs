@@ -6,10 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use amalgam_engine::TreePath;
@@ -21,6 +20,7 @@ use bytes::Bytes;
 use super::ViewGrasp;
 use crate::directory::path_bytes;
 use crate::failure::{Result, of_io, of_view};
+use crate::home::remove_all;
 use crate::service::Service;
 use crate::settings::local_paths;
 
@@ -146,34 +146,11 @@ impl Service {
     /// Removes what a view kept out of snapshots.
     pub(super) fn remove_local(&self, id: u64) -> Result<()> {
         let path = self.local_directory(id);
-        let done = match fs::remove_dir_all(&path) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                open_up(&path).and_then(|()| fs::remove_dir_all(&path))
-            }
-            done => done,
-        };
-        match done {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                let what =
-                    format!("remove {}, where the workspace's local paths lie; remove it by hand", path.display());
-                Err(of_io(&what, &error))
-            }
-            _ => Ok(()),
-        }
+        remove_all(&path).map_err(|error| {
+            let what = format!("remove {}, where the workspace's local paths lie; remove it by hand", path.display());
+            of_io(&what, &error)
+        })
     }
-}
-
-/// Module caches forbid to remove what is in them.
-fn open_up(path: &Path) -> io::Result<()> {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        // The type of the entry itself: a symlink is never followed.
-        if entry.file_type()?.is_dir() {
-            open_up(&entry.path())?;
-        }
-    }
-    Ok(())
 }
 
 /// A path as one name: what is not plain stands as its number in hex.

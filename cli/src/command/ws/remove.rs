@@ -1,13 +1,12 @@
 //! Removing a workspace, and a directory that was made for it.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use amalgam_proto::v1;
+use amalgam_server::remove_all;
 use clap::Args;
 use serde_json::json;
 
@@ -143,28 +142,4 @@ async fn find(client: &mut Client, name: &str) -> Result<v1::Directory, CliError
             return Err(CliError::refused(format!("{name} is not known any more")));
         }
     }
-}
-
-/// Removes a tree; directories that forbid it (module caches do) are opened first.
-pub fn remove_all(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            open_up(path)?;
-            fs::remove_dir_all(path)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        done => done,
-    }
-}
-
-fn open_up(path: &Path) -> io::Result<()> {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        // The type of the entry itself: a symlink is never followed.
-        if entry.file_type()?.is_dir() {
-            open_up(&entry.path())?;
-        }
-    }
-    Ok(())
 }
