@@ -12,8 +12,10 @@
 
 mod apply;
 mod base;
+mod chart;
 mod contents;
 mod entry;
+
 mod links;
 mod octopus;
 mod place;
@@ -33,16 +35,15 @@ pub(crate) use remedy::{Unlanded, count_conflicts, have_conflicts};
 pub use workspaces::{MergeDone, MergeHow, MergeRequest};
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::id::RootId;
 use crate::insight::{RenameOptions, RenameSearch};
 use crate::name::TreePath;
-use crate::object::Root;
 use crate::store::{Pin, Store};
 use crate::time::Time;
 use crate::work::WorkingTree;
+use chart::Chart;
 use side::{Side, two_sides};
 
 /// The most groups of paths that merge as units.
@@ -178,17 +179,18 @@ impl FileResult {
 /// The three trees of a merge, kept in the store while it lasts.
 struct Trees {
     store: Store,
-    base: Option<Arc<Root>>,
-    ours: Arc<Root>,
-    theirs: Arc<Root>,
+    base: Option<Chart>,
+    ours: Chart,
+    theirs: Chart,
     _pins: Vec<Pin>,
 }
 
 impl Trees {
     fn hold(store: &Store, base: Option<RootId>, ours: RootId, theirs: RootId) -> Result<Self> {
         let pins = base.into_iter().chain([ours, theirs]).map(|root| store.hold(root)).collect::<Result<_>>()?;
-        let base = base.map(|base| store.root(base)).transpose()?;
-        Ok(Self { store: store.clone(), base, ours: store.root(ours)?, theirs: store.root(theirs)?, _pins: pins })
+        let base = base.map(|base| Chart::new(store, base)).transpose()?;
+        let (ours, theirs) = (Chart::new(store, ours)?, Chart::new(store, theirs)?);
+        Ok(Self { store: store.clone(), base, ours, theirs, _pins: pins })
     }
 }
 

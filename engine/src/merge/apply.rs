@@ -8,7 +8,7 @@ use super::place::Layout;
 use super::side::{exchange, is_directory};
 use super::thing::{Thing, WholeMove};
 use super::{ConflictKind, FileMerged, FileResult, Merge, PathConflict};
-use crate::directory::{self, entry_at};
+use crate::directory;
 use crate::error::Result;
 use crate::id::LinkGroup;
 use crate::name::TreePath;
@@ -85,9 +85,8 @@ impl Applying<'_, '_> {
     fn mark(&mut self) -> Result<()> {
         for path in &self.layout.marks {
             let trees = &self.merge.trees;
-            let at = |root| entry_at(&trees.store, root, path);
-            let base = trees.base.as_deref().map(at).transpose()?.flatten();
-            let (ours, theirs) = (at(&trees.ours)?, at(&trees.theirs)?);
+            let base = trees.base.as_ref().map(|base| base.entry_at(path)).transpose()?.flatten();
+            let (ours, theirs) = (trees.ours.entry_at(path)?, trees.theirs.entry_at(path)?);
             let mut terms = entry::terms_of(ours.as_ref());
             terms.extend(entry::terms_of(base.as_ref()));
             terms.extend(entry::terms_of(theirs.as_ref()));
@@ -171,7 +170,7 @@ impl Applying<'_, '_> {
             }
             return Ok(());
         }
-        let Some(ours) = entry_at(&self.merge.trees.store, &self.merge.trees.ours, path)?.filter(is_directory) else {
+        let Some(ours) = self.merge.trees.ours.entry_at(path)?.filter(is_directory) else {
             return Ok(());
         };
         let merged = entry::merge_attributes(base, &ours, theirs, &ours);
@@ -361,9 +360,7 @@ impl Applying<'_, '_> {
             return self.put_stored(path, entry);
         }
         let now = self.tree.stat(path.as_bytes())?.filter(|stat| stat.kind != EntryKind::Directory);
-        let here = now
-            .and(entry_at(&self.merge.trees.store, &self.merge.trees.ours, path)?)
-            .filter(|here| !is_directory(here));
+        let here = now.and(self.merge.trees.ours.entry_at(path)?).filter(|here| !is_directory(here));
         let is_here = here.as_ref().is_some_and(|here| three.ours.as_ref() == Some(here));
         let Some(here) = here.filter(|_| is_here) else {
             self.make_parents(path)?;
@@ -438,7 +435,7 @@ impl Applying<'_, '_> {
             let trees = &self.merge.trees;
             let mut made = Entry::empty_directory(0o755, self.merge.options.time);
             for root in [Some(&trees.theirs), Some(&trees.ours), trees.base.as_ref()].into_iter().flatten() {
-                if let Some(found) = entry_at(&trees.store, root, &above)?.filter(is_directory) {
+                if let Some(found) = root.entry_at(&above)?.filter(is_directory) {
                     made = found;
                     break;
                 }
@@ -467,9 +464,7 @@ impl Applying<'_, '_> {
             moved.push(one);
             self.merge.report.changed += 1;
             let Some(fate) = self.merge.theirs.fates.get(base) else { continue };
-            let (Some(after), Some(ours)) =
-                (&fate.after, entry_at(&self.merge.trees.store, &self.merge.trees.ours, from)?)
-            else {
+            let (Some(after), Some(ours)) = (&fate.after, self.merge.trees.ours.entry_at(from)?) else {
                 continue;
             };
             let merged = entry::merge_attributes(Some(&fate.before), &ours, &after.entry, &ours);

@@ -6,7 +6,7 @@ use super::Merge;
 use super::entry::{Three, same};
 use super::side::exchange;
 use super::thing::Thing;
-use crate::directory::{entry_at, linked_paths};
+use crate::directory::linked_paths;
 use crate::error::Result;
 use crate::id::LinkGroup;
 use crate::name::TreePath;
@@ -31,7 +31,7 @@ impl Merge<'_> {
         let mut apart_max = usize::from(theirs.link().is_none());
         for path in linked_paths(&self.trees.store, root, group)? {
             let Some(path) = self.theirs.path_of(&path) else { continue };
-            let there = entry_at(&self.trees.store, &self.trees.theirs, &path)?;
+            let there = self.trees.theirs.entry_at(&path)?;
             if there.is_some_and(|there| there.link().is_none() || there.link() != theirs.link()) {
                 if apart_max == 0 {
                     return Ok(true);

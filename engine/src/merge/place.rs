@@ -10,7 +10,7 @@ use super::Merge;
 use super::entry::same;
 use super::side::{ancestors, is_directory};
 use super::thing::{Thing, WholeMove};
-use crate::directory::{self, entry_at};
+use crate::directory;
 use crate::error::Result;
 use crate::name::TreePath;
 use crate::object::{DirectoryRef, Entry, Node};
@@ -96,7 +96,7 @@ impl Merge<'_> {
                 continue;
             }
             for root in [Some(&trees.ours), Some(&trees.theirs), trees.base.as_ref()].into_iter().flatten() {
-                if entry_at(&trees.store, root, path)?.as_ref().is_some_and(is_directory) {
+                if root.entry_at(path)?.as_ref().is_some_and(is_directory) {
                     clashes.insert(path.clone());
                 }
             }
@@ -130,8 +130,7 @@ impl Merge<'_> {
                     clashes.insert(above);
                 }
             }
-            if let Some(Entry { node: Node::Directory(contents), .. }) =
-                entry_at(&self.trees.store, &self.trees.ours, path)?
+            if let Some(Entry { node: Node::Directory(contents), .. }) = self.trees.ours.entry_at(path)?
                 && self.has_survivors(layout, path, contents)?
             {
                 clashes.insert(path.clone());

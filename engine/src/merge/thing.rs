@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::entry::{self, Merged, Three, same, settle};
 use super::side::{Place, Side, ancestors, exchange, is_directory};
 use super::{ConflictKind, Merge, Trees};
-use crate::directory::{self, entry_at};
+use crate::directory;
 use crate::error::Result;
 use crate::name::TreePath;
 use crate::object::{Entry, Node, Root};
@@ -71,21 +71,16 @@ fn is_vacant(store: &Store, root: &Root, path: &TreePath) -> Result<bool> {
 impl Trees {
     /// What is at a path of ours, unless it is a directory.
     pub(super) fn our_leaf(&self, path: &TreePath) -> Result<Option<Place>> {
-        leaf(&self.store, &self.ours, path)
+        self.ours.leaf_at(path)
     }
 
     fn their_leaf(&self, path: &TreePath) -> Result<Option<Place>> {
-        leaf(&self.store, &self.theirs, path)
+        self.theirs.leaf_at(path)
     }
 
     fn base_leaf(&self, path: &TreePath) -> Result<Option<Place>> {
-        self.base.as_ref().map_or(Ok(None), |base| leaf(&self.store, base, path))
+        self.base.as_ref().map_or(Ok(None), |base| base.leaf_at(path))
     }
-}
-
-fn leaf(store: &Store, root: &Root, path: &TreePath) -> Result<Option<Place>> {
-    let found = entry_at(store, root, path)?.filter(|entry| !is_directory(entry));
-    Ok(found.map(|entry| Place { path: path.clone(), entry }))
 }
 
 impl Merge<'_> {

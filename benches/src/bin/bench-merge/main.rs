@@ -24,7 +24,12 @@ const GROUPS: &[Group] = &[
 ];
 
 fn main() -> ExitCode {
-    match Bench::run("merge", GROUPS, std::env::args().skip(1)) {
+    let mut arguments = std::env::args().skip(1).peekable();
+    let done = match arguments.next_if(|first| first == trees::CHILD) {
+        Some(_) => trees::child(arguments),
+        None => Bench::run("merge", GROUPS, arguments),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("bench-merge: {error}");

@@ -1,5 +1,6 @@
 //! Merges of trees: two workspaces that changed different files, and a plan for many.
 
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use amalgam_benches::bench::Bench;
@@ -18,6 +19,10 @@ const OCTOPUS: &str = "plan of 16 workspaces with 10 conflicting pairs, 1 M file
 
 pub(crate) const FIGURES: &[&str] = &[MERGE_SMALL, MERGE_LARGE, GROWTH, OCTOPUS];
 
+/// The first argument of the process that builds a tree. What that many allocations leave behind in a process slows down all
+/// that comes after; whoever merges opens a store that is there.
+pub(crate) const CHILD: &str = "--build-tree";
+
 /// Files that each side changes.
 const CHANGED: u64 = 100;
 const SOURCES: usize = 16;
@@ -34,9 +39,13 @@ struct House {
 
 impl House {
     fn new(bench: &Bench, files: u64) -> Result<Self> {
-        let store = Store::open(bench.directory(&format!("merge-{files}")))?;
+        let directory = bench.directory(&format!("merge-{files}"));
+        let mut build = Command::new(std::env::current_exe()?);
+        let built = build.arg(CHILD).arg(&directory).arg(files.to_string()).stderr(Stdio::inherit()).output()?;
+        let snapshot = SnapshotId::from_hex(String::from_utf8(built.stdout)?.trim());
+        let snapshot = snapshot.ok_or("the tree could not be built")?;
+        let store = Store::open(directory)?;
         let plan = Plan { shape: Shape::Nested, files };
-        let (_, snapshot) = plan.build(&store, &reference("head/built"))?;
         let (main, act) = (WorkspaceName::new("main")?, Act::new("bench", Time(1)).buffered());
         let new = NewWorkspace { from: Some(snapshot), ..NewWorkspace::default() };
         let workspaces = Workspaces::of(&store);
@@ -64,25 +73,60 @@ impl House {
     }
 }
 
-pub(crate) fn run(bench: &mut Bench) -> Result<()> {
-    eprintln!("merges of trees");
-    let small = merges(bench, MERGE_SMALL, bench.size(10_000, 1_000))?;
-    let large = merges(bench, MERGE_LARGE, bench.size(1_000_000, 10_000))?;
-    let how = format!("{:.2} ms beside {:.2} ms", large / 1_000.0, small / 1_000.0);
-    bench.add(GROWTH, (large / small, "times"), Bar::AtMost(2.0), how);
+/// The process that builds a tree: says which snapshot it is.
+#[expect(clippy::print_stdout, reason = "the process that started it reads it")]
+pub(crate) fn child(mut arguments: impl Iterator<Item = String>) -> Result<()> {
+    let directory = arguments.next().ok_or("a directory is missing")?;
+    let files = arguments.next().ok_or("a number of files is missing")?.parse()?;
+    let store = Store::open(directory)?;
+    let (_, snapshot) = Plan { shape: Shape::Nested, files }.build(&store, &reference("head/built"))?;
+    println!("{snapshot}");
     Ok(())
 }
 
-fn merges(bench: &mut Bench, name: &str, files: u64) -> Result<f64> {
-    let house = House::new(bench, files)?;
-    let (ours, our_head) = house.fork("ours", house.spread(0))?;
-    let (theirs, their_head) = house.fork("theirs", house.spread(1))?;
-    let (mut whole, mut trees) = (Vec::new(), Vec::new());
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
+    eprintln!("merges of trees");
+    let houses = [bench.size(10_000, 1_000), bench.size(1_000_000, 10_000)].map(|files| Merging::new(bench, files));
+    let [mut small, mut large] = {
+        let [small, large] = houses;
+        [small?, large?]
+    };
+    // In turns, so that an hour of the machine is the same hour for both.
     for round in 0..bench.size(200, 5) + 5 {
+        for merging in [&mut small, &mut large] {
+            merging.once(round, round >= 5)?;
+        }
+    }
+    let small_took = small.tell(bench, MERGE_SMALL);
+    let large_took = large.tell(bench, MERGE_LARGE);
+    let how = format!("{:.2} ms beside {:.2} ms", large_took / 1_000.0, small_took / 1_000.0);
+    bench.add(GROWTH, (large_took / small_took, "times"), Bar::AtMost(2.0), how);
+    octopus(bench, &large.house)
+}
+
+/// A house with two workspaces that changed files, none in common, and how long their merges took.
+struct Merging {
+    house: House,
+    ours: (WorkspaceName, SnapshotId),
+    theirs: (WorkspaceName, SnapshotId),
+    whole: Vec<f64>,
+    trees: Vec<f64>,
+}
+
+impl Merging {
+    fn new(bench: &Bench, files: u64) -> Result<Self> {
+        let house = House::new(bench, files)?;
+        let (ours, theirs) = (house.fork("ours", house.spread(0))?, house.fork("theirs", house.spread(1))?);
+        Ok(Self { house, ours, theirs, whole: Vec::new(), trees: Vec::new() })
+    }
+
+    /// One merge without a commit, and one with it.
+    fn once(&mut self, round: usize, counts: bool) -> Result<()> {
+        let Self { house, ours: (ours, our_head), theirs: (theirs, their_head), .. } = self;
         let target = WorkspaceName::new(format!("target/{round}"))?;
-        house.workspaces.fork(&ours, std::slice::from_ref(&target), &house.act)?;
+        house.workspaces.fork(ours, std::slice::from_ref(&target), &house.act)?;
         let start = Instant::now();
-        let outcome = merge_snapshots(&house.history, our_head, their_head, &NoContents, &MergeOptions::default())?;
+        let outcome = merge_snapshots(&house.history, *our_head, *their_head, &NoContents, &MergeOptions::default())?;
         let merged = start.elapsed();
         assert!(outcome.conflicts.is_empty() && outcome.report.changed == CHANGED, "it is no clean merge");
         let sources = [theirs.clone()];
@@ -91,22 +135,25 @@ fn merges(bench: &mut Bench, name: &str, files: u64) -> Result<f64> {
         let done = house.workspaces.merge(&house.history, &request, &house.act)?;
         let took = start.elapsed();
         assert_eq!(done.how, MergeHow::Merged);
-        if round >= 5 {
-            whole.push(microseconds(took));
-            trees.push(microseconds(merged));
+        if counts {
+            self.whole.push(microseconds(took));
+            self.trees.push(microseconds(merged));
         }
+        Ok(())
     }
-    let (whole, trees) = (Samples::new(whole), Samples::new(trees));
-    let how = format!(
-        "none in common, found, merged and committed, buffered: {}; without the commit {}",
-        whole.describe("us"),
-        trees.describe("us")
-    );
-    bench.add(name, (whole.p50() / 1_000.0, "ms"), Bar::AtMost(20.0), how);
-    if files == bench.size(1_000_000, 10_000) {
-        octopus(bench, &house)?;
+
+    /// Tells the figure; returns the middle of the whole merges.
+    fn tell(&mut self, bench: &mut Bench, name: &str) -> f64 {
+        let (whole, trees) =
+            (Samples::new(std::mem::take(&mut self.whole)), Samples::new(std::mem::take(&mut self.trees)));
+        let how = format!(
+            "none in common, found, merged and committed, buffered: {}; without the commit {}",
+            whole.describe("us"),
+            trees.describe("us")
+        );
+        bench.add(name, (whole.p50() / 1_000.0, "ms"), Bar::AtMost(20.0), how);
+        whole.p50()
     }
-    Ok(whole.p50())
 }
 
 /// Each workspace changes a hundred files of its own; ten pairs of neighbours have one file more in common.

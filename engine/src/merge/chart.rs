@@ -1,0 +1,65 @@
+//! One of the trees of a merge: every place in it is looked up once.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::side::{Place, is_directory};
+use crate::directory;
+use crate::error::Result;
+use crate::id::RootId;
+use crate::name::TreePath;
+use crate::object::{Entry, Node, Root};
+use crate::store::Store;
+
+pub(super) struct Chart {
+    store: Store,
+    root: Arc<Root>,
+    /// What was found so far. It grows with what the merge asks for, which is what changed and the directories above it.
+    places: RefCell<HashMap<TreePath, Option<Entry>>>,
+}
+
+impl Deref for Chart {
+    type Target = Root;
+
+    fn deref(&self) -> &Root {
+        &self.root
+    }
+}
+
+impl Chart {
+    pub(super) fn new(store: &Store, root: RootId) -> Result<Self> {
+        Ok(Self { store: store.clone(), root: store.root(root)?, places: RefCell::default() })
+    }
+
+    /// What is at a path; nothing where there is none.
+    pub(super) fn entry_at(&self, path: &TreePath) -> Result<Option<Entry>> {
+        let mut places = self.places.borrow_mut();
+        // Upwards to what is known, and down again.
+        let mut open = Vec::new();
+        let mut above = path.clone();
+        let mut here = loop {
+            if let Some(found) = places.get(&above) {
+                break found.clone();
+            }
+            let Some((next, name)) = above.split_last() else { break Some(self.root.directory.clone()) };
+            open.push((above, name));
+            above = next;
+        };
+        while let Some((path, name)) = open.pop() {
+            here = match here.map(|entry| entry.node) {
+                Some(Node::Directory(contents)) => directory::get(&self.store, contents, &name)?,
+                _ => None,
+            };
+            places.insert(path, here.clone());
+        }
+        Ok(here)
+    }
+
+    /// What is at a path, unless it is a directory.
+    pub(super) fn leaf_at(&self, path: &TreePath) -> Result<Option<Place>> {
+        let found = self.entry_at(path)?.filter(|entry| !is_directory(entry));
+        Ok(found.map(|entry| Place { path: path.clone(), entry }))
+    }
+}
