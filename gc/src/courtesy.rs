@@ -1,12 +1,26 @@
 //! A collection that makes way. On a small machine it takes the processors that others commit with; so while somebody commits it rests after
-//! each step for about as long as the step took, and goes on at full speed when nobody does.
+//! each step for longer than the step took, and goes on at full speed when nobody does: most commits then meet one that rests, and have the
+//! processors' caches and the memory for themselves.
 
+use std::num::NonZero;
 use std::time::Duration;
 
 use amalgam_engine::{Result, Store};
 
 /// No rest is longer: a step that took long was waiting itself.
 const REST_MAX: Duration = Duration::from_millis(250);
+
+/// Threads that read for a collection and give way to others: of low priority, and one processor fewer than there are, so that whoever
+/// commits keeps one whose caches are its own. Nothing if they cannot be had.
+pub fn yielding_readers() -> Option<rayon::ThreadPool> {
+    let lower = |_| {
+        // On Linux a priority is that of a thread. If it cannot be lowered they make way by resting alone.
+        let _ = rustix::process::setpriority_process(None, 10);
+    };
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = rayon::ThreadPoolBuilder::new().num_threads(processors.saturating_sub(1).max(1));
+    threads.thread_name(|_| "collector".to_owned()).start_handler(lower).build().ok()
+}
 
 /// What a collection rests by. Asked at each of its steps, where the collector tells its progress.
 pub struct Courtesy<'a> {
@@ -27,11 +41,12 @@ impl<'a> Courtesy<'a> {
         Ok(Self { store, clock, sleep, seen: (store.last_operation()?, clock()) })
     }
 
-    /// Rests if anybody committed since the last time, as long as it was since then.
+    /// Rests if anybody committed since the last time, half as long again as it was since then.
     pub fn rest(&mut self) -> Result<()> {
         let (operation, time) = (self.store.last_operation()?, (self.clock)());
         if operation != self.seen.0 {
-            (self.sleep)(time.saturating_sub(self.seen.1).min(REST_MAX));
+            let worked = time.saturating_sub(self.seen.1);
+            (self.sleep)((worked * 3 / 2).min(REST_MAX));
         }
         self.seen = (operation, (self.clock)());
         Ok(())

@@ -33,7 +33,7 @@ mod plan;
 pub mod retention;
 
 pub use collect::{CollectOptions, Collected, Pace, Progress, Stage, Watch, collect, reclaim};
-pub use courtesy::Courtesy;
+pub use courtesy::{Courtesy, yielding_readers};
 pub use log::{LogRule, log_begins};
 pub use mark::{KeepAll, MarkFigures, Retention};
 pub use plan::{Fate, Plan, Planned, operations_before, plan};

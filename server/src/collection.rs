@@ -17,7 +17,7 @@ use amalgam_engine::{RefName, SnapshotId, SweepScope, Time};
 use amalgam_gc::retention::Span;
 use amalgam_gc::{
     CollectOptions, Collected, Courtesy, KeepAll, Pace, Plan, Progress, Retention, collect, log_begins,
-    operations_before, plan,
+    operations_before, plan, yielding_readers,
 };
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::Mutex;
@@ -118,7 +118,7 @@ impl Collections {
             settings,
             file,
             state: Mutex::new(state.unwrap_or_default()),
-            readers: readers(),
+            readers: yielding_readers(),
             under_way: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
@@ -137,15 +137,6 @@ impl Collections {
         let bytes = serde_json::to_vec_pretty(&*state).expect("it is plain data");
         replace_file(&self.file, &bytes).map_err(|error| of_io("note what was collected", &error))
     }
-}
-
-/// Threads that give way to others. On Linux a priority is that of a thread.
-fn readers() -> Option<rayon::ThreadPool> {
-    let lower = |_| {
-        // If it cannot be lowered they make way by resting alone.
-        let _ = rustix::process::setpriority_process(None, 10);
-    };
-    rayon::ThreadPoolBuilder::new().thread_name(|_| "collector".to_owned()).start_handler(lower).build().ok()
 }
 
 /// A collection under way, until it is dropped.
