@@ -171,6 +171,40 @@ fn a_pause_survives_the_process() {
 }
 
 #[test]
+fn status_and_doctor_say_what_was_collected_whether_it_is_paused_and_what_comes_next() {
+    let scratch = Scratch::new();
+    scratch.run("echo a > a; amalgam init");
+    let status = |scratch: &Scratch| {
+        let printed = scratch.run("amalgam status --json");
+        let lines = printed.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        lines.into_iter().find(|line| line["type"] == "collection").expect("a line about collections")
+    };
+    let (_, said) = scratch.refused("amalgam status");
+    assert!(!said.contains("room:"), "a young store has nothing to tell: {said}");
+    assert_eq!(status(&scratch)["last_time"], Value::Null);
+
+    let done = scratch.json("amalgam gc --json");
+    let (_, said) = scratch.refused("amalgam status");
+    assert!(said.contains("room: last collected ") && said.contains("; the next one in "), "{said}");
+    let told = status(&scratch);
+    assert_eq!((&told["last_why"], &told["paused_until"]), (&"asked".into(), &Value::Null));
+    let grown = done["disk_bytes_after"].as_u64().expect("bytes") + 256 * MEGABYTE;
+    assert_eq!(told["next_bytes"].as_u64(), Some(grown), "{told}");
+    assert!(told["next_time"].as_str() > told["last_time"].as_str(), "{told}");
+    assert!(scratch.run("amalgam doctor").contains("; the next one in "));
+
+    assert_ne!(scratch.json("amalgam gc --pause --for 2h --json")["paused_until"], Value::Null);
+    for told in [scratch.refused("amalgam status").1, scratch.run("amalgam doctor")] {
+        assert!(told.contains("; paused for 2 hours more;"), "{told}");
+    }
+    assert_eq!(scratch.json("amalgam gc --pause --json")["paused_until"], Value::Null);
+    let (_, said) = scratch.refused("amalgam status");
+    assert!(said.contains("; paused until `amalgam gc --resume`;"), "{said}");
+    assert_eq!(scratch.refused("amalgam gc --for 2h").0, Some(2));
+    assert_eq!(scratch.refused("amalgam gc --pause --for none").0, Some(2));
+}
+
+#[test]
 fn the_log_is_shortened_as_set_and_says_how_far_back_it_reaches() {
     let scratch = Scratch::new();
     scratch.run("echo 1 > n; amalgam init");
