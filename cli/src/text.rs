@@ -65,6 +65,18 @@ pub fn ago(then: Timestamp, now: Timestamp) -> String {
     format!("{} ago", plural(amount.unsigned_abs(), unit))
 }
 
+/// How long it is until then: `3 hours`.
+pub fn until(then: Timestamp, now: Timestamp) -> String {
+    let seconds = (then.as_second() - now.as_second()).max(0).unsigned_abs();
+    let (amount, unit) = match seconds {
+        0..60 => (seconds, "second"),
+        60..3_600 => (seconds.div_ceil(60), "minute"),
+        3_600..86_400 => (seconds.div_ceil(3_600), "hour"),
+        _ => (seconds.div_ceil(86_400), "day"),
+    };
+    plural(amount, unit)
+}
+
 /// A moment on the clock on the wall.
 pub fn wall_clock(time: Timestamp) -> String {
     time.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S %:z").to_string()

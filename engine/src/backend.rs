@@ -119,6 +119,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Makes everything acknowledged so far durable.
     fn sync(&self) -> Result<()>;
 
+    /// Brings what only the log has to where it is kept for good, so that the log takes no room any more.
+    fn empty_log(&self) -> Result<()>;
+
     /// The present epoch.
     fn epoch(&self) -> Epoch;
 

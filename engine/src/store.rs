@@ -256,6 +256,11 @@ impl Store {
         self.inner.backend.sync()
     }
 
+    /// Brings what only the backend's log has to where it is kept for good. What takes room twice, or is dead, goes with the log.
+    pub fn empty_log(&self) -> Result<()> {
+        self.inner.backend.empty_log()
+    }
+
     /// Begins a collection; see [`SweepRound`].
     pub fn begin_sweep(&self) -> Result<SweepRound> {
         self.begin_sweep_with(SweepScope::default())

@@ -13,7 +13,8 @@ use amalgam_engine::backend::RocksOptions;
 use amalgam_engine::{Act, Error, ErrorKind, History, Result, Store, StoreOptions, SweepScope, Time, Workspaces};
 use amalgam_gc::retention::{Policies, Policy, Span};
 use amalgam_gc::{
-    CollectOptions, Collected, LogRule, Pace, Plan, collect, log_begins, operations_before, plan, reclaim,
+    CollectOptions, Collected, LogRule, Pace, Plan, WorkspaceUsage, collect, log_begins, measure_workspaces,
+    operations_before, plan, reclaim,
 };
 use clap::Parser;
 
@@ -56,6 +57,10 @@ struct Arguments {
     /// With --grace: so many of the newest operations it keeps.
     #[arg(long, value_name = "N", requires = "grace", default_value_t = LogRule::default().most)]
     keep_operations_max: u64,
+    /// Say at the end what remains for each workspace: all that it keeps, and what of that nothing else keeps. Reads what each of them
+    /// keeps, twice.
+    #[arg(long)]
+    workspaces: bool,
     /// Rewrite at most so many MiB a second.
     #[arg(long, value_name = "MIB", default_value_t = 0)]
     mib_per_second: u64,
@@ -124,8 +129,9 @@ fn run(arguments: &Arguments, show: &mut Show) -> Result<()> {
         let full = match done {
             Ok(done) => {
                 let whole = merged(whole.take(), done);
+                let usage = remains(arguments, &store, show, end, &whole)?;
                 drop(store);
-                show.finished(arguments, &whole);
+                show.finished(arguments, &whole, usage.as_deref());
                 return Ok(());
             }
             Err((done, error)) if error.kind() == ErrorKind::Full && attempt < TRIES_MAX => {
@@ -146,6 +152,23 @@ fn run(arguments: &Arguments, show: &mut Show) -> Result<()> {
         show.again(&full);
     }
     unreachable!("it ends when nothing is left to do, or nothing more can be done")
+}
+
+/// What remains for each workspace, if that was asked for and there is time.
+fn remains(
+    arguments: &Arguments,
+    store: &Store,
+    show: &mut Show,
+    end: Option<Instant>,
+    done: &Collected,
+) -> Result<Option<Vec<WorkspaceUsage>>> {
+    if !arguments.workspaces || done.ended_in.is_some() {
+        return Ok(None);
+    }
+    measure_workspaces(store, &mut |at, total| {
+        show.measuring(at, total);
+        if end.is_some_and(|end| Instant::now() >= end) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
 }
 
 /// A collection; after a full disk the room of what went already comes first.

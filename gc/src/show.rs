@@ -3,8 +3,8 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 
-use amalgam_engine::{Error, ErrorKind, Tallies};
-use amalgam_gc::{Collected, Progress, Stage};
+use amalgam_engine::{Error, ErrorKind, Tallies, Tally};
+use amalgam_gc::{Collected, Progress, Stage, WorkspaceUsage};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -58,6 +58,16 @@ impl Show {
         }
     }
 
+    /// How many names were measured.
+    pub fn measuring(&mut self, done: u64, total: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(total.max(1));
+            bar.set_position(done);
+            bar.set_prefix("measure");
+            bar.set_message("");
+        }
+    }
+
     /// The disk was full, and it begins anew with what room there is now.
     pub fn again(&mut self, error: &Error) {
         if self.json {
@@ -67,51 +77,21 @@ impl Show {
         }
     }
 
-    /// What it came to.
-    pub fn finished(&mut self, arguments: &Arguments, done: &Collected) {
+    /// What it came to, and what remains for whom.
+    pub fn finished(&mut self, arguments: &Arguments, done: &Collected, usage: Option<&[WorkspaceUsage]>) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
         if self.json {
+            usage.unwrap_or_default().iter().for_each(|usage| line(&remains(usage)));
             line(&report(arguments, done));
             return;
         }
-        let (alive, dead, young, freed) =
-            (done.alive.total(), done.dead.total(), done.young.total(), done.freed.total());
-        println!(
-            "{} roots keep {} objects, {}",
-            HumanCount(done.roots),
-            HumanCount(alive.objects),
-            HumanBytes(alive.bytes)
-        );
-        println!("dead: {} objects, {}", HumanCount(dead.objects), HumanBytes(dead.bytes));
-        if young.objects > 0 {
-            println!("too young to go: {} objects, {}", HumanCount(young.objects), HumanBytes(young.bytes));
-        }
-        if done.mark.thinned > 0 {
-            println!("thinned: {} snapshots keep their record only", HumanCount(done.mark.thinned));
-        }
-        if done.operations > 0 {
-            println!("the log of operations is shorter by {}", HumanCount(done.operations));
-        }
-        if arguments.dry_run {
-            println!("nothing was deleted (--dry-run)");
-            return;
-        }
-        println!("deleted: {} objects, {}", HumanCount(freed.objects), HumanBytes(freed.bytes));
-        for (kind, tally) in &done.freed.kinds {
-            println!("  {:10} {:>14}  {}", kind.word(), HumanCount(tally.objects).to_string(), HumanBytes(tally.bytes));
-        }
-        if let Some(reclaimed) = done.reclaimed {
-            println!(
-                "on disk: {} before, {} after; at most {} beside it meanwhile",
-                HumanBytes(reclaimed.bytes_before),
-                HumanBytes(reclaimed.bytes_after),
-                HumanBytes(reclaimed.step_bytes_max),
-            );
-        }
-        if let Some(stage) = done.ended_in {
-            println!("ended during {}: run it again for the rest", stage.word());
+        say_collected(arguments, done);
+        if let Some(usage) = usage {
+            say_remains(usage);
+        } else if arguments.workspaces {
+            println!("there was no time to measure what remains for each workspace");
         }
     }
 
@@ -139,6 +119,65 @@ impl Show {
             eprintln!("  {hint}");
         }
     }
+}
+
+/// What it came to, for people.
+fn say_collected(arguments: &Arguments, done: &Collected) {
+    let (alive, dead, young, freed) = (done.alive.total(), done.dead.total(), done.young.total(), done.freed.total());
+    println!(
+        "{} roots keep {} objects, {}",
+        HumanCount(done.roots),
+        HumanCount(alive.objects),
+        HumanBytes(alive.bytes)
+    );
+    println!("dead: {} objects, {}", HumanCount(dead.objects), HumanBytes(dead.bytes));
+    if young.objects > 0 {
+        println!("too young to go: {} objects, {}", HumanCount(young.objects), HumanBytes(young.bytes));
+    }
+    if done.mark.thinned > 0 {
+        println!("thinned: {} snapshots keep their record only", HumanCount(done.mark.thinned));
+    }
+    if done.operations > 0 {
+        println!("the log of operations is shorter by {}", HumanCount(done.operations));
+    }
+    if arguments.dry_run {
+        println!("nothing was deleted (--dry-run)");
+        return;
+    }
+    println!("deleted: {} objects, {}", HumanCount(freed.objects), HumanBytes(freed.bytes));
+    for (kind, tally) in &done.freed.kinds {
+        println!("  {:10} {:>14}  {}", kind.word(), HumanCount(tally.objects).to_string(), HumanBytes(tally.bytes));
+    }
+    if let Some(reclaimed) = done.reclaimed {
+        println!(
+            "on disk: {} before, {} after; at most {} beside it meanwhile",
+            HumanBytes(reclaimed.bytes_before),
+            HumanBytes(reclaimed.bytes_after),
+            HumanBytes(reclaimed.step_bytes_max),
+        );
+    }
+    if let Some(stage) = done.ended_in {
+        println!("ended during {}: run it again for the rest", stage.word());
+    }
+}
+
+/// What remains for whom, for people.
+fn say_remains(usage: &[WorkspaceUsage]) {
+    println!("what remains, by workspace (shared things count for each):");
+    for WorkspaceUsage { workspace, reached, private } in usage {
+        let name = workspace.as_deref().unwrap_or("(other names)");
+        println!("  {name}: {}; for it alone {}", HumanBytes(reached.bytes), HumanBytes(private.bytes));
+    }
+}
+
+fn remains(usage: &WorkspaceUsage) -> Value {
+    let tally = |tally: Tally| json!({"objects": tally.objects, "bytes": tally.bytes});
+    json!({
+        "type": "workspace_remains",
+        "workspace": usage.workspace,
+        "reached": tally(usage.reached),
+        "private": tally(usage.private),
+    })
 }
 
 fn report(arguments: &Arguments, done: &Collected) -> Value {

@@ -262,3 +262,47 @@ fn with_a_grace_time_it_forgets_thins_and_shortens_the_log() {
     assert_eq!(gc(&path, &["--grace", "1h", "--retention", "automatic.yearly=1h"]).status.code(), Some(2));
     assert_eq!(gc(&path, &["--keep-operations", "1h"]).status.code(), Some(2));
 }
+
+/// The report says what each workspace keeps, and what nothing else keeps.
+#[test]
+fn it_says_what_remains_for_which_workspace() {
+    use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace};
+    use amalgam_engine::{Act, Time, WorkspaceName, Workspaces};
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("store");
+    {
+        let store = Store::open(&path).expect("open");
+        let (workspaces, act) = (Workspaces::of(&store), Act::new("ann", Time::from_seconds(1_000_000, 0)));
+        let [one, two] = ["one", "two"].map(|text| WorkspaceName::new(text).expect("a name"));
+        let write = |name: &WorkspaceName, file: &str, length: usize| {
+            let mut tree = workspaces.open(name).expect("open");
+            tree.write(file, &bytes(length as u64, length)).expect("write");
+            workspaces.commit(name, &mut tree, &Change::new("x"), &act).expect("commit").snapshot
+        };
+        workspaces.create(&one, &NewWorkspace::default(), &act).expect("made");
+        write(&one, "shared", 40_000);
+        workspaces.fork(&one, std::slice::from_ref(&two), &act).expect("forked");
+        write(&one, "small", 10_000);
+        let labelled = write(&two, "large", 50_000);
+        write(&two, "large", 30_000);
+        Labels::of(&store).set(&LabelName::new("v1").expect("a name"), Some(labelled), &act).expect("labelled");
+    }
+    let done = gc(&path, &["--json", "--workspaces"]);
+    report(&done);
+    let found: Vec<_> = lines(&done).into_iter().filter(|line| line["type"] == "workspace_remains").collect();
+    let about = |at: usize, what: &str| found[at][what]["bytes"].as_u64().expect("bytes") / 10_000;
+    assert_eq!((&found[0]["workspace"], about(0, "reached"), about(0, "private")), (&"one".into(), 5, 1), "{found:?}");
+    // What a label keeps too is not its own.
+    assert_eq!((&found[1]["workspace"], about(1, "reached"), about(1, "private")), (&"two".into(), 12, 3), "{found:?}");
+    assert_eq!((&found[2]["workspace"], about(2, "reached"), about(2, "private")), (&Value::Null, 9, 0), "{found:?}");
+    assert_eq!(found.len(), 3);
+    let told = gc(&path, &["--workspaces"]);
+    let told = String::from_utf8_lossy(&told.stdout);
+    assert!(
+        told.contains("what remains, by workspace") && told.contains("  two: ") && told.contains("(other names): "),
+        "{told}"
+    );
+    let plain = gc(&path, &["--json"]);
+    assert!(lines(&plain).iter().all(|line| line["type"] != "workspace_remains"), "only where it is asked for");
+}

@@ -61,11 +61,34 @@ impl Api {
         T: Send + 'static,
         W: FnOnce(&Service) -> Result<T> + Send + 'static,
     {
-        let (service, call) = (self.service.clone(), self.calls.begin());
-        let done = tokio::task::spawn_blocking(move || {
+        self.call(move |service| {
             let _using = service.using();
-            work(&service)
-        });
+            work(service)
+        })
+    }
+
+    /// The same for what needs the store without anybody else.
+    pub(crate) fn short_alone<T, W>(
+        &self,
+        work: W,
+    ) -> impl Future<Output = Result<tonic::Response<T>, Status>> + Send + use<T, W>
+    where
+        T: Send + 'static,
+        W: FnOnce(&Service) -> Result<T> + Send + 'static,
+    {
+        self.call(move |service| {
+            let _alone = service.alone()?;
+            work(service)
+        })
+    }
+
+    fn call<T, W>(&self, work: W) -> impl Future<Output = Result<tonic::Response<T>, Status>> + Send + use<T, W>
+    where
+        T: Send + 'static,
+        W: FnOnce(&Service) -> Result<T> + Send + 'static,
+    {
+        let (service, call) = (self.service.clone(), self.calls.begin());
+        let done = tokio::task::spawn_blocking(move || work(&service));
         async move {
             let done = done.await.map_err(|error| panicked(&error))?;
             drop(call);

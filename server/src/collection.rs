@@ -54,9 +54,17 @@ pub(crate) struct Collections {
 #[serde(default)]
 struct State {
     paused: bool,
+    /// When the pause ends; nothing if it does not by itself.
+    paused_until: Option<i64>,
     last: Option<Last>,
     /// Why the last one that nobody asked for failed.
     problem: Option<String>,
+}
+
+impl State {
+    fn is_paused(&self, now: Time) -> bool {
+        self.paused && self.paused_until.is_none_or(|end| now.0 < end)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -266,8 +274,13 @@ impl Service {
             Shortage::None => None,
             Shortage::Near(words) | Shortage::Reached(words) => Some(words),
         };
+        let is_paused = state.is_paused(self.now());
+        let (next_time, next_bytes) = itself::next(&self.inner.collections.watchfulness, state.last.as_ref());
         Ok(v1::GetCollectionResponse {
-            paused: state.paused,
+            paused: is_paused,
+            paused_until: state.paused_until.filter(|_| is_paused).map(|end| amalgam_proto::timestamp(Time(end))),
+            next_time: Some(amalgam_proto::timestamp(next_time.unwrap_or(self.now()))),
+            next_bytes,
             under_way: self.is_collecting(),
             last: state.last.map(|last| v1::LastCollection {
                 time: Some(amalgam_proto::timestamp(Time(last.time))),
@@ -285,8 +298,18 @@ impl Service {
         })
     }
 
-    pub(crate) fn pause_collection(&self, paused: bool) -> Result<()> {
-        self.inner.collections.change(|state| state.paused = paused)
+    /// Collects nothing by itself from now on, for a time or until it is told otherwise.
+    pub(crate) fn pause_collection(&self, span: Span) -> Result<()> {
+        let end = match span {
+            Span::For(span) => Some(self.now().0.saturating_add(span)),
+            Span::Forever => None,
+        };
+        self.inner.collections.change(|state| (state.paused, state.paused_until) = (true, end))
+    }
+
+    /// Collects by itself again.
+    pub(crate) fn resume_collection(&self) -> Result<()> {
+        self.inner.collections.change(|state| (state.paused, state.paused_until) = (false, None))
     }
 
     /// What would come free if these references went, or the tree of this snapshot: what is dead then and is not now.

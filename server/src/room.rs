@@ -6,7 +6,7 @@ use std::path::Path;
 use amalgam_engine::WorkspaceName;
 use amalgam_proto::{Failure, Reason};
 
-use crate::failure::{Result, of_io};
+use crate::failure::{Result, of_engine, of_io};
 use crate::service::Service;
 use crate::settings::Settings;
 
@@ -16,10 +16,21 @@ const FLOOR_BYTES_MAX: u64 = 1 << 30;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Disk {
     pub(crate) store_bytes: u64,
-    /// What of it is the database's log. It has a bound of its own and is emptied by itself, so it is in no budget.
+    /// What of it is the database's log. Some of it may be in the tables as well, or dead: see [`Disk::log_decides`].
     pub(crate) log_bytes: u64,
     pub(crate) free_bytes: u64,
     pub(crate) floor_bytes: u64,
+}
+
+impl Disk {
+    /// Whether a budget is reached by what is in the log, and would not be without it.
+    fn log_decides(&self, budget: u64) -> bool {
+        self.store_bytes >= budget && self.without_log().store_bytes < budget
+    }
+
+    fn without_log(self) -> Self {
+        Self { store_bytes: self.store_bytes.saturating_sub(self.log_bytes), log_bytes: 0, ..self }
+    }
 }
 
 impl Service {
@@ -33,6 +44,17 @@ impl Service {
         let measured = disk_bytes(self.inner.home.path());
         let (store_bytes, log_bytes) = measured.map_err(|error| of_io("measure the store", &error))?;
         Ok(Disk { store_bytes, log_bytes, ..disk })
+    }
+
+    /// The same for somebody who has a budget. Where it is the log that reaches the budget, the log is emptied first, and what the tables
+    /// then take counts: nobody is refused because of bytes that are there twice.
+    fn measure_for(&self, budget: u64) -> Result<Disk> {
+        let disk = self.measure_disk()?;
+        if !disk.log_decides(budget) {
+            return Ok(disk);
+        }
+        self.inner.store.empty_log().map_err(of_engine)?;
+        Ok(self.measure_disk()?.without_log())
     }
 
     fn measure_free(&self, settings: &Settings) -> Result<Disk> {
@@ -52,7 +74,7 @@ impl Service {
     pub(crate) fn check_room(&self) -> Result<Vec<String>> {
         let settings = self.settings()?;
         let disk = match settings.budget_bytes {
-            Some(_) => self.measure_disk()?,
+            Some(budget) => self.measure_for(budget)?,
             None => self.measure_free(&settings)?,
         };
         let shortage = shortage(&disk, settings.budget_bytes);
@@ -106,7 +128,7 @@ pub(crate) fn shortage(disk: &Disk, budget: Option<u64>) -> Shortage {
     let free = || {
         format!("{} are free on the store's disk, and its floor is {}", human(disk.free_bytes), human(disk.floor_bytes))
     };
-    let store_bytes = disk.store_bytes.saturating_sub(disk.log_bytes);
+    let store_bytes = disk.store_bytes;
     let taken = |budget| format!("the store takes {} of a budget of {}", human(store_bytes), human(budget));
     match budget {
         _ if disk.free_bytes < disk.floor_bytes => Shortage::Reached(free()),
@@ -161,7 +183,7 @@ mod tests {
     #[test]
     fn what_is_near_warns_and_what_is_reached_refuses() {
         let check = |store_bytes: u64, free_bytes, floor_bytes, budget| match shortage(
-            &Disk { store_bytes: store_bytes + 7, log_bytes: 7, free_bytes, floor_bytes },
+            &Disk { store_bytes, log_bytes: 7, free_bytes, floor_bytes },
             budget,
         ) {
             Shortage::None => "",
@@ -176,6 +198,15 @@ mod tests {
         assert_eq!(check(0, 199, 100, None), "near");
         assert_eq!(check(0, 99, 100, None), "reached");
         assert_eq!(check(0, 0, 0, None), "");
+    }
+
+    #[test]
+    fn the_log_decides_where_the_tables_alone_are_within_the_budget() {
+        let decides = |store_bytes, log_bytes| Disk { store_bytes, log_bytes, ..Disk::default() }.log_decides(100);
+        assert!(!decides(99, 50));
+        assert!(decides(100, 1));
+        assert!(decides(150, 51));
+        assert!(!decides(150, 50));
     }
 
     #[test]

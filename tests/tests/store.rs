@@ -472,6 +472,9 @@ impl Backend for Shared {
     fn sync(&self) -> amalgam_engine::Result<()> {
         self.0.sync()
     }
+    fn empty_log(&self) -> amalgam_engine::Result<()> {
+        self.0.empty_log()
+    }
     fn tombstone(&self, id: ObjectId) -> amalgam_engine::Result<Option<amalgam_engine::Tombstone>> {
         self.0.tombstone(id)
     }

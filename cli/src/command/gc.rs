@@ -32,7 +32,7 @@ Examples:
   amalgam gc
   amalgam gc --plan                    which snapshots stay, which go, and why
   amalgam gc --grace none              now, with what could still be undone
-  amalgam gc --pause")]
+  amalgam gc --pause --for 2h          leave the disk to something else for a while")]
 pub struct Gc {
     /// Say what would go, and leave it
     #[arg(short = 'n', long)]
@@ -49,10 +49,13 @@ pub struct Gc {
     /// Collect nothing by itself until --resume; end what runs by itself
     #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace"])]
     pause: bool,
+    /// With --pause: only for this long
+    #[arg(long = "for", value_name = "TIME", requires = "pause")]
+    pause_for: Option<Span>,
     /// Collect by itself again
     #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace", "pause"])]
     resume: bool,
-    /// Say what the last collection came to, and whether it is paused
+    /// Say what the last collection came to, whether it is paused, and when the next one comes
     #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace", "pause", "resume"])]
     status: bool,
 }
@@ -78,7 +81,12 @@ impl Gc {
     async fn state(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         if self.pause || self.resume {
-            client.collections.pause_collection(v1::PauseCollectionRequest { paused: self.pause }).await?;
+            let seconds = self.pause_for.and_then(Span::duration).map(|time| time.as_secs());
+            if seconds == Some(0) {
+                return Err(CliError::usage("--for: a pause takes some time").hint("say 30m, 2h or 1d"));
+            }
+            let request = v1::PauseCollectionRequest { paused: self.pause, seconds };
+            client.collections.pause_collection(request).await?;
         }
         let state = client.collections.get_collection(v1::GetCollectionRequest {}).await?.into_inner();
         emit_state(&mut session.output, &state)?;
@@ -95,11 +103,14 @@ pub fn emit_state(output: &mut Output, state: &v1::GetCollectionResponse) -> Res
         "collection",
         json!({
             "paused": state.paused,
+            "paused_until": lines::time(state.paused_until.as_ref()),
             "under_way": state.under_way,
             "last_time": lines::time(last.and_then(|last| last.time.as_ref())),
             "last_why": last.map(|last| &last.why),
             "last_freed": last.map(|last| tally(last.freed)),
             "last_thinned": last.map(|last| last.thinned),
+            "next_time": lines::time(state.next_time.as_ref()),
+            "next_bytes": state.next_bytes,
             "disk_bytes": state.disk_bytes,
             "free_bytes": state.free_bytes,
             "budget_bytes": (state.budget_bytes > 0).then_some(state.budget_bytes),
@@ -118,12 +129,24 @@ pub fn state_words(state: &v1::GetCollectionResponse, now: Timestamp) -> String 
         }
         None => "not collected yet".to_owned(),
     };
-    let how = match (state.under_way, state.paused) {
-        (true, _) => "; one is under way",
-        (false, true) => "; paused",
-        (false, false) => "",
+    let how = match (state.under_way, state.paused, &state.paused_until) {
+        (true, ..) => "one is under way".to_owned(),
+        (false, true, None) => "paused until `amalgam gc --resume`".to_owned(),
+        (false, true, Some(end)) => format!("paused for {} more", text::until(text::moment(Some(end)), now)),
+        (false, false, _) => format!("the next one {}", next_words(state, now)),
     };
-    format!("{last}{how}; the store takes {}, {} free", text::bytes(state.disk_bytes), text::bytes(state.free_bytes))
+    let (taken, free) = (text::bytes(state.disk_bytes), text::bytes(state.free_bytes));
+    format!("{last}; {how}; the store takes {taken}, {free} free")
+}
+
+/// What the next collection waits for.
+fn next_words(state: &v1::GetCollectionResponse, now: Timestamp) -> String {
+    let time = text::moment(state.next_time.as_ref());
+    let moment = match time <= now {
+        true => "at a quiet moment".to_owned(),
+        false => format!("in {}", text::until(time, now)),
+    };
+    format!("{moment}, when the store takes {}, or when room is short", text::bytes(state.next_bytes))
 }
 
 /// Follows a collection to its end, with a bar on a terminal.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use amalgam_proto::v1;
 use amalgam_proto::v1::purge_target::Target;
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use tonic::codegen::Bytes;
 
 use super::words::tree_path;
@@ -34,11 +34,13 @@ not stored again. This cannot be undone. It does not reach backups, streams and 
 Examples:
   amalgam purge .env --dry-run
   amalgam purge .env -m 'a key that was published'
-  amalgam purge keys/old.pem --everywhere --yes")]
+  amalgam purge keys/old.pem --everywhere --yes
+  amalgam purge --list                 what was purged, when, by whom and why
+  amalgam purge --forget chunk:ID      let the same bytes be stored again")]
 pub struct Purge {
     /// A file, whatever it held in any snapshot; or a content by chunk:ID or rope:ID
-    #[arg(value_name = "PATH|OBJECT")]
-    what: OsString,
+    #[arg(value_name = "PATH|OBJECT", required_unless_present_any = ["list", "forget"])]
+    what: Option<OsString>,
     /// What other files hold, too
     #[arg(long)]
     everywhere: bool,
@@ -51,11 +53,23 @@ pub struct Purge {
     /// Why, for whoever looks for it
     #[arg(short = 'm', long = "message", value_name = "REASON", default_value = "")]
     reason: String,
+    /// List the tombstones: what was purged
+    #[arg(long, conflicts_with_all = ["what", "everywhere", "yes", "dry_run", "reason", "forget"])]
+    list: bool,
+    /// Take a tombstone away, so that the same bytes may be stored again. What is gone stays gone
+    #[arg(long, value_name = "OBJECT", conflicts_with_all = ["what", "everywhere", "dry_run", "reason"])]
+    forget: Option<String>,
 }
 
 impl Purge {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
+        if self.list {
+            return list(session).await;
+        }
+        if let Some(object) = &self.forget {
+            return forget(session, object, self.yes).await;
+        }
         let target = self.target(session).await?;
         let mut client = session.client().await?;
         let request = v1::PlanPurgeRequest { target: Some(target.clone()), everywhere: self.everywhere };
@@ -104,14 +118,68 @@ impl Purge {
             let hex = text.strip_prefix("chunk:").or_else(|| text.strip_prefix("rope:")).unwrap_or(text);
             text.contains(':') && hex != text || hex.len() == 64 && hex.chars().all(|c| c.is_ascii_hexdigit())
         };
-        let is_file = session.cwd.join(&self.what).symlink_metadata().is_ok();
-        if let Some(text) = self.what.to_str().filter(|text| !is_file && is_object(text)) {
+        let what = self.what.as_deref().unwrap_or_default();
+        let is_file = session.cwd.join(what).symlink_metadata().is_ok();
+        if let Some(text) = what.to_str().filter(|text| !is_file && is_object(text)) {
             return Ok(v1::PurgeTarget { target: Some(Target::Object(text.to_owned())) });
         }
         let place = session.place_if_any().await?;
-        let path = tree_path(session, place.as_ref(), &self.what)?;
+        let path = tree_path(session, place.as_ref(), what)?;
         Ok(v1::PurgeTarget { target: Some(Target::Path(path)) })
     }
+}
+
+/// Every tombstone, in the order of ids.
+async fn list(session: &mut Session) -> Outcome {
+    let mut client = session.client().await?;
+    let output = &mut session.output;
+    output.page();
+    let mut request = v1::ListTombstonesRequest { page_size: PAGE, page_token: String::new() };
+    let mut is_empty = true;
+    loop {
+        let page = client.transfer.list_tombstones(request.clone()).await?.into_inner();
+        for tombstone in &page.tombstones {
+            is_empty = false;
+            output.emit(&lines::line("tombstone", tombstone_fields(tombstone)))?;
+            let when = text::ago(text::moment(tombstone.time.as_ref()), session.now);
+            let by = if tombstone.actor.is_empty() { "" } else { " by " };
+            let why = if tombstone.reason.is_empty() { "" } else { ": " };
+            let words = format!("purged {when}{by}{}{why}{}", tombstone.actor, tombstone.reason);
+            output.say(format!("{}  {}", paint(style::ID, &tombstone.object), text::printable(&words)))?;
+        }
+        request.page_token = page.next_page_token;
+        if request.page_token.is_empty() {
+            break;
+        }
+    }
+    if is_empty {
+        output.remark("nothing was purged from this store")?;
+    }
+    Ok(Exit::OK)
+}
+
+/// Takes a tombstone away.
+async fn forget(session: &mut Session, object: &str, yes: bool) -> Outcome {
+    if !yes {
+        let question = format!("Forget that {object} was purged? The same bytes are stored again then.");
+        confirm(session, &question).await?;
+    }
+    let mut client = session.client().await?;
+    let request = v1::ForgetTombstoneRequest { object: object.to_owned() };
+    let forgotten = client.transfer.forget_tombstone(request).await?.into_inner().tombstone.unwrap_or_default();
+    let output = &mut session.output;
+    output.emit(&lines::line("tombstone_forgotten", tombstone_fields(&forgotten)))?;
+    output.done(format!("{} may be stored again; what was purged stays gone until it is", forgotten.object))?;
+    Ok(Exit::OK)
+}
+
+fn tombstone_fields(tombstone: &v1::Tombstone) -> Value {
+    json!({
+        "object": tombstone.object,
+        "time": lines::time(tombstone.time.as_ref()),
+        "actor": tombstone.actor,
+        "reason": tombstone.reason,
+    })
 }
 
 fn say_plan(output: &mut Output, plan: &v1::PurgePlan) -> Result<(), CliError> {

@@ -2,11 +2,13 @@
 
 use amalgam_proto::v1;
 use clap::Args;
+use jiff::Timestamp;
 use serde_json::json;
 use tonic::codegen::Bytes;
 
 use super::capture::{report_notices, warn};
 use super::conflicts;
+use super::gc;
 use super::publish::publishing_line;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
@@ -43,6 +45,7 @@ impl Status {
         let mut client = session.client().await?;
         let request = v1::DetectChangesRequest { name: place.directory.name.clone() };
         let status = drive(&session.output, client.directories.detect_changes(request)).await?;
+        let collection = client.collections.get_collection(v1::GetCollectionRequest {}).await?.into_inner();
         let output = &mut session.output;
         say_where(output, &place, status.head.as_ref())?;
         let lists = [
@@ -79,6 +82,7 @@ impl Status {
         if let Some(publishing) = &place.workspace.publishing {
             output.remark(format!("published {}", publishing_line(publishing, session.now)))?;
         }
+        say_collection(output, &collection, session.now)?;
         warn(output, &status.warnings)?;
         let noticed = report_notices(output, &status.notices)?;
         let has_conflicts = status.conflicts.as_ref().is_some_and(|conflicts| conflicts.count > 0);
@@ -123,6 +127,13 @@ fn emit_status(output: &mut Output, place: &Place, status: &v1::DirectoryStatus)
         }),
     );
     output.emit(&lines::with_path(line, &place.directory.path))
+}
+
+/// When room came back last, and when it does next. Nothing for people in a store that is too young for either.
+fn say_collection(output: &mut Output, collection: &v1::GetCollectionResponse, now: Timestamp) -> Result<(), CliError> {
+    gc::emit_state(output, collection)?;
+    let is_news = collection.last.is_some() || collection.paused || collection.under_way;
+    if is_news { output.remark(format!("room: {}", gc::state_words(collection, now))) } else { Ok(()) }
 }
 
 /// The directory is known, but not as it is now.

@@ -16,6 +16,18 @@ impl Scratch {
         let done = self.output(line);
         (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
     }
+
+    /// The same line of a collection, as soon as one that runs by itself is done.
+    fn collect(&self, line: &str) -> Value {
+        loop {
+            let done = self.output(line);
+            match done.status.code() {
+                Some(0) => return serde_json::from_slice(&done.stdout).expect("one line of JSON"),
+                Some(11) => std::thread::sleep(std::time::Duration::from_millis(50)),
+                code => panic!("{line} ended with {code:?}: {}", String::from_utf8_lossy(&done.stderr)),
+            }
+        }
+    }
 }
 
 const MEGABYTE: u64 = 1_000_000;
@@ -159,6 +171,40 @@ fn a_pause_survives_the_process() {
 }
 
 #[test]
+fn status_and_doctor_say_what_was_collected_whether_it_is_paused_and_what_comes_next() {
+    let scratch = Scratch::new();
+    scratch.run("echo a > a; amalgam init");
+    let status = |scratch: &Scratch| {
+        let printed = scratch.run("amalgam status --json");
+        let lines = printed.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        lines.into_iter().find(|line| line["type"] == "collection").expect("a line about collections")
+    };
+    let (_, said) = scratch.refused("amalgam status");
+    assert!(!said.contains("room:"), "a young store has nothing to tell: {said}");
+    assert_eq!(status(&scratch)["last_time"], Value::Null);
+
+    let done = scratch.json("amalgam gc --json");
+    let (_, said) = scratch.refused("amalgam status");
+    assert!(said.contains("room: last collected ") && said.contains("; the next one in "), "{said}");
+    let told = status(&scratch);
+    assert_eq!((&told["last_why"], &told["paused_until"]), (&"asked".into(), &Value::Null));
+    let grown = done["disk_bytes_after"].as_u64().expect("bytes") + 256 * MEGABYTE;
+    assert_eq!(told["next_bytes"].as_u64(), Some(grown), "{told}");
+    assert!(told["next_time"].as_str() > told["last_time"].as_str(), "{told}");
+    assert!(scratch.run("amalgam doctor").contains("; the next one in "));
+
+    assert_ne!(scratch.json("amalgam gc --pause --for 2h --json")["paused_until"], Value::Null);
+    for told in [scratch.refused("amalgam status").1, scratch.run("amalgam doctor")] {
+        assert!(told.contains("; paused for 2 hours more;"), "{told}");
+    }
+    assert_eq!(scratch.json("amalgam gc --pause --json")["paused_until"], Value::Null);
+    let (_, said) = scratch.refused("amalgam status");
+    assert!(said.contains("; paused until `amalgam gc --resume`;"), "{said}");
+    assert_eq!(scratch.refused("amalgam gc --for 2h").0, Some(2));
+    assert_eq!(scratch.refused("amalgam gc --pause --for none").0, Some(2));
+}
+
+#[test]
 fn the_log_is_shortened_as_set_and_says_how_far_back_it_reaches() {
     let scratch = Scratch::new();
     scratch.run("echo 1 > n; amalgam init");
@@ -184,12 +230,14 @@ fn the_log_is_shortened_as_set_and_says_how_far_back_it_reaches() {
     assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
 }
 
-/// Fifty workspaces commit at once while the budget runs out: each is told yes or no, and what was told yes is there.
+/// Fifty workspaces commit at once while the budget runs out: each is told yes or no, and what was told yes is there. Once some were
+/// deleted and collected the store is small again, and those that were refused can commit.
 #[test]
 fn a_budget_that_runs_out_among_fifty_committers_refuses_and_breaks_nothing() {
+    const BUDGET: u64 = 12 * MEGABYTE;
     let scratch = Scratch::new();
     scratch.run("echo a > a; amalgam init; for n in $(seq 50); do amalgam fork w$n --dir ../w$n; done");
-    scratch.run("amalgam gc; amalgam config set store.budget 12MB");
+    scratch.run(&format!("amalgam gc; amalgam config set store.budget {BUDGET}"));
     let commit = "cd ../w$1 && head -c 1000000 /dev/urandom > big && amalgam commit 2> said; echo $? > code";
     let lines = format!("seq 50 | xargs -P 10 -n 1 sh -c '{commit}' sh");
     scratch.run(&lines);
@@ -209,7 +257,26 @@ fn a_budget_that_runs_out_among_fifty_committers_refuses_and_breaks_nothing() {
     }
     assert!(done.len() >= 5 && refused.len() >= 5, "{} committed, {} refused", done.len(), refused.len());
     assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
-    for n in &done {
-        scratch.run(&format!("amalgam show w{n}@:big | cmp - ../w{n}/big"));
+    let assert_there = |workspaces: &[u32]| {
+        for n in workspaces {
+            scratch.run(&format!("amalgam show w{n}@:big | cmp - ../w{n}/big"));
+        }
+    };
+    assert_there(&done);
+
+    let deleted = done.split_off(2);
+    for n in &deleted {
+        scratch.run(&format!("amalgam ws rm w{n} --yes"));
     }
+    let collected = scratch.collect("amalgam gc --grace none --json");
+    assert!(freed(&collected) >= deleted.len() as u64 * MEGABYTE, "{collected}");
+    let bytes = collected["disk_bytes_after"].as_u64().expect("bytes");
+    assert!(bytes < 5 * MEGABYTE, "two megabytes are left: {collected}");
+    for n in &refused[..3] {
+        scratch.run(&format!("cd ../w{n}; amalgam commit"));
+    }
+    assert_there(&done);
+    assert_there(&refused[..3]);
+    assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
+    assert!(scratch.json("amalgam gc --status --json")["disk_bytes"].as_u64() < Some(BUDGET));
 }

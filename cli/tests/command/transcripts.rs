@@ -103,6 +103,11 @@ fn a_project_is_protected_broken_and_brought_back() {
 }
 
 #[test]
+fn what_is_purged_is_listed_and_may_come_back() {
+    check("purge.txt");
+}
+
+#[test]
 fn forks_are_made_compared_and_removed() {
     check("forks.txt");
 }

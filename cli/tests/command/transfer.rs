@@ -195,6 +195,52 @@ fn purged_bytes_are_gone_and_everything_else_is_there() {
 }
 
 #[test]
+fn what_was_purged_is_listed_and_may_be_stored_again_once_that_is_forgotten() {
+    let scratch = project();
+    scratch.run("echo KEY=hunter2 > .env; amalgam commit -q; rm .env");
+    assert_eq!(scratch.run("amalgam purge --list"), "");
+    scratch.run("amalgam purge .env --yes -q -m 'a key'");
+    let told = scratch.run("amalgam purge --list");
+    assert!(told.starts_with("chunk:") && told.ends_with(": a key\n") && told.lines().count() == 1, "{told}");
+    let object = told.split(' ').next().expect("an object").to_owned();
+    let line: serde_json::Value = serde_json::from_str(&scratch.run("amalgam purge --list --json")).expect("JSON");
+    assert_eq!((&line["object"], &line["reason"]), (&object.as_str().into(), &"a key".into()));
+    fails(&scratch.output("echo KEY=hunter2 > again; amalgam commit"), 3, "again was purged on ");
+
+    let forget = format!("amalgam purge --forget {object}");
+    fails(&scratch.output(&format!("{forget} < /dev/null")), 2, "--yes");
+    assert_eq!(scratch.run("amalgam purge --list"), told, "nothing happens without a yes");
+    let line: serde_json::Value = serde_json::from_str(&scratch.run(&format!("{forget} --yes --json"))).expect("JSON");
+    assert_eq!((&line["type"], &line["object"]), (&"tombstone_forgotten".into(), &object.as_str().into()));
+    assert_eq!(scratch.run("amalgam purge --list"), "");
+    scratch.run("echo KEY=hunter2 > again; amalgam commit -q");
+    assert_eq!(scratch.run("amalgam show @:again"), "KEY=hunter2\n");
+    assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
+
+    fails(&scratch.output(&format!("{forget} --yes")), 1, "was never purged here");
+    fails(&scratch.output("amalgam purge --forget chunk:12 --yes"), 1, "`chunk:12` is no chunk:ID with 64 hex digits");
+    fails(&scratch.output("amalgam purge --list again"), 2, "cannot be used with");
+    fails(&scratch.output("amalgam purge"), 2, "PATH|OBJECT");
+}
+
+/// The lines of the README and of `send --help`, with a stand-in for ssh that runs the words after the host here.
+#[test]
+fn one_line_sends_everything_through_ssh_and_another_only_what_is_new() {
+    let scratch = project();
+    let ssh = "#!/bin/sh\nshift\nAMALGAM_STORE=../second exec sh -c \"$*\"\n";
+    std::fs::create_dir(scratch.path().join("bin")).expect("made");
+    std::fs::write(scratch.path().join("bin/ssh"), ssh).expect("written");
+    let run = |line: &str| scratch.run(&format!("chmod +x ../bin/ssh; PATH=\"$PWD/../bin:$PATH\"; {line}"));
+    run("amalgam send --all | ssh HOST amalgam receive -");
+    assert_eq!(run("ssh HOST amalgam show v1:a"), "two\n");
+    scratch.run("echo three > a; amalgam commit -q");
+    run("ssh HOST amalgam receive --have | amalgam send --all --since - | ssh HOST amalgam receive -");
+    assert_eq!(run("ssh HOST amalgam show project@:a"), "three\n");
+    assert!(run("ssh HOST amalgam verify --read-data").contains("all is well"));
+    second_ok(&scratch, "true");
+}
+
+#[test]
 fn reads_of_many_paths_go_on_around_what_was_purged() {
     let scratch = project();
     scratch.run("echo KEY-hunter2-sesame > .env; echo b > b; amalgam commit -q --label env");

@@ -109,6 +109,11 @@ impl<B: Backend> Backend for Fault<B> {
         self.inner.sync()
     }
 
+    fn empty_log(&self) -> Result<()> {
+        self.plan.write("empty the log")?;
+        self.inner.empty_log()
+    }
+
     fn epoch(&self) -> Epoch {
         self.inner.epoch()
     }

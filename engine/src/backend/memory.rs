@@ -200,6 +200,10 @@ impl Backend for Memory {
         Ok(())
     }
 
+    fn empty_log(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn epoch(&self) -> Epoch {
         self.state.read().epoch
     }

@@ -121,6 +121,10 @@ impl<B: Backend> Backend for Metered<B> {
         self.inner.sync()
     }
 
+    fn empty_log(&self) -> Result<()> {
+        self.inner.empty_log()
+    }
+
     fn epoch(&self) -> Epoch {
         self.inner.epoch()
     }

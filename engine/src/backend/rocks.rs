@@ -429,6 +429,12 @@ impl Backend for Rocks {
         self.database.flush_wal(true).map_err(|source| fault("sync", &source))
     }
 
+    fn empty_log(&self) -> Result<()> {
+        // A family that has rows in memory alone keeps the whole log from the moment of the first of them.
+        let flush = |name: &&'static str| self.database.flush_cf(self.family(name));
+        FAMILIES.iter().try_for_each(flush).map_err(|source| fault("empty the log", &source))
+    }
+
     fn epoch(&self) -> Epoch {
         *self.epoch.read()
     }
@@ -513,8 +519,7 @@ impl Drop for Rocks {
     /// Empties the log into files, so that the next opening replays nothing, and leaves the mark that the next opening
     /// compares with. A failure here loses nothing: the log is still there.
     fn drop(&mut self) {
-        let flushed = FAMILIES.iter().try_for_each(|name| self.database.flush_cf(self.family(name)));
-        if flushed.is_err() || self.database.flush_wal(true).is_err() {
+        if self.empty_log().is_err() || self.database.flush_wal(true).is_err() {
             return;
         }
         self.keep_reserve();

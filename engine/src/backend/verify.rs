@@ -55,6 +55,10 @@ impl<B: Backend> Backend for Verify<B> {
         self.0.sync()
     }
 
+    fn empty_log(&self) -> Result<()> {
+        self.0.empty_log()
+    }
+
     fn epoch(&self) -> Epoch {
         self.0.epoch()
     }

@@ -83,9 +83,12 @@ impl CollectionService for Api {
         &self,
         request: Request<v1::PauseCollectionRequest>,
     ) -> Answer<v1::PauseCollectionResponse> {
-        let paused = request.into_inner().paused;
+        let v1::PauseCollectionRequest { paused, seconds } = request.into_inner();
         self.short(move |service| {
-            service.pause_collection(paused)?;
+            match paused {
+                true => service.pause_collection(seconds.map_or(Span::Forever, span))?,
+                false => service.resume_collection()?,
+            }
             Ok(v1::PauseCollectionResponse {})
         })
         .await

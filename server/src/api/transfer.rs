@@ -159,6 +159,19 @@ impl TransferService for Api {
         };
         Ok(self.watch("purge", tell, work))
     }
+
+    async fn list_tombstones(&self, request: Request<v1::ListTombstonesRequest>) -> Answer<v1::ListTombstonesResponse> {
+        let request = request.into_inner();
+        self.short(move |service| purge::list(service, &request)).await
+    }
+
+    async fn forget_tombstone(
+        &self,
+        request: Request<v1::ForgetTombstoneRequest>,
+    ) -> Answer<v1::ForgetTombstoneResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short_alone(move |service| purge::forget(service, &request, &actor)).await
+    }
 }
 
 /// What the receiver has.

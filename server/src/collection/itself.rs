@@ -46,7 +46,7 @@ impl Service {
             looked = Instant::now();
             let _using = self.using();
             let state = collections.state.lock().clone();
-            if state.paused || self.is_collecting() {
+            if state.is_paused(self.now()) || self.is_collecting() {
                 continue;
             }
             let (Ok(disk), Ok(settings)) = (self.measure_disk(), self.settings()) else { continue };
@@ -56,7 +56,7 @@ impl Service {
                 continue;
             };
             let how = How { actor: ITSELF, dry_run: false, grace: None, why };
-            let mut watch = |_: &Progress| match collections.state.lock().paused {
+            let mut watch = |_: &Progress| match collections.state.lock().is_paused(self.now()) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             };
@@ -86,10 +86,17 @@ fn due(
     {
         return Some(Why::Room);
     }
-    if grown > watchfulness.growth_bytes_min.max(base / 4) {
+    if disk.store_bytes > next(watchfulness, last).1 {
         return Some(Why::Growth);
     }
     (since >= DAY_NANOSECONDS && idle >= IDLE).then_some(Why::Time)
+}
+
+/// From when on, and from how many bytes on, a collection comes that nobody asked for; no time if there was none yet.
+pub(super) fn next(watchfulness: &Watchfulness, last: Option<&Last>) -> (Option<Time>, u64) {
+    let base = last.map_or(0, |last| last.disk_bytes_after);
+    let time = last.map(|last| Time(last.time.saturating_add(DAY_NANOSECONDS)));
+    (time, base.saturating_add(watchfulness.growth_bytes_min.max(base / 4)))
 }
 
 #[cfg(test)]
@@ -128,6 +135,27 @@ mod tests {
         assert_eq!(due(&Watchfulness::default(), None, &new, None, Time(0), Duration::from_secs(60)), Some(Why::Time));
     }
 
+    #[test]
+    fn a_pause_ends_by_itself_if_it_was_for_a_time() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let state = || service.inner.collections.state.lock().clone();
+        service.pause_collection(Span::For(10)).expect("paused");
+        assert_eq!((state().is_paused(Time(14)), state().is_paused(Time(15))), (true, false));
+        let told = service.collection_message().expect("the state");
+        assert_eq!((told.paused, told.paused_until), (true, Some(amalgam_proto::timestamp(Time(15)))));
+        service.pause_collection(Span::Forever).expect("paused");
+        assert!(state().is_paused(Time(i64::MAX)));
+        service.resume_collection().expect("resumed");
+        assert!(!state().is_paused(Time(5)));
+    }
+
+    /// A clock that goes on whenever it is looked at.
+    fn tick() -> Time {
+        static TIME: std::sync::atomic::AtomicI64 = std::sync::atomic::AtomicI64::new(5);
+        Time(TIME.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// A service that is watched closely, and a switch that makes its disk look full.
     fn watched(around: &std::path::Path) -> (Service, Arc<AtomicBool>) {
         let is_full = Arc::new(AtomicBool::new(false));
@@ -139,7 +167,7 @@ mod tests {
             }
         };
         let home = Home::new(around.join("home"));
-        let mut service = Service::open_with(&home, || Time(5), &[], Arc::new(settings)).expect("opened");
+        let mut service = Service::open_with(&home, tick, &[], Arc::new(settings)).expect("opened");
         let inner = Arc::get_mut(&mut service.inner).expect("nobody else has it yet");
         inner.collections.watchfulness = Watchfulness {
             look_every: Duration::from_millis(20),
@@ -197,19 +225,24 @@ mod tests {
         std::thread::scope(|scope| {
             let _end = End(&service);
             scope.spawn(|| service.keep_collecting(&|| Duration::ZERO));
+            // Otherwise one may come between the writing and the deleting.
+            service.pause_collection(Span::Forever).expect("paused");
             waste(&service, "one", 3_000_000);
+            service.resume_collection().expect("resumed");
             let grown = wait_for(&service, &None, LONG);
             let why = grown.as_ref().map(|last| last.why.as_str());
             assert_eq!(why, Some("growth"), "{grown:?}");
+            assert!(grown.as_ref().is_some_and(|last| last.bytes >= 3_000_000), "{grown:?}");
 
-            service.pause_collection(true).expect("paused");
+            service.pause_collection(Span::Forever).expect("paused");
             waste(&service, "two", 30_000_000);
             is_full.store(true, Ordering::Relaxed);
             assert_eq!(wait_for(&service, &grown, Duration::from_millis(500)), None, "it is paused");
-            service.pause_collection(false).expect("resumed");
+            service.resume_collection().expect("resumed");
             let short = wait_for(&service, &grown, LONG);
             let why = short.as_ref().map(|last| last.why.as_str());
             assert_eq!(why, Some("room"), "{short:?}");
+            assert!(short.as_ref().is_some_and(|last| last.bytes >= 30_000_000), "{short:?}");
             assert!(service.check_room().is_err(), "where no room comes back commits are still refused");
         });
     }

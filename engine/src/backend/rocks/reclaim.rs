@@ -218,6 +218,8 @@ impl Rocks {
             }
             self.compact(family, None, None);
         }
+        // Otherwise what went would still be in the log, and take as much room there as before.
+        self.empty_log()?;
         Ok(true)
     }
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use amalgam_engine::purge::{self, PurgeOptions, PurgeTarget};
-use amalgam_engine::{ChunkId, Error, ObjectId, ObjectKind, TreePath};
-use amalgam_proto::{Failure, Reason, snapshot_name, v1};
+use amalgam_engine::{ChunkId, Error, ObjectId, ObjectKind, Tombstone, TreePath};
+use amalgam_proto::{Failure, Reason, snapshot_name, timestamp, v1};
 use bytes::Bytes;
 
+use crate::api::page_size;
 use crate::failure::{Result, of_engine};
 use crate::service::Service;
 
@@ -53,6 +54,61 @@ pub(super) fn purge(service: &Service, request: &v1::PurgeContentRequest, actor:
     let act = service.act(actor, "")?;
     let done = purge::purge(store, &plan, &request.reason, &act).map_err(of_engine)?;
     Ok(v1::PurgeResult { chunks: done.chunks, bytes: done.bytes })
+}
+
+/// Some of the tombstones. A token is the last object of the page before.
+pub(super) fn list(service: &Service, request: &v1::ListTombstonesRequest) -> Result<v1::ListTombstonesResponse> {
+    let after = match request.page_token.as_str() {
+        "" => None,
+        token => Some(buried(token).map_err(|_| Failure::new(Reason::Invalid, "page_token: not one of this call's"))?),
+    };
+    let limit = page_size(request.page_size);
+    let all = purge::tombstones(&service.inner.store).map_err(of_engine)?;
+    let rest = all.iter().filter(|(id, _)| after.is_none_or(|after| *id > after));
+    let tombstones: Vec<_> = rest.take(limit).map(|(id, tombstone)| tombstone_message(*id, tombstone)).collect();
+    let last = tombstones.last().filter(|_| tombstones.len() == limit);
+    let next_page_token = last.map(|last| last.object.clone()).unwrap_or_default();
+    Ok(v1::ListTombstonesResponse { tombstones, next_page_token })
+}
+
+/// Takes one away.
+pub(super) fn forget(
+    service: &Service,
+    request: &v1::ForgetTombstoneRequest,
+    actor: &str,
+) -> Result<v1::ForgetTombstoneResponse> {
+    let (store, id) = (&service.inner.store, buried(&request.object)?);
+    let found = store.tombstone(id).map_err(of_engine)?;
+    let act = service.act(actor, "")?;
+    match found {
+        Some(tombstone) if purge::forget_tombstone(store, id, &act).map_err(of_engine)? => {
+            Ok(v1::ForgetTombstoneResponse { tombstone: Some(tombstone_message(id, &tombstone)) })
+        }
+        _ => {
+            let message = format!("{} was never purged here; `amalgam purge --list` shows what was", named(id));
+            Err(Failure::new(Reason::NotFound, message))
+        }
+    }
+}
+
+/// What a tombstone is of: chunks have them, nothing else.
+fn buried(text: &str) -> Result<ObjectId> {
+    let wrong = || Failure::new(Reason::Invalid, format!("`{text}` is no chunk:ID with 64 hex digits"));
+    let hex = text.strip_prefix("chunk:").unwrap_or(text);
+    ChunkId::from_hex(hex).map(|chunk| chunk.object()).ok_or_else(wrong)
+}
+
+fn named(id: ObjectId) -> String {
+    format!("{}:{}", id.kind.word(), ChunkId::from_bytes(id.hash))
+}
+
+fn tombstone_message(id: ObjectId, tombstone: &Tombstone) -> v1::Tombstone {
+    v1::Tombstone {
+        object: named(id),
+        time: Some(timestamp(tombstone.time)),
+        actor: tombstone.actor.clone(),
+        reason: tombstone.reason.clone(),
+    }
 }
 
 fn refuse_nothing(target: &PurgeTarget, plan: &purge::PurgePlan) -> Result<()> {
