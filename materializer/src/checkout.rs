@@ -19,6 +19,7 @@ mod leftovers;
 mod links;
 mod place;
 mod process;
+mod shared;
 mod source;
 mod walk;
 
@@ -41,6 +42,7 @@ use crate::host::HostDir;
 use crate::index::{Index, Trust};
 use crate::known::Known;
 use crate::plan::{Aim, shown};
+use crate::pool::Pool;
 use crate::progress::Progress;
 use crate::report::{Notice, Why};
 use crate::stamp::Stamp;
@@ -63,6 +65,8 @@ pub struct Checkout<'a> {
     /// A directory whose index proves what its files hold: they are cloned from it where the file system can, and copied as long
     /// as they are in memory.
     pub source: Option<(&'a HostDir, &'a Index)>,
+    /// Makes a directory for reading: its files can be written by nobody, and are shared with all others that have them from this pool.
+    pub pool: Option<&'a Pool>,
     /// Where it counts and listens.
     pub progress: &'a Progress,
 }
@@ -96,6 +100,8 @@ pub struct CheckedOut {
     pub reflinked: u64,
     /// How many of them were copied from another directory.
     pub copied: u64,
+    /// How many of them are shared with other directories.
+    pub linked: u64,
 }
 
 /// Makes the directory that an index describes into a tree. An index without a root describes a directory of which nothing is

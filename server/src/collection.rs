@@ -210,6 +210,10 @@ impl Service {
             }
         };
         let done = collect(&self.inner.store, &options, &mut watch).map_err(of_engine)?;
+        if !how.dry_run && self.inner.home.pool_path().exists() {
+            let removed = self.pool()?.remove_unused();
+            removed.map_err(|source| of_io("remove files that no directory shares", &source))?;
+        }
         let after = self.measure_disk()?.store_bytes;
         let result = result_message(how, &prepared, &done, thinned, before, after);
         if !how.dry_run && done.ended_in.is_none() {

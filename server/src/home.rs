@@ -57,6 +57,11 @@ impl Home {
         self.path.join("local")
     }
 
+    /// Where files are that read-only directories share.
+    pub fn pool_path(&self) -> PathBuf {
+        self.path.join("pool")
+    }
+
     /// Where directories of attempts are made.
     pub fn forks_path(&self) -> PathBuf {
         self.path.join("forks")

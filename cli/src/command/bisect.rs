@@ -206,8 +206,15 @@ impl Bench {
             }
             self.mounted = false;
         }
-        let target =
-            Target { path: &self.path, revision: id, workspace: "", attach: &self.workspace, source, conflicts: "" };
+        let target = Target {
+            path: &self.path,
+            revision: id,
+            workspace: "",
+            attach: &self.workspace,
+            source,
+            conflicts: "",
+            read_only: false,
+        };
         let made = checkout(&session.output, client, &target).await?;
         self.directory = made.directory.map(|directory| directory.name).unwrap_or_default();
         Ok(())

@@ -25,7 +25,8 @@ use crate::text;
 Examples:
   amalgam checkout @~3 ../three-back --detached
   amalgam checkout v1 ../fix --workspace fix-v1
-  amalgam checkout try-2@ ../try-2 --workspace try-2")]
+  amalgam checkout try-2@ ../try-2 --workspace try-2
+  amalgam checkout v1 ../v1 --read-only")]
 pub struct Checkout {
     /// The revision
     #[arg(value_name = "REV")]
@@ -38,6 +39,9 @@ pub struct Checkout {
     /// It belongs to no workspace; the default
     #[arg(long)]
     detached: bool,
+    /// For reading: nobody may write to its files, which are kept once for all such directories
+    #[arg(long, conflicts_with = "workspace")]
+    read_only: bool,
     /// How conflicts are shown: as files with markers, or by one side
     #[arg(long, value_name = "HOW", default_value = "markers", value_parser = ["markers", "ours", "theirs", "base"])]
     conflicts: String,
@@ -64,6 +68,7 @@ impl Checkout {
             attach: self.workspace.as_deref().unwrap_or_default(),
             source: place.as_ref().map_or("", |place| place.directory.name.as_str()),
             conflicts: &self.conflicts,
+            read_only: self.read_only,
         };
         let result = checkout(&session.output, &mut client, &target).await?;
         let output = &mut session.output;
@@ -73,6 +78,7 @@ impl Checkout {
             "written": result.written,
             "bytes": result.bytes,
             "reflinked": result.reflinked,
+            "linked": result.linked,
             "conflicts": result.conflicts.as_ref().map_or(0, |conflicts| conflicts.count),
         });
         let shown = if directory.path.is_empty() { path.as_os_str().as_bytes() } else { &directory.path };
@@ -81,7 +87,12 @@ impl Checkout {
             0 => String::new(),
             number => format!(", {} cloned", text::count(number)),
         };
-        let written = format!("{} ({}{cloned})", text::plural(result.written, "path"), text::bytes(result.bytes));
+        let shared = match result.linked {
+            0 => String::new(),
+            number => format!(", {} shared", text::count(number)),
+        };
+        let written =
+            format!("{} ({}{cloned}{shared})", text::plural(result.written, "path"), text::bytes(result.bytes));
         let belongs = match &self.workspace {
             Some(name) => format!(", workspace {}", paint(style::WORKSPACE, name)),
             None => String::new(),
@@ -128,6 +139,8 @@ pub struct Target<'a> {
     pub source: &'a str,
     /// How conflicts are shown; or nothing.
     pub conflicts: &'a str,
+    /// For reading only.
+    pub read_only: bool,
 }
 
 /// Writes a snapshot into a new directory.
@@ -143,6 +156,7 @@ pub async fn checkout(
         attach_workspace: workspace_name(target.attach),
         source: target.source.to_owned(),
         conflicts: target.conflicts.to_owned(),
+        read_only: target.read_only,
     };
     drive(output, client.directories.checkout_directory(request)).await
 }

@@ -161,6 +161,7 @@ impl Explore {
                 attach: &attempt.workspace,
                 source: &place.directory.name,
                 conflicts: "",
+                read_only: false,
             };
             let made = checkout(&session.output, client, &target).await?;
             attempt.directory = made.directory.map(|directory| directory.name).unwrap_or_default();

@@ -206,6 +206,7 @@ async fn fill(
         attach: name,
         source: source.directory.as_deref().unwrap_or_default(),
         conflicts: "",
+        read_only: false,
     };
     let result = checkout(output, client, &target).await?;
     let directory = result.directory.unwrap_or_default();

@@ -112,8 +112,15 @@ impl Run {
         let folder = new_folder(session.home(), "run")?;
         let path = folder.join("tree");
         let revision = format!("{workspace}@");
-        let target =
-            Target { path: &path, revision: &revision, workspace: "", attach: workspace, source: "", conflicts: "" };
+        let target = Target {
+            path: &path,
+            revision: &revision,
+            workspace: "",
+            attach: workspace,
+            source: "",
+            conflicts: "",
+            read_only: false,
+        };
         let made = checkout(&session.output, client, &target).await?.directory.unwrap_or_default();
         let mut child = plain(&self.command);
         child.current_dir(&path).env("PWD", &path);

@@ -280,3 +280,30 @@ fn a_budget_that_runs_out_among_fifty_committers_refuses_and_breaks_nothing() {
     assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
     assert!(scratch.json("amalgam gc --status --json")["disk_bytes"].as_u64() < Some(BUDGET));
 }
+
+#[test]
+fn directories_for_reading_share_their_files_until_nobody_has_them() {
+    use std::os::unix::fs::MetadataExt as _;
+    let scratch = Scratch::new();
+    scratch.run("head -c 3000000 /dev/urandom > large; echo a > small; amalgam init; amalgam label one @");
+    scratch.run("echo b > small; amalgam commit -m second");
+    let first = scratch.json("amalgam checkout --json one ../first --read-only");
+    let second = scratch.json("amalgam checkout --json @ ../second --read-only");
+    assert_eq!((&first["linked"], &second["linked"]), (&2.into(), &2.into()));
+    scratch.run(
+        "cmp large ../first/large && cmp large ../second/large && grep a ../first/small && grep b ../second/small",
+    );
+    let look = |path: &str| std::fs::metadata(scratch.path().join(path)).expect("it is there");
+    assert_eq!(look("first/large").ino(), look("second/large").ino());
+    assert_eq!(look("first/large").mode() & 0o222, 0);
+    let (code, said) = scratch.refused("amalgam checkout one ../third --read-only --workspace third");
+    assert_eq!(code, Some(2), "{said}");
+    // Ordinary directories can be removed in the ordinary way, and the room comes back with the next collection.
+    let pool =
+        "find $AMALGAM_STORE/pool -type f | wc -l";
+    assert_eq!(scratch.run(pool).trim(), "3");
+    scratch.run("rm -r ../first && amalgam gc -q");
+    assert_eq!(scratch.run(pool).trim(), "2");
+    scratch.run("cmp large ../second/large; rm -r ../second && amalgam gc -q");
+    assert_eq!(scratch.run(pool).trim(), "0");
+}

@@ -29,6 +29,7 @@ impl Place {
             paths: None,
             times: Times::Exact,
             source: None,
+            pool: None,
             progress: &progress,
         };
         let done = checkout(&world.store, &host, &index, faced.face, &job).expect("written");

@@ -39,6 +39,7 @@ impl Run<'_> {
     /// Makes something and puts it in its place. Nothing where what is there was left alone, which is reported.
     pub(super) fn put(&self, at: &Open, wanted: &Wanted, bytes: Option<&Bytes>) -> Result<Option<Stamp>> {
         let Wanted { path, name, before, entry } = wanted;
+        let entry = &self.as_shown(entry);
         // Where nobody can look for anything yet no step between is needed.
         let is_direct = at.is_fresh && before.is_none();
         let made_as = if is_direct { name.clone() } else { self.temporary() };
@@ -79,12 +80,18 @@ impl Run<'_> {
         done.bytes += bytes;
         done.reflinked += u64::from(came == Came::Cloned);
         done.copied += u64::from(came == Came::Copied);
+        done.linked += u64::from(came == Came::Linked);
         done.known.insert(stamp, entry);
     }
 
     /// Makes something under a name that is free. What could not be finished is not there.
     fn make(&self, at: &Open, name: &Name, path: &TreePath, entry: &Entry, bytes: Option<&Bytes>) -> Result<Made> {
         if let Node::File { size, content } = &entry.node {
+            if let Some(pool) = self.job.pool
+                && let Some(made) = self.link_from(pool, at, name, path, entry, (*size, content), bytes)?
+            {
+                return Ok(made);
+            }
             return self.make_file(at, name, path, entry, (*size, content), bytes);
         }
         self.make_other(at, name, entry).map_err(|errno| Error::host("make", path, errno))?;
@@ -161,7 +168,14 @@ impl Run<'_> {
     }
 
     /// Writes a file's bytes; holes stay holes.
-    fn fill(&self, file: &File, path: &TreePath, size: u64, content: &Content, bytes: Option<&Bytes>) -> Result<()> {
+    pub(super) fn fill(
+        &self,
+        file: &File,
+        path: &TreePath,
+        size: u64,
+        content: &Content,
+        bytes: Option<&Bytes>,
+    ) -> Result<()> {
         let failed = |source: std::io::Error| Error::host("write", path, source);
         let write = |bytes: &[u8], offset: u64| file.write_all_at(bytes, offset).map_err(failed);
         match (content, bytes) {
@@ -207,12 +221,12 @@ impl Run<'_> {
 }
 
 /// Something that was made, held until it is in its place: moving it changes its stamp.
-struct Made {
-    handle: MadeHandle,
-    came: Came,
+pub(super) struct Made {
+    pub(super) handle: MadeHandle,
+    pub(super) came: Came,
 }
 
-enum MadeHandle {
+pub(super) enum MadeHandle {
     File(File),
     Place(OwnedFd),
     /// In its place already.

@@ -33,6 +33,8 @@ pub(super) enum Came {
     FromStore,
     Cloned,
     Copied,
+    /// It is a file that other directories have as well.
+    Linked,
 }
 
 /// A directory that holds some of the files already.

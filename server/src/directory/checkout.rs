@@ -2,7 +2,7 @@
 
 use amalgam_conflicts::Style;
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_materializer::{Checkout, HostDir, Index, Progress, Times, checkout};
+use amalgam_materializer::{Checkout, HostDir, Index, Pool, Progress, Times, checkout};
 use amalgam_proto::{Failure, Reason, v1};
 
 use super::attach::{canonical, host_path};
@@ -35,6 +35,10 @@ impl Service {
                 Failure::new(Reason::Invalid, format!("conflicts cannot be shown as {word}; there are {words}"))
             })?,
         };
+        if request.read_only && attach.is_some() {
+            let message = "a directory that is read-only belongs to no workspace: what would be changed in it?";
+            return Err(Failure::new(Reason::Invalid, message));
+        }
         let path = canonical(&host_path(&request.path)?)?;
         if let Some(workspace) = &attach {
             self.refuse_second(workspace)?;
@@ -51,12 +55,14 @@ impl Service {
             name if named(name).is_some() => None,
             name => Some(self.grasp(name)?),
         };
+        let pool = request.read_only.then(|| self.pool()).transpose()?;
         let job = Checkout {
             keep_git: false,
             leave_git_file: true,
             paths: None,
             times: Times::Exact,
             source: source.as_ref().map(|grasp| (&grasp.host, grasp.index())),
+            pool: pool.as_ref(),
             progress,
         };
         let index = Index::new(host.identity());
@@ -81,6 +87,7 @@ impl Service {
             reflinked: done.reflinked,
             notices: done.notices.iter().map(notice).collect(),
             conflicts: Some(seen.message()),
+            linked: done.linked,
         };
         if let Some(record) = record {
             let mut grasp = self.grasp(&amalgam_proto::directory_name(&record.id))?;
@@ -93,6 +100,12 @@ impl Service {
             result.directory = Some(self.directory_message(&record));
         }
         Ok(result)
+    }
+
+    /// The files that read-only directories share.
+    pub(crate) fn pool(&self) -> Result<Pool> {
+        Pool::open(&self.inner.home.pool_path())
+            .map_err(|source| of_io("open the files that directories share", &source))
     }
 
     fn refuse_second(&self, workspace: &WorkspaceName) -> Result<()> {

@@ -190,7 +190,15 @@ impl Service {
 }
 
 fn checkout_job<'a>(target: &Target<'a>, times: Times, progress: &'a Progress) -> Checkout<'a> {
-    Checkout { keep_git: !target.with_git, leave_git_file: false, paths: target.paths, times, source: None, progress }
+    Checkout {
+        keep_git: !target.with_git,
+        leave_git_file: false,
+        paths: target.paths,
+        times,
+        source: None,
+        pool: None,
+        progress,
+    }
 }
 
 /// Some paths in words.

@@ -141,6 +141,7 @@ impl TestPlace {
             paths: None,
             times: Times::Exact,
             source: None,
+            pool: None,
             progress: &progress,
         };
         checkout(store, &host, &Index::new(host.identity()), tree, &job).map(drop).map_err(of_materializer)

@@ -69,6 +69,7 @@ impl World {
             paths: None,
             times: Times::Exact,
             source: None,
+            pool: None,
             progress: &self.progress,
         }
     }

@@ -8,7 +8,7 @@ use amalgam_proto::{Failure, Reason, snapshot_name, timestamp, v1};
 use bytes::Bytes;
 
 use crate::api::page_size;
-use crate::failure::{Result, of_engine};
+use crate::failure::{Result, of_engine, of_io};
 use crate::service::Service;
 
 /// What a purge would do.
@@ -53,6 +53,11 @@ pub(super) fn purge(service: &Service, request: &v1::PurgeContentRequest, actor:
     refuse_nothing(&target, &plan)?;
     let act = service.act(actor, "")?;
     let done = purge::purge(store, &plan, &request.reason, &act).map_err(of_engine)?;
+    if service.inner.home.pool_path().exists() {
+        // Files there are known by their hashes alone; whatever is needed again is made again.
+        let cleared = service.pool()?.clear();
+        cleared.map_err(|source| of_io("remove the files that directories share", &source))?;
+    }
     Ok(v1::PurgeResult { chunks: done.chunks, bytes: done.bytes })
 }
 
