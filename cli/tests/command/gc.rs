@@ -299,8 +299,7 @@ fn directories_for_reading_share_their_files_until_nobody_has_them() {
     let (code, said) = scratch.refused("amalgam checkout one ../third --read-only --workspace third");
     assert_eq!(code, Some(2), "{said}");
     // Ordinary directories can be removed in the ordinary way, and the room comes back with the next collection.
-    let pool =
-        "find $AMALGAM_STORE/pool -type f | wc -l";
+    let pool = "find $AMALGAM_STORE/pool -type f | wc -l";
     assert_eq!(scratch.run(pool).trim(), "3");
     scratch.run("rm -r ../first && amalgam gc -q");
     assert_eq!(scratch.run(pool).trim(), "2");

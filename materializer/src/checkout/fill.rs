@@ -87,9 +87,7 @@ impl Run<'_> {
     /// Makes something under a name that is free. What could not be finished is not there.
     fn make(&self, at: &Open, name: &Name, path: &TreePath, entry: &Entry, bytes: Option<&Bytes>) -> Result<Made> {
         if let Node::File { size, content } = &entry.node {
-            if let Some(pool) = self.job.pool
-                && let Some(made) = self.link_from(pool, at, name, path, entry, (*size, content), bytes)?
-            {
+            if let Some(made) = self.link_shared(at, name, path, entry, bytes)? {
                 return Ok(made);
             }
             return self.make_file(at, name, path, entry, (*size, content), bytes);

@@ -32,16 +32,16 @@ impl Run<'_> {
     }
 
     /// Links a file from the pool, which gets it if it has it not. Nothing where it cannot be linked: it is to be written then.
-    pub(super) fn link_from(
+    pub(super) fn link_shared(
         &self,
-        pool: &Pool,
         at: &Open,
         name: &Name,
         path: &TreePath,
         entry: &Entry,
-        (size, content): (u64, &Content),
         bytes: Option<&Bytes>,
     ) -> Result<Option<Made>> {
+        let (Some(pool), Node::File { size, content }) = (self.job.pool, &entry.node) else { return Ok(None) };
+        let size = *size;
         let is_plain = entry.extra.is_none() && entry.mode <= 0o777;
         if !is_plain || *content == Content::Empty {
             return Ok(None);
