@@ -53,6 +53,7 @@ mod error;
 pub mod history;
 mod id;
 pub mod insight;
+pub mod lean;
 mod malformed;
 pub mod merge;
 mod merkle;

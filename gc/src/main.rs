@@ -102,7 +102,10 @@ fn prepare(arguments: &Arguments, store: &Store, now: Time) -> Result<Prepared> 
     }
     let operations_after = operations_before(store, at)?;
     let scope = SweepScope { operations_after: Some(operations_after), without };
-    let plan = plan(&History::of(store), &policies, &scope, at)?;
+    let mut plan = plan(&History::of(store), &policies, &scope, at)?;
+    if !arguments.dry_run {
+        plan.make_lean(store, &Act::new("amalgam-gc", now))?;
+    }
     let rule = LogRule { keep: arguments.keep_operations, most: arguments.keep_operations_max };
     let operations_from = log_begins(store, &rule, now, operations_after)?;
     Ok(Prepared { scope, plan, operations_from })

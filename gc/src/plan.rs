@@ -3,9 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use amalgam_engine::history::LogOrder;
+use amalgam_engine::lean::{CacheFinder, forget_lean, lean_tree, make_lean};
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::reference::{FORGET, RefValue};
-use amalgam_engine::{History, ObjectKind, Result, SnapshotId, Store, SweepScope, Time};
+use amalgam_engine::{Act, History, ObjectKind, Result, SnapshotId, Store, SweepScope, Time};
 
 use crate::mark::Retention;
 use crate::retention::{AUTOMATIC, Aged, Part, Policies, Policy, Span, Verdict, judge};
@@ -43,6 +44,8 @@ pub struct Planned {
     pub workspace: Option<String>,
     /// What is to become of its tree.
     pub fate: Fate,
+    /// Whether the caches in it go although the rest of its tree stays: of automatic ones only the newest of a workspace keeps them.
+    pub without_caches: bool,
 }
 
 /// What retention would do.
@@ -57,6 +60,28 @@ impl Plan {
     /// Those whose trees go.
     pub fn goers(&self) -> impl Iterator<Item = &Planned> {
         self.snapshots.iter().filter(|planned| planned.fate == Fate::Goes)
+    }
+
+    /// Makes a lean tree of each that is to stay without its caches and has some, lets the whole trees of those go, and forgets the lean
+    /// ones of those that go altogether. How many have become lean.
+    pub fn make_lean(&mut self, store: &Store, act: &Act) -> Result<u64> {
+        forget_lean(store, self.goers().map(|planned| planned.id), act)?;
+        let (mut finder, mut made) = (CacheFinder::default(), 0);
+        for planned in self.snapshots.iter().filter(|planned| planned.without_caches) {
+            if lean_tree(store, planned.id)?.is_none() {
+                let root = store.snapshot(planned.id)?.root;
+                // One that was thinned before has nothing to look through.
+                let Ok(_held) = store.hold(root) else { continue };
+                let caches = finder.find(store, root)?;
+                if caches.is_empty() {
+                    continue;
+                }
+                make_lean(store, planned.id, &caches, act)?;
+                made += 1;
+            }
+            self.thinned.insert(planned.id);
+        }
+        Ok(made)
     }
 }
 
@@ -87,7 +112,14 @@ pub fn operations_before(store: &Store, time: Time) -> Result<u64> {
 
 /// Plans what retention does to a store: rules are evaluated at this time, and what the scope marks from is kept.
 pub fn plan(history: &History, policies: &Policies, scope: &SweepScope, at: Time) -> Result<Plan> {
-    let mut planner = Planner { history, at, named: HashMap::new(), found: HashMap::new(), order: Vec::new() };
+    let mut planner = Planner {
+        history,
+        at,
+        named: HashMap::new(),
+        found: HashMap::new(),
+        order: Vec::new(),
+        newest: HashSet::new(),
+    };
     let (workspaces, others) = planner.read_names(scope)?;
     for (workspace, head) in &workspaces {
         planner.judge_line(Some(workspace), &[*head], policies.of(workspace))?;
@@ -102,6 +134,8 @@ struct Planner<'a> {
     named: HashMap<SnapshotId, String>,
     found: HashMap<SnapshotId, (Planned, Verdict, Policy)>,
     order: Vec<SnapshotId>,
+    /// The newest automatic one of each history.
+    newest: HashSet<SnapshotId>,
 }
 
 /// The head of each workspace by its name, and whatever else is named.
@@ -171,6 +205,8 @@ impl Planner<'_> {
             automatic: snapshot.metadata.get(AUTOMATIC).is_some_and(|value| value == "true"),
         };
         let line: Vec<_> = log.iter().map(|entry| aged(&entry.snapshot)).collect();
+        let newest = log.iter().zip(&line).filter(|(_, aged)| aged.automatic).max_by_key(|(_, aged)| aged.time);
+        self.newest.extend(newest.map(|(entry, _)| entry.id));
         for ((entry, aged), verdict) in log.iter().zip(&line).zip(judge(policy, &line, self.at)) {
             match self.found.get_mut(&entry.id) {
                 // Workspaces come first: a history that only a label leads to ends where theirs begin.
@@ -189,6 +225,7 @@ impl Planner<'_> {
                         automatic: aged.automatic,
                         workspace: workspace.map(str::to_owned),
                         fate: Fate::Goes,
+                        without_caches: false,
                     };
                     self.order.push(entry.id);
                     self.found.insert(entry.id, (planned, verdict, *policy));
@@ -212,6 +249,8 @@ impl Planner<'_> {
             if planned.fate == Fate::Goes {
                 plan.thinned.insert(*id);
             }
+            let stays_by_rule = matches!(planned.fate, Fate::Stays { .. });
+            planned.without_caches = stays_by_rule && planned.automatic && !self.newest.contains(id);
             plan.snapshots.push(planned);
         }
         plan

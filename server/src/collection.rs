@@ -250,7 +250,10 @@ impl Service {
         let operations_from =
             log_begins(&self.inner.store, &settings.log, self.now(), operations_after).map_err(of_engine)?;
         let scope = SweepScope { operations_after: Some(operations_after), without };
-        let plan = plan(&self.inner.history, &settings.policies, &scope, at).map_err(of_engine)?;
+        let mut plan = plan(&self.inner.history, &settings.policies, &scope, at).map_err(of_engine)?;
+        if !how.dry_run {
+            plan.make_lean(&self.inner.store, &self.act(how.actor, "")?).map_err(of_engine)?;
+        }
         Ok(Prepared { scope, plan, operations_from, grace, forgotten: old.len() as u64 })
     }
 

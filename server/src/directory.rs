@@ -117,7 +117,7 @@ impl Service {
         let captured = self.look(&mut grasp, &Progress::default())?;
         let pin = self.inner.store.hold(captured.root).map_err(of_engine)?;
         grasp.save(self)?;
-        Ok(Held { root: Some(captured.root), snapshot: None, _pin: Some(pin) })
+        Ok(Held { root: Some(captured.root), snapshot: None, lean: None, _pin: Some(pin) })
     }
 
     /// The live view that a name stands for; nothing for a directory of the host. A mount that only follows is refused.

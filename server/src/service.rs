@@ -6,9 +6,10 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use amalgam_engine::history::History;
+use amalgam_engine::lean::{Lean, hold_tree, lean_tree};
 use amalgam_engine::queue::Queue;
 use amalgam_engine::workspace::{LabelName, Labels, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, Pin, RequestId, Revision, RootId, SnapshotId, Store, Time};
+use amalgam_engine::{Act, Pin, RequestId, Revision, RootId, SnapshotId, Store, Time, TreePath};
 use amalgam_materializer::Identity;
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -28,6 +29,8 @@ pub type Clock = fn() -> Time;
 
 /// Names that a listing reads at once.
 pub(crate) const PAGE: usize = 256;
+/// What is said of a directory that a lean tree has without what was in it.
+const CACHE_NOT_KEPT: &str = "a cache (CACHEDIR.TAG), which only the newest automatic snapshot keeps";
 /// So long whoever wants the store alone waits for the others.
 const ALONE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -64,7 +67,40 @@ pub(crate) struct Inner {
 pub(crate) struct Held {
     pub(crate) root: Option<RootId>,
     pub(crate) snapshot: Option<SnapshotId>,
+    /// What retention left out of it, if it is a lean one.
+    pub(crate) lean: Option<Lean>,
     pub(crate) _pin: Option<Pin>,
+}
+
+impl Held {
+    /// Says of every cache that it was not kept.
+    pub(crate) fn notices(&self) -> Vec<v1::Notice> {
+        let Some(lean) = &self.lean else { return Vec::new() };
+        let more = (lean.left_out_more > 0).then(|| format!("is {CACHE_NOT_KEPT}; so are {} more", lean.left_out_more));
+        let notice = |path: &TreePath| v1::Notice {
+            path: bytes::Bytes::copy_from_slice(path.as_bytes()),
+            kind: v1::NoticeKind::CacheNotKept.into(),
+            message: format!("is {CACHE_NOT_KEPT}"),
+            failure: true,
+        };
+        let mut notices: Vec<_> = lean.left_out.iter().map(notice).collect();
+        if let (Some(more), Some(last)) = (more, notices.last_mut()) {
+            last.message = more;
+        }
+        notices
+    }
+
+    /// What there is to say of a path that is not there.
+    pub(crate) fn not_found(&self, path: &TreePath) -> Failure {
+        let is_in = |cache: &&TreePath| path.below(cache).is_some();
+        match self.lean.iter().flat_map(|lean| &lean.left_out).find(is_in) {
+            Some(cache) => {
+                let message = format!("{path} is gone: {cache} was {CACHE_NOT_KEPT}");
+                Failure::new(Reason::NotFound, message)
+            }
+            None => of_engine(amalgam_engine::Error::NotFound { path: path.clone() }),
+        }
+    }
 }
 
 impl Service {
@@ -156,14 +192,16 @@ impl Service {
     /// A state however it is named, but for live directories, which are captured by whoever may.
     pub(crate) fn hold_revision(&self, revision: &str, here: Option<&WorkspaceName>) -> Result<Held> {
         let snapshot = self.resolve(revision, here)?;
-        let root = self.inner.store.snapshot(snapshot).map_err(of_engine)?.root;
+        // That there is one of this name comes before what became of its tree.
+        self.inner.store.snapshot(snapshot).map_err(of_engine)?;
         let gone = |_| {
             let message =
                 format!("snapshot {} keeps its record only: its tree was dropped on thinning", snapshot.short());
             Failure::new(Reason::NotFound, message)
         };
-        let pin = self.inner.store.hold(root).map_err(gone)?;
-        Ok(Held { root: Some(root), snapshot: Some(snapshot), _pin: Some(pin) })
+        let held = hold_tree(&self.inner.store, snapshot).map_err(gone)?;
+        let pin = self.inner.store.pin(held.root);
+        Ok(Held { root: Some(held.root), snapshot: Some(snapshot), lean: held.lean, _pin: Some(pin) })
     }
 
     /// A state of a request.
@@ -172,7 +210,7 @@ impl Service {
         match state.and_then(|state| state.state.as_ref()) {
             None => self.hold_revision("@", here),
             Some(Named::Revision(revision)) => self.hold_revision(revision, here),
-            Some(Named::Empty(_)) => Ok(Held { root: None, snapshot: None, _pin: None }),
+            Some(Named::Empty(_)) => Ok(Held { root: None, snapshot: None, lean: None, _pin: None }),
             Some(Named::Directory(name)) => self.hold_directory(name),
         }
     }
@@ -209,6 +247,8 @@ impl Service {
     pub(crate) fn snapshot_message(&self, id: SnapshotId, marks: &Marks) -> Result<v1::Snapshot> {
         let snapshot = self.inner.store.snapshot(id).map_err(of_engine)?;
         let labels = &self.inner.labels;
+        let is_thinned = self.inner.history.is_thinned(id).map_err(of_engine)?;
+        let lean = if is_thinned { lean_tree(&self.inner.store, id).map_err(of_engine)? } else { None };
         Ok(v1::Snapshot {
             name: amalgam_proto::snapshot_name(id),
             parents: snapshot.parents.iter().copied().map(amalgam_proto::snapshot_name).collect(),
@@ -218,7 +258,8 @@ impl Service {
             metadata: snapshot.metadata.clone().into_iter().collect(),
             labels: marks.labels.get(&id).cloned().unwrap_or_default(),
             workspaces: marks.workspaces.get(&id).cloned().unwrap_or_default(),
-            thinned: self.inner.history.is_thinned(id).map_err(of_engine)?,
+            thinned: is_thinned && lean.is_none(),
+            without_caches: is_thinned && lean.is_some(),
             tree: snapshot.root.to_string(),
             note: labels.note(id).map_err(of_engine)?.unwrap_or_default(),
             reward: labels.reward(id).map_err(of_engine)?,

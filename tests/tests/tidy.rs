@@ -29,7 +29,7 @@ const FLOORS: [(&str, u32); 15] = [
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 
 /// The engine's modules from the ground up. Each uses only those before it.
-const MODULES: [&str; 32] = [
+const MODULES: [&str; 33] = [
     "time",
     "name",
     "id",
@@ -52,6 +52,7 @@ const MODULES: [&str; 32] = [
     "commit",
     "admit",
     "operation",
+    "lean",
     "conflict",
     "workspace",
     "revision",

@@ -148,7 +148,11 @@ pub fn marks(snapshot: &v1::Snapshot) -> String {
 pub fn one_line(snapshot: &v1::Snapshot, now: Timestamp) -> String {
     let id = paint(style::ID, text::short(&snapshot.name));
     let age = paint(style::FAINT, text::ago(text::moment(snapshot.time.as_ref()), now));
-    let thinned = if snapshot.thinned { " [tree dropped]" } else { "" };
+    let thinned = match (snapshot.thinned, snapshot.without_caches) {
+        (true, _) => " [tree dropped]",
+        (_, true) => " [caches not kept]",
+        _ => "",
+    };
     let message = match text::first_line(&snapshot.message) {
         message if message.is_empty() => paint(style::FAINT, "(no message)"),
         message => message.into_owned(),

@@ -61,6 +61,7 @@ pub fn snapshot(snapshot: &v1::Snapshot) -> Value {
             "conflicts": snapshot.conflicts,
             "tree": snapshot.tree,
             "thinned": snapshot.thinned,
+            "without_caches": snapshot.without_caches,
             "note": snapshot.note,
             "reward": snapshot.reward,
         }),

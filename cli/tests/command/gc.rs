@@ -306,3 +306,107 @@ fn directories_for_reading_share_their_files_until_nobody_has_them() {
     scratch.run("cmp large ../second/large; rm -r ../second && amalgam gc -q");
     assert_eq!(scratch.run(pool).trim(), "0");
 }
+
+/// A project with a cache, and automatic snapshots of it as they come when it is watched. Each has another file in the cache.
+struct Watched {
+    scratch: Scratch,
+    automatic: Vec<String>,
+}
+
+impl Watched {
+    fn new(automatic: usize) -> Self {
+        let scratch = Scratch::new();
+        let signature = "Signature: 8a477f597d28d172789f06886806bc55";
+        scratch.run(&format!("mkdir -p sub/target; echo {signature} > sub/target/CACHEDIR.TAG; echo 0 > n"));
+        scratch.run("head -c 300000 /dev/urandom > sub/target/blob; cp sub/target/blob ../blob-0; amalgam init");
+        let mut watched = Self { scratch, automatic: Vec::new() };
+        for number in 1..=automatic {
+            watched.change(number);
+            watched.scratch.run("amalgam watch --background --quiet-for 50ms");
+            let head = watched.wait_for(number);
+            watched.automatic.push(head);
+            watched.scratch.run("amalgam watch --stop");
+        }
+        watched
+    }
+
+    fn change(&self, number: usize) {
+        let keep = format!("cp sub/target/blob ../blob-{number}");
+        self.scratch.run(&format!("head -c 300000 /dev/urandom > sub/target/blob; {keep}; echo {number} > n"));
+    }
+
+    /// The automatic snapshot in which the file has this number.
+    fn wait_for(&self, number: usize) -> String {
+        let begun = std::time::Instant::now();
+        while self.scratch.output(&format!("test $(amalgam show @:n) = {number}")).status.code() != Some(0) {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(60), "no snapshot was taken");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let head = self.scratch.json("amalgam log --json -n 1");
+        assert_eq!(head["metadata"]["automatic"], "true", "{head}");
+        head["id"].as_str().expect("an id").to_owned()
+    }
+}
+
+#[test]
+fn caches_are_kept_only_in_the_newest_automatic_snapshot() {
+    let watched = Watched::new(3);
+    let (scratch, [first, second, third]) = (&watched.scratch, &watched.automatic[..]) else { panic!("three") };
+    // What somebody commits keeps its caches, and so does whatever else leads to the same bytes.
+    scratch.run("amalgam fork other --dir ../other; cp ../blob-2 ../other/copy; cd ../other; amalgam commit");
+    watched.change(4);
+    scratch.run("amalgam commit");
+    let plan = scratch.run("amalgam gc --plan --grace none");
+    assert_eq!(plan.lines().filter(|line| line.ends_with(", without caches")).count(), 2, "{plan}");
+    assert_eq!(scratch.json("amalgam gc --json")["freed"]["bytes"], 0, "within the grace time all of it can be undone");
+    let done = scratch.collect("amalgam gc --grace none --json");
+    assert!((300_000..600_000).contains(&freed(&done)), "one cache, and not what another snapshot has too: {done}");
+
+    for (at, blob) in [(third.as_str(), 3), ("project@", 4), ("project@~4", 0)] {
+        scratch.run(&format!("amalgam show {at}:sub/target/blob | cmp - ../blob-{blob}"));
+    }
+    scratch.run("amalgam show other@:copy | cmp - ../blob-2");
+    for (number, id) in [(1, first), (2, second)] {
+        assert_eq!(scratch.run(&format!("amalgam show {id}:n")), format!("{number}\n"));
+        assert!(scratch.run(&format!("amalgam show {id}:sub/target/CACHEDIR.TAG")).starts_with("Signature: "));
+        let (code, said) = scratch.refused(&format!("amalgam show {id}:sub/target/blob"));
+        assert_eq!(code, Some(1));
+        assert!(said.contains("sub/target/blob is gone: sub/target was a cache (CACHEDIR.TAG)"), "{said}");
+    }
+    let log = scratch.run("amalgam log");
+    assert_eq!(log.matches("[caches not kept]").count(), 2, "{log}");
+    let differs = scratch.run(&format!("amalgam diff {first} {second} --name-only"));
+    assert_eq!(differs, "n\n");
+    scratch.run("amalgam blame n > /dev/null");
+    assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
+    assert_eq!(freed(&scratch.collect("amalgam gc --grace none --json")), 0, "it is done once");
+}
+
+#[test]
+fn a_snapshot_without_its_caches_is_restored_sent_and_thinned_like_others() {
+    let watched = Watched::new(2);
+    let (scratch, first) = (&watched.scratch, &watched.automatic[0]);
+    scratch.collect("amalgam gc --grace none --json");
+    let (code, said) = scratch.refused(&format!("amalgam restore {first}"));
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("not done: sub/target is a cache (CACHEDIR.TAG)"), "{said}");
+    assert_eq!(scratch.run("cat n; ls sub/target"), "1\nCACHEDIR.TAG\n");
+    scratch.run("amalgam undo; cmp sub/target/blob ../blob-2; test $(cat n) = 2");
+    let (code, said) = scratch.refused(&format!("amalgam checkout {first} ../out"));
+    assert_eq!(code, Some(3), "{said}");
+    assert_eq!(scratch.run("cat ../out/n; ls ../out/sub/target"), "1\nCACHEDIR.TAG\n");
+
+    scratch.run("amalgam send --all | amalgam --store ../second receive -");
+    let there = format!("amalgam --store ../second show {first}:n && amalgam --store ../second verify --read-data");
+    let told = scratch.run(&format!("{there}; code=$?; amalgam --store ../second stop > /dev/null; exit $code"));
+    assert!(told.starts_with("1\n") && told.contains("all is well"), "{told}");
+
+    scratch.run("echo 3 > n; amalgam commit; for part in all hourly daily; do amalgam config set retention.automatic.$part none; done");
+    scratch.run("amalgam config set retention.automatic.last 0");
+    scratch.collect("amalgam gc --grace none --json");
+    let (code, said) = scratch.refused(&format!("amalgam show {first}:n"));
+    assert_eq!(code, Some(1));
+    assert!(said.contains("its tree was dropped on thinning"), "{said}");
+    assert!(scratch.run("amalgam log").contains("[tree dropped]"));
+    assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
+}

@@ -5,10 +5,11 @@ use super::name::{self, DELETED_PREFIX, WorkspaceName};
 use super::record::Workspace;
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
+use crate::lean;
 use crate::operation::snapshot_of;
 use crate::reference::{RefName, RefValue};
 
-/// Checks a reference to a workspace, a label, a note or a reward by the rules of its name. Those of other names have none.
+/// Checks a reference to a workspace, a label, a lean tree, a note or a reward by the rules of its name. Those of other names have none.
 pub(crate) fn check_reference(reference: &RefName, value: &RefValue) -> Result<()> {
     let wrong = |why: &str| Err(Error::Invalid { what: "reference", why: format!("{reference}: {why}") });
     let text = reference.as_str();
@@ -27,6 +28,7 @@ pub(crate) fn check_reference(reference: &RefName, value: &RefValue) -> Result<(
         label::LabelName::new(name)?;
         return if value.target.and_then(snapshot_of).is_some() { Ok(()) } else { wrong("it is on no snapshot") };
     }
+    lean::check(reference, value).or_else(wrong)?;
     let noted = |prefix: &str| text.strip_prefix(prefix).map(|id| SnapshotId::from_hex(id).is_some());
     match (noted(label::NOTE_PREFIX), noted(label::REWARD_PREFIX)) {
         (Some(false), _) | (_, Some(false)) => wrong("its name is no snapshot's id"),

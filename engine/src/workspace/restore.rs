@@ -6,17 +6,19 @@ use crate::diff::{DiffOptions, What, diff_entries};
 use crate::directory::entry_at;
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
+use crate::lean::hold_tree;
 use crate::name::TreePath;
 use crate::object::{EntryKind, Root};
-use crate::operation::{Act, hold_snapshot, trying_while};
+use crate::operation::{Act, trying_while};
 use crate::work::WorkingTree;
 
 impl Workspaces {
-    /// Makes the tree of a snapshot the workspace's newest one, times included. The head it had is the parent.
+    /// Makes the tree of a snapshot the workspace's newest one, times included. The head it had is the parent. Of a snapshot whose
+    /// caches were not kept it is the tree without them ([`lean`](crate::lean)).
     pub fn restore(&self, name: &WorkspaceName, to: SnapshotId, act: &Act) -> Result<Committed> {
-        let _pins = hold_snapshot(&self.store, to)?;
+        let held = hold_tree(&self.store, to)?;
         self.restore_with(name, act, format!("restore {}", to.short()), |head| {
-            let mut tree = WorkingTree::open(&self.store, to)?;
+            let mut tree = WorkingTree::open_root(&self.store, held.root)?;
             tree.rebase(head);
             Ok(tree)
         })
@@ -33,8 +35,8 @@ impl Workspaces {
         paths: &[TreePath],
         act: &Act,
     ) -> Result<Committed> {
-        let _pins = hold_snapshot(&self.store, from)?;
-        let root = self.store.snapshot(from)?.root;
+        let held = hold_tree(&self.store, from)?;
+        let root = held.root;
         let words = paths.iter().map(TreePath::to_string).collect::<Vec<_>>().join(", ");
         self.restore_with(name, act, format!("restore {words} from {}", from.short()), |head| {
             let mut tree = match head {

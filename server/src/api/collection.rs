@@ -138,7 +138,8 @@ fn planned_message(service: &Service, planned: &Planned, grace: Span) -> Result<
         Fate::Named(name) => (v1::Fate::Stays, name.clone(), None),
         Fate::Stays { why, until } => {
             let is_near = until.is_some_and(|until| until <= service.now());
-            (if is_near { v1::Fate::Soon } else { v1::Fate::Stays }, why.clone(), until.and_then(later))
+            let caches = if planned.without_caches { ", without caches" } else { "" };
+            (if is_near { v1::Fate::Soon } else { v1::Fate::Stays }, format!("{why}{caches}"), until.and_then(later))
         }
     };
     Ok(v1::PlannedSnapshot {

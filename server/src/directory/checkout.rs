@@ -85,7 +85,7 @@ impl Service {
             written: done.written,
             bytes: done.bytes,
             reflinked: done.reflinked,
-            notices: done.notices.iter().map(notice).collect(),
+            notices: done.notices.iter().map(notice).chain(wanted.notices()).collect(),
             conflicts: Some(seen.message()),
             linked: done.linked,
         };

@@ -12,7 +12,7 @@ use super::capture::{CAPTURE, Saying};
 use super::{Grasp, notice};
 use crate::conflicts::Seen;
 use crate::failure::{Result, of_engine, of_materializer};
-use crate::service::{Marks, Service};
+use crate::service::{Held, Marks, Service};
 
 /// How many changes of a plan go into one message.
 const PLAN_PART: usize = 500;
@@ -102,7 +102,7 @@ impl Service {
         let wanted = self.hold_revision(&request.revision, Some(&grasp.workspace))?;
         let (root, snapshot) =
             (wanted.root.expect("a revision has a tree"), wanted.snapshot.expect("and is a snapshot"));
-        self.check_paths(&grasp, root, &paths)?;
+        self.check_paths(&grasp, &wanted, &paths)?;
         let words = format!("restore {}", snapshot.short());
         let (safety, ignored) = match request.dry_run {
             // A look only: a snapshot would move the head, and then `@` in the restore that follows were another one.
@@ -130,6 +130,7 @@ impl Service {
         let (head, is_new) = self.commit_captured(&mut grasp, &mut captured, &saying, act)?;
         grasp.save(self)?;
         let mut result = self.restore_result(&brought, Some(head))?;
+        result.notices.extend(wanted.notices());
         result.safety = safety;
         result.changed = is_new;
         Ok(result)
@@ -149,12 +150,12 @@ impl Service {
     }
 
     /// A path that is in neither tree is a slip of the hand.
-    fn check_paths(&self, grasp: &Grasp, root: RootId, paths: &[TreePath]) -> Result<()> {
-        let wanted = self.inner.store.root(root).map_err(of_engine)?;
+    fn check_paths(&self, grasp: &Grasp, held: &Held, paths: &[TreePath]) -> Result<()> {
+        let wanted = self.inner.store.root(held.root.expect("a revision has a tree")).map_err(of_engine)?;
         for path in paths {
             let there = amalgam_engine::entry_at(&self.inner.store, &wanted, path).map_err(of_engine)?.is_some();
             if !there && grasp.host.stamp(path).ok().flatten().is_none() {
-                return Err(of_engine(amalgam_engine::Error::NotFound { path: path.clone() }));
+                return Err(held.not_found(path));
             }
         }
         Ok(())

@@ -44,7 +44,7 @@ impl Service {
         session.write_all_ahead().map_err(of_engine)?;
         // The session keeps what it wrote for as long as it lives, the pin after that.
         let pin = self.inner.store.hold(root).map_err(of_engine)?;
-        Ok(Held { root: Some(root), snapshot: None, _pin: Some(pin) })
+        Ok(Held { root: Some(root), snapshot: None, lean: None, _pin: Some(pin) })
     }
 
     /// Whether a view holds anything that its workspace's head does not, times not considered.

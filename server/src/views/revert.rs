@@ -47,6 +47,7 @@ impl Service {
         let mut result = self.follow_head(&grasp, &secured, act)?;
         result.safety = secured.snapshot.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
         result.changed |= is_new;
+        result.notices.extend(wanted.notices());
         Ok(result)
     }
 

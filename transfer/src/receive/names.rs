@@ -31,7 +31,7 @@ impl Names {
             Self::Under(word) => {
                 let (kind, rest) = name.as_str().split_once('/').unwrap_or(("", name.as_str()));
                 // What is said of a snapshot has its id for a name, wherever it comes from.
-                if matches!(kind, "note" | "reward") {
+                if matches!(kind, "note" | "reward" | "lean") {
                     return Ok(Some(name.clone()));
                 }
                 let here = RefName::new(format!("{kind}/{word}/{rest}"));

@@ -23,7 +23,7 @@ fn at(
 ) -> Result<(crate::service::Held, Entry)> {
     let here = service.here(workspace)?;
     let held = service.hold_state(state, here.as_ref())?;
-    let not_found = || of_engine(Error::NotFound { path: path.clone() });
+    let not_found = || held.not_found(path);
     let root = held.root.ok_or_else(not_found)?;
     let root = service.inner.store.root(root).map_err(of_engine)?;
     let entry = entry_at(&service.inner.store, &root, path).map_err(of_engine)?.ok_or_else(not_found)?;

@@ -1,0 +1,298 @@
+//! Lean trees: what stays of a snapshot when the caches in it are not worth their room any more.
+//!
+//! A directory with a valid `CACHEDIR.TAG` says of itself that all in it can be made anew. Snapshots are immutable, so nothing is taken
+//! out of one: a second tree is made that has everything else, a reference keeps it, and the snapshot is thinned like any other. So
+//! every tree that is there is whole, and a collection needs no rule of its own. Whoever asks for the tree of such a snapshot gets
+//! the lean one, and is told what it lacks.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+
+use crate::content;
+use crate::directory;
+use crate::error::{Error, Result};
+use crate::id::{DirectoryId, ObjectKind, RootId, SnapshotId};
+use crate::name::{Name, TreePath};
+use crate::object::{DirectoryItem, DirectoryRef, Entry, Node};
+use crate::operation::{Act, Step, hold_snapshot, move_refs};
+use crate::reference::{FORGET, RefName, RefValue};
+use crate::store::{Pin, RefMove, Store};
+use crate::work::WorkingTree;
+
+const PREFIX: &str = "lean/";
+/// The file that makes a directory a cache, and how it begins (<https://bford.info/cachedir/>).
+const TAG: &str = "CACHEDIR.TAG";
+const SIGNATURE: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
+/// So much room the paths that are left out have in the note of a reference; what does not fit is counted.
+const PATHS_BYTES_MAX: usize = 32 << 10;
+
+/// The tree that is kept of a snapshot without its caches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lean {
+    /// The tree.
+    pub root: RootId,
+    /// The caches: directories of which only the tag is kept.
+    pub left_out: Vec<TreePath>,
+    /// How many more there are.
+    pub left_out_more: u64,
+}
+
+/// Finds the caches of trees, and remembers directories that have none: neighbours in history share most of theirs.
+#[derive(Default)]
+pub struct CacheFinder {
+    without: HashSet<DirectoryId>,
+}
+
+/// A directory that is being looked through.
+struct Open {
+    id: DirectoryId,
+    path: TreePath,
+    below: std::vec::IntoIter<(Name, DirectoryRef)>,
+    has_caches: bool,
+}
+
+impl CacheFinder {
+    /// The caches of a tree, each but not what lies in it. The top of the tree is none, whatever lies there.
+    pub fn find(&mut self, store: &Store, root: RootId) -> Result<Vec<TreePath>> {
+        let mut found = Vec::new();
+        let mut open: Vec<Open> = Vec::new();
+        if let Node::Directory(Some(top)) = store.root(root)?.directory.node {
+            open.extend(self.enter(store, TreePath::root(), top)?);
+        }
+        while let Some(here) = open.last_mut() {
+            let Some((name, directory)) = here.below.next() else {
+                let done = open.pop().expect("it is the last one");
+                match open.last_mut() {
+                    _ if !done.has_caches => drop(self.without.insert(done.id)),
+                    Some(above) => above.has_caches = true,
+                    None => {}
+                }
+                continue;
+            };
+            let path = here.path.join(&name);
+            if is_cache(store, directory)? {
+                here.has_caches = true;
+                found.push(path);
+            } else {
+                open.extend(self.enter(store, path, directory)?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Nothing for one that is known to have none.
+    fn enter(&self, store: &Store, path: TreePath, directory: DirectoryRef) -> Result<Option<Open>> {
+        if self.without.contains(&directory.id) {
+            return Ok(None);
+        }
+        let mut below = Vec::new();
+        for item in directory::list(store, Some(directory))? {
+            if let DirectoryItem { name, entry: Entry { node: Node::Directory(Some(directory)), .. } } = item? {
+                below.push((name, directory));
+            }
+        }
+        Ok(Some(Open { id: directory.id, path, below: below.into_iter(), has_caches: false }))
+    }
+}
+
+fn is_cache(store: &Store, directory: DirectoryRef) -> Result<bool> {
+    let Some(tag) = directory::get(store, Some(directory), &tag())? else { return Ok(false) };
+    let Node::File { size, content } = &tag.node else { return Ok(false) };
+    if *size < SIGNATURE.len() as u64 {
+        return Ok(false);
+    }
+    match content::read(store, content, *size, 0, SIGNATURE.len() as u64) {
+        Ok(bytes) => Ok(bytes == SIGNATURE),
+        // Nobody knows what it said.
+        Err(Error::Purged { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn tag() -> Name {
+    Name::new(TAG.as_bytes()).expect("a name")
+}
+
+fn reference(snapshot: SnapshotId) -> RefName {
+    RefName::new(format!("{PREFIX}{snapshot}")).expect("short and printable")
+}
+
+/// The tree that is kept of a snapshot without its caches, if there is one.
+pub fn lean_tree(store: &Store, snapshot: SnapshotId) -> Result<Option<Lean>> {
+    let reference = reference(snapshot);
+    let Some(value) = store.read_ref(&reference)? else { return Ok(None) };
+    let damaged = |why: &str| Error::DamagedRecord { what: format!("reference {reference}"), why: why.to_owned() };
+    read(&value).map(Some).map_err(damaged)
+}
+
+/// What a reference says, or why it says nothing.
+fn read(value: &RefValue) -> Result<Lean, &'static str> {
+    let root = value.target.filter(|target| target.kind == ObjectKind::Root).ok_or("it names no tree")?;
+    let (left_out, left_out_more) = read_note(&value.note).ok_or("its note has another form")?;
+    Ok(Lean { root: RootId::from_bytes(root.hash), left_out, left_out_more })
+}
+
+/// Checks such a reference from outside; says what is wrong.
+pub(crate) fn check(name: &RefName, value: &RefValue) -> Result<(), &'static str> {
+    match name.as_str().strip_prefix(PREFIX).map(SnapshotId::from_hex) {
+        None => Ok(()),
+        Some(None) => Err("its name is no snapshot's id"),
+        Some(Some(_)) => read(value).map(drop),
+    }
+}
+
+/// The tree of a snapshot, kept in the store for as long as this lives.
+#[derive(Debug)]
+pub struct HeldTree {
+    /// The tree.
+    pub root: RootId,
+    /// What it lacks, if it is a lean one.
+    pub lean: Option<Lean>,
+    _pins: [Pin; 2],
+}
+
+/// Keeps the tree of a snapshot while it is needed: all of it, or what is left without its caches.
+pub fn hold_tree(store: &Store, snapshot: SnapshotId) -> Result<HeldTree> {
+    let whole = match hold_snapshot(store, snapshot) {
+        Ok(_pins) => return Ok(HeldTree { root: store.snapshot(snapshot)?.root, lean: None, _pins }),
+        Err(error) => error,
+    };
+    match lean_tree(store, snapshot)? {
+        Some(lean) if matches!(whole, Error::Absent { .. }) => {
+            let _pins = [store.pin(snapshot), store.hold(lean.root)?];
+            Ok(HeldTree { root: lean.root, lean: Some(lean), _pins })
+        }
+        _ => Err(whole),
+    }
+}
+
+/// The note: how many paths did not fit, then those that did, each with a zero behind it.
+fn write_note(caches: &[TreePath]) -> Vec<u8> {
+    let (mut paths, mut more) = (Vec::new(), 0_u64);
+    for path in caches {
+        if more > 0 || paths.len() + path.as_bytes().len() >= PATHS_BYTES_MAX {
+            more += 1;
+        } else {
+            paths.extend(path.as_bytes());
+            paths.push(0);
+        }
+    }
+    [&more.to_be_bytes()[..], &paths].concat()
+}
+
+fn read_note(note: &[u8]) -> Option<(Vec<TreePath>, u64)> {
+    let (more, paths) = note.split_first_chunk()?;
+    let paths = paths.split_inclusive(|byte| *byte == 0).map(|path| TreePath::new(path.strip_suffix(&[0])?).ok());
+    Some((paths.collect::<Option<_>>()?, u64::from_be_bytes(*more)))
+}
+
+/// Makes the tree of a snapshot without these caches, and keeps it under a name. One that is there already stays as it is.
+pub fn make_lean(store: &Store, snapshot: SnapshotId, caches: &[TreePath], act: &Act) -> Result<Lean> {
+    if let Some(lean) = lean_tree(store, snapshot)? {
+        return Ok(lean);
+    }
+    let mut tree = WorkingTree::open_root(store, store.snapshot(snapshot)?.root)?;
+    for cache in caches {
+        let mtime = tree.stat(cache.as_bytes())?.map(|stat| stat.mtime);
+        let names = tree.list(cache.as_bytes())?.map(|item| item.map(|(name, _)| name)).collect::<Result<Vec<_>>>()?;
+        for name in names.iter().filter(|name| **name != tag()) {
+            tree.remove_all(cache.join(name).as_bytes())?;
+        }
+        if let Some(mtime) = mtime {
+            tree.set_mtime(cache.as_bytes(), mtime)?;
+        }
+    }
+    let session = store.session();
+    let root = tree.freeze().write(&session)?;
+    let value = RefValue { note: Bytes::from(write_note(caches)), ..RefValue::to(root) };
+    let name = reference(snapshot);
+    let refs = RefMove {
+        expect: vec![(name.clone(), None)],
+        set: vec![(name, Some(value))],
+        operation: act.draft("lean"),
+        durability: act.durability,
+    };
+    session.commit(root, refs)?;
+    let (left_out, left_out_more) = read_note(&write_note(caches)).expect("it was just written");
+    Ok(Lean { root, left_out, left_out_more })
+}
+
+/// Lets the lean trees of these snapshots go; how many there were.
+pub fn forget_lean(store: &Store, snapshots: impl IntoIterator<Item = SnapshotId>, act: &Act) -> Result<u64> {
+    let mut steps = Vec::new();
+    for name in snapshots.into_iter().map(reference) {
+        if let Some(value) = store.read_ref(&name)? {
+            steps.push(Step { name, before: Some(value), after: None });
+        }
+    }
+    let forgotten = steps.len() as u64;
+    if forgotten > 0 {
+        move_refs(store, act, act.draft(FORGET), steps)?;
+    }
+    Ok(forgotten)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commit::Commit;
+    use crate::time::Time;
+
+    fn signed(rest: &str) -> Vec<u8> {
+        [SIGNATURE, rest.as_bytes()].concat()
+    }
+
+    #[test]
+    fn directories_with_a_signed_tag_are_caches_and_nothing_else_is() {
+        let store = Store::in_memory();
+        let mut tree = WorkingTree::new(&store);
+        for directory in ["a/target/debug", "b/deep/cache", "unsigned", "short", "named/CACHEDIR.TAG", "plain"] {
+            tree.create_directories(directory).expect("made");
+        }
+        tree.write("CACHEDIR.TAG", &signed("")).expect("written");
+        tree.write("a/target/CACHEDIR.TAG", &signed("\n# cargo")).expect("written");
+        tree.write("a/target/debug/CACHEDIR.TAG", &signed("")).expect("written");
+        tree.write("b/deep/cache/CACHEDIR.TAG", &signed(&"x".repeat(200_000))).expect("written");
+        tree.write("unsigned/CACHEDIR.TAG", "y".repeat(43).as_bytes()).expect("written");
+        tree.write("short/CACHEDIR.TAG", &SIGNATURE[..42]).expect("written");
+        tree.write("plain/file", b"z").expect("written");
+        let name = RefName::new("head/main").expect("a name");
+        let snapshot = tree.commit(Commit::new(&name, "x")).expect("committed").snapshot;
+        let root = store.snapshot(snapshot).expect("read").root;
+        let mut finder = CacheFinder::default();
+        let paths = |found: Vec<TreePath>| found.iter().map(TreePath::to_string).collect::<Vec<_>>();
+        let found = finder.find(&store, root).expect("found");
+        assert_eq!(paths(found.clone()), ["a/target", "b/deep/cache"]);
+        assert_eq!(
+            paths(finder.find(&store, root).expect("found")),
+            ["a/target", "b/deep/cache"],
+            "a second time, too"
+        );
+
+        let act = Act::new("ann", Time(7));
+        let lean = make_lean(&store, snapshot, &found, &act).expect("made");
+        assert_eq!((paths(lean.left_out.clone()), lean.left_out_more), (paths(found.clone()), 0));
+        assert_eq!(lean_tree(&store, snapshot).expect("read"), Some(lean.clone()));
+        let (before, after) = (tree, WorkingTree::open_root(&store, lean.root).expect("it opens"));
+        assert!(!after.exists("a/target/debug").expect("asked"));
+        for path in ["CACHEDIR.TAG", "a/target/CACHEDIR.TAG", "b/deep/cache/CACHEDIR.TAG", "plain/file"] {
+            assert_eq!(after.read(path).expect("read"), before.read(path).expect("read"), "{path}");
+        }
+        let time = |tree: &WorkingTree, path: &str| tree.stat(path).expect("asked").expect("there").mtime;
+        assert_eq!(time(&after, "a/target"), time(&before, "a/target"));
+        assert_eq!(forget_lean(&store, [snapshot], &act).expect("forgotten"), 1);
+        assert_eq!(lean_tree(&store, snapshot).expect("read"), None);
+    }
+
+    #[test]
+    fn paths_that_do_not_fit_into_the_note_are_counted() {
+        let caches: Vec<_> = (0..10_000).map(|n| TreePath::new(format!("deep/down/{n}")).expect("a path")).collect();
+        let note = write_note(&caches);
+        let (paths, more) = read_note(&note).expect("read");
+        assert_eq!(paths.len() as u64 + more, 10_000);
+        assert!(more > 0 && note.len() <= PATHS_BYTES_MAX + 8 && paths[..] == caches[..paths.len()]);
+        assert_eq!(read_note(&note[..3]), None);
+        assert_eq!(read_note(&note[..note.len() - 1]), None);
+    }
+}
