@@ -3,6 +3,7 @@
 mod rename;
 
 pub use rename::diff_with_renames;
+pub(crate) use rename::{Kinds, find as find_renames};
 
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, RootId, SnapshotId};

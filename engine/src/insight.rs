@@ -52,7 +52,7 @@ use std::collections::VecDeque;
 
 use rayon::prelude::*;
 
-use crate::diff::{Change, Diff, DiffOptions, What, diff_roots};
+use crate::diff::{Change, Diff, DiffOptions, Kinds, What, diff_roots};
 use crate::error::Result;
 use crate::id::RootId;
 use crate::name::TreePath;
@@ -123,15 +123,15 @@ pub fn insight(
     Ok(Insight { store: store.clone(), options: *options, changes, ready: VecDeque::new(), summary })
 }
 
-/// All changes of two trees with renames found, exact and similar, sorted by path.
+/// All changes of two trees with renames found, exact and similar, sorted by path. A name that was a directory and is something
+/// else, or the other way round, is two changes: either may have been renamed.
 pub(crate) fn changes_with_renames(
     store: &Store,
     before: Option<RootId>,
     after: Option<RootId>,
-    diff: DiffOptions,
     options: &RenameOptions,
 ) -> Result<(Vec<Change>, RenameSearch)> {
-    let (found, search) = similar::changes(store, before, after, diff, options)?;
+    let (found, search) = similar::of_kinds(store, before, after, DiffOptions::default(), options, Kinds::Apart)?;
     Ok((found.into_iter().map(|found| found.change).collect(), search))
 }
 

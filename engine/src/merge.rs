@@ -40,6 +40,7 @@ use crate::error::{Error, Result};
 use crate::id::RootId;
 use crate::insight::{RenameOptions, RenameSearch};
 use crate::name::TreePath;
+use crate::object::Owner;
 use crate::store::{Pin, Store};
 use crate::time::Time;
 use crate::work::WorkingTree;
@@ -112,7 +113,26 @@ pub enum ConflictKind {
         /// Their value as JSON text; nothing when they removed it.
         theirs: Option<String>,
     },
+    /// Both set an attribute. Ours stays.
+    Attribute(Attribute),
 }
+
+/// An attribute as the other side has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attribute {
+    /// The owner; nothing when they took it away.
+    Owner(Option<Owner>),
+    /// An extended attribute.
+    Extended {
+        /// Its name.
+        name: Vec<u8>,
+        /// Their value; nothing when they removed it.
+        value: Option<Vec<u8>>,
+    },
+}
+
+/// The most bytes of a value that are told.
+const TOLD_BYTES_MAX: usize = 1_024;
 
 impl ConflictKind {
     /// A word for it, for records and messages.
@@ -128,6 +148,32 @@ impl ConflictKind {
             Self::Carried => "carried on",
             Self::Unit(_) => "unit",
             Self::State { .. } => "state value",
+            Self::Attribute(_) => "attribute",
+        }
+    }
+
+    /// What theirs is where ours stays; empty for what lies in the tree.
+    pub fn detail(&self) -> String {
+        let told = |what: &str, theirs: Option<String>| match theirs {
+            Some(mut theirs) => {
+                if theirs.len() > TOLD_BYTES_MAX {
+                    theirs.truncate(theirs.floor_char_boundary(TOLD_BYTES_MAX));
+                    theirs.push('…');
+                }
+                format!("{what}, theirs {theirs}")
+            }
+            None => format!("{what}, removed by theirs"),
+        };
+        match self {
+            Self::State { key, theirs } => told(key, theirs.clone()),
+            Self::Attribute(Attribute::Owner(owner)) => {
+                told("owner", owner.map(|Owner { uid, gid }| format!("{uid}:{gid}")))
+            }
+            Self::Attribute(Attribute::Extended { name, value }) => {
+                let value = value.as_ref().map(|value| value.escape_ascii().to_string());
+                told(&name.escape_ascii().to_string(), value)
+            }
+            _ => String::new(),
         }
     }
 }

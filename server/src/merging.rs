@@ -113,7 +113,7 @@ fn files_message(files: &[FileMerged]) -> Vec<v1::MergedPath> {
 fn conflicts_message(conflicts: &[PathConflict]) -> Vec<v1::MergedPath> {
     let conflict = |conflict: &PathConflict| v1::MergedPath {
         path: path_bytes(&conflict.path),
-        way: String::new(),
+        way: conflict.kind.detail(),
         result: conflict.kind.word().to_owned(),
         others: conflict.others.iter().map(path_bytes).collect(),
     };

@@ -21,12 +21,47 @@ pub fn diff_with_renames(
     after: Option<RootId>,
     options: DiffOptions,
 ) -> Result<Vec<Change>> {
+    find(store, before, after, options, Kinds::OneChange)
+}
+
+/// What is said of a name that was a directory and is something else, or the other way round.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kinds {
+    /// One change of its kind.
+    OneChange,
+    /// What was there is gone and what is there is new: either may have been renamed.
+    Apart,
+}
+
+/// The difference with exact renames, as whoever asks wants it.
+pub(crate) fn find(
+    store: &Store,
+    before: Option<RootId>,
+    after: Option<RootId>,
+    options: DiffOptions,
+    kinds: Kinds,
+) -> Result<Vec<Change>> {
     let mut changes = Vec::new();
     let mut removed = Vec::new();
     let mut added = Vec::new();
     for change in Diff::new(store, before, after, options, false)? {
         let change = change?;
+        let is_directory = |entry: &Entry| matches!(entry.node, Node::Directory(_));
         match (change.what.clone(), change.before.clone(), change.after.clone()) {
+            // What the directory held is listed for itself already, so only the other one can have a partner.
+            (What::KindChanged, Some(before), Some(after))
+                if kinds == Kinds::Apart && is_directory(&before) != is_directory(&after) =>
+            {
+                let (path, was_directory) = (change.path, is_directory(&before));
+                let (was, is) = (Place { path: path.clone(), entry: before }, Place { path, entry: after });
+                if was_directory {
+                    changes.push(one_sided(What::Removed, was));
+                    added.push(is);
+                } else {
+                    removed.push(was);
+                    changes.push(one_sided(What::Added, is));
+                }
+            }
             (What::Removed, Some(entry), _) => removed.push(Place { path: change.path, entry }),
             (What::Added, _, Some(entry)) => added.push(Place { path: change.path, entry }),
             _ => changes.push(change),

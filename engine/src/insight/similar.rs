@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use rayon::prelude::*;
 
 use super::body;
-use crate::diff::{Change, DiffOptions, MetadataChange, What, diff_with_renames};
+use crate::diff::{Change, DiffOptions, Kinds, MetadataChange, What, find_renames};
 use crate::error::{Error, Result};
 use crate::id::RootId;
 use crate::name::{Name, TreePath};
@@ -68,7 +68,19 @@ pub(super) fn changes(
     diff: DiffOptions,
     options: &RenameOptions,
 ) -> Result<(Vec<Found>, RenameSearch)> {
-    let exact = diff_with_renames(store, before, after, diff)?.into_iter().map(|change| {
+    of_kinds(store, before, after, diff, options, Kinds::OneChange)
+}
+
+/// The same, with what became another kind as whoever asks wants it.
+pub(super) fn of_kinds(
+    store: &Store,
+    before: Option<RootId>,
+    after: Option<RootId>,
+    diff: DiffOptions,
+    options: &RenameOptions,
+    kinds: Kinds,
+) -> Result<(Vec<Found>, RenameSearch)> {
+    let exact = find_renames(store, before, after, diff, kinds)?.into_iter().map(|change| {
         let similarity = matches!(change.what, What::Renamed { .. }).then_some(100);
         Found { change, similarity }
     });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::contents::{Contest, FileVersion, Verdict};
-use super::entry::{self, Contested, Merged, Three, same, settle};
+use super::entry::{self, Contested, Merged, MergedAttributes, Three, same, settle};
 use super::place::Layout;
 use super::side::{exchange, is_directory};
 use super::thing::{Thing, WholeMove};
@@ -179,10 +179,7 @@ impl Applying<'_, '_> {
             self.tree.put_entry(path, &merged, ours.mtime)?;
             self.merge.report.changed += 1;
         }
-        if let Some(list) = entry::merged_xattrs(&self.merge.trees.store, &three)? {
-            self.tree.set_xattrs(path, list)?;
-        }
-        Ok(())
+        self.put_attributes(path, &three)
     }
 
     fn put_all(&mut self) -> Result<()> {
@@ -254,7 +251,7 @@ impl Applying<'_, '_> {
     ) -> Result<()> {
         let before = self.merge.conflicts.len();
         self.put_value(path, merged, three, None)?;
-        if let Some(conflict) = self.merge.conflicts.get_mut(before) {
+        if let Some(conflict) = self.merge.conflicts.get_mut(before).filter(|conflict| conflict.is_entry) {
             (conflict.kind, conflict.others) = (kind, others);
         }
         Ok(())
@@ -272,7 +269,7 @@ impl Applying<'_, '_> {
             Merged::Entry(None) => Ok(()),
             Merged::Entry(Some(entry)) => {
                 self.put_leaf(path, entry, three)?;
-                self.put_xattrs(path, three)
+                self.put_attributes(path, three)
             }
             Merged::Conflict(conflict) => {
                 self.put_conflict(path, conflict)?;
@@ -339,17 +336,19 @@ impl Applying<'_, '_> {
             }
         };
         if result != FileResult::Conflict {
-            self.put_xattrs(path, three)?;
+            self.put_attributes(path, three)?;
         }
         self.merge.report.files.push(FileMerged { path: path.clone(), way, result });
         Ok(())
     }
 
-    fn put_xattrs(&mut self, path: &TreePath, three: &Three<Entry>) -> Result<()> {
-        match entry::merged_xattrs(&self.merge.trees.store, three)? {
-            Some(list) => self.tree.set_xattrs(path, list),
-            None => Ok(()),
+    /// Gives what is at a path the extended attributes of both, and tells of what only one side could have.
+    fn put_attributes(&mut self, path: &TreePath, three: &Three<Entry>) -> Result<()> {
+        let MergedAttributes { xattrs, lost } = entry::merged_attributes(&self.merge.trees.store, three)?;
+        for attribute in lost {
+            self.conflict(path, ConflictKind::Attribute(attribute), Vec::new(), false);
         }
+        xattrs.map_or(Ok(()), |list| self.tree.set_xattrs(path, list))
     }
 
     /// Puts a stored entry. What our tree has at the path under several names changes under all of them, unless they took it
@@ -463,14 +462,16 @@ impl Applying<'_, '_> {
             self.tree.rename(from.as_bytes(), to.as_bytes(), RenameMode::NoReplace)?;
             moved.push(one);
             self.merge.report.changed += 1;
-            let Some(fate) = self.merge.theirs.fates.get(base) else { continue };
-            let (Some(after), Some(ours)) = (&fate.after, self.merge.trees.ours.entry_at(from)?) else {
+            let Some(fate) = self.merge.theirs.fates.get(base).cloned() else { continue };
+            let (Some(after), Some(ours)) = (fate.after, self.merge.trees.ours.entry_at(from)?) else {
                 continue;
             };
             let merged = entry::merge_attributes(Some(&fate.before), &ours, &after.entry, &ours);
             if !same(Some(&merged), Some(&ours)) {
                 self.tree.put_entry(to, &merged, ours.mtime)?;
             }
+            let three = Three { base: Some(fate.before), ours: Some(ours), theirs: Some(after.entry) };
+            self.put_attributes(to, &three)?;
         }
         Ok(moved)
     }

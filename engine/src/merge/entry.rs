@@ -1,8 +1,12 @@
 //! Three versions of one thing that is not a directory: what they come to, apart from where it lies.
 //!
-//! Contents, mode, owner and extended attributes are merged each for itself; only contents can conflict. Versions that are
+//! Contents, mode, owner and extended attributes are merged each for itself; a mode cannot conflict, and of an attribute that both
+//! set ours stays and theirs is told. Versions that are
 //! conflicts already are merged by the algebra of their terms: ours, less the base, plus theirs.
 
+use bytes::Bytes;
+
+use super::Attribute;
 use crate::error::{Error, Result};
 use crate::malformed::Malformed;
 use crate::object::{Conflict, Entry, Node, Owner, Settled, Xattr, check_xattrs};
@@ -198,17 +202,55 @@ pub(super) fn merge_attributes(base: Option<&Entry>, ours: &Entry, theirs: &Entr
     })
 }
 
-/// The extended attributes of both, where each side changed some; nothing where they are those of one side.
-pub(super) fn merged_xattrs(store: &Store, three: &Three<Entry>) -> Result<Option<Vec<Xattr>>> {
-    let (Some(ours), Some(theirs)) = (&three.ours, &three.theirs) else { return Ok(None) };
+/// What came of attributes that both sides changed.
+#[derive(Default)]
+pub(super) struct MergedAttributes {
+    /// The extended ones of both; nothing where they are those of one side.
+    pub(super) xattrs: Option<Vec<Xattr>>,
+    /// Those of theirs that could not be had beside ours.
+    pub(super) lost: Vec<Attribute>,
+}
+
+/// Merges owners and extended attributes where each side changed some.
+pub(super) fn merged_attributes(store: &Store, three: &Three<Entry>) -> Result<MergedAttributes> {
+    let mut merged = MergedAttributes::default();
+    let (Some(ours), Some(theirs)) = (&three.ours, &three.theirs) else { return Ok(merged) };
+    let owner_before = three.base.as_ref().and_then(Entry::owner);
+    if ours.owner() != theirs.owner() && ours.owner() != owner_before && theirs.owner() != owner_before {
+        merged.lost.push(Attribute::Owner(theirs.owner()));
+    }
     let base = three.base.as_ref().map(Entry::xattrs);
     if ours.xattrs() == theirs.xattrs() || base == Some(ours.xattrs()) || base == Some(theirs.xattrs()) {
-        return Ok(None);
+        return Ok(merged);
     }
     let base = base.map(|base| store.xattrs(base)).transpose()?.unwrap_or_default();
-    let merged = merge_xattrs(&base, &store.xattrs(ours.xattrs())?, &store.xattrs(theirs.xattrs())?);
+    let (ours, theirs) = (store.xattrs(ours.xattrs())?, store.xattrs(theirs.xattrs())?);
+    let both = merge_xattrs(&base, &ours, &theirs);
     // Together they may be more than an entry can have: then ours stay.
-    Ok(check_xattrs(&merged).is_ok().then_some(merged))
+    let have = if check_xattrs(&both).is_ok() { &both } else { &ours };
+    merged.lost.extend(lost_xattrs(&base, have, &theirs));
+    merged.xattrs = check_xattrs(&both).is_ok().then_some(both);
+    Ok(merged)
+}
+
+/// What they set or removed and the merged list does not have as they do.
+fn lost_xattrs(base: &[Xattr], have: &[Xattr], theirs: &[Xattr]) -> Vec<Attribute> {
+    let mut names: Vec<_> = base.iter().chain(theirs).map(|xattr| &xattr.name).collect();
+    names.sort();
+    names.dedup();
+    let is_lost = |name: &&Bytes| {
+        let value = value_of(theirs, name);
+        value != value_of(base, name) && value != value_of(have, name)
+    };
+    let lost = names.into_iter().filter(is_lost).map(|name| Attribute::Extended {
+        name: name.to_vec(),
+        value: value_of(theirs, name).map(|value| value.to_vec()),
+    });
+    lost.collect()
+}
+
+fn value_of(list: &[Xattr], name: &[u8]) -> Option<Bytes> {
+    list.iter().find(|xattr| xattr.name == name).map(|xattr| xattr.value.clone())
 }
 
 /// Bit by bit: what one side changed is changed. Without a base, what both allow; and to execute, what either does.
@@ -225,13 +267,11 @@ fn merge_owners(base: Option<Option<Owner>>, ours: Option<Owner>, theirs: Option
 
 /// Name by name.
 fn merge_xattrs(base: &[Xattr], ours: &[Xattr], theirs: &[Xattr]) -> Vec<Xattr> {
-    let get =
-        |list: &[Xattr], name: &[u8]| list.iter().find(|xattr| xattr.name == name).map(|xattr| xattr.value.clone());
     let mut names: Vec<_> = ours.iter().chain(theirs).map(|xattr| xattr.name.clone()).collect();
     names.sort();
     names.dedup();
     let merged = names.into_iter().filter_map(|name| {
-        let (base, ours, theirs) = (get(base, &name), get(ours, &name), get(theirs, &name));
+        let (base, ours, theirs) = (value_of(base, &name), value_of(ours, &name), value_of(theirs, &name));
         let value = if base == ours { theirs } else { ours };
         value.map(|value| Xattr { name, value })
     });

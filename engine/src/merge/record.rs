@@ -33,7 +33,7 @@ pub struct MergeRecord {
 pub struct RecordedPath {
     /// The path, as people read it.
     pub path: String,
-    /// How it was decided.
+    /// How it was decided; for a conflict that is not in the tree, what theirs is.
     pub way: String,
     /// What came of it: `merged`, `ours`, `theirs`, `conflict`; for a conflict, its kind.
     pub result: String,
@@ -49,7 +49,7 @@ impl MergeRecord {
             bytes <= RECORD_BYTES_MAX
         };
         for conflict in conflicts {
-            let (path, way) = (conflict.path.to_string(), String::new());
+            let (path, way) = (conflict.path.to_string(), conflict.kind.detail());
             let one = RecordedPath { path, way, result: conflict.kind.word().to_owned() };
             if fits(&one) { self.conflicts.push(one) } else { self.left_out += 1 }
         }

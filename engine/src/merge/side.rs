@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::diff::{Change, DiffOptions, What, diff_with_renames};
+use crate::diff::{Change, DiffOptions, Kinds, What, find_renames};
 use crate::directory;
 use crate::error::Result;
 use crate::id::RootId;
@@ -53,7 +53,7 @@ pub(super) fn two_sides(
     is_fixed: &dyn Fn(&TreePath) -> bool,
 ) -> Result<([Side; 2], [RenameSearch; 2])> {
     let exact = |side| -> Result<Side> {
-        Ok(Side::new(diff_with_renames(store, base, Some(side), DiffOptions::default())?, is_fixed))
+        Ok(Side::new(find_renames(store, base, Some(side), DiffOptions::default(), Kinds::Apart)?, is_fixed))
     };
     let mut sides = [exact(ours)?, exact(theirs)?];
     let mut searches = [RenameSearch::Off; 2];
@@ -61,7 +61,7 @@ pub(super) fn two_sides(
         let wanted = [sides[0].could_be_followed(&sides[1]), sides[1].could_be_followed(&sides[0])];
         for (at, root) in [ours, theirs].into_iter().enumerate() {
             if wanted[at] {
-                let (found, search) = changes_with_renames(store, base, Some(root), DiffOptions::default(), options)?;
+                let (found, search) = changes_with_renames(store, base, Some(root), options)?;
                 sides[at] = Side::new(found, is_fixed);
                 searches[at] = search;
             }
@@ -146,12 +146,10 @@ impl Side {
     /// Whether a rename, if one were found here, would carry something of the other side along.
     fn could_be_followed(&self, other: &Self) -> bool {
         let is_file = |entry: &Entry| matches!(entry.node, Node::File { .. });
+        let moved_to = other.fates.values().filter_map(|fate| fate.after.as_ref()).map(|after| &after.path);
+        let mut touched = other.fates.keys().chain(other.added.keys()).chain(moved_to);
         self.added.values().any(is_file)
-            && other
-                .fates
-                .keys()
-                .chain(other.added.keys())
-                .any(|path| self.is_removed(path) || ancestors(path).any(|above| self.is_removed(&above)))
+            && touched.any(|path| self.is_removed(path) || ancestors(path).any(|above| self.is_removed(&above)))
     }
 
     /// Lists what a directory holds that moved whole, each for itself: as moved, or as removed and added.
@@ -187,6 +185,10 @@ impl Side {
                 continue;
             }
             let mut pair = from.split_last().zip(after.path.split_last());
+            // A directory under another name elsewhere says nothing of the one that it was in.
+            if is_directory(&fate.before) {
+                pair = pair.filter(|((_, from), (_, to))| from == to);
+            }
             while let Some(((source, _), (target, _))) = pair {
                 if source == target || !self.is_removed(&source) {
                     break;

@@ -97,7 +97,7 @@ impl Merge<'_> {
                 Some(fate) => fate.after.as_ref().filter(|after| after.path == base).map(|after| after.path.clone()),
                 None => self.ours.path_of(&base),
             };
-            let to = self.led(&self.ours, &self.theirs, &to)?;
+            let to = self.led_by_ours(&to)?;
             let apart = |from: &TreePath| from.below(&to).is_none() && to.below(from).is_none();
             match from.filter(apart) {
                 // Something else comes where a directory above it is: it is taken out piece by piece before.
@@ -122,8 +122,8 @@ impl Merge<'_> {
         Ok(false)
     }
 
-    /// A path as a side's moved directories lead it, if nothing is there.
-    fn led(&self, side: &Side, other: &Side, path: &TreePath) -> Result<TreePath> {
+    /// A path as a side's moved directories lead it, if nothing is there but what is led: `own` is where the side has it.
+    fn led(&self, side: &Side, other: &Side, path: &TreePath, own: Option<&TreePath>) -> Result<TreePath> {
         let Some((source, target)) = side.direction_of(path) else { return Ok(path.clone()) };
         // A directory that the other side moved on would lead in a circle.
         if other.directions.contains_key(target) {
@@ -131,22 +131,28 @@ impl Merge<'_> {
         }
         let Some(led) = exchange(path, source, target) else { return Ok(path.clone()) };
         let Trees { store, ours, theirs, .. } = &self.trees;
-        let is_free = is_vacant(store, ours, &led)? && is_vacant(store, theirs, &led)?;
+        let (here, there) = if std::ptr::eq(side, &self.ours) { (ours, theirs) } else { (theirs, ours) };
+        let is_free = (own == Some(&led) || is_vacant(store, here, &led)?) && is_vacant(store, there, &led)?;
         Ok(if is_free { led } else { path.clone() })
     }
 
     /// Where something of theirs goes by the directories that we moved.
     pub(super) fn led_by_ours(&self, path: &TreePath) -> Result<TreePath> {
-        self.led(&self.ours, &self.theirs, path)
+        self.led(&self.ours, &self.theirs, path, None)
     }
 
     /// Where something of ours goes by the directories that they moved.
     pub(super) fn led_by_theirs(&self, path: &TreePath) -> Result<TreePath> {
+        self.led_from_theirs(path, None)
+    }
+
+    /// The same, for something that they have at `own`.
+    fn led_from_theirs(&self, path: &TreePath, own: Option<&TreePath>) -> Result<TreePath> {
         // What moves as it is in our tree takes along all that we put into it.
         if self.theirs.direction_of(path).is_some_and(|(source, _)| self.carried.contains(source)) {
             return Ok(path.clone());
         }
-        self.led(&self.theirs, &self.ours, path)
+        self.led(&self.theirs, &self.ours, path, own)
     }
 
     /// All that they changed, and what of ours they led elsewhere. What only we changed is in our tree already.
@@ -186,10 +192,14 @@ impl Merge<'_> {
         for (base, fate) in &self.ours.fates {
             let Some(ours) = &fate.after else { continue };
             let is_known = self.theirs.fates.contains_key(base) || is_directory(&fate.before) || ours.path == *base;
-            if is_known || is_carried(&ours.path) || self.led_by_theirs(&ours.path)? == ours.path {
+            if is_known || is_carried(&ours.path) {
                 continue;
             }
-            let theirs = match self.theirs.path_of(base) {
+            let their_path = self.theirs.path_of(base);
+            if self.led_from_theirs(&ours.path, their_path.as_ref())? == ours.path {
+                continue;
+            }
+            let theirs = match their_path {
                 Some(path) => self.trees.their_leaf(&path)?,
                 None => None,
             };
@@ -295,10 +305,10 @@ impl Merge<'_> {
     /// Where something goes that is there on all sides; nothing when both moved it, each to another place.
     fn merged_path(&self, base: &TreePath, ours: &TreePath, theirs: &TreePath) -> Result<Option<TreePath>> {
         if ours == base {
-            return self.led_by_ours(theirs).map(Some);
+            return self.led(&self.ours, &self.theirs, theirs, Some(ours)).map(Some);
         }
         if theirs == base {
-            return self.led_by_theirs(ours).map(Some);
+            return self.led_from_theirs(ours, Some(theirs)).map(Some);
         }
         // One that was carried by its directory goes where that goes, whatever the other side called it.
         let (we_carried, they_carried) = (self.ours.direct(base) == *ours, self.theirs.direct(base) == *theirs);

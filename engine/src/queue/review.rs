@@ -59,11 +59,15 @@ pub(super) fn reference(
     let (mut listed, mut bytes) = (Vec::new(), 0);
     for conflict in conflicts {
         // A path that is no text takes four letters for a byte.
-        bytes += conflict.path.as_bytes().len() * 4 + 64;
+        let kind = match (conflict.kind.word(), conflict.kind.detail()) {
+            (word, detail) if detail.is_empty() => word.to_owned(),
+            (word, detail) => format!("{word} ({detail})"),
+        };
+        bytes += conflict.path.as_bytes().len() * 4 + kind.len() * 2 + 64;
         if bytes > PATHS_BYTES_MAX {
             break;
         }
-        listed.push(json!({ "path": path_value(&conflict.path), "kind": conflict.kind.word() }));
+        listed.push(json!({ "path": path_value(&conflict.path), "kind": kind }));
     }
     let mut reason = reason.to_owned();
     reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));

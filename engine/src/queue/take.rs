@@ -4,7 +4,7 @@ use super::entry::{QueueEntry, Side};
 use crate::directory::entry_at;
 use crate::error::Result;
 use crate::id::RootId;
-use crate::merge::{ConflictKind, FileMerged, FileResult, PathConflict};
+use crate::merge::{Attribute, ConflictKind, FileMerged, FileResult, PathConflict};
 use crate::name::TreePath;
 use crate::object::Node;
 use crate::store::Store;
@@ -51,6 +51,18 @@ pub(super) fn settle(
                 (Side::Ours, _) => {}
                 (Side::Theirs, Some(value)) => tree.set_state(key, value)?,
                 (Side::Theirs, None) => drop(tree.remove_state(key)?),
+            }
+            continue;
+        }
+        if let (Side::Theirs, ConflictKind::Attribute(attribute)) = (side, &conflict.kind) {
+            match attribute {
+                Attribute::Owner(owner) => tree.set_owner(conflict.path.as_bytes(), *owner)?,
+                Attribute::Extended { name, value: Some(value) } => {
+                    tree.set_xattr(conflict.path.as_bytes(), name, value)?;
+                }
+                Attribute::Extended { name, value: None } => {
+                    tree.remove_xattr(conflict.path.as_bytes(), name)?;
+                }
             }
             continue;
         }

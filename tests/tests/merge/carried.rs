@@ -203,6 +203,42 @@ fn attributes_are_merged_each_for_itself() {
 }
 
 #[test]
+fn of_an_attribute_that_both_set_ours_stays_and_theirs_is_told() {
+    let store = Store::in_memory();
+    let made = |number: u32| {
+        let mut made = WorkingTree::open_root(&store, tree(&store, "a=1 d/x=1")).expect("open");
+        for path in ["a", "d"] {
+            made.set_owner(path, Some(Owner { uid: number, gid: 7 })).expect("set");
+            made.set_xattr(path, b"user.both", number.to_string().as_bytes()).expect("set");
+        }
+        write_root(&made).expect("stored")
+    };
+    let base = tree(&store, "a=1 d/x=1");
+    for (ours, theirs) in [(1, 2), (2, 1)] {
+        let (our_root, their_root) = (made(ours), made(theirs));
+        let outcome = merge_trees(&store, Some(base), our_root, their_root, &NoContents, &options()).expect("merged");
+        let told =
+            outcome.conflicts.iter().map(|one| format!("{} {} {}", one.path, one.kind.word(), one.kind.detail()));
+        let told: Vec<_> = told.collect();
+        let expected = ["a", "d"].map(|path| {
+            let owner = format!("{path} attribute owner, theirs {theirs}:7");
+            [owner, format!("{path} attribute user.both, theirs {theirs}")]
+        });
+        assert_eq!(told, expected.concat());
+        assert!(outcome.conflicts.iter().all(|one| !one.is_entry));
+        for path in ["a", "d"] {
+            let owner = outcome.tree.stat(path).expect("stat").expect("there").owner;
+            assert_eq!(owner, Some(Owner { uid: ours, gid: 7 }));
+            assert_eq!(outcome.tree.xattrs(path).expect("attributes")[0].value, ours.to_string());
+        }
+    }
+    // What both set alike is nothing to tell of.
+    let (ours, theirs) = (made(3), made(3));
+    let outcome = merge_trees(&store, Some(base), ours, theirs, &NoContents, &options()).expect("merged");
+    assert!(outcome.conflicts.is_empty());
+}
+
+#[test]
 fn times_alone_are_no_change_and_only_changed_bytes_get_a_new_time() {
     let store = Store::in_memory();
     let base = tree(&store, "a=1 b=1 c=1 d=1");

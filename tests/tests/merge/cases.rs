@@ -134,6 +134,45 @@ fn what_is_put_into_a_directory_that_moved_follows_it() {
 }
 
 #[test]
+fn what_is_led_back_to_where_the_other_side_has_it_stays_there() {
+    // They put one thing into a directory that we emptied into the one where it was.
+    let (base, one) = ("d/x=1 n/a=2 n/b=3", "d/a=2 d/b=3 d/x=1");
+    let (other, merged) = ("d/y=4 n/a=2 n/b=3 n/x=1", "d/a=2 d/b=3 d/x=1 d/y=4");
+    clean(base, one, other, merged);
+    clean(base, other, one, merged);
+}
+
+#[test]
+fn a_directory_under_another_name_elsewhere_does_not_lead_what_is_beside_it() {
+    clean("d/e/x=1 q=2", "d/e/x=1 d/q=2", "f/g/x=1 q=2", "d/q=2 f/g/x=1");
+    clean("d/e/x=1 q=2", "f/g/x=1 q=2", "d/e/x=1 d/q=2", "d/q=2 f/g/x=1");
+    // Under the same name it does.
+    clean("d/e/x=1 q=2", "d/e/x=1 d/q=2", "f/e/x=1 q=2", "f/e/x=1 f/q=2");
+}
+
+#[test]
+fn a_rename_into_a_directory_that_moved_with_changes_follows_it() {
+    let long = |end: &str| format!("{}{end}", "0123456789abcdef".repeat(12));
+    let (before, after) = (long("before"), long("after"));
+    let base = format!("a=5 e/x={before} e/y=6 m/k=1");
+    let one = format!("a=5 m/k=1 m/x={after}");
+    let other = format!("e/a=5 e/x={before} e/y=6 m/k=1");
+    let merged = format!("m/a=5 m/k=1 m/x={after}");
+    clean(&base, &one, &other, &merged);
+    clean(&base, &other, &one, &merged);
+}
+
+#[test]
+fn a_change_follows_what_was_renamed_to_where_a_directory_was() {
+    clean("a/x=1 f=2", "a=2", "a/x=1 f=9", "a=9");
+    clean("a/x=1 f=2", "a/x=1 f=9", "a=2", "a=9");
+    // And what was renamed to make room for one.
+    clean("a=2 k=1", "a/x=3 f=2 k=1", "a=9 k=1", "a/x=3 f=9 k=1");
+    clean("a=2 k=1", "a=9 k=1", "a/x=3 f=2 k=1", "a/x=3 f=9 k=1");
+    conflicts("a/x=1 f=2", "a=2", "a/x=1", "a=2", "moved and removed a f");
+}
+
+#[test]
 fn a_directory_leaves_before_something_else_takes_the_name_above_it() {
     clean("a/b/c/ k=1", "a=2 d/b/c/ k=1", "a/b/c/ k=1", "a=2 d/b/c/ k=1");
     clean("a/b/x=5 k=1", "a=2 d/b/x=5 k=1", "a/b/x=5 k=1", "a=2 d/b/x=5 k=1");
