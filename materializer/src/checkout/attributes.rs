@@ -12,6 +12,16 @@ use crate::error::{Error, Result};
 use crate::report::Why;
 use crate::stamp::Stamp;
 
+/// Who may do what beside the mode, and what of that a directory lends to whatever is made in it.
+const ACCESS_RULES: &[u8] = b"system.posix_acl_access";
+const LENT_RULES: &[u8] = b"system.posix_acl_default";
+
+/// Whether what is made in a directory takes rules of access over from it.
+pub(super) fn lends_rules(directory: BorrowedFd<'_>) -> bool {
+    // A file system without such rules has none to lend.
+    rustix::fs::fgetxattr(directory, LENT_RULES, &mut [0_u8; 0][..]).is_ok()
+}
+
 /// Something whose attributes are set.
 #[derive(Clone, Copy)]
 pub(super) enum Handle<'a> {
@@ -117,6 +127,20 @@ impl Run<'_> {
             && present.mtime != mtime
         {
             handle.set_time(mtime).map_err(|errno| Error::host("set the time of", path, errno))?;
+        }
+        Ok(())
+    }
+
+    /// Takes away what something new took over from its directory. Its entry says which rules it has.
+    pub(super) fn remove_lent_rules(&self, handle: Handle<'_>, path: &TreePath) -> Result<()> {
+        for name in [ACCESS_RULES, LENT_RULES] {
+            match handle.remove_xattr(name) {
+                Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
+                Err(errno) => {
+                    let action = "remove the rules of access that it took over from its directory";
+                    self.xattr_refused(path, errno, Why::Failed { action, error: errno.to_string() })?;
+                }
+            }
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 use amalgam_engine::object::{Content, Device, Node};
-use amalgam_engine::{Entry, Name, TreePath, content};
+use amalgam_engine::{Entry, EntryKind, Name, TreePath, content};
 use bytes::Bytes;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -90,6 +90,9 @@ impl Run<'_> {
         self.make_other(at, name, entry).map_err(|errno| Error::host("make", path, errno))?;
         let made = (|| {
             let handle = hold(at, name).map_err(|errno| Error::host("look at", path, errno))?;
+            if at.lends_rules && entry.kind() != EntryKind::Symlink {
+                self.remove_lent_rules(Handle::Place(handle.as_fd()), path)?;
+            }
             self.dress(Handle::Place(handle.as_fd()), path, None, entry, Some(self.time_of(entry)))?;
             Ok(Made { handle: MadeHandle::Place(handle), came: Came::FromStore })
         })();
@@ -139,7 +142,9 @@ impl Run<'_> {
             }
             let handle = Handle::Open(file.as_fd());
             let mtime = self.time_of(entry);
-            if is_plain && entry.mode & self.process.umask == 0 {
+            if at.lends_rules {
+                self.remove_lent_rules(handle, path)?;
+            } else if is_plain && entry.mode & self.process.umask == 0 {
                 handle.set_time(mtime).map_err(|errno| Error::host("set the time of", path, errno))?;
                 let present = handle.stamp().map_err(|source| Error::host("look at", path, source))?;
                 let owner = self.process.owner;

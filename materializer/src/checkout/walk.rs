@@ -11,7 +11,7 @@ use bytes::Bytes;
 use rayon::Scope;
 use rustix::io::Errno;
 
-use super::attributes::Handle;
+use super::attributes::{Handle, lends_rules};
 use super::fill::Wanted;
 use super::place::{PLACE, hold};
 use super::source::Source;
@@ -44,6 +44,8 @@ pub(super) struct Open {
     pub(super) is_fresh: bool,
     /// Whether names in it were changed.
     pub(super) is_touched: AtomicBool,
+    /// Whether what is made in it takes rules of access over from it.
+    pub(super) lends_rules: bool,
     inode: u64,
     pair: Pair,
 }
@@ -272,8 +274,12 @@ impl<'a> Run<'a> {
         if made.is_none() && !self.process.is_root && stamp.mode & OWNER_ALL != OWNER_ALL {
             self.open_up(Handle::Open(handle.as_fd()), &path, &stamp);
         }
-        let is_touched = AtomicBool::new(false);
-        Ok(Some(Open { path, handle, is_fresh: made.is_some(), is_touched, inode: stamp.inode, pair }))
+        let is_fresh = made.is_some();
+        if is_fresh && lends_rules(handle.as_fd()) {
+            self.remove_lent_rules(Handle::Open(handle.as_fd()), &path)?;
+        }
+        let (lends_rules, is_touched) = (lends_rules(handle.as_fd()), AtomicBool::new(false));
+        Ok(Some(Open { path, handle, is_fresh, is_touched, lends_rules, inode: stamp.inode, pair }))
     }
 
     /// A directory that its owner may not read or enter.
@@ -300,7 +306,7 @@ impl<'a> Run<'a> {
     /// keep its owner from what is below.
     fn leave(&self, open: Arc<Open>) -> Result<()> {
         let Some(open) = Arc::into_inner(open) else { return Ok(()) };
-        let Open { path, handle, is_fresh, is_touched, inode, pair } = open;
+        let Open { path, handle, is_fresh, is_touched, inode, pair, .. } = open;
         let Some(after) = &pair.after else {
             if is_touched.into_inner() {
                 self.touch(&path);
@@ -389,6 +395,7 @@ impl Open {
     /// A directory that is opened again for a single name.
     pub(super) fn again(path: TreePath, handle: OwnedFd, inode: u64) -> Self {
         let pair = Pair { before: None, after: None };
-        Self { path, handle, is_fresh: false, is_touched: AtomicBool::new(false), inode, pair }
+        let (lends_rules, is_touched) = (lends_rules(handle.as_fd()), AtomicBool::new(false));
+        Self { path, handle, is_fresh: false, is_touched, lends_rules, inode, pair }
     }
 }

@@ -96,6 +96,66 @@ fn what_was_written_is_not_read_again() {
     assert_eq!((captured.root, captured.counts.files_read), (world.root(&other), 0));
 }
 
+const ACCESS_RULES: &str = "system.posix_acl_access";
+const LENT_RULES: &str = "system.posix_acl_default";
+
+/// Lets a directory lend rules of access to whatever is made in it: another user may do everything.
+fn lend_rules(directory: &std::path::Path) {
+    const NOBODY_IN_PARTICULAR: u32 = u32::MAX;
+    let mut rules = 2_u32.to_le_bytes().to_vec();
+    // Its owner, somebody, its group, the most for those two, others.
+    let kinds = [(1, 7, NOBODY_IN_PARTICULAR), (2, 7, 4_321), (4, 5, NOBODY_IN_PARTICULAR)];
+    for (kind, may, who) in kinds.into_iter().chain([(0x10, 7, NOBODY_IN_PARTICULAR), (0x20, 0, NOBODY_IN_PARTICULAR)])
+    {
+        rules.extend([u16::to_le_bytes(kind), u16::to_le_bytes(may)].concat());
+        rules.extend(u32::to_le_bytes(who));
+    }
+    rustix::fs::setxattr(directory, LENT_RULES, &rules, rustix::fs::XattrFlags::empty()).expect("rules can be set");
+}
+
+/// What a checkout makes has the rules of its entry, and not those that the directory around it lends.
+#[test]
+fn rules_of_access_that_a_directory_lends_are_not_taken_over() {
+    let world = World::new();
+    let mut tree = world.tree();
+    tree.create_directories("d/e").expect("made");
+    for (name, mode) in [("f", 0o640), ("d/g", 0o600), ("d/e/h", 0o755)] {
+        tree.write(name, name.as_bytes()).expect("written");
+        tree.set_mode(name, mode).expect("set");
+    }
+    tree.create_special("d/pipe", Special::Fifo, 0o600).expect("made");
+    tree.symlink("d/link", b"g").expect("made");
+    lend_rules(world.host.path());
+    fs::write(world.at("probe"), b"").expect("written");
+    assert!(has_rules(&world, "probe"), "this file system lends rules");
+    fs::remove_file(world.at("probe")).expect("removed");
+    let done = world.checkout(&world.index(), &tree);
+    assert_eq!(done.notices, []);
+    world.expect(&tree);
+    let below = ["f", "d", "d/g", "d/e", "d/e/h", "d/pipe", "d/link"];
+    below.iter().for_each(|path| assert!(!has_rules(&world, path), "{path}"));
+    assert!(has_rules(&world, ""), "what was there before lends them still");
+
+    // Now one of the tree lends them: that stays, and what is made in it has none.
+    lend_rules(&world.at("d"));
+    let index = world.look();
+    let captured = world.capture(&mut world.index(), Scope::All, &Known::default());
+    let mut other = captured.tree.fork();
+    assert!(other.xattr("d", LENT_RULES.as_bytes()).expect("read").is_some());
+    other.create_directories("d/sub").expect("made");
+    other.write("d/sub/deep", b"deep").expect("written");
+    other.write("d/g", b"changed").expect("written");
+    let done = world.checkout(&index, &other);
+    assert_eq!(done.notices, []);
+    ["d/sub", "d/sub/deep", "d/g"].iter().for_each(|path| assert!(!has_rules(&world, path), "{path}"));
+    let again = world.capture(&mut world.index(), Scope::All, &Known::default());
+    assert_eq!(again.root, world.root(&other), "what is there is what was wanted");
+}
+
+fn has_rules(world: &World, path: &str) -> bool {
+    [ACCESS_RULES, LENT_RULES].iter().any(|name| rustix::fs::lgetxattr(world.at(path), *name, &mut [0; 0][..]).is_ok())
+}
+
 /// Inode and times of everything that is no directory.
 fn stamps(world: &World) -> BTreeMap<TreePath, (u64, i64, i64, i64, i64)> {
     let all = paths(world.host.path()).into_iter().map(|path| {
