@@ -272,7 +272,7 @@ mod tests {
 
         let act = Act::new("ann", Time(7));
         let lean = make_lean(&store, snapshot, &found, &act).expect("made");
-        assert_eq!((paths(lean.left_out.clone()), lean.left_out_more), (paths(found.clone()), 0));
+        assert_eq!((paths(lean.left_out.clone()), lean.left_out_more), (paths(found), 0));
         assert_eq!(lean_tree(&store, snapshot).expect("read"), Some(lean.clone()));
         let (before, after) = (tree, WorkingTree::open_root(&store, lean.root).expect("it opens"));
         assert!(!after.exists("a/target/debug").expect("asked"));
