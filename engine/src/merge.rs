@@ -32,7 +32,7 @@ pub use octopus::{Clash, Left, OctopusPlan, plan_octopus};
 pub use record::{MERGE_RECORD_KEY, MergeRecord, RecordedPath};
 pub use remedy::{Regenerate, Regenerated};
 pub(crate) use remedy::{Unlanded, count_conflicts, have_conflicts};
-pub use workspaces::{MergeDone, MergeHow, MergeRequest};
+pub use workspaces::{MergeDone, MergeHeads, MergeHow, MergeRequest};
 
 use std::collections::BTreeSet;
 

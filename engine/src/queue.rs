@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 use crate::history::History;
-use crate::id::RootId;
+use crate::id::{RootId, SnapshotId};
 use crate::merge::{MergeContents, Regenerate};
 use crate::name::TreePath;
 use crate::operation::{Act, Step, hold_snapshot, move_refs, operation};
@@ -124,20 +124,11 @@ impl Queue {
             let (name, value) = made.ok_or_else(other_request)?;
             return QueueEntry::read(&name, &value)?.ok_or_else(other_request);
         }
-        if source == target {
-            let why = format!("{source} cannot be merged into itself");
-            return Err(Error::Invalid { what: "target", why });
-        }
-        self.workspaces.get(target)?;
-        let workspace = self.workspaces.get(source)?;
-        let Some(snapshot) = workspace.head else {
-            let why = format!("workspace {source} has no snapshot yet");
-            return Err(Error::Invalid { what: "source", why });
-        };
-        let _pins = hold_snapshot(self.store(), snapshot)?;
+        let head = self.workspaces.get(source)?.head;
+        let _pins = head.map(|head| hold_snapshot(self.store(), head)).transpose()?;
         let mut act = act.clone();
         for _ in 0..MOMENTS {
-            let entry = QueueEntry::new(source, target, snapshot, wish, &workspace.agent, &act)?;
+            let entry = self.draft(source, target, head, wish, &act)?;
             let step = Step { name: entry.name.clone(), before: None, after: Some(entry.value.clone()) };
             match move_refs(self.store(), &act, act.draft(QUEUE), vec![step]) {
                 Ok(_) => return Ok(entry),
@@ -146,6 +137,28 @@ impl Queue {
             }
         }
         Err(Error::Taken { what: format!("a place of {source} in the queue of {target}") })
+    }
+
+    /// The entry that a workspace with this head would be; it waits nowhere.
+    pub fn draft(
+        &self,
+        source: &WorkspaceName,
+        target: &WorkspaceName,
+        head: Option<SnapshotId>,
+        wish: &Wish,
+        act: &Act,
+    ) -> Result<QueueEntry> {
+        if source == target {
+            let why = format!("{source} cannot be merged into itself");
+            return Err(Error::Invalid { what: "target", why });
+        }
+        self.workspaces.get(target)?;
+        let agent = self.workspaces.get(source)?.agent;
+        let Some(snapshot) = head else {
+            let why = format!("workspace {source} has no snapshot yet");
+            return Err(Error::Invalid { what: "source", why });
+        };
+        QueueEntry::new(source, target, snapshot, wish, &agent, act)
     }
 
     /// What waits: for one target or for all, the oldest of each first.

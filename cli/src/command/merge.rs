@@ -87,8 +87,14 @@ pub fn say_merge(output: &mut Output, merge: &v1::Merge, dry_run: bool) -> Outco
     for conflict in &merge.conflicts {
         let words = paint(style::REMOVED, format!("conflict {}", text::path(&conflict.path)));
         let tried = merge.files.iter().find(|file| file.path == conflict.path).map(|file| format!(", {}", file.way));
+        let tried = tried.or_else(|| (!conflict.way.is_empty()).then(|| format!(": {}", conflict.way)));
         let why = format!("{}{}", conflict.result, tried.unwrap_or_default());
         output.say(format!("{words} ({})", text::printable(&why)))?;
+    }
+    for capture in &merge.captures {
+        let v1::MergeCapture { workspace, added, modified, removed } = capture;
+        let counts = format!("{added} added, {modified} modified, {removed} removed");
+        output.say(format!("would capture the directory of {} first: {counts}", text::id(workspace)))?;
     }
     for source in merge.sources.iter().filter(|source| !source.clashes.is_empty()) {
         say_left(output, source)?;
@@ -144,7 +150,7 @@ fn words(merge: &v1::Merge, target: &str, dry_run: bool) -> String {
         v1::MergeHow::Merged => format!("merged into {target} with {conflicts} left; now at {head}"),
         v1::MergeHow::Replayed => format!("this was done before; {target} is at {head}"),
         v1::MergeHow::Waiting => format!("waits in the queue of {target}"),
-        v1::MergeHow::Review if dry_run => format!("would still wait for a person, with {conflicts}"),
+        v1::MergeHow::Review if dry_run => format!("would wait for a person, with {conflicts}; nothing was changed"),
         v1::MergeHow::Review => format!("not merged into {target}: it waits for a person; `amalgam review` shows it"),
         v1::MergeHow::Refused | v1::MergeHow::Unspecified => format!("nothing was changed in {target}"),
     }
@@ -165,6 +171,14 @@ pub fn json_line(merge: &v1::Merge, dry_run: bool) -> Value {
             "clashes": source.clashes.iter().map(clash).collect::<Vec<_>>(),
         })
     };
+    let capture = |capture: &v1::MergeCapture| {
+        json!({
+            "workspace": text::id(&capture.workspace),
+            "added": capture.added,
+            "modified": capture.modified,
+            "removed": capture.removed,
+        })
+    };
     lines::line(
         "merge",
         json!({
@@ -180,6 +194,7 @@ pub fn json_line(merge: &v1::Merge, dry_run: bool) -> Value {
             "written": merge.written,
             "removed": merge.removed,
             "reason": merge.reason,
+            "captures": merge.captures.iter().map(capture).collect::<Vec<_>>(),
         }),
     )
 }

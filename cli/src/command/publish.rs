@@ -19,6 +19,7 @@ a person (`amalgam review`), and the workspace with it. `amalgam ws undelete` br
 
 Examples:
   amalgam complete
+  amalgam complete --dry-run
   amalgam complete try-1 --into main -m 'a better parser'
   amalgam complete try-1 --test make --test check")]
 pub struct Complete {
@@ -35,6 +36,7 @@ more of the workspace is published until that is decided. `amalgam ws show` says
 
 Examples:
   amalgam publish
+  amalgam publish --dry-run
   amalgam publish try-1 --into main --detach
   amalgam publish try-1 --every 30s
   amalgam publish try-1 --on-commit --test make --test check
@@ -43,13 +45,13 @@ pub struct Publish {
     #[command(flatten)]
     what: What,
     /// Publish by itself, so often: 30s, 5m, 1h
-    #[arg(long, value_name = "SPAN", value_parser = seconds)]
+    #[arg(long, value_name = "SPAN", value_parser = seconds, conflicts_with = "dry_run")]
     every: Option<u32>,
     /// Publish by itself after each commit
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     on_commit: bool,
     /// Do not publish by itself any more
-    #[arg(long, conflicts_with_all = ["every", "on_commit"])]
+    #[arg(long, conflicts_with_all = ["every", "on_commit", "dry_run"])]
     manual: bool,
 }
 
@@ -87,12 +89,23 @@ struct What {
     /// Do not wait until it is merged
     #[arg(long)]
     detach: bool,
+    /// Say what would be captured and merged and what would wait for a person, and leave everything as it is
+    #[arg(long, conflicts_with = "detach")]
+    dry_run: bool,
     /// A name for this request: the same one again changes nothing
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
 }
 
 impl What {
+    /// A dry run knows nothing of tests.
+    fn say_untested(&self, session: &mut Session) -> Result<(), crate::error::CliError> {
+        match self.test.is_empty() {
+            true => Ok(()),
+            false => session.output.remark("the test was not run"),
+        }
+    }
+
     async fn submission(&self, session: &mut Session) -> Result<v1::Submission, crate::error::CliError> {
         let workspace = match &self.workspace {
             Some(name) => workspace_name(name),
@@ -106,6 +119,7 @@ impl What {
             test_seconds: self.test_seconds,
             detach: self.detach,
             capture: true,
+            dry_run: self.dry_run,
         })
     }
 }
@@ -118,10 +132,17 @@ impl Complete {
         // Asked before: an ended workspace has none.
         let before = v1::GetWorkspaceRequest { name: submission.workspace.clone() };
         let before = client.workspaces.get_workspace(before).await?.into_inner().workspace.unwrap_or_default();
-        let request = v1::CompleteWorkspaceRequest { submission: Some(submission), request_id: self.what.request_id };
+        let request =
+            v1::CompleteWorkspaceRequest { submission: Some(submission), request_id: self.what.request_id.clone() };
         let done = client.merges.complete_workspace(request).await?.into_inner();
-        let exit = say_merge(&mut session.output, &done.merge.ok_or_else(|| incomplete("merge"))?, false)?;
-        if done.ended {
+        let dry_run = self.what.dry_run;
+        let exit = say_merge(&mut session.output, &done.merge.ok_or_else(|| incomplete("merge"))?, dry_run)?;
+        if dry_run {
+            self.what.say_untested(session)?;
+            if exit == Exit::OK {
+                session.output.remark(format!("{} would end", text::id(&before.name)))?;
+            }
+        } else if done.ended {
             let name = done.entry.map(|entry| entry.workspace).unwrap_or_default();
             session.output.done(format!("{} has ended", crate::text::id(&name)))?;
             for directory in &before.directories {
@@ -143,9 +164,14 @@ impl Publish {
         }
         let mut client = session.client().await?;
         let submission = Some(self.what.submission(session).await?);
-        let request = v1::PublishWorkspaceRequest { submission, request_id: self.what.request_id };
+        let request = v1::PublishWorkspaceRequest { submission, request_id: self.what.request_id.clone() };
         let done = client.merges.publish_workspace(request).await?.into_inner();
-        say_merge(&mut session.output, &done.merge.ok_or_else(|| incomplete("merge"))?, false)
+        let dry_run = self.what.dry_run;
+        let exit = say_merge(&mut session.output, &done.merge.ok_or_else(|| incomplete("merge"))?, dry_run)?;
+        if dry_run {
+            self.what.say_untested(session)?;
+        }
+        Ok(exit)
     }
 }
 

@@ -233,3 +233,61 @@ fn a_workspace_is_published_by_itself_on_a_commit() {
         assert!(told.contains(why) && !told.ends_with("\n0\n"), "{arguments}: {told}");
     }
 }
+
+/// All that a dry run must leave as it is: operations, workspaces, what waits, and what is in the directories.
+fn everything(scratch: &Scratch) -> String {
+    let lists = "amalgam op log --json; amalgam ws list --json; amalgam queue --json; amalgam review --json";
+    said(scratch, &format!("{lists}; cd ..; find project ann bob -type f | sort | xargs grep -H ''"))
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_captured_and_merged_and_changes_nothing() {
+    let scratch = forks("echo 1 > a; echo 1 > b");
+    scratch.run("echo mine > b; cd ../ann; echo ann > a; echo new > n; echo same > c; cd ../bob; echo same > c");
+    let before = everything(&scratch);
+    let captured = "would capture the directory of ann first: 2 added, 1 modified, 0 removed";
+    let complete = said(&scratch, "amalgam complete ann --dry-run --test false; echo $?");
+    for words in [
+        captured,
+        "would capture the directory of main first: 0 added, 1 modified, 0 removed",
+        "would change 3 paths of main; nothing was changed",
+        "the test was not run",
+        "ann would end",
+        "\n0\n",
+    ] {
+        assert!(complete.contains(words), "{words}: {complete}");
+    }
+    let publish = said(&scratch, "amalgam publish ann --dry-run");
+    assert!(publish.contains(captured) && publish.contains("would change 3 paths of main"), "{publish}");
+    assert!(!publish.contains("would end"), "{publish}");
+    // What two sources change alike is one path.
+    let merge = said(&scratch, "amalgam merge ann bob --dry-run");
+    assert!(merge.contains(captured) && merge.contains("would change 3 paths of main; nothing"), "{merge}");
+    let line = said(&scratch, "amalgam complete ann --dry-run --json");
+    assert!(line.contains(r#""dry_run":true"#) && line.contains(r#""captures":[{"#), "{line}");
+    assert_eq!(everything(&scratch), before);
+    // It was right, and then bob's is not clean any more.
+    scratch.run("amalgam complete -q ann; cd ../bob; echo bob > a");
+    let before = everything(&scratch);
+    let told = said(&scratch, "amalgam complete bob --dry-run; echo $?");
+    assert!(
+        told.contains("conflict a (contents") && told.contains("would wait for a person, with 1 conflict"),
+        "{told}"
+    );
+    assert!(told.ends_with("\n5\n"), "{told}");
+    assert_eq!(everything(&scratch), before);
+    let told = said(&scratch, "amalgam publish bob --dry-run --every 30s");
+    assert!(told.contains("cannot be used with"), "{told}");
+}
+
+#[test]
+fn what_both_moved_waits_for_a_person_and_nothing_of_it_is_lost() {
+    let scratch = forks("echo 'words that can be known again' > a");
+    scratch.run("cd ../ann; mv a x; cd ../bob; mv a y; cd ../project; amalgam complete -q ann");
+    let told = said(&scratch, "amalgam complete bob; echo $?");
+    assert!(told.contains("(moved twice)") && told.ends_with("\n5\n"), "{told}");
+    assert!(said(&scratch, "amalgam review").contains("bob"));
+    assert_eq!(scratch.run("ls; ls ../bob"), "x\ny\n");
+    let told = said(&scratch, "amalgam merge bob; ls");
+    assert!(told.contains("(moved twice)") && told.ends_with("x\ny\n"), "{told}");
+}

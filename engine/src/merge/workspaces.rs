@@ -13,7 +13,7 @@ use crate::history::History;
 use crate::id::SnapshotId;
 use crate::operation::{Act, Step, hold_snapshot, move_refs, recorded, snapshot_of, trying_while};
 use crate::reference::RefValue;
-use crate::store::Pin;
+use crate::store::{Pin, Store};
 use crate::work::WorkingTree;
 use crate::workspace::{Change, Workspace, WorkspaceName, Workspaces};
 
@@ -104,9 +104,27 @@ impl MergeDone {
     }
 }
 
+/// The snapshots that a merge is about.
+#[derive(Clone, Debug, Default)]
+pub struct MergeHeads {
+    /// That of the target; nothing for one without any.
+    pub target: Option<SnapshotId>,
+    /// Those of the sources that have one.
+    pub sources: Vec<(WorkspaceName, SnapshotId)>,
+}
+
+/// What a merge comes to before anything is changed.
+enum Unchanged {
+    Already,
+    Forward(SnapshotId),
+    Folded(Box<Fold>),
+}
+
 /// Heads that are one in a tree under way.
 struct Fold {
     tree: WorkingTree,
+    /// What is merged.
+    sources: Vec<(WorkspaceName, SnapshotId)>,
     heads: Vec<SnapshotId>,
     conflicts: Vec<PathConflict>,
     report: MergeReport,
@@ -135,27 +153,15 @@ impl Workspaces {
 
     fn try_merge(&self, history: &History, request: &MergeRequest<'_>, act: &Act) -> Result<MergeDone> {
         let target = self.get(request.target)?;
-        let sources = self.new_sources(history, &target, request.sources)?;
-        let _pins = sources.iter().map(|(_, head)| hold_snapshot(self.store(), *head)).collect::<Result<Vec<_>>>()?;
-        let Some((_, first)) = sources.first() else {
-            return Ok(MergeDone::without_change(MergeHow::Already, target.head));
-        };
-        if let [(_, source)] = sources[..] {
-            let is_behind = target.head.map(|head| history.is_ancestor(head, source)).transpose()?;
-            if is_behind.unwrap_or(true) && (request.fast_forward || target.head.is_none()) {
-                return self.forward(&target, source, act);
-            }
+        let mut heads = MergeHeads { target: target.head, sources: Vec::new() };
+        for name in request.sources {
+            heads.sources.extend(self.get(name)?.head.map(|head| (name.clone(), head)));
         }
-        let mut fold = match target.head {
-            Some(head) => self.begin(request, head, Some(head))?,
-            None => self.begin(request, *first, None)?,
+        let fold = match self.fold(history, request, &heads, act)? {
+            Unchanged::Already => return Ok(MergeDone::without_change(MergeHow::Already, target.head)),
+            Unchanged::Forward(source) => return self.forward(&target, source, act),
+            Unchanged::Folded(fold) => *fold,
         };
-        for (name, head) in &sources {
-            fold.record.sources.push((name.to_string(), head.to_string()));
-            if !fold.heads.contains(head) {
-                fold.take(history, request, *head, act)?;
-            }
-        }
         if !fold.conflicts.is_empty() && !request.keep_conflicts {
             let Fold { conflicts, report, reason, .. } = fold;
             return Ok(MergeDone {
@@ -165,42 +171,62 @@ impl Workspaces {
                 ..MergeDone::without_change(MergeHow::Refused, target.head)
             });
         }
-        self.land(request, &sources, fold, target.head, act)
+        self.land(request, fold, target.head, act)
     }
 
-    /// The sources that the target does not have, none of which another one has, with their heads.
-    fn new_sources(
+    /// What a merge of some snapshots would come to: nothing is changed. They are the heads of the workspaces, or what those are
+    /// about to be.
+    pub fn preview_merge(
         &self,
         history: &History,
-        target: &Workspace,
-        names: &[WorkspaceName],
-    ) -> Result<Vec<(WorkspaceName, SnapshotId)>> {
-        let mut heads = Vec::new();
-        for name in names {
-            heads.extend(self.get(name)?.head.map(|head| (name.clone(), head)));
-        }
-        let mut sources: Vec<(WorkspaceName, SnapshotId)> = Vec::new();
-        for (at, (name, head)) in heads.iter().enumerate() {
-            let mut is_known = target.head.map_or(Ok(false), |target| history.is_ancestor(*head, target))?;
-            for (other_at, (_, other)) in heads.iter().enumerate() {
-                is_known |= match head == other {
-                    true => other_at < at,
-                    false => history.is_ancestor(*head, *other)?,
-                };
-            }
-            if !is_known {
-                sources.push((name.clone(), *head));
+        request: &MergeRequest<'_>,
+        heads: &MergeHeads,
+        act: &Act,
+    ) -> Result<MergeDone> {
+        match self.fold(history, request, heads, act)? {
+            Unchanged::Already => Ok(MergeDone::without_change(MergeHow::Already, heads.target)),
+            Unchanged::Forward(_) => Ok(MergeDone::without_change(MergeHow::Forward, heads.target)),
+            Unchanged::Folded(fold) => {
+                let Fold { conflicts, report, reason, .. } = *fold;
+                let done = MergeDone::without_change(MergeHow::Merged, heads.target);
+                Ok(MergeDone { conflicts, report, reason, ..done })
             }
         }
-        Ok(sources)
     }
 
+    fn fold(&self, history: &History, request: &MergeRequest<'_>, heads: &MergeHeads, act: &Act) -> Result<Unchanged> {
+        let sources = new_sources(history, heads)?;
+        let _pins = sources.iter().map(|(_, head)| hold_snapshot(self.store(), *head)).collect::<Result<Vec<_>>>()?;
+        let Some((_, first)) = sources.first() else { return Ok(Unchanged::Already) };
+        if let [(_, source)] = sources[..] {
+            let is_behind = heads.target.map(|head| history.is_ancestor(head, source)).transpose()?;
+            if is_behind.unwrap_or(true) && (request.fast_forward || heads.target.is_none()) {
+                return Ok(Unchanged::Forward(source));
+            }
+        }
+        let mut fold = match heads.target {
+            Some(head) => self.begin(request, head, Some(head))?,
+            None => self.begin(request, *first, None)?,
+        };
+        for (name, head) in &sources {
+            fold.record.sources.push((name.to_string(), head.to_string()));
+            if !fold.heads.contains(head) {
+                fold.take(history, request, *head, act)?;
+            }
+        }
+        if let Some(head) = heads.target.filter(|_| sources.len() > 1) {
+            fold.count_once(self.store(), head)?;
+        }
+        fold.sources = sources;
+        Ok(Unchanged::Folded(Box::new(fold)))
+    }
     fn begin(&self, request: &MergeRequest<'_>, head: SnapshotId, base: Option<SnapshotId>) -> Result<Fold> {
         let mut tree = WorkingTree::open(self.store(), head)?;
         tree.rebase(base);
         let record = MergeRecord { target: request.target.to_string(), ..MergeRecord::default() };
-        let (conflicts, report) = (Vec::new(), MergeReport::default());
-        Ok(Fold { tree, heads: vec![head], conflicts, report, record, reason: String::new(), pins: Vec::new() })
+        let (conflicts, report, reason) = (Vec::new(), MergeReport::default(), String::new());
+        let (heads, sources, pins) = (vec![head], Vec::new(), Vec::new());
+        Ok(Fold { tree, sources, heads, conflicts, report, record, reason, pins })
     }
 
     fn forward(&self, target: &Workspace, to: SnapshotId, act: &Act) -> Result<MergeDone> {
@@ -213,11 +239,11 @@ impl Workspaces {
     fn land(
         &self,
         request: &MergeRequest<'_>,
-        sources: &[(WorkspaceName, SnapshotId)],
         mut fold: Fold,
         head: Option<SnapshotId>,
         act: &Act,
     ) -> Result<MergeDone> {
+        let sources = &fold.sources;
         let names = sources.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>().join(", ");
         let message = match request.message.is_empty() {
             true => format!("merge {names}"),
@@ -249,7 +275,38 @@ impl Workspaces {
     }
 }
 
+/// The sources that the target does not have, none of which another one has.
+fn new_sources(history: &History, heads: &MergeHeads) -> Result<Vec<(WorkspaceName, SnapshotId)>> {
+    let mut sources: Vec<(WorkspaceName, SnapshotId)> = Vec::new();
+    for (at, (name, head)) in heads.sources.iter().enumerate() {
+        let mut is_known = heads.target.map_or(Ok(false), |target| history.is_ancestor(*head, target))?;
+        for (other_at, (_, other)) in heads.sources.iter().enumerate() {
+            is_known |= match head == other {
+                true => other_at < at,
+                false => history.is_ancestor(*head, *other)?,
+            };
+        }
+        if !is_known {
+            sources.push((name.clone(), *head));
+        }
+    }
+    Ok(sources)
+}
+
 impl Fold {
+    /// Counts what several sources changed: a path that two of them did is one.
+    fn count_once(&mut self, store: &Store, head: SnapshotId) -> Result<()> {
+        let (root, pin) = write(store, &self.tree)?;
+        self.pins.push(pin);
+        let mut changed = 0;
+        for change in diff_roots(store, Some(store.snapshot(head)?.root), Some(root), DiffOptions::default())? {
+            change?;
+            changed += 1;
+        }
+        self.report.changed = changed;
+        Ok(())
+    }
+
     /// Merges one more snapshot.
     fn take(&mut self, history: &History, request: &MergeRequest<'_>, theirs: SnapshotId, act: &Act) -> Result<()> {
         let store = history.store();

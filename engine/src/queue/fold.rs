@@ -81,9 +81,20 @@ impl Queue {
 
     /// What would become of one entry now. Nothing is changed.
     pub fn preview(&self, entry: &QueueEntry, judge: &dyn Judge, act: &Act) -> Result<Folded> {
-        let workspace = self.workspaces.get(&entry.target)?;
+        let head = self.workspaces.get(&entry.target)?.head;
+        self.preview_on(head, entry, judge, act)
+    }
+
+    /// The same on a head that the target is about to have.
+    pub fn preview_on(
+        &self,
+        head: Option<SnapshotId>,
+        entry: &QueueEntry,
+        judge: &dyn Judge,
+        act: &Act,
+    ) -> Result<Folded> {
         let session = self.store().session();
-        let mut line = Line::begin(self, &workspace, &session, None)?;
+        let mut line = Line::begin(self, head, &session, None)?;
         let untested = QueueEntry { wish: super::Wish { test: Vec::new(), ..entry.wish.clone() }, ..entry.clone() };
         line.take_or_put_aside(&untested, judge, act)
     }
@@ -96,7 +107,7 @@ impl Queue {
         let workspace = self.workspaces.get(target)?;
         let session = self.store().session();
         let known = self.known_of(&workspace, entries.len())?;
-        let mut line = Line::begin(self, &workspace, &session, known)?;
+        let mut line = Line::begin(self, workspace.head, &session, known)?;
         let mut done = Vec::with_capacity(entries.len());
         for entry in &entries {
             done.push(line.take_or_put_aside(entry, judge, act)?);
@@ -233,16 +244,21 @@ struct Made {
 }
 
 impl<'a> Line<'a> {
-    fn begin(queue: &'a Queue, workspace: &Workspace, session: &'a WriteSession, known: Option<Known>) -> Result<Self> {
+    fn begin(
+        queue: &'a Queue,
+        head: Option<SnapshotId>,
+        session: &'a WriteSession,
+        known: Option<Known>,
+    ) -> Result<Self> {
         let mut pins = Vec::new();
-        let root = match workspace.head {
+        let root = match head {
             Some(head) => {
                 pins.extend(hold_snapshot(queue.store(), head)?);
                 Some(queue.store().snapshot(head)?.root)
             }
             None => None,
         };
-        Ok(Self { queue, session, head: workspace.head, root, known, reviews: Vec::new(), _pins: pins })
+        Ok(Self { queue, session, head, root, known, reviews: Vec::new(), _pins: pins })
     }
 
     /// Merges an entry; one that cannot be is put aside.

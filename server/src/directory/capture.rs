@@ -134,7 +134,7 @@ impl Service {
     }
 
     /// A workspace may have been moved behind its directory's back. A commit on top of that would silently take it back.
-    fn refuse_out_of_step(&self, grasp: &Grasp, head: Option<SnapshotId>) -> Result<()> {
+    pub(super) fn refuse_out_of_step(&self, grasp: &Grasp, head: Option<SnapshotId>) -> Result<()> {
         let known = grasp.record.snapshot();
         if head == known
             || self.is_own_capture(grasp, head, known)?

@@ -1,8 +1,8 @@
 //! Merging workspaces at once: one snapshot with all of them, or nothing.
 
-use amalgam_engine::merge::{MergeHow, MergeRequest, merge_base, plan_octopus};
+use amalgam_engine::merge::{MergeHeads, MergeHow, MergeRequest, merge_base, plan_octopus};
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{Act, MergeOptions, SnapshotId, merge_trees};
+use amalgam_engine::{Act, MergeOptions, SnapshotId};
 use amalgam_merge::Rules;
 use amalgam_merge::trees::{ByRules, units_of};
 use amalgam_proto::{Failure, Reason, v1, workspace_id};
@@ -33,7 +33,7 @@ impl Service {
         if request.dry_run {
             let rules = self.merge_rules(Some(&target), request.rules.as_ref())?;
             let contents = ByRules::new(&rules, &agent(&target)?, &theirs);
-            return self.plan_merge(&target, &sources, &rules, &contents, request.fast_forward_only, act);
+            return self.plan_merge(request, &target, &sources, &rules, &contents, act);
         }
         let lock = self.inner.merging.lock_of(&target);
         let _turn = lock.lock();
@@ -42,7 +42,8 @@ impl Service {
             Some(grasp) => self.secure_before(grasp, "a merge", act)?,
             None => None,
         };
-        if request.fast_forward_only && !self.is_behind(&target, &sources)? {
+        let heads = self.heads_of(&target, &sources)?;
+        if request.fast_forward_only && !self.is_behind(&heads)? {
             let mut merge = self.nothing_done(&target, v1::MergeHow::Refused)?;
             merge.reason = format!("{target} has changes of its own, so that its head cannot just move on");
             return Ok(merge);
@@ -50,7 +51,7 @@ impl Service {
         // What was in the directory is in the head now, its rules too.
         let rules = self.merge_rules(Some(&target), request.rules.as_ref())?;
         let (contents, maker) = (ByRules::new(&rules, &agent(&target)?, &theirs), Maker::new(self, &rules));
-        let options = self.options_for(&target, &sources, &rules, &contents, act)?;
+        let options = self.options_for(&heads, &rules, &contents, act)?;
         let mut merge = MergeRequest::new(&target, &sources, &contents);
         merge.regenerate = Some(&maker);
         merge.options = options;
@@ -74,108 +75,112 @@ impl Service {
         Ok(message)
     }
 
+    /// The heads of workspaces as they are.
+    fn heads_of(&self, target: &WorkspaceName, sources: &[WorkspaceName]) -> Result<MergeHeads> {
+        let mut heads = MergeHeads { target: self.head(target)?, sources: Vec::new() };
+        for source in sources {
+            heads.sources.extend(self.head(source)?.map(|head| (source.clone(), head)));
+        }
+        Ok(heads)
+    }
+
     /// Whether a target's head could just move to that of its only source.
-    fn is_behind(&self, target: &WorkspaceName, sources: &[WorkspaceName]) -> Result<bool> {
-        let (workspaces, history) = (&self.inner.workspaces, &self.inner.history);
-        let [source] = sources else { return Ok(false) };
-        let (target, source) =
-            (workspaces.get(target).map_err(of_engine)?.head, workspaces.get(source).map_err(of_engine)?.head);
-        let Some((target, source)) = target.zip(source) else { return Ok(true) };
-        let is = |one, of| history.is_ancestor(one, of).map_err(of_engine);
+    fn is_behind(&self, heads: &MergeHeads) -> Result<bool> {
+        let (source, target) = match (&heads.sources[..], heads.target) {
+            ([(_, source)], Some(target)) => (*source, target),
+            ([_] | [], _) => return Ok(true),
+            _ => return Ok(false),
+        };
+        let is = |one, of| self.inner.history.is_ancestor(one, of).map_err(of_engine);
         Ok(is(target, source)? || is(source, target)?)
     }
 
     /// How trees are merged: groups of rules become units.
-    fn options_for(
-        &self,
-        target: &WorkspaceName,
-        sources: &[WorkspaceName],
-        rules: &Rules,
-        contents: &ByRules,
-        act: &Act,
-    ) -> Result<MergeOptions> {
+    fn options_for(&self, heads: &MergeHeads, rules: &Rules, contents: &ByRules, act: &Act) -> Result<MergeOptions> {
         let mut options = MergeOptions { time: act.time, ..MergeOptions::default() };
         if !rules.has_groups() {
             return Ok(options);
         }
-        let (store, workspaces) = (&self.inner.store, &self.inner.workspaces);
-        let Some(ours) = workspaces.get(target).map_err(of_engine)?.head else { return Ok(options) };
+        let store = &self.inner.store;
+        let Some(ours) = heads.target else { return Ok(options) };
         let our_root = store.snapshot(ours).map_err(of_engine)?.root;
-        for source in sources {
-            let Some(theirs) = workspaces.get(source).map_err(of_engine)?.head else { continue };
-            let base = merge_base(&self.inner.history, &[ours], theirs, contents, &options).map_err(of_engine)?;
-            let their_root = store.snapshot(theirs).map_err(of_engine)?.root;
+        for (_, theirs) in &heads.sources {
+            let base = merge_base(&self.inner.history, &[ours], *theirs, contents, &options).map_err(of_engine)?;
+            let their_root = store.snapshot(*theirs).map_err(of_engine)?.root;
             let units = units_of(rules, store, base.root, [our_root, their_root]).map_err(of_engine)?;
             options.units.extend(units);
         }
         Ok(options)
     }
 
-    /// What a merge would come to: which sources merge cleanly, in which order, and what stands in the way of the rest.
+    /// What a merge would come to: which sources merge cleanly, in which order, and what stands in the way of the rest. Directories are
+    /// looked at as they are now.
     fn plan_merge(
         &self,
+        request: &v1::MergeWorkspacesRequest,
         target: &WorkspaceName,
         sources: &[WorkspaceName],
         rules: &Rules,
         contents: &ByRules,
-        forward_only: bool,
         act: &Act,
     ) -> Result<v1::Merge> {
-        let workspaces = &self.inner.workspaces;
         let mut message = self.nothing_done(target, v1::MergeHow::Already)?;
-        let mut heads: Vec<(&WorkspaceName, SnapshotId)> = Vec::new();
-        for source in sources {
-            heads.extend(workspaces.get(source).map_err(of_engine)?.head.map(|head| (source, head)));
+        let mut heads = self.heads_of(target, sources)?;
+        // Kept until the end: what was looked at has no name.
+        let mut looked = Vec::new();
+        if request.capture {
+            heads.sources.clear();
+            for source in sources {
+                let ahead = self.look_ahead(source, act)?;
+                heads.sources.extend(ahead.head.map(|head| (source.clone(), head)));
+                looked.push(ahead);
+            }
+            let ahead = self.look_ahead(target, act)?;
+            heads.target = ahead.head;
+            looked.push(ahead);
         }
-        let Some(ours) = workspaces.get(target).map_err(of_engine)?.head else {
-            message.how = v1::MergeHow::Forward.into();
-            return Ok(message);
-        };
-        if forward_only && !self.is_behind(target, sources)? {
+        message.captures = looked.iter().filter_map(|ahead| ahead.capture.clone()).collect();
+        if request.fast_forward_only && !self.is_behind(&heads)? {
             message.how = v1::MergeHow::Refused.into();
             message.reason = format!("{target} has changes of its own, so that its head cannot just move on");
             return Ok(message);
         }
-        let options = self.options_for(target, sources, rules, contents, act)?;
-        let ids: Vec<_> = heads.iter().map(|(_, head)| *head).collect();
-        let plan = plan_octopus(&self.inner.history, ours, &ids, contents, &options).map_err(of_engine)?;
-        for (at, (name, _)) in heads.iter().enumerate() {
-            let place = plan.order.iter().position(|source| *source == at).map_or(0, |place| place as u32 + 1);
-            let mut source = source_message(name, place);
-            for clash in plan.left.iter().filter(|left| left.source == at).flat_map(|left| &left.clashes) {
-                let with = clash.with.map(|with| amalgam_proto::workspace_name(heads[with].0)).unwrap_or_default();
-                let paths = clash.paths.iter().map(path_bytes).collect();
-                source.clashes.push(v1::MergeClash { workspace: with, paths });
-            }
-            message.sources.push(source);
+        let options = self.options_for(&heads, rules, contents, act)?;
+        if let Some(ours) = heads.target {
+            message.sources = self.plan_sources(ours, &heads, contents, &options)?;
         }
-        for (_, theirs) in &heads {
-            if self.inner.history.is_ancestor(*theirs, ours).map_err(of_engine)? {
-                continue;
-            }
-            message.how = match self.inner.history.is_ancestor(ours, *theirs).map_err(of_engine)? && heads.len() == 1 {
-                true => v1::MergeHow::Forward.into(),
-                false => v1::MergeHow::Merged.into(),
-            };
-            let outcome = self.try_merge(ours, *theirs, contents, &options)?;
-            message.files.extend(files_message(&outcome.report.files));
-            message.conflicts.extend(conflicts_message(&outcome.conflicts));
-            message.changed += outcome.report.changed;
-        }
+        let mut merge = MergeRequest::new(target, sources, contents);
+        merge.options = options;
+        let done = self.inner.workspaces.preview_merge(&self.inner.history, &merge, &heads, act).map_err(of_engine)?;
+        message.how = how(done.how).into();
+        message.files = files_message(&done.report.files);
+        message.conflicts = conflicts_message(&done.conflicts);
+        message.changed = done.report.changed;
         Ok(message)
     }
 
-    fn try_merge(
+    /// How far each source would get.
+    fn plan_sources(
         &self,
         ours: SnapshotId,
-        theirs: SnapshotId,
+        heads: &MergeHeads,
         contents: &ByRules,
         options: &MergeOptions,
-    ) -> Result<amalgam_engine::Outcome> {
-        let store = &self.inner.store;
-        let base = merge_base(&self.inner.history, &[ours], theirs, contents, options).map_err(of_engine)?;
-        let root = |id| store.snapshot(id).map(|snapshot| snapshot.root).map_err(of_engine);
-        merge_trees(store, base.root, root(ours)?, root(theirs)?, contents, options).map_err(of_engine)
+    ) -> Result<Vec<v1::MergeSource>> {
+        let ids: Vec<_> = heads.sources.iter().map(|(_, head)| *head).collect();
+        let plan = plan_octopus(&self.inner.history, ours, &ids, contents, options).map_err(of_engine)?;
+        let mut messages = Vec::new();
+        for (at, (name, _)) in heads.sources.iter().enumerate() {
+            let place = plan.order.iter().position(|source| *source == at).map_or(0, |place| place as u32 + 1);
+            let mut source = source_message(name, place);
+            for clash in plan.left.iter().filter(|left| left.source == at).flat_map(|left| &left.clashes) {
+                let with = clash.with.map(|with| amalgam_proto::workspace_name(&heads.sources[with].0));
+                let paths = clash.paths.iter().map(path_bytes).collect();
+                source.clashes.push(v1::MergeClash { workspace: with.unwrap_or_default(), paths });
+            }
+            messages.push(source);
+        }
+        Ok(messages)
     }
 
     /// A merge that changed nothing.

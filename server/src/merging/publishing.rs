@@ -130,6 +130,9 @@ impl Service {
         let asked = request.submission.clone().unwrap_or_default();
         let name = workspace_id(&asked.workspace).map_err(of_engine)?;
         self.inner.workspaces.get(&name).map_err(of_engine)?;
+        if asked.dry_run {
+            return Err(Failure::new(Reason::Invalid, "a dry run is of one publishing: ask for it without a schedule"));
+        }
         let publishing = &self.inner.merging.publishing;
         if request.every_seconds == 0 && !request.on_commit {
             publishing.change(|plans| plans.remove(name.as_str()))?;
@@ -239,6 +242,7 @@ impl Service {
             test_seconds: plan.test_seconds,
             detach: false,
             capture: false,
+            dry_run: false,
         };
         let merge = self.submit(&submission, false, &act)?.merge;
         let how = match merge.how() {

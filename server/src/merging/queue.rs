@@ -86,16 +86,13 @@ impl Service {
     pub(crate) fn submit(&self, asked: &v1::Submission, ends: bool, act: &Act) -> Result<Submitted> {
         let source = workspace_id(&asked.workspace).map_err(of_engine)?;
         let target = self.target_of(&source, &asked.target)?;
+        if asked.dry_run {
+            return self.preview_submission(asked, [&source, &target], ends, act);
+        }
         if asked.capture {
             self.capture_of(&source, &format!("before a merge into {target}"), act)?;
         }
-        let wish = Wish {
-            ends,
-            message: asked.message.clone(),
-            test: asked.test.clone(),
-            test_seconds: asked.test_seconds,
-            ..Wish::default()
-        };
+        let wish = wish_of(asked, ends);
         // Rules that cannot be read are said before anything waits for them; they may be mended in the directory already.
         if self.merge_rules(Some(&target), None).is_err() {
             if let Some(mut grasp) = self.grasp_of(&target)? {
@@ -112,6 +109,46 @@ impl Service {
         let (folded, merge) = self.wait_for(&entry, act)?;
         let is_ended = folded.is_some_and(|folded| folded.is_ended);
         Ok(Submitted { entry: entry_message(&entry, QUEUE), merge, is_ended })
+    }
+
+    /// What would come of putting it into the queue. Nothing is changed.
+    fn preview_submission(
+        &self,
+        asked: &v1::Submission,
+        [source, target]: [&WorkspaceName; 2],
+        ends: bool,
+        act: &Act,
+    ) -> Result<Submitted> {
+        let from = match asked.capture {
+            true => Some(self.look_ahead(source, act)?),
+            false => None,
+        };
+        let head = match &from {
+            Some(ahead) => ahead.head,
+            None => self.head(source)?,
+        };
+        let into = self.look_ahead(target, act)?;
+        let queue = &self.inner.merging.queue;
+        let entry = queue.draft(source, target, head, &wish_of(asked, ends), act).map_err(of_engine)?;
+        let referee = Referee::new(self, target)?;
+        let folded = queue.preview_on(into.head, &entry, &referee, act).map_err(of_engine)?;
+        // What it would be has no name: the message is about the head that is.
+        let Folded { files, conflicts, changed, .. } = &folded;
+        let (how, reason) = match &folded.fate {
+            Fate::Landed(snapshot) if *snapshot == entry.snapshot => (v1::MergeHow::Forward, String::new()),
+            Fate::Landed(_) => (v1::MergeHow::Merged, String::new()),
+            Fate::Already => (v1::MergeHow::Already, String::new()),
+            Fate::Review(reason) => (v1::MergeHow::Review, reason.clone()),
+        };
+        let merge = v1::Merge {
+            files: files_message(files),
+            conflicts: conflicts_message(conflicts),
+            changed: *changed,
+            reason,
+            captures: from.into_iter().filter_map(|ahead| ahead.capture).chain(into.capture).collect(),
+            ..self.nothing_done(target, how)?
+        };
+        Ok(Submitted { entry: entry_message(&entry, QUEUE), merge, is_ended: false })
     }
 
     /// What a workspace's changes are merged into.
@@ -319,6 +356,16 @@ impl Service {
 }
 
 pub(super) const QUEUE: &str = "queue/";
+
+fn wish_of(asked: &v1::Submission, ends: bool) -> Wish {
+    Wish {
+        ends,
+        message: asked.message.clone(),
+        test: asked.test.clone(),
+        test_seconds: asked.test_seconds,
+        ..Wish::default()
+    }
+}
 
 /// The id in a resource name.
 pub(super) fn id_of<'a>(name: &'a str, prefix: &str) -> &'a str {

@@ -138,11 +138,20 @@ fn check(merged: &Merged, runs: &BTreeMap<u64, Run>, fates: &BTreeMap<String, Fa
             assert!(String::from_utf8_lossy(&bytes).contains(line.as_str()), "{path} lost {line}");
         }
     };
+    let target = WorkingTree::open(store, head).expect("a tree");
+    let is_still_there = |run: &Run| {
+        // Others may write what is shared anew when they have seen it; a log only grows, and what is one's own is nobody else's.
+        for (path, line) in run.wrote.iter().filter(|(path, _)| path.ends_with(".log") || path.starts_with("own-")) {
+            let bytes = target.read(path).expect("what has landed stays");
+            assert!(String::from_utf8_lossy(&bytes).contains(line.as_str()), "the target lost {line} of {path}");
+        }
+    };
     let mut tally = [0; 3];
     for (agent, run) in runs {
         match run.entry.as_ref().map(|id| (id, fates.get(id).expect("every entry was dealt with"))) {
             Some((_, Fate::Landed(snapshot))) => {
                 holds_all(*snapshot, run);
+                is_still_there(run);
                 assert!(merged.history.is_ancestor(*snapshot, head).expect("a history"), "{agent} is out of it");
                 tally[0] += 1;
             }
