@@ -590,7 +590,7 @@ fn story(history: &History) -> String {
                 let hash = bytes.0.iter().fold(7_u16, |sum, byte| sum.wrapping_mul(31) ^ u16::from(*byte));
                 format!("{kind}{}-{hash:x}", bytes.0.len())
             };
-            let state = |files: &Files| files.get(path).map_or_else(|| "-".to_owned(), |file| short(file));
+            let state = |files: &Files| files.get(path).map_or_else(|| "-".to_owned(), short);
             format!("{} {}>{}", path.escape_ascii(), state(&history.base), state(side))
         };
         differing.map(one).collect::<Vec<_>>().join(", ")
