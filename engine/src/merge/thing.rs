@@ -1,6 +1,6 @@
 //! The things of a merge: what each side made of something, where it is to lie, and what it is to be.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::entry::{self, Merged, Three, same, settle};
 use super::side::{Place, Side, ancestors, exchange, is_directory};
@@ -89,6 +89,10 @@ impl Merge<'_> {
     pub(super) fn whole_moves(&mut self) -> Result<Vec<WholeMove>> {
         let mut moves = Vec::new();
         let moved: Vec<_> = self.theirs.moved.iter().map(|(from, to)| (from.clone(), to.clone())).collect();
+        let mut sources: BTreeMap<TreePath, Vec<TreePath>> = BTreeMap::new();
+        for (source, target) in &self.theirs.directions {
+            sources.entry(target.clone()).or_default().push(source.clone());
+        }
         for (base, to) in moved {
             if self.ours.moved.get(&base) == Some(&to) {
                 continue;
@@ -102,6 +106,8 @@ impl Merge<'_> {
             match from.filter(apart) {
                 // Something else comes where a directory above it is: it is taken out piece by piece before.
                 Some(from) if self.is_covered(&from)? => self.theirs.open(&self.trees.store, &base, true)?,
+                // What we put elsewhere is led there as well: the name is taken before the directory comes.
+                Some(_) if self.is_met(&base, &to, &sources)? => self.theirs.open(&self.trees.store, &base, true)?,
                 Some(from) if is_vacant(&self.trees.store, &self.trees.ours, &to)? => {
                     moves.push(WholeMove { base, from, to });
                 }
@@ -110,6 +116,20 @@ impl Merge<'_> {
         }
         self.carried = moves.iter().map(|one| one.base.clone()).collect();
         Ok(moves)
+    }
+
+    /// Whether they lead what is in another directory of ours to where one comes to lie; `sources` are those that lead somewhere, by
+    /// where they lead.
+    fn is_met(&self, base: &TreePath, to: &TreePath, sources: &BTreeMap<TreePath, Vec<TreePath>>) -> Result<bool> {
+        for target in std::iter::once(to.clone()).chain(ancestors(to)).chain([TreePath::root()]) {
+            for source in sources.get(&target).into_iter().flatten().filter(|source| *source != base) {
+                let Some(path) = exchange(to, &target, source) else { continue };
+                if entry_at(&self.trees.store, &self.trees.ours, &path)?.as_ref().is_some_and(is_directory) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Whether they have something else where a directory above a path of ours is.

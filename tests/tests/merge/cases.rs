@@ -163,6 +163,14 @@ fn a_rename_into_a_directory_that_moved_with_changes_follows_it() {
 }
 
 #[test]
+fn a_directory_comes_where_another_leads_what_the_other_side_added() {
+    let (base, one) = ("d/e/x=1 d/y=2 f/k=4 n/z=3", "d/e/new=9 d/e/x=1 d/y=2 f/k=4 n/z=3");
+    let (other, merged) = ("f/e/z=3 f/k=4 f/y=2", "f/e/new=9 f/e/z=3 f/k=4 f/y=2");
+    clean(base, one, other, merged);
+    clean(base, other, one, merged);
+}
+
+#[test]
 fn a_change_follows_what_was_renamed_to_where_a_directory_was() {
     clean("a/x=1 f=2", "a=2", "a/x=1 f=9", "a=9");
     clean("a/x=1 f=2", "a/x=1 f=9", "a=2", "a=9");
