@@ -99,8 +99,8 @@ const STORY: &[&str] = &[
 
 /// What follows where something can be mounted.
 const MOUNTED: &[&str] = &[
-    // What was purged is still in the directory, and left out.
-    "amalgam fork --json --from project mounted --mount ../mounted --backend fuse --explain; test $? = 3",
+    // What was purged is still in the directory; it is looked at again, and left out.
+    "touch key; amalgam fork --json --from project mounted --mount ../mounted --backend fuse --explain; test $? = 3",
     "cd ../mounted && echo more > more && amalgam status --json && amalgam commit --json",
     "amalgam mounts --json",
     "amalgam mount --json @~ ../before",
