@@ -124,7 +124,7 @@ impl Merge<'_> {
         for target in std::iter::once(to.clone()).chain(ancestors(to)).chain([TreePath::root()]) {
             for source in sources.get(&target).into_iter().flatten().filter(|source| *source != base) {
                 let Some(path) = exchange(to, &target, source) else { continue };
-                if entry_at(&self.trees.store, &self.trees.ours, &path)?.as_ref().is_some_and(is_directory) {
+                if self.trees.ours.entry_at(&path)?.as_ref().is_some_and(is_directory) {
                     return Ok(true);
                 }
             }
