@@ -15,7 +15,6 @@ mod base;
 mod chart;
 mod contents;
 mod entry;
-
 mod links;
 mod octopus;
 mod place;

@@ -34,6 +34,7 @@ use amalgam_engine::{Entry, Name, RootId, Store, Time, TreePath, entry_at};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+pub(crate) use attributes::LENT_RULES;
 pub use leftovers::clean_leftovers;
 
 use crate::compare::{Likeness, compare};

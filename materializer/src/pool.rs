@@ -17,6 +17,7 @@ use amalgam_engine::{Name, Time};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::checkout::LENT_RULES;
 use crate::host::c_name;
 
 /// What names of files begin with that are not finished.
@@ -68,7 +69,12 @@ impl Pool {
             Err(errno) => return Err(errno.into()),
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(Self { handle: rustix::fs::open(path, flags, Mode::empty())? })
+        let handle = rustix::fs::open(path, flags, Mode::empty())?;
+        // What a directory around it lends would be on every file, in every directory that has it.
+        match rustix::fs::fremovexattr(&handle, LENT_RULES) {
+            Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => Ok(Self { handle }),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Gives a file a name in a directory as well.
@@ -92,12 +98,12 @@ impl Pool {
         }
     }
 
-    /// Gives a file that is finished its name. If another was quicker, that one stays.
+    /// Gives a file that is finished its name. If another was quicker, that one stays; if the pool was emptied meanwhile, there is none.
     pub(crate) fn finish(&self, kept: &Kept, unfinished: &CString) -> rustix::io::Result<()> {
         let done = rustix::fs::linkat(&self.handle, unfinished, &self.handle, &kept.name, AtFlags::empty());
         self.give_up(unfinished);
         match done {
-            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Ok(()) | Err(Errno::EXIST | Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno),
         }
     }
@@ -135,11 +141,14 @@ impl Pool {
             };
             for name in names(opened.as_fd())? {
                 let Ok(stat) = rustix::fs::statat(&opened, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-                if goes(u64::from(stat.st_nlink as u32)) {
-                    rustix::fs::unlinkat(&opened, &name, AtFlags::empty())?;
-                    if stat.st_nlink <= 1 {
-                        bytes += stat.st_size as u64;
-                    }
+                if !goes(u64::from(stat.st_nlink as u32)) {
+                    continue;
+                }
+                match rustix::fs::unlinkat(&opened, &name, AtFlags::empty()) {
+                    Ok(()) if stat.st_nlink <= 1 => bytes += stat.st_size as u64,
+                    // A checkout that runs meanwhile finishes its files, or gives them up.
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(errno) => return Err(errno.into()),
                 }
             }
         }

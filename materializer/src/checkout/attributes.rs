@@ -14,7 +14,7 @@ use crate::stamp::Stamp;
 
 /// Who may do what beside the mode, and what of that a directory lends to whatever is made in it.
 const ACCESS_RULES: &[u8] = b"system.posix_acl_access";
-const LENT_RULES: &[u8] = b"system.posix_acl_default";
+pub(crate) const LENT_RULES: &[u8] = b"system.posix_acl_default";
 
 /// Whether what is made in a directory takes rules of access over from it.
 pub(super) fn lends_rules(directory: BorrowedFd<'_>) -> bool {

@@ -3,11 +3,13 @@
 use std::fs::{self, Metadata, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use amalgam_engine::{Time, WorkingTree};
 use amalgam_materializer::{CheckedOut, Checkout, HostDir, Index, Pool, checkout};
 
 use crate::kit::World;
+use crate::{has_rules, lend_rules};
 
 /// Files of every sort that matters here.
 fn tree_of(world: &World) -> WorkingTree {
@@ -121,6 +123,48 @@ fn files_that_no_directory_has_go_and_directories_keep_theirs() {
     fs::remove_dir_all(world.temp.path().join("third")).expect("removed");
     assert_eq!(pool.remove_unused().expect("looked through"), 300_000 + 11 + 10);
     assert_eq!(pool.remove_unused().expect("looked through"), 0);
+}
+
+#[test]
+fn a_pool_that_is_emptied_meanwhile_keeps_nobody_from_his_files() {
+    let world = World::new();
+    let (pool, tree) = (pool_of(&world), tree_of(&world));
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let other = pool_of(&world);
+            while !is_done.load(Ordering::Relaxed) {
+                other.clear().expect("cleared");
+            }
+        });
+        let _end = Ending(&is_done);
+        for round in 0..200 {
+            let at = world.temp.path().join(format!("round-{round}"));
+            fs::create_dir(&at).expect("a directory");
+            read_only_at(&world, &pool, &at, &tree);
+            expect_readable(&at);
+        }
+    });
+}
+
+/// Says that something is done, also when an assertion failed.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_pool_takes_no_access_rules_over_from_the_directory_around_it() {
+    let world = World::new();
+    lend_rules(world.temp.path());
+    let (pool, tree) = (pool_of(&world), tree_of(&world));
+    read_only_at(&world, &pool, world.host.path(), &tree);
+    for name in ["plain", "d/large", "d/e/program"] {
+        assert!(!has_rules(&world, name), "{name}");
+    }
 }
 
 #[test]
