@@ -58,3 +58,59 @@ pub struct Global {
     #[arg(short = 'C', global = true, value_name = "DIR")]
     pub directory: Option<PathBuf>,
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory as _};
+
+    use super::*;
+
+    /// The commands about merging, and what of them only looks. Whatever else they get changes something.
+    const MERGING: [&str; 7] = ["merge", "conflicts", "complete", "publish", "queue", "review", "rules"];
+    const LOOKS: [&str; 10] = [
+        "conflicts list",
+        "conflicts show",
+        "conflicts remembered",
+        "queue list",
+        "queue show",
+        "review list",
+        "review show",
+        "rules show",
+        "rules check",
+        "rules explain",
+    ];
+
+    /// The commands without commands below them, with their names in full.
+    fn leaves<'a>(command: &'a Command, name: &str) -> Vec<(String, &'a Command)> {
+        let below: Vec<_> = command.get_subcommands().filter(|one| one.get_name() != "help").collect();
+        match below.is_empty() {
+            true => vec![(name.to_owned(), command)],
+            false => below.iter().flat_map(|one| leaves(one, &format!("{name} {}", one.get_name()))).collect(),
+        }
+    }
+
+    fn takes(command: &Command, option: &str) -> bool {
+        command.get_arguments().any(|argument| argument.get_long() == Some(option))
+    }
+
+    #[test]
+    fn all_that_changes_something_about_merging_can_be_tried_first_and_read_by_programs() {
+        let mut amalgam = Arguments::command();
+        amalgam.build();
+        let mut seen = Vec::new();
+        for name in MERGING {
+            let command = amalgam.find_subcommand(name).unwrap_or_else(|| panic!("there is no {name}"));
+            for (name, leaf) in leaves(command, name) {
+                assert!(takes(leaf, "json"), "{name} takes no --json");
+                let looks = LOOKS.contains(&name.as_str());
+                assert_ne!(
+                    takes(leaf, "dry-run"),
+                    looks,
+                    "{name}: what changes something takes --dry-run, and only that"
+                );
+                seen.push(name);
+            }
+        }
+        assert!(LOOKS.iter().all(|name| seen.iter().any(|seen| seen == name)), "all of them are there: {seen:?}");
+    }
+}

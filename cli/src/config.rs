@@ -180,7 +180,7 @@ pub const KEYS: [Key; 23] = [
         name: "workspace.quota",
         kind: Kind::Size,
         default: "no limit",
-        doc: "the most that the files of a workspace may hold",
+        doc: "the most that a workspace may add to the store, with what is kept of its history",
     },
 ];
 

@@ -16,7 +16,7 @@ use anstream::ColorChoice;
 use anstream::adapter::strip_str;
 use serde_json::Value;
 
-pub use progress::{count_bytes, drive, drive_pieces, drive_with};
+pub use progress::{advance, count_bytes, drive, drive_pieces, drive_with, progress_bar};
 
 use crate::error::CliError;
 use pager::Pager;

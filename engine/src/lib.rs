@@ -95,12 +95,12 @@ pub use insight::{
 };
 pub use malformed::Malformed;
 pub use merge::{MergeContents, MergeOptions, NoContents, Outcome, merge_snapshots, merge_trees};
-pub use name::{DEPTH_MAX, InvalidName, NAME_BYTES_MAX, Name, TreePath};
+pub use name::{AsTreePath, DEPTH_MAX, InvalidName, NAME_BYTES_MAX, Name, TreePath};
 pub use object::{Entry, EntryKind};
 pub use operation::{Act, OperationCursor, Past};
 pub use reference::{RefName, RequestId};
 pub use revision::Revision;
-pub use store::{Pin, RefMove, Store, StoreOptions, SweepRound, SweepScope, Swept, Tallies, Tally, WriteSession};
+pub use store::{Pin, RefMove, Rows, Store, StoreOptions, SweepRound, SweepScope, Swept, Tallies, Tally, WriteSession};
 pub use time::Time;
 pub use tombstone::Tombstone;
 pub use verify::{VerifyOptions, VerifyReport, repair, verify};

@@ -23,6 +23,7 @@ mod remedy;
 mod side;
 mod state;
 mod thing;
+mod undecided;
 mod workspaces;
 
 pub use base::{MergeBase, merge_base, merge_snapshots};
@@ -31,6 +32,7 @@ pub use octopus::{Clash, Left, OctopusPlan, plan_octopus};
 pub use record::{MERGE_RECORD_KEY, MergeRecord, RecordedPath};
 pub use remedy::{Regenerate, Regenerated};
 pub(crate) use remedy::{Unlanded, count_conflicts, have_conflicts};
+pub use undecided::{DECIDED_KEY, Decision, Matter, OpenMatter, Undecided, undecided_before};
 pub use workspaces::{MergeDone, MergeHeads, MergeHow, MergeRequest};
 
 use std::collections::BTreeSet;
@@ -82,6 +84,8 @@ pub struct PathConflict {
     pub others: Vec<TreePath>,
     /// Whether a conflict entry is at the path. Where there is none, the tree holds all that there is, and a person should look.
     pub is_entry: bool,
+    /// Of a thing that lies where a side did not want it: where ours wants it, and where theirs does.
+    pub places: [Option<TreePath>; 2],
 }
 
 /// The kinds of conflict.

@@ -1,7 +1,9 @@
 //! Names and paths inside a tree: bytes, validated once, never a path of the host.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -203,6 +205,31 @@ impl TreePath {
             [b'/', rest @ ..] => Some(rest),
             _ => None,
         }
+    }
+}
+
+/// What a path can be given as: bytes, which are checked, or a path that was checked before.
+pub trait AsTreePath {
+    /// The path, or one that is borrowed.
+    type Path: Deref<Target = TreePath>;
+
+    /// The path.
+    fn tree_path(self) -> Result<Self::Path, InvalidName>;
+}
+
+impl<T: AsRef<[u8]>> AsTreePath for T {
+    type Path = Cow<'static, TreePath>;
+
+    fn tree_path(self) -> Result<Self::Path, InvalidName> {
+        TreePath::new(self).map(Cow::Owned)
+    }
+}
+
+impl<'a> AsTreePath for &'a TreePath {
+    type Path = &'a TreePath;
+
+    fn tree_path(self) -> Result<Self::Path, InvalidName> {
+        Ok(self)
     }
 }
 

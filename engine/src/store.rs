@@ -2,11 +2,13 @@
 
 mod cache;
 mod pin;
+mod rows;
 mod session;
 mod sweep;
 mod waiting;
 
 pub use pin::Pin;
+pub use rows::Rows;
 pub(crate) use session::{Is, Known, SessionMark};
 pub use session::{RefMove, WriteSession};
 pub use sweep::{SweepRound, SweepScope, Swept, Tallies, Tally};
@@ -259,6 +261,11 @@ impl Store {
     /// Brings what only the backend's log has to where it is kept for good. What takes room twice, or is dead, goes with the log.
     pub fn empty_log(&self) -> Result<()> {
         self.inner.backend.empty_log()
+    }
+
+    /// What is stored, row by row.
+    pub fn rows(&self) -> Result<Rows> {
+        Rows::of(self.clone())
     }
 
     /// Begins a collection; see [`SweepRound`].

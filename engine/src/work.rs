@@ -5,6 +5,7 @@
 //! that is the business of whoever offers the tree as a file system. The tree reads no clock: [`WorkingTree::set_now`] says
 //! what time edits get.
 
+mod clean;
 mod edit;
 mod file;
 mod freeze;
@@ -33,6 +34,7 @@ use crate::id::{LinkGroup, RootId, SnapshotId};
 use crate::object::{Node, Root};
 use crate::store::{SessionMark, Store};
 use crate::time::Time;
+use clean::CleanDirectories;
 use group::Group;
 use node::{Dir, GroupKey, Meta};
 use ordmap::OrdMap;
@@ -58,6 +60,7 @@ struct State {
     assigned: OrdMap<u64, LinkGroup>,
     /// State values set, or, with `None`, removed.
     values: OrdMap<Bytes, Option<Bytes>>,
+    clean: CleanDirectories,
 }
 
 /// What the tree was made from. The marks keep it in the store.
@@ -164,6 +167,7 @@ impl State {
             next_group: 0,
             assigned: OrdMap::default(),
             values: OrdMap::default(),
+            clean: CleanDirectories::default(),
         }
     }
 

@@ -35,7 +35,7 @@ pub use commit::{Change, Committed};
 pub use label::{LabelName, Labels};
 pub use name::WorkspaceName;
 pub(crate) use name::nearest;
-pub use record::Workspace;
+pub use record::{JournalPlace, Journaled, Workspace};
 
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
@@ -82,7 +82,7 @@ impl Workspaces {
     pub fn create(&self, name: &WorkspaceName, new: &NewWorkspace, act: &Act) -> Result<Workspace> {
         let _pins = new.from.map(|from| hold_snapshot(&self.store, from)).transpose()?;
         let (agent, project, target) = (new.agent.clone(), new.project.clone(), new.target.clone());
-        let record = Record { agent, project, created: act.time, target };
+        let record = Record { agent, project, created: act.time, target, journaled: None };
         let value = record.value(new.from, new.from)?;
         let step = Step { name: name.reference(), before: None, after: Some(value.clone()) };
         match self.move_by(act, "create", vec![step]) {
@@ -126,7 +126,7 @@ impl Workspaces {
     pub fn fork(&self, from: &WorkspaceName, into: &[WorkspaceName], act: &Act) -> Result<Operation> {
         let source = self.get(from)?;
         let _pins = source.head.map(|head| hold_snapshot(&self.store, head)).transpose()?;
-        let record = Record { created: act.time, target: Some(from.clone()), ..source.record() };
+        let record = Record { created: act.time, target: Some(from.clone()), journaled: None, ..source.record() };
         let value = record.value(source.head, source.head)?;
         let step = |name: &WorkspaceName| Step { name: name.reference(), before: None, after: Some(value.clone()) };
         match self.move_by(act, "fork", into.iter().map(step).collect()) {

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use amalgam_view::{Attributes, RenameMode, Result, Seek, Set, View, WatchId, XattrSet};
+use amalgam_view::{Attributes, Reading, RenameMode, Result, Seek, Set, View, WatchId, XattrSet};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -13,6 +13,8 @@ use fuser::{
     Request, TimeOrNow, WriteFlags,
 };
 
+use crate::aside::Aside;
+use crate::attention::Attention;
 use crate::convert::{attr, caller, errno, kind, special, time_set};
 
 /// How long the kernel may remember what it was told. Whatever changes otherwise is invalidated.
@@ -34,6 +36,8 @@ pub(crate) struct Door {
     pub(crate) view: View,
     pub(crate) id: WatchId,
     pub(crate) writeback: bool,
+    pub(crate) attention: Attention,
+    pub(crate) aside: Aside,
 }
 
 impl Door {
@@ -91,6 +95,7 @@ impl Filesystem for Door {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.attention.came();
         let found = self.view.lookup(&caller(request, self.id), parent.0, name.as_bytes());
         match found {
             Err(error) if errno(&error) == Errno::ENOENT => {
@@ -108,6 +113,7 @@ impl Filesystem for Door {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.attention.came();
         match self.view.attributes(ino.0) {
             Ok(attributes) => reply.attr(&REMEMBERED, &attr(&attributes)),
             Err(error) => reply.error(errno(&error)),
@@ -132,6 +138,7 @@ impl Filesystem for Door {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        self.attention.came();
         let set = Set { mode, uid, gid, size, atime: atime.map(time_set), mtime: mtime.map(time_set) };
         match self.view.set_attributes(&caller(request, self.id), ino.0, &set) {
             Ok(attributes) => reply.attr(&REMEMBERED, &attr(&attributes)),
@@ -140,6 +147,7 @@ impl Filesystem for Door {
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        self.attention.came();
         match self.view.read_link(ino.0) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(errno(&error)),
@@ -156,6 +164,7 @@ impl Filesystem for Door {
         number: u32,
         reply: ReplyEntry,
     ) {
+        self.attention.came();
         let caller = caller(request, self.id);
         let made = match special(mode, number) {
             Ok(None) => self.view.create(&caller, parent.0, name.as_bytes(), mode),
@@ -166,19 +175,23 @@ impl Filesystem for Door {
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+        self.attention.came();
         let made = self.view.create_directory(&caller(request, self.id), parent.0, name.as_bytes(), mode);
         self.entry(made, reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.attention.came();
         empty(self.view.unlink(&caller(request, self.id), parent.0, name.as_bytes()), reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.attention.came();
         empty(self.view.remove_directory(&caller(request, self.id), parent.0, name.as_bytes()), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        self.attention.came();
         let target = target.as_os_str().as_bytes();
         self.entry(self.view.create_symlink(&caller(request, self.id), parent.0, name.as_bytes(), target), reply);
     }
@@ -193,6 +206,7 @@ impl Filesystem for Door {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        self.attention.came();
         let mode = if flags.is_empty() {
             RenameMode::Replace
         } else if flags == RenameFlags::RENAME_NOREPLACE {
@@ -207,6 +221,7 @@ impl Filesystem for Door {
     }
 
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.attention.came();
         self.entry(self.view.link(&caller(request, self.id), ino.0, parent.0, name.as_bytes()), reply);
     }
 
@@ -234,8 +249,18 @@ impl Filesystem for Door {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.view.read(ino.0, offset, size as usize) {
-            Ok(bytes) => reply.data(&bytes),
+        self.attention.came();
+        match self.view.begin_read(ino.0, offset, size as usize) {
+            Ok(Reading::AtHand(bytes)) => reply.data(&bytes),
+            Ok(Reading::Later(rest)) => {
+                let is_short = rest.is_short() && !self.attention.do_others_wait();
+                let finish = move || match rest.finish() {
+                    Ok(bytes) => reply.data(&bytes),
+                    Err(error) => reply.error(errno(&error)),
+                };
+                // Waking somebody takes as long as a short read, and nobody else waits.
+                if is_short { finish() } else { self.aside.take_over(finish) }
+            }
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -252,6 +277,7 @@ impl Filesystem for Door {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        self.attention.came();
         let caller = caller(request, self.id);
         let mut written = self.view.write(&caller, ino.0, offset, data, false);
         if written.is_ok() && write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
@@ -264,14 +290,17 @@ impl Filesystem for Door {
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        empty(self.view.sync(), reply);
+        let view = self.view.clone();
+        self.aside.take_over(move || empty(view.sync(), reply));
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        empty(self.view.sync(), reply);
+        let view = self.view.clone();
+        self.aside.take_over(move || empty(view.sync(), reply));
     }
 
     fn readdir(&self, request: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        self.attention.came();
         let caller = caller(request, self.id);
         let read = self.view.read_directory(&caller, ino.0, offset, false, |listed| {
             let name = OsStr::from_bytes(listed.name);
@@ -284,6 +313,7 @@ impl Filesystem for Door {
     }
 
     fn readdirplus(&self, request: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        self.attention.came();
         let caller = caller(request, self.id);
         let read = self.view.read_directory(&caller, ino.0, offset, true, |listed| {
             let name = OsStr::from_bytes(listed.name);
@@ -326,6 +356,7 @@ impl Filesystem for Door {
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.attention.came();
         if is_refused(name.as_bytes()) {
             return reply.error(Errno::EOPNOTSUPP);
         }
@@ -348,6 +379,7 @@ impl Filesystem for Door {
     }
 
     fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _: i32, reply: ReplyCreate) {
+        self.attention.came();
         match self.view.create(&caller(request, self.id), parent.0, name.as_bytes(), mode) {
             Ok(made) => {
                 reply.created(&REMEMBERED, &attr(&made), GENERATION, FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
@@ -417,11 +449,13 @@ impl Filesystem for Door {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let caller = caller(request, self.id);
-        match self.view.copy_range(&caller, (from.0, from_offset), (to.0, to_offset), length) {
-            Ok(copied) => reply.written(copied as u32),
-            Err(error) => reply.error(errno(&error)),
-        }
+        let (caller, view) = (caller(request, self.id), self.view.clone());
+        self.aside.take_over(move || {
+            match view.copy_range(&caller, (from.0, from_offset), (to.0, to_offset), length) {
+                Ok(copied) => reply.written(copied as u32),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
     }
 }
 

@@ -10,8 +10,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use amalgam_view::{Notice, View, WatchId};
-use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+use fuser::{BackgroundSession, Config, INodeNo, Notifier, Session, SessionACL};
 
+use crate::aside::Aside;
+use crate::attention::Attention;
 use crate::door::Door;
 use crate::kernel;
 
@@ -22,7 +24,7 @@ pub struct MountOptions {
     pub name: String,
     /// Whether other users may enter; needs root, or `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
-    /// How many threads answer.
+    /// How many threads do what may take long, beside the one that answers.
     pub threads: usize,
     /// Whether the kernel may hold writes back. Then what it holds is in no snapshot, and is lost with the kernel.
     pub writeback: bool,
@@ -99,22 +101,14 @@ impl Mount {
     /// Mounts a view at an empty directory, with the kernel's help or `fusermount3`'s.
     pub fn at(view: &View, path: &Path, options: &MountOptions) -> Result<Self, MountError> {
         let refused = |source| MountError::Refused { path: path.to_owned(), source };
-        // The library unmounts whatever it has mounted once more when it is dropped, and what lay below would go with it. So it is
-        // left to it only where it alone can.
-        match kernel::mount(path, options, view.is_read_only()).map_err(refused)? {
-            Some(device) => {
-                let begun = Self::begin(view, path, options, true, |door, config| {
-                    Session::from_fd(door, device, config.acl, config)
-                });
-                begun.inspect_err(|_| drop(kernel::unmount(path, true)))
-            }
-            None => Self::begin(view, path, options, true, |door, config| Session::new(door, path, &config)),
-        }
+        // Not by the library, which unmounts whatever it has mounted once more when it is dropped: what lay below would go with it.
+        let device = kernel::mount(path, options, view.is_read_only()).map_err(refused)?;
+        Self::begin(view, path, options, true, device).inspect_err(|_| drop(kernel::unmount(path, true)))
     }
 
     /// Answers on a device that somebody else has mounted: in another namespace, say.
     pub fn on(view: &View, path: &Path, device: OwnedFd, options: &MountOptions) -> Result<Self, MountError> {
-        Self::begin(view, path, options, false, |door, config| Session::from_fd(door, device, config.acl, config))
+        Self::begin(view, path, options, false, device)
     }
 
     fn begin(
@@ -122,7 +116,7 @@ impl Mount {
         path: &Path,
         options: &MountOptions,
         is_ours: bool,
-        session: impl FnOnce(Door, Config) -> io::Result<Session<Door>>,
+        device: OwnedFd,
     ) -> Result<Self, MountError> {
         let refused = |source| MountError::Refused { path: path.to_owned(), source };
         let (notices, told) = channel();
@@ -131,8 +125,15 @@ impl Mount {
             // Nobody listens any more once the mount has ended.
             watcher.send(Told::Notice(notice)).ok();
         }));
-        let door = Door { view: view.clone(), id, writeback: options.writeback };
-        let begun = session(door, config(view, options)).and_then(Session::spawn);
+        let door = Door {
+            view: view.clone(),
+            id,
+            writeback: options.writeback,
+            attention: Attention::new(device.try_clone().ok()),
+            aside: Aside::new(options.threads),
+        };
+        let config = config(options);
+        let begun = Session::from_fd(door, device, config.acl, config).and_then(Session::spawn);
         let session = begun.map_err(refused).inspect_err(|_| view.unwatch(id))?;
         let notifier = session.notifier();
         let (path, view, session) = (path.to_owned(), view.clone(), Some(session));
@@ -209,19 +210,10 @@ impl Drop for Mount {
     }
 }
 
-fn config(view: &View, options: &MountOptions) -> Config {
+fn config(options: &MountOptions) -> Config {
     let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName(options.name.clone()),
-        MountOption::Subtype("amalgam".to_owned()),
-        MountOption::DefaultPermissions,
-        if view.is_read_only() { MountOption::RO } else { MountOption::RW },
-    ];
-    if options.privileged {
-        config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
-    }
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(options.threads.max(1));
+    config.n_threads = Some(1);
     config
 }
 

@@ -10,16 +10,29 @@ use amalgam_engine::{Result, Store};
 /// No rest is longer: a step that took long was waiting itself.
 const REST_MAX: Duration = Duration::from_millis(250);
 
+/// Does something on a thread of its own that gives way to others.
+pub fn yielding<T: Send>(does: impl FnOnce() -> T + Send) -> T {
+    let done = std::thread::scope(|scope| {
+        let lowered = || {
+            lower_priority();
+            does()
+        };
+        scope.spawn(lowered).join()
+    });
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// On Linux a priority is that of a thread. If it cannot be lowered it makes way by resting alone.
+fn lower_priority() {
+    let _ = rustix::process::setpriority_process(None, 10);
+}
+
 /// Threads that read for a collection and give way to others: of low priority, and one processor fewer than there are, so that whoever
 /// commits keeps one whose caches are its own. Nothing if they cannot be had.
 pub fn yielding_readers() -> Option<rayon::ThreadPool> {
-    let lower = |_| {
-        // On Linux a priority is that of a thread. If it cannot be lowered they make way by resting alone.
-        let _ = rustix::process::setpriority_process(None, 10);
-    };
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(processors.saturating_sub(1).max(1));
-    threads.thread_name(|_| "collector".to_owned()).start_handler(lower).build().ok()
+    threads.thread_name(|_| "collector".to_owned()).start_handler(|_| lower_priority()).build().ok()
 }
 
 /// What a collection rests by. Asked at each of its steps, where the collector tells its progress.

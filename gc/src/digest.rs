@@ -71,7 +71,7 @@ pub(crate) fn references(id: ObjectId, canonical: &Bytes, tell: &mut dyn FnMut(O
     refers(id.kind, canonical, tell).map_err(|source| Error::Malformed { id, source })
 }
 
-fn kind_of(number: u64, canonical: &[u8]) -> Result<ObjectKind> {
+pub(crate) fn kind_of(number: u64, canonical: &[u8]) -> Result<ObjectKind> {
     let kind = canonical.first().and_then(|number| ObjectKind::from_number(*number));
     let kind = kind.filter(|kind| Family::of(*kind) == Family::Trees);
     kind.ok_or_else(|| Error::DamagedRecord {

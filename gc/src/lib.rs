@@ -34,8 +34,8 @@ pub mod retention;
 mod usage;
 
 pub use collect::{CollectOptions, Collected, Pace, Progress, Stage, Watch, collect, reclaim};
-pub use courtesy::{Courtesy, yielding_readers};
+pub use courtesy::{Courtesy, yielding, yielding_readers};
 pub use log::{LogRule, log_begins};
 pub use mark::{KeepAll, MarkFigures, Retention};
 pub use plan::{Fate, Plan, Planned, operations_before, plan};
-pub use usage::{WorkspaceUsage, measure_workspaces};
+pub use usage::{SnapshotUsage, StoreUsage, WatchMeasuring, WorkspaceUsage, measure_snapshots, measure_workspaces};

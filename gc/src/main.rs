@@ -168,10 +168,11 @@ fn remains(
     if !arguments.workspaces || done.ended_in.is_some() {
         return Ok(None);
     }
-    measure_workspaces(store, &mut |at, total| {
+    let measured = measure_workspaces(store, &mut |at, total| {
         show.measuring(at, total);
         if end.is_some_and(|end| Instant::now() >= end) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })
+    })?;
+    Ok(measured.map(|measured| measured.names))
 }
 
 /// A collection; after a full disk the room of what went already comes first.

@@ -72,7 +72,7 @@ pub(crate) struct Marks<'a> {
 
 /// The rows that the reading has not reached yet.
 #[derive(Clone, Copy)]
-enum ToCome {
+pub(crate) enum ToCome {
     /// Snapshots with a smaller number, and all trees with a number below the end.
     Snapshots { below: u64, end: u64 },
     /// Trees with a smaller number.
@@ -82,7 +82,7 @@ enum ToCome {
 }
 
 impl ToCome {
-    fn holds(self, kind: ObjectKind, number: u64) -> bool {
+    pub(crate) fn holds(self, kind: ObjectKind, number: u64) -> bool {
         match self {
             Self::Snapshots { below, .. } if kind == ObjectKind::Snapshot => number < below,
             Self::Snapshots { end, .. } => number < end,

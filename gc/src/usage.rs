@@ -1,19 +1,33 @@
-//! What each workspace keeps: all that its name leads to, and what of that no other name leads to.
+//! Who keeps what: all that a workspace or a snapshot leads to, and what of that nothing else leads to.
 //!
-//! Each name is walked by itself, twice: first to see what more than one of them reaches, then to count. What was reached is kept as
-//! exact numbers of rows, a bit each, so memory is bounded by the number of objects and not by that of workspaces.
+//! Rows are read once, newest first, as a collection reads them, and each object gets the set of its *owners*: a bit for each of 63
+//! workspaces, or snapshots, and one for everybody else. What refers hands its owners on to what it refers to. When an
+//! object gets another owner, the sums change: so there is nothing to add up at the end, and no owner is walked by itself. What was passed
+//! already when it got an owner is walked at once, with the new owners only. Where there are more owners than 63, everything is read again
+//! for the next.
+//!
+//! Eight bytes for each object, in pages; beside them the names of the store, and what waits in such a walk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 
-use amalgam_engine::backend::Numbers;
+use amalgam_engine::backend::{Family, IndexRow};
 use amalgam_engine::object::Snapshot;
-use amalgam_engine::{Error, ObjectId, ObjectKind, Result, Store, SweepRound, Tally};
+use amalgam_engine::{Error, ObjectId, ObjectKind, Result, Rows, SnapshotId, Store, Tally};
+use bytes::Bytes;
 
-use crate::digest::references;
+use crate::digest::{kind_of, references};
+use crate::mark::ToCome;
 
 const PAGE: usize = 256;
 const WORKSPACE: &str = "workspace/";
+const LEAN: &str = "lean/";
+/// Numbers whose rows are in memory at once.
+const STRETCH: u64 = 1_024;
+/// So many are told apart in one reading.
+const OWNERS_MAX: usize = 63;
+/// The bit of all others.
+const OTHERS: u64 = 1 << OWNERS_MAX;
 
 /// What a workspace keeps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,94 +40,313 @@ pub struct WorkspaceUsage {
     pub private: Tally,
 }
 
-/// Measures what every workspace keeps, by name, and all other names together at the end. Told of the names that are done, of twice as
-/// many as there are; nothing when it was ended.
-pub fn measure_workspaces(
-    store: &Store,
-    watch: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
-) -> Result<Option<Vec<WorkspaceUsage>>> {
-    let round = store.begin_sweep()?;
-    let names = read_names(store)?;
-    let total = 2 * names.len() as u64;
-    let mut done = 0;
-    let (mut once, mut often) = (Numbers::default(), Numbers::default());
-    for roots in names.values() {
-        if watch(done, total).is_break() {
-            return Ok(None);
-        }
-        walk(&round, roots, &mut |number, _| {
-            if !once.insert(number) {
-                often.insert(number);
-            }
-        })?;
-        done += 1;
+/// What all names keep.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreUsage {
+    /// Everything that a name leads to, each object once.
+    pub alive: Tally,
+    /// By workspace, and all other names together at the end, if there are any.
+    pub names: Vec<WorkspaceUsage>,
+}
+
+impl StoreUsage {
+    /// What more than one of the names leads to, each object once.
+    pub fn shared(&self) -> Tally {
+        self.names.iter().fold(self.alive, |left, usage| without(left, usage.private))
     }
-    drop(once);
-    let mut measured = Vec::new();
-    for (name, roots) in &names {
-        if watch(done, total).is_break() {
+}
+
+/// What a snapshot keeps, by itself: its record and its tree, not what came before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotUsage {
+    /// The snapshot.
+    pub snapshot: SnapshotId,
+    /// Its record and its tree, or what was left of that when its caches went.
+    pub reached: Tally,
+    /// What of that no other snapshot has, and nothing that is named beside snapshots.
+    pub private: Tally,
+}
+
+/// Told of how much was read, and how much there is to read. May take its time; a break ends the measuring.
+pub type WatchMeasuring<'a> = &'a mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send);
+
+/// Measures what every workspace keeps. Nothing when it was ended.
+pub fn measure_workspaces(store: &Store, watch: WatchMeasuring<'_>) -> Result<Option<StoreUsage>> {
+    let rows = store.rows()?;
+    let names = Names::read(store)?;
+    let mut usage = StoreUsage::default();
+    let lines: Vec<_> = names.lines.keys().collect();
+    let readings = lines.len().div_ceil(OWNERS_MAX) as u64;
+    for (reading, told_apart) in (0..).zip(lines.chunks(OWNERS_MAX)) {
+        let bits: HashMap<_, _> = told_apart.iter().zip(0..).map(|(line, bit)| (*line, 1_u64 << bit)).collect();
+        let mut seeds = Vec::new();
+        for (line, roots) in &names.lines {
+            let owner = bits.get(line).copied().unwrap_or(OTHERS);
+            seeds.extend(roots.iter().map(|root| (*root, owner)));
+        }
+        let mut measure = Measure::new(&rows, &names.lean, None);
+        if !measure.run(seeds, &mut |done, total| watch(reading * total + done, readings * total))? {
             return Ok(None);
         }
-        let mut usage = WorkspaceUsage { workspace: name.workspace.clone(), ..WorkspaceUsage::default() };
-        walk(&round, roots, &mut |number, bytes| {
-            count(&mut usage.reached, bytes);
-            if !often.contains(number) {
-                count(&mut usage.private, bytes);
+        usage.alive = measure.alive;
+        usage.names.extend(told_apart.iter().zip(measure.sums).map(|(line, sums)| WorkspaceUsage {
+            workspace: line.workspace.clone(),
+            reached: sums.reached,
+            private: sums.private,
+        }));
+    }
+    Ok(Some(usage))
+}
+
+/// Measures what each of these snapshots keeps. Nothing when it was ended.
+pub fn measure_snapshots(
+    store: &Store,
+    snapshots: &[SnapshotId],
+    watch: WatchMeasuring<'_>,
+) -> Result<Option<Vec<SnapshotUsage>>> {
+    let rows = store.rows()?;
+    let names = Names::read(store)?;
+    let mut measured = Vec::new();
+    let readings = snapshots.len().div_ceil(OWNERS_MAX) as u64;
+    for (reading, told_apart) in (0..).zip(snapshots.chunks(OWNERS_MAX)) {
+        let bits: HashMap<_, _> = told_apart.iter().copied().zip((0..).map(|bit| 1_u64 << bit)).collect();
+        let records: Vec<_> = told_apart.iter().map(|id| id.object()).collect();
+        // One that no name leads to any more counts all the same.
+        let seeds = names.lines.values().flatten().chain(&records).map(|root| (*root, OTHERS)).collect();
+        let mut measure = Measure::new(&rows, &names.lean, Some(&bits));
+        if !measure.run(seeds, &mut |done, total| watch(reading * total + done, readings * total))? {
+            return Ok(None);
+        }
+        for ((id, sums), record) in told_apart.iter().zip(measure.sums).zip(rows.look_up(&records)?) {
+            let mut usage = SnapshotUsage { snapshot: *id, reached: sums.reached, private: sums.private };
+            if let Some(record) = record {
+                add(&mut usage.reached, record.stored_bytes);
+                add(&mut usage.private, record.stored_bytes);
             }
-        })?;
-        measured.push(usage);
-        done += 1;
+            measured.push(usage);
+        }
     }
     Ok(Some(measured))
 }
 
 /// Workspaces by name, and then the others.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Line {
     is_other: bool,
     workspace: Option<String>,
 }
 
-fn read_names(store: &Store) -> Result<BTreeMap<Line, Vec<ObjectId>>> {
-    let (mut names, mut after) = (BTreeMap::<_, Vec<_>>::new(), None);
-    loop {
-        let page = store.list_refs("", after.as_ref(), PAGE)?;
-        let Some((last, _)) = page.last() else { return Ok(names) };
-        after = Some(last.clone());
-        for (name, value) in page {
-            let workspace = name.as_str().strip_prefix(WORKSPACE).map(str::to_owned);
-            let line = Line { is_other: workspace.is_none(), workspace };
-            names.entry(line).or_default().extend(value.roots());
+/// From where to measure.
+struct Names {
+    lines: BTreeMap<Line, Vec<ObjectId>>,
+    /// Trees that stand for those of snapshots whose caches went: they belong to whom the snapshot belongs.
+    lean: HashMap<SnapshotId, Vec<ObjectId>>,
+}
+
+impl Names {
+    fn read(store: &Store) -> Result<Self> {
+        let (mut names, mut after) = (Self { lines: BTreeMap::new(), lean: HashMap::new() }, None);
+        loop {
+            let page = store.list_refs("", after.as_ref(), PAGE)?;
+            let Some((last, _)) = page.last() else { return Ok(names) };
+            after = Some(last.clone());
+            for (name, value) in page {
+                if let Some(snapshot) = name.as_str().strip_prefix(LEAN).and_then(SnapshotId::from_hex) {
+                    names.lean.insert(snapshot, value.roots().collect());
+                    continue;
+                }
+                let workspace = name.as_str().strip_prefix(WORKSPACE).map(str::to_owned);
+                let line = Line { is_other: workspace.is_none(), workspace };
+                names.lines.entry(line).or_default().extend(value.roots());
+            }
         }
     }
 }
 
-fn count(tally: &mut Tally, bytes: u64) {
+/// What an owner has.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    reached: Tally,
+    private: Tally,
+}
+
+/// One reading of everything.
+struct Measure<'a> {
+    rows: &'a Rows,
+    lean: &'a HashMap<SnapshotId, Vec<ObjectId>>,
+    /// Snapshots that own their trees; without them a tree belongs to whoever leads to its snapshot.
+    snapshots: Option<&'a HashMap<SnapshotId, u64>>,
+    owners: Owners,
+    to_come: ToCome,
+    sums: [Sums; OWNERS_MAX + 1],
+    alive: Tally,
+}
+
+impl<'a> Measure<'a> {
+    fn new(
+        rows: &'a Rows,
+        lean: &'a HashMap<SnapshotId, Vec<ObjectId>>,
+        snapshots: Option<&'a HashMap<SnapshotId, u64>>,
+    ) -> Self {
+        let end = rows.numbers_end();
+        Self {
+            rows,
+            lean,
+            snapshots,
+            owners: Owners::default(),
+            to_come: ToCome::Snapshots { below: end, end },
+            sums: [Sums::default(); OWNERS_MAX + 1],
+            alive: Tally::default(),
+        }
+    }
+
+    /// Reads the snapshots, then the trees. False when it was ended.
+    fn run(&mut self, seeds: Vec<(ObjectId, u64)>, watch: &mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<bool> {
+        let end = self.rows.numbers_end();
+        let total = 2 * end;
+        self.give(seeds)?;
+        for (before, family) in [(0, Family::Snapshots), (end, Family::Trees)] {
+            for stretch in (0..end.div_ceil(STRETCH)).rev() {
+                let (start, stop) = (stretch * STRETCH, ((stretch + 1) * STRETCH).min(end));
+                if watch(before + end - stop, total).is_break() {
+                    return Ok(false);
+                }
+                let mut some = Vec::new();
+                self.rows.show(family, start..stop, &mut |number, canonical| {
+                    some.push((number, canonical.clone()));
+                    Ok(())
+                })?;
+                for (number, canonical) in some.iter().rev() {
+                    self.come_by(family, *number, canonical)?;
+                }
+                self.pass(family, start, end);
+            }
+        }
+        self.to_come = ToCome::Nothing;
+        self.give_what_is_left()?;
+        Ok(true)
+    }
+
+    fn pass(&mut self, family: Family, below: u64, end: u64) {
+        self.to_come = match family {
+            Family::Snapshots => ToCome::Snapshots { below, end },
+            _ => ToCome::Trees { below },
+        };
+    }
+
+    /// Hands the owners of a row on.
+    fn come_by(&mut self, family: Family, number: u64, canonical: &Bytes) -> Result<()> {
+        self.pass(family, number, self.rows.numbers_end());
+        let owners = self.owners.of(number);
+        if owners == 0 {
+            return Ok(());
+        }
+        let kind = if family == Family::Snapshots { ObjectKind::Snapshot } else { kind_of(number, canonical)? };
+        let mut next = Vec::new();
+        self.lead_on(ObjectId::of(kind, canonical), canonical, owners, &mut next)?;
+        self.give(next)
+    }
+
+    /// What an object leads to, and the owners that it hands on.
+    fn lead_on(&self, id: ObjectId, canonical: &Bytes, owners: u64, next: &mut Vec<(ObjectId, u64)>) -> Result<()> {
+        if id.kind != ObjectKind::Snapshot {
+            return references(id, canonical, &mut |kind, hash| next.push((ObjectId { kind, hash: *hash }, owners)));
+        }
+        let snapshot = Snapshot::decode(canonical).map_err(|source| Error::Malformed { id, source })?;
+        let id = SnapshotId::from_bytes(id.hash);
+        let of_tree = self.snapshots.map_or(owners, |bits| bits.get(&id).copied().unwrap_or(OTHERS));
+        next.extend(snapshot.parents.iter().map(|parent| (parent.object(), owners)));
+        next.push((snapshot.root.object(), of_tree));
+        next.extend(self.lean.get(&id).into_iter().flatten().map(|root| (*root, of_tree)));
+        Ok(())
+    }
+
+    /// Gives owners to objects. What comes by later hands them on then; what was passed already does so at once. What is not there was
+    /// dropped on thinning, was purged, or has gone meanwhile.
+    fn give(&mut self, mut open: Vec<(ObjectId, u64)>) -> Result<()> {
+        while !open.is_empty() {
+            let page = open.split_off(open.len().saturating_sub(PAGE));
+            let ids: Vec<_> = page.iter().map(|(id, _)| *id).collect();
+            for ((id, owners), row) in page.into_iter().zip(self.rows.look_up(&ids)?) {
+                let Some(row) = row else { continue };
+                let new = self.count(&row, owners);
+                let leads_nowhere = matches!(id.kind, ObjectKind::Chunk | ObjectKind::Xattrs);
+                if new == 0 || leads_nowhere || self.to_come.holds(id.kind, row.number) {
+                    continue;
+                }
+                match self.rows.read(id)? {
+                    Some(canonical) => self.lead_on(id, &canonical, new, &mut open)?,
+                    None if self.rows.look_up(&[id])?[0].is_none() => {}
+                    None => return Err(Error::Missing { id }),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives owners to an object, and returns those that it did not have.
+    fn count(&mut self, row: &IndexRow, owners: u64) -> u64 {
+        let (before, bytes) = (self.owners.of(row.number), row.stored_bytes);
+        let new = owners & !before;
+        if new == 0 {
+            return 0;
+        }
+        if before == 0 {
+            add(&mut self.alive, bytes);
+        }
+        let mut left = new;
+        while left != 0 {
+            add(&mut self.sums[left.trailing_zeros() as usize].reached, bytes);
+            left &= left - 1;
+        }
+        if before.count_ones() == 1 {
+            let sums = &mut self.sums[before.trailing_zeros() as usize];
+            sums.private = without(sums.private, Tally { objects: 1, bytes });
+        }
+        let after = before | new;
+        if after.count_ones() == 1 {
+            add(&mut self.sums[after.trailing_zeros() as usize].private, bytes);
+        }
+        self.owners.set(row.number, after);
+        new
+    }
+
+    /// Lean trees of snapshots that no name leads to: the next collection forgets them.
+    fn give_what_is_left(&mut self) -> Result<()> {
+        let roots: Vec<_> = self.lean.values().flatten().copied().collect();
+        for page in roots.chunks(PAGE) {
+            for (root, row) in page.iter().zip(self.rows.look_up(page)?) {
+                if row.is_some_and(|row| self.owners.of(row.number) == 0) {
+                    self.give(vec![(*root, OTHERS)])?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The owners of each object, by its number.
+#[derive(Default)]
+struct Owners {
+    pages: HashMap<u64, Box<[u64; STRETCH as usize]>>,
+}
+
+impl Owners {
+    fn of(&self, number: u64) -> u64 {
+        self.pages.get(&(number / STRETCH)).map_or(0, |page| page[(number % STRETCH) as usize])
+    }
+
+    fn set(&mut self, number: u64, owners: u64) {
+        let page = self.pages.entry(number / STRETCH).or_insert_with(|| Box::new([0; STRETCH as usize]));
+        page[(number % STRETCH) as usize] = owners;
+    }
+}
+
+fn add(tally: &mut Tally, bytes: u64) {
     tally.objects += 1;
     tally.bytes += bytes;
 }
 
-/// Shows the number and the size of each object that these lead to, once. A tree that was dropped on thinning is not there, and neither
-/// is content that was purged.
-fn walk(round: &SweepRound, roots: &[ObjectId], show: &mut dyn FnMut(u64, u64)) -> Result<()> {
-    let (mut seen, mut open) = (Numbers::default(), roots.to_vec());
-    while !open.is_empty() {
-        let page = open.split_off(open.len().saturating_sub(PAGE));
-        for (id, row) in page.iter().zip(round.look_up(&page)?) {
-            let Some(row) = row.filter(|row| seen.insert(row.number)) else { continue };
-            show(row.number, row.stored_bytes);
-            if id.kind == ObjectKind::Chunk {
-                continue;
-            }
-            let Some(canonical) = round.read(*id)? else { return Err(Error::Missing { id: *id }) };
-            if id.kind == ObjectKind::Snapshot {
-                let snapshot = Snapshot::decode(&canonical).map_err(|source| Error::Malformed { id: *id, source })?;
-                open.extend(snapshot.parents.iter().map(|parent| parent.object()));
-                open.push(snapshot.root.object());
-                continue;
-            }
-            references(*id, &canonical, &mut |kind, hash| open.push(ObjectId { kind, hash: *hash }))?;
-        }
-    }
-    Ok(())
+fn without(tally: Tally, less: Tally) -> Tally {
+    Tally { objects: tally.objects.saturating_sub(less.objects), bytes: tally.bytes.saturating_sub(less.bytes) }
 }

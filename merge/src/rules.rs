@@ -170,7 +170,12 @@ mod tests {
         for (path, expected) in [
             ("src/main.rs", "text"),
             ("package.json", "json"),
-            ("deep/er/tsconfig.json", "json"),
+            ("deep/er/tsconfig.json", "jsonc"),
+            ("tsconfig.build.json", "jsonc"),
+            (".vscode/settings.json", "jsonc"),
+            ("web/.vscode/launch.json", "jsonc"),
+            ("vscode/settings.json", "json"),
+            ("deep/wrangler.jsonc", "jsonc"),
             (".github/workflows/ci.yml", "yaml"),
             ("compose.yaml", "yaml"),
             ("crates/a/Cargo.toml", "toml"),

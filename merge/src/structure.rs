@@ -10,7 +10,7 @@ mod node;
 mod parts;
 mod render;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::lines::{BASE, OURS, THEIRS};
 use crate::outcome::{Clash, Conflicted, Outcome, Sides, Version, Why};
@@ -98,7 +98,27 @@ fn merge(job: &Job<'_>, format: &Format) -> Result<Outcome, Why> {
         return Ok(Outcome::Merged(text.into_bytes()));
     }
     let clashes = merger.clashes.into_iter().map(Clash::Path).collect();
-    Ok(conflicted(job, clashes, Some(&[view(BASE)?, view(OURS)?, view(THEIRS)?])))
+    let outcome = conflicted(job, clashes, Some(&[view(BASE)?, view(OURS)?, view(THEIRS)?]));
+    if let (Outcome::Conflicted(conflicted), Some(comments)) = (&outcome, format.comments) {
+        check_shown(&conflicted.rendered.bytes, sides, comments)?;
+    }
+    Ok(outcome)
+}
+
+/// Makes sure that whoever resolves a conflict sees every comment: each that a side has, unless the other side took it away.
+fn check_shown(shown: &[u8], sides: &Sides<'_>, comments: for<'a> fn(&'a str) -> Vec<&'a str>) -> Result<(), Why> {
+    let of = |bytes: &[u8]| -> BTreeSet<String> {
+        let text = std::str::from_utf8(bytes).unwrap_or_default();
+        comments(text).into_iter().map(|comment| comment.trim().to_owned()).collect()
+    };
+    let [base, ours, theirs] = [sides.base_or_empty(), sides.ours, sides.theirs].map(of);
+    let shown = String::from_utf8_lossy(shown);
+    let is_kept =
+        |comment: &&String| !base.contains(*comment) || (ours.contains(*comment) && theirs.contains(*comment));
+    match ours.union(&theirs).filter(is_kept).all(|comment| shown.contains(comment.as_str())) {
+        true => Ok(()),
+        false => Err(Why::Doubt { what: "a comment would not be shown" }),
+    }
 }
 
 fn is_in_lines(node: &Node<'_>) -> bool {

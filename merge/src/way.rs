@@ -28,6 +28,13 @@ const WAYS: &[Row] = &[
     Row { name: "text", what: "by lines", takes: &[], run: text::run, then: None },
     Row { name: "union", what: "by lines; what both added stays", takes: &[], run: union::run, then: None },
     Row { name: "json", what: "by fields and elements", takes: STRUCTURE, run: json::run, then: Some("text") },
+    Row {
+        name: "jsonc",
+        what: "by fields and elements, with comments",
+        takes: STRUCTURE,
+        run: json::run_with_comments,
+        then: Some("text"),
+    },
     Row { name: "yaml", what: "by fields and elements", takes: STRUCTURE, run: yaml::run, then: Some("text") },
     Row { name: "toml", what: "by fields and elements", takes: STRUCTURE, run: toml::run, then: Some("text") },
     Row { name: "crdt", what: "JSON without conflicts", takes: &["keys", "texts"], run: crdt::run, then: Some("json") },

@@ -45,7 +45,7 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
 fn mutated_documents_do_no_harm() {
     let mut random = Random(0x5eed);
     let (mut merges, mut by_structure) = (0, 0);
-    for way in ["json", "yaml", "toml", "crdt"] {
+    for way in ["json", "jsonc", "yaml", "toml", "crdt"] {
         let cases =
             std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases").join(way)).expect("cases");
         let mut cases: Vec<_> = cases.map(|entry| entry.expect("an entry").path()).collect();
@@ -133,7 +133,7 @@ fn deep_and_wide_documents_end_soon() {
         let numbers: Vec<_> = (0..200_000).map(|at| (at / step % of).to_string()).collect();
         format!("[{}]", numbers.join(",")).into_bytes()
     };
-    for way in ["json", "crdt"] {
+    for way in ["json", "jsonc", "crdt"] {
         let _ = quick(way, &wide(3, 1), &wide(5, 1), &wide(7, 1));
         let _ = quick(way, &wide(1_000_000, 1), &wide(1_000_000, 2), &wide(1_000_000, 3));
     }
@@ -141,7 +141,7 @@ fn deep_and_wide_documents_end_soon() {
         let fields: Vec<_> = (0..60_000).map(|at| format!("\"k{at}\":{}", at % value)).collect();
         format!("{{{}}}", fields.join(",")).into_bytes()
     };
-    for way in ["json", "crdt"] {
+    for way in ["json", "jsonc", "crdt"] {
         let _ = quick(way, &fields(1), &fields(2), &fields(3));
     }
     let text = |of: usize| {
@@ -159,7 +159,7 @@ fn deep_and_wide_documents_end_soon() {
 fn what_is_too_large_is_refused_at_once() {
     let large = vec![b'x'; 17 << 20];
     let sides = Sides { base: Some(b"a"), ours: &large, theirs: b"b" };
-    for way in ["text", "union", "json", "yaml", "toml", "crdt"] {
+    for way in ["text", "union", "json", "jsonc", "yaml", "toml", "crdt"] {
         let start = Instant::now();
         let outcome = merge(&Way::named(way).expect("a way"), &sides, &Setting::default());
         assert!(matches!(outcome, Outcome::Unable(amalgam_merge::Why::TooLarge { .. })), "{way}");

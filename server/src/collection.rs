@@ -6,14 +6,14 @@ mod itself;
 
 pub(crate) use itself::Watchfulness;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use amalgam_engine::object::Snapshot;
-use amalgam_engine::{RefName, SnapshotId, SweepScope, Time};
+use amalgam_engine::{RefName, SnapshotId, SweepScope, Time, WorkspaceName};
 use amalgam_gc::retention::Span;
 use amalgam_gc::{
     CollectOptions, Collected, Courtesy, KeepAll, Pace, Plan, Progress, Retention, collect, log_begins,
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Result, of_engine, of_io};
 use crate::home::{Home, replace_file};
-use crate::room::{Shortage, shortage};
+use crate::room::{Added, Shortage, shortage};
 use crate::service::Service;
 use crate::settings::SettingsSource;
 
@@ -46,6 +46,10 @@ pub(crate) struct Collections {
     under_way: AtomicBool,
     ending: AtomicBool,
     wanted: AtomicBool,
+    /// A workspace is near its quota.
+    quota_is_near: AtomicBool,
+    /// What workspaces with a quota have added. A collection changes that.
+    pub(crate) added: Mutex<HashMap<WorkspaceName, Added>>,
     pub(crate) watchfulness: Watchfulness,
 }
 
@@ -130,6 +134,8 @@ impl Collections {
             under_way: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
+            quota_is_near: AtomicBool::new(false),
+            added: Mutex::default(),
             watchfulness: Watchfulness::default(),
         })
     }
@@ -137,6 +143,12 @@ impl Collections {
     /// Room is short: looks soon whether a collection would help.
     pub(crate) fn wake(&self) {
         self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// The same for a workspace that has added much: what is thinned counts no more.
+    pub(crate) fn wake_for_quota(&self) {
+        self.quota_is_near.store(true, Ordering::Relaxed);
+        self.wake();
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) -> Result<()> {
@@ -160,6 +172,11 @@ impl Service {
     /// Whether a collection is under way.
     pub fn is_collecting(&self) -> bool {
         self.inner.collections.under_way.load(Ordering::Relaxed)
+    }
+
+    /// Whether what takes long is to end, because the process does.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.inner.collections.ending.load(Ordering::Relaxed)
     }
 
     pub(crate) fn end_collecting(&self) {
@@ -210,6 +227,7 @@ impl Service {
             }
         };
         let done = collect(&self.inner.store, &options, &mut watch).map_err(of_engine)?;
+        self.inner.collections.added.lock().clear();
         if !how.dry_run && self.inner.home.pool_path().exists() {
             let removed = self.pool()?.remove_unused();
             removed.map_err(|source| of_io("remove files that no directory shares", &source))?;

@@ -6,14 +6,16 @@
 
 mod list;
 mod resolve;
+mod undecided;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use amalgam_conflicts::{Faced, Known, Resolved, Still, Style, read_back, without_draft};
 use amalgam_engine::conflict::{CONFLICTS_KEY, PlacedConflict, conflicts, conflicts_after, remember};
+use amalgam_engine::merge::OpenMatter;
 use amalgam_engine::object::{Node, Snapshot};
-use amalgam_engine::{Act, DiffOptions, Entry, RootId, TreePath, diff_roots};
+use amalgam_engine::{Act, DiffOptions, Entry, RootId, SnapshotId, TreePath, diff_roots};
 use amalgam_materializer::Captured;
 use amalgam_proto::v1;
 use bytes::Bytes;
@@ -36,6 +38,8 @@ type Placed = Arc<Vec<PlacedConflict>>;
 pub(crate) struct Faces {
     trees: Mutex<VecDeque<(RootId, Placed)>>,
     faced: Mutex<VecDeque<(Style, Arc<Faced>)>>,
+    /// What merges before a snapshot left undecided, as their records say it.
+    matters: Mutex<VecDeque<(SnapshotId, Arc<Vec<OpenMatter>>)>>,
 }
 
 /// What the last look at a directory came to.
@@ -205,6 +209,7 @@ impl Service {
     pub(crate) fn let_go_of_faces(&self) {
         self.inner.faces.trees.lock().clear();
         self.inner.faces.faced.lock().clear();
+        self.inner.faces.matters.lock().clear();
         let live: Vec<_> = self.inner.live.lock().values().cloned().collect();
         live.iter().filter_map(|live| live.try_lock()).for_each(|mut live| live.let_go_of_face());
     }

@@ -19,6 +19,7 @@ mod room;
 pub mod serve;
 mod service;
 mod settings;
+mod usage;
 mod views;
 
 pub use amalgam_gc::retention;

@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
-use amalgam_engine::WorkspaceName;
+use amalgam_engine::{RootId, SnapshotId, Workspace, WorkspaceName};
 use amalgam_proto::{Failure, Reason};
+use amalgam_transfer::{Progress, added, added_by};
 
-use crate::failure::{Result, of_engine, of_io};
+use crate::failure::{Result, of_engine, of_io, of_transfer};
 use crate::service::Service;
 use crate::settings::Settings;
 
@@ -31,6 +32,14 @@ impl Disk {
     fn without_log(self) -> Self {
         Self { store_bytes: self.store_bytes.saturating_sub(self.log_bytes), log_bytes: 0, ..self }
     }
+}
+
+/// What a workspace had added when its head was this.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Added {
+    base: Option<SnapshotId>,
+    head: SnapshotId,
+    bytes: u64,
 }
 
 impl Service {
@@ -91,23 +100,65 @@ impl Service {
         }
     }
 
-    /// The same for what the files of a workspace hold.
-    pub(crate) fn check_quota(&self, workspace: &WorkspaceName, bytes: u64) -> Result<Option<String>> {
+    /// The most that a workspace may add to the store, if there is a limit.
+    pub(crate) fn quota_of(&self, workspace: &WorkspaceName) -> Result<Option<u64>> {
         let settings = self.settings()?;
-        let quota = settings.quotas_bytes.get(workspace.as_str()).copied().or(settings.quota_bytes);
-        let Some(quota) = quota.filter(|quota| is_near(bytes, *quota)) else { return Ok(None) };
-        let words = format!("the files of {workspace} hold {} of a quota of {}", human(bytes), human(quota));
-        if bytes <= quota {
+        Ok(settings.quotas_bytes.get(workspace.as_str()).copied().or(settings.quota_bytes))
+    }
+
+    /// The same for what a workspace has added to the store, and what this tree would add, if there is one.
+    pub(crate) fn check_quota(&self, workspace: &WorkspaceName, next: Option<RootId>) -> Result<Option<String>> {
+        let Some(quota) = self.quota_of(workspace)? else { return Ok(None) };
+        let found = self.inner.workspaces.get(workspace).map_err(of_engine)?;
+        let so_far = self.added_bytes(&found)?;
+        let more = match next {
+            Some(root) => {
+                let parents: Vec<_> = found.head.into_iter().collect();
+                added(&self.inner.store, root, &parents, &Progress::default()).map_err(of_transfer)?.bytes
+            }
+            None => 0,
+        };
+        let bytes = so_far + more;
+        if !is_near(bytes, quota) {
+            return Ok(None);
+        }
+        self.inner.collections.wake_for_quota();
+        let words = format!("{workspace} has added {} of a quota of {}", human(bytes), human(quota));
+        // What adds nothing is never too much.
+        if bytes <= quota || more == 0 {
             return Ok(Some(words));
         }
-        let next = "remove files, leave some out with .amalgamignore, or raise the quota with `amalgam config`";
+        let next = "take commits back (`amalgam undo`), let old ones be thinned (`amalgam gc`), leave files out with .amalgamignore, \
+                    or raise the quota with `amalgam config`";
         Err(Failure::new(Reason::Full, format!("{words}, so nothing is committed; {next}")))
     }
 
+    /// What the snapshots of a workspace since its base have added to the store, as far as their trees are kept. What was counted up to an
+    /// earlier head is remembered until the next collection.
+    fn added_bytes(&self, workspace: &Workspace) -> Result<u64> {
+        let Some(head) = workspace.head else { return Ok(0) };
+        let (history, remembered) = (&self.inner.history, &self.inner.collections.added);
+        let mut but_not: Vec<_> = workspace.base.into_iter().collect();
+        let mut bytes = 0;
+        let known = remembered.lock().get(&workspace.name).copied().filter(|known| known.base == workspace.base);
+        if let Some(known) = known
+            && history.is_ancestor(known.head, head).map_err(of_engine)?
+        {
+            bytes = known.bytes;
+            but_not.push(known.head);
+        }
+        for snapshot in history.range(head, &but_not).map_err(of_engine)? {
+            let brought = added_by(&self.inner.store, snapshot, &Progress::default());
+            bytes += brought.map_err(of_transfer)?.bytes;
+        }
+        remembered.lock().insert(workspace.name.clone(), Added { base: workspace.base, head, bytes });
+        Ok(bytes)
+    }
+
     /// What is short, for somebody who only looks.
-    pub(crate) fn room_warnings(&self, workspace: &WorkspaceName, bytes: u64) -> Vec<String> {
+    pub(crate) fn room_warnings(&self, workspace: &WorkspaceName) -> Vec<String> {
         let mut warnings = self.check_room().unwrap_or_else(|failure| vec![failure.message]);
-        match self.check_quota(workspace, bytes) {
+        match self.check_quota(workspace, None) {
             Ok(warning) => warnings.extend(warning),
             Err(failure) => warnings.push(failure.message),
         }

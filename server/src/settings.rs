@@ -23,7 +23,7 @@ pub struct Settings {
     pub budget_bytes: Option<u64>,
     /// The free space below which nothing is committed; without one a GiB or a hundredth of the disk, whichever is less.
     pub floor_bytes: Option<u64>,
-    /// The most that the files of a workspace may hold.
+    /// The most that a workspace may add to the store.
     pub quota_bytes: Option<u64>,
     /// The same for some workspaces, by name.
     pub quotas_bytes: BTreeMap<String, u64>,

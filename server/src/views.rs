@@ -208,7 +208,8 @@ impl Service {
             return Err(Failure::new(Reason::Busy, "the background process is ending; try again"));
         }
         let tree = self.inner.workspaces.open(&workspace).map_err(of_engine)?;
-        let options = self.view_options(&workspace)?;
+        let mut options = self.view_options(&workspace)?;
+        options.journaled = self.inner.workspaces.get(&workspace).map_err(of_engine)?.journaled;
         let (view, recovered) = View::open(tree, &self.view_directory(id), options).map_err(of_view)?;
         let live = Arc::new(LiveView { view, recovered, turn: Arc::default(), behind: Mutex::default() });
         state.open.insert(id, Arc::clone(&live));

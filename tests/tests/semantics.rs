@@ -586,6 +586,7 @@ fn every_promise_names_its_test() {
     let suites = [
         "tests",
         "../engine/src",
+        "../cli/src",
         "../cli/tests",
         "../view/tests",
         "../fuse/tests",

@@ -40,6 +40,7 @@
 
 mod backup;
 mod error;
+mod growth;
 mod have;
 mod order;
 mod progress;
@@ -51,6 +52,7 @@ mod walk;
 
 pub use backup::{BackupDone, backup, restore_backup};
 pub use error::{Error, Result, Where};
+pub use growth::{added, added_by, growth};
 pub use have::{Have, have};
 pub use progress::Progress;
 pub use receive::{Names, ReceiveOptions, Received, receive};

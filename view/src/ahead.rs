@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
 
 use amalgam_engine::object::Content;
 use amalgam_engine::work::LooseFile;
@@ -19,12 +20,14 @@ use crate::inodes::Ino;
 /// How much is read at once.
 const WINDOW_BYTES: u64 = 1 << 20;
 /// Windows that are kept, and files whose reading is followed.
-const WINDOWS_MAX: usize = 12;
+const WINDOWS_MAX: usize = 16;
 const FOLLOWED_MAX: usize = 16;
 /// Windows that are fetched before they are asked for.
-const AHEAD: u64 = 5;
+const AHEAD: u64 = 8;
 /// Threads that fetch: a disk answers several questions as quickly as one.
-const FETCHERS: usize = 3;
+const FETCHERS: usize = 5;
+/// How long a window that is on its way is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Smaller files are read as they are asked for.
 const FILE_BYTES_MIN: u64 = 2 * WINDOW_BYTES;
 
@@ -97,11 +100,27 @@ impl State {
 }
 
 impl Ahead {
+    /// Whether a file is one that is read in windows.
+    pub(crate) fn is_for(file: &LooseFile) -> bool {
+        Self::in_windows(file).is_some()
+    }
+
+    fn in_windows(file: &LooseFile) -> Option<(Content, u64)> {
+        file.stored().filter(|(content, size)| matches!(content, Content::Rope(_)) && *size >= FILE_BYTES_MIN)
+    }
+
+    /// Whether all that is asked for was fetched already.
+    pub(crate) fn is_at_hand(&self, file: &LooseFile, offset: u64, length: usize) -> bool {
+        let Some((content, size)) = Self::in_windows(file) else { return false };
+        let end = offset.saturating_add(length as u64).min(size);
+        let state = self.shared.state.lock();
+        let windows = offset / WINDOW_BYTES..end.div_ceil(WINDOW_BYTES);
+        offset < end && windows.into_iter().all(|window| matches!(state.window(Key { content, window }), Some(Some(_))))
+    }
+
     /// The bytes, if the file is one that is read in windows and is being read in order.
     pub(crate) fn read(&self, ino: Ino, file: &LooseFile, offset: u64, length: usize) -> Result<Option<Bytes>> {
-        let Some((content @ Content::Rope(_), size)) = file.stored().filter(|(_, size)| *size >= FILE_BYTES_MIN) else {
-            return Ok(None);
-        };
+        let Some((content, size)) = Self::in_windows(file) else { return Ok(None) };
         let end = offset.saturating_add(length as u64).min(size);
         if !self.shared.state.lock().follow(ino, offset, end) || offset >= end {
             return Ok(None);
@@ -135,7 +154,12 @@ impl Ahead {
         loop {
             match state.window(key) {
                 Some(Some(bytes)) => return Ok(bytes.clone()),
-                Some(None) => self.shared.fetched.wait(&mut state),
+                Some(None) => {
+                    // Whoever fetches it may have come to grief.
+                    if self.shared.fetched.wait_for(&mut state, PATIENCE).timed_out() {
+                        break;
+                    }
+                }
                 None => break,
             }
         }

@@ -5,17 +5,21 @@ use amalgam_engine::{Error as EngineError, Time, TreePath};
 use bytes::Bytes;
 
 use crate::access::{Access, demand};
+use crate::ahead::Ahead;
 use crate::attributes::{Caller, Kind};
 use crate::error::{Error, Result};
 use crate::inodes::{Ino, Whereabouts};
 use crate::journal::Edit;
 use crate::meta::without_privilege;
+use crate::neighbours::Fetch;
 use crate::notice::Notice;
 use crate::view::{Live, View};
 
 /// The most that is copied within one call.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 const COPY_STEP_BYTES: u64 = 1 << 20;
+/// The longest read that is a short one.
+const SHORT_BYTES_MAX: usize = 256 << 10;
 
 /// What is looked for behind an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +28,54 @@ pub enum Seek {
     Data,
     /// A range that reads as zeros without having been; the end counts as one.
     Hole,
+}
+
+/// Bytes that were asked for.
+pub enum Reading {
+    /// These.
+    AtHand(Bytes),
+    /// They have to be fetched.
+    Later(LaterRead),
+}
+
+/// Bytes that have to be fetched.
+pub struct LaterRead {
+    view: View,
+    ino: Ino,
+    file: LooseFile,
+    offset: u64,
+    length: usize,
+    way: Way,
+}
+
+/// How bytes are fetched.
+enum Way {
+    /// As a part of a large file.
+    InWindows,
+    /// Somebody does it.
+    Fetched,
+    Alone,
+}
+
+impl LaterRead {
+    /// Whether it takes about as long as waking another thread, or somebody is at it already.
+    pub fn is_short(&self) -> bool {
+        !matches!(self.way, Way::Alone) || self.length.min(self.file.stat().size as usize) <= SHORT_BYTES_MAX
+    }
+
+    /// Fetches them.
+    pub fn finish(self) -> Result<Bytes> {
+        let Self { view, ino, file, offset, length, way } = self;
+        let found = match way {
+            Way::InWindows => view.shared.ahead.read(ino, &file, offset, length)?,
+            Way::Fetched => view.shared.neighbours.wait(&file, offset, length),
+            Way::Alone => None,
+        };
+        match found {
+            Some(bytes) => Ok(bytes),
+            None => Ok(file.read_at(offset, length)?.into()),
+        }
+    }
 }
 
 impl View {
@@ -49,19 +101,33 @@ impl View {
 
     /// Up to `length` bytes from an offset; fewer at the end.
     pub fn read(&self, ino: Ino, offset: u64, length: usize) -> Result<Bytes> {
+        match self.begin_read(ino, offset, length)? {
+            Reading::AtHand(bytes) => Ok(bytes),
+            Reading::Later(rest) => rest.finish(),
+        }
+    }
+
+    /// The same for somebody who has others to answer: what is not at hand is for another thread.
+    pub fn begin_read(&self, ino: Ino, offset: u64, length: usize) -> Result<Reading> {
         // Taken out under the lock, read without it.
         let file = self.shared.live.read().file(ino)?;
-        if let Some(bytes) = self.shared.ahead.read(ino, &file, offset, length)? {
-            return Ok(bytes);
+        let later = |file, way| LaterRead { view: self.clone(), ino, file, offset, length, way };
+        if Ahead::is_for(&file) {
+            let is_at_hand = self.shared.ahead.is_at_hand(&file, offset, length);
+            let rest = later(file, Way::InWindows);
+            return if is_at_hand { rest.finish().map(Reading::AtHand) } else { Ok(Reading::Later(rest)) };
         }
         let here = || {
             let live = self.shared.live.read();
             Some((live.tree.fork(), live.path(ino).ok()??))
         };
-        match self.shared.neighbours.read(ino, &file, offset, length, here) {
-            Some(bytes) => Ok(bytes),
-            None => Ok(file.read_at(offset, length)?.into()),
-        }
+        Ok(match self.shared.neighbours.read(ino, &file, offset, length, here) {
+            Fetch::Done(bytes) => Reading::AtHand(bytes),
+            Fetch::OnItsWay => Reading::Later(later(file, Way::Fetched)),
+            // What was written and not committed lies in the journal.
+            Fetch::No if file.stored().is_none() => Reading::AtHand(file.read_at(offset, length)?.into()),
+            Fetch::No => Reading::Later(later(file, Way::Alone)),
+        })
     }
 
     /// Writes at an offset. `append` writes at the end instead, wherever that is by now. Returns where the bytes went.
@@ -93,7 +159,7 @@ impl View {
             }
         };
         if length > 0 {
-            live.touch(ino, now, now);
+            live.touch_bytes(ino, now, offset + length);
         }
         self.tell(caller, || Notice::Contents(ino));
         Ok(offset)

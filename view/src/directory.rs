@@ -4,7 +4,7 @@
 //! is given once, whatever happens to the others. A place in a listing is a number, the hash of a name; the names that were
 //! given last are remembered for it, and others are found again by looking.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use amalgam_engine::{Name, TreePath};
 
@@ -31,23 +31,31 @@ pub struct Listed<'a> {
     pub cookie: u64,
 }
 
-/// Which names belong to places that were given out.
+/// Which names belong to places that were given out: the pieces of listings, the newest last.
 #[derive(Default)]
 pub(crate) struct Cookies {
-    names: HashMap<(Ino, u64), Name>,
-    order: VecDeque<(Ino, u64)>,
+    pieces: VecDeque<(Ino, Vec<Name>)>,
+    names: usize,
 }
 
 impl Cookies {
-    fn add(&mut self, ino: Ino, cookie: u64, name: Name) {
-        if self.names.insert((ino, cookie), name).is_none() {
-            self.order.push_back((ino, cookie));
+    fn add(&mut self, ino: Ino, names: Vec<Name>) {
+        if names.is_empty() {
+            return;
         }
-        if self.order.len() > COOKIES_MAX
-            && let Some(oldest) = self.order.pop_front()
+        self.names += names.len();
+        self.pieces.push_back((ino, names));
+        while self.names > COOKIES_MAX
+            && let Some((_, oldest)) = self.pieces.pop_front()
         {
-            self.names.remove(&oldest);
+            self.names -= oldest.len();
         }
+    }
+
+    /// Most often the last name of the last piece is asked for.
+    fn find(&self, ino: Ino, cookie: u64) -> Option<&Name> {
+        let pieces = self.pieces.iter().rev().filter(|(other, _)| *other == ino);
+        pieces.flat_map(|(_, names)| names.iter().rev()).find(|name| cookie_of(name) == cookie)
     }
 }
 
@@ -106,26 +114,26 @@ impl View {
         }
         let tree = live.tree.fork();
         let listing = match &after {
-            Some(name) => tree.list_from(path.as_bytes(), name)?,
-            None => tree.list(path.as_bytes())?,
+            Some(name) => tree.list_from(&path, name)?,
+            None => tree.list(&path)?,
         };
         let listing = listing.map(|item| item.map(|(name, stat)| (name, Some(stat))));
         let placed = live.placed_in(&path).into_iter().filter(|name| after.as_ref().is_none_or(|after| name > after));
-        let mut cookies = self.shared.cookies.lock();
+        let mut names = Vec::new();
         let mut files = Vec::new();
         for item in merged(listing, placed.collect()) {
             let (name, stat) = item?;
             if after.as_ref() == Some(&name) {
                 continue;
             }
-            let below = path.join(&name);
             let place = Place { parent: ino, name: name.clone() };
             let (number, attributes) = match stat {
                 Some(stat) => {
-                    let number = live.inode_at(place, &below, &stat)?;
-                    (number, live.attributes_of(self, number, &below, &stat)?)
+                    let number = live.inode_at(place, &path, &stat)?;
+                    (number, live.attributes_of(self, number, || path.join(&name), &stat)?)
                 }
                 None => {
+                    let below = path.join(&name);
                     let number = live.placed_inode(place, &below).expect("it is placed there");
                     (number, live.placed_attributes(self, number, &below).expect("it is placed there"))
                 }
@@ -141,22 +149,23 @@ impl View {
             if !taken {
                 break;
             }
-            cookies.add(ino, cookie, name);
+            names.push(name);
             if attributes.kind == Kind::File && attributes.size > 0 {
                 files.push(number);
             }
         }
+        self.shared.cookies.lock().add(ino, names);
         self.shared.neighbours.listed(ino, after.is_none(), files);
         Ok(())
     }
 
     /// The name that a place in a listing belongs to.
     fn name_at(&self, live: &Live, ino: Ino, path: &TreePath, cookie: u64) -> Result<Option<Name>> {
-        if let Some(name) = self.shared.cookies.lock().names.get(&(ino, cookie)) {
+        if let Some(name) = self.shared.cookies.lock().find(ino, cookie) {
             return Ok(Some(name.clone()));
         }
         let placed = live.placed_in(path).into_iter().map(Ok);
-        for name in live.tree.list(path.as_bytes())?.map(|item| item.map(|(name, _)| name)).chain(placed) {
+        for name in live.tree.list(path)?.map(|item| item.map(|(name, _)| name)).chain(placed) {
             let name = name?;
             if cookie_of(&name) == cookie {
                 return Ok(Some(name));

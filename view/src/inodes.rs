@@ -4,13 +4,13 @@
 //! remember numbers. One that is taken, or was given up by something else in this view's life, is replaced by one from a
 //! counter. So no number is used for two things while the view lives.
 
-use std::collections::{HashMap, HashSet};
-
 use amalgam_engine::work::LooseFile;
-use amalgam_engine::{Name, Time};
+use amalgam_engine::{Name, Time, TreePath};
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use crate::attributes::{Attributes, Kind};
 use crate::error::{Error, Result};
+use crate::paths::KnownPaths;
 
 /// The number of an inode.
 pub type Ino = u64;
@@ -74,6 +74,7 @@ pub(crate) struct Inodes {
     kept: HashMap<Ino, Kept>,
     /// Numbers of inodes that nobody holds and whose places do not give them.
     recalled: HashMap<Place, Ino>,
+    paths: KnownPaths,
 }
 
 impl Inodes {
@@ -88,12 +89,13 @@ impl Inodes {
             seen: None,
         };
         Self {
-            by_number: HashMap::from([(ROOT, root)]),
+            by_number: HashMap::from_iter([(ROOT, root)]),
             by_place: HashMap::new(),
             spent: HashSet::new(),
             counted: 0,
             kept: HashMap::new(),
             recalled: HashMap::new(),
+            paths: KnownPaths::default(),
         }
     }
 
@@ -114,20 +116,47 @@ impl Inodes {
         self.by_place.get(place).copied()
     }
 
-    /// The names from the root to an inode. Nothing when it has no name any more.
-    pub(crate) fn names(&self, mut ino: Ino) -> Result<Option<Vec<Name>>> {
+    /// Where an inode is in the tree. Nothing when it has no name any more.
+    pub(crate) fn path(&self, ino: Ino) -> Result<Option<TreePath>> {
+        if ino == ROOT {
+            return Ok(Some(TreePath::root()));
+        }
+        let inode = self.get(ino)?;
+        let Whereabouts::Named(places) = &inode.whereabouts else { return Ok(None) };
+        let place = places.first().expect("only the root has no place");
+        if inode.kind != Kind::Directory {
+            let above = self.path(place.parent)?;
+            return Ok(above.map(|above| above.join(&place.name)));
+        }
+        if let Some(path) = self.paths.get(ino) {
+            return Ok(Some(path));
+        }
+        let Some(names) = self.names(ino)? else { return Ok(None) };
+        let path = names.iter().rev().fold(Vec::with_capacity(names.len() * 16), |mut bytes, name| {
+            if !bytes.is_empty() {
+                bytes.push(b'/');
+            }
+            bytes.extend_from_slice(name.as_bytes());
+            bytes
+        });
+        let path = TreePath::new(path).map_err(amalgam_engine::Error::from)?;
+        self.paths.set(ino, &path);
+        Ok(Some(path))
+    }
+
+    /// The names from an inode up to the root. Nothing when it has no name any more.
+    fn names(&self, mut ino: Ino) -> Result<Option<Vec<&Name>>> {
         let mut names = Vec::new();
         while ino != ROOT {
             match &self.get(ino)?.whereabouts {
                 Whereabouts::Named(places) => {
                     let place = places.first().expect("only the root has no place");
-                    names.push(place.name.clone());
+                    names.push(&place.name);
                     ino = place.parent;
                 }
                 Whereabouts::Loose(_) | Whereabouts::Gone(_) => return Ok(None),
             }
         }
-        names.reverse();
         Ok(Some(names))
     }
 
@@ -190,6 +219,11 @@ impl Inodes {
         self.by_place.insert(place, ino);
     }
 
+    /// Whether an inode is in the tree.
+    pub(crate) fn is_named(&self, ino: Ino) -> bool {
+        self.by_number.get(&ino).is_some_and(|inode| matches!(inode.whereabouts, Whereabouts::Named(_)))
+    }
+
     /// Whether an inode is known under more than one name.
     pub(crate) fn has_several_places(&self, ino: Ino) -> bool {
         let found = self.by_number.get(&ino).map(|inode| &inode.whereabouts);
@@ -203,6 +237,10 @@ impl Inodes {
             parent.children -= 1;
         }
         let inode = self.by_number.get_mut(&ino).expect("a place leads to an inode");
+        if inode.kind == Kind::Directory {
+            // The paths of all below it are others now.
+            self.paths.forget();
+        }
         let Whereabouts::Named(places) = &mut inode.whereabouts else { unreachable!("it had this name") };
         places.retain(|other| other != place);
         Some((ino, places.is_empty()))
@@ -300,6 +338,11 @@ impl Inodes {
         if let Some(inode) = self.by_number.get_mut(&attributes.ino).filter(|inode| inode.lookups > 0) {
             inode.seen = Some(Box::new(*attributes));
         }
+    }
+
+    /// What is remembered of an inode, to bring it up to date with a change.
+    pub(crate) fn seen_mut(&mut self, ino: Ino) -> Option<&mut Attributes> {
+        self.by_number.get_mut(&ino)?.seen.as_deref_mut()
     }
 
     /// Something of an inode changed.

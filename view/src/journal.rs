@@ -8,6 +8,10 @@
 //! A file says behind which one it follows, and behind how many bytes of that. One that follows something else than what was
 //! read up to there is passed over: a disk may have kept a younger file and lost the end of an older one, and edits behind a
 //! gap are no state that ever was.
+//!
+//! Neither the journal nor the store waits for the other to be on disk, so a power cut may leave a commit in the store whose
+//! word, and whose last edits, are not in the journal. So a journal has an identity, and a commit says where in which journal
+//! it was taken: the base is moved there before anything is done again.
 
 mod record;
 mod remember;
@@ -18,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use amalgam_engine::work::{Segment, SegmentRange};
+use amalgam_engine::workspace::{JournalPlace, Journaled};
 use amalgam_engine::{Error as EngineError, ErrorKind, SnapshotId, Store, Time, WorkingTree};
 use rustix::io::Errno;
 
@@ -40,6 +45,7 @@ const LONG_BYTES: u64 = 64 << 20;
 /// The journal of one view.
 pub(crate) struct Journal {
     directory: PathBuf,
+    identity: Identity,
     current: Arc<JournalFile>,
     /// Where the next record begins.
     end: u64,
@@ -97,7 +103,11 @@ pub(crate) struct JournalBase {
     /// The snapshot that the next commit follows.
     pub(crate) head: Option<SnapshotId>,
     first: u64,
+    identity: Identity,
 }
+
+/// Which journal it is, of all that ever were.
+type Identity = [u8; 16];
 
 impl Segment for JournalFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> amalgam_engine::Result<()> {
@@ -132,15 +142,17 @@ impl Journal {
     pub(crate) fn create(directory: &Path, state: Option<SnapshotId>) -> Result<Self> {
         std::fs::create_dir_all(directory).map_err(io("make the journal's directory"))?;
         remove_files(directory, |_| true)?;
-        let journal = Self::at(directory, 0, 0, Behind::default())?;
-        JournalBase { state, head: state, first: 0 }.write(directory)?;
+        let identity = new_identity()?;
+        let journal = Self::at(directory, identity, 0, 0, Behind::default())?;
+        JournalBase { state, head: state, first: 0, identity }.write(directory)?;
         Ok(journal)
     }
 
-    fn at(directory: &Path, first: u64, number: u64, behind: Behind) -> Result<Self> {
+    fn at(directory: &Path, identity: Identity, first: u64, number: u64, behind: Behind) -> Result<Self> {
         let current = begin(directory, number, behind)?;
         Ok(Self {
             directory: directory.to_owned(),
+            identity,
             current,
             end: BEGINNING_BYTES as u64,
             first,
@@ -185,8 +197,9 @@ impl Journal {
             }
             number += 1;
         }
-        remove_files(directory, |found| found < base.first)?;
-        let mut journal = Self::at(directory, base.first, number, behind.unwrap_or_default())?;
+        // Behind a file that is lost nothing can be done again.
+        remove_files(directory, |found| found < base.first || found > number)?;
+        let mut journal = Self::at(directory, base.identity, base.first, number, behind.unwrap_or_default())?;
         journal.earlier = earlier;
         // Whoever wrote them may have died before they were on disk.
         journal.unsynced = unsynced;
@@ -282,8 +295,8 @@ impl Journal {
         self.failed = Some(why);
     }
 
-    /// Begins a new file; returns its number, for when the state of this moment has become the base.
-    pub(crate) fn turn(&mut self) -> Result<u64> {
+    /// Begins a new file; returns where, for when the state of this moment has become the base.
+    pub(crate) fn turn(&mut self) -> Result<JournalPlace> {
         let number = self.number + 1;
         let next = begin(&self.directory, number, Behind { number: self.number, end: self.end })?;
         self.unsynced.push(std::mem::replace(&mut self.current, next));
@@ -291,14 +304,15 @@ impl Journal {
         self.end = BEGINNING_BYTES as u64;
         self.number = number;
         self.directory_unsynced = true;
-        Ok(number)
+        Ok(JournalPlace { journal: self.identity, file: number })
     }
 
-    /// The state at the beginning of a file is in the store now; `head` is what the next commit follows. The base moves later:
-    /// see [`take_move`](Self::take_move).
-    pub(crate) fn landed(&mut self, first: u64, state: Option<SnapshotId>, head: Option<SnapshotId>) {
+    /// The state at a place is in the store now; `head` is what the next commit follows. The base moves later: see
+    /// [`take_move`](Self::take_move).
+    pub(crate) fn landed(&mut self, place: JournalPlace, state: Option<SnapshotId>, head: Option<SnapshotId>) {
+        let first = place.file;
         self.at_head = state == head;
-        self.pending = Some(JournalBase { state, head, first });
+        self.pending = Some(JournalBase { state, head, first, identity: self.identity });
         let earlier = self.earlier.iter().filter(|(number, _)| *number < first);
         self.committed_bytes = earlier.map(|(_, bytes)| bytes).sum();
     }
@@ -332,6 +346,22 @@ impl Journal {
 }
 
 impl JournalBase {
+    /// Where the journal begins if a commit was taken from it that it does not know: behind that.
+    pub(crate) fn behind(self, store: &Store, directory: &Path, journaled: Option<Journaled>) -> Result<Self> {
+        if self.identity == Identity::default() {
+            return Ok(Self { identity: new_identity()?, ..self });
+        }
+        let Some(Journaled { snapshot, place }) = journaled else { return Ok(self) };
+        if place.journal != self.identity || place.file <= self.first || WorkingTree::open(store, snapshot).is_err() {
+            return Ok(self);
+        }
+        // What it names must be on disk before what was written before it goes.
+        store.sync()?;
+        let moved = Self { state: Some(snapshot), head: Some(snapshot), first: place.file, ..self };
+        moved.write(directory)?;
+        Ok(moved)
+    }
+
     /// Makes this the base of the journal in a directory, on disk.
     pub(crate) fn write(&self, directory: &Path) -> Result<()> {
         replace_file(directory, "base", &self.encode())
@@ -372,7 +402,7 @@ impl JournalBase {
         for snapshot in [self.state, self.head] {
             out.bytes(snapshot.as_ref().map_or(&[], |snapshot| snapshot.as_bytes()));
         }
-        out.u64(self.first);
+        out.u64(self.first).bytes(&self.identity);
         seal(bytes)
     }
 
@@ -384,7 +414,10 @@ impl JournalBase {
                 bytes => Some(Some(SnapshotId::from_bytes(bytes.try_into().ok()?))),
             }
         };
-        Some(Self { state: snapshot()?, head: snapshot()?, first: from.u64()? })
+        let (state, head, first) = (snapshot()?, snapshot()?, from.u64()?);
+        // Bases had none once.
+        let identity = if from.0.is_empty() { Identity::default() } else { from.bytes()?.try_into().ok()? };
+        Some(Self { state, head, first, identity })
     }
 }
 
@@ -493,6 +526,14 @@ fn write_both(file: &File, head: &[u8], data: &[u8], offset: u64) -> std::io::Re
     }
     let skip = done.saturating_sub(head.len());
     file.write_all_at(&data[skip..], offset + (head.len() + skip) as u64)
+}
+
+fn new_identity() -> Result<Identity> {
+    let mut identity = Identity::default();
+    match rustix::rand::getrandom(&mut identity, rustix::rand::GetRandomFlags::empty()) {
+        Ok(_) => Ok(identity),
+        Err(error) => Err(io("draw a random number")(error.into())),
+    }
 }
 
 fn begin(directory: &Path, number: u64, behind: Behind) -> Result<Arc<JournalFile>> {

@@ -27,13 +27,14 @@ mod meta;
 mod names;
 mod neighbours;
 mod notice;
+mod paths;
 mod placed;
 mod view;
 
 pub use access::{Access, may};
 pub use amalgam_engine::work::RenameMode;
 pub use attributes::{Attributes, Caller, Device, Kind, Set, TimeSet};
-pub use contents::Seek;
+pub use contents::{LaterRead, Reading, Seek};
 pub use directory::Listed;
 pub use error::{Error, Result};
 pub use inodes::{Ino, ROOT};

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use amalgam_engine::backend::Durability;
 use amalgam_engine::object::Node;
 use amalgam_engine::work::Stat;
-use amalgam_engine::workspace::{Change, Committed, WorkspaceName, Workspaces};
+use amalgam_engine::workspace::{Change, Committed, JournalPlace, WorkspaceName, Workspaces};
 use amalgam_engine::{
     Act, Commit, DiffOptions, Expect, Landed, RefName, RootId, SnapshotId, TreePath, WorkingTree, diff_entries,
 };
@@ -32,8 +32,8 @@ pub struct Folding {
 pub struct Committing {
     /// The tree as it was.
     pub tree: WorkingTree,
-    /// The journal's file that begins where this state ends.
-    first: u64,
+    /// Where in the journal it ends.
+    place: JournalPlace,
 }
 
 /// What going to another state came to.
@@ -84,7 +84,8 @@ impl View {
         let _one = self.shared.freezing.lock();
         let done_before = act.request.as_ref().map(|request| workspaces.store().find_request(request)).transpose()?;
         let committing = self.begin_commit(folding)?;
-        let (committed, landed) = workspaces.commit_fork(name, &committing.tree, change, act, action)?;
+        let change = Change { journaled: Some(committing.place), ..change.clone() };
+        let (committed, landed) = workspaces.commit_fork(name, &committing.tree, &change, act, action)?;
         if done_before.flatten().is_some() {
             // What it committed then is not what is here now: everything stays as it is, in the tree and in the journal.
             return Ok(committed);
@@ -106,14 +107,14 @@ impl View {
         if let Some(folding) = folding {
             self.fold(&mut live, folding)?;
         }
-        let first = live.journal.as_mut().ok_or(Error::ReadOnly)?.turn()?;
-        Ok(Committing { tree: live.tree.fork(), first })
+        let place = live.journal.as_mut().ok_or(Error::ReadOnly)?.turn()?;
+        Ok(Committing { tree: live.tree.fork(), place })
     }
 
     /// Puts conflicts in the place of files that stand for them. The journal need not know: a file is folded again by the next commit.
     fn fold(&self, live: &mut Live, folding: &Folding) -> Result<()> {
         for path in &folding.paths {
-            let (seen, now) = (folding.seen.stat(path.as_bytes())?, live.tree.stat(path.as_bytes())?);
+            let (seen, now) = (folding.seen.stat(path)?, live.tree.stat(path)?);
             let alike = |one: &Stat, other: &Stat| {
                 let told = |stat: &Stat| (stat.kind, stat.mode, stat.mtime, stat.size, stat.links);
                 told(one) == told(other)
@@ -123,9 +124,9 @@ impl View {
                 continue;
             }
             live.tree.take_over(path, folding.root)?;
+            live.forget_seen(path);
             if let Some(ino) = live.known(path) {
                 // It shows the same bytes as before.
-                live.inodes.changed(ino);
                 self.shared.watchers.tell(None, || Notice::Attributes(ino));
             }
         }
@@ -140,7 +141,7 @@ impl View {
         }
         let Some(journal) = live.journal.as_mut() else { return Ok(()) };
         journal.append(&Edit::Landed { snapshot }, self.now(), &[])?;
-        journal.landed(committing.first, Some(snapshot), Some(snapshot));
+        journal.landed(committing.place, Some(snapshot), Some(snapshot));
         Ok(())
     }
 
@@ -174,7 +175,7 @@ impl View {
         // The next commit follows what it would have followed.
         live.tree.rebase(head);
         if let Some(journal) = live.journal.as_mut() {
-            journal.landed(committing.first, Some(state), head);
+            journal.landed(committing.place, Some(state), head);
         }
         drop(live);
         self.move_base()
@@ -239,8 +240,8 @@ impl View {
         if !clean {
             return Ok(());
         }
-        let first = journal.turn()?;
-        journal.landed(first, Some(head), Some(head));
+        let place = journal.turn()?;
+        journal.landed(place, Some(head), Some(head));
         let store = live.tree.store().clone();
         drop(live);
         store.sync()?;
@@ -265,7 +266,7 @@ impl View {
         }
         let Some(parent) = live.known(&above) else { return Ok(()) };
         let place = Place { parent, name };
-        let (old, new) = (before.stat(path.as_bytes())?, after.stat(path.as_bytes())?);
+        let (old, new) = (before.stat(path)?, after.stat(path)?);
         let same_kind = old.as_ref().zip(new.as_ref()).is_some_and(|(old, new)| old.kind == new.kind);
         let is_directory = old.as_ref().is_some_and(|old| old.kind == Kind::Directory);
         let same_bytes = match (&old, &new) {
@@ -301,7 +302,7 @@ impl View {
         if !live.inodes.has_several_places(ino) {
             return Ok(());
         }
-        let linked = after.names_of(path.as_bytes())?;
+        let linked = after.names_of(path)?;
         let Whereabouts::Named(places) = &live.inodes.get(ino)?.whereabouts else { return Ok(()) };
         for place in places.clone() {
             let other = live.directory_path(place.parent)?.join(&place.name);

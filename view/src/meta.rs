@@ -72,19 +72,40 @@ impl View {
         live.demand_in_tree(ino)?;
         let before = live.attributes(self, ino)?;
         demand_settable(caller, &before, set)?;
-        live.inodes.changed(ino);
+        live.inodes.see(&before);
         let now = self.now();
+        let done = self.set_each(live, caller, ino, &before, set, now);
+        if done.is_err() {
+            live.inodes.changed(ino);
+        }
+        let after = done?;
+        live.inodes.see(&after);
+        let what = if set.size.is_some() { Notice::Contents(ino) } else { Notice::Attributes(ino) };
+        self.tell(caller, || what.clone());
+        Ok(after)
+    }
+
+    fn set_each(
+        &self,
+        live: &mut Live,
+        caller: &Caller,
+        ino: Ino,
+        before: &Attributes,
+        set: &Set,
+        now: Time,
+    ) -> Result<Attributes> {
         if let Some(size) = set.size {
             if before.kind == Kind::Directory {
                 return Err(EngineError::IsADirectory { path: TreePath::root() }.into());
             }
-            demand(caller, &before, Access::WRITE)?;
+            demand(caller, before, Access::WRITE)?;
             if size > before.size {
                 self.demand_quota(live, 0)?;
             }
             self.truncate_in(live, ino, size, now)?;
+            live.inodes.changed(ino);
         }
-        let mode = new_mode(caller, &before, set);
+        let mode = new_mode(caller, before, set);
         if mode != before.mode && before.kind != Kind::Symlink {
             live.change_attributes(ino, now, Some(mode), None, None)?;
         }
@@ -95,7 +116,16 @@ impl View {
         if let Some(mtime) = set.mtime {
             live.change_attributes(ino, now, None, None, Some(mtime.resolve(now)))?;
         }
-        let mtime = live.attributes(self, ino)?.mtime;
+        // What stood for a conflict is another file now, and what has no name is a matter of its own.
+        let is_seen = live.inodes.seen(ino).is_some() && live.inodes.is_named(ino);
+        let after = if is_seen {
+            let mtime = set.mtime.map_or(before.mtime, |mtime| mtime.resolve(now));
+            let mode = if before.kind == Kind::Symlink { before.mode } else { mode };
+            Attributes { mode, uid, gid, mtime, ..*before }
+        } else {
+            live.attributes(self, ino)?
+        };
+        let mtime = after.mtime;
         if let Some(atime) = set.atime {
             let kept = live.inodes.kept(ino);
             live.inodes.keep(ino, Kept { atime: Some(atime.resolve(now)), ..kept });
@@ -105,9 +135,11 @@ impl View {
             live.inodes.keep(ino, Kept { atime: Some(before.atime).filter(|atime| *atime != mtime), ..kept });
         }
         live.touch(ino, now, mtime);
-        let what = if set.size.is_some() { Notice::Contents(ino) } else { Notice::Attributes(ino) };
-        self.tell(caller, || what.clone());
-        live.attributes(self, ino)
+        if !is_seen {
+            return live.attributes(self, ino);
+        }
+        let Kept { ctime, atime } = live.inodes.kept(ino);
+        Ok(Attributes { ctime: ctime.unwrap_or(mtime), atime: atime.unwrap_or(mtime), ..after })
     }
 
     /// An extended attribute.
@@ -128,7 +160,7 @@ impl View {
             Whereabouts::Loose(file) => file.xattrs()?,
             Whereabouts::Named(_) => {
                 let path = live.directory_path(ino)?;
-                if live.is_placed(&path) { Vec::new() } else { live.tree.xattrs(path.as_bytes())? }
+                if live.is_placed(&path) { Vec::new() } else { live.tree.xattrs(&path)? }
             }
         };
         Ok(list.into_iter().map(|xattr| (xattr.name.to_vec(), xattr.value.to_vec())).collect())
@@ -179,7 +211,7 @@ impl View {
         let before = live.attributes(self, ino)?;
         demand(caller, &before, Access::WRITE)?;
         let path = live.directory_path(ino)?;
-        let there: Vec<_> = live.tree.xattrs(path.as_bytes())?.iter().map(|xattr| xattr.name.to_vec()).collect();
+        let there: Vec<_> = live.tree.xattrs(&path)?.iter().map(|xattr| xattr.name.to_vec()).collect();
         let edit = edit(path, &there)?;
         let now = self.now();
         live.edit(&edit, now, &[])?;

@@ -27,7 +27,7 @@ impl View {
     pub fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attributes> {
         let name = checked(name)?;
         let mut live = self.shared.live.write();
-        let directory = self.parent(&live, parent)?;
+        let directory = self.parent(&mut live, parent)?;
         demand(caller, &directory.attributes, Access::EXECUTE)?;
         let place = Place { parent, name };
         match live.look(self, &directory.path, place.clone())? {
@@ -110,7 +110,7 @@ impl View {
         let live = &mut *self.shared.live.write();
         let directory = self.changeable(live, caller, parent)?;
         let path = directory.path.join(&name);
-        if live.is_placed(&path) || live.tree.exists(path.as_bytes())? {
+        if live.is_placed(&path) || live.tree.exists(&path)? {
             return Err(EngineError::Exists { path }.into());
         }
         self.demand_quota(live, 0)?;
@@ -128,9 +128,11 @@ impl View {
             live.inodes.begin_counting(ino);
             live.inodes.count(parent, true);
         }
-        live.touch(parent, now, now);
+        live.touch_names(parent, now);
         self.tell_changed(caller, &place);
-        live.attributes(self, ino)
+        let made = live.attributes(self, ino)?;
+        live.inodes.see(&made);
+        Ok(made)
     }
 
     /// Gives a file one more name; held once more.
@@ -146,7 +148,7 @@ impl View {
             return Err(EngineError::NotFound { path: TreePath::root() }.into());
         };
         let new = directory.path.join(&name);
-        if live.is_placed(&new) || live.tree.exists(new.as_bytes())? {
+        if live.is_placed(&new) || live.tree.exists(&new)? {
             return Err(EngineError::Exists { path: new }.into());
         }
         let now = self.now();
@@ -155,7 +157,7 @@ impl View {
         live.inodes.add_place(ino, place.clone());
         live.inodes.hold(ino);
         live.touch(ino, now, before.mtime);
-        live.touch(parent, now, now);
+        live.touch_names(parent, now);
         self.tell_changed(caller, &place);
         self.tell(caller, || Notice::Attributes(ino));
         live.attributes(self, ino)
@@ -177,7 +179,7 @@ impl View {
         let fate = self.fate(live, found.ino, &path)?;
         live.edit(&Edit::Remove { path }, now, &[])?;
         self.displaced(live, &place, now, found.mtime, fate)?;
-        live.touch(parent, now, now);
+        live.touch_names(parent, now);
         self.tell_changed(caller, &place);
         self.tell(caller, || Notice::Attributes(found.ino));
         Ok(())
@@ -201,7 +203,7 @@ impl View {
         live.inodes.remove_place(&place);
         live.inodes.detach(found.ino, gone(found, now));
         live.inodes.count(parent, false);
-        live.touch(parent, now, now);
+        live.touch_names(parent, now);
         self.tell_changed(caller, &place);
         Ok(())
     }
@@ -265,7 +267,7 @@ impl View {
         }
         live.touch(moving.ino, now, moving.mtime);
         for parent in [source.parent, target.parent] {
-            live.touch(parent, now, now);
+            live.touch_names(parent, now);
         }
         for place in [&source, &target] {
             self.tell_changed(caller, place);
@@ -279,8 +281,9 @@ impl View {
     }
 
     /// A directory, to look into.
-    fn parent(&self, live: &Live, ino: Ino) -> Result<Parent> {
+    fn parent(&self, live: &mut Live, ino: Ino) -> Result<Parent> {
         let attributes = live.attributes(self, ino)?;
+        live.inodes.see(&attributes);
         let path = live.directory_path(ino)?;
         if attributes.kind != Kind::Directory {
             return Err(EngineError::NotADirectory { path }.into());
@@ -289,7 +292,7 @@ impl View {
     }
 
     /// A directory, to change its names.
-    fn changeable(&self, live: &Live, caller: &Caller, ino: Ino) -> Result<Parent> {
+    fn changeable(&self, live: &mut Live, caller: &Caller, ino: Ino) -> Result<Parent> {
         live.demand_writable()?;
         let directory = self.parent(live, ino)?;
         if live.is_hidden(&directory.path) {
@@ -310,7 +313,7 @@ impl View {
 
     /// What becomes of the file behind a name that is about to go.
     fn fate(&self, live: &Live, ino: Ino, path: &TreePath) -> Result<Fate> {
-        let other = live.tree.names_of(path.as_bytes())?.into_iter().find(|other| other != path);
+        let other = live.tree.names_of(path)?.into_iter().find(|other| other != path);
         Ok(match other {
             Some(other) => Fate::Elsewhere(other),
             None => Fate::Loose(Box::new(live.file(ino)?)),
@@ -348,9 +351,10 @@ impl Live {
         let mut parent = ROOT;
         let mut here = TreePath::root();
         for name in above.names() {
-            here = here.join(&name);
-            let stat = self.tree.stat(here.as_bytes())?.ok_or_else(|| EngineError::NotFound { path: here.clone() })?;
+            let below = here.join(&name);
+            let stat = self.tree.stat(&below)?.ok_or_else(|| EngineError::NotFound { path: below.clone() })?;
             parent = self.inode_at(Place { parent, name }, &here, &stat)?;
+            here = below;
         }
         Ok(Place { parent, name })
     }
@@ -376,7 +380,7 @@ fn count_moved(live: &mut Live, mode: RenameMode, from: (&Place, &Attributes), t
 }
 
 fn demand_empty(live: &Live, path: &TreePath) -> Result<()> {
-    match live.tree.list(path.as_bytes())?.next().transpose()? {
+    match live.tree.list(path)?.next().transpose()? {
         Some(_) => Err(EngineError::NotEmpty { path: path.clone() }.into()),
         None => Ok(()),
     }

@@ -103,6 +103,19 @@ struct Walk {
     missed: u32,
 }
 
+/// What became of bytes that a walk may have fetched.
+pub(crate) enum Fetch {
+    /// Here they are.
+    Done(Bytes),
+    OnItsWay,
+    No,
+}
+
+/// What is stored of a file, if walks fetch such files.
+fn of_walks(file: &LooseFile) -> Option<(Content, u64)> {
+    file.stored().filter(|(_, size)| (1..=FILE_BYTES_MAX).contains(size))
+}
+
 struct Fetched {
     number: u64,
     size: u64,
@@ -219,7 +232,7 @@ impl Neighbours {
         }
     }
 
-    /// The bytes, if they were fetched. Where a walk should begin, `here` is asked for the tree and the file's place in it.
+    /// Says whether bytes were fetched. Where a walk should begin, `here` is asked for the tree and the file's place in it.
     pub(crate) fn read(
         &self,
         ino: Ino,
@@ -227,8 +240,8 @@ impl Neighbours {
         offset: u64,
         length: usize,
         here: impl FnOnce() -> Option<(WorkingTree, TreePath)>,
-    ) -> Option<Bytes> {
-        let (content, size) = file.stored().filter(|(_, size)| (1..=FILE_BYTES_MAX).contains(size))?;
+    ) -> Fetch {
+        let Some((content, size)) = of_walks(file) else { return Fetch::No };
         let mut state = self.shared.state.lock();
         if offset == 0 {
             let is_next = state.follow(ino);
@@ -240,24 +253,44 @@ impl Neighbours {
                     if let Some((tree, path)) = here() {
                         self.begin(walk, tree, path);
                     }
-                    return None;
+                    return Fetch::No;
                 }
-                None => return None,
+                None => return Fetch::No,
             }
         }
+        self.take(&mut state, content, size, offset, length)
+    }
+
+    /// The bytes, waited for. Nothing when they were given up.
+    pub(crate) fn wait(&self, file: &LooseFile, offset: u64, length: usize) -> Option<Bytes> {
+        let (content, size) = of_walks(file)?;
+        let mut state = self.shared.state.lock();
         loop {
-            if let Some(bytes) = &state.fetched.get(&content)?.bytes {
-                let bytes = bytes.clone();
-                let end = offset.saturating_add(length as u64).min(size);
-                if end == size {
-                    state.take_away(content);
-                    self.shared.taken.notify_one();
+            match self.take(&mut state, content, size, offset, length) {
+                Fetch::Done(bytes) => return Some(bytes),
+                Fetch::OnItsWay => {
+                    // Whoever fetches it may have come to grief.
+                    if self.shared.fetched.wait_for(&mut state, PATIENCE).timed_out() {
+                        return None;
+                    }
                 }
-                drop(state);
-                return Some(if offset < end { bytes.slice(offset as usize..end as usize) } else { Bytes::new() });
+                Fetch::No => return None,
             }
-            self.shared.fetched.wait(&mut state);
         }
+    }
+
+    fn take(&self, state: &mut State, content: Content, size: u64, offset: u64, length: usize) -> Fetch {
+        let bytes = match state.fetched.get(&content) {
+            Some(Fetched { bytes: Some(bytes), .. }) => bytes.clone(),
+            Some(_) => return Fetch::OnItsWay,
+            None => return Fetch::No,
+        };
+        let end = offset.saturating_add(length as u64).min(size);
+        if end == size {
+            state.take_away(content);
+            self.shared.taken.notify_one();
+        }
+        Fetch::Done(if offset < end { bytes.slice(offset as usize..end as usize) } else { Bytes::new() })
     }
 
     /// Sends a walk on its way, behind a file. It ends by itself.
@@ -302,7 +335,7 @@ fn walk(tree: &WorkingTree, from: &TreePath, ahead: &mut Ahead<'_>) -> amalgam_e
     let mut above = Vec::new();
     let mut directory = TreePath::root();
     for name in from.names() {
-        let mut listing = tree.list_from(directory.as_bytes(), &name)?.peekable();
+        let mut listing = tree.list_from(&directory, &name)?.peekable();
         listing.next_if(|item| item.as_ref().is_ok_and(|(found, _)| *found == name));
         above.push((directory.clone(), listing));
         directory = directory.join(&name);
@@ -315,7 +348,7 @@ fn walk(tree: &WorkingTree, from: &TreePath, ahead: &mut Ahead<'_>) -> amalgam_e
         let (name, stat) = item?;
         if stat.kind == EntryKind::Directory {
             let below = directory.join(&name);
-            let listing = tree.list(below.as_bytes())?.peekable();
+            let listing = tree.list(&below)?.peekable();
             above.push((below, listing));
         } else if let Some(Node::File { content, size }) = stat.entry.as_ref().map(|entry| &entry.node)
             && !ahead.add(*content, *size)

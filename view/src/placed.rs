@@ -69,7 +69,7 @@ impl View {
             return Err(unplaceable(path, "everything would be kept out of snapshots"));
         };
         let live = self.shared.live.read();
-        let kind = |path: &TreePath| Ok::<_, Error>(live.tree.stat(path.as_bytes())?.map(|stat| stat.kind));
+        let kind = |path: &TreePath| Ok::<_, Error>(live.tree.stat(path)?.map(|stat| stat.kind));
         if !above.is_root() && kind(&above)? != Some(Kind::Directory) {
             return Err(unplaceable(path, &format!("there is no directory {above}; make it first")));
         }
@@ -96,6 +96,11 @@ fn demand_apart(path: &TreePath, all: &BTreeMap<TreePath, Placed>) -> Result<()>
 }
 
 impl Live {
+    /// Whether something is placed anywhere.
+    pub(crate) fn has_placed(&self) -> bool {
+        !self.placed.at.is_empty()
+    }
+
     /// Whether something is placed exactly here.
     pub(crate) fn is_placed(&self, path: &TreePath) -> bool {
         self.placed.at.contains_key(path)
@@ -116,8 +121,7 @@ impl Live {
     pub(crate) fn demand_free(&self, path: &TreePath) -> Result<()> {
         for placed in self.placed.at.keys().filter(|placed| placed.below(path).is_some()) {
             let above = placed.split_last().map(|(above, _)| above).unwrap_or_default();
-            let is_shown =
-                above.is_root() || self.tree.stat(above.as_bytes())?.is_some_and(|stat| stat.kind == Kind::Directory);
+            let is_shown = above.is_root() || self.tree.stat(&above)?.is_some_and(|stat| stat.kind == Kind::Directory);
             if is_shown {
                 return Err(Error::Local { path: placed.clone() });
             }

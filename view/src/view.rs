@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use amalgam_engine::object::{Conflict, Entry, Node, Owner};
 use amalgam_engine::work::{LooseFile, SegmentRange, Stat};
-use amalgam_engine::{Error as EngineError, Name, SnapshotId, Store, Time, TreePath, WorkingTree};
+use amalgam_engine::workspace::Journaled;
+use amalgam_engine::{Error as EngineError, SnapshotId, Store, Time, TreePath, WorkingTree};
 use parking_lot::{Mutex, RwLock};
 
 use crate::ahead::Ahead;
@@ -47,12 +48,23 @@ pub struct ViewOptions {
     /// How conflicts are shown. What is written to such a file takes the conflict's place. Without it, and where it gives no
     /// file, the first version is shown, and cannot be written to.
     pub conflicts: Option<ShowConflict>,
+    /// The last commit of the workspace that was taken from a live view. A journal that had its word of that commit on no disk
+    /// when the power went is taken up behind it.
+    pub journaled: Option<Journaled>,
 }
 
 impl ViewOptions {
     /// The usual ones.
     pub fn new(owner: Owner, clock: Clock) -> Self {
-        Self { owner, clock, quota_bytes: None, checkpoint_bytes: 256 << 20, room: None, conflicts: None }
+        Self {
+            owner,
+            clock,
+            quota_bytes: None,
+            checkpoint_bytes: 256 << 20,
+            room: None,
+            conflicts: None,
+            journaled: None,
+        }
     }
 }
 
@@ -97,6 +109,7 @@ impl View {
         let mut inodes = Inodes::new();
         Journal::recall(directory, &mut inodes);
         if let Some(base) = Journal::base(directory)? {
+            let base = base.behind(tree.store(), directory, options.journaled)?;
             let (journal, tree, recovered) = Journal::recover(tree.store(), directory, base)?;
             return Ok((Self::with(tree, inodes, Some(journal), options), recovered));
         }
@@ -197,7 +210,18 @@ impl Live {
         let (path, owner) = (path.clone(), stat.owner);
         self.do_edit(&Edit::Remove { path: path.clone() }, now, &[])?;
         self.do_edit(&Edit::Create { path: path.clone(), mode: stat.mode, owner }, now, &[])?;
+        self.forget_seen(&path);
         self.do_edit(&Edit::Write { path, offset: 0, length: bytes.len() as u64 }, now, &bytes)
+    }
+
+    /// What is at a path became something else, and its directory got another time.
+    pub(crate) fn forget_seen(&mut self, path: &TreePath) {
+        let above = path.split_last().map(|(above, _)| above);
+        for path in above.iter().chain([path]) {
+            if let Some(ino) = self.known(path) {
+                self.inodes.changed(ino);
+            }
+        }
     }
 
     fn do_edit(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<()> {
@@ -215,8 +239,7 @@ impl Live {
 
     /// Where an inode is in the tree; nothing when it has no name any more.
     pub(crate) fn path(&self, ino: Ino) -> Result<Option<TreePath>> {
-        let Some(names) = self.inodes.names(ino)? else { return Ok(None) };
-        Ok(Some(join(&names)?))
+        self.inodes.path(ino)
     }
 
     /// Where a directory is that names are looked up or changed in.
@@ -239,37 +262,46 @@ impl Live {
         if self.is_placed(&path) {
             return Err(EngineError::IsADirectory { path }.into());
         }
+        if let Some(entry) = self.tree.stat(&path)?.and_then(|stat| stat.entry)
+            && !matches!(entry.node, Node::Directory(_) | Node::Conflict(_))
+        {
+            return Ok(self.tree.loose_entry(Some(&entry)));
+        }
         match self.shown(&path)? {
             Shown::File(file) | Shown::Side(file) => Ok(file),
-            Shown::Itself => Ok(self.tree.loose(path.as_bytes())?),
+            Shown::Itself => Ok(self.tree.loose(&path)?),
         }
     }
 
     /// The inode at a place, made if need be, and its attributes. Nothing when nothing is there.
     pub(crate) fn look(&mut self, view: &View, directory: &TreePath, place: Place) -> Result<Option<Attributes>> {
-        let path = directory.join(&place.name);
         if self.is_hidden(directory) {
             return Ok(None);
         }
-        if let Some(ino) = self.placed_inode(place.clone(), &path) {
-            return Ok(self.placed_attributes(view, ino, &path));
+        if self.has_placed() {
+            let path = directory.join(&place.name);
+            if let Some(ino) = self.placed_inode(place.clone(), &path) {
+                return Ok(self.placed_attributes(view, ino, &path));
+            }
         }
-        let Some(stat) = self.tree.stat(path.as_bytes())? else { return Ok(None) };
-        let ino = self.inode_at(place, &path, &stat)?;
-        let attributes = self.attributes_of(view, ino, &path, &stat)?;
+        let Some(stat) = self.tree.stat_in(directory, &place.name)? else { return Ok(None) };
+        let name = place.name.clone();
+        let ino = self.inode_at(place, directory, &stat)?;
+        let attributes = self.attributes_of(view, ino, || directory.join(&name), &stat)?;
         self.inodes.see(&attributes);
         Ok(Some(attributes))
     }
 
-    /// The number at a place where something is.
-    pub(crate) fn inode_at(&mut self, place: Place, path: &TreePath, stat: &Stat) -> Result<Ino> {
+    /// The number at a place where something is, in this directory.
+    pub(crate) fn inode_at(&mut self, place: Place, directory: &TreePath, stat: &Stat) -> Result<Ino> {
         if let Some(ino) = self.inodes.at(&place) {
             return Ok(ino);
         }
         if stat.links > 1 && stat.kind != Kind::Directory {
             // Another name of it may be known.
-            for other in self.tree.names_of(path.as_bytes())? {
-                if other != *path
+            let path = directory.join(&place.name);
+            for other in self.tree.names_of(&path)? {
+                if other != path
                     && let Some(ino) = self.known(&other)
                 {
                     self.inodes.add_place(ino, place);
@@ -288,8 +320,13 @@ impl Live {
     /// The attributes of any inode in the table.
     pub(crate) fn attributes(&self, view: &View, ino: Ino) -> Result<Attributes> {
         if let Some(seen) = self.inodes.seen(ino) {
+            debug_assert_eq!(self.found_attributes(view, ino).ok(), Some(seen), "what was seen is what is there");
             return Ok(seen);
         }
+        self.found_attributes(view, ino)
+    }
+
+    fn found_attributes(&self, view: &View, ino: Ino) -> Result<Attributes> {
         match &self.inodes.get(ino)?.whereabouts {
             Whereabouts::Gone(attributes) => Ok(**attributes),
             Whereabouts::Loose(file) => {
@@ -302,19 +339,25 @@ impl Live {
                 if let Some(placed) = self.placed_attributes(view, ino, &path) {
                     return Ok(placed);
                 }
-                let stat = self.tree.stat(path.as_bytes())?;
+                let stat = self.tree.stat(&path)?;
                 let stat = stat.ok_or_else(|| EngineError::NotFound { path: path.clone() })?;
-                self.attributes_of(view, ino, &path, &stat)
+                self.attributes_of(view, ino, || path, &stat)
             }
         }
     }
 
-    pub(crate) fn attributes_of(&self, view: &View, ino: Ino, path: &TreePath, stat: &Stat) -> Result<Attributes> {
+    pub(crate) fn attributes_of(
+        &self,
+        view: &View,
+        ino: Ino,
+        path: impl FnOnce() -> TreePath,
+        stat: &Stat,
+    ) -> Result<Attributes> {
         let mut attributes = self.of_stat(view, ino, stat);
         match stat.kind {
-            Kind::CharDevice | Kind::BlockDevice => attributes.device = self.tree.device(path.as_bytes())?,
+            Kind::CharDevice | Kind::BlockDevice => attributes.device = self.tree.device(&path())?,
             Kind::Conflict => {
-                let (side, mode_mask) = match self.shown(path)? {
+                let (side, mode_mask) = match self.shown(&path())? {
                     Shown::Itself => return Ok(attributes),
                     Shown::File(file) => (file.stat(), 0o7777),
                     Shown::Side(file) => (file.stat(), CONFLICT_MODE),
@@ -356,6 +399,33 @@ impl Live {
         }
     }
 
+    /// Names of a directory changed now.
+    pub(crate) fn touch_names(&mut self, directory: Ino, now: Time) {
+        self.update(directory, now, |_| {});
+    }
+
+    /// Bytes of a file changed now, up to `end`.
+    pub(crate) fn touch_bytes(&mut self, ino: Ino, now: Time, end: u64) {
+        self.update(ino, now, |seen| {
+            seen.size = seen.size.max(end);
+            seen.blocks = seen.size.div_ceil(512);
+        });
+    }
+
+    /// What an inode holds changed now. What was seen of it is brought up to date, so that it need not be looked for.
+    fn update(&mut self, ino: Ino, now: Time, update: impl FnOnce(&mut Attributes)) {
+        let kept = Kept { ctime: None, ..self.inodes.kept(ino) };
+        self.inodes.keep(ino, kept);
+        let links = self.inodes.directory_links(ino);
+        let Some(seen) = self.inodes.seen_mut(ino) else { return };
+        (seen.mtime, seen.ctime) = (now, now);
+        seen.atime = kept.atime.unwrap_or(now);
+        if seen.kind == Kind::Directory {
+            seen.links = links;
+        }
+        update(seen);
+    }
+
     /// Something of an inode changed now; `mtime` is what the tree has for it.
     pub(crate) fn touch(&mut self, ino: Ino, now: Time, mtime: Time) {
         self.inodes.changed(ino);
@@ -380,7 +450,7 @@ pub(crate) enum Shown {
 impl Live {
     /// What a path is shown as: a conflict as the file that stands for it, or as its first side that is there.
     pub(crate) fn shown(&self, path: &TreePath) -> Result<Shown> {
-        let stat = self.tree.stat(path.as_bytes())?;
+        let stat = self.tree.stat(path)?;
         let Some(Entry { node: Node::Conflict(conflict), .. }) = stat.and_then(|stat| stat.entry) else {
             return Ok(Shown::Itself);
         };
@@ -393,15 +463,4 @@ impl Live {
         let side = conflict.added().flatten().find(|entry| !matches!(entry.node, Node::Directory(_)));
         Ok(Shown::Side(self.tree.loose_entry(side)))
     }
-}
-
-pub(crate) fn join(names: &[Name]) -> Result<TreePath> {
-    let mut bytes = Vec::with_capacity(names.len() * 16);
-    for name in names {
-        if !bytes.is_empty() {
-            bytes.push(b'/');
-        }
-        bytes.extend_from_slice(name.as_bytes());
-    }
-    Ok(TreePath::new(bytes).map_err(EngineError::from)?)
 }

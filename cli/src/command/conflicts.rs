@@ -27,7 +27,9 @@ const PATHS_MAX: usize = 10;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A conflict is part of the tree: it is committed, forked and carried on like anything else until somebody decides. In a
-directory a text in conflict is a file with markers; saved without them, it is the resolution.
+directory a text in conflict is a file with markers; saved without them, it is the resolution. Conflicts about names and
+attributes alone are listed too, until they are decided or the tree is another in that: of what both moved, one name is
+taken away (--ours, --theirs) or both stay (--union).
 
 Examples:
   amalgam conflicts
@@ -91,7 +93,10 @@ struct Remembered {}
 
 /// Forget resolutions, so that the same conflict is one again
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  amalgam conflicts forget 3f9a2c1e\n  amalgam conflicts forget --all")]
+#[command(after_help = "\
+Examples:
+  amalgam conflicts forget 3f9a2c1e
+  amalgam conflicts forget --all --dry-run")]
 struct Forget {
     /// The beginnings of their ids
     #[arg(required_unless_present = "all", conflicts_with = "all")]
@@ -99,6 +104,9 @@ struct Forget {
     /// All of them
     #[arg(long)]
     all: bool,
+    /// Say which it would be, and leave everything as it is
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 impl Conflicts {
@@ -164,11 +172,7 @@ impl Remembered {
         loop {
             let page = client.conflicts.list_resolutions(request.clone()).await?.into_inner();
             for found in &page.resolutions {
-                let kind = found.entry.as_ref().map(|entry| text::kind_word(entry.kind()));
-                let line = lines::line("resolution", json!({"id": found.id, "kind": kind}));
-                session.output.emit(&lines::with_path(line, &found.path))?;
-                let id = paint(style::ID, &found.id[..found.id.len().min(8)]);
-                session.output.say(format!("{id}  {} -> {}", text::path(&found.path), kind.unwrap_or("gone")))?;
+                say_resolution(&mut session.output, found)?;
             }
             request.page_token = page.next_page_token;
             if request.page_token.is_empty() {
@@ -181,12 +185,29 @@ impl Remembered {
 impl Forget {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let request = v1::ForgetResolutionsRequest { ids: self.ids, all: self.all, request_id: String::new() };
-        let forgotten = client.conflicts.forget_resolutions(request).await?.into_inner().forgotten;
-        session.output.emit(&lines::line("resolutions_forgotten", json!({"forgotten": forgotten})))?;
-        session.output.done(format!("{} forgotten", text::plural(forgotten, "resolution")))?;
+        let Self { ids, all, dry_run } = self;
+        let request = v1::ForgetResolutionsRequest { ids, all, request_id: String::new(), dry_run };
+        let done = client.conflicts.forget_resolutions(request).await?.into_inner();
+        for found in &done.resolutions {
+            say_resolution(&mut session.output, found)?;
+        }
+        let fields = json!({"forgotten": done.forgotten, "dry_run": dry_run});
+        session.output.emit(&lines::line("resolutions_forgotten", fields))?;
+        let count = text::plural(done.forgotten, "resolution");
+        session.output.done(match dry_run {
+            true => format!("{count} to forget; nothing was changed"),
+            false => format!("{count} forgotten"),
+        })?;
         Ok(Exit::OK)
     }
+}
+
+fn say_resolution(output: &mut Output, found: &v1::Resolution) -> Result<(), CliError> {
+    let kind = found.entry.as_ref().map(|entry| text::kind_word(entry.kind()));
+    let line = lines::line("resolution", json!({"id": found.id, "kind": kind}));
+    output.emit(&lines::with_path(line, &found.path))?;
+    let id = paint(style::ID, &found.id[..found.id.len().min(8)]);
+    output.say(format!("{id}  {} -> {}", text::path(&found.path), kind.unwrap_or("gone")))
 }
 
 /// Says how many conflicts there are, and what edits made of them.
@@ -272,8 +293,24 @@ fn line(conflict: &v1::Conflict) -> String {
     };
     let draft = if conflict.versions.iter().any(|version| version.name == "draft") { ", begun" } else { "" };
     let remembered = if conflict.remembered { ", resolved before" } else { "" };
-    let words = paint(style::FAINT, format!("{}{regions}{draft}{remembered}", conflict.kind));
+    let about = match conflict.about.is_empty() {
+        true => places(conflict),
+        false => format!(" {}", text::printable(&conflict.about)),
+    };
+    let words = paint(style::FAINT, format!("{}{about}{regions}{draft}{remembered}", conflict.kind));
     format!("{} {}  {words}", paint(style::WARNING, '!'), text::path(&conflict.path))
+}
+
+/// Where the versions of a thing lie that was moved.
+fn places(conflict: &v1::Conflict) -> String {
+    let place = |version: &v1::ConflictVersion| match &version.entry {
+        Some(entry) => format!("{} {}", version.name, text::path(&entry.path)),
+        None => format!("{} nowhere", version.name),
+    };
+    match conflict.undecided {
+        true => format!(": {}", conflict.versions.iter().map(place).collect::<Vec<_>>().join(", ")),
+        false => String::new(),
+    }
 }
 
 /// One conflict with its versions.
@@ -281,7 +318,7 @@ fn line_by_line(conflict: &v1::Conflict) -> Vec<String> {
     let mut words = vec![line(conflict)];
     for version in &conflict.versions {
         let what = match &version.entry {
-            None => "nothing".to_owned(),
+            None => version.value.as_ref().map_or("nothing".to_owned(), |value| text::path(value).to_string()),
             Some(entry) => {
                 format!("{}, {:04o}, {}", text::kind_word(entry.kind()), entry.mode, text::bytes(entry.size))
             }
@@ -294,12 +331,19 @@ fn line_by_line(conflict: &v1::Conflict) -> Vec<String> {
 /// A conflict for programs.
 fn json_line(conflict: &v1::Conflict) -> Value {
     let version = |version: &v1::ConflictVersion| {
-        json!({
+        let mut object = json!({
             "name": version.name,
             "kind": version.entry.as_ref().map(|entry| text::kind_word(entry.kind())),
             "mode": version.entry.as_ref().map(|entry| format!("{:04o}", entry.mode)),
             "size": version.entry.as_ref().map(|entry| entry.size),
-        })
+        });
+        if let Some(entry) = version.entry.as_ref().filter(|_| conflict.undecided) {
+            object = lines::with_path(object, &entry.path);
+        }
+        if let Some(value) = &version.value {
+            lines::put_bytes(&mut object, "value", value);
+        }
+        object
     };
     let line = lines::line(
         "conflict",
@@ -308,6 +352,8 @@ fn json_line(conflict: &v1::Conflict) -> Value {
             "id": conflict.id,
             "regions": conflict.regions,
             "remembered": conflict.remembered,
+            "undecided": conflict.undecided,
+            "about": (!conflict.about.is_empty()).then_some(&conflict.about),
             "versions": conflict.versions.iter().map(version).collect::<Vec<_>>(),
         }),
     );

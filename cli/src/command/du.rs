@@ -1,81 +1,280 @@
 //! `amalgam du`: how much room things take.
 
 use amalgam_proto::v1;
+use amalgam_proto::v1::measure_usage_response::Event;
 use clap::Args;
-use serde_json::json;
+use jiff::Timestamp;
+use serde_json::{Value, json};
 
-use crate::error::Outcome;
+use crate::connect::Client;
+use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
-use crate::output::json as lines;
 use crate::output::style::{self, paint};
-use crate::session::{Session, here, workspace_name};
+use crate::output::{Output, advance, json as lines, progress_bar};
+use crate::session::{Session, here, incomplete, workspace_name};
 use crate::text;
 
-/// Say how much room the store and its workspaces take
+/// So many snapshots of a workspace are listed unless more are asked for.
+const SNAPSHOTS: u32 = 20;
+
+/// Say how much room the store, its workspaces and their snapshots take
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Workspaces share what is equal, so the store is smaller than the sum of their files.
+Workspaces share what is equal, so the store is smaller than the sum of their files. What a workspace has in the store is
+its own where no other name leads to it, and shared otherwise. A snapshot's own is what no other snapshot has; it grew the
+store by what none of its parents has. Content is counted as it is stored, compressed.
+To tell what is whose the whole store is read, without holding anybody up; --growth costs what changed.
 
 Examples:
   amalgam du
+  amalgam du main                      a workspace, and its newest snapshots
+  amalgam du @~3                       a snapshot
+  amalgam du main --growth --limit 50  what each commit brought, newest first
   amalgam du --exact main              what would come free without a workspace
   amalgam du --exact @~3               or without the tree of a snapshot
   amalgam du --json")]
 pub struct Du {
+    /// Only this workspace and its snapshots, or this snapshot
+    #[arg(value_name = "WORKSPACE|SNAPSHOT", conflicts_with = "exact")]
+    subject: Option<String>,
+    /// Only what each snapshot brought
+    #[arg(long, requires = "subject")]
+    growth: bool,
+    /// At most so many snapshots [default: 20]
+    #[arg(short = 'n', long, value_name = "N", requires = "subject")]
+    limit: Option<u32>,
     /// What would come free if this workspace, or the tree of this snapshot, went and its grace time were over
     #[arg(long, value_name = "WORKSPACE|SNAPSHOT")]
     exact: Option<String>,
 }
 
+/// What is meant.
+enum Subject {
+    Workspace(String),
+    Revision(String),
+}
+
 impl Du {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
+        session.interrupts.say("nothing was changed");
         if let Some(subject) = self.exact {
             return exactly(session, subject).await;
         }
+        let place = session.place_if_any().await?;
         let mut client = session.client().await?;
-        let measured = client.store.measure_store(v1::MeasureStoreRequest {}).await?.into_inner();
-        let home = session.home().display().to_string();
-        let output = &mut session.output;
-        output.emit(&lines::line(
-            "store_usage",
-            json!({"disk_bytes": measured.disk_bytes, "free_bytes": measured.free_bytes}),
-        ))?;
-        let (disk, free) = (text::bytes(measured.disk_bytes), text::bytes(measured.free_bytes));
-        output.say(format!("{} in {home}, {free} free", paint(style::TITLE, disk)))?;
-        let width = measured.workspaces.iter().map(|usage| text::id(&usage.workspace).len()).max().unwrap_or(0);
-        for usage in &measured.workspaces {
-            let name = text::id(&usage.workspace);
-            output.emit(&lines::line(
-                "workspace_usage",
-                json!({
-                    "workspace": name,
-                    "files": usage.files,
-                    "bytes": usage.bytes,
-                    "snapshots": usage.snapshots,
-                }),
-            ))?;
-            output.say(format!(
-                "  {}  {:>8} in {}, {}",
-                paint(style::WORKSPACE, format!("{name:width$}")),
-                text::bytes(usage.bytes),
-                text::plural(usage.files, "file"),
-                text::plural(usage.snapshots, "snapshot"),
-            ))?;
+        let here = here(place.as_ref());
+        let subject = match self.subject {
+            Some(subject) => Some(meant(&mut client, subject).await),
+            None => None,
+        };
+        let limit = self.limit.unwrap_or(SNAPSHOTS);
+        match subject {
+            Some(subject) if self.growth => list_growth(session, client, subject, here, limit).await,
+            subject => measure(session, client, subject, here, limit).await,
         }
-        Ok(Exit::OK)
     }
 }
 
-/// What is in nothing else. A workspace of this name comes before a snapshot.
+/// A workspace of this name comes before a snapshot.
+async fn meant(client: &mut Client, subject: String) -> Subject {
+    let name = workspace_name(&subject);
+    match client.workspaces.get_workspace(v1::GetWorkspaceRequest { name: name.clone() }).await {
+        Ok(_) => Subject::Workspace(name),
+        Err(_) => Subject::Revision(subject),
+    }
+}
+
+async fn measure(
+    session: &mut Session,
+    mut client: Client,
+    subject: Option<Subject>,
+    here: String,
+    snapshots: u32,
+) -> Outcome {
+    use v1::measure_usage_request::Target;
+    let target = subject.map(|subject| match subject {
+        Subject::Workspace(name) => Target::Workspace(name),
+        Subject::Revision(revision) => Target::Revision(revision),
+    });
+    let request = v1::MeasureUsageRequest { target, here, snapshots };
+    let bar = progress_bar(&session.output);
+    let mut stream = client.collections.measure_usage(request).await?.into_inner();
+    let mut found = Vec::new();
+    while let Some(message) = stream.message().await? {
+        match message.event {
+            Some(Event::Progress(progress)) => {
+                if let Some(bar) = &bar {
+                    advance(bar, progress.done, progress.total, progress.stage);
+                }
+            }
+            Some(event) => found.push(event),
+            None => {}
+        }
+    }
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    if found.is_empty() {
+        return Err(incomplete("result"));
+    }
+    session.output.page();
+    let (home, now) = (session.home().display().to_string(), session.now);
+    let output = &mut session.output;
+    let names = found.iter().map(|event| match event {
+        Event::Workspace(account) => name_of(account).len(),
+        _ => 0,
+    });
+    let width = names.max().unwrap_or(0);
+    let (mut listed, mut all) = (0, 0);
+    for event in &found {
+        match event {
+            Event::Store(store) => say_store(output, store, &home)?,
+            Event::Workspace(account) => {
+                say_workspace(output, account, width)?;
+                all = account.files.as_ref().map_or(0, |files| files.snapshots);
+            }
+            Event::Snapshot(account) => {
+                listed += 1;
+                say_snapshot(output, account, now)?;
+            }
+            Event::Progress(_) => {}
+        }
+    }
+    if listed > 0 && listed < all {
+        output.remark(format!("{}; --limit N lists more", text::plural(all - listed, "more snapshot")))?;
+    }
+    Ok(Exit::OK)
+}
+
+async fn list_growth(session: &mut Session, mut client: Client, subject: Subject, here: String, limit: u32) -> Outcome {
+    use v1::list_growth_request::Target;
+    let target = match subject {
+        Subject::Workspace(name) => Target::Workspace(name),
+        Subject::Revision(revision) => Target::Revision(revision),
+    };
+    if limit == 0 {
+        return Ok(Exit::OK);
+    }
+    let request = v1::ListGrowthRequest { target: Some(target), here, limit };
+    let mut stream = client.collections.list_growth(request).await?.into_inner();
+    session.output.page();
+    while let Some(message) = stream.message().await? {
+        let account = message.snapshot.ok_or_else(|| incomplete("snapshot"))?;
+        say_snapshot(&mut session.output, &account, session.now)?;
+        session.output.flush()?;
+    }
+    Ok(Exit::OK)
+}
+
+fn say_store(output: &mut Output, store: &v1::StoreAccount, home: &str) -> Result<(), CliError> {
+    output.emit(&lines::line(
+        "store_usage",
+        json!({
+            "disk_bytes": store.disk_bytes,
+            "free_bytes": store.free_bytes,
+            "alive": tally(store.alive),
+            "shared": tally(store.shared),
+            "others": tally(store.others),
+        }),
+    ))?;
+    let (disk, free) = (text::bytes(store.disk_bytes), text::bytes(store.free_bytes));
+    output.say(format!("{} in {home}, {free} free", paint(style::TITLE, disk)))?;
+    let bytes = |tally: Option<v1::ObjectTally>| text::bytes(tally.unwrap_or_default().bytes);
+    let mut line = format!("{} stored, of it {} shared", bytes(store.alive), bytes(store.shared));
+    if store.others.unwrap_or_default().bytes > 0 {
+        line += &format!(" and {} for labels and other names alone", bytes(store.others));
+    }
+    output.say(line)
+}
+
+fn name_of(account: &v1::WorkspaceAccount) -> &str {
+    account.files.as_ref().map(|files| text::id(&files.workspace)).unwrap_or_default()
+}
+
+fn say_workspace(output: &mut Output, account: &v1::WorkspaceAccount, width: usize) -> Result<(), CliError> {
+    let files = account.files.clone().unwrap_or_default();
+    let name = name_of(account);
+    output.emit(&lines::line(
+        "workspace_usage",
+        json!({
+            "workspace": name,
+            "files": files.files,
+            "bytes": files.bytes,
+            "snapshots": files.snapshots,
+            "reached": tally(account.reached),
+            "private": tally(account.private),
+            "shared": tally(rest(account.reached, account.private)),
+        }),
+    ))?;
+    output.say(format!(
+        "  {}  {:>8} in {}, {}; {}",
+        paint(style::WORKSPACE, format!("{name:width$}")),
+        text::bytes(files.bytes),
+        text::plural(files.files, "file"),
+        text::plural(files.snapshots, "snapshot"),
+        stored(account.reached, account.private),
+    ))
+}
+
+/// `12 kB stored: 2.0 kB its own, 10 kB shared`.
+fn stored(reached: Option<v1::ObjectTally>, private: Option<v1::ObjectTally>) -> String {
+    let bytes = |tally: Option<v1::ObjectTally>| text::bytes(tally.unwrap_or_default().bytes);
+    format!("{} stored: {} its own, {} shared", bytes(reached), bytes(private), bytes(rest(reached, private)))
+}
+
+fn say_snapshot(output: &mut Output, account: &v1::SnapshotAccount, now: Timestamp) -> Result<(), CliError> {
+    let snapshot = account.snapshot.clone().unwrap_or_default();
+    output.emit(&lines::line(
+        "snapshot_usage",
+        json!({
+            "snapshot": text::id(&snapshot.name),
+            "time": lines::time(snapshot.time.as_ref()),
+            "message": snapshot.message,
+            "thinned": snapshot.thinned,
+            "growth": tally_or_null(account.growth),
+            "reached": tally_or_null(account.reached),
+            "private": tally_or_null(account.private),
+            "shared": tally_or_null(account.reached.and_then(|reached| rest(Some(reached), account.private))),
+        }),
+    ))?;
+    let grown = match account.growth {
+        Some(growth) => format!("+{}", text::bytes(growth.bytes)),
+        None => "gone".to_owned(),
+    };
+    let line = super::log::one_line(&snapshot, now);
+    let taken = match (account.reached, account.growth) {
+        (Some(_), Some(_)) => format!("  {}", paint(style::FAINT, stored(account.reached, account.private))),
+        _ => String::new(),
+    };
+    output.say(format!("{grown:>10}  {line}{taken}"))
+}
+
+fn rest(reached: Option<v1::ObjectTally>, private: Option<v1::ObjectTally>) -> Option<v1::ObjectTally> {
+    let (reached, private) = (reached.unwrap_or_default(), private.unwrap_or_default());
+    Some(v1::ObjectTally {
+        objects: reached.objects.saturating_sub(private.objects),
+        bytes: reached.bytes.saturating_sub(private.bytes),
+    })
+}
+
+fn tally(tally: Option<v1::ObjectTally>) -> Value {
+    let tally = tally.unwrap_or_default();
+    json!({"objects": tally.objects, "bytes": tally.bytes})
+}
+
+fn tally_or_null(known: Option<v1::ObjectTally>) -> Value {
+    if known.is_some() { tally(known) } else { Value::Null }
+}
+
+/// What is in nothing else.
 async fn exactly(session: &mut Session, subject: String) -> Outcome {
     use v1::measure_exactly_request::Target;
     let place = session.place_if_any().await?;
     let mut client = session.client().await?;
-    let name = workspace_name(&subject);
-    let target = match client.workspaces.get_workspace(v1::GetWorkspaceRequest { name: name.clone() }).await {
-        Ok(_) => Target::Workspace(name),
-        Err(_) => Target::Revision(subject),
+    let target = match meant(&mut client, subject).await {
+        Subject::Workspace(name) => Target::Workspace(name),
+        Subject::Revision(revision) => Target::Revision(revision),
     };
     let is_workspace = matches!(target, Target::Workspace(_));
     let request = v1::MeasureExactlyRequest { target: Some(target), here: here(place.as_ref()) };

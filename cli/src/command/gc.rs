@@ -4,14 +4,13 @@ use amalgam_proto::v1;
 use amalgam_proto::v1::collect_store_response::Event;
 use amalgam_server::retention::Span;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
-use crate::output::{Output, json as lines};
+use crate::output::{Output, advance, json as lines, progress_bar};
 use crate::session::{Session, incomplete, workspace_name};
 use crate::text;
 
@@ -152,20 +151,14 @@ fn next_words(state: &v1::GetCollectionResponse, now: Timestamp) -> String {
 /// Follows a collection to its end, with a bar on a terminal.
 async fn follow(session: &mut Session, request: v1::CollectStoreRequest) -> Result<v1::CollectResult, CliError> {
     let mut client = session.client().await?;
-    let bar = session.output.shows_progress().then(|| {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
-        let style = ProgressStyle::with_template("{prefix:8} [{bar:30}] {percent:>3} %  {msg}");
-        bar.with_style(style.expect("the template is right").progress_chars("=> "))
-    });
+    let bar = progress_bar(&session.output);
     let mut stream = client.collections.collect_store(request).await?.into_inner();
     let mut result = None;
     while let Some(message) = stream.message().await? {
         match message.event {
             Some(Event::Progress(progress)) => {
                 if let Some(bar) = &bar {
-                    bar.set_length(progress.total.max(1));
-                    bar.set_position(progress.done.min(progress.total));
-                    bar.set_prefix(progress.stage);
+                    advance(bar, progress.done, progress.total, progress.stage);
                     bar.set_message(format!("{} deleted", text::plural(progress.deleted, "object")));
                 }
             }

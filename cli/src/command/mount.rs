@@ -63,7 +63,7 @@ pub struct MountArgs {
     /// Let the kernel hold writes back: faster for many small writes; what it holds is in no snapshot, and a crash loses it
     #[arg(long)]
     pub writeback: bool,
-    /// So many threads answer
+    /// So many threads do what may take long, beside the one that answers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: Option<u32>,
     /// Keep this directory out of snapshots, on the disk's own files; from the root of the workspace, may be given again

@@ -38,20 +38,20 @@ Examples:
   amalgam publish
   amalgam publish --dry-run
   amalgam publish try-1 --into main --detach
-  amalgam publish try-1 --every 30s
+  amalgam publish try-1 --every 30s --dry-run
   amalgam publish try-1 --on-commit --test make --test check
   amalgam publish try-1 --manual")]
 pub struct Publish {
     #[command(flatten)]
     what: What,
     /// Publish by itself, so often: 30s, 5m, 1h
-    #[arg(long, value_name = "SPAN", value_parser = seconds, conflicts_with = "dry_run")]
+    #[arg(long, value_name = "SPAN", value_parser = seconds)]
     every: Option<u32>,
     /// Publish by itself after each commit
-    #[arg(long, conflicts_with = "dry_run")]
+    #[arg(long)]
     on_commit: bool,
     /// Do not publish by itself any more
-    #[arg(long, conflicts_with_all = ["every", "on_commit", "dry_run"])]
+    #[arg(long, conflicts_with_all = ["every", "on_commit"])]
     manual: bool,
 }
 
@@ -183,14 +183,19 @@ impl Publish {
             every_seconds: self.every.unwrap_or(0),
             on_commit: self.on_commit,
         };
+        let dry_run = self.what.dry_run;
         let done = client.merges.schedule_publishing(request).await?.into_inner();
         let workspace = done.workspace.ok_or_else(|| incomplete("workspace"))?;
-        session.output.emit(&lines::workspace(&workspace))?;
+        session.output.emit(&lines::of_dry_run(lines::workspace(&workspace), dry_run))?;
         let name = text::id(&workspace.name);
-        match &workspace.publishing {
-            Some(publishing) => session.output.done(format!("{name} is published {}", when(publishing)))?,
-            None => session.output.done(format!("{name} is published when somebody asks for it"))?,
-        }
+        let how = match &workspace.publishing {
+            Some(publishing) => when(publishing),
+            None => "when somebody asks for it".to_owned(),
+        };
+        session.output.done(match dry_run {
+            true => format!("{name} would be published {how}; nothing was changed"),
+            false => format!("{name} is published {how}"),
+        })?;
         Ok(Exit::OK)
     }
 }

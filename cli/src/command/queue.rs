@@ -48,18 +48,24 @@ struct Show {
 
 /// Merge an entry that an undo brought back
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  amalgam queue release 4f1c")]
+#[command(after_help = "Examples:\n  amalgam queue release 4f1c\n  amalgam queue release 4f1c --dry-run")]
 struct Release {
     /// Its id, or the beginning of it
     id: String,
+    /// Say what would come of it, and leave everything as it is
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// Take an entry out of the queue, unmerged
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  amalgam queue withdraw 4f1c")]
+#[command(after_help = "Examples:\n  amalgam queue withdraw 4f1c\n  amalgam queue withdraw 4f1c --dry-run")]
 struct Withdraw {
     /// Its id, or the beginning of it
     id: String,
+    /// Say which it would be, and leave everything as it is
+    #[arg(long)]
+    dry_run: bool,
 }
 
 impl Queue {
@@ -117,21 +123,34 @@ impl Show {
 impl Release {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let request = v1::ReleaseQueueEntryRequest { name: format!("queue/{}", self.id), request_id: String::new() };
+        let (name, dry_run) = (format!("queue/{}", self.id), self.dry_run);
+        let request = v1::ReleaseQueueEntryRequest { name, request_id: String::new(), dry_run };
         let merge = client.merges.release_queue_entry(request).await?.into_inner().merge;
-        say_merge(&mut session.output, &merge.ok_or_else(|| incomplete("merge"))?, false)
+        say_merge(&mut session.output, &merge.ok_or_else(|| incomplete("merge"))?, dry_run)
     }
 }
 
 impl Withdraw {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let request = v1::WithdrawQueueEntryRequest { name: format!("queue/{}", self.id), request_id: String::new() };
+        let (name, dry_run) = (format!("queue/{}", self.id), self.dry_run);
+        let request = v1::WithdrawQueueEntryRequest { name, request_id: String::new(), dry_run };
         let entry = client.merges.withdraw_queue_entry(request).await?.into_inner().entry;
         let entry = entry.ok_or_else(|| incomplete("entry"))?;
-        session.output.emit(&json_line("queue_entry", &entry))?;
-        session.output.done(format!("not merged; {} stays what it is", text::id(&entry.workspace)))?;
+        session.output.emit(&lines::of_dry_run(json_line("queue_entry", &entry), dry_run))?;
+        if dry_run {
+            session.output.say(line(&entry))?;
+        }
+        session.output.done(not_merged(text::id(&entry.workspace), dry_run))?;
         Ok(Exit::OK)
+    }
+}
+
+/// Says that something of a workspace is not merged, or, of a dry run, would not be.
+pub fn not_merged(workspace: &str, dry_run: bool) -> String {
+    match dry_run {
+        true => format!("it would not be merged, and {workspace} would stay what it is; nothing was changed"),
+        false => format!("not merged; {workspace} stays what it is"),
     }
 }
 

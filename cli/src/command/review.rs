@@ -83,10 +83,13 @@ struct Take {
 
 /// Do not merge it; the workspace stays what it is
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  amalgam review reject 4f1c")]
+#[command(after_help = "Examples:\n  amalgam review reject 4f1c\n  amalgam review reject 4f1c --dry-run")]
 struct Reject {
     /// Its id, or the beginning of it
     id: String,
+    /// Say whose it is, and leave everything as it is
+    #[arg(long)]
+    dry_run: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -209,12 +212,15 @@ impl Take {
 impl Reject {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let request = v1::RejectReviewRequest { name: name(&self.id), request_id: String::new() };
+        let dry_run = self.dry_run;
+        let request = v1::RejectReviewRequest { name: name(&self.id), request_id: String::new(), dry_run };
         let done = client.merges.reject_review(request).await?.into_inner();
         let workspace = done.workspace.as_ref().map(|workspace| text::id(&workspace.name).to_owned());
-        session.output.emit(&lines::line("review_rejected", json!({"id": self.id, "workspace": workspace})))?;
+        let fields = json!({"id": self.id, "workspace": workspace, "dry_run": dry_run});
+        session.output.emit(&lines::line("review_rejected", fields))?;
         session.output.done(match workspace {
-            Some(workspace) => format!("not merged; {workspace} stays what it is"),
+            Some(workspace) => queue::not_merged(&workspace, dry_run),
+            None if dry_run => "it would not be merged; nothing was changed".to_owned(),
             None => "not merged".to_owned(),
         })?;
         Ok(Exit::OK)

@@ -44,6 +44,14 @@ fn ids(names: &[String]) -> Vec<&str> {
     names.iter().map(|name| text::id(name)).collect()
 }
 
+/// A line about what would be, if it is one: a line of what was done says nothing of it.
+pub fn of_dry_run(mut object: Value, dry_run: bool) -> Value {
+    if dry_run {
+        object["dry_run"] = true.into();
+    }
+    object
+}
+
 /// A snapshot.
 pub fn snapshot(snapshot: &v1::Snapshot) -> Value {
     let metadata: std::collections::BTreeMap<_, _> = snapshot.metadata.iter().collect();

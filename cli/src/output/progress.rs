@@ -156,6 +156,22 @@ pub async fn count_bytes<T>(output: &Output, phase: &str, bytes: &AtomicU64, cal
     }
 }
 
+/// A bar for what says how much there is to do, on a terminal.
+pub fn progress_bar(output: &Output) -> Option<ProgressBar> {
+    output.shows_progress().then(|| {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+        let style = ProgressStyle::with_template("{prefix:8} [{bar:30}] {percent:>3} %  {msg}");
+        bar.with_style(style.expect("the template is right").progress_chars("=> "))
+    })
+}
+
+/// Says how far something is, and in which stage.
+pub fn advance(bar: &ProgressBar, done: u64, total: u64, stage: String) {
+    bar.set_length(total.max(1));
+    bar.set_position(done.min(total));
+    bar.set_prefix(stage);
+}
+
 fn no_result() -> CliError {
     let message = "the background process ended the call without a result";
     CliError::new(Exit::ERROR, "UNAVAILABLE", message).hint("try again")

@@ -142,19 +142,49 @@ fn above_a_budget_nothing_is_committed_until_room_came_back() {
 #[test]
 fn a_quota_and_the_free_floor_are_held() {
     let scratch = Scratch::new();
-    scratch.run("echo a > a; amalgam init; amalgam config set workspace.project.quota 1000; head -c 950 /dev/zero > b");
+    scratch.run("echo a > a; amalgam init; amalgam config set workspace.project.quota 100000");
+    scratch.run("head -c 95000 /dev/urandom > b");
     let (code, said) = scratch.refused("amalgam commit");
     assert_eq!(code, Some(0));
-    assert!(said.contains("warning: the files of project hold 952 B of a quota of 1.0 kB"), "{said}");
-    scratch.run("head -c 2000 /dev/zero > b");
+    assert!(said.contains("warning: project has added 9") && said.contains(" kB of a quota of 100.0 kB"), "{said}");
+    scratch.run("head -c 20000 /dev/urandom > c");
     let (code, said) = scratch.refused("amalgam commit");
     assert_eq!(code, Some(13), "{said}");
-    assert!(said.contains("hold 2.0 kB of a quota of 1.0 kB, so nothing is committed; remove files"), "{said}");
+    assert!(said.contains(" kB of a quota of 100.0 kB, so nothing is committed; take commits back"), "{said}");
+    let (_, said) = scratch.refused("amalgam status");
+    assert!(said.contains("warning: project has added 9"), "{said}");
     scratch.run("amalgam config unset workspace.project.quota; amalgam config set store.free-floor 1000TB");
     let (code, said) = scratch.refused("amalgam commit");
     assert_eq!(code, Some(13), "{said}");
     assert!(said.contains("its floor is 1.0 PB"), "{said}");
     scratch.run("amalgam config unset store.free-floor; amalgam commit");
+}
+
+/// What a fork began with is not its own doing, what came back was there, and what was thinned counts no more.
+#[test]
+fn a_quota_is_about_what_a_workspace_added_and_what_is_kept_of_it() {
+    let scratch = Scratch::new();
+    scratch.run("head -c 200000 /dev/urandom > large; amalgam init; amalgam fork idea --dir ../idea");
+    scratch.run("amalgam config set workspace.idea.quota 50000");
+    let commit = |count: u64| {
+        scratch.run(&format!("head -c {count} /dev/urandom > ../idea/f"));
+        scratch.refused("cd ../idea; amalgam commit -m more")
+    };
+    assert_eq!(commit(20_000), (Some(0), String::new()), "far from it");
+    scratch.run("cd ../idea; cp f ../first");
+    assert_eq!(commit(20_000).0, Some(0));
+    scratch.run("cd ../idea; cp ../first f; amalgam commit -m back");
+    let (code, said) = commit(20_000);
+    assert_eq!(code, Some(13), "{said}");
+    assert!(said.contains("idea has added 6") && said.contains(" of a quota of 50.0 kB"), "{said}");
+    assert_eq!(scratch.run("amalgam log idea@ --json").lines().count(), 4, "nothing was committed");
+    scratch.run("cp ../idea/f ../wanted; cd ../idea; cp ../first f; amalgam commit; cp ../wanted f");
+    // The one in the middle goes, and with it what nothing else has.
+    scratch.run("amalgam config set workspace.idea.retention.people.all none");
+    scratch.collect("amalgam gc --grace none --json");
+    scratch.run("cd ../idea; amalgam commit -m wanted; amalgam show @:f | cmp - ../wanted");
+    scratch.run("amalgam commit -q; head -c 90000 /dev/urandom > more; amalgam commit");
+    assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
 }
 
 #[test]

@@ -236,7 +236,8 @@ fn a_workspace_is_published_by_itself_on_a_commit() {
 
 /// All that a dry run must leave as it is: operations, workspaces, what waits, and what is in the directories.
 fn everything(scratch: &Scratch) -> String {
-    let lists = "amalgam op log --json; amalgam ws list --json; amalgam queue --json; amalgam review --json";
+    let lists = "amalgam op log --json; amalgam ws list --json; amalgam queue --json; amalgam review --json; \
+                 amalgam conflicts remembered --json; amalgam conflicts --json";
     said(scratch, &format!("{lists}; cd ..; find project ann bob -type f | sort | xargs grep -H ''"))
 }
 
@@ -276,8 +277,51 @@ fn a_dry_run_says_what_would_be_captured_and_merged_and_changes_nothing() {
     );
     assert!(told.ends_with("\n5\n"), "{told}");
     assert_eq!(everything(&scratch), before);
-    let told = said(&scratch, "amalgam publish bob --dry-run --every 30s");
-    assert!(told.contains("cannot be used with"), "{told}");
+}
+
+#[test]
+fn a_dry_run_of_a_decision_says_what_it_would_do_and_changes_nothing() {
+    let scratch = forks("echo 1 > a; echo 1 > b");
+    scratch.run("cd ../ann; echo ann > a; cd ../bob; echo bob > a");
+    // One that an undo brought back, one that waits for a person, and a resolution that is remembered.
+    scratch.run("amalgam publish -q ann; amalgam complete -q bob; test $? = 5");
+    scratch.run("amalgam merge -q bob --into ann; test $? = 5; cd ../ann; amalgam conflicts resolve a --theirs -q");
+    scratch.run("echo 2 > ../ann/b; amalgam publish -q ann; amalgam undo -q");
+    let id = |list: &str| {
+        let line = scratch.run(&format!("amalgam {list} --json"));
+        line.split("\"id\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("an id").to_owned()
+    };
+    let (entry, review) = (id("queue"), id("review"));
+    let resolution = id("conflicts remembered");
+    let before = everything(&scratch);
+    let queue = format!("amalgam queue release {entry} --dry-run");
+    for (line, words) in [
+        (queue.as_str(), "would change 2 paths of main; nothing was changed"),
+        (&format!("amalgam queue withdraw {entry} --dry-run"), "ann would stay what it is; nothing was changed"),
+        (&format!("amalgam review reject {review} --dry-run"), "bob would stay what it is; nothing was changed"),
+        (&format!("amalgam review take {review} theirs --dry-run"), "nothing was changed"),
+        (&format!("amalgam review accept {review} --dry-run"), "nothing was changed"),
+        (&format!("amalgam conflicts forget {resolution} --dry-run"), "1 resolution to forget; nothing was changed"),
+        ("amalgam conflicts forget --all --dry-run", "1 resolution to forget; nothing was changed"),
+        (
+            "amalgam publish bob --every 30s --dry-run",
+            "bob would be published into main every 30 s; nothing was changed",
+        ),
+        ("amalgam publish bob --on-commit --dry-run", "into main after each commit; nothing was changed"),
+        ("amalgam publish bob --manual --dry-run", "when somebody asks for it; nothing was changed"),
+    ] {
+        let told = said(&scratch, line);
+        assert!(told.contains(words), "{line}: {told}");
+        let told = said(&scratch, &format!("{line} --json"));
+        assert!(told.contains(r#""dry_run":true"#), "{line}: {told}");
+        assert_eq!(everything(&scratch), before, "{line}");
+    }
+    // One that would be refused is refused.
+    let told = said(&scratch, "amalgam publish bob --on-commit --into bob --dry-run; echo $?");
+    assert!(told.contains("cannot be published into itself") && told.ends_with("\n1\n"), "{told}");
+    // And what was said comes true.
+    scratch.run(&format!("amalgam queue release -q {entry}; amalgam review reject -q {review}"));
+    assert_eq!(scratch.run("cat a b; amalgam queue; amalgam review"), "bob\n2\n");
 }
 
 #[test]
@@ -290,4 +334,116 @@ fn what_both_moved_waits_for_a_person_and_nothing_of_it_is_lost() {
     assert_eq!(scratch.run("ls; ls ../bob"), "x\ny\n");
     let told = said(&scratch, "amalgam merge bob; ls");
     assert!(told.contains("(moved twice)") && told.ends_with("x\ny\n"), "{told}");
+}
+
+#[test]
+fn what_both_moved_is_listed_until_it_is_decided() {
+    let scratch = forks("echo 'words that can be known again' > a; echo 'others, that can be, too' > b");
+    scratch.run("cd ../ann; mv a x; rm b; cd ../bob; mv a y; mv b z; cd ../project; amalgam complete -q ann");
+    let told = said(&scratch, "amalgam merge bob; echo $?");
+    assert!(told.contains("(moved twice)") && told.ends_with("\n5\n"), "{told}");
+    let both = "! x  moved twice: ours x, theirs y\n! z  moved and removed: ours nowhere, theirs z\n";
+    assert_eq!(scratch.run("amalgam conflicts"), both);
+    assert_eq!(scratch.run("amalgam conflicts list x"), "! x  moved twice: ours x, theirs y\n");
+    assert!(said(&scratch, "amalgam conflicts list --exit-code > /dev/null; echo $?").ends_with("5\n"));
+    assert_eq!(scratch.run("amalgam conflicts show x --version theirs"), "words that can be known again\n");
+    assert!(said(&scratch, "amalgam conflicts show x --version base").contains("has no version base"));
+    // It is carried on, forked and committed over.
+    scratch.run("echo more > n; amalgam commit -q; amalgam fork -q cat");
+    assert_eq!(scratch.run("amalgam conflicts list --rev cat@"), both);
+    let before = everything(&scratch);
+    let told = said(&scratch, "amalgam conflicts resolve x --theirs --dry-run");
+    assert!(told.contains("1 conflict to resolve; nothing was changed"), "{told}");
+    for (how, why) in [
+        ("--base", "it has ours, theirs, and union"),
+        ("--edit", "not about contents"),
+        ("--file n", "not about contents"),
+    ] {
+        let told = said(&scratch, &format!("amalgam conflicts resolve x {how}; echo $?"));
+        assert!(told.contains(why) && !told.ends_with("\n0\n"), "{how}: {told}");
+    }
+    assert_eq!(everything(&scratch), before);
+    // One name is taken away, and an undo brings both back.
+    let told = said(&scratch, "amalgam conflicts resolve x --theirs; ls");
+    assert!(told.contains("1 conflict resolved") && told.contains("1 left") && told.ends_with("\nn\ny\nz\n"), "{told}");
+    assert_eq!(scratch.run("amalgam conflicts"), "! z  moved and removed: ours nowhere, theirs z\n");
+    scratch.run("amalgam undo -q");
+    assert_eq!(scratch.run("ls; amalgam conflicts"), format!("n\nx\ny\nz\n{both}"));
+    // Both names stay, which no file shows; what ours had removed goes.
+    scratch.run("amalgam conflicts resolve x --union -q");
+    assert_eq!(scratch.run("ls; amalgam conflicts"), "n\nx\ny\nz\n! z  moved and removed: ours nowhere, theirs z\n");
+    let told = said(&scratch, "amalgam conflicts resolve --all --ours; ls; amalgam conflicts; amalgam status");
+    assert!(told.contains("none is left") && told.contains("\nn\nx\ny\nno conflicts\n"), "{told}");
+    // The fork is where it was, until somebody takes a name away there.
+    assert_eq!(scratch.run("amalgam conflicts list --rev cat@"), both);
+    scratch.run("amalgam checkout -q cat@ ../cat --workspace cat; rm ../cat/x");
+    assert_eq!(scratch.run("cd ../cat; amalgam conflicts"), "! z  moved and removed: ours nowhere, theirs z\n");
+}
+
+#[test]
+fn an_attribute_that_both_set_is_listed_until_it_is_decided() {
+    let scratch = forks("echo 1 > a");
+    let set = |place: &str, value: &str| {
+        let path = scratch.path().join(place).join("a");
+        rustix::fs::setxattr(&path, "user.note", value.as_bytes(), rustix::fs::XattrFlags::empty())
+    };
+    if !has_attributes(set("ann", "ann")) {
+        return;
+    }
+    set("bob", "bob").expect("as before");
+    scratch.run("amalgam complete -q ann; amalgam merge -q bob; test $? = 5");
+    assert_eq!(scratch.run("amalgam conflicts"), "! a  attribute user.note\n");
+    assert_eq!(scratch.run("amalgam conflicts show a --version ours"), "ann");
+    assert_eq!(scratch.run("amalgam conflicts show a --version theirs"), "bob");
+    let line = scratch.run("amalgam conflicts --json");
+    assert!(line.contains(r#""about":"user.note""#) && line.contains(r#""value":"bob""#), "{line}");
+    let now = || {
+        let mut value = [0; 16];
+        let bytes = rustix::fs::getxattr(scratch.project().join("a"), "user.note", &mut value).expect("it is set");
+        String::from_utf8(value[..bytes].to_vec()).expect("text")
+    };
+    scratch.run("amalgam conflicts resolve a --ours -q");
+    assert_eq!((scratch.run("amalgam conflicts"), now()), (String::new(), "ann".to_owned()));
+    scratch.run("amalgam undo -q");
+    assert_eq!(scratch.run("amalgam conflicts"), "! a  attribute user.note\n");
+    scratch.run("amalgam conflicts resolve a --theirs -q");
+    assert_eq!((scratch.run("amalgam conflicts"), now()), (String::new(), "bob".to_owned()));
+    // Whoever sets it to something else has decided.
+    scratch.run("amalgam undo -q");
+    set("project", "cat").expect("as before");
+    assert_eq!(scratch.run("amalgam conflicts"), "");
+}
+
+/// Whether files here have attributes; says so if not.
+#[allow(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+fn has_attributes(set: rustix::io::Result<()>) -> bool {
+    if set == Err(rustix::io::Errno::OPNOTSUPP) {
+        eprintln!("not run: the file system of the temporary directory has no extended attributes");
+        return false;
+    }
+    set.expect("an attribute can be set");
+    true
+}
+
+#[test]
+fn what_landed_stays_though_the_process_died_before_the_directory_followed() {
+    for (after, message) in
+        [("amalgam complete -q bob", ""), ("amalgam commit -q -m mine; amalgam complete -q bob", "mine")]
+    {
+        let scratch = forks("echo 1 > a; echo 1 > b; echo 1 > c; printf 'x\\ny\\nz\\n' > text");
+        scratch.run("cd ../ann; echo ann > a; echo ann > new; sed -i s/x/ann/ text; cd ../bob; echo bob > b");
+        scratch.run("amalgam stop -q; cp -a ../store/directories ../registered; cp -a . ../before");
+        scratch.run("amalgam complete -q ann; amalgam stop -q; test $(cat a) = ann");
+        // As it is left by a process that dies when the merge has landed and half of the files are written; then somebody edits.
+        scratch.run("rm -r ../store/directories; mv ../registered ../store/directories; cp -a ../before/. .");
+        scratch.run("test $(cat a) = 1; echo mine > c; sed -i s/z/mine/ text");
+        scratch.run(after);
+        assert_eq!(scratch.run("cat a b c new text"), "ann\nbob\nmine\nann\nann\ny\nmine\n", "{after}");
+        assert_eq!(
+            scratch.run("amalgam show main@:a; amalgam show main@:c; amalgam status --exit-code > /dev/null"),
+            "ann\nmine\n",
+            "{after}"
+        );
+        assert!(scratch.run("amalgam log").contains(message));
+    }
 }

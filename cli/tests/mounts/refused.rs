@@ -37,6 +37,21 @@ fn a_workspace_has_one_live_tree_or_one_directory() {
 }
 
 #[test]
+fn a_quota_is_held_when_a_mount_is_committed() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let at = mounted(&scratch);
+    scratch.run("amalgam config set workspace.try.quota 30000; head -c 20000 /dev/urandom > ../try/f");
+    scratch.run("cd ../try && amalgam commit && head -c 20000 /dev/urandom > g");
+    let words = &["try has added 4", " of a quota of 30.0 kB, so nothing is committed"];
+    refused(&scratch, "cd ../try && amalgam commit", 13, words);
+    assert_eq!(fs::metadata(at.join("g")).expect("it is still there").len(), 20_000);
+    scratch.run("cd ../try && rm g && amalgam commit && amalgam config unset workspace.try.quota");
+}
+
+#[test]
 fn a_mount_point_is_empty_or_new_and_not_inside_what_is_ours() {
     if !can_mount() {
         return;

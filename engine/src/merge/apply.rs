@@ -59,7 +59,10 @@ impl Merge<'_> {
         for file in &mut self.report.files {
             file.path = lies_now(&file.path);
         }
-        for PathConflict { path, others, .. } in &mut self.conflicts {
+        for PathConflict { path, others, places, .. } in &mut self.conflicts {
+            for place in places.iter_mut().flatten() {
+                *place = lies_now(place);
+            }
             let now = lies_now(path);
             others.retain(|other| *other != now);
             if now != *path && !others.contains(path) {
@@ -501,7 +504,12 @@ impl Applying<'_, '_> {
                 }
             }
             let (path, kind) = (path.clone(), kind.clone());
-            self.conflict(&path, kind, others, false);
+            let places = match (&thing.at.ours, &thing.at.theirs) {
+                (None, _) => [None, Some(path.clone())],
+                (_, None) => [Some(path.clone()), None],
+                _ => [Some(path.clone()), thing.paths.get(1).cloned()],
+            };
+            self.merge.conflicts.push(PathConflict { path, kind, others, is_entry: false, places });
         }
         for (unit, paths) in std::mem::take(&mut self.units) {
             if let Some((first, others)) = paths.split_first() {
@@ -517,7 +525,8 @@ impl Applying<'_, '_> {
     }
 
     fn conflict(&mut self, path: &TreePath, kind: ConflictKind, others: Vec<TreePath>, is_entry: bool) {
-        self.merge.conflicts.push(PathConflict { path: path.clone(), kind, others, is_entry });
+        let places = [None, None];
+        self.merge.conflicts.push(PathConflict { path: path.clone(), kind, others, is_entry, places });
     }
 }
 

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use super::undecided::Undecided;
 use super::{FileMerged, PathConflict};
 use crate::id::SnapshotId;
 
@@ -10,6 +11,8 @@ use crate::id::SnapshotId;
 pub const MERGE_RECORD_KEY: &str = "merge";
 /// The most bytes of paths in a record.
 const RECORD_BYTES_MAX: usize = 64 << 10;
+/// The most bytes of what is undecided in a record: values of attributes stand in it whole.
+const UNDECIDED_BYTES_MAX: usize = 256 << 10;
 
 /// What is recorded of a merge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +27,9 @@ pub struct MergeRecord {
     pub files: Vec<RecordedPath>,
     /// What could not be merged.
     pub conflicts: Vec<RecordedPath>,
-    /// How many of both were left out to keep it small.
+    /// Of these, what is not in the tree as an entry, with all that is needed to decide it.
+    pub undecided: Vec<Undecided>,
+    /// How many of all these were left out to keep it small.
     pub left_out: u64,
 }
 
@@ -48,6 +53,14 @@ impl MergeRecord {
             bytes += one.path.len() + one.way.len() + 64;
             bytes <= RECORD_BYTES_MAX
         };
+        let mut undecided_bytes: usize = self.undecided.iter().map(Undecided::bytes).sum();
+        for one in conflicts.iter().filter(|conflict| !conflict.is_entry).filter_map(Undecided::of) {
+            undecided_bytes += one.bytes();
+            match undecided_bytes <= UNDECIDED_BYTES_MAX {
+                true => self.undecided.push(one),
+                false => self.left_out += 1,
+            }
+        }
         for conflict in conflicts {
             let (path, way) = (conflict.path.to_string(), conflict.kind.detail());
             let one = RecordedPath { path, way, result: conflict.kind.word().to_owned() };
@@ -64,15 +77,18 @@ impl MergeRecord {
     pub fn to_json(&self) -> String {
         let path = |one: &RecordedPath| json!({ "path": one.path, "way": one.way, "result": one.result });
         let sources = self.sources.iter().map(|(name, snapshot)| json!({ "workspace": name, "snapshot": snapshot }));
-        json!({
+        let mut value = json!({
             "target": self.target,
             "sources": sources.collect::<Vec<_>>(),
             "bases": self.bases,
             "files": self.files.iter().map(path).collect::<Vec<_>>(),
             "conflicts": self.conflicts.iter().map(path).collect::<Vec<_>>(),
             "left_out": self.left_out,
-        })
-        .to_string()
+        });
+        if !self.undecided.is_empty() {
+            value["undecided"] = self.undecided.iter().map(Undecided::to_json).collect();
+        }
+        value.to_string()
     }
 
     /// Reads it back; nothing when the text is no record. What is not known is passed over.
@@ -92,6 +108,7 @@ impl MergeRecord {
             bases: list("bases").iter().filter_map(|id| id.as_str().map(str::to_owned)).collect(),
             files: list("files").iter().filter_map(path).collect(),
             conflicts: list("conflicts").iter().filter_map(path).collect(),
+            undecided: list("undecided").iter().filter_map(Undecided::from_json).collect(),
             left_out: value.get("left_out").and_then(Value::as_u64).unwrap_or_default(),
         })
     }

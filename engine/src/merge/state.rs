@@ -37,6 +37,7 @@ impl Merge<'_> {
                     kind: ConflictKind::State { key, theirs: after },
                     others: Vec::new(),
                     is_entry: false,
+                    places: [None, None],
                 }),
             }
         }

@@ -4,7 +4,7 @@ use super::entry::{QueueEntry, Side};
 use crate::directory::entry_at;
 use crate::error::Result;
 use crate::id::RootId;
-use crate::merge::{Attribute, ConflictKind, FileMerged, FileResult, PathConflict};
+use crate::merge::{Decision, FileMerged, FileResult, PathConflict, Undecided};
 use crate::name::TreePath;
 use crate::object::Node;
 use crate::store::Store;
@@ -46,27 +46,15 @@ pub(super) fn settle(
             left.push(conflict);
             continue;
         };
-        if let ConflictKind::State { key, theirs } = &conflict.kind {
-            match (side, theirs) {
-                (Side::Ours, _) => {}
-                (Side::Theirs, Some(value)) => tree.set_state(key, value)?,
-                (Side::Theirs, None) => drop(tree.remove_state(key)?),
-            }
+        if let Some(undecided) = Undecided::of(&conflict) {
+            let decision = match side {
+                Side::Ours => Decision::Ours,
+                Side::Theirs => Decision::Theirs,
+            };
+            undecided.decide(tree, decision)?;
             continue;
         }
-        if let (Side::Theirs, ConflictKind::Attribute(attribute)) = (side, &conflict.kind) {
-            match attribute {
-                Attribute::Owner(owner) => tree.set_owner(conflict.path.as_bytes(), *owner)?,
-                Attribute::Extended { name, value: Some(value) } => {
-                    tree.set_xattr(conflict.path.as_bytes(), name, value)?;
-                }
-                Attribute::Extended { name, value: None } => {
-                    tree.remove_xattr(conflict.path.as_bytes(), name)?;
-                }
-            }
-            continue;
-        }
-        // Where there is no conflict in the tree, it holds all that there is, and the decision is that this is right.
+        // Of a group whose first file is no conflict, the others are conflicts of their own.
         if !conflict.is_entry {
             continue;
         }

@@ -7,16 +7,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Store, verified};
-use crate::backend::rows::number;
-use crate::backend::{Epoch, Family, IndexRow, Named, Numbers, PageEnd, Reclaimed, WatchReclaim};
+use super::Store;
+use super::rows::{read_row, show_rows};
+use crate::backend::{Epoch, Family, IndexRow, Named, Numbers, Reclaimed, WatchReclaim};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
 use crate::reference::{FORGET, Operation, RefName, RefValue};
-use crate::touched;
 
 const PAGE: usize = 256;
-const ROOM_BYTES: usize = 1 << 20;
 
 /// From where a collection marks, beside what references hold now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -223,28 +221,7 @@ impl SweepRound {
         range: Range<u64>,
         show: &mut dyn FnMut(u64, &Bytes) -> Result<()>,
     ) -> Result<()> {
-        assert!(family != Family::Chunks, "chunks are compressed, and refer to nothing");
-        let until = range.end.to_be_bytes();
-        let mut from = range.start;
-        loop {
-            let page = self.store.inner.backend.rows(family, &from.to_be_bytes(), Some(&until), ROOM_BYTES)?;
-            for (key, stored) in &page.rows {
-                let number = number(key, family.name())?;
-                match family {
-                    Family::Snapshots => {
-                        let start = touched::canonical_start(stored).map_err(|why| damaged(family, number, &why))?;
-                        show(number, &stored.slice(start..))?;
-                    }
-                    _ => show(number, stored)?,
-                }
-                from = number + 1;
-            }
-            match page.end {
-                PageEnd::Range => return Ok(()),
-                PageEnd::Room => {}
-                PageEnd::Damaged { why } => return Err(damaged(family, from, &why)),
-            }
-        }
+        show_rows(&self.store, family, range, show)
     }
 
     /// The rows of these objects in the index.
@@ -254,10 +231,7 @@ impl SweepRound {
 
     /// The canonical bytes of an object, hashed; from the store itself, not from a cache.
     pub fn read(&self, id: ObjectId) -> Result<Option<Bytes>> {
-        match self.store.inner.backend.get(id)? {
-            None => Ok(None),
-            stored => verified(id, stored).map(Some),
-        }
+        read_row(&self.store, id)
     }
 
     /// Rows of the index that follow `after`, in the order of hashes.
@@ -372,10 +346,6 @@ impl SweepRound {
 fn place(row: &IndexRow) -> usize {
     let family = Family::of(row.id.kind);
     Family::OBJECTS.iter().position(|known| *known == family).expect("every kind has its family")
-}
-
-fn damaged(family: Family, number: u64, why: &dyn std::fmt::Display) -> Error {
-    Error::DamagedRecord { what: format!("row {number} of {}", family.name()), why: why.to_string() }
 }
 
 impl Drop for SweepRound {

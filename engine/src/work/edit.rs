@@ -13,7 +13,7 @@ use super::segment::SegmentRange;
 use crate::directory;
 use crate::error::{Error, Result};
 use crate::malformed::Malformed;
-use crate::name::{DEPTH_MAX, InvalidName, Name, TreePath};
+use crate::name::{AsTreePath, DEPTH_MAX, InvalidName, Name, TreePath};
 use crate::object::{Device, Entry, EntryKind, Node, Owner, SYMLINK_TARGET_BYTES_MAX, StateItem, Xattr, check_xattrs};
 use crate::time::Time;
 
@@ -44,39 +44,40 @@ pub enum Special {
 
 impl WorkingTree {
     /// Makes an empty file.
-    pub fn create(&mut self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
-        self.add_leaf(path.as_ref(), Body::File(FileData::empty()), mode)
+    pub fn create(&mut self, path: impl AsTreePath, mode: u32) -> Result<()> {
+        self.add_leaf(path, Body::File(FileData::empty()), mode)
     }
 
     /// Writes a whole file, new or in place of what it held. A new one gets mode `0o644`.
-    pub fn write(&mut self, path: impl AsRef<[u8]>, bytes: &[u8]) -> Result<()> {
-        let path = TreePath::new(path)?;
+    pub fn write(&mut self, path: impl AsTreePath, bytes: &[u8]) -> Result<()> {
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
         let mut data = FileData::empty();
         data.write_at(&*self.log, 0, bytes)?;
-        if self.lookup(&path)?.is_none() {
-            return self.add_leaf(path.as_bytes(), Body::File(data), 0o644);
+        if self.lookup(path)?.is_none() {
+            return self.add_leaf(path, Body::File(data), 0o644);
         }
-        self.change_file(&path, |file, _| {
+        self.change_file(path, |file, _| {
             *file = data;
             Ok(())
         })
     }
 
     /// Writes at an offset of an existing file; what lies between its end and the offset becomes zeros.
-    pub fn write_at(&mut self, path: impl AsRef<[u8]>, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub fn write_at(&mut self, path: impl AsTreePath, offset: u64, bytes: &[u8]) -> Result<()> {
         let log = Arc::clone(&self.log);
-        self.change_file(&TreePath::new(path)?, |file, _| file.write_at(&*log, offset, bytes))
+        self.change_file(&*path.tree_path()?, |file, _| file.write_at(&*log, offset, bytes))
     }
 
     /// The same for bytes that lie in a segment already.
-    pub fn write_range(&mut self, path: impl AsRef<[u8]>, offset: u64, range: SegmentRange, length: u64) -> Result<()> {
-        self.change_file(&TreePath::new(path)?, |file, _| file.write_range(offset, range, length))
+    pub fn write_range(&mut self, path: impl AsTreePath, offset: u64, range: SegmentRange, length: u64) -> Result<()> {
+        self.change_file(&*path.tree_path()?, |file, _| file.write_range(offset, range, length))
     }
 
     /// Writes at the end of an existing file and returns where that was.
-    pub fn append(&mut self, path: impl AsRef<[u8]>, bytes: &[u8]) -> Result<u64> {
+    pub fn append(&mut self, path: impl AsTreePath, bytes: &[u8]) -> Result<u64> {
         let log = Arc::clone(&self.log);
-        self.change_file(&TreePath::new(path)?, |file, _| {
+        self.change_file(&*path.tree_path()?, |file, _| {
             let offset = file.size();
             file.write_at(&*log, offset, bytes)?;
             Ok(offset)
@@ -84,30 +85,30 @@ impl WorkingTree {
     }
 
     /// Cuts a file, or lengthens it with zeros.
-    pub fn truncate(&mut self, path: impl AsRef<[u8]>, size: u64) -> Result<()> {
-        self.change_file(&TreePath::new(path)?, |file, _| file.truncate(size))
+    pub fn truncate(&mut self, path: impl AsTreePath, size: u64) -> Result<()> {
+        self.change_file(&*path.tree_path()?, |file, _| file.truncate(size))
     }
 
     /// Makes a range of a file zeros; its size stays.
-    pub fn punch_hole(&mut self, path: impl AsRef<[u8]>, range: Range<u64>) -> Result<()> {
-        self.change_file(&TreePath::new(path)?, |file, _| {
+    pub fn punch_hole(&mut self, path: impl AsTreePath, range: Range<u64>) -> Result<()> {
+        self.change_file(&*path.tree_path()?, |file, _| {
             file.punch_hole(range);
             Ok(())
         })
     }
 
     /// Makes a directory.
-    pub fn create_directory(&mut self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
+    pub fn create_directory(&mut self, path: impl AsTreePath, mode: u32) -> Result<()> {
         check_mode(mode)?;
-        let (parent, name) = self.vacant(path.as_ref())?;
+        let (parent, name) = self.vacant(&*path.tree_path()?)?;
         let dir = Arc::new(Dir::empty(Meta::new(mode, self.now)));
         self.place(&parent, name, Child::Dir(dir))
     }
 
     /// Makes a directory and, where they are missing, those above it, with mode `0o755`.
-    pub fn create_directories(&mut self, path: impl AsRef<[u8]>) -> Result<()> {
+    pub fn create_directories(&mut self, path: impl AsTreePath) -> Result<()> {
         let mut here = TreePath::root();
-        for name in TreePath::new(path)?.names() {
+        for name in path.tree_path()?.names() {
             here = here.join(&name);
             match self.lookup(&here)? {
                 None => self.create_directory(here.as_bytes(), 0o755)?,
@@ -119,7 +120,7 @@ impl WorkingTree {
     }
 
     /// Makes a symlink.
-    pub fn symlink(&mut self, path: impl AsRef<[u8]>, target: impl AsRef<[u8]>) -> Result<()> {
+    pub fn symlink(&mut self, path: impl AsTreePath, target: impl AsRef<[u8]>) -> Result<()> {
         let target = target.as_ref();
         if target.is_empty() || target.contains(&0) {
             return Err(Error::Invalid { what: "symlink target", why: "it is empty or holds a NUL".to_owned() });
@@ -129,32 +130,37 @@ impl WorkingTree {
             return Err(Error::TooLarge { what: "a symlink target", value, max });
         }
         let node = Node::Symlink(Bytes::copy_from_slice(target));
-        self.add_leaf(path.as_ref(), Body::Other(node), 0o777)
+        self.add_leaf(path, Body::Other(node), 0o777)
     }
 
     /// Makes a FIFO, a socket or a device.
-    pub fn create_special(&mut self, path: impl AsRef<[u8]>, special: Special, mode: u32) -> Result<()> {
+    pub fn create_special(&mut self, path: impl AsTreePath, special: Special, mode: u32) -> Result<()> {
         let node = match special {
             Special::Fifo => Node::Fifo,
             Special::Socket => Node::Socket,
             Special::CharDevice(device) => Node::CharDevice(device),
             Special::BlockDevice(device) => Node::BlockDevice(device),
         };
-        self.add_leaf(path.as_ref(), Body::Other(node), mode)
+        self.add_leaf(path, Body::Other(node), mode)
     }
 
     /// Gives a file one more name.
-    pub fn link(&mut self, existing: impl AsRef<[u8]>, new: impl AsRef<[u8]>) -> Result<()> {
-        let existing = TreePath::new(existing)?;
-        match self.existing(&existing)?.kind() {
-            EntryKind::Directory => return Err(Error::IsADirectory { path: existing }),
+    pub fn link(&mut self, existing: impl AsTreePath, new: impl AsTreePath) -> Result<()> {
+        let existing = existing.tree_path()?;
+        let existing: &TreePath = &existing;
+        match self.existing(existing)?.kind() {
+            EntryKind::Directory => return Err(Error::IsADirectory { path: existing.clone() }),
             EntryKind::Conflict => {
-                return Err(Error::WrongKind { path: existing, wanted: "a file", found: EntryKind::Conflict.word() });
+                return Err(Error::WrongKind {
+                    path: existing.clone(),
+                    wanted: "a file",
+                    found: EntryKind::Conflict.word(),
+                });
             }
             _ => {}
         }
-        let (parent, name) = self.vacant(new.as_ref())?;
-        let key = self.group_of(&existing)?;
+        let (parent, name) = self.vacant(&*new.tree_path()?)?;
+        let key = self.group_of(existing)?;
         let path = parent.join(&name);
         self.place(&parent, name, Child::Linked(key))?;
         self.group_mut(key).members.insert(path, ());
@@ -162,31 +168,34 @@ impl WorkingTree {
     }
 
     /// Removes anything but a directory.
-    pub fn remove(&mut self, path: impl AsRef<[u8]>) -> Result<()> {
-        let path = TreePath::new(path)?;
-        if self.existing(&path)?.kind() == EntryKind::Directory {
-            return Err(Error::IsADirectory { path });
+    pub fn remove(&mut self, path: impl AsTreePath) -> Result<()> {
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
+        if self.existing(path)?.kind() == EntryKind::Directory {
+            return Err(Error::IsADirectory { path: path.clone() });
         }
-        self.remove_tree(&path)
+        self.remove_tree(path)
     }
 
     /// Removes an empty directory.
-    pub fn remove_directory(&mut self, path: impl AsRef<[u8]>) -> Result<()> {
-        let path = TreePath::new(path)?;
-        if self.existing(&path)?.kind() != EntryKind::Directory {
-            return Err(Error::NotADirectory { path });
+    pub fn remove_directory(&mut self, path: impl AsTreePath) -> Result<()> {
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
+        if self.existing(path)?.kind() != EntryKind::Directory {
+            return Err(Error::NotADirectory { path: path.clone() });
         }
         if self.list(path.as_bytes())?.next().transpose()?.is_some() {
-            return Err(Error::NotEmpty { path });
+            return Err(Error::NotEmpty { path: path.clone() });
         }
-        self.remove_tree(&path)
+        self.remove_tree(path)
     }
 
     /// Removes whatever is there, a directory with all it holds.
-    pub fn remove_all(&mut self, path: impl AsRef<[u8]>) -> Result<()> {
-        let path = TreePath::new(path)?;
-        self.existing(&path)?;
-        self.remove_tree(&path)
+    pub fn remove_all(&mut self, path: impl AsTreePath) -> Result<()> {
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
+        self.existing(path)?;
+        self.remove_tree(path)
     }
 
     fn remove_tree(&mut self, path: &TreePath) -> Result<()> {
@@ -200,34 +209,35 @@ impl WorkingTree {
     }
 
     /// Moves something to another name.
-    pub fn rename(&mut self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>, mode: RenameMode) -> Result<()> {
-        let (from, to) = (TreePath::new(from)?, TreePath::new(to)?);
-        let (from_parent, from_name) = split(&from)?;
-        let (to_parent, to_name) = split(&to)?;
-        let moving = self.existing(&from)?.kind();
+    pub fn rename(&mut self, from: impl AsTreePath, to: impl AsTreePath, mode: RenameMode) -> Result<()> {
+        let (from, to) = (from.tree_path()?, to.tree_path()?);
+        let (from, to): (&TreePath, &TreePath) = (&from, &to);
+        let (from_parent, from_name) = split(from)?;
+        let (to_parent, to_name) = split(to)?;
+        let moving = self.existing(from)?.kind();
         self.existing_directory(&to_parent)?;
-        let target = self.lookup(&to)?.map(|found| found.kind());
+        let target = self.lookup(to)?.map(|found| found.kind());
         if mode == RenameMode::Exchange && target.is_none() {
-            return Err(Error::NotFound { path: to });
+            return Err(Error::NotFound { path: to.clone() });
         }
         if mode == RenameMode::NoReplace && target.is_some() {
-            return Err(Error::Exists { path: to });
+            return Err(Error::Exists { path: to.clone() });
         }
         if from == to {
             return Ok(());
         }
-        if to.below(&from).is_some() || (mode == RenameMode::Exchange && from.below(&to).is_some()) {
-            return Err(Error::IntoItself { path: from });
+        if to.below(from).is_some() || (mode == RenameMode::Exchange && from.below(to).is_some()) {
+            return Err(Error::IntoItself { path: from.clone() });
         }
         if mode != RenameMode::Exchange {
-            self.check_replace(moving, target, &to)?;
+            self.check_replace(moving, target, to)?;
         }
-        self.check_depth(&from, &to)?;
+        self.check_depth(from, to)?;
         if mode == RenameMode::Exchange {
-            self.check_depth(&to, &from)?;
+            self.check_depth(to, from)?;
         }
-        let moved_links = self.links_below(&from)?;
-        let target_links = if target.is_some() { self.links_below(&to)? } else { Vec::new() };
+        let moved_links = self.links_below(from)?;
+        let target_links = if target.is_some() { self.links_below(to)? } else { Vec::new() };
         if let ([(_, ours)], [(_, theirs)]) = (&moved_links[..], &target_links[..])
             && ours == theirs
             && moving != EntryKind::Directory
@@ -236,8 +246,8 @@ impl WorkingTree {
             // Two names of one file: POSIX has rename do nothing at all.
             return Ok(());
         }
-        let moved_links = renamed_links(moved_links, &from, &to)?;
-        let target_links = renamed_links(target_links, &to, &from)?;
+        let moved_links = renamed_links(moved_links, from, to)?;
+        let target_links = renamed_links(target_links, to, from)?;
         let moved = self.child_at(&from_parent, &from_name)?;
         if mode == RenameMode::Exchange {
             let displaced = self.child_at(&to_parent, &to_name)?;
@@ -304,34 +314,39 @@ impl WorkingTree {
     }
 
     /// Sets the permission bits.
-    pub fn set_mode(&mut self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
+    pub fn set_mode(&mut self, path: impl AsTreePath, mode: u32) -> Result<()> {
         check_mode(mode)?;
-        let path = TreePath::new(path)?;
-        let kind = self.existing(&path)?.kind();
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
+        let kind = self.existing(path)?.kind();
         if matches!(kind, EntryKind::Symlink | EntryKind::Conflict) {
-            return Err(Error::WrongKind { path, wanted: "an entry with permission bits", found: kind.word() });
+            return Err(Error::WrongKind {
+                path: path.clone(),
+                wanted: "an entry with permission bits",
+                found: kind.word(),
+            });
         }
-        self.meta_mut(&path)?.mode = mode;
+        self.meta_mut(path)?.mode = mode;
         Ok(())
     }
 
     /// Sets the time of the last change.
-    pub fn set_mtime(&mut self, path: impl AsRef<[u8]>, mtime: Time) -> Result<()> {
-        let path = self.with_attributes(path.as_ref())?;
+    pub fn set_mtime(&mut self, path: impl AsTreePath, mtime: Time) -> Result<()> {
+        let path = self.with_attributes(path)?;
         self.meta_mut(&path)?.mtime = mtime;
         Ok(())
     }
 
     /// Sets the owner; `None` is the workspace's.
-    pub fn set_owner(&mut self, path: impl AsRef<[u8]>, owner: Option<Owner>) -> Result<()> {
-        let path = self.with_attributes(path.as_ref())?;
+    pub fn set_owner(&mut self, path: impl AsTreePath, owner: Option<Owner>) -> Result<()> {
+        let path = self.with_attributes(path)?;
         self.meta_mut(&path)?.owner = owner;
         Ok(())
     }
 
     /// Sets an extended attribute.
-    pub fn set_xattr(&mut self, path: impl AsRef<[u8]>, name: &[u8], value: &[u8]) -> Result<()> {
-        let path = self.with_attributes(path.as_ref())?;
+    pub fn set_xattr(&mut self, path: impl AsTreePath, name: &[u8], value: &[u8]) -> Result<()> {
+        let path = self.with_attributes(path)?;
         let mut list = self.xattrs(path.as_bytes())?;
         let xattr = Xattr { name: Bytes::copy_from_slice(name), value: Bytes::copy_from_slice(value) };
         match list.binary_search_by(|other| other.name[..].cmp(name)) {
@@ -344,14 +359,15 @@ impl WorkingTree {
     }
 
     /// Removes an extended attribute; false if it was not there.
-    pub fn remove_xattr(&mut self, path: impl AsRef<[u8]>, name: &[u8]) -> Result<bool> {
-        let path = TreePath::new(path)?;
+    pub fn remove_xattr(&mut self, path: impl AsTreePath, name: &[u8]) -> Result<bool> {
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
         let mut list = self.xattrs(path.as_bytes())?;
         let Ok(at) = list.binary_search_by(|other| other.name[..].cmp(name)) else {
             return Ok(false);
         };
         list.remove(at);
-        self.meta_mut(&path)?.xattrs = XattrsNow::Edited(Arc::new(list));
+        self.meta_mut(path)?.xattrs = XattrsNow::Edited(Arc::new(list));
         Ok(true)
     }
 
@@ -371,32 +387,34 @@ impl WorkingTree {
         Ok(was_there)
     }
 
-    fn with_attributes(&self, path: &[u8]) -> Result<TreePath> {
-        let path = TreePath::new(path)?;
-        match self.existing(&path)?.kind() {
-            EntryKind::Conflict => {
-                Err(Error::WrongKind { path, wanted: "an entry with attributes", found: EntryKind::Conflict.word() })
-            }
-            _ => Ok(path),
+    fn with_attributes(&self, path: impl AsTreePath) -> Result<TreePath> {
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
+        match self.existing(path)?.kind() {
+            EntryKind::Conflict => Err(Error::WrongKind {
+                path: path.clone(),
+                wanted: "an entry with attributes",
+                found: EntryKind::Conflict.word(),
+            }),
+            _ => Ok(path.clone()),
         }
     }
 
-    fn add_leaf(&mut self, path: &[u8], body: Body, mode: u32) -> Result<()> {
+    fn add_leaf(&mut self, path: impl AsTreePath, body: Body, mode: u32) -> Result<()> {
         check_mode(mode)?;
-        let (parent, name) = self.vacant(path)?;
+        let (parent, name) = self.vacant(&*path.tree_path()?)?;
         let leaf = Arc::new(Leaf::new(body, Meta::new(mode, self.now)));
         self.place(&parent, name, Child::Leaf(leaf))
     }
 
     /// Checks that a path is free and its directory is there.
-    pub(super) fn vacant(&self, path: &[u8]) -> Result<(TreePath, Name)> {
-        let path = TreePath::new(path)?;
+    pub(super) fn vacant(&self, path: &TreePath) -> Result<(TreePath, Name)> {
         let Some((parent, name)) = path.split_last() else {
-            return Err(Error::Exists { path });
+            return Err(Error::Exists { path: path.clone() });
         };
         self.existing_directory(&parent)?;
-        match self.lookup(&path)? {
-            Some(_) => Err(Error::Exists { path }),
+        match self.lookup(path)? {
+            Some(_) => Err(Error::Exists { path: path.clone() }),
             None => Ok((parent, name)),
         }
     }
@@ -463,6 +481,7 @@ impl WorkingTree {
     /// The same for a path that was looked at before.
     fn known_directory_mut(&mut self, path: &TreePath) -> Result<&mut Dir> {
         let store = &self.store;
+        self.state.clean.forget();
         let mut dir = dir_mut(&mut self.state.root);
         for name in path.names() {
             if !matches!(dir.edits.get(&name), Some(Some(Child::Dir(_)))) {

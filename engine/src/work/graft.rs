@@ -67,7 +67,7 @@ impl WorkingTree {
 
     /// Puts a stored directory with all it holds, none of which has several names, where nothing is.
     pub(crate) fn put_tree(&mut self, path: &TreePath, entry: &Entry) -> Result<()> {
-        let (parent, name) = self.vacant(path.as_bytes())?;
+        let (parent, name) = self.vacant(path)?;
         self.place(&parent, name, Child::Clean(entry.clone()))
     }
 

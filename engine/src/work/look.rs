@@ -13,7 +13,7 @@ use crate::content;
 use crate::directory;
 use crate::error::{Error, Result};
 use crate::merkle::{Items, find};
-use crate::name::{Name, TreePath};
+use crate::name::{AsTreePath, Name, TreePath};
 use crate::object::{Device, Directories, DirectoryItem, DirectoryRef, Entry, EntryKind, Node, Owner, States, Xattr};
 use crate::time::Time;
 
@@ -48,8 +48,13 @@ pub(super) enum Lookup<'a> {
 
 impl WorkingTree {
     pub(super) fn lookup(&self, path: &TreePath) -> Result<Option<Lookup<'_>>> {
+        let Some((above, name)) = path.split_last() else { return Ok(Some(Lookup::Dir(&self.state.root))) };
+        if let Some(contents) = self.state.clean.get(&above) {
+            return Ok(directory::get(&self.store, contents, &name)?.map(|entry| self.stored(entry)));
+        }
         let mut here = Lookup::Dir(&self.state.root);
-        for name in path.names() {
+        let mut names = path.names().peekable();
+        while let Some(name) = names.next() {
             let contents = match here {
                 Lookup::Dir(dir) => match dir.edits.get(&name) {
                     Some(None) => return Ok(None),
@@ -59,7 +64,12 @@ impl WorkingTree {
                     }
                     None => dir.base,
                 },
-                Lookup::Clean(Entry { node: Node::Directory(contents), .. }) => contents,
+                Lookup::Clean(Entry { node: Node::Directory(contents), .. }) => {
+                    if names.peek().is_none() {
+                        self.state.clean.set(&above, contents);
+                    }
+                    contents
+                }
                 // Whether the rest of the path would exist cannot be asked of something without names.
                 Lookup::Clean(_) | Lookup::Leaf(..) => {
                     return Err(Error::NotADirectory { path: path.clone() });
@@ -99,11 +109,18 @@ impl WorkingTree {
     }
 
     /// What there is to know of a path; nothing if it is not there.
-    pub fn stat(&self, path: impl AsRef<[u8]>) -> Result<Option<Stat>> {
-        let found = match self.lookup(&TreePath::new(path)?) {
+    pub fn stat(&self, path: impl AsTreePath) -> Result<Option<Stat>> {
+        let found = match self.lookup(&*path.tree_path()?) {
             Err(Error::NotADirectory { .. }) => None,
             found => found?,
         };
+        found.map(|found| self.stat_of(&found)).transpose()
+    }
+
+    /// The same for a name in a directory.
+    pub fn stat_in(&self, directory: &TreePath, name: &Name) -> Result<Option<Stat>> {
+        let Some(contents) = self.state.clean.get(directory) else { return self.stat(&directory.join(name)) };
+        let found = directory::get(&self.store, contents, name)?.map(|entry| self.stored(entry));
         found.map(|found| self.stat_of(&found)).transpose()
     }
 
@@ -143,23 +160,24 @@ impl WorkingTree {
     }
 
     /// Whether a path is there.
-    pub fn exists(&self, path: impl AsRef<[u8]>) -> Result<bool> {
+    pub fn exists(&self, path: impl AsTreePath) -> Result<bool> {
         Ok(self.stat(path)?.is_some())
     }
 
     /// All bytes of a file, up to 1 GiB; [`read_at`](Self::read_at) reads larger ones part by part.
-    pub fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
-        let path = TreePath::new(path)?;
-        let size = self.file_size(&path)?;
+    pub fn read(&self, path: impl AsTreePath) -> Result<Vec<u8>> {
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
+        let size = self.file_size(path)?;
         if size > READ_BYTES_MAX {
             return Err(Error::TooLarge { what: "a file read in one piece", value: size, max: READ_BYTES_MAX });
         }
-        self.read_range(&path, 0, size)
+        self.read_range(path, 0, size)
     }
 
     /// Up to `length` bytes of a file from an offset; fewer at its end.
-    pub fn read_at(&self, path: impl AsRef<[u8]>, offset: u64, length: usize) -> Result<Vec<u8>> {
-        self.read_range(&TreePath::new(path)?, offset, length as u64)
+    pub fn read_at(&self, path: impl AsTreePath, offset: u64, length: usize) -> Result<Vec<u8>> {
+        self.read_range(&*path.tree_path()?, offset, length as u64)
     }
 
     fn read_range(&self, path: &TreePath, offset: u64, length: u64) -> Result<Vec<u8>> {
@@ -197,62 +215,70 @@ impl WorkingTree {
     }
 
     /// How many bytes from this offset of a file on lie in a hole; 0 in data.
-    pub fn hole_at(&self, path: impl AsRef<[u8]>, offset: u64) -> Result<u64> {
-        let path = TreePath::new(path)?;
-        match self.existing(&path)? {
+    pub fn hole_at(&self, path: impl AsTreePath, offset: u64) -> Result<u64> {
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
+        match self.existing(path)? {
             Lookup::Clean(Entry { node: Node::File { size, content }, .. }) => {
                 content::hole_at(&self.store, &content, size, offset)
             }
             Lookup::Leaf(leaf, _) if let Body::File(data) = &leaf.body => data.hole_at(&self.store, offset),
-            other => Err(not_a_file(&path, other.kind())),
+            other => Err(not_a_file(path, other.kind())),
         }
     }
 
     /// Where a symlink points.
-    pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Bytes> {
-        let path = TreePath::new(path)?;
-        match self.existing(&path)? {
+    pub fn read_link(&self, path: impl AsTreePath) -> Result<Bytes> {
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
+        match self.existing(path)? {
             Lookup::Clean(Entry { node: Node::Symlink(target), .. }) => Ok(target),
             Lookup::Leaf(leaf, _) if let Body::Other(Node::Symlink(target)) = &leaf.body => Ok(target.clone()),
-            other => Err(Error::WrongKind { path, wanted: "a symlink", found: other.kind().word() }),
+            other => Err(Error::WrongKind { path: path.clone(), wanted: "a symlink", found: other.kind().word() }),
         }
     }
 
     /// The names in a directory with what they stand for, sorted.
-    pub fn list(&self, path: impl AsRef<[u8]>) -> Result<Listing<'_>> {
-        let path = TreePath::new(path)?;
-        match self.existing(&path)? {
+    pub fn list(&self, path: impl AsTreePath) -> Result<Listing<'_>> {
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
+        match self.existing(path)? {
             Lookup::Dir(dir) => Listing::of(self, dir.base, Some(dir)),
-            Lookup::Clean(Entry { node: Node::Directory(contents), .. }) => Listing::of(self, contents, None),
-            _ => Err(Error::NotADirectory { path }),
+            Lookup::Clean(Entry { node: Node::Directory(contents), .. }) => {
+                self.state.clean.set(path, contents);
+                Listing::of(self, contents, None)
+            }
+            _ => Err(Error::NotADirectory { path: path.clone() }),
         }
     }
 
     /// The same from a name on, that one included.
-    pub fn list_from(&self, path: impl AsRef<[u8]>, name: &Name) -> Result<Listing<'_>> {
-        let path = TreePath::new(path)?;
-        let (contents, dir) = match self.existing(&path)? {
+    pub fn list_from(&self, path: impl AsTreePath, name: &Name) -> Result<Listing<'_>> {
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
+        let (contents, dir) = match self.existing(path)? {
             Lookup::Dir(dir) => (dir.base, Some(dir)),
             Lookup::Clean(Entry { node: Node::Directory(contents), .. }) => (contents, None),
-            _ => return Err(Error::NotADirectory { path }),
+            _ => return Err(Error::NotADirectory { path: path.clone() }),
         };
         let stored = directory::list_from(&self.store, contents, name)?.peekable();
         Ok(Listing { tree: self, stored, edits: dir.map(|dir| dir.edits.iter_from(name).peekable()) })
     }
 
     /// All names of the file at a path: itself, and where it is hard-linked.
-    pub fn names_of(&self, path: impl AsRef<[u8]>) -> Result<Vec<TreePath>> {
-        let path = TreePath::new(path)?;
-        match self.existing(&path)? {
+    pub fn names_of(&self, path: impl AsTreePath) -> Result<Vec<TreePath>> {
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
+        match self.existing(path)? {
             Lookup::Leaf(_, Some((_, group))) => Ok(group.members.iter().map(|(member, ())| member.clone()).collect()),
             Lookup::Clean(entry) if let Some(link) = entry.link() => self.stored_members(link),
-            _ => Ok(vec![path]),
+            _ => Ok(vec![path.clone()]),
         }
     }
 
     /// The number of a device.
-    pub fn device(&self, path: impl AsRef<[u8]>) -> Result<Option<Device>> {
-        Ok(match self.existing(&TreePath::new(path)?)? {
+    pub fn device(&self, path: impl AsTreePath) -> Result<Option<Device>> {
+        Ok(match self.existing(&*path.tree_path()?)? {
             Lookup::Clean(Entry { node: Node::CharDevice(device) | Node::BlockDevice(device), .. }) => Some(device),
             Lookup::Leaf(leaf, _) => match &leaf.body {
                 Body::Other(Node::CharDevice(device) | Node::BlockDevice(device)) => Some(*device),
@@ -287,9 +313,10 @@ impl WorkingTree {
     }
 
     /// All extended attributes of a path, sorted by name.
-    pub fn xattrs(&self, path: impl AsRef<[u8]>) -> Result<Vec<Xattr>> {
-        let path = TreePath::new(path)?;
-        match self.existing(&path)? {
+    pub fn xattrs(&self, path: impl AsTreePath) -> Result<Vec<Xattr>> {
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
+        match self.existing(path)? {
             Lookup::Clean(entry) => self.store.xattrs(entry.xattrs()),
             Lookup::Dir(dir) => self.xattrs_of(&dir.meta),
             Lookup::Leaf(leaf, _) => self.xattrs_of(&leaf.meta),
@@ -304,7 +331,7 @@ impl WorkingTree {
     }
 
     /// One extended attribute.
-    pub fn xattr(&self, path: impl AsRef<[u8]>, name: &[u8]) -> Result<Option<Bytes>> {
+    pub fn xattr(&self, path: impl AsTreePath, name: &[u8]) -> Result<Option<Bytes>> {
         let list = self.xattrs(path)?;
         Ok(list.into_iter().find(|xattr| xattr.name == name).map(|xattr| xattr.value))
     }

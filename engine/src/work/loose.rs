@@ -12,7 +12,7 @@ use super::node::{Body, Leaf, Meta, leaf_mut};
 use super::segment::SegmentRange;
 use super::{Base, WorkingTree};
 use crate::error::{Error, Result};
-use crate::name::TreePath;
+use crate::name::{AsTreePath, TreePath};
 use crate::object::{EntryKind, Node, Owner, Xattr};
 use crate::store::Store;
 use crate::time::Time;
@@ -28,14 +28,15 @@ pub struct LooseFile {
 
 impl WorkingTree {
     /// What is at a path, apart from the tree. Directories and conflicts cannot be had this way.
-    pub fn loose(&self, path: impl AsRef<[u8]>) -> Result<LooseFile> {
-        let path = TreePath::new(path)?;
-        let leaf = match self.existing(&path)? {
+    pub fn loose(&self, path: impl AsTreePath) -> Result<LooseFile> {
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
+        let leaf = match self.existing(path)? {
             Lookup::Clean(entry) if !matches!(entry.node, Node::Directory(_) | Node::Conflict(_)) => {
                 Arc::new(Leaf::stored(&entry))
             }
             Lookup::Leaf(leaf, _) => Arc::clone(leaf),
-            other => return Err(not_a_file(&path, other.kind())),
+            other => return Err(not_a_file(path, other.kind())),
         };
         Ok(LooseFile { store: self.store.clone(), leaf, _base: self.state.base.clone() })
     }

@@ -64,6 +64,7 @@ impl WorkingTree {
             }
         }
         live.values = values;
+        live.clean.forget();
         live.base = Base { root: Some(written.root), snapshot: Some(snapshot), mark: Some(mark), older };
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::label::{LabelName, note_reference, note_value, reward_reference, reward_value};
-use super::{WorkspaceName, Workspaces};
+use super::{JournalPlace, WorkspaceName, Workspaces};
 use crate::commit::{CommitDone, Landed, Words};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
@@ -30,6 +30,10 @@ pub struct Change {
     pub note: Option<String>,
     /// Its reward.
     pub reward: Option<f64>,
+    /// Where in the journal of a live view it was taken.
+    pub journaled: Option<JournalPlace>,
+    /// Makes a snapshot even where the tree is that of the head: what is to be kept with it is the change.
+    pub even_unchanged: bool,
 }
 
 impl Change {
@@ -147,6 +151,7 @@ impl Workspaces {
         // A commit that was done before is recognised further down, wherever the head is by now.
         if let (None, Some(head)) = (&done_before, workspace.head)
             && change.other_parents.is_empty()
+            && !change.even_unchanged
             && self.store.snapshot(head)?.root == prepared.root()
         {
             return self.set_on_head(head, change, act).map(Attempt::Done);
@@ -161,7 +166,7 @@ impl Workspaces {
         };
         let landed = prepared.land(parents, words, |snapshot| {
             let mut refs = RefMove { operation: act.draft(action), durability: act.durability, ..RefMove::default() };
-            let value = RefValue { target: Some(snapshot.object()), ..workspace.value().clone() };
+            let value = workspace.committed(snapshot, change.journaled)?;
             refs.expect.push((name.reference(), Some(workspace.value().clone())));
             refs.set.push((name.reference(), Some(value)));
             for Step { name, before, after } in self.marks(snapshot, change)? {

@@ -10,6 +10,7 @@ use crate::reference::RefValue;
 use crate::time::Time;
 
 const TEXT_BYTES_MAX: usize = 1 << 10;
+const JOURNAL_BYTES: usize = 16;
 
 /// A workspace as it was when it was read.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +29,28 @@ pub struct Workspace {
     pub created: Time,
     /// The workspace that its changes are merged into: the one it was forked from, unless somebody said otherwise.
     pub target: Option<WorkspaceName>,
+    /// The last commit that was taken from a live view.
+    pub journaled: Option<Journaled>,
     value: RefValue,
+}
+
+/// Where in the journal of a view a commit was taken. All edits before it are in the snapshot, none behind it are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalPlace {
+    /// Which journal, of all that ever were.
+    pub journal: [u8; JOURNAL_BYTES],
+    /// The number of its file that begins there.
+    pub file: u64,
+}
+
+/// A commit that was taken from a live view. It is written together with the head, so that a journal whose end was lost, and
+/// with it the word of the commit, is taken up behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Journaled {
+    /// What was committed.
+    pub snapshot: SnapshotId,
+    /// Where.
+    pub place: JournalPlace,
 }
 
 /// The note of a workspace's reference.
@@ -38,6 +60,7 @@ pub(super) struct Record {
     pub(super) project: String,
     pub(super) created: Time,
     pub(super) target: Option<WorkspaceName>,
+    pub(super) journaled: Option<Journaled>,
 }
 
 impl Workspace {
@@ -46,9 +69,9 @@ impl Workspace {
         let snapshot = |id| snapshot_of(id).ok_or_else(|| damaged("its head is not a snapshot".to_owned()));
         let head = value.target.map(snapshot).transpose()?;
         let base = value.keeps.first().copied().map(snapshot).transpose()?;
-        let Record { agent, project, created, target } =
+        let Record { agent, project, created, target, journaled } =
             Record::read(&value).map_err(|why| damaged(why.to_string()))?;
-        Ok(Self { name, head, base, agent, project, created, target, value })
+        Ok(Self { name, head, base, agent, project, created, target, journaled, value })
     }
 
     /// What its reference held when it was read.
@@ -62,7 +85,15 @@ impl Workspace {
 
     pub(super) fn record(&self) -> Record {
         let (agent, project, target) = (self.agent.clone(), self.project.clone(), self.target.clone());
-        Record { agent, project, created: self.created, target }
+        Record { agent, project, created: self.created, target, journaled: self.journaled }
+    }
+
+    /// What its reference holds when a commit moved its head.
+    pub(super) fn committed(&self, snapshot: SnapshotId, place: Option<JournalPlace>) -> Result<RefValue> {
+        let value = RefValue { target: Some(snapshot.object()), ..self.value.clone() };
+        let Some(place) = place else { return Ok(value) };
+        let record = Record { journaled: Some(Journaled { snapshot, place }), ..self.record() };
+        Ok(RefValue { note: record.value(None, None)?.note, ..value })
     }
 }
 
@@ -82,6 +113,9 @@ impl Record {
         if let Some(target) = &self.target {
             note.bytes(4, target.as_str().as_bytes());
         }
+        if let Some(Journaled { snapshot, place: JournalPlace { journal, file } }) = &self.journaled {
+            note.bytes(5, &[&snapshot.as_bytes()[..], journal, &file.to_be_bytes()].concat());
+        }
         Ok(RefValue {
             target: head.map(SnapshotId::object),
             keeps: base.map(SnapshotId::object).into_iter().collect(),
@@ -91,7 +125,8 @@ impl Record {
 
     fn read(value: &RefValue) -> Result<Self, Malformed> {
         let mut from = Reader::record(value.note.clone());
-        let mut record = Self { agent: String::new(), project: String::new(), created: Time::EPOCH, target: None };
+        let mut record =
+            Self { agent: String::new(), project: String::new(), created: Time::EPOCH, target: None, journaled: None };
         while let Some((field, value)) = from.next_field()? {
             match field {
                 1 => record.agent = value.text(1)?,
@@ -101,9 +136,23 @@ impl Record {
                     let wrong = |_| Malformed::Rule("a workspace's target has a workspace's name");
                     record.target = Some(WorkspaceName::new(value.text(4)?).map_err(wrong)?);
                 }
+                5 => record.journaled = Some(Journaled::read(&value.bytes(5)?)?),
                 number => return Err(Malformed::Field { number }),
             }
         }
         Ok(record)
+    }
+}
+
+impl Journaled {
+    fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+        let parts = || -> Option<Self> {
+            let (snapshot, rest) = bytes.split_first_chunk()?;
+            let (journal, file) = rest.split_first_chunk()?;
+            let file = u64::from_be_bytes(file.try_into().ok()?);
+            let place = JournalPlace { journal: *journal, file };
+            Some(Self { snapshot: SnapshotId::from_bytes(*snapshot), place })
+        };
+        parts().ok_or(Malformed::Rule("a place in a journal has 56 bytes"))
     }
 }

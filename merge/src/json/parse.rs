@@ -7,13 +7,65 @@ use crate::structure::{DEPTH_MAX, Document, Flaw, LIST, MapHash, Mark, Sort, Tap
 
 /// Reads a document; a byte order mark may stand before it.
 pub(crate) fn parse(text: &str) -> Result<Document<'_>, Flaw> {
+    read(text, false)
+}
+
+/// Reads a document with comments of both sorts and last commas.
+pub(crate) fn parse_with_comments(text: &str) -> Result<Document<'_>, Flaw> {
+    read(text, true)
+}
+
+/// How long a comment is that a text begins with; nothing if it begins with none, or with one that does not end.
+pub(crate) fn comment_bytes(text: &str) -> Option<usize> {
+    if text.starts_with("//") {
+        return Some(text.find('\n').unwrap_or(text.len()));
+    }
+    text.strip_prefix("/*")?.find("*/").map(|end| end + 4)
+}
+
+/// The comments of a document.
+pub(crate) fn comments(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(next) = text[at..].find(['"', '/']) {
+        at += next;
+        let rest = &text[at..];
+        at += match rest.as_bytes()[0] {
+            b'"' => string_bytes(rest),
+            _ => match comment_bytes(rest) {
+                Some(bytes) => {
+                    found.push(&rest[..bytes]);
+                    bytes
+                }
+                None => 1,
+            },
+        };
+    }
+    found
+}
+
+/// How long a string is that a text begins with.
+fn string_bytes(text: &str) -> usize {
+    let mut is_escaped = true;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+fn read(text: &str, has_comments: bool) -> Result<Document<'_>, Flaw> {
     if u32::try_from(text.len()).is_err() {
         return Err(Flaw::unhandled(0, "4 GiB or more"));
     }
     let start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
     // Room for a value in a dozen bytes: more than most documents need, so that the tape is rarely moved.
     let tape = Tape { text, marks: Vec::with_capacity(text.len() / 12 + 1), meaning };
-    let mut parser = Parser { text, bytes: text.as_bytes(), at: start, tape, names: Vec::new() };
+    let mut parser = Parser { text, bytes: text.as_bytes(), at: start, tape, names: Vec::new(), has_comments };
     parser.blanks();
     let root = parser.at;
     parser.marked(0, root, root)?;
@@ -32,6 +84,8 @@ struct Parser<'a> {
     tape: Tape<'a>,
     /// The hashes of the names in the maps that are open.
     names: Vec<u64>,
+    /// Whether comments are blanks, and a comma may stand before an end.
+    has_comments: bool,
 }
 
 /// What a value was found to be, and the hash of what it means.
@@ -47,8 +101,15 @@ impl<'a> Parser<'a> {
     }
 
     fn blanks(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-            self.at += 1;
+        loop {
+            match self.peek() {
+                Some(b' ' | b'\t' | b'\n' | b'\r') => self.at += 1,
+                Some(b'/') if self.has_comments => match comment_bytes(&self.text[self.at..]) {
+                    Some(bytes) => self.at += bytes,
+                    None => return,
+                },
+                _ => return,
+            }
         }
     }
 
@@ -165,12 +226,16 @@ impl<'a> Parser<'a> {
                 return Err(parser.flaw("a name is missing"));
             }
             let name = name_hash(&parser.string()?[1..]);
+            let named = parser.at;
             parser.blanks();
             if parser.peek() != Some(b':') {
                 return Err(parser.flaw("a colon is missing"));
             }
             parser.at += 1;
             parser.blanks();
+            if parser.text[named..parser.at].contains('/') {
+                return Err(Flaw::unhandled(named, "a comment between a name and its value"));
+            }
             hash.add(name, parser.marked(depth + 1, lead, key)?);
             parser.names.push(name);
             Ok(())
@@ -220,6 +285,9 @@ impl<'a> Parser<'a> {
             }
             lead = self.at;
             self.blanks();
+            if self.has_comments && self.peek() == Some(close) {
+                break;
+            }
         }
         self.at += 1;
         Ok(())
@@ -293,7 +361,15 @@ mod tests {
         let entries = parts.entries.iter();
         let entries: Vec<_> =
             entries.map(|entry| [entry.lead, entry.key, &together(&entry.value), entry.tail].concat()).collect();
-        [parts.open, &entries.join(","), parts.tail, parts.close].concat()
+        let mut text = parts.open.to_owned();
+        for (at, entry) in entries.iter().enumerate() {
+            text.push_str(entry);
+            if at + 1 < entries.len() || parts.has_last_comma {
+                text.push(',');
+            }
+            text.push_str(parts.entries[at].after);
+        }
+        [&text, parts.tail, parts.close].concat()
     }
 
     fn root(text: &str) -> Node<'_> {
@@ -346,5 +422,33 @@ mod tests {
         assert!(!same("{\"a\":1}", "{\"a\":1.0}"));
         assert!(!same("[1,2]", "[2,1]"));
         assert!(!same("\"1\"", "1"));
+    }
+
+    #[test]
+    fn comments_are_read_and_stay_where_they_are() {
+        for text in [
+            "// a\n{ // b\n  \"x\": 1, // c\n  /* d */ \"y\": [1 /* e */, 2,], // f\n  \"z\": {} // g\n}\n// h",
+            "[1, 2 // a\n, 3 /* , */ , ]",
+            "{\r\n  \"a\": 1, // one\r\n  \"b\": 2, // two\r\n}",
+            "{ /* nothing */ }",
+            "[1, /* two\n lines */ 2]",
+        ] {
+            let document = parse_with_comments(text).expect("JSON with comments");
+            let again = [document.prefix, &together(&document.root), document.suffix].concat();
+            assert_eq!(again, text);
+            assert!(parse(text).is_err(), "{text} is not JSON to the letter");
+        }
+        let text = "{\"//\": \"/* no */\", // \"yes\n\"a\\\"/*\": 1 /* yes */}// yes";
+        assert_eq!(comments(text), ["// \"yes", "/* yes */", "// yes"]);
+        let root = parse_with_comments("{\n\"a\": 1, // one\n\"b\": 2 // two\n}").expect("JSON with comments").root;
+        let entries = &root.container().expect("a map").entries;
+        assert_eq!(entries.iter().map(|entry| entry.after).collect::<Vec<_>>(), [" // one", " // two"]);
+    }
+
+    #[test]
+    fn what_is_no_comment_is_no_json() {
+        for text in ["{/}", "[1, /* 2]", "[1 / 2]", "{,}", "[,]", "[1,,]", "{\"a\": 1,,}", "{\"a\" // b\n: 1}", "/"] {
+            assert!(parse_with_comments(text).is_err(), "{text}");
+        }
     }
 }

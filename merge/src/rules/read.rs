@@ -251,7 +251,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said_with_its_place_and_what_may_stand_there() {
-        let ways = "text, union, json, yaml, toml, crdt, last-writer, priority, ours, theirs, regenerate, review";
+        let ways =
+            "text, union, json, jsonc, yaml, toml, crdt, last-writer, priority, ours, theirs, regenerate, review";
         refused(
             "[[rule]]\npath = \"a\"\nway = \"jsno\"\n",
             &[&format!("merge.toml, line 3, column 7: way = \"jsno\": no such way; one of {ways}")],

@@ -57,6 +57,7 @@ pub(super) struct One<'a> {
     pub(super) key: &'a str,
     pub(super) value: Piece<'a>,
     pub(super) tail: &'a str,
+    pub(super) after: &'a str,
     /// Whether it was the first where its lead came from.
     pub(super) was_first: bool,
     /// Whether only one side has it.
@@ -215,8 +216,9 @@ impl<'a> Merger<'a> {
             }
             false => (from.key, from.tail),
         };
+        let after = choose(|entry| entry.after)?;
         let indent = if base.is_some_and(|base| base.indent == ours.indent) { theirs.indent } else { ours.indent };
-        Ok(Slot::One(One { name: &ours.name, lead, indent, key, value, tail, was_first, is_added: false }))
+        Ok(Slot::One(One { name: &ours.name, lead, indent, key, value, tail, after, was_first, is_added: false }))
     }
 
     /// Notes that the sides disagree here.
@@ -243,8 +245,8 @@ impl<'a> Merger<'a> {
 impl<'a> One<'a> {
     /// An entry as one version has it.
     pub(super) fn from(entry: &'a Entry<'a>, was_first: bool) -> Self {
-        let Entry { name, lead, indent, key, value, tail } = entry;
-        Self { name, lead, indent: *indent, key, value: Piece::Take(value), tail, was_first, is_added: true }
+        let Entry { name, lead, indent, key, value, tail, after } = entry;
+        Self { name, lead, indent: *indent, key, value: Piece::Take(value), tail, after, was_first, is_added: true }
     }
 }
 
@@ -303,6 +305,7 @@ fn is_untouched(base: &Entry<'_>, now: &Entry<'_>) -> bool {
     same(&base.value, &now.value)
         && around(|entry| entry.lead.trim().to_owned())
         && around(|entry| entry.tail.trim().to_owned())
+        && around(|entry| entry.after.trim().to_owned())
         && (!has_comments || base.value.text.trim() == now.value.text.trim())
 }
 

@@ -40,6 +40,8 @@ pub(crate) struct Container<'a> {
     pub(crate) tail: &'a str,
     pub(crate) close: &'a str,
     pub(crate) start: Start,
+    /// Whether a comma follows the last entry, where that is not part of the tail.
+    pub(crate) has_last_comma: bool,
 }
 
 /// How entries follow one another.
@@ -76,6 +78,8 @@ pub(crate) struct Entry<'a> {
     pub(crate) value: Node<'a>,
     /// What follows the value: blanks, or a comment and the end of the line.
     pub(crate) tail: &'a str,
+    /// A comment behind the comma, on the same line, of a format that has such.
+    pub(crate) after: &'a str,
 }
 
 impl<'a> Node<'a> {

@@ -86,6 +86,32 @@ impl<'a> Deref for Parts<'a> {
     }
 }
 
+/// What stands behind a comma: a comment about what is before it, on the same line, and the rest.
+fn behind_comma(text: &str) -> (&str, &str) {
+    let line = text.find('\n').map_or(text, |end| &text[..end]);
+    let line = line.strip_suffix('\r').unwrap_or(line);
+    // A comment that goes on below is about what follows, and one before something else on its line may be.
+    let is_whole = line.len() < text.len() && line.matches("/*").count() == line.matches("*/").count();
+    match is_whole && !line.trim().is_empty() {
+        true => text.split_at(line.len()),
+        false => ("", text),
+    }
+}
+
+/// Where a comma is among blanks and comments.
+fn last_comma(text: &str) -> Option<usize> {
+    let mut at = 0;
+    while at < text.len() {
+        let rest = &text[at..];
+        at += match rest.as_bytes()[0] {
+            b',' => return Some(at),
+            b'/' => crate::json::comment_bytes(rest).unwrap_or(1),
+            _ => 1,
+        };
+    }
+    None
+}
+
 impl<'a> Tape<'a> {
     /// The first value, with all others folded in it.
     pub(crate) fn root(self) -> Node<'a> {
@@ -110,22 +136,33 @@ impl<'a> Tape<'a> {
         let (mut at, mut end) = (place + 1, whole.start + 1);
         while at < whole.next {
             let mark = &self.marks[at as usize];
+            let mut lead = self.slice(mark.lead, mark.key);
             if let Some(before) = entries.last_mut() {
                 // Up to the comma.
                 before.tail = self.slice(end, mark.lead - 1);
+                (before.after, lead) = behind_comma(lead);
             }
             let name = if whole.sort == Sort::Map { self.name(mark) } else { Cow::Borrowed("") };
-            let (lead, key) = (self.slice(mark.lead, mark.key), self.slice(mark.key, mark.start));
-            entries.push(Entry { name, lead, indent: 0, key, value: self.node(at), tail: "" });
+            let key = self.slice(mark.key, mark.start);
+            entries.push(Entry { name, lead, indent: 0, key, value: self.node(at), tail: "", after: "" });
             (at, end) = (mark.next, mark.end);
+        }
+        let mut tail = self.slice(end, whole.end - 1);
+        let mut has_last_comma = false;
+        if let Some(last) = entries.last_mut().filter(|_| !tail.trim().is_empty()) {
+            if let Some(comma) = last_comma(tail) {
+                (last.tail, tail, has_last_comma) = (&tail[..comma], &tail[comma + 1..], true);
+            }
+            (last.after, tail) = behind_comma(tail);
         }
         Container {
             glue: Glue::Commas,
             open: self.slice(whole.start, whole.start + 1),
             entries,
-            tail: self.slice(end, whole.end - 1),
+            tail,
             close: self.slice(whole.end - 1, whole.end),
             start: Start::Own,
+            has_last_comma,
         }
     }
 

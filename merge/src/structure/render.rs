@@ -58,6 +58,13 @@ impl<'a> Item<'a> {
         }
     }
 
+    fn after(&self) -> &'a str {
+        match self {
+            Self::One(one) => one.after,
+            Self::Entry(entry) => entry.after,
+        }
+    }
+
     fn indent(&self) -> usize {
         match self {
             Self::One(one) => one.indent,
@@ -96,11 +103,12 @@ fn commas<'a>(out: &mut String, made: &'a Made<'a>, version: usize) -> Result<()
     let items = items(made, version);
     out.push_str(shape.open);
     for (at, item) in items.iter().enumerate() {
-        if at > 0 {
-            out.push(',');
-        }
         out.push_str(blanks(shape, item, at));
         item.body(out, version)?;
+        if at + 1 < items.len() || shape.has_last_comma {
+            out.push(',');
+        }
+        out.push_str(item.after());
     }
     if !items.is_empty() || shape.entries.is_empty() {
         out.push_str(shape.tail);

@@ -78,7 +78,7 @@ fn statements<'a>(scanner: &mut Scanner<'a>) -> Result<(Vec<Entry<'a>>, usize), 
         let value = scanner.value(0)?;
         let value_end = scanner.at;
         scanner.line();
-        entries.push(Entry { name, lead, indent: 0, key, value, tail: scanner.since(value_end) });
+        entries.push(Entry { name, lead, indent: 0, key, value, tail: scanner.since(value_end), after: "" });
     }
 }
 
@@ -99,7 +99,7 @@ fn group<'a>(
         if !section.is_list {
             let name = Cow::Owned(format!("[{}]", path.join(".")));
             let value = table(&text[section.body..section.end], section.statements, section.start)?;
-            entries.push(Entry { name, lead: section.lead, indent: 0, key: section.key, value, tail: "" });
+            entries.push(Entry { name, lead: section.lead, indent: 0, key: section.key, value, tail: "", after: "" });
             continue;
         }
         let start = section.start;
@@ -111,12 +111,12 @@ fn group<'a>(
             inner.extend(group(text, sections, &path, end)?);
             let value = table(&text[section.body..*end], inner, section.start)?;
             let (name, lead, key) = (Cow::Borrowed(""), section.lead, section.key);
-            elements.push(Entry { name, lead, indent: 0, key, value, tail: "" });
+            elements.push(Entry { name, lead, indent: 0, key, value, tail: "", after: "" });
             next = sections.next_if(|next| next.is_list && next.path == path);
         }
         let value = Node::list(&text[start..*end], lines(elements));
         let name = Cow::Owned(format!("[[{}]]", path.join(".")));
-        entries.push(Entry { name, lead: "", indent: 0, key: "", value, tail: "" });
+        entries.push(Entry { name, lead: "", indent: 0, key: "", value, tail: "", after: "" });
     }
     Ok(entries)
 }
@@ -130,5 +130,13 @@ fn table<'a>(text: &'a str, entries: Vec<Entry<'a>>, at: usize) -> Result<Node<'
 }
 
 fn lines(entries: Vec<Entry<'_>>) -> Container<'_> {
-    Container { glue: Glue::Lines, open: "", entries, tail: "", close: "", start: Start::KeysFirst }
+    Container {
+        glue: Glue::Lines,
+        open: "",
+        entries,
+        tail: "",
+        close: "",
+        start: Start::KeysFirst,
+        has_last_comma: false,
+    }
 }

@@ -156,8 +156,15 @@ impl<'a> Scanner<'a> {
         if self.comments > comments {
             return Ok(Node::scalar(text, Cow::Borrowed(text)));
         }
-        let container =
-            Container { glue: Glue::Commas, open, entries, tail, close: self.since(end), start: Start::Own };
+        let container = Container {
+            glue: Glue::Commas,
+            open,
+            entries,
+            tail,
+            close: self.since(end),
+            start: Start::Own,
+            has_last_comma: false,
+        };
         Ok(if is_map { Node::map(text, container) } else { Node::list(text, container) })
     }
 
@@ -175,6 +182,6 @@ impl<'a> Scanner<'a> {
         }
         let key = self.since(key_start);
         let value = self.value(depth + 1)?;
-        Ok(Entry { name: Cow::Owned(name), lead, indent: 0, key, value, tail: "" })
+        Ok(Entry { name: Cow::Owned(name), lead, indent: 0, key, value, tail: "", after: "" })
     }
 }

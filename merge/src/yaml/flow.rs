@@ -93,8 +93,15 @@ impl<'a> Reader<'a> {
         if is_map && !entries.iter().all(|entry| seen.insert(entry.name.as_ref())) {
             return None;
         }
-        let container =
-            Container { glue: Glue::Commas, open, entries, tail, close: self.since(end), start: Start::Own };
+        let container = Container {
+            glue: Glue::Commas,
+            open,
+            entries,
+            tail,
+            close: self.since(end),
+            start: Start::Own,
+            has_last_comma: false,
+        };
         let text = self.since(start);
         Some(if is_map { Node::map(text, container) } else { Node::list(text, container) })
     }
@@ -118,7 +125,7 @@ impl<'a> Reader<'a> {
         if self.peek() == Some(b':') {
             return None;
         }
-        Some(Entry { name: Cow::Borrowed(name), lead, indent: 0, key, value, tail: "" })
+        Some(Entry { name: Cow::Borrowed(name), lead, indent: 0, key, value, tail: "", after: "" })
     }
 }
 

@@ -109,11 +109,12 @@ impl<'a> Parser<'a> {
                 return Err(Flaw::malformed(at, "a key stands twice in one map"));
             }
             let (key, value, tail) = self.entry(at, length, indent, true, depth)?;
-            entries.push(Entry { name, lead, indent, key, value, tail });
+            entries.push(Entry { name, lead, indent, key, value, tail, after: "" });
         }
         let tail = self.comments_inside(indent)?;
         let start_of = if compact.is_some() { Start::Shared } else { Start::Own };
-        let container = Container { glue: Glue::Lines, open: "", entries, tail, close: "", start: start_of };
+        let container =
+            Container { glue: Glue::Lines, open: "", entries, tail, close: "", start: start_of, has_last_comma: false };
         Ok(Node::map(&self.text[start..self.at], container))
     }
 
@@ -130,10 +131,18 @@ impl<'a> Parser<'a> {
             };
             let lead = &self.text[self.at..next.line];
             let (key, value, tail) = self.entry(next.at, 1, indent, false, depth)?;
-            entries.push(Entry { name: Cow::Borrowed(""), lead, indent, key, value, tail });
+            entries.push(Entry { name: Cow::Borrowed(""), lead, indent, key, value, tail, after: "" });
         }
         let tail = self.comments_inside(indent)?;
-        let container = Container { glue: Glue::Lines, open: "", entries, tail, close: "", start: Start::Own };
+        let container = Container {
+            glue: Glue::Lines,
+            open: "",
+            entries,
+            tail,
+            close: "",
+            start: Start::Own,
+            has_last_comma: false,
+        };
         Ok(Node::list(&self.text[start..self.at], container))
     }
 

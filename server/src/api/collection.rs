@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use amalgam_engine::Time;
+use amalgam_engine::{SnapshotId, Time};
 use amalgam_gc::retention::Span;
 use amalgam_gc::{Fate, Planned, Progress};
 use amalgam_proto::v1::collect_store_response::Event;
@@ -17,6 +17,7 @@ use super::{Answers, Api, actor};
 use crate::collection::{How, Why};
 use crate::failure::{Result, of_engine};
 use crate::service::Service;
+use crate::usage::Subject;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -28,6 +29,8 @@ const PLAN_PART: usize = 500;
 impl CollectionService for Api {
     type CollectStoreStream = Answers<v1::CollectStoreResponse>;
     type PlanCollectionStream = Answers<v1::PlanCollectionResponse>;
+    type MeasureUsageStream = Answers<v1::MeasureUsageResponse>;
+    type ListGrowthStream = Answers<v1::ListGrowthResponse>;
 
     async fn collect_store(&self, request: Request<v1::CollectStoreRequest>) -> Answer<Self::CollectStoreStream> {
         let (actor, request) = (actor(&request), request.into_inner());
@@ -116,6 +119,71 @@ impl CollectionService for Api {
         })
         .await
     }
+
+    async fn measure_usage(&self, request: Request<v1::MeasureUsageRequest>) -> Answer<Self::MeasureUsageStream> {
+        use v1::measure_usage_request::Target;
+        use v1::measure_usage_response::Event;
+        let request = request.into_inner();
+        Ok(self.stream(move |service, sender| {
+            let subject = match &request.target {
+                None => Subject::Store,
+                Some(Target::Workspace(name)) => {
+                    let workspace = amalgam_proto::workspace_id(name).map_err(of_engine)?;
+                    Subject::Workspace(workspace, usize::try_from(request.snapshots).unwrap_or(usize::MAX))
+                }
+                Some(Target::Revision(revision)) => {
+                    Subject::Snapshot(known_snapshot(service, revision, &request.here)?)
+                }
+            };
+            let mut told = Instant::now();
+            let mut tell = |stage: &str, done, total| {
+                if sender.is_closed() {
+                    return ControlFlow::Break(());
+                }
+                if told.elapsed() < PROGRESS_EVERY {
+                    return ControlFlow::Continue(());
+                }
+                told = Instant::now();
+                let progress = v1::UsageProgress { stage: stage.to_owned(), done, total };
+                match sender.send(v1::MeasureUsageResponse { event: Some(Event::Progress(progress)) }) {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(_) => ControlFlow::Break(()),
+                }
+            };
+            let events = service.measure_usage(&subject, &mut tell)?;
+            events.into_iter().try_for_each(|event| sender.send(v1::MeasureUsageResponse { event: Some(event) }))
+        }))
+    }
+
+    async fn list_growth(&self, request: Request<v1::ListGrowthRequest>) -> Answer<Self::ListGrowthStream> {
+        use v1::list_growth_request::Target;
+        let request = request.into_inner();
+        Ok(self.stream(move |service, sender| {
+            let head = match &request.target {
+                Some(Target::Workspace(name)) => {
+                    let workspace = amalgam_proto::workspace_id(name).map_err(of_engine)?;
+                    service.inner.workspaces.get(&workspace).map_err(of_engine)?.head
+                }
+                Some(Target::Revision(revision)) => Some(known_snapshot(service, revision, &request.here)?),
+                None => return Err(Failure::new(Reason::Invalid, "say of which workspace or snapshot")),
+            };
+            let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+            let marks = service.marks()?;
+            for snapshot in service.log_of(head, limit)? {
+                let account = service.growth_of(snapshot, &marks)?;
+                sender.send(v1::ListGrowthResponse { snapshot: Some(account) })?;
+            }
+            Ok(())
+        }))
+    }
+}
+
+/// A snapshot of which there is at least the record.
+fn known_snapshot(service: &Service, revision: &str, here: &str) -> Result<SnapshotId> {
+    let here = service.here(here)?;
+    let snapshot = service.resolve(revision, here.as_ref())?;
+    service.inner.store.snapshot(snapshot).map_err(of_engine)?;
+    Ok(snapshot)
 }
 
 /// What does not fit into a span is as good as forever.

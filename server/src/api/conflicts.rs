@@ -54,7 +54,7 @@ impl ConflictService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let act = service.act(&actor, &request.request_id)?;
-            Ok(v1::ForgetResolutionsResponse { forgotten: service.forget_resolutions(&request, &act)? })
+            service.forget_resolutions(&request, &act)
         })
         .await
     }

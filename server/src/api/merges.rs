@@ -6,7 +6,7 @@ use amalgam_proto::{Failure, Reason};
 use tonic::{Request, Response, Status};
 
 use super::{Api, actor};
-use crate::failure::{Result, of_engine};
+use crate::failure::Result;
 use crate::merging::check_rules;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -83,11 +83,9 @@ impl MergeService for Api {
             false => self.check_local(request.submission.as_ref())?,
         }
         self.short(move |service| {
-            let asked = submission(request.submission.clone())?;
+            submission(request.submission.clone())?;
             let act = service.act(&actor, "")?;
-            service.schedule_publishing(&request, &act)?;
-            let name = amalgam_proto::workspace_id(&asked.workspace).map_err(of_engine)?;
-            Ok(v1::SchedulePublishingResponse { workspace: Some(service.workspace_message(&name)?) })
+            Ok(v1::SchedulePublishingResponse { workspace: Some(service.schedule_publishing(&request, &act)?) })
         })
         .await
     }
@@ -110,7 +108,8 @@ impl MergeService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let act = service.act(&actor, &request.request_id)?;
-            Ok(v1::ReleaseQueueEntryResponse { merge: Some(service.release_entry(&request.name, &act)?) })
+            let merge = service.release_entry(&request.name, request.dry_run, &act)?;
+            Ok(v1::ReleaseQueueEntryResponse { merge: Some(merge) })
         })
         .await
     }
@@ -122,7 +121,8 @@ impl MergeService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let act = service.act(&actor, &request.request_id)?;
-            Ok(v1::WithdrawQueueEntryResponse { entry: Some(service.withdraw_entry(&request.name, &act)?) })
+            let entry = service.withdraw_entry(&request.name, request.dry_run, &act)?;
+            Ok(v1::WithdrawQueueEntryResponse { entry: Some(entry) })
         })
         .await
     }
@@ -163,7 +163,8 @@ impl MergeService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let act = service.act(&actor, &request.request_id)?;
-            Ok(v1::RejectReviewResponse { workspace: service.reject_review(&request.name, &act)? })
+            let workspace = service.reject_review(&request.name, request.dry_run, &act)?;
+            Ok(v1::RejectReviewResponse { workspace })
         })
         .await
     }

@@ -1,12 +1,10 @@
 //! The store and its process, for the API.
 
-use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
 
-use amalgam_engine::object::Node;
 use amalgam_engine::verify::{Record, Repaired};
-use amalgam_engine::{RootId, VerifyOptions, VerifyReport, list_directory, repair, verify};
+use amalgam_engine::{VerifyOptions, VerifyReport, repair, verify};
 use amalgam_proto::v1::store_service_server::StoreService;
 use amalgam_proto::v1::verify_store_response::Event;
 use amalgam_proto::{API_VERSION, Failure, Reason, v1};
@@ -65,7 +63,7 @@ impl StoreService for Api {
     }
 
     async fn measure_store(&self, _request: Request<v1::MeasureStoreRequest>) -> Answer<v1::MeasureStoreResponse> {
-        self.short(measure).await
+        self.short(Service::measure_store).await
     }
 
     async fn stop_server(&self, request: Request<v1::StopServerRequest>) -> Answer<v1::StopServerResponse> {
@@ -134,54 +132,4 @@ fn repaired_words(repaired: &Repaired) -> String {
         Repaired::QuarantinedRow { family, number } => format!("row {number} of {family:?} put into quarantine"),
         Repaired::Record { record, remedy } => format!("{}: {remedy}", record_words(record)),
     }
-}
-
-/// How much room things take.
-fn measure(service: &Service) -> Result<v1::MeasureStoreResponse> {
-    let mut workspaces = Vec::new();
-    service.each_workspace("", |workspace| {
-        let mut usage = v1::WorkspaceUsage {
-            workspace: amalgam_proto::workspace_name(&workspace.name),
-            ..v1::WorkspaceUsage::default()
-        };
-        if let Some(head) = workspace.head {
-            let root = service.inner.store.snapshot(head).map_err(of_engine)?.root;
-            (usage.files, usage.bytes) = tree_size(service, root)?;
-            let log = service.inner.history.log(&[head], amalgam_engine::history::LogOrder::Generation);
-            usage.snapshots = log.map_err(of_engine)?.count() as u64;
-        }
-        workspaces.push(usage);
-        Ok(())
-    })?;
-    let disk = service.measure_disk()?;
-    Ok(v1::MeasureStoreResponse { disk_bytes: disk.store_bytes, free_bytes: disk.free_bytes, workspaces })
-}
-
-/// Files and their bytes in a tree.
-fn tree_size(service: &Service, root: RootId) -> Result<(u64, u64)> {
-    let store = &service.inner.store;
-    let root = match store.root(root) {
-        Ok(root) => root,
-        Err(amalgam_engine::Error::Missing { .. }) => return Ok((0, 0)),
-        Err(error) => return Err(of_engine(error)),
-    };
-    let (mut files, mut bytes) = (0, 0);
-    let mut open = vec![root.directory.clone()];
-    let mut linked: HashSet<amalgam_engine::LinkGroup> = HashSet::new();
-    while let Some(entry) = open.pop() {
-        let Node::Directory(Some(contents)) = entry.node else { continue };
-        for item in list_directory(store, Some(contents)).map_err(of_engine)? {
-            let (_, entry) = item.map_err(of_engine)?;
-            match &entry.node {
-                Node::File { size, .. } => {
-                    files += 1;
-                    let is_counted = entry.link().is_none_or(|group| linked.insert(group));
-                    bytes += if is_counted { *size } else { 0 };
-                }
-                Node::Directory(_) => open.push(entry),
-                _ => {}
-            }
-        }
-    }
-    Ok((files, bytes))
 }

@@ -50,11 +50,10 @@ impl Service {
                 continue;
             }
             let (Ok(disk), Ok(settings)) = (self.measure_disk(), self.settings()) else { continue };
-            let Some(why) =
-                due(&collections.watchfulness, state.last.as_ref(), &disk, settings.budget_bytes, self.now(), idle())
-            else {
-                continue;
-            };
+            let last = state.last.as_ref();
+            let why = due(&collections.watchfulness, last, &disk, settings.budget_bytes, self.now(), idle());
+            let is_near = collections.quota_is_near.swap(false, Ordering::Relaxed);
+            let Some(why) = why.or_else(|| due_for_quota(is_near, last, self.now())) else { continue };
             let how = How { actor: ITSELF, dry_run: false, grace: None, why };
             let mut watch = |_: &Progress| match collections.state.lock().is_paused(self.now()) {
                 true => ControlFlow::Break(()),
@@ -79,7 +78,7 @@ fn due(
     idle: Duration,
 ) -> Option<Why> {
     let base = last.map_or(0, |last| last.disk_bytes_after);
-    let since = last.map_or(i64::MAX, |last| now.0.saturating_sub(last.time));
+    let since = since(last, now);
     let grown = disk.store_bytes.saturating_sub(base);
     if shortage(disk, budget) != Shortage::None
         && (grown > watchfulness.growth_bytes_short || since >= HOUR_NANOSECONDS)
@@ -90,6 +89,16 @@ fn due(
         return Some(Why::Growth);
     }
     (since >= DAY_NANOSECONDS && idle >= IDLE).then_some(Why::Time)
+}
+
+/// The same where a workspace is near its quota. Retention looks at hours: sooner it would find nothing new.
+fn due_for_quota(is_near: bool, last: Option<&Last>, now: Time) -> Option<Why> {
+    (is_near && since(last, now) >= HOUR_NANOSECONDS).then_some(Why::Room)
+}
+
+/// How long ago the last one was.
+fn since(last: Option<&Last>, now: Time) -> i64 {
+    last.map_or(i64::MAX, |last| now.0.saturating_sub(last.time))
 }
 
 /// From when on, and from how many bytes on, a collection comes that nobody asked for; no time if there was none yet.
@@ -133,6 +142,15 @@ mod tests {
         assert_eq!(check(100 * MB, 2, 100 * MB, plenty, Some(105 * MB), 0), Some(Why::Room));
         let new = Disk { store_bytes: MB, log_bytes: 0, free_bytes: plenty, floor_bytes: 0 };
         assert_eq!(due(&Watchfulness::default(), None, &new, None, Time(0), Duration::from_secs(60)), Some(Why::Time));
+    }
+
+    #[test]
+    fn a_quota_that_is_near_asks_for_a_collection_once_an_hour() {
+        let ago = |nanoseconds: i64| Last { time: -nanoseconds, ..Last::default() };
+        assert_eq!(due_for_quota(true, None, Time(0)), Some(Why::Room));
+        assert_eq!(due_for_quota(true, Some(&ago(HOUR_NANOSECONDS)), Time(0)), Some(Why::Room));
+        assert_eq!(due_for_quota(true, Some(&ago(HOUR_NANOSECONDS - 1)), Time(0)), None);
+        assert_eq!(due_for_quota(false, None, Time(0)), None);
     }
 
     #[test]

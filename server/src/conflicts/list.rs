@@ -1,10 +1,11 @@
 //! Conflicts for the wire, and the bytes of their versions.
 
 use amalgam_conflicts::{render, terms, without_draft, word};
-use amalgam_engine::conflict::{self, PlacedConflict, replay};
+use amalgam_engine::conflict::{self, PlacedConflict, Remembered, replay};
 use amalgam_engine::content::read_at;
+use amalgam_engine::merge::OpenMatter;
 use amalgam_engine::object::Node;
-use amalgam_engine::{Act, Bare, Entry, TreePath};
+use amalgam_engine::{Act, Bare, Entry, RootId, TreePath};
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
 
@@ -14,6 +15,12 @@ use crate::service::Service;
 const BLOCK_BYTES: u64 = 1 << 20;
 const PAGE: usize = 500;
 
+/// What is listed: an entry of the tree, or what a merge left undecided.
+enum Found<'a> {
+    Entry(&'a PlacedConflict),
+    Matter(&'a OpenMatter),
+}
+
 impl Service {
     /// A conflict for the wire.
     pub(crate) fn conflict_message(&self, placed: &PlacedConflict) -> Result<v1::Conflict> {
@@ -22,6 +29,7 @@ impl Service {
         let versions = terms(store, &placed.conflict).map_err(of_engine)?.into_iter().map(|term| v1::ConflictVersion {
             name: term.word,
             entry: term.entry.as_ref().map(|entry| amalgam_proto::entry(&placed.path, entry)),
+            value: None,
         });
         let rendered = render(store, &placed.conflict).map_err(of_engine)?;
         Ok(v1::Conflict {
@@ -31,6 +39,8 @@ impl Service {
             versions: versions.collect(),
             regions: rendered.map_or(0, |rendered| rendered.regions as u32),
             remembered: replay(store, &whole).map_err(of_engine)?.is_some(),
+            undecided: false,
+            about: String::new(),
         })
     }
 
@@ -49,10 +59,17 @@ impl Service {
             "" => 0,
             token => token.parse().map_err(|_| Failure::new(Reason::Invalid, "page_token: no number"))?,
         };
-        let found = placed.iter().filter(|placed| is_wanted(&paths, &placed.path));
-        let page: Vec<_> = found.skip(before).take(limit).collect();
+        let head = self.head_behind(request.state.as_ref(), held.snapshot, here.as_ref())?;
+        let matters = self.matters_of(head, root)?;
+        let found = placed.iter().filter(|placed| is_wanted(&paths, &placed.path)).map(Found::Entry);
+        let undecided = matters.iter().filter(|matter| is_wanted(&paths, &matter.undecided.path));
+        let page: Vec<_> = found.chain(undecided.map(Found::Matter)).skip(before).take(limit).collect();
         let next = (page.len() == limit).then(|| before.saturating_add(limit).to_string());
-        let conflicts = page.into_iter().map(|placed| self.conflict_message(placed)).collect::<Result<_>>()?;
+        let message = |found| match found {
+            Found::Entry(placed) => self.conflict_message(placed),
+            Found::Matter(matter) => self.matter_message(matter, root),
+        };
+        let conflicts = page.into_iter().map(message).collect::<Result<_>>()?;
         Ok(v1::ListConflictsResponse { conflicts, next_page_token: next.unwrap_or_default() })
     }
 
@@ -68,7 +85,12 @@ impl Service {
         let none = || Failure::new(Reason::NotFound, format!("there is no conflict at {path}"));
         let root = held.root.ok_or_else(none)?;
         let placed = self.conflicts_of(root, None)?;
-        let placed = placed.iter().find(|placed| placed.path == path).ok_or_else(none)?;
+        let Some(placed) = placed.iter().find(|placed| placed.path == path) else {
+            let head = self.head_behind(request.state.as_ref(), held.snapshot, here.as_ref())?;
+            let matters = self.matters_of(head, root)?;
+            let matter = matters.iter().find(|matter| matter.undecided.path == path).ok_or_else(none)?;
+            return self.read_matter(&self.matter_message(matter, root)?, root, &request.version, send);
+        };
         let mut message = Some(self.conflict_message(placed)?);
         let store = &self.inner.store;
         let session = store.session();
@@ -84,6 +106,17 @@ impl Service {
             };
             found.ok_or_else(unknown)?.entry
         };
+        self.send_entry(entry, message.take(), &mut send)
+    }
+
+    /// The bytes of a file or of a symlink's target, after the conflict that they belong to.
+    fn send_entry(
+        &self,
+        entry: Option<Entry>,
+        mut message: Option<v1::Conflict>,
+        send: &mut impl FnMut(v1::ReadConflictResponse) -> Result<()>,
+    ) -> Result<()> {
+        let store = &self.inner.store;
         match entry {
             Some(Entry { node: Node::File { size, content }, .. }) => {
                 let mut offset = 0;
@@ -104,6 +137,40 @@ impl Service {
         }
     }
 
+    /// A matter that is no entry of the tree, and what one version has: the bytes of a file, or a value. Without a version that
+    /// is ours, or theirs where ours removed it.
+    fn read_matter(
+        &self,
+        message: &v1::Conflict,
+        root: RootId,
+        version: &str,
+        mut send: impl FnMut(v1::ReadConflictResponse) -> Result<()>,
+    ) -> Result<()> {
+        let has_any = |version: &&v1::ConflictVersion| version.entry.is_some() || version.value.is_some();
+        let found = match version {
+            "" => message.versions.iter().find(has_any),
+            name => match message.versions.iter().find(|version| version.name == name) {
+                Some(found) => Some(found),
+                None => {
+                    let words: Vec<_> = message.versions.iter().map(|version| version.name.as_str()).collect();
+                    let path = String::from_utf8_lossy(&message.path);
+                    let message = format!("{path} has no version {name}; it has {}", words.join(", "));
+                    return Err(Failure::new(Reason::Invalid, message));
+                }
+            },
+        };
+        let conflict = Some(message.clone());
+        let place = found.and_then(|found| found.entry.as_ref()).map(|entry| TreePath::new(&entry.path[..]));
+        let Some(place) = place.transpose().map_err(|source| of_engine(source.into()))? else {
+            let data = found.and_then(|found| found.value.clone()).unwrap_or_default();
+            return send(v1::ReadConflictResponse { conflict, data });
+        };
+        let store = &self.inner.store;
+        let root = store.root(root).map_err(of_engine)?;
+        let entry = amalgam_engine::entry_at(store, &root, &place).map_err(of_engine)?;
+        self.send_entry(entry, conflict, &mut send)
+    }
+
     /// The resolutions that are remembered.
     pub(crate) fn list_resolutions(
         &self,
@@ -116,35 +183,36 @@ impl Service {
         };
         let found = conflict::remembered(&self.inner.store, after, limit).map_err(of_engine)?;
         let next = if found.len() == limit { found.last().map(|last| last.id.to_string()) } else { None };
-        let resolutions = found.iter().map(|found| v1::Resolution {
-            id: found.id.to_string(),
-            path: Bytes::copy_from_slice(found.path.as_bytes()),
-            entry: found.entry.as_ref().map(|entry| amalgam_proto::entry(&found.path, entry)),
-        });
-        Ok(v1::ListResolutionsResponse {
-            resolutions: resolutions.collect(),
-            next_page_token: next.unwrap_or_default(),
-        })
+        let resolutions = found.iter().map(resolution_message).collect();
+        Ok(v1::ListResolutionsResponse { resolutions, next_page_token: next.unwrap_or_default() })
     }
 
     /// Forgets resolutions by the beginnings of their ids, or all.
-    pub(crate) fn forget_resolutions(&self, request: &v1::ForgetResolutionsRequest, act: &Act) -> Result<u64> {
+    pub(crate) fn forget_resolutions(
+        &self,
+        request: &v1::ForgetResolutionsRequest,
+        act: &Act,
+    ) -> Result<v1::ForgetResolutionsResponse> {
         if request.ids.is_empty() != request.all {
             return Err(Failure::new(Reason::Invalid, "name resolutions, or ask for all of them"));
         }
-        let mut known = Vec::new();
+        let mut known: Vec<Remembered> = Vec::new();
         loop {
-            let page = conflict::remembered(&self.inner.store, known.last().copied(), PAGE).map_err(of_engine)?;
+            let after = known.last().map(|found| found.id);
+            let page = conflict::remembered(&self.inner.store, after, PAGE).map_err(of_engine)?;
             if page.is_empty() {
                 break;
             }
-            known.extend(page.iter().map(|found| found.id));
+            known.extend(page);
         }
-        let mut wanted = if request.all { known.clone() } else { Vec::new() };
+        let mut wanted = if request.all { known.iter().collect() } else { Vec::new() };
         for id in &request.ids {
-            let mut found = known.iter().filter(|known| !id.is_empty() && known.to_string().starts_with(id.as_str()));
+            let is_it = |known: &&Remembered| !id.is_empty() && known.id.to_string().starts_with(id.as_str());
+            let mut found = known.iter().filter(is_it);
             match (found.next(), found.next()) {
-                (Some(one), None) => wanted.push(*one),
+                // The same one may be named twice.
+                (Some(one), None) if wanted.iter().any(|wanted: &&Remembered| wanted.id == one.id) => {}
+                (Some(one), None) => wanted.push(one),
                 (None, _) => {
                     return Err(Failure::new(Reason::NotFound, format!("no resolution {id} is remembered")));
                 }
@@ -152,12 +220,22 @@ impl Service {
             }
         }
         let act = Act { request: None, ..act.clone() };
-        let mut forgotten = 0;
-        for id in wanted {
-            let done = conflict::forget(&self.inner.store, id, &act).map_err(of_engine)?;
-            forgotten += u64::from(done.is_some());
+        let mut response = v1::ForgetResolutionsResponse::default();
+        for found in wanted {
+            if request.dry_run || conflict::forget(&self.inner.store, found.id, &act).map_err(of_engine)?.is_some() {
+                response.resolutions.push(resolution_message(found));
+            }
         }
-        Ok(forgotten)
+        response.forgotten = response.resolutions.len() as u64;
+        Ok(response)
+    }
+}
+
+fn resolution_message(found: &Remembered) -> v1::Resolution {
+    v1::Resolution {
+        id: found.id.to_string(),
+        path: Bytes::copy_from_slice(found.path.as_bytes()),
+        entry: found.entry.as_ref().map(|entry| amalgam_proto::entry(&found.path, entry)),
     }
 }
 

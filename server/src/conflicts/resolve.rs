@@ -2,12 +2,14 @@
 
 use amalgam_conflicts::{Choice, NotResolved, chosen, file_of, terms, without_draft};
 use amalgam_engine::conflict::{CONFLICTS_KEY, Exchange, PlacedConflict, remember, replay};
+use amalgam_engine::merge::{DECIDED_KEY, Decision, Matter, OpenMatter};
 use amalgam_engine::workspace::{Change, WorkspaceName};
-use amalgam_engine::{Act, Entry, ObjectKind, RootId, SnapshotId, TreePath, WorkingTree};
+use amalgam_engine::{Act, Entry, ObjectKind, Pin, RootId, SnapshotId, TreePath, WorkingTree};
 use amalgam_materializer::{Progress, Times};
 use amalgam_proto::{Failure, Reason, v1};
 
 use super::list::{is_wanted, tree_paths};
+use super::undecided::decision;
 use crate::directory::{Saying, Target, notice};
 use crate::failure::{Result, of_engine};
 use crate::service::{Marks, Service};
@@ -19,8 +21,21 @@ const RESOLVE: &str = "resolve";
 struct Plan {
     tree: WorkingTree,
     root: RootId,
+    /// No name points at it.
+    _pin: Pin,
     done: Vec<(PlacedConflict, Option<Entry>)>,
+    /// What no entry of the tree was, and which way it is decided; and how the wire says it.
+    decided: Vec<(OpenMatter, Decision)>,
+    told: Vec<v1::Conflict>,
+    /// The paths that differ afterwards.
+    touched: Vec<TreePath>,
     left: u64,
+}
+
+impl Plan {
+    fn is_empty(&self) -> bool {
+        self.done.is_empty() && self.decided.is_empty()
+    }
 }
 
 impl Service {
@@ -64,13 +79,13 @@ impl Service {
     ) -> Result<v1::ResolveConflictsResponse> {
         let head = self.head(workspace)?;
         let Some(root) = self.head_root(head)? else { return Err(nothing(&[])) };
-        let mut plan = self.plan_resolving(root, request, act)?;
+        let mut plan = self.plan_resolving(head, root, request, act)?;
         let mut response = self.response(&plan)?;
-        if request.dry_run || plan.done.is_empty() {
+        if request.dry_run || plan.is_empty() {
             return Ok(response);
         }
         plan.tree.rebase(head);
-        let change = change_of(&plan, plan.left);
+        let change = change_of(&plan, entries_left(&plan, root, self)?);
         let done = self.inner.workspaces.commit_as(workspace, &mut plan.tree, &change, act, RESOLVE);
         let done = done.map_err(of_engine)?;
         self.remember_all(&plan, request, act)?;
@@ -87,20 +102,26 @@ impl Service {
         let progress = Progress::default();
         let mut grasp = self.grasp(name)?;
         if request.dry_run {
+            let head = self.head(&grasp.workspace)?;
             let captured = self.look_as(&mut grasp, &progress, true)?;
-            let plan = self.plan_resolving(captured.root, request, act)?;
+            let plan = self.plan_resolving(head, captured.root, request, act)?;
             return self.response(&plan);
         }
-        let (safety, _) = self.secure(&mut grasp, "resolve", act, &progress)?;
+        let safety = self.secure_before(&mut grasp, "resolve", act)?;
         let head = self.head(&grasp.workspace)?;
         let Some(root) = self.head_root(head)? else { return Err(nothing(&[])) };
-        let plan = self.plan_resolving(root, request, act)?;
+        let plan = self.plan_resolving(head, root, request, act)?;
         let mut response = self.response(&plan)?;
-        if !plan.done.is_empty() {
-            let paths: Vec<_> = plan.done.iter().map(|(placed, _)| placed.path.clone()).collect();
-            let target = Target { root: plan.root, paths: Some(&paths), with_git: true };
+        if !plan.is_empty() {
+            let target = Target { root: plan.root, paths: Some(&plan.touched), with_git: true };
             let times = Times::OfBytes(act.time);
             let (brought, mut captured) = self.bring_to(&mut grasp, &target, times, &progress)?;
+            // State values are in no directory.
+            for (matter, decision) in &plan.decided {
+                if matches!(matter.undecided.matter, Matter::State { .. }) {
+                    matter.undecided.decide(&mut captured.tree, *decision).map_err(of_engine)?;
+                }
+            }
             let saying = Saying { action: RESOLVE, change: change_of(&plan, 0) };
             let (snapshot, _) = self.commit_captured(&mut grasp, &mut captured, &saying, act)?;
             self.remember_all(&plan, request, act)?;
@@ -112,14 +133,26 @@ impl Service {
         Ok(response)
     }
 
-    fn plan_resolving(&self, root: RootId, request: &v1::ResolveConflictsRequest, act: &Act) -> Result<Plan> {
+    fn plan_resolving(
+        &self,
+        head: Option<SnapshotId>,
+        root: RootId,
+        request: &v1::ResolveConflictsRequest,
+        act: &Act,
+    ) -> Result<Plan> {
         use v1::resolve_conflicts_request::Resolution;
         let store = &self.inner.store;
         let paths = tree_paths(&request.paths)?;
         let placed = self.conflicts_of(root, None)?;
         let wanted: Vec<_> = placed.iter().filter(|placed| is_wanted(&paths, &placed.path)).collect();
-        if wanted.is_empty() {
+        let matters = self.matters_of(head, root)?;
+        let undecided: Vec<_> =
+            matters.iter().filter(|matter| is_wanted(&paths, &matter.undecided.path)).cloned().collect();
+        if wanted.is_empty() && undecided.is_empty() {
             return Err(nothing(&paths));
+        }
+        if matches!(request.resolution, Some(Resolution::Content(_))) && wanted.is_empty() {
+            return Err(Failure::new(Reason::Invalid, "this is not about contents: take ours or theirs"));
         }
         if matches!(request.resolution, Some(Resolution::Content(_))) && wanted.len() != 1 {
             return Err(Failure::new(Reason::Invalid, "contents resolve one conflict; name it"));
@@ -147,9 +180,21 @@ impl Service {
             exchange.set(&placed.path, entry.as_ref()).map_err(of_engine)?;
             done.push((placed.clone(), entry));
         }
-        let left = (placed.len() - done.len()) as u64;
-        let (tree, root) = exchange.finish().map_err(of_engine)?;
-        Ok(Plan { tree, root, done, left })
+        let decided = decisions(undecided, &done, request.resolution.as_ref())?;
+        let told = decided.iter().map(|(matter, _)| self.matter_message(matter, root)).collect::<Result<_>>()?;
+        let left = (placed.len() - done.len() + matters.len() - decided.len()) as u64;
+        let (mut tree, mut root) = exchange.finish().map_err(of_engine)?;
+        let mut touched: Vec<_> = done.iter().map(|(placed, _)| placed.path.clone()).collect();
+        for (matter, decision) in &decided {
+            touched.extend(matter.undecided.decide(&mut tree, *decision).map_err(of_engine)?);
+        }
+        if !decided.is_empty() {
+            let session = store.session();
+            root = tree.freeze().write(&session).map_err(of_engine)?;
+            session.write_all_ahead().map_err(of_engine)?;
+        }
+        let pin = store.hold(root).map_err(of_engine)?;
+        Ok(Plan { tree, root, _pin: pin, done, decided, told, touched, left })
     }
 
     fn choice(&self, placed: &PlacedConflict, word: &str) -> Result<Choice> {
@@ -166,7 +211,8 @@ impl Service {
     }
 
     fn response(&self, plan: &Plan) -> Result<v1::ResolveConflictsResponse> {
-        let resolved = plan.done.iter().map(|(placed, _)| self.conflict_message(placed)).collect::<Result<_>>()?;
+        let resolved = plan.done.iter().map(|(placed, _)| self.conflict_message(placed));
+        let resolved = resolved.chain(plan.told.iter().cloned().map(Ok)).collect::<Result<_>>()?;
         Ok(v1::ResolveConflictsResponse { resolved, left: plan.left, ..Default::default() })
     }
 
@@ -183,13 +229,43 @@ impl Service {
     }
 }
 
+/// What is decided of what no entry of the tree is. Where other conflicts are resolved along with it by a version that it has not,
+/// it stays.
+fn decisions(
+    undecided: Vec<OpenMatter>,
+    done: &[(PlacedConflict, Option<Entry>)],
+    resolution: Option<&v1::resolve_conflicts_request::Resolution>,
+) -> Result<Vec<(OpenMatter, Decision)>> {
+    let Some(v1::resolve_conflicts_request::Resolution::Version(word)) = resolution else { return Ok(Vec::new()) };
+    let mut decided = Vec::new();
+    for matter in undecided {
+        match decision(&matter, word) {
+            Ok(decision) => decided.push((matter, decision)),
+            Err(failure) if done.is_empty() => return Err(failure),
+            Err(_) => {}
+        }
+    }
+    Ok(decided)
+}
+
 fn change_of(plan: &Plan, left: u64) -> Change {
-    let paths: Vec<_> = plan.done.iter().map(|(placed, _)| placed.path.clone()).collect();
+    let paths = plan.done.iter().map(|(placed, _)| &placed.path);
+    let paths: Vec<_> = paths.chain(plan.decided.iter().map(|(matter, _)| &matter.undecided.path)).cloned().collect();
     let mut change = Change::new(format!("resolve {}", crate::directory::words_of(&paths)));
+    if !plan.decided.is_empty() {
+        let ids: Vec<_> = plan.decided.iter().map(|(matter, _)| matter.id()).collect();
+        change.metadata.insert(DECIDED_KEY.to_owned(), ids.join(" "));
+        change.even_unchanged = true;
+    }
     if left > 0 {
         change.metadata.insert(CONFLICTS_KEY.to_owned(), left.to_string());
     }
     change
+}
+
+/// How many entries of the tree are conflicts afterwards: what the log counts.
+fn entries_left(plan: &Plan, root: RootId, service: &Service) -> Result<u64> {
+    Ok((service.conflicts_of(root, None)?.len() - plan.done.len()) as u64)
 }
 
 fn unable(placed: &PlacedConflict, why: NotResolved) -> Failure {

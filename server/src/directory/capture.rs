@@ -133,13 +133,17 @@ impl Service {
         Ok(())
     }
 
+    /// Whether a directory came of its workspace's head.
+    pub(super) fn is_in_step(&self, grasp: &Grasp, head: Option<SnapshotId>) -> Result<bool> {
+        let known = grasp.record.snapshot();
+        Ok(head == known
+            || self.is_own_capture(grasp, head, known)?
+            || self.is_same(self.head_root(head)?, self.known_root(known)?)?)
+    }
+
     /// A workspace may have been moved behind its directory's back. A commit on top of that would silently take it back.
     pub(super) fn refuse_out_of_step(&self, grasp: &Grasp, head: Option<SnapshotId>) -> Result<()> {
-        let known = grasp.record.snapshot();
-        if head == known
-            || self.is_own_capture(grasp, head, known)?
-            || self.is_same(self.head_root(head)?, self.known_root(known)?)?
-        {
+        if self.is_in_step(grasp, head)? {
             return Ok(());
         }
         let now = head.map_or_else(|| "nothing".to_owned(), |head| head.short());
@@ -199,7 +203,11 @@ impl Service {
         act: &Act,
         progress: &Progress,
     ) -> Result<v1::CaptureResult> {
-        let head = self.head(&grasp.workspace)?;
+        let mut head = self.head(&grasp.workspace)?;
+        if self.is_left_behind(grasp, head)? {
+            self.catch_up(grasp, &saying.change.message, act)?;
+            head = self.head(&grasp.workspace)?;
+        }
         self.refuse_out_of_step(grasp, head)?;
         let mut warnings = match self.check_room() {
             // What changes nothing needs no room: a directory that is to be removed is looked at first.
@@ -207,7 +215,7 @@ impl Service {
             checked => checked?,
         };
         let mut captured = self.look(grasp, progress)?;
-        warnings.extend(self.check_quota(&grasp.workspace, captured.counts.bytes)?);
+        warnings.extend(self.check_quota(&grasp.workspace, Some(captured.root))?);
         let tally = self.tally(self.head_root(head)?, Some(captured.root))?;
         let (snapshot, is_new) = self.commit_captured(grasp, &mut captured, saying, act)?;
         grasp.save(self)?;
@@ -282,7 +290,7 @@ impl Service {
             added: paths(changes.added),
             deleted: paths(changes.deleted),
             notices: changes.notices.iter().map(notice).collect(),
-            warnings: self.room_warnings(&grasp.workspace, changes.counts.bytes),
+            warnings: self.room_warnings(&grasp.workspace),
             counts: Some(counts(&changes.counts)),
             conflicts: Some(grasp.seen.message()),
         })

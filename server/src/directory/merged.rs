@@ -1,9 +1,13 @@
 //! Directories of workspaces that are merged: captured before, brought along after.
 
+use amalgam_engine::conflict::CONFLICTS_KEY;
+use amalgam_engine::merge::{NoContents, merge_trees};
 use amalgam_engine::object::Snapshot;
+use amalgam_engine::operation::operation;
 use amalgam_engine::workspace::{Change, WorkspaceName};
-use amalgam_engine::{Act, SnapshotId, WriteSession};
+use amalgam_engine::{Act, MergeContents, MergeOptions, SnapshotId, WriteSession};
 use amalgam_materializer::{Progress, Times};
+use amalgam_merge::trees::ByRules;
 use amalgam_proto::v1;
 
 use super::capture::{CAPTURE, Saying};
@@ -11,6 +15,9 @@ use super::restore::Target;
 use super::{Grasp, notice};
 use crate::failure::{Result, of_engine};
 use crate::service::Service;
+
+/// What the log calls a merge.
+const MERGE: &str = "merge";
 
 /// What a workspace's head would be after a capture.
 pub(crate) struct Ahead {
@@ -73,9 +80,66 @@ impl Service {
         self.snapshot_directory(&mut grasp, &saying, &act, &Progress::default()).map(drop)
     }
 
-    /// Takes what is in a directory into a snapshot, if no snapshot has it yet.
+    /// Takes what is in a directory into a snapshot, if no snapshot has it yet. One whose workspace moved on without it is brought
+    /// along first.
     pub(crate) fn secure_before(&self, grasp: &mut Grasp, what: &str, act: &Act) -> Result<Option<SnapshotId>> {
-        self.secure(grasp, what, act, &Progress::default()).map(|(safety, _)| safety)
+        let head = self.head(&grasp.workspace)?;
+        match self.is_in_step(grasp, head)? {
+            true => self.secure(grasp, what, act, &Progress::default()).map(|(safety, _)| safety),
+            false => self.catch_up(grasp, &format!("before {what}"), act),
+        }
+    }
+
+    /// Whether a merge landed in a directory's workspace and the process died before the directory was brought along.
+    pub(super) fn is_left_behind(&self, grasp: &Grasp, head: Option<SnapshotId>) -> Result<bool> {
+        let (Some(known), Some(now)) = (grasp.record.snapshot(), head) else { return Ok(false) };
+        if self.is_in_step(grasp, head)? {
+            return Ok(false);
+        }
+        let store = &self.inner.store;
+        let moved = store.last_move(&grasp.workspace.reference()).map_err(of_engine)?;
+        let is_merge = operation(store, moved).is_ok_and(|found| found.draft.action == MERGE);
+        Ok(is_merge && self.inner.history.is_ancestor(known, now).map_err(of_engine)?)
+    }
+
+    /// Brings a directory along whose workspace moved on without it. Each file there is as it was, or as the head has it if a
+    /// process died while it brought them along; what is neither is somebody's edit, and is merged with what the head has. A capture
+    /// on top of the head would take back what landed. Returns the snapshot of the edits, if there are any.
+    pub(super) fn catch_up(&self, grasp: &mut Grasp, message: &str, act: &Act) -> Result<Option<SnapshotId>> {
+        let (store, progress) = (&self.inner.store, Progress::default());
+        // The request belongs to what comes after it.
+        let act = &Act { request: None, ..act.clone() };
+        let head = self.head(&grasp.workspace)?;
+        let (Some(before), Some(now)) = (self.known_root(grasp.record.snapshot())?, self.head_root(head)?) else {
+            return self.secure(grasp, message, act, &progress).map(|(safety, _)| safety);
+        };
+        let captured = self.look_as(grasp, &progress, true)?;
+        let _pin = store.hold(captured.root).map_err(of_engine)?;
+        let mut safety = None;
+        if ![before, now].contains(&captured.root) {
+            let rules = self.merge_rules(Some(&grasp.workspace), None);
+            let by_rules = rules.as_ref().ok().map(|rules| ByRules::new(rules, "", ""));
+            let contents = by_rules.as_ref().map_or(&NoContents as &dyn MergeContents, |by_rules| by_rules);
+            let options = MergeOptions { time: act.time, ..MergeOptions::default() };
+            let merged = merge_trees(store, Some(before), now, captured.root, contents, &options);
+            let mut tree = merged.map_err(of_engine)?.tree;
+            let session = store.session();
+            let root = tree.freeze().write(&session).map_err(of_engine)?;
+            session.write_all_ahead().map_err(of_engine)?;
+            let _pin = store.hold(root).map_err(of_engine)?;
+            if !self.is_same(Some(root), Some(now))? {
+                tree.rebase(head);
+                let mut change = Change::new(message);
+                let conflicts = self.conflicts_of(root, Some(now))?.len();
+                if conflicts > 0 {
+                    change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
+                }
+                let done = self.inner.workspaces.commit_as(&grasp.workspace, &mut tree, &change, act, CAPTURE);
+                safety = Some(done.map_err(of_engine)?.snapshot);
+            }
+        }
+        self.bring_along(grasp, &mut v1::Merge::default(), act)?;
+        Ok(safety)
     }
 
     /// Brings a directory to where its workspace's head is now.

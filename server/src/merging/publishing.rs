@@ -125,28 +125,50 @@ impl Publishing {
 }
 
 impl Service {
-    /// Says how a workspace is published by itself, or that it is not any more.
-    pub(crate) fn schedule_publishing(&self, request: &v1::SchedulePublishingRequest, act: &Act) -> Result<()> {
+    /// Says how a workspace is published by itself, or that it is not any more: the workspace as it is then, or, of a dry run,
+    /// as it would be.
+    pub(crate) fn schedule_publishing(
+        &self,
+        request: &v1::SchedulePublishingRequest,
+        act: &Act,
+    ) -> Result<v1::Workspace> {
         let asked = request.submission.clone().unwrap_or_default();
         let name = workspace_id(&asked.workspace).map_err(of_engine)?;
-        self.inner.workspaces.get(&name).map_err(of_engine)?;
+        let workspace = self.inner.workspaces.get(&name).map_err(of_engine)?;
+        let plan = self.plan_asked_for(&name, request, asked.clone(), act)?;
         if asked.dry_run {
-            return Err(Failure::new(Reason::Invalid, "a dry run is of one publishing: ask for it without a schedule"));
+            let publishing = plan.map(|plan| self.plan_message(&workspace, plan)).transpose()?;
+            return Ok(v1::Workspace { publishing, ..self.workspace_message(&name)? });
         }
         let publishing = &self.inner.merging.publishing;
+        publishing.change(|plans| match plan {
+            Some(plan) => plans.insert(name.to_string(), plan),
+            None => plans.remove(name.as_str()),
+        })?;
+        publishing.changed.notify_one();
+        self.workspace_message(&name)
+    }
+
+    /// The plan that somebody asks for; nothing where a workspace is not to be published by itself.
+    fn plan_asked_for(
+        &self,
+        name: &WorkspaceName,
+        request: &v1::SchedulePublishingRequest,
+        asked: v1::Submission,
+        act: &Act,
+    ) -> Result<Option<Plan>> {
         if request.every_seconds == 0 && !request.on_commit {
-            publishing.change(|plans| plans.remove(name.as_str()))?;
-            return Ok(());
+            return Ok(None);
         }
         if request.every_seconds > EVERY_SECONDS_MAX {
             return Err(Failure::new(Reason::Invalid, "the longest interval is a year"));
         }
-        let target = self.target_of(&name, &asked.target)?;
+        let target = self.target_of(name, &asked.target)?;
         self.inner.workspaces.get(&target).map_err(of_engine)?;
-        if target == name {
+        if target == *name {
             return Err(Failure::new(Reason::Invalid, format!("{name} cannot be published into itself")));
         }
-        let plan = Plan {
+        Ok(Some(Plan {
             every_seconds: request.every_seconds,
             on_commit: request.on_commit,
             target: asked.target,
@@ -155,20 +177,20 @@ impl Service {
             test_seconds: asked.test_seconds,
             actor: act.actor.clone(),
             ..Plan::default()
-        };
-        publishing.change(|plans| plans.insert(name.to_string(), plan))?;
-        publishing.changed.notify_one();
-        Ok(())
+        }))
     }
 
     /// How a workspace is published by itself, for the wire.
     pub(crate) fn publishing_message(&self, workspace: &Workspace) -> Result<Option<v1::Publishing>> {
         let plan = self.inner.merging.publishing.plans.lock().get(workspace.name.as_str()).cloned();
-        let Some(plan) = plan else { return Ok(None) };
+        plan.map(|plan| self.plan_message(workspace, plan)).transpose()
+    }
+
+    fn plan_message(&self, workspace: &Workspace, plan: Plan) -> Result<v1::Publishing> {
         let target = self.target_of(&workspace.name, &plan.target).ok();
         let review = target.as_ref().map(|target| self.waiting(&workspace.name, target)).transpose()?.flatten();
         let last = plan.last.unwrap_or_default();
-        Ok(Some(v1::Publishing {
+        Ok(v1::Publishing {
             every_seconds: plan.every_seconds,
             on_commit: plan.on_commit,
             target: target.as_ref().map(amalgam_proto::workspace_name).unwrap_or_default(),
@@ -176,7 +198,7 @@ impl Service {
             last_how: last.how,
             reason: last.reason,
             review: review.unwrap_or_default(),
-        }))
+        })
     }
 
     /// What of a workspace waits for a person before it can be in a target.
@@ -454,14 +476,14 @@ mod tests {
         }
         assert_eq!(house.reviews(), 1, "nothing more is tried while it waits");
         let act = house.service.act("ann", "").expect("an act");
-        house.service.reject_review(&told.review, &act).expect("rejected");
+        house.service.reject_review(&told.review, false, &act).expect("rejected");
         pass(10);
         assert_eq!((house.look().expect("it is on").last_how.as_str(), house.reviews()), ("review", 1));
         pass(1_000);
         house.look();
         let act = house.service.act("ann", "").expect("an act");
         let again = house.look().expect("it is on").review;
-        house.service.reject_review(&again, &act).expect("rejected");
+        house.service.reject_review(&again, false, &act).expect("rejected");
         pass(1_000);
         house.look();
         assert_eq!(house.reviews(), 0, "a head that was tried is not tried again");

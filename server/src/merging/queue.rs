@@ -127,11 +127,19 @@ impl Service {
             Some(ahead) => ahead.head,
             None => self.head(source)?,
         };
-        let into = self.look_ahead(target, act)?;
         let queue = &self.inner.merging.queue;
         let entry = queue.draft(source, target, head, &wish_of(asked, ends), act).map_err(of_engine)?;
+        let mut merge = self.preview_entry(&entry, act)?;
+        merge.captures.splice(0..0, from.into_iter().filter_map(|ahead| ahead.capture));
+        Ok(Submitted { entry: entry_message(&entry, QUEUE), merge, is_ended: false })
+    }
+
+    /// What would become of an entry now, with what is in the target's directory. Nothing is changed.
+    pub(super) fn preview_entry(&self, entry: &QueueEntry, act: &Act) -> Result<v1::Merge> {
+        let target = &entry.target;
+        let into = self.look_ahead(target, act)?;
         let referee = Referee::new(self, target)?;
-        let folded = queue.preview_on(into.head, &entry, &referee, act).map_err(of_engine)?;
+        let folded = self.inner.merging.queue.preview_on(into.head, entry, &referee, act).map_err(of_engine)?;
         // What it would be has no name: the message is about the head that is.
         let Folded { files, conflicts, changed, .. } = &folded;
         let (how, reason) = match &folded.fate {
@@ -140,15 +148,14 @@ impl Service {
             Fate::Already => (v1::MergeHow::Already, String::new()),
             Fate::Review(reason) => (v1::MergeHow::Review, reason.clone()),
         };
-        let merge = v1::Merge {
+        Ok(v1::Merge {
             files: files_message(files),
             conflicts: conflicts_message(conflicts),
             changed: *changed,
             reason,
-            captures: from.into_iter().filter_map(|ahead| ahead.capture).chain(into.capture).collect(),
+            captures: into.capture.into_iter().collect(),
             ..self.nothing_done(target, how)?
-        };
-        Ok(Submitted { entry: entry_message(&entry, QUEUE), merge, is_ended: false })
+        })
     }
 
     /// What a workspace's changes are merged into.
@@ -335,9 +342,12 @@ impl Service {
 
 impl Service {
     /// Merges an entry that an undo brought back.
-    pub(crate) fn release_entry(&self, name: &str, act: &Act) -> Result<v1::Merge> {
+    pub(crate) fn release_entry(&self, name: &str, dry_run: bool, act: &Act) -> Result<v1::Merge> {
         let queue = &self.inner.merging.queue;
         let entry = queue.find(id_of(name, QUEUE)).map_err(of_engine)?;
+        if dry_run {
+            return self.preview_entry(&entry, act);
+        }
         let entry = match entry.is_held {
             true => queue.release(&entry, act).map_err(of_engine)?,
             false => entry,
@@ -347,10 +357,12 @@ impl Service {
     }
 
     /// Takes an entry out of the queue.
-    pub(crate) fn withdraw_entry(&self, name: &str, act: &Act) -> Result<v1::QueueEntry> {
+    pub(crate) fn withdraw_entry(&self, name: &str, dry_run: bool, act: &Act) -> Result<v1::QueueEntry> {
         let queue = &self.inner.merging.queue;
         let entry = queue.find(id_of(name, QUEUE)).map_err(of_engine)?;
-        queue.withdraw(&entry, act).map_err(of_engine)?;
+        if !dry_run {
+            queue.withdraw(&entry, act).map_err(of_engine)?;
+        }
         Ok(entry_message(&entry, QUEUE))
     }
 }

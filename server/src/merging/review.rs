@@ -9,7 +9,7 @@ use amalgam_engine::{Act, OperationCursor, SnapshotId, TreePath, entry_at};
 use amalgam_proto::{Failure, Reason, v1};
 
 use super::path_bytes;
-use super::queue::{Referee, entry_message, id_of};
+use super::queue::{entry_message, id_of};
 use crate::failure::{Result, of_engine};
 use crate::service::Service;
 
@@ -134,9 +134,7 @@ impl Service {
         let queue = &self.inner.merging.queue;
         let entry = queue.again(&review, keep, takes, act).map_err(of_engine)?;
         if dry_run {
-            let referee = Referee::new(self, &entry.target)?;
-            let folded = queue.preview(&entry, &referee, act).map_err(of_engine)?;
-            return self.folded_message(&folded);
+            return self.preview_entry(&entry, act);
         }
         queue.resubmit(&review, &entry, act).map_err(of_engine)?;
         let act = Act { request: None, ..act.clone() };
@@ -144,9 +142,11 @@ impl Service {
     }
 
     /// Does not merge it.
-    pub(crate) fn reject_review(&self, name: &str, act: &Act) -> Result<Option<v1::Workspace>> {
+    pub(crate) fn reject_review(&self, name: &str, dry_run: bool, act: &Act) -> Result<Option<v1::Workspace>> {
         let review = self.review(name)?;
-        self.inner.merging.queue.reject(&review, act).map_err(of_engine)?;
+        if !dry_run {
+            self.inner.merging.queue.reject(&review, act).map_err(of_engine)?;
+        }
         let source = self.inner.workspaces.find(&review.entry.source).map_err(of_engine)?;
         source.map(|source| self.workspace_message(&source.name)).transpose()
     }

@@ -103,7 +103,12 @@ impl Service {
             return self.nothing_captured(&grasp, head);
         }
         self.refuse_view_out_of_step(&grasp, head)?;
-        let warnings = self.check_room()?;
+        let mut warnings = self.check_room()?;
+        // Only for a quota its tree is written before it is committed.
+        if self.quota_of(&grasp.workspace)?.is_some() {
+            let held = self.hold_live(&grasp)?;
+            warnings.extend(self.check_quota(&grasp.workspace, held.root)?);
+        }
         let (snapshot, is_new) = self.commit_view(&grasp, &change, act)?;
         let root = self.inner.store.snapshot(snapshot).map_err(of_engine)?.root;
         let tally = self.tally(self.head_root(head)?, Some(root))?;
@@ -278,7 +283,7 @@ impl Service {
             directory: Some(self.view_message(id)?),
             workspace: Some(self.workspace_message(&grasp.workspace)?),
             head: head.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
-            warnings: self.check_room().unwrap_or_else(|failure| vec![failure.message]),
+            warnings: self.room_warnings(&grasp.workspace),
             ..v1::DirectoryStatus::default()
         };
         let diff = diff_roots(&self.inner.store, self.head_root(head)?, held.root, DiffOptions::default());

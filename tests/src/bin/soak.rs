@@ -1,5 +1,5 @@
-//! The long tests. `soak kill | receive | powercut | powercut-gc | powercut-receive | model | doors | views | linear | gc | all`, with `--rounds N` and
-//! `--seed S`.
+//! The long tests. `soak kill | receive | powercut | powercut-gc | powercut-receive | model | doors | views | linear | gc | agents | all`, with
+//! `--rounds N` and `--seed S`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people, which tells what it does")]
 
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use amalgam_tests::harness::workload::{Orders, commit_until_killed};
 use amalgam_tests::harness::{Place, over_both, seed};
 use amalgam_tests::linear::{HistoryOptions, check_history, record};
 
-const USAGE: &str = "usage: soak kill|receive|powercut|powercut-gc|powercut-receive|model|doors|views|linear|gc|all [--rounds N] [--seed S]";
+const USAGE: &str = "usage: soak kill|receive|powercut|powercut-gc|powercut-receive|model|doors|views|linear|gc|agents|all [--rounds N] [--seed S]";
 /// The committing process and the inner half of the power cuts are this program again.
 const COMMIT: &str = "commit";
 const COLLECT: &str = "collect";
@@ -32,6 +32,7 @@ const MODEL_CASES: u64 = 10_000;
 const COLLECTIONS: u64 = 100_000;
 const DOOR_CASES: u64 = 1_000;
 const EQUAL_SNAPSHOTS: u64 = 10_000;
+const AGENTS: u64 = 200;
 
 struct Options {
     rounds: Option<u64>,
@@ -86,6 +87,7 @@ fn run(words: &[String]) -> Option<bool> {
         "views" => views(&options),
         "linear" => linear(&options),
         "gc" => gc(&options),
+        "agents" => agents(&options),
         "all" => {
             kill(&options)
                 && receive(&options)
@@ -93,6 +95,7 @@ fn run(words: &[String]) -> Option<bool> {
                 && gc(&options)
                 && model(&options)
                 && doors(&options)
+                && agents(&options)
                 && views(&options)
                 && powercut_if_possible(&options)
         }
@@ -235,6 +238,18 @@ fn doors(options: &Options) -> bool {
     let cases = options.rounds.unwrap_or(DOOR_CASES);
     println!("doors: {cases} histories each");
     suites("amalgam-tests", &["doors"], ("PROPTEST_CASES", cases))
+}
+
+/// Agents at work through the real command while the process that holds the store is killed under them.
+fn agents(options: &Options) -> bool {
+    let agents = options.rounds.unwrap_or(AGENTS);
+    println!("agents: {agents}, seed {}", options.seed);
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["test", "--release", "-p", "amalgam-cli", "--test", "command", "killed", "--", "--nocapture"])
+        .env("AMALGAM_AGENTS", agents.to_string())
+        .env("AMALGAM_SEED", options.seed.to_string())
+        .status();
+    status.expect("cargo starts").success()
 }
 
 fn mounter() -> Command {

@@ -50,7 +50,7 @@ pub struct Orders {
     pub beside: bool,
     /// Takes commands, and ends with its input.
     pub attended: bool,
-    /// How many threads answer; as many as usual without a number.
+    /// How many threads do what may take long; as many as usual without a number.
     pub threads: Option<usize>,
 }
 
@@ -168,7 +168,8 @@ impl Served {
         if workspaces.find(&name)?.is_none() {
             workspaces.create(&name, &NewWorkspace::default(), &act())?;
         }
-        let options = ViewOptions::new(Owner { uid: 0, gid: 0 }, now);
+        let mut options = ViewOptions::new(Owner { uid: 0, gid: 0 }, now);
+        options.journaled = workspaces.get(&name)?.journaled;
         let view = if orders.read_only {
             let head = workspaces.get(&name)?.head.ok_or("an empty workspace has no snapshot to show")?;
             View::of_snapshot(store, head, options)?

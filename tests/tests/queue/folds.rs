@@ -3,9 +3,12 @@
 use std::sync::Mutex;
 
 use amalgam_engine::conflict::{CONFLICTS_KEY, remember};
-use amalgam_engine::merge::{Contest, MERGE_RECORD_KEY, MergeRecord, MergeRequest, Verdict};
-use amalgam_engine::object::{Conflict, Node};
+use amalgam_engine::merge::{
+    Contest, DECIDED_KEY, Decision, MERGE_RECORD_KEY, Matter, MergeRecord, MergeRequest, Verdict, undecided_before,
+};
+use amalgam_engine::object::{Conflict, Node, Owner};
 use amalgam_engine::queue::{Fate, Judge, Queue, QueueEntry, Regenerated, Side, Take, Wish};
+use amalgam_engine::work::RenameMode;
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
     Act, History, MergeContents, RequestId, Result, RootId, SnapshotId, Store, Time, TreePath, WorkingTree,
@@ -240,6 +243,103 @@ fn a_review_is_taken_accepted_or_rejected() {
         assert_eq!(house.queue.reviews(None).expect("a list").len(), left);
         assert!(house.workspaces.find(&name("y")).expect("a look").is_none(), "it has landed, and ended");
     }
+}
+
+#[test]
+fn of_an_attribute_a_name_or_a_state_value_a_review_takes_the_side_that_was_asked_for() {
+    for (side, owner, note, gone, state, there) in [
+        (Side::Ours, 1, Some("1"), Some("1"), "1", ["x", "absent"]),
+        (Side::Theirs, 2, Some("2"), None, "2", ["absent", "x"]),
+    ] {
+        let house = House::new("a=1 moved=x");
+        let set = |workspace: &str, number: u32| {
+            house.workspaces.fork(&name("main"), &[name(workspace)], &act(2)).expect("forked");
+            let mut tree = house.workspaces.open(&name(workspace)).expect("open");
+            tree.set_now(Time(3));
+            tree.set_owner("a", Some(Owner { uid: number, gid: 7 })).expect("set");
+            tree.set_xattr("a", b"user.note", number.to_string().as_bytes()).expect("set");
+            match number {
+                1 => tree.set_xattr("a", b"user.gone", b"1").expect("set"),
+                _ => drop(tree.remove_xattr("a", b"user.gone").expect("removed")),
+            }
+            tree.set_state("key", &number.to_string()).expect("set");
+            tree.rename("moved", format!("moved-{number}"), RenameMode::NoReplace).expect("moved");
+            house.workspaces.commit(&name(workspace), &mut tree, &Change::new("set"), &act(3)).expect("committed");
+        };
+        let mut tree = house.workspaces.open(&name("main")).expect("open");
+        tree.set_xattr("a", b"user.gone", b"0").expect("set");
+        house.workspaces.commit(&name("main"), &mut tree, &Change::new("set"), &act(2)).expect("committed");
+        set("x", 1);
+        set("y", 2);
+        house.submit("x", &Wish::default(), 10);
+        house.submit("y", &Wish::default(), 11);
+        house.fold();
+        let review = house.queue.reviews(None).expect("one").remove(0);
+        let mut kinds: Vec<_> = review.conflicts.iter().map(|one| format!("{} {}", one.path, one.kind)).collect();
+        kinds.sort();
+        let expected = [
+            "(root) state value (key, theirs 2)",
+            "a attribute (owner, theirs 2:7)",
+            "a attribute (user.gone, removed by theirs)",
+            "a attribute (user.note, theirs 2)",
+            "moved-1 moved twice",
+        ];
+        assert_eq!(kinds, expected);
+        let entry = house.queue.again(&review, false, &[Take { path: None, side }], &act(20)).expect("an entry");
+        house.queue.resubmit(&review, &entry, &act(20)).expect("in the queue again");
+        assert_eq!(landed(&house.fold()), [true], "{side:?}");
+        let tree = house.workspaces.open(&name("main")).expect("open");
+        let value = |name: &str| tree.xattr("a", name.as_bytes()).expect("a look").map(|value| value.to_vec());
+        let bytes = |text: Option<&str>| text.map(|text| text.as_bytes().to_vec());
+        let stat = tree.stat("a").expect("a look").expect("there");
+        assert_eq!(stat.owner, Some(Owner { uid: owner, gid: 7 }), "{side:?}");
+        assert_eq!((value("user.note"), value("user.gone")), (bytes(note), bytes(gone)), "{side:?}");
+        assert_eq!(tree.state("key").expect("a look").as_deref(), Some(state), "{side:?}");
+        assert_eq!([house.read("moved-1"), house.read("moved-2")], there, "{side:?}");
+        let left = undecided_before(&History::of(house.workspaces.store()), house.head()).expect("a look");
+        assert_eq!(left, [], "what was taken is decided");
+    }
+}
+
+#[test]
+fn what_an_accepted_review_leaves_undecided_is_known_until_a_snapshot_decides_it() {
+    let house = House::new("moved=x");
+    for (workspace, to) in [("x", "left=x"), ("y", "right=x")] {
+        house.fork(workspace, &format!("!moved {to}"));
+        house.submit(workspace, &Wish::default(), 10);
+    }
+    house.fold();
+    let review = house.queue.reviews(None).expect("one").remove(0);
+    let entry = house.queue.again(&review, true, &[], &act(20)).expect("an entry");
+    house.queue.resubmit(&review, &entry, &act(20)).expect("in the queue again");
+    assert_eq!(landed(&house.fold()), [true]);
+    let history = History::of(house.workspaces.store());
+    let merge = house.head();
+    let found = undecided_before(&history, merge).expect("a look");
+    let places = Matter::Place { ours: Some(path("left")), theirs: Some(path("right")) };
+    assert_eq!((found.len(), &found[0].undecided.matter, found[0].merge), (1, &places, merge));
+    // Later snapshots have it, and so has one that took this one in; a tree without one of the names is decided.
+    house.write("main", "more=1");
+    house.fork("z", "other=1");
+    for head in [house.head(), house.workspaces.get(&name("z")).expect("z").head.expect("a head")] {
+        assert_eq!(undecided_before(&history, head).expect("a look"), found);
+    }
+    let merged = WorkingTree::open(house.workspaces.store(), merge).expect("open");
+    let mut tree = house.workspaces.open(&name("main")).expect("open");
+    assert!(found[0].undecided.is_as(&merged, &tree).expect("a look"));
+    let mut without = house.workspaces.open(&name("z")).expect("open");
+    without.remove("left").expect("removed");
+    assert!(!found[0].undecided.is_as(&merged, &without).expect("a look"));
+    // Both names may be right: a snapshot says so though its tree is the same.
+    assert_eq!(found[0].undecided.decide(&mut tree, Decision::Both).expect("decided"), []);
+    let mut change = Change::new("both");
+    change.metadata.insert(DECIDED_KEY.to_owned(), found[0].id());
+    assert!(!house.workspaces.commit(&name("main"), &mut tree, &change, &act(30)).expect("nothing to do").is_new);
+    change.even_unchanged = true;
+    assert!(house.workspaces.commit(&name("main"), &mut tree, &change, &act(30)).expect("committed").is_new);
+    assert_eq!(undecided_before(&history, house.head()).expect("a look"), []);
+    house.workspaces.undo(&name("main"), &act(31)).expect("undone");
+    assert_eq!(undecided_before(&history, house.head()).expect("a look"), found);
 }
 
 #[test]

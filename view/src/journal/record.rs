@@ -121,36 +121,36 @@ impl Edit {
         tree.set_now(now);
         match self {
             Self::Create { path, mode, owner } => {
-                tree.create(path.as_bytes(), *mode)?;
+                tree.create(path, *mode)?;
                 own(tree, path, *owner)
             }
             Self::CreateDirectory { path, mode, owner } => {
-                tree.create_directory(path.as_bytes(), *mode)?;
+                tree.create_directory(path, *mode)?;
                 own(tree, path, *owner)
             }
             Self::Symlink { path, target, owner } => {
-                tree.symlink(path.as_bytes(), target)?;
+                tree.symlink(path, target)?;
                 own(tree, path, *owner)
             }
             Self::Special { path, special, mode, owner } => {
-                tree.create_special(path.as_bytes(), *special, *mode)?;
+                tree.create_special(path, *special, *mode)?;
                 own(tree, path, *owner)
             }
-            Self::Link { existing, new } => tree.link(existing.as_bytes(), new.as_bytes()),
-            Self::Remove { path } => tree.remove(path.as_bytes()),
-            Self::RemoveDirectory { path } => tree.remove_directory(path.as_bytes()),
-            Self::Rename { from, to, mode } => tree.rename(from.as_bytes(), to.as_bytes(), *mode),
+            Self::Link { existing, new } => tree.link(existing, new),
+            Self::Remove { path } => tree.remove(path),
+            Self::RemoveDirectory { path } => tree.remove_directory(path),
+            Self::Rename { from, to, mode } => tree.rename(from, to, *mode),
             Self::Write { path, offset, length } => {
                 let range = range.expect("a write comes with its bytes");
-                tree.write_range(path.as_bytes(), *offset, range, *length)
+                tree.write_range(path, *offset, range, *length)
             }
-            Self::Truncate { path, size } => tree.truncate(path.as_bytes(), *size),
-            Self::Punch { path, start, end } => tree.punch_hole(path.as_bytes(), *start..*end),
-            Self::SetMode { path, mode } => tree.set_mode(path.as_bytes(), *mode),
-            Self::SetOwner { path, owner } => tree.set_owner(path.as_bytes(), *owner),
-            Self::SetMtime { path, mtime } => tree.set_mtime(path.as_bytes(), *mtime),
-            Self::SetXattr { path, name, value } => tree.set_xattr(path.as_bytes(), name, value),
-            Self::RemoveXattr { path, name } => tree.remove_xattr(path.as_bytes(), name).map(drop),
+            Self::Truncate { path, size } => tree.truncate(path, *size),
+            Self::Punch { path, start, end } => tree.punch_hole(path, *start..*end),
+            Self::SetMode { path, mode } => tree.set_mode(path, *mode),
+            Self::SetOwner { path, owner } => tree.set_owner(path, *owner),
+            Self::SetMtime { path, mtime } => tree.set_mtime(path, *mtime),
+            Self::SetXattr { path, name, value } => tree.set_xattr(path, name, value),
+            Self::RemoveXattr { path, name } => tree.remove_xattr(path, name).map(drop),
             Self::Loose { .. } => Ok(()),
             Self::Landed { snapshot } => {
                 // A commit that was not put on disk may be gone after a power cut; then its edits are as they were before.
@@ -269,7 +269,7 @@ impl Edit {
 
 fn own(tree: &mut WorkingTree, path: &TreePath, owner: Option<Owner>) -> Result<()> {
     match owner {
-        Some(_) => tree.set_owner(path.as_bytes(), owner),
+        Some(_) => tree.set_owner(path, owner),
         None => Ok(()),
     }
 }

@@ -1,5 +1,7 @@
 //! Where a journal begins: behind what is on disk, and never behind more.
 
+use std::fs::File;
+
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{Act, RequestId, SnapshotId, Store, WorkingTree};
 use amalgam_view::View;
@@ -29,6 +31,79 @@ fn after_buffered_commits_a_recovery_follows_the_last_one_and_has_what_came_afte
     let store = kit.view.fork().store().clone();
     assert_eq!(store.snapshot(next).expect("the snapshot").parents, [last]);
     assert_eq!(WorkingTree::open(&store, next).expect("its tree").read("a").expect("read"), b"after 2");
+}
+
+/// Takes bytes away from the end of a file of the journal, as a power cut may.
+fn cut(kit: &Kit, number: u64, bytes: u64) {
+    let path = kit.journal().join(format!("{number}.journal"));
+    let file = File::options().write(true).open(path).expect("a file of the journal");
+    let length = file.metadata().expect("its length").len();
+    file.set_len(length.checked_sub(bytes).expect("a file that is longer")).expect("cut");
+}
+
+#[test]
+fn a_commit_that_the_journal_lost_the_word_of_is_what_the_next_one_follows() {
+    let kit = Kit::new();
+    let file = kit.file("a", b"one");
+    kit.write(file, 0, b"two");
+    let last = commit_buffered(&kit);
+    // The disk has the store's log, and neither the last edit nor what the journal says of the commit.
+    cut(&kit, 0, 3);
+    std::fs::remove_file(kit.journal().join("1.journal")).expect("removed");
+    let kit = kit.reopen(false);
+    assert_eq!(kit.view.base(), Some(last));
+    assert_eq!(kit.read_path("a"), b"two");
+    assert!(kit.view.is_clean());
+    kit.file("b", b"more");
+    let next = kit.commit();
+    assert_eq!(kit.view.fork().store().snapshot(next).expect("the snapshot").parents, [last]);
+    let kit = kit.reopen(false);
+    assert_eq!((kit.read_path("a"), kit.read_path("b")), (b"two".to_vec(), b"more".to_vec()));
+}
+
+#[test]
+fn edits_behind_a_commit_are_done_on_it_whatever_the_journal_lost_before_it() {
+    let kit = Kit::new();
+    let file = kit.file("a", b"one");
+    commit_buffered(&kit);
+    kit.write(file, 0, b"two");
+    let last = commit_buffered(&kit);
+    kit.file("b", b"later");
+    cut(&kit, 1, 3);
+    let kit = kit.reopen(false);
+    assert_eq!(kit.view.base(), Some(last));
+    assert_eq!((kit.read_path("a"), kit.read_path("b")), (b"two".to_vec(), b"later".to_vec()));
+    assert!(!kit.view.is_clean());
+}
+
+#[test]
+fn files_behind_one_that_is_lost_are_no_part_of_a_journal_again() {
+    let kit = Kit::new();
+    commit_buffered(&kit);
+    commit_buffered(&kit);
+    kit.file("a", b"behind a gap");
+    std::fs::remove_file(kit.journal().join("1.journal")).expect("removed");
+    let kit = kit.reopen(false);
+    assert_eq!(kit.look("a"), None);
+    // A file of this life could come to an end where the lost one had, and then it would be read behind that.
+    assert!(!kit.journal().join("2.journal").exists());
+}
+
+#[test]
+fn a_commit_from_another_journal_moves_nothing() {
+    let kit = Kit::new();
+    kit.file("a", b"one");
+    let first = commit_buffered(&kit);
+    let other = tempfile::tempdir().expect("a directory");
+    let beside = Kit::at(kit.workspaces.store(), &other.path().join("journal"), options());
+    beside.file("mine", b"not committed");
+    kit.file("b", b"two");
+    kit.file("c", b"three");
+    commit_buffered(&kit);
+    let beside = beside.reopen(false);
+    assert_eq!(beside.view.base(), Some(first));
+    assert_eq!(beside.read_path("mine"), b"not committed");
+    assert_eq!(beside.look("b"), None);
 }
 
 #[test]

@@ -61,13 +61,14 @@ impl Kit {
     }
 
     /// Over a store and a journal that may have been used before.
-    pub(crate) fn at(store: &Store, journal: &Path, options: ViewOptions) -> Self {
+    pub(crate) fn at(store: &Store, journal: &Path, mut options: ViewOptions) -> Self {
         let workspaces = Workspaces::of(store);
         let name = main_workspace();
         if workspaces.find(&name).expect("a store").is_none() {
             workspaces.create(&name, &NewWorkspace::default(), &Act::new("test", now())).expect("a workspace");
         }
         let tree = workspaces.open(&name).expect("a tree");
+        options.journaled = workspaces.get(&name).expect("a workspace").journaled;
         let (view, recovered) = View::open(tree, journal, options).expect("a view opens");
         let caller = Caller::owner(0, 0);
         Self { view, workspaces, caller, recovered, directory: journal.to_owned(), _scratch: None }

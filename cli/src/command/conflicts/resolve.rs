@@ -14,8 +14,8 @@ use crate::command::capture::report_notices;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
-use crate::output::json as lines;
 use crate::output::style::{self, paint};
+use crate::output::{Output, json as lines};
 use crate::place::Place;
 use crate::session::{Session, here, workspace_name};
 use crate::text;
@@ -65,7 +65,7 @@ struct How {
     /// Take what both began with
     #[arg(long)]
     base: bool,
-    /// Keep the lines of both
+    /// Keep the lines of both; of what both moved, both names
     #[arg(long)]
     union: bool,
     /// Take this version, as `conflicts show` names it
@@ -159,6 +159,19 @@ impl Resolve {
         if found.is_empty() {
             return Err(CliError::refused("there is no conflict"));
         }
+        let found: Vec<_> = found.into_iter().filter(|conflict| !conflict.undecided).collect();
+        if found.is_empty() {
+            return Err(CliError::refused("this is not about contents").hint("take --ours or --theirs"));
+        }
+        if self.dry_run {
+            for conflict in &found {
+                session.output.emit(&json_line(conflict))?;
+                session.output.say(line(conflict))?;
+            }
+            let done = v1::ResolveConflictsResponse { resolved: found, ..Default::default() };
+            say_result(&mut session.output, &done, true)?;
+            return Ok(Exit::OK);
+        }
         let mut ending = Exit::OK;
         for conflict in found {
             let mut versions = Vec::new();
@@ -169,11 +182,6 @@ impl Resolve {
                     true => read(client, place, state, conflict.path.clone(), name).await?.1,
                     false => Vec::new(),
                 });
-            }
-            if self.dry_run {
-                session.output.emit(&json_line(&conflict))?;
-                session.output.say(line(&conflict))?;
-                continue;
             }
             let files = Files::write(&conflict.path, &versions)?;
             session.output.flush()?;
@@ -198,6 +206,12 @@ async fn send(session: &mut Session, client: &mut Client, request: v1::ResolveCo
         output.emit(&json_line(conflict))?;
         output.say(line(conflict))?;
     }
+    say_result(output, &result, dry_run)?;
+    let noticed = report_notices(output, &result.notices)?;
+    Ok(if wants_all && result.left > 0 && !dry_run { Exit::CONFLICTS } else { Exit::OK }.or(noticed))
+}
+
+fn say_result(output: &mut Output, result: &v1::ResolveConflictsResponse, dry_run: bool) -> Result<(), CliError> {
     output.emit(&lines::line(
         "conflicts_resolved",
         json!({
@@ -214,13 +228,11 @@ async fn send(session: &mut Session, client: &mut Client, request: v1::ResolveCo
         left => format!("{} left", text::count(left)),
     };
     match &result.snapshot {
-        _ if dry_run => output.done(format!("{count} to resolve; nothing was changed"))?,
+        _ if dry_run => output.done(format!("{count} to resolve; nothing was changed")),
         Some(snapshot) => {
             let id = paint(style::ID, text::short(&snapshot.name));
-            output.done(format!("{count} resolved in {id}, {left}; `amalgam undo` takes this back"))?;
+            output.done(format!("{count} resolved in {id}, {left}; `amalgam undo` takes this back"))
         }
-        None => output.done(format!("nothing resolved, {left}"))?,
+        None => output.done(format!("nothing resolved, {left}")),
     }
-    let noticed = report_notices(output, &result.notices)?;
-    Ok(if wants_all && result.left > 0 && !dry_run { Exit::CONFLICTS } else { Exit::OK }.or(noticed))
 }

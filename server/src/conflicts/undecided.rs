@@ -1,0 +1,153 @@
+//! Conflicts that no entry of a tree is: where a thing lies, an attribute, a state value. The records of merges say them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use amalgam_engine::merge::{Attribute, Decision, Matter, OpenMatter, undecided_before};
+use amalgam_engine::object::Owner;
+use amalgam_engine::{RootId, SnapshotId, TreePath, WorkingTree, entry_at};
+use amalgam_proto::{Failure, Reason, v1};
+use bytes::Bytes;
+
+use crate::failure::{Result, of_engine};
+use crate::service::Service;
+
+/// Of so many heads it is remembered.
+const HEADS_KEPT: usize = 16;
+const OURS: &str = "ours";
+const THEIRS: &str = "theirs";
+/// Both names of what both moved.
+const UNION: &str = "union";
+
+impl Service {
+    /// What merges before a snapshot left undecided and is so still in a tree that came of it.
+    pub(crate) fn matters_of(&self, head: Option<SnapshotId>, root: RootId) -> Result<Vec<OpenMatter>> {
+        let Some(head) = head else { return Ok(Vec::new()) };
+        let recorded = self.recorded_matters(head)?;
+        if recorded.is_empty() {
+            return Ok(Vec::new());
+        }
+        let store = &self.inner.store;
+        let tree = WorkingTree::open_root(store, root).map_err(of_engine)?;
+        let mut merged: BTreeMap<SnapshotId, Option<WorkingTree>> = BTreeMap::new();
+        let mut open = Vec::new();
+        for matter in recorded.iter() {
+            let merged = merged.entry(matter.merge).or_insert_with(|| WorkingTree::open(store, matter.merge).ok());
+            // Retention may have taken the tree of the merge.
+            let Some(merged) = merged else { continue };
+            if matter.undecided.is_as(merged, &tree).map_err(of_engine)? {
+                open.push(matter.clone());
+            }
+        }
+        open.sort_by(|a, b| a.undecided.path.cmp(&b.undecided.path));
+        Ok(open)
+    }
+
+    fn recorded_matters(&self, head: SnapshotId) -> Result<Arc<Vec<OpenMatter>>> {
+        let matters = &self.inner.faces.matters;
+        if let Some((_, known)) = matters.lock().iter().find(|(known, _)| *known == head) {
+            return Ok(Arc::clone(known));
+        }
+        let found = Arc::new(undecided_before(&self.inner.history, head).map_err(of_engine)?);
+        let mut matters = matters.lock();
+        matters.push_back((head, Arc::clone(&found)));
+        if matters.len() > HEADS_KEPT {
+            matters.pop_front();
+        }
+        Ok(found)
+    }
+
+    /// A matter of a tree, for the wire.
+    pub(crate) fn matter_message(&self, matter: &OpenMatter, root: RootId) -> Result<v1::Conflict> {
+        let undecided = &matter.undecided;
+        let versions = self.matter_versions(matter, root)?;
+        let about = match &undecided.matter {
+            Matter::Place { .. } => String::new(),
+            Matter::State { key, .. } => key.clone(),
+            Matter::Attribute(Attribute::Owner(_)) => "owner".to_owned(),
+            Matter::Attribute(Attribute::Extended { name, .. }) => name.escape_ascii().to_string(),
+        };
+        Ok(v1::Conflict {
+            path: Bytes::copy_from_slice(undecided.path.as_bytes()),
+            kind: undecided.kind.clone(),
+            id: matter.id(),
+            versions,
+            undecided: true,
+            about,
+            ..v1::Conflict::default()
+        })
+    }
+
+    fn matter_versions(&self, matter: &OpenMatter, root: RootId) -> Result<Vec<v1::ConflictVersion>> {
+        let store = &self.inner.store;
+        let tree = WorkingTree::open_root(store, root).map_err(of_engine)?;
+        let of_value = |name: &str, value: Option<Vec<u8>>| v1::ConflictVersion {
+            name: name.to_owned(),
+            entry: None,
+            value: value.map(Bytes::from),
+        };
+        let undecided = &matter.undecided;
+        match &undecided.matter {
+            Matter::Place { ours, theirs } => {
+                let root = store.root(root).map_err(of_engine)?;
+                let version = |name: &str, place: &Option<TreePath>| {
+                    let found = place.as_ref().map(|place| entry_at(store, &root, place)).transpose();
+                    let entry = found.map_err(of_engine)?.flatten().zip(place.as_ref());
+                    let entry = entry.map(|(entry, place)| amalgam_proto::entry(place, &entry));
+                    Ok(v1::ConflictVersion { name: name.to_owned(), entry, value: None })
+                };
+                Ok(vec![version(OURS, ours)?, version(THEIRS, theirs)?])
+            }
+            Matter::State { key, theirs } => {
+                let ours = tree.state(key).map_err(of_engine)?;
+                let bytes = |text: Option<String>| text.map(String::into_bytes);
+                Ok(vec![of_value(OURS, bytes(ours)), of_value(THEIRS, bytes(theirs.clone()))])
+            }
+            Matter::Attribute(theirs) => {
+                let ours = theirs.in_tree(&tree, &undecided.path).map_err(of_engine)?;
+                Ok(vec![of_value(OURS, value_of(ours)), of_value(THEIRS, value_of(theirs.clone()))])
+            }
+        }
+    }
+
+    /// The snapshot that a state came of: itself, or the head of a directory's workspace.
+    pub(crate) fn head_behind(
+        &self,
+        state: Option<&v1::State>,
+        snapshot: Option<SnapshotId>,
+        here: Option<&amalgam_engine::workspace::WorkspaceName>,
+    ) -> Result<Option<SnapshotId>> {
+        let Some(v1::state::State::Directory(name)) = state.and_then(|state| state.state.as_ref()) else {
+            return Ok(snapshot);
+        };
+        let records = self.inner.registry.all();
+        let record = records.iter().find(|record| amalgam_proto::directory_name(&record.id) == *name);
+        match (record, here) {
+            (Some(record), _) => self.here(&format!("workspaces/{}", record.workspace)),
+            (None, here) => Ok(here.cloned()),
+        }?
+        .map_or(Ok(None), |workspace| self.head(&workspace))
+    }
+}
+
+/// Which way a version decides a matter; which there are, if it is none of them.
+pub(super) fn decision(matter: &OpenMatter, word: &str) -> Result<Decision> {
+    let is_place = matches!(&matter.undecided.matter, Matter::Place { ours: Some(_), theirs: Some(_) });
+    match word {
+        OURS => Ok(Decision::Ours),
+        THEIRS => Ok(Decision::Theirs),
+        UNION if is_place => Ok(Decision::Both),
+        _ => {
+            let there_are = if is_place { "ours, theirs, and union for both names" } else { "ours and theirs" };
+            let message = format!("{} has no version {word}; it has {there_are}", matter.undecided.path);
+            Err(Failure::new(Reason::Invalid, message))
+        }
+    }
+}
+
+fn value_of(attribute: Attribute) -> Option<Vec<u8>> {
+    match attribute {
+        Attribute::Owner(owner) => owner.map(|Owner { uid, gid }| format!("{uid}:{gid}").into_bytes()),
+        Attribute::Extended { value, .. } => value,
+    }
+}

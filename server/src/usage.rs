@@ -1,0 +1,216 @@
+//! Who takes what: all workspaces, one of them, or a snapshot; shared with others and not; and what each snapshot brought.
+//!
+//! Measuring only reads. It is done by a thread of low priority that rests while others commit; a collection may run beside it.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use amalgam_engine::history::LogOrder;
+use amalgam_engine::object::Node;
+use amalgam_engine::{Error, RootId, SnapshotId, Tally, Workspace, WorkspaceName, list_directory};
+use amalgam_gc::{Courtesy, WatchMeasuring, measure_snapshots, measure_workspaces, yielding};
+use amalgam_proto::v1::measure_usage_response::Event;
+use amalgam_proto::{Failure, Reason, v1};
+use amalgam_transfer::{Progress, growth};
+
+use crate::failure::{Result, of_engine, of_transfer};
+use crate::service::{Marks, Service};
+
+/// Told how far it is: the stage, what is done of it, and how much there is. A break ends it.
+pub(crate) type Tell<'a> = &'a mut (dyn FnMut(&str, u64, u64) -> ControlFlow<()> + Send);
+
+/// What is measured.
+pub(crate) enum Subject {
+    /// All workspaces.
+    Store,
+    /// One, and so many of its snapshots.
+    Workspace(WorkspaceName, usize),
+    /// One snapshot.
+    Snapshot(SnapshotId),
+}
+
+/// Files and their bytes of trees that were looked at.
+type Sizes = HashMap<RootId, (u64, u64)>;
+
+impl Service {
+    /// Measures. What was found comes in the order in which it is told.
+    pub(crate) fn measure_usage(&self, subject: &Subject, tell: Tell<'_>) -> Result<Vec<Event>> {
+        match subject {
+            Subject::Store => self.measure_all(tell),
+            Subject::Workspace(workspace, snapshots) => self.measure_workspace(workspace, *snapshots, tell),
+            Subject::Snapshot(snapshot) => self.measure_snapshots(&[*snapshot], tell),
+        }
+    }
+
+    fn measure_all(&self, tell: Tell<'_>) -> Result<Vec<Event>> {
+        let measured = self.politely(tell, |watch| measure_workspaces(&self.inner.store, watch))?;
+        let mut names: HashMap<_, _> =
+            measured.names.iter().map(|usage| (usage.workspace.clone(), (usage.reached, usage.private))).collect();
+        let disk = self.measure_disk()?;
+        let others = names.remove(&None).unwrap_or_default().1;
+        let store = v1::StoreAccount {
+            disk_bytes: disk.store_bytes,
+            free_bytes: disk.free_bytes,
+            alive: Some(tally(measured.alive)),
+            shared: Some(tally(measured.shared())),
+            others: Some(tally(others)),
+        };
+        let mut events = vec![Event::Store(store)];
+        let (mut sizes, total, mut done) = (Sizes::new(), names.len() as u64, 0);
+        self.each_workspace("", |workspace| {
+            go_on(tell("files", done, total.max(done)))?;
+            done += 1;
+            // One that was made meanwhile was not measured.
+            if let Some((reached, private)) = names.remove(&Some(workspace.name.to_string())) {
+                events.push(Event::Workspace(v1::WorkspaceAccount {
+                    files: Some(self.workspace_usage(workspace, &mut sizes)?),
+                    reached: Some(tally(reached)),
+                    private: Some(tally(private)),
+                }));
+            }
+            Ok(())
+        })?;
+        Ok(events)
+    }
+
+    fn measure_workspace(&self, name: &WorkspaceName, snapshots: usize, tell: Tell<'_>) -> Result<Vec<Event>> {
+        let workspace = self.inner.workspaces.get(name).map_err(of_engine)?;
+        let measured = self.politely(tell, |watch| measure_workspaces(&self.inner.store, watch))?;
+        let usage = measured.names.iter().find(|usage| usage.workspace.as_deref() == Some(name.as_str()));
+        let Some(usage) = usage else {
+            return Err(Failure::new(Reason::NotFound, format!("workspace {name} went while it was measured")));
+        };
+        let mut events = vec![Event::Workspace(v1::WorkspaceAccount {
+            files: Some(self.workspace_usage(&workspace, &mut Sizes::new())?),
+            reached: Some(tally(usage.reached)),
+            private: Some(tally(usage.private)),
+        })];
+        let listed = self.log_of(workspace.head, snapshots)?;
+        events.extend(self.measure_snapshots(&listed, tell)?);
+        Ok(events)
+    }
+
+    fn measure_snapshots(&self, snapshots: &[SnapshotId], tell: Tell<'_>) -> Result<Vec<Event>> {
+        let measured = self.politely(tell, |watch| measure_snapshots(&self.inner.store, snapshots, watch))?;
+        let (marks, total) = (self.marks()?, measured.len() as u64);
+        let mut events = Vec::new();
+        for (done, usage) in (0..).zip(measured) {
+            go_on(tell("growth", done, total))?;
+            events.push(Event::Snapshot(v1::SnapshotAccount {
+                reached: Some(tally(usage.reached)),
+                private: Some(tally(usage.private)),
+                ..self.growth_of(usage.snapshot, &marks)?
+            }));
+        }
+        Ok(events)
+    }
+
+    /// What a snapshot brought.
+    pub(crate) fn growth_of(&self, snapshot: SnapshotId, marks: &Marks) -> Result<v1::SnapshotAccount> {
+        let brought = growth(&self.inner.store, snapshot, &Progress::default()).map_err(of_transfer)?;
+        Ok(v1::SnapshotAccount {
+            snapshot: Some(self.snapshot_message(snapshot, marks)?),
+            growth: brought.map(tally),
+            ..v1::SnapshotAccount::default()
+        })
+    }
+
+    /// So many snapshots of a history, newest first.
+    pub(crate) fn log_of(&self, head: Option<SnapshotId>, limit: usize) -> Result<Vec<SnapshotId>> {
+        let Some(head) = head else { return Ok(Vec::new()) };
+        let log = self.inner.history.log(&[head], LogOrder::Time).map_err(of_engine)?;
+        log.take(limit).map(|entry| entry.map(|entry| entry.id).map_err(of_engine)).collect()
+    }
+
+    /// Reads on a thread that makes way for others, and ends when nobody waits for it or the process ends.
+    fn politely<T: Send>(
+        &self,
+        tell: Tell<'_>,
+        measure: impl FnOnce(WatchMeasuring<'_>) -> amalgam_engine::Result<Option<T>> + Send,
+    ) -> Result<T> {
+        let store = &self.inner.store;
+        let measured = yielding(|| {
+            let begun = Instant::now();
+            let (clock, sleep) = (|| begun.elapsed(), |time: Duration| std::thread::sleep(time));
+            let mut courtesy = Courtesy::new(store, &clock, &sleep)?;
+            measure(&mut |done, total| {
+                if self.is_ending() {
+                    return ControlFlow::Break(());
+                }
+                // Whether to rest is no reason to fail.
+                let _ = courtesy.rest();
+                tell("measure", done, total)
+            })
+        });
+        measured.map_err(of_engine)?.ok_or_else(ended)
+    }
+
+    /// What the files of a workspace's head hold, as a listing shows them, and how long its history is.
+    fn workspace_usage(&self, workspace: &Workspace, sizes: &mut Sizes) -> Result<v1::WorkspaceUsage> {
+        let name = amalgam_proto::workspace_name(&workspace.name);
+        let mut usage = v1::WorkspaceUsage { workspace: name, ..v1::WorkspaceUsage::default() };
+        let Some(head) = workspace.head else { return Ok(usage) };
+        let root = self.inner.store.snapshot(head).map_err(of_engine)?.root;
+        // Forks that nobody has changed yet have one tree.
+        (usage.files, usage.bytes) = match sizes.get(&root) {
+            Some(size) => *size,
+            None => *sizes.entry(root).or_insert(self.tree_size(root)?),
+        };
+        let log = self.inner.history.log(&[head], LogOrder::Generation).map_err(of_engine)?;
+        usage.snapshots = log.count() as u64;
+        Ok(usage)
+    }
+
+    /// How much room things take, as far as that is known without reading the store.
+    pub(crate) fn measure_store(&self) -> Result<v1::MeasureStoreResponse> {
+        let (mut workspaces, mut sizes) = (Vec::new(), Sizes::new());
+        self.each_workspace("", |workspace| {
+            workspaces.push(self.workspace_usage(workspace, &mut sizes)?);
+            Ok(())
+        })?;
+        let disk = self.measure_disk()?;
+        Ok(v1::MeasureStoreResponse { disk_bytes: disk.store_bytes, free_bytes: disk.free_bytes, workspaces })
+    }
+
+    /// Files and their bytes in a tree.
+    fn tree_size(&self, root: RootId) -> Result<(u64, u64)> {
+        let store = &self.inner.store;
+        let root = match store.root(root) {
+            Ok(root) => root,
+            Err(Error::Missing { .. }) => return Ok((0, 0)),
+            Err(error) => return Err(of_engine(error)),
+        };
+        let (mut files, mut bytes) = (0, 0);
+        let mut open = vec![root.directory.clone()];
+        let mut linked: HashSet<amalgam_engine::LinkGroup> = HashSet::new();
+        while let Some(entry) = open.pop() {
+            let Node::Directory(Some(contents)) = entry.node else { continue };
+            for item in list_directory(store, Some(contents)).map_err(of_engine)? {
+                let (_, entry) = item.map_err(of_engine)?;
+                match &entry.node {
+                    Node::File { size, .. } => {
+                        files += 1;
+                        let is_counted = entry.link().is_none_or(|group| linked.insert(group));
+                        bytes += if is_counted { *size } else { 0 };
+                    }
+                    Node::Directory(_) => open.push(entry),
+                    _ => {}
+                }
+            }
+        }
+        Ok((files, bytes))
+    }
+}
+
+fn go_on(told: ControlFlow<()>) -> Result<()> {
+    if told.is_break() { Err(ended()) } else { Ok(()) }
+}
+
+fn ended() -> Failure {
+    Failure::new(Reason::Cancelled, "the measuring was ended")
+}
+
+fn tally(tally: Tally) -> v1::ObjectTally {
+    v1::ObjectTally { objects: tally.objects, bytes: tally.bytes }
+}
