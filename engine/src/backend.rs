@@ -98,6 +98,9 @@ pub struct IndexRow {
     pub number: u64,
 }
 
+/// What is shown the stored bytes of an object, with its place among those asked for.
+pub type Look<'a> = dyn FnMut(usize, Option<&[u8]>) -> Result<()> + 'a;
+
 /// A place for objects and references.
 pub trait Backend: Send + Sync + 'static {
     /// The stored bytes of an object.
@@ -105,6 +108,13 @@ pub trait Backend: Send + Sync + 'static {
 
     /// The same for many, in the order asked for; the backend chooses the order of reading.
     fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>>;
+
+    /// Shows the stored bytes of many where they lie, each once, in the order of reading: its place among those asked for, and
+    /// nothing when it is not there.
+    fn look_at_many(&self, ids: &[ObjectId], look: &mut Look<'_>) -> Result<()> {
+        let found = self.get_many(ids)?;
+        found.iter().enumerate().try_for_each(|(place, stored)| look(place, stored.as_deref()))
+    }
 
     /// Which of these are there. Each one found carries at least the given epoch afterwards, so that a sweep does not take
     /// it from a session of that epoch.

@@ -104,12 +104,18 @@ pub(crate) fn chunk_bytes(stored: &[u8]) -> Result<u64, Malformed> {
 
 /// The bytes of a stored chunk. Allocates no more than a chunk may have, whatever the header claims.
 pub fn unpack_chunk(stored: &Bytes) -> Result<Bytes, Malformed> {
-    let length = chunk_bytes(stored)? as usize;
-    if stored[0] == RAW {
-        return Ok(stored.slice(1..));
+    match chunk_bytes(stored)? {
+        _ if stored[0] == RAW => Ok(stored.slice(1..)),
+        length => decompress(stored, length as usize),
     }
-    let raw = decompress(&stored[ZSTD_HEADER_BYTES..], length).map_err(|_| Malformed::Rule("broken zstd"))?;
-    if raw.len() == length { Ok(raw.into()) } else { Err(Malformed::Truncated) }
+}
+
+/// The same of bytes that do not last.
+pub(crate) fn copy_chunk(stored: &[u8]) -> Result<Bytes, Malformed> {
+    match chunk_bytes(stored)? {
+        _ if stored[0] == RAW => Ok(Bytes::copy_from_slice(&stored[1..])),
+        length => decompress(stored, length as usize),
+    }
 }
 
 /// Looks at the bytes of a stored chunk, in memory that is used again and again.
@@ -127,8 +133,10 @@ pub(crate) fn look_at_chunk<T>(stored: &[u8], look: impl FnOnce(&[u8]) -> T) -> 
     })
 }
 
-fn decompress(packed: &[u8], length: usize) -> std::io::Result<Vec<u8>> {
-    with_decompressor(|decompressor| decompressor.decompress(packed, length))
+fn decompress(stored: &[u8], length: usize) -> Result<Bytes, Malformed> {
+    let raw = with_decompressor(|decompressor| decompressor.decompress(&stored[ZSTD_HEADER_BYTES..], length));
+    let raw = raw.map_err(|_| Malformed::Rule("broken zstd"))?;
+    if raw.len() == length { Ok(raw.into()) } else { Err(Malformed::Truncated) }
 }
 
 fn with_decompressor<T>(

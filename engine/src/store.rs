@@ -166,24 +166,44 @@ impl Store {
     /// A chunk of this length.
     pub fn chunk(&self, id: ChunkId, length: u64) -> Result<Bytes> {
         let bytes = self.canonical(id.object())?;
-        expect_length(id, &bytes, length)?;
+        expect_length(id.object(), &bytes, length)?;
         Ok(bytes)
     }
 
     /// Many chunks, with their lengths, in the order asked for; read in the order that suits the disk.
     pub fn chunks(&self, wanted: &[(ChunkId, u64)]) -> Result<Vec<Bytes>> {
-        let ids: Vec<_> = wanted.iter().map(|(id, _)| id.object()).collect();
-        let stored = self.inner.backend.get_many(&ids)?;
-        let mut chunks = Vec::with_capacity(wanted.len());
-        for ((id, length), stored) in wanted.iter().zip(stored) {
-            let bytes = match stored {
-                Some(stored) => verified(id.object(), Some(stored))?,
-                None => return Err(self.gone(id.object())?),
-            };
-            expect_length(*id, &bytes, *length)?;
-            chunks.push(bytes);
-        }
+        let mut chunks = vec![Bytes::new(); wanted.len()];
+        self.look_at_stored(wanted, &mut |place, id, stored| {
+            let bytes = compress::copy_chunk(stored).map_err(|source| Error::Malformed { id, source })?;
+            expect(id, &bytes, wanted[place].1)?;
+            chunks[place] = bytes;
+            Ok(())
+        })?;
         Ok(chunks)
+    }
+
+    /// Shows many chunks where they lie, in the order of reading: the place of each among those asked for, and its bytes.
+    pub(crate) fn look_at_chunks(&self, wanted: &[(ChunkId, u64)], look: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
+        self.look_at_stored(wanted, &mut |place, id, stored| {
+            let looked = compress::look_at_chunk(stored, |bytes| {
+                expect(id, bytes, wanted[place].1)?;
+                look(place, bytes);
+                Ok(())
+            });
+            looked.map_err(|source| Error::Malformed { id, source })?
+        })
+    }
+
+    fn look_at_stored(
+        &self,
+        wanted: &[(ChunkId, u64)],
+        look: &mut dyn FnMut(usize, ObjectId, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let ids: Vec<_> = wanted.iter().map(|(id, _)| id.object()).collect();
+        self.inner.backend.look_at_many(&ids, &mut |place, stored| match stored {
+            Some(stored) => look(place, ids[place], stored),
+            None => Err(self.gone(ids[place])?),
+        })
     }
 
     /// Many objects as they are stored, not hashed, in the order asked for; nothing for those that are not there.
@@ -412,9 +432,17 @@ fn verified(id: ObjectId, stored: Option<Bytes>) -> Result<Bytes> {
     Ok(canonical.into_owned())
 }
 
-fn expect_length(id: ChunkId, bytes: &Bytes, length: u64) -> Result<()> {
+/// These are the bytes of the object, and as many as whoever named it says.
+fn expect(id: ObjectId, canonical: &[u8], length: u64) -> Result<()> {
+    if ObjectId::of(id.kind, canonical) != id {
+        return Err(Error::HashMismatch { id });
+    }
+    expect_length(id, canonical, length)
+}
+
+fn expect_length(id: ObjectId, bytes: &[u8], length: u64) -> Result<()> {
     if bytes.len() as u64 == length {
         return Ok(());
     }
-    Err(Error::Malformed { id: id.object(), source: Malformed::Link })
+    Err(Error::Malformed { id, source: Malformed::Link })
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use amalgam_view::{Attributes, Reading, RenameMode, Result, Seek, Set, View, WatchId, XattrSet};
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
     IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,
@@ -378,14 +378,9 @@ impl Filesystem for Door {
         empty(self.view.remove_xattr(&caller(request, self.id), ino.0, name.as_bytes()), reply);
     }
 
-    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _: i32, reply: ReplyCreate) {
-        self.attention.came();
-        match self.view.create(&caller(request, self.id), parent.0, name.as_bytes(), mode) {
-            Ok(made) => {
-                reply.created(&REMEMBERED, &attr(&made), GENERATION, FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
-            }
-            Err(error) => reply.error(errno(&error)),
-        }
+    /// None: the kernel makes a file as it makes a node, and opens it without asking. There is nothing to release then.
+    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
+        reply.error(Errno::ENOSYS);
     }
 
     fn ioctl(

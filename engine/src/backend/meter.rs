@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use super::reclaim::{Named, Reclaimed, WatchReclaim};
-use super::{Backend, Committed, Epoch, Family, IndexRow, Inspect, Page, RowEdit, StoredObject, Sweep, Transaction};
+use super::{Backend, Committed, Epoch, Family, IndexRow, Inspect, Look, Page, RowEdit, StoredObject, Sweep, Transaction};
 use crate::error::Result;
 use crate::id::ObjectId;
 use crate::reference::{Operation, RefName, RefValue, RequestId};
@@ -59,9 +59,9 @@ impl Meter {
         self.bytes_written.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    fn read<'a>(&self, asked: usize, found: impl Iterator<Item = &'a Bytes>) {
+    fn read(&self, asked: usize, bytes: u64) {
         self.gets.fetch_add(asked as u64, Ordering::Relaxed);
-        self.bytes_read.fetch_add(found.map(|bytes| bytes.len() as u64).sum(), Ordering::Relaxed);
+        self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
@@ -85,14 +85,24 @@ fn size(objects: &[StoredObject]) -> (u64, u64) {
 impl<B: Backend> Backend for Metered<B> {
     fn get(&self, id: ObjectId) -> Result<Option<Bytes>> {
         let found = self.inner.get(id)?;
-        self.meter.read(1, found.iter());
+        self.meter.read(1, found.as_ref().map_or(0, |bytes| bytes.len() as u64));
         Ok(found)
     }
 
     fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
         let found = self.inner.get_many(ids)?;
-        self.meter.read(ids.len(), found.iter().flatten());
+        self.meter.read(ids.len(), found.iter().flatten().map(|bytes| bytes.len() as u64).sum());
         Ok(found)
+    }
+
+    fn look_at_many(&self, ids: &[ObjectId], look: &mut Look<'_>) -> Result<()> {
+        let mut bytes = 0;
+        self.inner.look_at_many(ids, &mut |place, stored| {
+            bytes += stored.map_or(0, |stored| stored.len() as u64);
+            look(place, stored)
+        })?;
+        self.meter.read(ids.len(), bytes);
+        Ok(())
     }
 
     fn contains_many(&self, ids: &[ObjectId], at_least: Epoch) -> Result<Vec<bool>> {

@@ -33,7 +33,7 @@ use super::check::check;
 use super::group::Group;
 use super::home::{self, Fingerprint, HeaderState, Mark, damaged};
 use super::rows::{IndexValue, RefRow, number, read_tombstone, tombstone_key};
-use super::{Backend, Committed, Durability, Epoch, StoredObject, Transaction};
+use super::{Backend, Committed, Durability, Epoch, Look, StoredObject, Transaction};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
@@ -333,13 +333,21 @@ impl Rocks {
         Ok(true)
     }
 
-    /// The objects of one family with these numbers, read in the order of the numbers.
-    fn object_rows(&self, family: &'static str, numbers: &[(u64, usize)], found: &mut [Option<Bytes>]) -> Result<()> {
+    /// Shows the objects of one family with these numbers, read in the order of the numbers.
+    fn object_rows(
+        &self,
+        family: &'static str,
+        numbers: &[(u64, usize)],
+        ids: &[ObjectId],
+        look: &mut Look<'_>,
+    ) -> Result<()> {
         let keys: Vec<_> = numbers.iter().map(|(number, _)| number.to_be_bytes()).collect();
         let rows = self.database.batched_multi_get_cf_opt(self.family(family), &keys, true, &reading(family));
         for ((_, place), row) in numbers.iter().zip(rows) {
-            if let Some(row) = row.map_err(|source| fault("read", &source))? {
-                found[*place] = Some(Bytes::copy_from_slice(&row));
+            match row.map_err(|source| fault("read", &source))? {
+                Some(row) => look(*place, Some(&row))?,
+                // Whoever put the object once more moved it.
+                None => look(*place, self.get(ids[*place])?.as_deref())?,
             }
         }
         Ok(())
@@ -369,22 +377,26 @@ impl Backend for Rocks {
 
     fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
         let mut found = vec![None; ids.len()];
+        self.look_at_many(ids, &mut |place, stored| {
+            found[place] = stored.map(Bytes::copy_from_slice);
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    fn look_at_many(&self, ids: &[ObjectId], look: &mut Look<'_>) -> Result<()> {
         let mut numbers: HashMap<_, Vec<_>> = HashMap::new();
         for (place, value) in self.index_rows(ids)?.into_iter().enumerate() {
-            if let Some(value) = value.filter(|value| value.kind == ids[place].kind) {
-                numbers.entry(object_family(value.kind)).or_default().push((value.number, place));
+            match value.filter(|value| value.kind == ids[place].kind) {
+                Some(value) => numbers.entry(object_family(value.kind)).or_default().push((value.number, place)),
+                None => look(place, None)?,
             }
         }
         for (family, mut numbers) in numbers {
             numbers.sort_unstable();
-            self.object_rows(family, &numbers, &mut found)?;
-            for (_, place) in numbers {
-                if found[place].is_none() {
-                    found[place] = self.get(ids[place])?;
-                }
-            }
+            self.object_rows(family, &numbers, ids, look)?;
         }
-        Ok(found)
+        Ok(())
     }
 
     fn contains_many(&self, ids: &[ObjectId], at_least: Epoch) -> Result<Vec<bool>> {

@@ -1,5 +1,6 @@
 //! Reading a content at any place.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -225,21 +226,42 @@ fn read_batch(store: &Store, batch: &[Placed], range: &Range<u64>, take: &mut dy
             SegmentSource::Hole => None,
         })
         .collect();
-    let mut chunks: std::vec::IntoIter<Bytes> = match wanted[..] {
-        [(id, length)] => vec![store.chunk(id, length)?].into_iter(),
-        _ => store.chunks(&wanted)?.into_iter(),
-    };
-    for placed in batch {
-        let from = placed.start.max(range.start);
-        let to = placed.end().min(range.end);
-        match placed.segment.source {
-            SegmentSource::Hole => take(Piece::Zeros((to - from) as usize)),
-            SegmentSource::Chunk(_) => {
-                let chunk = chunks.next().expect("one chunk for each chunk segment");
-                take(Piece::Data(&chunk[(from - placed.start) as usize..(to - placed.start) as usize]));
+    let mut batch = batch.iter();
+    // Those before what is shown next, in their order.
+    let mut pass = |take: &mut dyn FnMut(Piece<'_>), chunk: Option<&[u8]>| {
+        for placed in batch.by_ref() {
+            let from = placed.start.max(range.start);
+            let to = placed.end().min(range.end);
+            match (placed.segment.source, chunk) {
+                (SegmentSource::Hole, _) => take(Piece::Zeros((to - from) as usize)),
+                (SegmentSource::Chunk(_), Some(chunk)) => {
+                    return take(Piece::Data(&chunk[(from - placed.start) as usize..(to - placed.start) as usize]));
+                }
+                (SegmentSource::Chunk(_), None) => unreachable!("every chunk was shown"),
             }
         }
+    };
+    if let [(id, length)] = wanted[..] {
+        pass(take, Some(&store.chunk(id, length)?));
+        pass(take, None);
+        return Ok(());
     }
+    // Chunks that were written together lie in their order. Others are kept until it is their turn.
+    let mut next = 0;
+    let mut early: BTreeMap<usize, Bytes> = BTreeMap::new();
+    store.look_at_chunks(&wanted, &mut |place, chunk| {
+        if place != next {
+            early.insert(place, Bytes::copy_from_slice(chunk));
+            return;
+        }
+        pass(take, Some(chunk));
+        next += 1;
+        while let Some(chunk) = early.remove(&next) {
+            pass(take, Some(&chunk));
+            next += 1;
+        }
+    })?;
+    pass(take, None);
     Ok(())
 }
 
