@@ -117,12 +117,8 @@ impl Queue {
     /// Puts what a workspace's head holds into the queue of a target. The entry is there, as surely as the act says, when this
     /// returns; a request that was made before gets the entry that it made.
     pub fn submit(&self, source: &WorkspaceName, target: &WorkspaceName, wish: &Wish, act: &Act) -> Result<QueueEntry> {
-        if let Some(request) = &act.request
-            && let Some(done) = self.store().find_request(request)?
-        {
-            let made = done.changes.iter().find_map(|change| Some((change.name.clone(), change.after.clone()?)));
-            let (name, value) = made.ok_or_else(other_request)?;
-            return QueueEntry::read(&name, &value)?.ok_or_else(other_request);
+        if let Some(entry) = self.find_submitted(act)? {
+            return Ok(entry);
         }
         let head = self.workspaces.get(source)?.head;
         let _pins = head.map(|head| hold_snapshot(self.store(), head)).transpose()?;
@@ -137,6 +133,15 @@ impl Queue {
             }
         }
         Err(Error::Taken { what: format!("a place of {source} in the queue of {target}") })
+    }
+
+    /// What the first call with this request put into the queue, whatever became of it.
+    pub fn find_submitted(&self, act: &Act) -> Result<Option<QueueEntry>> {
+        let Some(request) = &act.request else { return Ok(None) };
+        let Some(done) = self.store().find_request(request)? else { return Ok(None) };
+        let made = done.changes.iter().find_map(|change| Some((change.name.clone(), change.after.clone()?)));
+        let (name, value) = made.ok_or_else(other_request)?;
+        QueueEntry::read(&name, &value)?.ok_or_else(other_request).map(Some)
     }
 
     /// The entry that a workspace with this head would be; it waits nowhere.

@@ -41,6 +41,11 @@ pub(crate) struct Live {
 }
 
 impl Live {
+    /// Nobody looks after the directory any more.
+    fn end_watch(&mut self) {
+        self.watch = None;
+    }
+
     pub(crate) fn let_go_of_face(&mut self) {
         self.face = None;
     }

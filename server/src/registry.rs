@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use amalgam_engine::{SnapshotId, Time};
 use amalgam_materializer::Identity;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Result, of_io};
@@ -73,7 +73,11 @@ impl Record {
 pub(crate) struct Registry {
     place: PathBuf,
     records: Arc<Mutex<BTreeMap<String, Record>>>,
+    turn: Arc<Mutex<()>>,
 }
+
+/// The file that says the last id that was given.
+const LAST: &str = "last";
 
 impl Registry {
     /// Reads all records. One that cannot be read is left alone and reported in words.
@@ -98,7 +102,13 @@ impl Registry {
                 Err(why) => problems.push(format!("{}: {why}", path.display())),
             }
         }
-        Ok((Self { place: place.to_owned(), records: Arc::new(Mutex::new(records)) }, problems))
+        Ok((Self { place: place.to_owned(), records: Arc::new(Mutex::new(records)), turn: Arc::default() }, problems))
+    }
+
+    /// The turn of whoever decides by the records what to add or to take away: nobody else decides meanwhile. Taken before the lock
+    /// of a directory or the grasp of a view, never after.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock()
     }
 
     pub(crate) fn all(&self) -> Vec<Record> {
@@ -109,11 +119,15 @@ impl Registry {
         self.records.lock().get(id).cloned()
     }
 
-    /// An id that none has: counted up, so that names stay short and are never used twice in a store's life.
-    pub(crate) fn new_id(&self) -> String {
-        let records = self.records.lock();
-        let last = records.keys().filter_map(|id| id.parse::<u64>().ok()).max().unwrap_or(0);
-        (last + 1).to_string()
+    /// An id that none has and none ever had: somebody may still go by an old one. Counted up, so that names stay short. To be asked
+    /// for in the turn in which it is used.
+    pub(crate) fn new_id(&self) -> Result<String> {
+        let there = self.records.lock().keys().filter_map(|id| id.parse().ok()).max();
+        let given = fs::read_to_string(self.place.join(LAST)).ok().and_then(|text| text.trim().parse().ok());
+        let next = there.max(given).unwrap_or(0_u64) + 1;
+        let failed = |source: std::io::Error| of_io("write the registry of directories", &source);
+        replace_file(&self.place.join(LAST), next.to_string().as_bytes()).map_err(failed)?;
+        Ok(next.to_string())
     }
 
     pub(crate) fn put(&self, record: Record) -> Result<()> {

@@ -50,9 +50,12 @@ impl Service {
     /// All of it. Looks at every file of the store.
     pub(crate) fn measure_disk(&self) -> Result<Disk> {
         let disk = self.measure_free(&self.settings()?)?;
-        let measured = disk_bytes(self.inner.home.path());
-        let (store_bytes, log_bytes) = measured.map_err(|error| of_io("measure the store", &error))?;
-        Ok(Disk { store_bytes, log_bytes, ..disk })
+        let home = &self.inner.home;
+        let measured = disk_bytes(&home.store_path()).map_err(|error| of_io("measure the store", &error))?;
+        // Not what is made anew when it is gone, nor what is in no snapshot by a rule: neither comes back by a collection.
+        let beside = [home.directories_path(), home.views_path()];
+        let beside_bytes = beside.iter().filter_map(|place| disk_bytes(place).ok()).map(|(bytes, _)| bytes);
+        Ok(Disk { store_bytes: measured.0 + beside_bytes.sum::<u64>(), log_bytes: measured.1, ..disk })
     }
 
     /// The same for somebody who has a budget. Where it is the log that reaches the budget, the log is emptied first, and what the tables

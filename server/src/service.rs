@@ -51,7 +51,7 @@ pub(crate) struct Inner {
     /// Directories that are never captured: the store's own, and where its socket lies.
     pub(crate) ours: Vec<Identity>,
     pub(crate) live: Mutex<HashMap<String, Arc<Mutex<Live>>>>,
-    pub(crate) watched: AtomicUsize,
+    pub(crate) watched: Arc<AtomicUsize>,
     pub(crate) collections: Collections,
     pub(crate) faces: Faces,
     pub(crate) views: Views,
@@ -128,7 +128,7 @@ impl Service {
             registry,
             ours,
             live: Mutex::default(),
-            watched: AtomicUsize::new(0),
+            watched: Arc::default(),
             collections: Collections::open(home, settings)?,
             faces: Faces::default(),
             views: Views::open(home)?,

@@ -11,8 +11,9 @@ mod book;
 mod handover;
 mod keeper;
 mod kernel;
-mod live;
+pub(crate) mod live;
 mod local;
+mod merged;
 mod mounting;
 mod revert;
 
@@ -24,7 +25,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use amalgam_conflicts::Stage;
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{RefName, SnapshotId};
+use amalgam_engine::operation::operation;
+use amalgam_engine::reference::{Operation, RefChange};
+use amalgam_engine::{Act, RefName, SnapshotId};
 use amalgam_fuse::Mount;
 use amalgam_proto::{Failure, Reason};
 use amalgam_view::{Recovered, Room, View, ViewOptions};
@@ -249,6 +252,22 @@ impl Service {
     /// Refuses what cannot be done to a workspace that is mounted, or whose mount left work behind.
     pub(crate) fn refuse_live(&self, workspace: &WorkspaceName, what: &str) -> Result<()> {
         let Some(id) = self.find_view(workspace) else { return Ok(()) };
+        self.refuse_shown(id, workspace, what)?;
+        let grasp = self.grasp_view(id)?;
+        // Whoever mounts it had the grasp until it was mounted.
+        self.refuse_shown(id, workspace, what)?;
+        if !self.is_uncommitted(&grasp)? {
+            drop(grasp);
+            return self.close_view_if_unused(id);
+        }
+        let message = format!(
+            "workspace {workspace} has changes from a mount that are in no snapshot, so {what}; `amalgam mount {workspace} DIR` shows \
+             them, and `amalgam commit` there keeps them"
+        );
+        Err(Failure::new(Reason::Mounted, message))
+    }
+
+    fn refuse_shown(&self, id: u64, workspace: &WorkspaceName, what: &str) -> Result<()> {
         let mounted = self.inner.views.state.lock().mounts.values().find_map(|mounted| match mounted.shows {
             Shows::Live(other) if other == id => Some(mounted.record.path.clone()),
             _ => None,
@@ -260,19 +279,73 @@ impl Service {
                     "workspace {workspace} is mounted at {path}, so {what}; `amalgam umount {path}` first, or `amalgam fork` it"
                 )
             }
-            None => {
-                let grasp = self.grasp_view(id)?;
-                if !self.is_uncommitted(&grasp)? {
-                    drop(grasp);
-                    return self.close_view_if_unused(id);
-                }
-                format!(
-                    "workspace {workspace} has changes from a mount that are in no snapshot, so {what}; `amalgam mount {workspace} DIR` \
-                     shows them, and `amalgam commit` there keeps them"
-                )
+            None if self.is_expected(id) => {
+                format!("somebody is about to mount workspace {workspace}, so {what}; try again in a minute")
             }
+            None => return Ok(()),
         };
         Err(Failure::new(Reason::Mounted, message))
+    }
+
+    /// Refuses to take an operation back, or to do it again, where that takes a workspace away that is mounted.
+    pub(crate) fn refuse_to_take_away(&self, sequence: u64, goes: impl Fn(&RefChange) -> bool) -> Result<()> {
+        // One that cannot be read is refused by whoever does it.
+        let Ok(found) = operation(&self.inner.store, sequence) else { return Ok(()) };
+        for name in self.inner.views.book.read().views.values() {
+            let workspace = WorkspaceName::new(name.as_str()).map_err(of_engine)?;
+            let reference = workspace.reference();
+            if found.changes.iter().any(|change| change.name == reference && goes(change)) {
+                self.refuse_live(&workspace, "it cannot be taken away")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a workspace that is not mounted. Its directories belong to nobody then.
+    pub(crate) fn delete_workspace(&self, name: &WorkspaceName, etag: &str, act: &Act) -> Result<Operation> {
+        let _turn = self.inner.registry.turn();
+        self.check_etag(name, etag)?;
+        self.refuse_live(name, "it cannot be removed")?;
+        let done = self.inner.workspaces.delete(name, act).map_err(of_engine)?;
+        self.forget_view(name)?;
+        self.let_go_of(name)?;
+        self.forget_publishing(name)?;
+        Ok(done)
+    }
+
+    /// A workspace has come to its end: what it had goes. One that is mounted, or has work in no snapshot, comes back.
+    pub(crate) fn end_places_of(&self, name: &WorkspaceName, act: &Act) -> Result<()> {
+        let _turn = self.inner.registry.turn();
+        if self.inner.workspaces.find(name).map_err(of_engine)?.is_some() {
+            return Ok(());
+        }
+        if self.refuse_live(name, "it goes on").is_err() {
+            let act = Act { request: None, ..act.clone() };
+            return self.inner.workspaces.undelete(name, &act).map(drop).map_err(of_engine);
+        }
+        self.forget_view(name)?;
+        self.let_go_of(name)?;
+        self.forget_publishing(name)
+    }
+
+    /// A name is given anew: the view of a workspace that had it before goes, unless it is in use or has work in no snapshot.
+    pub(crate) fn let_go_of_ended_view(&self, name: &WorkspaceName) -> Result<()> {
+        let Some(id) = self.inner.views.book.view_of(name.as_str()) else { return Ok(()) };
+        let what = "its name cannot be given to another one";
+        self.refuse_shown(id, name, what)?;
+        let is_open = self.inner.views.state.lock().open.contains_key(&id);
+        let has_work = match is_open {
+            true => self.is_uncommitted(&self.grasp_view(id)?)?,
+            false => View::has_work(&self.view_directory(id)),
+        };
+        if has_work {
+            let message = format!(
+                "workspace {name} was taken away while it had changes from a mount that are in no snapshot, so {what}; `amalgam redo` or \
+                 `amalgam ws undelete {name}` brings it back"
+            );
+            return Err(Failure::new(Reason::Mounted, message));
+        }
+        self.forget_view(name)
     }
 
     /// Refuses what cannot be done while anything is mounted.
@@ -316,6 +389,7 @@ impl Service {
     pub(crate) fn forget_view(&self, workspace: &WorkspaceName) -> Result<()> {
         let Some(id) = self.inner.views.book.view_of(workspace.as_str()) else { return Ok(()) };
         self.close_view_if_unused(id)?;
+        self.refuse_shown(id, workspace, "what it has cannot be put away")?;
         self.inner.views.book.change(|pages| drop(pages.views.remove(&id)))?;
         // It holds numbers and times only; what is left of it harms nobody.
         let _ = std::fs::remove_dir_all(self.view_directory(id));

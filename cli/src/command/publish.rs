@@ -1,11 +1,11 @@
 //! `amalgam complete` and `amalgam publish`: what a workspace changed goes through the queue of its target.
 
-use amalgam_proto::v1;
+use amalgam_proto::{Reason, v1};
 use clap::Args;
 use jiff::Timestamp;
 
 use super::merge::say_merge;
-use crate::error::Outcome;
+use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::session::{Session, incomplete, workspace_name};
@@ -14,7 +14,7 @@ use crate::text;
 /// Merge a workspace into its target and end it
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Its directory is captured first, if it has one. The workspace ends when all it holds has landed; what cannot be merged waits for
+Its directory or what was left of its mount is captured first. One that is mounted has to be unmounted before. The workspace ends when all it holds has landed; what cannot be merged waits for
 a person (`amalgam review`), and the workspace with it. `amalgam ws undelete` brings an ended workspace back.
 
 Examples:
@@ -99,14 +99,14 @@ struct What {
 
 impl What {
     /// A dry run knows nothing of tests.
-    fn say_untested(&self, session: &mut Session) -> Result<(), crate::error::CliError> {
+    fn say_untested(&self, session: &mut Session) -> Result<(), CliError> {
         match self.test.is_empty() {
             true => Ok(()),
             false => session.output.remark("the test was not run"),
         }
     }
 
-    async fn submission(&self, session: &mut Session) -> Result<v1::Submission, crate::error::CliError> {
+    async fn submission(&self, session: &mut Session) -> Result<v1::Submission, CliError> {
         let workspace = match &self.workspace {
             Some(name) => workspace_name(name),
             None => session.place().await?.workspace.name,
@@ -129,9 +129,13 @@ impl Complete {
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let submission = self.what.submission(session).await?;
-        // Asked before: an ended workspace has none.
+        // Asked before: an ended workspace has none. One that ended with the first call of this request is not there any more.
         let before = v1::GetWorkspaceRequest { name: submission.workspace.clone() };
-        let before = client.workspaces.get_workspace(before).await?.into_inner().workspace.unwrap_or_default();
+        let before = match client.workspaces.get_workspace(before).await.map_err(CliError::from) {
+            Ok(found) => found.into_inner().workspace.unwrap_or_default(),
+            Err(error) if error.is(Reason::NotFound) && !self.what.request_id.is_empty() => v1::Workspace::default(),
+            Err(error) => return Err(error),
+        };
         let request =
             v1::CompleteWorkspaceRequest { submission: Some(submission), request_id: self.what.request_id.clone() };
         let done = client.merges.complete_workspace(request).await?.into_inner();

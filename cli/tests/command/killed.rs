@@ -116,11 +116,6 @@ fn complete(scratch: &Scratch, workspace: &str) -> End {
             String::from_utf8_lossy(&done.stdout),
             String::from_utf8_lossy(&done.stderr)
         );
-        let reason = lines(&done.stderr).into_iter().find_map(|line| line["reason"].as_str().map(str::to_owned));
-        // It landed and ended, and the process died before it could say so. That it landed is looked at in the end.
-        if reason.as_deref() == Some("NOT_FOUND") {
-            return End::Landed(None);
-        }
         std::thread::sleep(Duration::from_millis(20));
     }
     panic!("{line}: {said}");

@@ -4,6 +4,7 @@ mod attempts;
 mod conflicts;
 mod held;
 mod local;
+mod merged;
 mod refused;
 #[path = "../command/scratch.rs"]
 mod scratch;

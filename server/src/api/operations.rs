@@ -111,6 +111,7 @@ impl OperationService for Api {
                 }
                 Some(Target::Operation(name)) => {
                     let sequence = operation_sequence(&name).map_err(of_engine)?;
+                    service.refuse_to_take_away(sequence, |change| change.before.is_none())?;
                     operation::undo_operation(&service.inner.store, sequence, &act)
                 }
                 None => return Err(Failure::new(Reason::Invalid, "target: name a workspace or an operation")),
@@ -134,6 +135,7 @@ impl OperationService for Api {
                 }
                 Some(Target::Operation(name)) => {
                     let sequence = operation_sequence(&name).map_err(of_engine)?;
+                    service.refuse_to_take_away(sequence, |change| change.after.is_none())?;
                     operation::redo_operation(&service.inner.store, sequence, &act)
                 }
                 None => return Err(Failure::new(Reason::Invalid, "target: name a workspace or an operation")),

@@ -106,11 +106,7 @@ impl WorkspaceService for Api {
             let from = workspace_id(&request.name).map_err(of_engine)?;
             let to = WorkspaceName::new(request.new_workspace_id).map_err(of_engine)?;
             let act = service.act(&actor, &request.request_id)?;
-            service.begin_without(std::slice::from_ref(&to))?;
-            service.inner.workspaces.rename(&from, &to, &act).map_err(of_engine)?;
-            service.directories_follow(&from, &to)?;
-            service.views_follow(&from, &to)?;
-            service.publishing_follows(&from, &to)?;
+            service.rename_workspace(&from, &to, &act)?;
             Ok(v1::RenameWorkspaceResponse { workspace: Some(service.workspace_message(&to)?) })
         })
         .await
@@ -137,13 +133,8 @@ impl WorkspaceService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let name = workspace_id(&request.name).map_err(of_engine)?;
-            service.check_etag(&name, &request.etag)?;
-            service.refuse_live(&name, "it cannot be removed")?;
             let act = service.act(&actor, &request.request_id)?;
-            let done = service.inner.workspaces.delete(&name, &act).map_err(of_engine)?;
-            service.forget_view(&name)?;
-            service.let_go_of(&name)?;
-            service.forget_publishing(&name)?;
+            let done = service.delete_workspace(&name, &request.etag, &act)?;
             Ok(v1::DeleteWorkspaceResponse { operation: Some(operation_message(&done)) })
         })
         .await

@@ -9,6 +9,7 @@ use amalgam_engine::{Act, Time};
 use amalgam_materializer::{HostDir, Rules};
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
+use parking_lot::MutexGuard;
 
 use crate::failure::{Result, of_engine, of_io, of_materializer};
 use crate::registry::Record;
@@ -53,6 +54,7 @@ impl Service {
         if request.again {
             return self.attach_again(&path, &host, request);
         }
+        let _turn = self.inner.registry.turn();
         self.refuse_nested(&path, &host)?;
         let (workspace, is_new) = match request.workspace_id.as_str() {
             "" => (self.free_name(&path)?, true),
@@ -62,7 +64,7 @@ impl Service {
                 (name, found.is_none())
             }
         };
-        self.begin_without(std::slice::from_ref(&workspace))?;
+        self.let_go_of_ended(std::slice::from_ref(&workspace))?;
         if let Some(other) = self.inner.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
             let hint = "a second directory is a fork: `amalgam fork --dir PATH` makes one";
             let message = format!("workspace {workspace} has its directory at {}; {hint}", other.path.display());
@@ -73,63 +75,70 @@ impl Service {
             let new = NewWorkspace { agent: act.actor.clone(), ..NewWorkspace::default() };
             self.inner.workspaces.create(&workspace, &new, act).map_err(of_engine)?;
         }
-        self.register(&path, &host, &workspace, &request.exclude, false)
+        let record = self.new_record(&path, &host, &workspace)?;
+        let record = Record { exclude: request.exclude.clone(), ..record };
+        self.inner.registry.put(record.clone())?;
+        Ok(record)
     }
 
-    pub(super) fn register(
-        &self,
-        path: &Path,
-        host: &HostDir,
-        workspace: &WorkspaceName,
-        exclude: &[String],
-        made_here: bool,
-    ) -> Result<Record> {
+    /// What says that a directory belongs to a workspace, to be written down in the turn in which that was found to be possible.
+    pub(super) fn new_record(&self, path: &Path, host: &HostDir, workspace: &WorkspaceName) -> Result<Record> {
         let mut record = Record {
-            id: self.inner.registry.new_id(),
+            id: self.inner.registry.new_id()?,
             path: path.to_owned(),
             device: 0,
             inode: 0,
             birth: 0,
             workspace: workspace.to_string(),
-            exclude: exclude.to_vec(),
+            exclude: Vec::new(),
             snapshot: None,
             looked: Time::EPOCH.0,
-            made_here,
+            made_here: false,
             conflicts: String::new(),
             aim: None,
             whole: None,
         };
         record.identify(host.identity());
-        self.inner.registry.put(record.clone())?;
         Ok(record)
     }
 
     /// Takes a directory that is known, where and what it is now: moved, or replaced by a copy.
     fn attach_again(&self, path: &Path, host: &HostDir, request: &v1::AttachDirectoryRequest) -> Result<Record> {
-        let records = self.inner.registry.all();
-        let found = match request.workspace_id.as_str() {
-            "" => records
-                .iter()
-                .find(|record| record.identity() == host.identity())
-                .or_else(|| records.iter().find(|record| record.path == path)),
-            workspace => records.iter().find(|record| record.workspace == workspace),
-        };
-        let Some(found) = found else {
-            let hint = "name its workspace with --workspace, or run `amalgam init` for a new one";
-            let message = format!("{} is not a directory that was known before; {hint}", path.display());
-            return Err(Failure::new(Reason::NoDirectory, message));
-        };
-        let others = records.iter().filter(|record| record.id != found.id);
-        nested(path, host, others)?;
-        let _turn = self.live(&found.id).lock_arc();
-        let mut record = found.clone();
-        record.path = path.to_owned();
-        record.identify(host.identity());
-        if !request.exclude.is_empty() {
-            record.exclude = request.exclude.clone();
+        loop {
+            let turn = self.inner.registry.turn();
+            let records = self.inner.registry.all();
+            let found = match request.workspace_id.as_str() {
+                "" => records
+                    .iter()
+                    .find(|record| record.identity() == host.identity())
+                    .or_else(|| records.iter().find(|record| record.path == path)),
+                workspace => records.iter().find(|record| record.workspace == workspace),
+            };
+            let Some(found) = found else {
+                let hint = "name its workspace with --workspace, or run `amalgam init` for a new one";
+                let message = format!("{} is not a directory that was known before; {hint}", path.display());
+                return Err(Failure::new(Reason::NoDirectory, message));
+            };
+            nested(path, host, records.iter().filter(|record| record.id != found.id))?;
+            let Some(_live) = self.live(&found.id).try_lock_arc() else {
+                self.await_end_of_work(turn, &found.id);
+                continue;
+            };
+            let mut record = found.clone();
+            record.path = path.to_owned();
+            record.identify(host.identity());
+            if !request.exclude.is_empty() {
+                record.exclude = request.exclude.clone();
+            }
+            self.inner.registry.put(record.clone())?;
+            return Ok(record);
         }
-        self.inner.registry.put(record.clone())?;
-        Ok(record)
+    }
+
+    /// Somebody works in a directory, perhaps for long: others get their turn meanwhile.
+    fn await_end_of_work(&self, turn: MutexGuard<'_, ()>, id: &str) {
+        drop(turn);
+        drop(self.live(id).lock_arc());
     }
 
     /// Directories inside each other would be captured twice and restored against each other.
@@ -216,40 +225,66 @@ impl Service {
     /// Forgets that a directory belongs to a workspace.
     pub(crate) fn detach(&self, name: &str) -> Result<()> {
         let record = self.record(name)?;
-        let _turn = self.live(&record.id).lock_arc();
-        self.inner.registry.remove(&record.id)?;
-        self.inner.live.lock().remove(&record.id);
+        self.forget_directory(&record.id)
+    }
+
+    /// Forgets a directory when nobody works in it any more, and ends its watch.
+    pub(super) fn forget_directory(&self, id: &str) -> Result<()> {
+        let mut live = self.live(id).lock_arc();
+        live.end_watch();
+        self.inner.registry.remove(id)?;
+        self.inner.live.lock().remove(id);
         Ok(())
     }
 
     /// A workspace has ended: its directories stay as they are, and belong to no workspace.
     pub(crate) fn let_go_of(&self, workspace: &WorkspaceName) -> Result<()> {
         let records = self.inner.registry.all();
-        for record in records.into_iter().filter(|record| record.workspace == workspace.as_str()) {
-            let _turn = self.live(&record.id).lock_arc();
-            self.inner.registry.remove(&record.id)?;
-            self.inner.live.lock().remove(&record.id);
-        }
-        Ok(())
+        let mut its_own = records.into_iter().filter(|record| record.workspace == workspace.as_str());
+        its_own.try_for_each(|record| self.forget_directory(&record.id))
     }
 
-    /// A workspace is about to be made: directories of one that had the name before are not its own. An undo takes workspaces
+    /// A workspace is about to be made: directories and views of one that had the name before are not its own. An undo takes workspaces
     /// away, too, and leaves their directories to a redo.
     pub(crate) fn begin_without(&self, names: &[WorkspaceName]) -> Result<()> {
+        let _turn = self.inner.registry.turn();
+        self.let_go_of_ended(names)
+    }
+
+    /// The same for somebody whose turn it is.
+    pub(crate) fn let_go_of_ended(&self, names: &[WorkspaceName]) -> Result<()> {
         for name in names {
             if self.inner.workspaces.find(name).map_err(of_engine)?.is_none() {
+                self.let_go_of_ended_view(name)?;
                 self.let_go_of(name)?;
             }
         }
         Ok(())
     }
 
-    /// A workspace got another name: its directories belong to that.
-    pub(crate) fn directories_follow(&self, from: &WorkspaceName, to: &WorkspaceName) -> Result<()> {
-        for record in self.inner.registry.all().into_iter().filter(|record| record.workspace == from.as_str()) {
-            self.inner.registry.put(Record { workspace: to.to_string(), ..record })?;
+    /// Gives a workspace another name: its directories, its view and what is planned for it follow.
+    pub(crate) fn rename_workspace(&self, from: &WorkspaceName, to: &WorkspaceName, act: &Act) -> Result<()> {
+        loop {
+            let turn = self.inner.registry.turn();
+            self.inner.workspaces.get(from).map_err(of_engine)?;
+            let records = self.inner.registry.all();
+            let mine: Vec<_> = records.iter().filter(|record| record.workspace == from.as_str()).collect();
+            // Whoever works in one of them would write the old name down again.
+            let lives: Vec<_> = mine.iter().filter_map(|record| self.live(&record.id).try_lock_arc()).collect();
+            if lives.len() < mine.len() {
+                drop(lives);
+                drop(turn);
+                mine.iter().for_each(|record| drop(self.live(&record.id).lock_arc()));
+                continue;
+            }
+            self.let_go_of_ended(std::slice::from_ref(to))?;
+            self.inner.workspaces.rename(from, to, act).map_err(of_engine)?;
+            for record in mine {
+                self.inner.registry.put(Record { workspace: to.to_string(), ..record.clone() })?;
+            }
+            self.views_follow(from, to)?;
+            return self.publishing_follows(from, to);
         }
-        Ok(())
     }
 
     /// Says what is left out of a directory.
@@ -305,4 +340,63 @@ fn nested<'a>(path: &Path, _host: &HostDir, records: impl Iterator<Item = &'a Re
         return Err(Failure::new(Reason::NestedDirectory, message).with("workspace", record.workspace.as_str()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+    use crate::home::Home;
+
+    /// What many of them come to, begun at one moment.
+    fn at_once<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+        let begin = Barrier::new(count);
+        thread::scope(|scope| {
+            let spawn = |number| {
+                let (begin, work) = (&begin, &work);
+                scope.spawn(move || {
+                    begin.wait();
+                    work(number)
+                })
+            };
+            let threads: Vec<_> = (0..count).map(spawn).collect();
+            threads.into_iter().map(|thread| thread.join().expect("it ends")).collect()
+        })
+    }
+
+    #[test]
+    fn of_many_who_want_a_directory_at_once_one_gets_it() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let act = service.act("ann", "").expect("an act");
+        let attach = |path: &Path, workspace: &str| {
+            std::fs::create_dir_all(path).expect("a directory");
+            let workspace_id = workspace.to_owned();
+            service.attach(&v1::AttachDirectoryRequest { path: path_bytes(path), workspace_id, ..Default::default() }, &act)
+        };
+        for round in 0..20 {
+            let same = around.path().join(format!("same{round}"));
+            let done = at_once(6, |_| attach(&same, ""));
+            assert_eq!(done.iter().flatten().count(), 1, "one directory belongs to one workspace");
+            let name = format!("of{round}");
+            let done = at_once(6, |number| attach(&around.path().join(format!("{round}.{number}")), &name));
+            assert_eq!(done.iter().flatten().count(), 1, "one workspace has one directory");
+            let nested = [format!("n{round}/a"), format!("n{round}"), format!("n{round}/a/b")];
+            let done = at_once(3, |number| attach(&around.path().join(&nested[number]), ""));
+            assert_eq!(done.iter().flatten().count(), 1, "none lies in another");
+            let apart = at_once(6, |number| attach(&around.path().join(format!("apart{round}.{number}")), ""));
+            let mut ids: Vec<_> = apart.into_iter().map(|record| record.expect("nobody is in its way").id).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            assert_eq!(ids.len(), 6, "each has an id of its own");
+        }
+        let records = service.inner.registry.all();
+        assert_eq!(records.len(), 20 * 9);
+        assert!(records.iter().all(|record| {
+            let name = WorkspaceName::new(record.workspace.as_str()).expect("a name");
+            service.inner.workspaces.find(&name).expect("read").is_some()
+        }));
+    }
 }

@@ -136,6 +136,10 @@ impl Service {
     /// Whether a directory came of its workspace's head.
     pub(super) fn is_in_step(&self, grasp: &Grasp, head: Option<SnapshotId>) -> Result<bool> {
         let known = grasp.record.snapshot();
+        // Being written for the first time, or left so by a process that died: what is absent was removed by nobody.
+        if known.is_none() && grasp.record.aim.is_some() {
+            return Ok(head.is_none());
+        }
         Ok(head == known
             || self.is_own_capture(grasp, head, known)?
             || self.is_same(self.head_root(head)?, self.known_root(known)?)?)

@@ -1,17 +1,47 @@
 //! Writing a snapshot into a new directory.
 
+use std::path::Path;
+
 use amalgam_conflicts::Style;
+use amalgam_engine::RootId;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_materializer::{Checkout, HostDir, Index, Pool, Progress, Times, checkout};
 use amalgam_proto::{Failure, Reason, v1};
+use parking_lot::{ArcMutexGuard, RawMutex};
 
 use super::attach::{canonical, host_path};
-use super::notice;
+use super::{Live, notice};
 use crate::conflicts::Seen;
 use crate::failure::{Result, of_engine, of_io, of_materializer};
 use crate::registry::Record;
 use crate::service::Service;
 use crate::views::named;
+
+/// A directory that belongs to a workspace and is being written for the first time: nobody else works in it. It belongs to nobody again
+/// unless that comes to its end.
+struct Attached<'a> {
+    service: &'a Service,
+    id: String,
+    live: Option<ArcMutexGuard<RawMutex, Live>>,
+}
+
+impl Attached<'_> {
+    /// It is written; its id.
+    fn keep(mut self) -> String {
+        self.live = None;
+        std::mem::take(&mut self.id)
+    }
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        if !self.id.is_empty() {
+            self.live = None;
+            // Nothing is lost with a record that cannot be removed; it says what it is about.
+            let _ = self.service.forget_directory(&self.id);
+        }
+    }
+}
 
 impl Service {
     /// Writes a snapshot into a directory that is new or empty, and makes it belong to a workspace if asked to.
@@ -40,14 +70,17 @@ impl Service {
             return Err(Failure::new(Reason::Invalid, message));
         }
         let path = canonical(&host_path(&request.path)?)?;
-        if let Some(workspace) = &attach {
-            self.refuse_second(workspace)?;
-        }
-        let made = make_empty(&path)?;
-        let host = HostDir::open(&path).map_err(of_materializer)?;
-        if attach.is_some() {
-            self.refuse_nested(&path, &host)?;
-        }
+        let (host, attached) = match &attach {
+            Some(workspace) => {
+                let conflicts = if style == Style::default() { "" } else { style.word() };
+                let (host, attached) = self.attach_new(&path, workspace, conflicts, root)?;
+                (host, Some(attached))
+            }
+            None => {
+                make_empty(&path)?;
+                (HostDir::open(&path).map_err(of_materializer)?, None)
+            }
+        };
         // Clones come from a directory that nobody changes meanwhile; its own stamps prove each file once more.
         let source = match request.source.as_str() {
             "" => None,
@@ -66,16 +99,6 @@ impl Service {
             progress,
         };
         let index = Index::new(host.identity());
-        let record = match &attach {
-            Some(workspace) => {
-                let record = self.register(&path, &host, workspace, &[], made)?;
-                let conflicts = if style == Style::default() { "" } else { style.word() };
-                let record = Record { conflicts: conflicts.to_owned(), aim: Some(root.to_string()), ..record };
-                self.inner.registry.put(record.clone())?;
-                Some(record)
-            }
-            None => None,
-        };
         let seen = Seen { conflicts: self.conflicts_of(root, None)?, ..Seen::default() };
         let faced = self.faced(root, style, None)?;
         let done = checkout(&self.inner.store, &host, &index, faced.face, &job).map_err(of_materializer)?;
@@ -89,8 +112,8 @@ impl Service {
             conflicts: Some(seen.message()),
             linked: done.linked,
         };
-        if let Some(record) = record {
-            let mut grasp = self.grasp(&amalgam_proto::directory_name(&record.id))?;
+        if let Some(attached) = attached {
+            let mut grasp = self.grasp(&amalgam_proto::directory_name(&attached.keep()))?;
             self.look_where(&mut grasp, &done, &Progress::default())?;
             grasp.record.in_step(Some(snapshot), self.now());
             self.note_conflicts(&mut grasp)?;
@@ -108,6 +131,26 @@ impl Service {
             .map_err(|source| of_io("open the files that directories share", &source))
     }
 
+    /// Makes a directory, empty, and lets it belong to a workspace whose tree it will have.
+    fn attach_new(
+        &self,
+        path: &Path,
+        workspace: &WorkspaceName,
+        conflicts: &str,
+        aim: RootId,
+    ) -> Result<(HostDir, Attached<'_>)> {
+        let _turn = self.inner.registry.turn();
+        self.refuse_second(workspace)?;
+        let made_here = make_empty(path)?;
+        let host = HostDir::open(path).map_err(of_materializer)?;
+        self.refuse_nested(path, &host)?;
+        let (conflicts, aim) = (conflicts.to_owned(), Some(aim.to_string()));
+        let record = Record { made_here, conflicts, aim, ..self.new_record(path, &host, workspace)? };
+        self.inner.registry.put(record.clone())?;
+        let live = self.live(&record.id).lock_arc();
+        Ok((host, Attached { service: self, id: record.id, live: Some(live) }))
+    }
+
     fn refuse_second(&self, workspace: &WorkspaceName) -> Result<()> {
         match self.inner.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
             Some(other) => {
@@ -120,7 +163,7 @@ impl Service {
 }
 
 /// Makes sure that a directory is there and empty; true when it was made now.
-pub(crate) fn make_empty(path: &std::path::Path) -> Result<bool> {
+pub(crate) fn make_empty(path: &Path) -> Result<bool> {
     match std::fs::read_dir(path) {
         Ok(mut names) => match names.next() {
             None => Ok(false),

@@ -1,11 +1,11 @@
-//! Directories of workspaces that are merged: captured before, brought along after.
+//! Directories of workspaces that are merged, and their mounts: captured before, brought along after.
 
 use amalgam_engine::conflict::CONFLICTS_KEY;
 use amalgam_engine::merge::{NoContents, merge_trees};
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::operation::operation;
 use amalgam_engine::workspace::{Change, WorkspaceName};
-use amalgam_engine::{Act, MergeContents, MergeOptions, SnapshotId, WriteSession};
+use amalgam_engine::{Act, MergeContents, MergeOptions, RootId, SnapshotId, WriteSession};
 use amalgam_materializer::{Progress, Times};
 use amalgam_merge::trees::ByRules;
 use amalgam_proto::v1;
@@ -15,6 +15,8 @@ use super::restore::Target;
 use super::{Grasp, notice};
 use crate::failure::{Result, of_engine};
 use crate::service::Service;
+use crate::views::ViewGrasp;
+use crate::views::live::Secured;
 
 /// What the log calls a merge.
 const MERGE: &str = "merge";
@@ -28,20 +30,53 @@ pub(crate) struct Ahead {
     _session: Option<WriteSession>,
 }
 
+/// Where a workspace's files are, held so that nobody else commits or restores there.
+enum Place {
+    Nowhere,
+    Directory(Box<Grasp>),
+    View(ViewGrasp),
+}
+
+/// The same after what is there was taken into a snapshot.
+pub(crate) enum SecuredPlace {
+    Nowhere,
+    Directory(Box<Grasp>, Option<SnapshotId>),
+    View(ViewGrasp, Secured),
+}
+
+impl SecuredPlace {
+    /// The snapshot that was taken.
+    pub(crate) fn safety(&self) -> Option<SnapshotId> {
+        match self {
+            Self::Nowhere => None,
+            Self::Directory(_, safety) => *safety,
+            Self::View(_, secured) => secured.snapshot,
+        }
+    }
+}
+
 impl Service {
-    /// Looks at a workspace's directory, if it has one, as a capture would, and changes nothing: the snapshot has no name, and goes
-    /// with the next collection.
+    /// Looks at a workspace's directory or mount, if it has one, as a capture would, and changes nothing: the snapshot has no name, and
+    /// goes with the next collection.
     pub(crate) fn look_ahead(&self, workspace: &WorkspaceName, act: &Act) -> Result<Ahead> {
         let head = self.head(workspace)?;
         let unchanged = Ahead { head, capture: None, _session: None };
-        let Some(mut grasp) = self.grasp_of(workspace)? else { return Ok(unchanged) };
-        self.refuse_out_of_step(&grasp, head)?;
         let store = &self.inner.store;
         let session = store.session();
-        let captured = self.look(&mut grasp, &Progress::default())?;
-        let root = captured.root;
-        let _pin = store.hold(root).map_err(of_engine)?;
-        grasp.save(self)?;
+        let (root, _pin) = match self.place_of(workspace)? {
+            Place::Nowhere => return Ok(unchanged),
+            Place::Directory(mut grasp) => {
+                self.refuse_out_of_step(&grasp, head)?;
+                let captured = self.look(&mut grasp, &Progress::default())?;
+                let pin = store.hold(captured.root).map_err(of_engine)?;
+                grasp.save(self)?;
+                (captured.root, pin)
+            }
+            Place::View(grasp) => {
+                let (_held, root) = self.look_ahead_in_view(&grasp, head)?;
+                (root, store.hold(root).map_err(of_engine)?)
+            }
+        };
         let before = self.head_root(head)?;
         if self.is_same(before, Some(root))? {
             return Ok(unchanged);
@@ -71,13 +106,61 @@ impl Service {
         record.map(|record| self.grasp(&amalgam_proto::directory_name(&record.id))).transpose()
     }
 
-    /// Takes a snapshot of a workspace's directory, if it has one and that changed.
-    pub(crate) fn capture_of(&self, workspace: &WorkspaceName, message: &str, act: &Act) -> Result<()> {
-        let Some(mut grasp) = self.grasp_of(workspace)? else { return Ok(()) };
-        let saying = Saying { action: CAPTURE, change: Change::new(message) };
+    /// Takes hold of the place where a workspace's files are.
+    fn place_of(&self, workspace: &WorkspaceName) -> Result<Place> {
+        if let Some(grasp) = self.grasp_of(workspace)? {
+            return Ok(Place::Directory(Box::new(grasp)));
+        }
+        Ok(self.grasp_view_of(workspace)?.map_or(Place::Nowhere, Place::View))
+    }
+
+    /// Takes a snapshot of a workspace's directory or mount, if it has one and that changed.
+    pub(crate) fn capture_of(&self, workspace: &WorkspaceName, before: &str, act: &Act) -> Result<()> {
         // The request belongs to what comes after it.
         let act = Act { request: None, ..act.clone() };
-        self.snapshot_directory(&mut grasp, &saying, &act, &Progress::default()).map(drop)
+        match self.place_of(workspace)? {
+            Place::Nowhere => Ok(()),
+            Place::Directory(mut grasp) => {
+                let saying = Saying { action: CAPTURE, change: Change::new(format!("before {before}")) };
+                self.snapshot_directory(&mut grasp, &saying, &act, &Progress::default()).map(drop)
+            }
+            Place::View(grasp) => {
+                self.check_room()?;
+                if self.quota_of(workspace)?.is_some() {
+                    let (_held, root) = self.hold_edited(&grasp)?;
+                    self.check_quota(workspace, Some(root))?;
+                }
+                self.secure_view_before(&grasp, before, &act).map(drop)
+            }
+        }
+    }
+
+    /// Takes hold of the place of a workspace that is merged into, and takes what is there into a snapshot, if none has it yet. A
+    /// directory that never had what its workspace holds is not the place: what is absent there was removed by nobody.
+    pub(crate) fn secure_place(&self, workspace: &WorkspaceName, before: &str, act: &Act) -> Result<SecuredPlace> {
+        match self.place_of(workspace)? {
+            Place::Directory(grasp) if grasp.record.snapshot().is_none() && self.head(workspace)?.is_some() => {
+                Ok(SecuredPlace::Nowhere)
+            }
+            Place::Directory(mut grasp) => {
+                let safety = self.secure_before(&mut grasp, before, act)?;
+                Ok(SecuredPlace::Directory(grasp, safety))
+            }
+            Place::View(grasp) => {
+                let secured = self.secure_view_before(&grasp, before, act)?;
+                Ok(SecuredPlace::View(grasp, secured))
+            }
+            Place::Nowhere => Ok(SecuredPlace::Nowhere),
+        }
+    }
+
+    /// Brings a place to where its workspace's head is now.
+    pub(crate) fn bring_place_along(&self, place: SecuredPlace, merge: &mut v1::Merge, act: &Act) -> Result<()> {
+        match place {
+            SecuredPlace::Nowhere => Ok(()),
+            SecuredPlace::Directory(mut grasp, _) => self.bring_along(&mut grasp, merge, act),
+            SecuredPlace::View(grasp, secured) => self.bring_view_along(&grasp, secured, merge, act),
+        }
     }
 
     /// Takes what is in a directory into a snapshot, if no snapshot has it yet. One whose workspace moved on without it is brought
@@ -86,7 +169,7 @@ impl Service {
         let head = self.head(&grasp.workspace)?;
         match self.is_in_step(grasp, head)? {
             true => self.secure(grasp, what, act, &Progress::default()).map(|(safety, _)| safety),
-            false => self.catch_up(grasp, &format!("before {what}"), act),
+            false => self.catch_up(grasp, what, act),
         }
     }
 
@@ -105,41 +188,58 @@ impl Service {
     /// Brings a directory along whose workspace moved on without it. Each file there is as it was, or as the head has it if a
     /// process died while it brought them along; what is neither is somebody's edit, and is merged with what the head has. A capture
     /// on top of the head would take back what landed. Returns the snapshot of the edits, if there are any.
-    pub(super) fn catch_up(&self, grasp: &mut Grasp, message: &str, act: &Act) -> Result<Option<SnapshotId>> {
+    pub(super) fn catch_up(&self, grasp: &mut Grasp, what: &str, act: &Act) -> Result<Option<SnapshotId>> {
         let (store, progress) = (&self.inner.store, Progress::default());
         // The request belongs to what comes after it.
         let act = &Act { request: None, ..act.clone() };
         let head = self.head(&grasp.workspace)?;
         let (Some(before), Some(now)) = (self.known_root(grasp.record.snapshot())?, self.head_root(head)?) else {
-            return self.secure(grasp, message, act, &progress).map(|(safety, _)| safety);
+            return self.secure(grasp, what, act, &progress).map(|(safety, _)| safety);
         };
         let captured = self.look_as(grasp, &progress, true)?;
         let _pin = store.hold(captured.root).map_err(of_engine)?;
         let mut safety = None;
         if ![before, now].contains(&captured.root) {
-            let rules = self.merge_rules(Some(&grasp.workspace), None);
-            let by_rules = rules.as_ref().ok().map(|rules| ByRules::new(rules, "", ""));
-            let contents = by_rules.as_ref().map_or(&NoContents as &dyn MergeContents, |by_rules| by_rules);
-            let options = MergeOptions { time: act.time, ..MergeOptions::default() };
-            let merged = merge_trees(store, Some(before), now, captured.root, contents, &options);
-            let mut tree = merged.map_err(of_engine)?.tree;
-            let session = store.session();
-            let root = tree.freeze().write(&session).map_err(of_engine)?;
-            session.write_all_ahead().map_err(of_engine)?;
-            let _pin = store.hold(root).map_err(of_engine)?;
-            if !self.is_same(Some(root), Some(now))? {
-                tree.rebase(head);
-                let mut change = Change::new(message);
-                let conflicts = self.conflicts_of(root, Some(now))?.len();
-                if conflicts > 0 {
-                    change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
-                }
-                let done = self.inner.workspaces.commit_as(&grasp.workspace, &mut tree, &change, act, CAPTURE);
-                safety = Some(done.map_err(of_engine)?.snapshot);
-            }
+            safety = self.merge_edits(&grasp.workspace, before, captured.root, &format!("before {what}"), act)?;
         }
         self.bring_along(grasp, &mut v1::Merge::default(), act)?;
         Ok(safety)
+    }
+
+    /// Commits what was edited since a tree, merged with what the workspace's head has. Nothing if that has it all.
+    pub(crate) fn merge_edits(
+        &self,
+        workspace: &WorkspaceName,
+        before: RootId,
+        edited: RootId,
+        message: &str,
+        act: &Act,
+    ) -> Result<Option<SnapshotId>> {
+        let store = &self.inner.store;
+        let act = &Act { request: None, ..act.clone() };
+        let head = self.head(workspace)?;
+        let Some(now) = self.head_root(head)? else { return Ok(None) };
+        let rules = self.merge_rules(Some(workspace), None);
+        let by_rules = rules.as_ref().ok().map(|rules| ByRules::new(rules, "", ""));
+        let contents = by_rules.as_ref().map_or(&NoContents as &dyn MergeContents, |by_rules| by_rules);
+        let options = MergeOptions { time: act.time, ..MergeOptions::default() };
+        let merged = merge_trees(store, Some(before), now, edited, contents, &options);
+        let mut tree = merged.map_err(of_engine)?.tree;
+        let session = store.session();
+        let root = tree.freeze().write(&session).map_err(of_engine)?;
+        session.write_all_ahead().map_err(of_engine)?;
+        let _pin = store.hold(root).map_err(of_engine)?;
+        if self.is_same(Some(root), Some(now))? {
+            return Ok(None);
+        }
+        tree.rebase(head);
+        let mut change = Change::new(message);
+        let conflicts = self.conflicts_of(root, Some(now))?.len();
+        if conflicts > 0 {
+            change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
+        }
+        let done = self.inner.workspaces.commit_as(workspace, &mut tree, &change, act, CAPTURE);
+        Ok(Some(done.map_err(of_engine)?.snapshot))
     }
 
     /// Brings a directory to where its workspace's head is now.
@@ -157,5 +257,70 @@ impl Service {
         (merge.written, merge.removed) = (brought.written, brought.removed);
         merge.notices = brought.notices.iter().map(notice).collect();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_engine::Time;
+    use amalgam_engine::workspace::NewWorkspace;
+
+    use super::*;
+    use crate::home::Home;
+    use crate::registry::Record;
+
+    fn name(name: &str) -> WorkspaceName {
+        WorkspaceName::new(name).expect("a name")
+    }
+
+    fn write(service: &Service, workspace: &str, path: &str) {
+        let (workspaces, act) = (&service.inner.workspaces, service.act("ann", "").expect("an act"));
+        let mut tree = workspaces.open(&name(workspace)).expect("open");
+        tree.write(path, path.as_bytes()).expect("written");
+        workspaces.commit(&name(workspace), &mut tree, &Change::new(path), &act).expect("committed");
+    }
+
+    fn publish(service: &Service, act: &Act) {
+        let (workspace, target) = ("workspaces/try".to_owned(), "workspaces/main".to_owned());
+        let asked = v1::Submission { workspace, target, capture: true, ..Default::default() };
+        let done = service.submit(&asked, false, act).expect("merged");
+        assert!([v1::MergeHow::Merged, v1::MergeHow::Forward].contains(&done.merge.how()), "{:?}", done.merge);
+    }
+
+    #[test]
+    fn a_directory_that_never_had_what_its_workspace_holds_removes_nothing() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let act = service.act("ann", "").expect("an act");
+        let workspaces = &service.inner.workspaces;
+        workspaces.create(&name("main"), &NewWorkspace::default(), &act).expect("made");
+        write(&service, "main", "first");
+        workspaces.fork(&name("main"), &[name("try")], &act).expect("forked");
+        // A directory that somebody gave to it, with nothing in it.
+        let path = around.path().join("copy");
+        std::fs::create_dir(&path).expect("a directory");
+        let asked = v1::AttachDirectoryRequest {
+            path: super::super::path_bytes(&path),
+            workspace_id: "main".to_owned(),
+            ..Default::default()
+        };
+        let record = service.attach(&asked, &act).expect("attached");
+        write(&service, "try", "second");
+        publish(&service, &act);
+        // The same, left by a checkout whose process died.
+        let root = service.head_root(service.head(&name("main")).expect("a head")).expect("read").expect("a tree");
+        let record = Record { aim: Some(root.to_string()), ..record };
+        service.inner.registry.put(record.clone()).expect("put");
+        write(&service, "try", "third");
+        publish(&service, &act);
+        let tree = workspaces.open(&name("main")).expect("open");
+        for path in ["first", "second", "third"] {
+            assert_eq!(tree.read(path).expect("it is there"), path.as_bytes());
+        }
+        // Nor does a commit there, until it has what the workspace has.
+        let mut grasp = service.grasp(&amalgam_proto::directory_name(&record.id)).expect("grasped");
+        let saying = Saying { action: CAPTURE, change: Change::new("half of it") };
+        let refused = service.snapshot_directory(&mut grasp, &saying, &act, &Progress::default());
+        assert_eq!(refused.err().expect("refused").reason, amalgam_proto::Reason::StaleHead);
     }
 }

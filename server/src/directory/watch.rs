@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use amalgam_engine::TreePath;
@@ -24,7 +24,11 @@ pub(super) static NOWHERE: &BTreeSet<TreePath> = &BTreeSet::new();
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// An eye on a directory, for as long as the directory is watched.
-pub(crate) struct Watch(Arc<Eye>);
+pub(crate) struct Watch {
+    eye: Arc<Eye>,
+    /// How many directories are watched.
+    watched: Arc<AtomicUsize>,
+}
 
 /// What the directory itself and whoever waits for something to happen share.
 struct Eye {
@@ -37,19 +41,19 @@ struct Eye {
 impl Watch {
     /// Where something happened since the last capture; from now on only what happens next counts.
     pub(super) fn take_dirty(&self) -> Dirty {
-        self.0.gather();
-        std::mem::replace(&mut self.0.since.lock(), Dirty::Nothing)
+        self.eye.gather();
+        std::mem::replace(&mut self.eye.since.lock(), Dirty::Nothing)
     }
 
     /// The same for a look that changes nothing.
     pub(super) fn look_dirty(&self) -> Dirty {
-        self.0.gather();
-        self.0.since.lock().clone()
+        self.eye.gather();
+        self.eye.since.lock().clone()
     }
 
     /// What was taken did not come to a capture: look everywhere next time.
     pub(super) fn doubt(&self) {
-        *self.0.since.lock() = Dirty::Everything;
+        *self.eye.since.lock() = Dirty::Everything;
     }
 }
 
@@ -75,7 +79,8 @@ impl Eye {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.0.ended.store(true, Ordering::Relaxed);
+        self.eye.ended.store(true, Ordering::Relaxed);
+        self.watched.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -120,24 +125,24 @@ impl Service {
     fn begin_watch(&self, name: &str) -> Result<Arc<Eye>> {
         let _using = self.using();
         let mut grasp = self.grasp(name)?;
-        if let Some(Watch(eye)) = &grasp.live.watch {
+        if let Some(Watch { eye, .. }) = &grasp.live.watch {
             return Ok(Arc::clone(eye));
         }
         let rules = self.rules(&grasp.record)?;
         let watcher = Watcher::start(&grasp.host, &rules).map_err(of_materializer)?;
         // What happened before the eye was on it is found by one look everywhere.
         let eye = Arc::new(Eye { watcher, since: Mutex::new(Dirty::Everything), ended: AtomicBool::new(false) });
-        grasp.live.watch = Some(Watch(Arc::clone(&eye)));
         self.inner.watched.fetch_add(1, Ordering::Relaxed);
+        grasp.live.watch = Some(Watch { eye: Arc::clone(&eye), watched: Arc::clone(&self.inner.watched) });
         Ok(eye)
     }
 
     fn unwatch(&self, name: &str) -> Result<()> {
-        let record = self.record(name)?;
+        // Whoever let go of the directory has ended its watch.
+        let Ok(record) = self.record(name) else { return Ok(()) };
         let live = self.live(&record.id);
         let mut live = live.lock();
         if live.watch.take().is_some() {
-            self.inner.watched.fetch_sub(1, Ordering::Relaxed);
             if let Some(index) = &live.index {
                 index.save(&self.inner.registry.index_file(&record.id)).map_err(of_materializer)?;
             }

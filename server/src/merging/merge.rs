@@ -13,8 +13,8 @@ use crate::failure::{Result, of_engine};
 use crate::service::{Marks, Service};
 
 impl Service {
-    /// Merges workspaces into another. The directories of the sources are captured first if asked to, that of the target is
-    /// captured and brought along.
+    /// Merges workspaces into another. The directories and mounts of the sources are captured first if asked to, that of the target
+    /// is captured and brought along.
     pub(crate) fn merge_workspaces(&self, request: &v1::MergeWorkspacesRequest, act: &Act) -> Result<v1::Merge> {
         let target = workspace_id(&request.target).map_err(of_engine)?;
         let sources = request.sources.iter().map(|name| workspace_id(name)).collect::<Result<Vec<_>, _>>();
@@ -25,7 +25,7 @@ impl Service {
         }
         if request.capture && !request.dry_run {
             for source in &sources {
-                self.capture_of(source, &format!("before a merge into {target}"), act)?;
+                self.capture_of(source, &format!("a merge into {target}"), act)?;
             }
         }
         let agent = |name: &WorkspaceName| self.inner.workspaces.get(name).map(|found| found.agent).map_err(of_engine);
@@ -37,11 +37,8 @@ impl Service {
         }
         let lock = self.inner.merging.lock_of(&target);
         let _turn = lock.lock();
-        let mut grasp = self.grasp_of(&target)?;
-        let safety = match &mut grasp {
-            Some(grasp) => self.secure_before(grasp, "a merge", act)?,
-            None => None,
-        };
+        let place = self.secure_place(&target, "a merge", act)?;
+        let safety = place.safety();
         let heads = self.heads_of(&target, &sources)?;
         if request.fast_forward_only && !self.is_behind(&heads)? {
             let mut merge = self.nothing_done(&target, v1::MergeHow::Refused)?;
@@ -68,9 +65,7 @@ impl Service {
             sources: sources.iter().zip(1..).map(|(name, place)| source_message(name, place)).collect(),
             ..v1::Merge::default()
         };
-        if let Some(grasp) = &mut grasp {
-            self.bring_along(grasp, &mut message, act)?;
-        }
+        self.bring_place_along(place, &mut message, act)?;
         message.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
         Ok(message)
     }

@@ -214,8 +214,7 @@ impl Service {
         for (name, plan) in plans {
             let name = WorkspaceName::new(name).map_err(of_engine)?;
             let Some(workspace) = self.inner.workspaces.find(&name).map_err(of_engine)? else {
-                // An undo may have taken it away; what was asked for goes with it.
-                self.forget_publishing(&name)?;
+                self.forget_ended_publishing(&name)?;
                 continue;
             };
             let now = self.now();
@@ -250,7 +249,7 @@ impl Service {
         }
         let act = Act::new(&plan.actor, self.now());
         if plan.every_seconds > 0 {
-            self.capture_of(name, &format!("before a merge into {target}"), &act)?;
+            self.capture_of(name, &format!("a merge into {target}"), &act)?;
         }
         let head = head_of(&self.inner.workspaces.get(name).map_err(of_engine)?);
         if head == plan.tried || head.is_empty() {
@@ -312,6 +311,15 @@ impl Service {
     /// A workspace is gone: it is published no more.
     pub(crate) fn forget_publishing(&self, workspace: &WorkspaceName) -> Result<()> {
         self.inner.merging.publishing.change(|plans| drop(plans.remove(workspace.as_str())))
+    }
+
+    /// An undo may have taken a workspace away; what was asked for goes with it, unless it has another name now.
+    fn forget_ended_publishing(&self, workspace: &WorkspaceName) -> Result<()> {
+        let _turn = self.inner.registry.turn();
+        match self.inner.workspaces.find(workspace).map_err(of_engine)? {
+            Some(_) => Ok(()),
+            None => self.forget_publishing(workspace),
+        }
     }
 
     /// A workspace got another name, under which it is published.

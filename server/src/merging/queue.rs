@@ -85,30 +85,40 @@ impl Service {
     /// Puts what a workspace changed into the queue of its target, and waits until it is dealt with unless asked not to.
     pub(crate) fn submit(&self, asked: &v1::Submission, ends: bool, act: &Act) -> Result<Submitted> {
         let source = workspace_id(&asked.workspace).map_err(of_engine)?;
+        if let Some(entry) = self.inner.merging.queue.find_submitted(act).map_err(of_engine)? {
+            return self.submitted(&entry, asked.detach, act);
+        }
         let target = self.target_of(&source, &asked.target)?;
         if asked.dry_run {
             return self.preview_submission(asked, [&source, &target], ends, act);
         }
         if asked.capture {
-            self.capture_of(&source, &format!("before a merge into {target}"), act)?;
+            self.capture_of(&source, &format!("a merge into {target}"), act)?;
+        }
+        if ends {
+            self.refuse_live(&source, "it cannot be completed")?;
         }
         let wish = wish_of(asked, ends);
         // Rules that cannot be read are said before anything waits for them; they may be mended in the directory already.
         if self.merge_rules(Some(&target), None).is_err() {
-            if let Some(mut grasp) = self.grasp_of(&target)? {
-                self.secure_before(&mut grasp, "a merge", &Act { request: None, ..act.clone() })?;
-            }
+            self.secure_place(&target, "a merge", &Act { request: None, ..act.clone() })?;
             self.merge_rules(Some(&target), None)?;
         }
         let entry = self.inner.merging.queue.submit(&source, &target, &wish, act).map_err(of_engine)?;
-        if asked.detach {
+        self.submitted(&entry, asked.detach, act)
+    }
+
+    /// What became of what was put into the queue; nothing yet if nobody waits for it.
+    fn submitted(&self, entry: &QueueEntry, detach: bool, act: &Act) -> Result<Submitted> {
+        if detach {
             self.fold_soon();
-            let merge = self.nothing_done(&target, v1::MergeHow::Waiting)?;
-            return Ok(Submitted { entry: entry_message(&entry, QUEUE), merge, is_ended: false });
+            let merge = self.nothing_done(&entry.target, v1::MergeHow::Waiting)?;
+            return Ok(Submitted { entry: entry_message(entry, QUEUE), merge, is_ended: false });
         }
-        let (folded, merge) = self.wait_for(&entry, act)?;
-        let is_ended = folded.is_some_and(|folded| folded.is_ended);
-        Ok(Submitted { entry: entry_message(&entry, QUEUE), merge, is_ended })
+        let (folded, merge) = self.wait_for(entry, act)?;
+        let is_ended = folded.is_some_and(|folded| folded.is_ended)
+            && self.inner.workspaces.find(&entry.source).map_err(of_engine)?.is_none();
+        Ok(Submitted { entry: entry_message(entry, QUEUE), merge, is_ended })
     }
 
     /// What would come of putting it into the queue. Nothing is changed.
@@ -209,43 +219,39 @@ impl Service {
 
     /// One fold of a target, and its directory brought along. Nothing when nothing waits. Whoever calls has the target's lock.
     fn fold_target(&self, target: &WorkspaceName, act: &Act) -> Result<Option<v1::Merge>> {
-        let mut grasp = self.grasp_of(target)?;
-        let safety = match &mut grasp {
-            Some(grasp) => self.secure_before(grasp, "a merge", act)?,
-            None => None,
-        };
+        let place = self.secure_place(target, "a merge", act)?;
+        let safety = place.safety();
         let referee = Referee::new(self, target)?;
         let act = Act { request: None, ..act.clone() };
         let fold = self.inner.merging.queue.fold(target, &referee, &act).map_err(of_engine)?;
         if fold.done.is_empty() {
             return Ok(None);
         }
-        let ended: Vec<_> =
-            fold.done.iter().filter(|folded| folded.is_ended).map(|folded| folded.entry.source.clone()).collect();
+        // At once: whoever takes the name next is another one.
+        for folded in fold.done.iter().filter(|folded| folded.is_ended) {
+            self.end_places_of(&folded.entry.source, &act)?;
+        }
         self.inner.merging.keep_results(fold.done);
         let mut along = v1::Merge::default();
-        if let Some(grasp) = &mut grasp {
-            self.bring_along(grasp, &mut along, &act)?;
-        }
-        drop(grasp);
-        for workspace in &ended {
-            self.let_go_of(workspace)?;
-            self.forget_publishing(workspace)?;
-        }
+        self.bring_place_along(place, &mut along, &act)?;
         along.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
         Ok(Some(along))
     }
 
     /// Folds all that waits: what a process that ended left, and what nobody waited for.
     pub(crate) fn fold_all(&self) -> Result<()> {
-        for target in self.inner.merging.queue.targets().map_err(of_engine)? {
-            let act = Act::new("queue", self.now());
-            let lock = self.inner.merging.lock_of(&target);
-            for _ in 0..FOLDS_MAX {
-                let _turn = lock.lock();
-                if self.fold_target(&target, &act)?.is_none() {
-                    break;
-                }
+        let targets = self.inner.merging.queue.targets().map_err(of_engine)?;
+        // One that cannot be merged into keeps no other waiting; the first that went wrong is told.
+        targets.iter().map(|target| self.fold_whole(target)).fold(Ok(()), Result::and)
+    }
+
+    fn fold_whole(&self, target: &WorkspaceName) -> Result<()> {
+        let act = Act::new("queue", self.now());
+        let lock = self.inner.merging.lock_of(target);
+        for _ in 0..FOLDS_MAX {
+            let _turn = lock.lock();
+            if self.fold_target(target, &act)?.is_none() {
+                break;
             }
         }
         Ok(())

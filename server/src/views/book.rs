@@ -92,6 +92,9 @@ impl Book {
         let mut out = fs::File::create(&temporary).map_err(failed)?;
         out.write_all(&bytes).and_then(|()| out.sync_data()).map_err(failed)?;
         fs::rename(&temporary, &self.file).map_err(failed)?;
+        // A number that is forgotten would be given to another view, with the journal of the first.
+        let place = self.file.parent().map(fs::File::open).transpose().map_err(failed)?;
+        place.map_or(Ok(()), |place| place.sync_all()).map_err(failed)?;
         *pages = new;
         Ok(done)
     }

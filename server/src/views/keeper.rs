@@ -42,21 +42,33 @@ impl Service {
         }
         self.reap()?;
         self.show_new_heads()?;
-        let open: Vec<_> = self.inner.views.state.lock().open.keys().copied().collect();
-        for id in open {
-            self.close_view_if_unused(id)?;
-            let live = self.inner.views.state.lock().open.get(&id).cloned();
-            let Some(live) = live else { continue };
-            let head = self.view_workspace(id).and_then(|workspace| self.head(&workspace))?;
-            let is_behind = live.view.base() != head && *live.behind.lock() != head;
-            if is_behind || live.view.is_checkpoint_due() {
-                let grasp = self.grasp_view(id)?;
-                if grasp.live.view.is_checkpoint_due() {
-                    self.checkpoint(&grasp)?;
-                }
+        self.for_each_open(|id| self.look_after_view(id))
+    }
+
+    fn look_after_view(&self, id: u64) -> Result<()> {
+        let find = || self.inner.views.state.lock().open.get(&id).cloned();
+        // Whoever is at it may be so for long, and leaves it in order.
+        if find().is_none_or(|live| live.turn.is_locked()) {
+            return Ok(());
+        }
+        self.close_view_if_unused(id)?;
+        let Some(live) = find() else { return Ok(()) };
+        let workspace = self.view_workspace(id)?;
+        let found = self.inner.workspaces.find(&workspace).map_err(of_engine)?;
+        let is_behind = found.is_some_and(|found| live.view.base() != found.head && *live.behind.lock() != found.head);
+        if is_behind || live.view.is_checkpoint_due() {
+            let grasp = self.grasp_view(id)?;
+            if grasp.live.view.is_checkpoint_due() {
+                self.checkpoint(&grasp)?;
             }
         }
         Ok(())
+    }
+
+    /// Does something to every open view, whatever became of the others; the first that went wrong.
+    fn for_each_open(&self, mut work: impl FnMut(u64) -> Result<()>) -> Result<()> {
+        let open: Vec<_> = self.inner.views.state.lock().open.keys().copied().collect();
+        open.into_iter().map(|id| work(id)).fold(Ok(()), Result::and)
     }
 
     /// Brings what follows to where it went, now.
@@ -88,7 +100,6 @@ impl Service {
     /// The heads of workspaces may have moved: views and mounts go along at once.
     pub(crate) fn heads_moved(&self) -> Result<()> {
         self.show_new_heads()?;
-        let open: Vec<_> = self.inner.views.state.lock().open.keys().copied().collect();
-        open.into_iter().try_for_each(|id| self.grasp_view(id).map(drop))
+        self.for_each_open(|id| self.grasp_view(id).map(drop))
     }
 }

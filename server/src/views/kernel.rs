@@ -52,7 +52,7 @@ fn unescaped(word: &[u8]) -> PathBuf {
 }
 
 /// Whether nobody answers for what is mounted at a path. The room on its disk is the one thing that a kernel never answers from memory.
-fn is_dead(path: &Path) -> bool {
+pub(super) fn is_dead(path: &Path) -> bool {
     matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 

@@ -19,12 +19,12 @@ use crate::service::{Held, Marks, Service};
 const KEEPER: &str = "amalgam";
 
 /// What a view held, safe in the store.
-pub(super) struct Secured {
+pub(crate) struct Secured {
     /// The snapshot that was taken of it; nothing if the head held it already.
-    pub(super) snapshot: Option<SnapshotId>,
+    pub(crate) snapshot: Option<SnapshotId>,
     /// The tree that is safe.
-    root: RootId,
-    _held: Held,
+    pub(super) root: RootId,
+    pub(super) _held: Held,
 }
 
 impl Service {
@@ -38,13 +38,19 @@ impl Service {
         self.hold_tree(&grasp.live.view.fork())
     }
 
-    fn hold_tree(&self, tree: &WorkingTree) -> Result<Held> {
+    pub(super) fn hold_tree(&self, tree: &WorkingTree) -> Result<Held> {
         let session = self.inner.store.session();
         let root = tree.freeze().write(&session).map_err(of_engine)?;
         session.write_all_ahead().map_err(of_engine)?;
         // The session keeps what it wrote for as long as it lives, the pin after that.
         let pin = self.inner.store.hold(root).map_err(of_engine)?;
         Ok(Held { root: Some(root), snapshot: None, lean: None, _pin: Some(pin) })
+    }
+
+    /// The head of a view's workspace. One that was taken away leaves its view where it is.
+    pub(super) fn head_behind_view(&self, grasp: &ViewGrasp) -> Result<Option<SnapshotId>> {
+        let found = self.inner.workspaces.find(&grasp.workspace).map_err(of_engine)?;
+        Ok(found.map_or(grasp.live.view.base(), |found| found.head))
     }
 
     /// Whether a view holds anything that its workspace's head does not, times not considered.
@@ -54,7 +60,7 @@ impl Service {
 
     /// A view without changes of its own goes to where its workspace went by itself. One with changes stays where it is.
     pub(super) fn bring_in_step(&self, grasp: &ViewGrasp) -> Result<()> {
-        let (view, head) = (&grasp.live.view, self.head(&grasp.workspace)?);
+        let (view, head) = (&grasp.live.view, self.head_behind_view(grasp)?);
         let Some(head) = head.filter(|head| view.base() != Some(*head)) else { return Ok(()) };
         let held = self.hold_live(grasp)?;
         // Compared with what the view follows: then nothing of its own would be lost.
@@ -71,7 +77,7 @@ impl Service {
 
     /// A workspace may have been moved behind its view's back, while the view had changes. A commit on top of that would silently take
     /// it back.
-    fn refuse_view_out_of_step(&self, grasp: &ViewGrasp, head: Option<SnapshotId>) -> Result<()> {
+    pub(super) fn refuse_view_out_of_step(&self, grasp: &ViewGrasp, head: Option<SnapshotId>) -> Result<()> {
         if grasp.live.view.base() == head {
             return Ok(());
         }
@@ -157,7 +163,7 @@ impl Service {
     }
 
     /// What became of the conflicts that were edited in a tree since the snapshot that it follows; nothing if none was.
-    fn conflicts_in(&self, tree: &WorkingTree) -> Result<Option<ReadBack>> {
+    pub(super) fn conflicts_in(&self, tree: &WorkingTree) -> Result<Option<ReadBack>> {
         let before = self.known_root(tree.base())?;
         let held = self.hold_tree(tree)?;
         let found = held.root.expect("a live tree has a root");
@@ -198,7 +204,7 @@ impl Service {
     /// What a view holds, if the head of its workspace holds it, too.
     pub(super) fn untouched(&self, grasp: &ViewGrasp) -> Result<Option<Secured>> {
         let held = self.hold_live(grasp)?;
-        let head = self.head_root(self.head(&grasp.workspace)?)?;
+        let head = self.head_root(self.head_behind_view(grasp)?)?;
         let root = held.root.expect("a live tree has a root");
         Ok(self.is_same(head, held.root)?.then_some(Secured { snapshot: None, root, _held: held }))
     }

@@ -82,6 +82,8 @@ impl Service {
 
     /// The view of a workspace that is to be mounted, open and where the workspace is.
     pub(super) fn open_for_mount(&self, workspace: &WorkspaceName) -> Result<ViewGrasp> {
+        // Nobody gives it a directory, another name or an end until there is a view that tells of the mount.
+        let _turn = self.inner.registry.turn();
         self.inner.workspaces.get(workspace).map_err(of_engine)?;
         if let Some(record) = self.inner.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
             let path = record.path.display();
@@ -316,42 +318,53 @@ impl Service {
             );
             return Err(Failure::new(Reason::MountBusy, message));
         }
-        let mut detached = false;
-        if kernel::is_mounted(&record.path) {
+        let mut looks = ENDED_LOOKS;
+        // At its path there may be another one by now.
+        if !self.is_leaving(number) && kernel::is_mounted(&record.path) {
             // What nobody uses goes at once, however it was asked for.
             let done = match unmount(&record.path, false) {
                 Err(error) if lazy && error.kind() == io::ErrorKind::ResourceBusy => {
-                    detached = true;
+                    looks = 1;
                     unmount(&record.path, true)
                 }
                 done => done,
             };
             done.map_err(|error| of_unmount(&record.path, &error))?;
         }
-        if detached && let Some(mounted) = self.inner.views.state.lock().mounts.get_mut(&number) {
-            // It may take long until the last file is closed; it is put away then.
-            mounted.leaving = !mounted.mount.has_ended();
-            if mounted.leaving {
-                return Ok(());
-            }
-        }
-        self.put_away(number)
+        if self.await_end(number, looks) { self.put_away(number) } else { Ok(()) }
     }
 
-    /// Ends what is left of a mount that is gone from the tree of directories.
+    fn is_leaving(&self, number: u64) -> bool {
+        self.inner.views.state.lock().mounts.get(&number).is_some_and(|mounted| mounted.leaving)
+    }
+
+    /// Whether a mount that was taken out of the tree of directories has ended. Until the last file in it is closed, and the last
+    /// namespace that has it too is gone, it is answered; it is put away then.
+    fn await_end(&self, number: u64, looks: u32) -> bool {
+        // The kernel tells whoever answers that it is over, some moments after it is.
+        for look in 0..looks {
+            if look > 0 {
+                std::thread::sleep(ENDED_EVERY);
+            }
+            match self.inner.views.state.lock().mounts.get_mut(&number) {
+                Some(mounted) if !mounted.mount.has_ended() => mounted.leaving = true,
+                _ => return true,
+            }
+        }
+        false
+    }
+
+    /// Ends what is left of a mount that has ended.
     pub(super) fn put_away(&self, number: u64) -> Result<()> {
         let Some(mounted) = self.inner.views.state.lock().mounts.remove(&number) else { return Ok(()) };
         self.inner.views.book.remove_mount(number)?;
-        let Mounted { mount, shows, .. } = mounted;
-        // The kernel tells whoever answers that it is over, some moments after it is.
-        for _ in 0..ENDED_LOOKS {
-            if mount.has_ended() {
-                break;
-            }
-            std::thread::sleep(ENDED_EVERY);
-        }
-        // It is gone from the tree of directories already; there is nothing left that could be refused.
+        let Mounted { mount, shows, record, leaving } = mounted;
+        // Nobody answers, and there is nothing left that could be refused.
         let _ = mount.unmount();
+        // One whose connection was cut is still in the tree of directories, and answers nothing.
+        if !leaving && !record.private && kernel::is_mounted(&record.path) && kernel::is_dead(&record.path) {
+            let _ = unmount(&record.path, true);
+        }
         match shows {
             Shows::Live(id) => self.close_view_if_unused(id),
             Shows::Snapshot(_) | Shows::Following(..) => Ok(()),
