@@ -262,6 +262,8 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
     use amalgam_engine::Time;
     use amalgam_engine::workspace::NewWorkspace;
 
@@ -280,7 +282,14 @@ mod tests {
         workspaces.commit(&name(workspace), &mut tree, &Change::new(path), &act).expect("committed");
     }
 
-    fn publish(service: &Service, act: &Act) {
+    /// Each moment once.
+    fn now() -> Time {
+        static NOW: AtomicI64 = AtomicI64::new(1);
+        Time(NOW.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn publish(service: &Service) {
+        let act = &service.act("ann", "").expect("an act");
         let (workspace, target) = ("workspaces/try".to_owned(), "workspaces/main".to_owned());
         let asked = v1::Submission { workspace, target, capture: true, ..Default::default() };
         let done = service.submit(&asked, false, act).expect("merged");
@@ -290,7 +299,7 @@ mod tests {
     #[test]
     fn a_directory_that_never_had_what_its_workspace_holds_removes_nothing() {
         let around = tempfile::tempdir().expect("a directory");
-        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
         let act = service.act("ann", "").expect("an act");
         let workspaces = &service.inner.workspaces;
         workspaces.create(&name("main"), &NewWorkspace::default(), &act).expect("made");
@@ -306,13 +315,13 @@ mod tests {
         };
         let record = service.attach(&asked, &act).expect("attached");
         write(&service, "try", "second");
-        publish(&service, &act);
+        publish(&service);
         // The same, left by a checkout whose process died.
         let root = service.head_root(service.head(&name("main")).expect("a head")).expect("read").expect("a tree");
         let record = Record { aim: Some(root.to_string()), ..record };
         service.inner.registry.put(record.clone()).expect("put");
         write(&service, "try", "third");
-        publish(&service, &act);
+        publish(&service);
         let tree = workspaces.open(&name("main")).expect("open");
         for path in ["first", "second", "third"] {
             assert_eq!(tree.read(path).expect("it is there"), path.as_bytes());
