@@ -232,13 +232,26 @@ impl Journal {
         };
         if let Err(error) = written {
             // What is left of it must not stand behind the next record, which may be shorter.
-            self.current.file.set_len(self.end).ok();
+            self.cut(self.end);
             return Err(io("write the journal")(error));
         }
         let offset = self.end + record_bytes;
         self.end = offset + data.len() as u64;
         let segment: Arc<dyn Segment> = self.current.clone();
         Ok((!data.is_empty()).then_some(SegmentRange { segment, offset }))
+    }
+
+    /// Where the next record begins.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Takes back what was written to this file from there on.
+    pub(crate) fn cut(&mut self, end: u64) {
+        match self.current.file.set_len(end) {
+            Ok(()) => self.end = end,
+            Err(error) => self.fail(format!("what was refused could not be taken back: {error}")),
+        }
     }
 
     /// How many bytes a recovery would read.

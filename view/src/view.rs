@@ -191,26 +191,34 @@ impl View {
 }
 
 impl Live {
-    /// Writes an edit down, then does it.
+    /// Writes an edit down, then does it. One of a conflict's file that is refused leaves the conflict.
     pub(crate) fn edit(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<()> {
-        if let Some(path) = edit.changes() {
-            if self.is_placed(path) {
-                return Err(Error::Local { path: path.clone() });
-            }
-            self.unfold(path, now)?;
+        let Some(path) = edit.changes() else { return self.do_edit(edit, now, data) };
+        if self.is_placed(path) {
+            return Err(Error::Local { path: path.clone() });
         }
-        self.do_edit(edit, now, data)
+        let Shown::File(file) = self.shown(path)? else { return self.do_edit(edit, now, data) };
+        let tree = self.tree.fork();
+        let end = self.journal.as_ref().ok_or(Error::ReadOnly)?.end();
+        let done = self.unfold(path, &file, now).and_then(|()| self.do_edit(edit, now, data));
+        if done.is_err() {
+            self.tree = tree;
+            self.journal.iter_mut().for_each(|journal| journal.cut(end));
+        }
+        self.forget_seen(path);
+        done
     }
 
     /// Puts the file that stands for a conflict in its place, before something of it changes.
-    fn unfold(&mut self, path: &TreePath, now: Time) -> Result<()> {
-        let Shown::File(file) = self.shown(path)? else { return Ok(()) };
+    fn unfold(&mut self, path: &TreePath, file: &LooseFile, now: Time) -> Result<()> {
         let stat = file.stat();
         let bytes = file.read_at(0, usize::try_from(stat.size).unwrap_or(usize::MAX))?;
         let (path, owner) = (path.clone(), stat.owner);
         self.do_edit(&Edit::Remove { path: path.clone() }, now, &[])?;
         self.do_edit(&Edit::Create { path: path.clone(), mode: stat.mode, owner }, now, &[])?;
-        self.forget_seen(&path);
+        if bytes.is_empty() {
+            return Ok(());
+        }
         self.do_edit(&Edit::Write { path, offset: 0, length: bytes.len() as u64 }, now, &bytes)
     }
 
