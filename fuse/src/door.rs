@@ -12,6 +12,7 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,
 };
+use rustix::fs::OFlags;
 
 use crate::aside::Aside;
 use crate::attention::Attention;
@@ -24,6 +25,7 @@ const GENERATION: Generation = Generation(0);
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 const BLOCK_BYTES: u64 = 4096;
 
+const APPEND: i32 = OFlags::APPEND.bits() as i32;
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 0x10;
@@ -273,13 +275,16 @@ impl Filesystem for Door {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _: OpenFlags,
+        flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         self.attention.came();
         let caller = caller(request, self.id);
-        let mut written = self.view.write(&caller, ino.0, offset, data, false);
+        // The kernel takes the end to be where it last saw it, and another mount may have gone on since. What it held back is for
+        // the offset that it says, whatever the file that it was written through.
+        let append = flags.0 & APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let mut written = self.view.write(&caller, ino.0, offset, data, append);
         if written.is_ok() && write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             written = self.view.drop_privilege(&caller, ino.0).map(|()| offset);
         }

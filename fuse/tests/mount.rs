@@ -1,6 +1,7 @@
 //! A view through this machine's kernel: what only a real mount can show.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -121,4 +122,35 @@ fn any_time_can_be_set_and_the_nearest_is_kept() {
         assert_eq!(std::os::unix::fs::MetadataExt::atime(&found), kept, "{seconds}");
     }
     kit.mount().unmount().expect("nobody uses it");
+}
+
+#[test]
+fn what_is_appended_through_two_mounts_is_all_there() {
+    if !can_mount() {
+        return;
+    }
+    let mut kit = Kit::new(|_| {});
+    let (first, scratch) = (kit.mount(), tempfile::tempdir().expect("a directory"));
+    let second = Mount::at(first.view(), scratch.path(), &MountOptions::default()).expect("mounted");
+    fs::write(kit.at.join("log"), "").expect("written");
+    let open = |at: &Path| fs::File::options().append(true).open(at.join("log")).expect("opened");
+    let (mut one, mut other) = (open(&kit.at), open(scratch.path()));
+    let mut expected = String::new();
+    for round in 0..200 {
+        for (name, file) in [("one", &mut one), ("other", &mut other)] {
+            // Of several lengths, so that pages are written in part and as a whole.
+            let line = format!("{name} {round} {}\n", "x".repeat(round % 7 * 1_000));
+            file.write_all(line.as_bytes()).expect("written");
+            expected += &line;
+        }
+    }
+    for mount in [&first, &second] {
+        mount.told().recv().expect("told");
+        let found = fs::read_to_string(mount.path().join("log")).expect("read");
+        assert!(found == expected, "{} bytes of {}", found.len(), expected.len());
+    }
+    drop((one, other));
+    for mount in [first, second] {
+        mount.unmount().expect("nobody uses it");
+    }
 }

@@ -130,13 +130,14 @@ impl View {
         })
     }
 
-    /// Writes at an offset. `append` writes at the end instead, wherever that is by now. Returns where the bytes went.
+    /// Writes at an offset. `append` writes at the end instead, wherever that is by now; if that is not at the offset, whoever asked
+    /// is told as everybody else is. Returns where the bytes went.
     pub fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8], append: bool) -> Result<u64> {
         let live = &mut *self.shared.live.write();
         live.demand_writable()?;
         self.demand_quota(live, data.len() as u64)?;
         let now = self.now();
-        let length = data.len() as u64;
+        let (asked, length) = (offset, data.len() as u64);
         let offset = match live.loose_mut(ino)? {
             Some(file) => {
                 let offset = if append { file.stat().size } else { offset };
@@ -161,7 +162,8 @@ impl View {
         if length > 0 {
             live.touch_bytes(ino, now, offset + length);
         }
-        self.tell(caller, || Notice::Contents(ino));
+        let door = if offset == asked { caller.door } else { None };
+        self.shared.watchers.tell(door, || Notice::Contents(ino));
         Ok(offset)
     }
 
