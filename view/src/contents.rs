@@ -9,7 +9,7 @@ use crate::ahead::Ahead;
 use crate::attributes::{Caller, Kind};
 use crate::error::{Error, Result};
 use crate::inodes::{Ino, Whereabouts};
-use crate::journal::Edit;
+use crate::journal::{Edit, Unsynced};
 use crate::meta::without_privilege;
 use crate::neighbours::Fetch;
 use crate::notice::Notice;
@@ -247,24 +247,17 @@ impl View {
         Ok(done)
     }
 
-    /// Puts everything that was changed through this view on disk.
+    /// Puts everything that was changed through this view on disk. Once that failed it is never said to be done again.
     pub fn sync(&self) -> Result<()> {
-        let Some(unsynced) = self.shared.live.read().journal.as_ref().map(|journal| journal.unsynced()) else {
-            return Ok(());
+        // The kernel says of an error once: whoever syncs meanwhile would not hear of it.
+        let _one = self.shared.syncing.lock();
+        let unsynced = match &self.shared.live.read().journal {
+            Some(journal) => journal.unsynced()?,
+            None => return Ok(()),
         };
         let synced = unsynced.sync();
-        let mut live = self.shared.live.write();
-        let Some(journal) = live.journal.as_mut() else { return Ok(()) };
-        match synced {
-            Ok(()) => {
-                journal.synced(&unsynced);
-                Ok(())
-            }
-            Err(source) => {
-                journal.fail(source.to_string());
-                Err(EngineError::from_io("sync the journal", &source).into())
-            }
-        }
+        let live = &mut *self.shared.live.write();
+        live.end_sync(&unsynced, synced)
     }
 
     pub(crate) fn truncate_in(&self, live: &mut Live, ino: Ino, size: u64, now: Time) -> Result<()> {
@@ -294,6 +287,19 @@ impl View {
 }
 
 impl Live {
+    /// What a sync came to.
+    pub(crate) fn end_sync(&mut self, unsynced: &Unsynced, synced: std::io::Result<()>) -> Result<()> {
+        match (synced, self.journal.as_mut()) {
+            (Ok(()), Some(journal)) => journal.synced(unsynced),
+            (Ok(()), None) => {}
+            (Err(source), journal) => {
+                journal.into_iter().for_each(|journal| journal.fail(source.to_string()));
+                return Err(EngineError::from_io("sync the journal", &source).into());
+            }
+        }
+        Ok(())
+    }
+
     /// A file without a name, to be changed.
     pub(crate) fn loose_mut(&mut self, ino: Ino) -> Result<Option<&mut LooseFile>> {
         Ok(match &mut self.inodes.get_mut(ino)?.whereabouts {

@@ -15,6 +15,8 @@
 
 mod record;
 mod remember;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -209,9 +211,7 @@ impl Journal {
 
     /// Writes an edit down, with its bytes, and says where those lie.
     pub(crate) fn append(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<Option<SegmentRange>> {
-        if let Some(why) = &self.failed {
-            return Err(Error::Journal(why.clone()));
-        }
+        self.demand_sound()?;
         debug_assert_eq!(edit.data_bytes(), data.len() as u64, "an edit says how many bytes follow it");
         let mut record = Vec::with_capacity(256);
         record.extend_from_slice(&[0; HEAD_BYTES]);
@@ -289,10 +289,11 @@ impl Journal {
     }
 
     /// What must be put on disk for all that was appended to be there. The caller does that without holding the view still.
-    pub(crate) fn unsynced(&self) -> Unsynced {
+    pub(crate) fn unsynced(&self) -> Result<Unsynced> {
+        self.demand_sound()?;
         let mut files = self.unsynced.clone();
         files.push(Arc::clone(&self.current));
-        Unsynced { files, directory: self.directory_unsynced.then(|| self.directory.clone()) }
+        Ok(Unsynced { files, directory: self.directory_unsynced.then(|| self.directory.clone()) })
     }
 
     /// Says that it was done.
@@ -305,11 +306,20 @@ impl Journal {
 
     /// A sync failed: the kernel may have dropped what was not on disk, so nothing that comes after it can be trusted.
     pub(crate) fn fail(&mut self, why: String) {
-        self.failed = Some(why);
+        self.failed.get_or_insert(why);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    fn demand_sound(&self) -> Result<()> {
+        self.failed.as_ref().map_or(Ok(()), |why| Err(Error::Journal(why.clone())))
     }
 
     /// Begins a new file; returns where, for when the state of this moment has become the base.
     pub(crate) fn turn(&mut self) -> Result<JournalPlace> {
+        self.demand_sound()?;
         let number = self.number + 1;
         let next = begin(&self.directory, number, Behind { number: self.number, end: self.end })?;
         self.unsynced.push(std::mem::replace(&mut self.current, next));
@@ -346,11 +356,13 @@ impl Journal {
         }
     }
 
-    /// Ends a journal that nothing is needed of: the tree is what the base says.
-    pub(crate) fn remove(self) -> Result<()> {
+    /// Ends a journal that nothing is needed of: the tree is what the base says. Either it is gone afterwards, or it is as it was.
+    pub(crate) fn remove(&self) -> Result<()> {
         let path = self.directory.join("base");
         std::fs::remove_file(path).map_err(io("remove the journal"))?;
-        remove_files(&self.directory, |_| true)
+        // Without a base they are nothing, and the next journal removes them.
+        remove_files(&self.directory, |_| true).ok();
+        Ok(())
     }
 
     pub(crate) fn directory(&self) -> &Path {

@@ -338,8 +338,13 @@ impl View {
     }
 
     /// Ends the view: everything is on disk, and the next one shows the same numbers and times. Without uncommitted work
-    /// nothing is left of the journal.
+    /// nothing is left of the journal. One that has failed is let go of as it is: the next view has what is on disk. After an
+    /// error the view goes on.
     pub fn close(&self) -> Result<()> {
+        if self.has_failed() {
+            self.shared.live.write().journal = None;
+            return Ok(());
+        }
         self.sync()?;
         let _one = self.shared.freezing.lock();
         if !self.is_read_only() {
@@ -348,11 +353,22 @@ impl View {
             store.sync()?;
             self.move_base()?;
         }
-        let mut live = self.shared.live.write();
-        let clean = live.is_clean();
-        let Some(journal) = live.journal.take() else { return Ok(()) };
-        Journal::remember(journal.directory(), &live.inodes)?;
-        if journal.is_at_head() && (clean || journal.is_empty()) { journal.remove() } else { Ok(()) }
+        let _sync = self.shared.syncing.lock();
+        let live = &mut *self.shared.live.write();
+        let Some(journal) = &live.journal else { return Ok(()) };
+        // Somebody may have written since; from now on nobody does.
+        let unsynced = journal.unsynced()?;
+        let is_needed = !journal.is_at_head() || !(live.is_clean() || journal.is_empty());
+        let synced = unsynced.sync();
+        live.end_sync(&unsynced, synced)?;
+        if let (false, Some(journal)) = (is_needed, &live.journal) {
+            journal.remove()?;
+        }
+        if let Some(journal) = live.journal.take() {
+            // Without it the next view takes numbers and times from the tree, as after a crash.
+            Journal::remember(journal.directory(), &live.inodes).ok();
+        }
+        Ok(())
     }
 }
 

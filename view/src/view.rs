@@ -84,6 +84,8 @@ pub(crate) struct Shared {
     pub(crate) neighbours: Neighbours,
     /// One freeze at a time.
     pub(crate) freezing: Mutex<()>,
+    /// One sync of the journal at a time.
+    pub(crate) syncing: Mutex<()>,
 }
 
 /// What an operation works on.
@@ -138,6 +140,7 @@ impl View {
             ahead: Ahead::default(),
             neighbours: Neighbours::default(),
             freezing: Mutex::new(()),
+            syncing: Mutex::new(()),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -155,6 +158,11 @@ impl View {
     /// Whether it refuses changes.
     pub fn is_read_only(&self) -> bool {
         self.shared.live.read().journal.is_none()
+    }
+
+    /// Whether the journal has failed: nothing more can be written or committed, and only a new view has what is on disk.
+    pub fn has_failed(&self) -> bool {
+        self.shared.live.read().journal.as_ref().is_some_and(Journal::has_failed)
     }
 
     /// How many inodes are in the table.
