@@ -25,7 +25,9 @@ use std::sync::Arc;
 
 use amalgam_engine::work::{Segment, SegmentRange};
 use amalgam_engine::workspace::{JournalPlace, Journaled};
-use amalgam_engine::{Error as EngineError, ErrorKind, SnapshotId, Store, Time, WorkingTree};
+use amalgam_engine::{
+    DEPTH_MAX, Error as EngineError, ErrorKind, NAME_BYTES_MAX, SnapshotId, Store, Time, WorkingTree,
+};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -37,8 +39,8 @@ const MAGIC: &[u8; 8] = b"AMVIEW1\n";
 const BEGINNING_BYTES: usize = MAGIC.len() + 8 + 8 + 4;
 /// length of the edit, check sum, time.
 const HEAD_BYTES: usize = 4 + 4 + 8;
-/// The largest edit; names and extended attributes are far smaller.
-const EDIT_BYTES_MAX: usize = 1 << 20;
+/// The largest edit: two paths that are as long as can be, or one with an extended attribute, and what stands around them.
+const EDIT_BYTES_MAX: usize = 2 * DEPTH_MAX * (NAME_BYTES_MAX + 1) + (128 << 10);
 
 /// From so many files or bytes on a journal is long.
 const EARLIER_MAX: usize = 64;
@@ -79,7 +81,8 @@ pub(crate) struct JournalFile {
     file: File,
 }
 
-/// Where in the journal a file begins: behind so many bytes of another one. For the first it does not matter.
+/// Where in the journal a file begins: behind so many bytes of another one, or without any behind the base itself. For the first
+/// it does not matter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Behind {
     number: u64,
@@ -192,7 +195,9 @@ impl Journal {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => break,
                 Err(error) => return Err(io("open the journal")(error)),
             };
-            if let Some(end) = replay(&file, behind, &mut tree, &mut recovered)? {
+            // The base's own first file follows whatever there was before it.
+            let expected = (number > base.first).then(|| behind.unwrap_or_default());
+            if let Some(end) = replay(&file, expected, &mut tree, &mut recovered)? {
                 behind = Some(Behind { number, end });
                 earlier.push((number, end));
                 unsynced.push(file);
@@ -217,6 +222,11 @@ impl Journal {
         record.extend_from_slice(&[0; HEAD_BYTES]);
         edit.encode(&mut record);
         let edit_bytes = record.len() - HEAD_BYTES;
+        if edit_bytes > EDIT_BYTES_MAX {
+            // It would not be read back, nor anything behind it.
+            let (value, max) = (edit_bytes as u64, EDIT_BYTES_MAX as u64);
+            return Err(EngineError::TooLarge { what: "an edit", value, max }.into());
+        }
         record[8..HEAD_BYTES].copy_from_slice(&now.0.to_le_bytes());
         record[..4].copy_from_slice(&(edit_bytes as u32).to_le_bytes());
         let sum = check_sum(&record[8..], data);
@@ -446,8 +456,8 @@ impl JournalBase {
     }
 }
 
-/// Does the edits of one file again; returns where its last whole record ends. Nothing when it does not follow what was read
-/// before it.
+/// Does the edits of one file again; returns where its last whole record ends. Nothing when it does not follow what it is to
+/// follow.
 fn replay(
     file: &Arc<JournalFile>,
     behind: Option<Behind>,

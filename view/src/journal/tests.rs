@@ -71,3 +71,21 @@ fn a_view_that_cannot_be_closed_goes_on() {
     assert!(view.is_read_only());
     opened(scratch.path()).lookup(&caller, ROOT, b"b").expect("all is there");
 }
+
+#[test]
+fn the_longest_edit_reads_back() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let mut journal = Journal::create(scratch.path(), None).expect("begun");
+    let path = |letter: &str| {
+        let names = vec![letter.repeat(NAME_BYTES_MAX); DEPTH_MAX];
+        amalgam_engine::TreePath::new(names.join("/")).expect("as long as can be")
+    };
+    let longest = Edit::Rename { from: path("a"), to: path("b"), mode: crate::RenameMode::Exchange };
+    journal.append(&longest, Time(0), &[]).expect("written");
+    let (at, length) = (BEGINNING_BYTES as u64, journal.end);
+    let found = read_record(&journal.current, at, length).expect("read");
+    assert_eq!(found.map(|(edit, ..)| edit), Some(longest));
+    let refused = Edit::SetXattr { path: path("a"), name: b"user.a".to_vec(), value: vec![0; EDIT_BYTES_MAX] };
+    assert!(journal.append(&refused, Time(0), &[]).is_err(), "what would not be read back is not written");
+    assert_eq!(journal.end, length);
+}

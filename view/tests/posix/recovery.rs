@@ -227,3 +227,21 @@ fn a_full_disk_refuses_and_everything_goes_on_when_there_is_room() {
     let kit = Kit::at(&store, &small.path().join("journal"), options());
     assert_eq!(kit.everything(), after, "and all of it is there after a kill");
 }
+
+#[test]
+fn a_file_whose_beginning_is_lost_takes_what_stood_on_it_along() {
+    let kit = Kit::new();
+    kit.file("first-life", b"x");
+    let kit = kit.reopen(false);
+    kit.file("second-life", b"x");
+    let damaged = kit.journal().join("0.journal");
+    fs::File::options().write(true).open(damaged).and_then(|file| file.set_len(10)).expect("cut");
+    let kit = kit.reopen(false);
+    assert!(kit.everything().is_empty(), "the second life stood on the first");
+    // What is done from here on stands on the base alone.
+    kit.file("third-life", b"x");
+    let kit = kit.reopen(false);
+    kit.file("fourth-life", b"x");
+    let names: Vec<_> = kit.reopen(false).everything().into_keys().collect();
+    assert_eq!(names, ["fourth-life", "third-life"]);
+}
