@@ -229,7 +229,7 @@ impl View {
         }
     }
 
-    /// Copies a range from one file to another, or within one; returns how much was copied.
+    /// Copies a range from one file to another, or within one; returns how much was copied, which is less where the rest was refused.
     pub fn copy_range(&self, caller: &Caller, from: (Ino, u64), to: (Ino, u64), length: u64) -> Result<u64> {
         // One state of the source, whatever happens meanwhile, and whether or not the two are one file.
         let source: LooseFile = self.shared.live.read().file(from.0)?;
@@ -237,14 +237,23 @@ impl View {
         let mut done = 0;
         while done < length {
             let step = (length - done).min(COPY_STEP_BYTES);
-            let bytes = source.read_at(from.1 + done, step as usize)?;
-            if bytes.is_empty() {
-                break;
+            match self.copy_step(caller, &source, from.1 + done, (to.0, to.1 + done), step) {
+                Ok(0) => break,
+                Ok(copied) => done += copied,
+                // Whoever asks for the rest is told why.
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
             }
-            self.write(caller, to.0, to.1 + done, &bytes, false)?;
-            done += bytes.len() as u64;
         }
         Ok(done)
+    }
+
+    fn copy_step(&self, caller: &Caller, from: &LooseFile, offset: u64, to: (Ino, u64), length: u64) -> Result<u64> {
+        let bytes = from.read_at(offset, length as usize)?;
+        if !bytes.is_empty() {
+            self.write(caller, to.0, to.1, &bytes, false)?;
+        }
+        Ok(bytes.len() as u64)
     }
 
     /// Puts everything that was changed through this view on disk. Once that failed it is never said to be done again.

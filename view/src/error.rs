@@ -25,7 +25,7 @@ pub enum Error {
     #[error("only the owner may do that")]
     NotOwner,
     /// The workspace has written as much as it may.
-    #[error("the workspace's quota of {max} bytes is used up; commit, remove something, or raise the quota")]
+    #[error("the workspace's quota of {max} bytes is used up; commit, or raise the quota")]
     Quota {
         /// How much it may.
         max: u64,

@@ -64,8 +64,10 @@ pub(crate) struct Journal {
     earlier: Vec<(u64, u64)>,
     /// Where the base is to move to, as soon as what it names is on disk.
     pending: Option<JournalBase>,
-    /// How many bytes had been written when that was a commit's.
-    committed_bytes: u64,
+    /// How many bytes of the files since the base were written before the state that it is to move to, and are not counted any more.
+    settled_bytes: u64,
+    /// How many bytes went into that state without a commit.
+    carried_bytes: u64,
     /// Whether the base is what the next commit follows, and not a state in between.
     at_head: bool,
     failed: Option<String>,
@@ -109,6 +111,8 @@ pub(crate) struct JournalBase {
     pub(crate) head: Option<SnapshotId>,
     first: u64,
     identity: Identity,
+    /// How many bytes went into the state without a commit.
+    carried_bytes: u64,
 }
 
 /// Which journal it is, of all that ever were.
@@ -149,7 +153,7 @@ impl Journal {
         remove_files(directory, |_| true)?;
         let identity = new_identity()?;
         let journal = Self::at(directory, identity, 0, 0, Behind::default())?;
-        JournalBase { state, head: state, first: 0, identity }.write(directory)?;
+        JournalBase { state, head: state, first: 0, identity, carried_bytes: 0 }.write(directory)?;
         Ok(journal)
     }
 
@@ -166,7 +170,8 @@ impl Journal {
             directory_unsynced: true,
             earlier: Vec::new(),
             pending: None,
-            committed_bytes: 0,
+            settled_bytes: 0,
+            carried_bytes: 0,
             at_head: true,
             failed: None,
         })
@@ -211,6 +216,7 @@ impl Journal {
         // Whoever wrote them may have died before they were on disk.
         journal.unsynced = unsynced;
         journal.at_head = base.state == base.head;
+        journal.carried_bytes = base.carried_bytes;
         Ok((journal, tree, recovered))
     }
 
@@ -269,9 +275,9 @@ impl Journal {
         self.earlier.iter().map(|(_, bytes)| bytes).sum::<u64>() + self.end
     }
 
-    /// How many of them no commit has.
+    /// How many were written that no commit has.
     pub(crate) fn uncommitted_bytes(&self) -> u64 {
-        self.bytes().saturating_sub(self.committed_bytes)
+        self.carried_bytes + self.bytes().saturating_sub(self.settled_bytes)
     }
 
     /// Whether it is time to move the base, even if something must be put on disk for it.
@@ -327,9 +333,14 @@ impl Journal {
         self.failed.as_ref().map_or(Ok(()), |why| Err(Error::Journal(why.clone())))
     }
 
-    /// Begins a new file; returns where, for when the state of this moment has become the base.
+    /// Begins a new file if need be; returns where, for when the state of this moment has become the base.
     pub(crate) fn turn(&mut self) -> Result<JournalPlace> {
         self.demand_sound()?;
+        if self.end == BEGINNING_BYTES as u64 && self.number > self.first {
+            // Begun for a state that never came to be a base, and nothing was written since. The base's own file is no place for a
+            // commit: whoever opens the journal takes up only those behind it.
+            return Ok(JournalPlace { journal: self.identity, file: self.number });
+        }
         let number = self.number + 1;
         let next = begin(&self.directory, number, Behind { number: self.number, end: self.end })?;
         self.unsynced.push(std::mem::replace(&mut self.current, next));
@@ -345,9 +356,13 @@ impl Journal {
     pub(crate) fn landed(&mut self, place: JournalPlace, state: Option<SnapshotId>, head: Option<SnapshotId>) {
         let first = place.file;
         self.at_head = state == head;
-        self.pending = Some(JournalBase { state, head, first, identity: self.identity });
-        let earlier = self.earlier.iter().filter(|(number, _)| *number < first);
-        self.committed_bytes = earlier.map(|(_, bytes)| bytes).sum();
+        let before: u64 = self.earlier.iter().filter(|(number, _)| *number < first).map(|(_, bytes)| bytes).sum();
+        // A state in between is no commit: what was written before it still counts.
+        self.carried_bytes =
+            if self.at_head { 0 } else { self.carried_bytes + before.saturating_sub(self.settled_bytes) };
+        self.settled_bytes = before;
+        let (identity, carried_bytes) = (self.identity, self.carried_bytes);
+        self.pending = Some(JournalBase { state, head, first, identity, carried_bytes });
     }
 
     /// Where the base is to move to. Whoever asks has put on disk what it names, writes it down without holding the view
@@ -360,7 +375,7 @@ impl Journal {
     pub(crate) fn moved(&mut self, base: &JournalBase) {
         self.first = base.first;
         self.earlier.retain(|(number, _)| *number >= base.first);
-        self.committed_bytes = 0;
+        self.settled_bytes = 0;
         if base.first == self.number {
             self.unsynced.clear();
         }
@@ -392,7 +407,7 @@ impl JournalBase {
         }
         // What it names must be on disk before what was written before it goes.
         store.sync()?;
-        let moved = Self { state: Some(snapshot), head: Some(snapshot), first: place.file, ..self };
+        let moved = Self { state: Some(snapshot), head: Some(snapshot), first: place.file, carried_bytes: 0, ..self };
         moved.write(directory)?;
         Ok(moved)
     }
@@ -437,7 +452,7 @@ impl JournalBase {
         for snapshot in [self.state, self.head] {
             out.bytes(snapshot.as_ref().map_or(&[], |snapshot| snapshot.as_bytes()));
         }
-        out.u64(self.first).bytes(&self.identity);
+        out.u64(self.first).bytes(&self.identity).u64(self.carried_bytes);
         seal(bytes)
     }
 
@@ -450,9 +465,10 @@ impl JournalBase {
             }
         };
         let (state, head, first) = (snapshot()?, snapshot()?, from.u64()?);
-        // Bases had none once.
+        // Bases had none once, and did not count.
         let identity = if from.0.is_empty() { Identity::default() } else { from.bytes()?.try_into().ok()? };
-        Some(Self { state, head, first, identity })
+        let carried_bytes = if from.0.is_empty() { 0 } else { from.u64()? };
+        Some(Self { state, head, first, identity, carried_bytes })
     }
 }
 

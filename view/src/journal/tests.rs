@@ -89,3 +89,25 @@ fn the_longest_edit_reads_back() {
     assert!(journal.append(&refused, Time(0), &[]).is_err(), "what would not be read back is not written");
     assert_eq!(journal.end, length);
 }
+
+#[test]
+fn turns_that_come_to_nothing_leave_no_files_behind() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let mut journal = Journal::create(scratch.path(), None).expect("begun");
+    let files = || std::fs::read_dir(scratch.path()).expect("list").count();
+    let place = journal.turn().expect("a place");
+    let before = files();
+    for _ in 0..20 {
+        assert_eq!(journal.turn().expect("a place"), place, "nothing was written since");
+    }
+    assert_eq!((files(), journal.unsynced.len(), journal.earlier.len()), (before, 1, 1));
+    journal.append(&Edit::Loose { length: 0 }, Time(0), &[]).expect("written");
+    assert_eq!(journal.turn().expect("a place").file, place.file + 1);
+    // A commit is only found again behind the base.
+    let (landed, state) = (JournalPlace { file: journal.number, ..place }, Some(SnapshotId::from_bytes([7; 32])));
+    journal.landed(landed, state, state);
+    let (directory, base) = journal.take_move().expect("a base");
+    base.write(&directory).expect("written");
+    journal.moved(&base);
+    assert_eq!(journal.turn().expect("a place").file, place.file + 2);
+}
