@@ -39,7 +39,7 @@ pub struct ViewOptions {
     pub owner: Owner,
     /// What time it is.
     pub clock: Clock,
-    /// The most bytes that may be written between two commits.
+    /// The most bytes that may be written between two commits; removing what was written makes no room.
     pub quota_bytes: Option<u64>,
     /// From so many bytes of journal on the tree is written to the store in between, so that recovery stays quick.
     pub checkpoint_bytes: u64,
@@ -119,9 +119,10 @@ impl View {
         Ok((Self::with(tree, inodes, Some(journal), options), Recovered::default()))
     }
 
-    /// Whether a directory has work of a view that was not committed, as far as can be told without opening it.
+    /// Whether a directory has work of a view that was not committed, as far as can be told without opening it: what cannot be
+    /// read may be work.
     pub fn has_work(directory: &Path) -> bool {
-        matches!(Journal::base(directory), Ok(Some(_)))
+        !matches!(Journal::base(directory), Ok(None))
     }
 
     fn with(tree: WorkingTree, inodes: Inodes, journal: Option<Journal>, options: ViewOptions) -> Self {

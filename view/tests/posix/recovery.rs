@@ -179,6 +179,7 @@ fn a_journal_of_another_form_is_refused_and_kept() {
     let tree = amalgam_engine::WorkingTree::new(kit.workspaces.store());
     assert!(View::open(tree, kit.journal(), options()).is_err());
     assert!(kit.journal().join("0.journal").exists(), "nothing was thrown away");
+    assert!(View::has_work(kit.journal()), "and it is not taken for nothing");
 }
 
 #[test]
