@@ -90,12 +90,15 @@ impl View {
             // What it committed then is not what is here now: everything stays as it is, in the tree and in the journal.
             return Ok(committed);
         }
+        let is_new = landed.is_some();
         self.end_commit(&committing, committed.snapshot, landed)?;
-        let long = self.shared.live.read().journal.as_ref().is_some_and(Journal::is_long);
-        if act.durability == Durability::Durable {
-            self.move_base()?;
-        } else if long {
-            workspaces.store().sync()?;
+        let is_durable = act.durability == Durability::Durable;
+        let is_long = self.shared.live.read().journal.as_ref().is_some_and(Journal::is_long);
+        if is_durable || is_long {
+            if !(is_durable && is_new) {
+                // What this commit came to may be an earlier one, and on no disk yet.
+                workspaces.store().sync()?;
+            }
             self.move_base()?;
         }
         Ok(committed)
