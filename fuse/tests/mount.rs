@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use amalgam_engine::object::Owner;
-use amalgam_engine::workspace::{NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, Store, Time};
+use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
+use amalgam_engine::{Act, SnapshotId, Store, Time};
 use amalgam_fuse::{Mount, MountError, MountOptions};
 use amalgam_view::{View, ViewOptions};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
@@ -19,6 +20,7 @@ const SECOND: i64 = 1_000_000_000;
 /// An empty workspace, mounted.
 struct Kit {
     mount: Option<Mount>,
+    workspaces: Workspaces,
     at: PathBuf,
     _scratch: tempfile::TempDir,
 }
@@ -51,7 +53,13 @@ impl Kit {
         let (view, _) =
             View::open(tree, &scratch.path().join("journal"), ViewOptions::new(owner, now)).expect("a view");
         let mount = Mount::at(&view, &at, &MountOptions::default()).expect("mounted");
-        Self { mount: Some(mount), at, _scratch: scratch }
+        Self { mount: Some(mount), workspaces, at, _scratch: scratch }
+    }
+
+    fn commit(&self) -> SnapshotId {
+        let (name, act) = (WorkspaceName::new("main").expect("a name"), Act::new("test", now()));
+        let view = self.mount.as_ref().expect("it is mounted").view();
+        view.commit(&self.workspaces, &name, &Change::new("test"), &act, "commit").expect("committed").snapshot
     }
 
     fn mount(&mut self) -> Mount {
@@ -153,4 +161,30 @@ fn what_is_appended_through_two_mounts_is_all_there() {
     for mount in [first, second] {
         mount.unmount().expect("nobody uses it");
     }
+}
+
+#[test]
+fn whoever_is_in_a_directory_that_stays_knows_where() {
+    if !can_mount() {
+        return;
+    }
+    let mut kit = Kit::new(|_| {});
+    let directory = kit.at.join("d");
+    fs::create_dir(&directory).expect("made");
+    fs::write(directory.join("f"), "then").expect("written");
+    let then = kit.commit();
+    let changed = fs::File::open(&directory).expect("opened");
+    changed.set_modified(UNIX_EPOCH).expect("touched");
+    fs::write(directory.join("f"), "now").expect("written");
+    let later = kit.commit();
+    let mount = kit.mount();
+    mount.view().go_to(then, Some(later)).expect("gone there");
+    mount.told().recv().expect("told");
+    // What getcwd() says of it.
+    let place = fs::read_link(format!("/proc/self/fd/{}", changed.as_raw_fd())).expect("a place");
+    assert_eq!(place, directory);
+    assert_eq!(fs::read_to_string(directory.join("f")).expect("read"), "then");
+    assert_ne!(fs::metadata(&directory).expect("there").modified().expect("a time"), UNIX_EPOCH);
+    drop(changed);
+    mount.unmount().expect("nobody uses it");
 }

@@ -4,16 +4,15 @@
 use std::collections::BTreeSet;
 
 use amalgam_engine::backend::Durability;
-use amalgam_engine::object::Node;
 use amalgam_engine::work::Stat;
 use amalgam_engine::workspace::{Change, Committed, JournalPlace, WorkspaceName, Workspaces};
 use amalgam_engine::{
     Act, Commit, DiffOptions, Expect, Landed, RefName, RootId, SnapshotId, TreePath, WorkingTree, diff_entries,
 };
 
-use crate::attributes::{Attributes, Kind};
+use crate::attributes::Kind;
 use crate::error::{Error, Result};
-use crate::inodes::{Ino, Place, Whereabouts};
+use crate::exchange::Exchange;
 use crate::journal::{Edit, Journal};
 use crate::notice::Notice;
 use crate::view::{Live, View};
@@ -202,15 +201,16 @@ impl View {
         let before = live.tree.fork();
         let now = self.now();
         let mut after = WorkingTree::open(before.store(), state)?;
-        let changed = changed_paths(&before, &after)?;
+        let paths = changed_paths(&before, &after)?;
+        let restored = Restored { changed: paths.len() };
+        let exchange = Exchange::new(self, live, &after, paths)?;
+        // From here on nothing may fail: the journal has it.
         live.journal.as_mut().ok_or(Error::ReadOnly)?.depart(state, head, now)?;
         after.rebase(head);
-        for path in &changed {
-            self.exchange_inode(live, &before, &after, path)?;
-        }
+        exchange.apply(self, live);
         live.tree = after;
         live.inodes.all_changed();
-        Ok((before, Restored { changed: changed.len() }))
+        Ok((before, restored))
     }
 
     /// Shows another snapshot in a view that refuses changes, while it is in use.
@@ -222,13 +222,12 @@ impl View {
         }
         let before = live.tree.fork();
         let after = WorkingTree::open(before.store(), snapshot)?;
-        let changed = changed_paths(&before, &after)?;
-        for path in &changed {
-            self.exchange_inode(live, &before, &after, path)?;
-        }
+        let paths = changed_paths(&before, &after)?;
+        let restored = Restored { changed: paths.len() };
+        Exchange::new(self, live, &after, paths)?.apply(self, live);
         live.tree = after;
         live.inodes.all_changed();
-        Ok(Restored { changed: changed.len() })
+        Ok(restored)
     }
 
     /// What the view went away from is kept elsewhere now. `head` has the tree that it went to, and is what the next commit
@@ -249,95 +248,6 @@ impl View {
         drop(live);
         store.sync()?;
         self.move_base()
-    }
-
-    /// What becomes of the inode at a path that is something else from now on.
-    fn exchange_inode(
-        &self,
-        live: &mut Live,
-        before: &WorkingTree,
-        after: &WorkingTree,
-        path: &TreePath,
-    ) -> Result<()> {
-        let Some((above, name)) = path.split_last() else {
-            self.shared.watchers.tell(None, || Notice::Contents(crate::ROOT));
-            return Ok(());
-        };
-        if live.is_hidden(path) {
-            // Nobody sees what is there.
-            return Ok(());
-        }
-        let Some(parent) = live.known(&above) else { return Ok(()) };
-        let place = Place { parent, name };
-        let (old, new) = (before.stat(path)?, after.stat(path)?);
-        let same_kind = old.as_ref().zip(new.as_ref()).is_some_and(|(old, new)| old.kind == new.kind);
-        let is_directory = old.as_ref().is_some_and(|old| old.kind == Kind::Directory);
-        let same_bytes = match (&old, &new) {
-            (Some(old), Some(new)) => match (&old.entry, &new.entry) {
-                (Some(old), Some(new)) => same_bytes(&old.node, &new.node),
-                _ => false,
-            },
-            _ => false,
-        };
-        // Files that become one, or were one, are told apart by their names.
-        let joins = old.as_ref().zip(new.as_ref()).is_some_and(|(old, new)| !is_directory && old.links < new.links);
-        match live.inodes.at(&place) {
-            Some(ino) if same_kind && !joins && (is_directory || same_bytes) => {
-                self.keep_linked(live, after, ino, path)?;
-                live.inodes.keep(ino, Default::default());
-                self.shared.watchers.tell(None, || Notice::Attributes(ino));
-            }
-            Some(ino) if new.is_none() && live.inodes.has_several_places(ino) => {
-                // It goes on under its other names.
-                live.inodes.remove_place(&place);
-                self.shared.watchers.tell(None, || Notice::Attributes(ino));
-            }
-            Some(ino) => self.cut_off(live, ino)?,
-            None => live.inodes.give_up(&place),
-        }
-        self.shared.watchers.tell(None, || Notice::Entry { parent, name: place.name.clone() });
-        self.shared.watchers.tell(None, || Notice::Contents(parent));
-        Ok(())
-    }
-
-    /// An inode that stays at a path keeps those of its other names that are still names of the same file.
-    fn keep_linked(&self, live: &mut Live, after: &WorkingTree, ino: Ino, path: &TreePath) -> Result<()> {
-        if !live.inodes.has_several_places(ino) {
-            return Ok(());
-        }
-        let linked = after.names_of(path)?;
-        let Whereabouts::Named(places) = &live.inodes.get(ino)?.whereabouts else { return Ok(()) };
-        for place in places.clone() {
-            let other = live.directory_path(place.parent)?.join(&place.name);
-            if other != *path && !linked.contains(&other) {
-                live.inodes.remove_place(&place);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes an inode out of the tree, with all below it.
-    pub(crate) fn cut_off(&self, live: &mut Live, ino: Ino) -> Result<()> {
-        let inode = live.inodes.get(ino)?;
-        let Whereabouts::Named(places) = &inode.whereabouts else { return Ok(()) };
-        let places: Vec<Place> = places.clone();
-        let whereabouts = match inode.kind {
-            Kind::Directory => {
-                let attributes = live.attributes(self, ino)?;
-                Whereabouts::Gone(Box::new(Attributes { links: 0, ..attributes }))
-            }
-            _ => Whereabouts::Loose(Box::new(live.file(ino)?)),
-        };
-        for below in live.inodes.below(ino) {
-            self.cut_off(live, below)?;
-        }
-        for place in &places {
-            live.inodes.remove_place(place);
-            self.shared.watchers.tell(None, || Notice::Entry { parent: place.parent, name: place.name.clone() });
-        }
-        live.inodes.detach(ino, whereabouts);
-        self.shared.watchers.tell(None, || Notice::Attributes(ino));
-        Ok(())
     }
 
     /// Ends the view: everything is on disk, and the next one shows the same numbers and times. Without uncommitted work
@@ -389,11 +299,4 @@ fn changed_paths(before: &WorkingTree, after: &WorkingTree) -> Result<Vec<TreePa
         paths.insert(change?.path);
     }
     Ok(paths.into_iter().collect())
-}
-
-fn same_bytes(one: &Node, other: &Node) -> bool {
-    match (one, other) {
-        (Node::File { content: one, .. }, Node::File { content: other, .. }) => one == other,
-        (one, other) => one == other,
-    }
 }
