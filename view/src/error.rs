@@ -59,6 +59,9 @@ pub enum Error {
     /// No data or hole behind this offset.
     #[error("nothing behind this offset")]
     NothingThere,
+    /// A listing that went on behind a name that is gone and remembered no more.
+    #[error("the listing cannot go on where it stopped; list the directory again")]
+    LostPlace,
     /// Somebody else holds a lock.
     #[error("locked by somebody else")]
     Locked,
@@ -91,6 +94,7 @@ impl Error {
             Self::Invalid(_) => Errno::INVAL,
             Self::Unsupported(_) => Errno::OPNOTSUPP,
             Self::NothingThere => Errno::NXIO,
+            Self::LostPlace => Errno::STALE,
             Self::Locked => Errno::AGAIN,
             Self::Interrupted => Errno::INTR,
             Self::Journal(_) => Errno::IO,
