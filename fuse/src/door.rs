@@ -169,7 +169,12 @@ impl Filesystem for Door {
         self.attention.came();
         let caller = caller(request, self.id);
         let made = match special(mode, number) {
-            Ok(None) => self.view.create(&caller, parent.0, name.as_bytes(), mode),
+            Ok(None) => match self.view.create(&caller, parent.0, name.as_bytes(), mode) {
+                // The kernel may open a file that it takes for a new one, while another mount has made it. Told that what it knows
+                // is old, it looks again, and says itself that there is one where a new one was demanded.
+                Err(error) if errno(&error) == Errno::EEXIST => return reply.error(Errno::ESTALE),
+                made => made,
+            },
             Ok(Some(special)) => self.view.create_special(&caller, parent.0, name.as_bytes(), special, mode),
             Err(error) => return reply.error(error),
         };
