@@ -14,6 +14,7 @@ use fuser::{
 };
 use rustix::fs::OFlags;
 
+use crate::again::Again;
 use crate::aside::Aside;
 use crate::attention::Attention;
 use crate::convert::{attr, caller, errno, kind, special, time_set};
@@ -40,6 +41,7 @@ pub(crate) struct Door {
     pub(crate) writeback: bool,
     pub(crate) attention: Attention,
     pub(crate) aside: Aside,
+    pub(crate) again: Again,
 }
 
 impl Door {
@@ -106,7 +108,10 @@ impl Filesystem for Door {
                 nothing.ino = INodeNo(0);
                 reply.entry(&REMEMBERED, &nothing, GENERATION);
             }
-            found => self.entry(found, reply),
+            found => {
+                self.again.found(request.pid());
+                self.entry(found, reply);
+            }
         }
     }
 
@@ -172,7 +177,12 @@ impl Filesystem for Door {
             Ok(None) => match self.view.create(&caller, parent.0, name.as_bytes(), mode) {
                 // The kernel may open a file that it takes for a new one, while another mount has made it. Told that what it knows
                 // is old, it looks again, and says itself that there is one where a new one was demanded.
-                Err(error) if errno(&error) == Errno::EEXIST => return reply.error(Errno::ESTALE),
+                Err(error)
+                    if errno(&error) == Errno::EEXIST
+                        && self.again.may_look(request.pid(), parent.0, name.as_bytes()) =>
+                {
+                    return reply.error(Errno::ESTALE);
+                }
                 made => made,
             },
             Ok(Some(special)) => self.view.create_special(&caller, parent.0, name.as_bytes(), special, mode),

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use amalgam_view::{Notice, View, WatchId};
 use fuser::{BackgroundSession, Config, INodeNo, Notifier, Session, SessionACL};
 
+use crate::again::Again;
 use crate::aside::Aside;
 use crate::attention::Attention;
 use crate::door::Door;
@@ -131,6 +132,7 @@ impl Mount {
             writeback: options.writeback,
             attention: Attention::new(device.try_clone().ok()),
             aside: Aside::new(options.threads),
+            again: Again::default(),
         };
         let config = config(options);
         let begun = Session::from_fd(door, device, config.acl, config).and_then(Session::spawn);
