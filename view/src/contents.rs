@@ -58,7 +58,8 @@ enum Way {
 }
 
 impl LaterRead {
-    /// Whether it takes about as long as waking another thread, or somebody is at it already.
+    /// Whether it is hardly worth another thread: a short read, one that somebody is at already, or one of a large file, for which a
+    /// window or two are read or waited for.
     pub fn is_short(&self) -> bool {
         !matches!(self.way, Way::Alone) || self.length.min(self.file.stat().size as usize) <= SHORT_BYTES_MAX
     }

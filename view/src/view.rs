@@ -1,6 +1,7 @@
 //! A workspace as a file system: the tree, the table of inodes above it, and the journal below it, under one lock.
 //!
-//! The lock is held for as long as it takes to find something or to edit it, never while contents are read or frozen.
+//! The lock is held for as long as it takes to find something or to edit it, which includes writing it to the journal, and reading
+//! the file that takes a conflict's place. It is not held while somebody reads contents, a tree is frozen, or the journal is synced.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
