@@ -60,8 +60,8 @@ fn an_empty_file_that_stands_for_a_conflict_can_be_changed() {
         kit.view.set_xattr(&kit.caller, kit.ino("c"), b"user.a", b"1", XattrSet::Either).expect("set");
     };
     let bytes = |kit: &Kit| kit.write(kit.ino("c"), 0, b"decided");
-    let changes: [(&dyn Fn(&Kit), &[u8]); 3] = [(&mode, b""), (&xattr, b""), (&bytes, b"decided")];
-    for (number, (change, after)) in changes.into_iter().enumerate() {
+    let changes: [&dyn Fn(&Kit); 3] = [&mode, &xattr, &bytes];
+    for (number, (change, after)) in changes.into_iter().zip([&b""[..], b"", b"decided"]).enumerate() {
         let at = scratch.path().join(number.to_string());
         let kit = Kit::at(&store, &at, options.clone());
         assert!(is_conflict(&kit));

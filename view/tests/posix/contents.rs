@@ -122,7 +122,7 @@ fn a_checkpoint_is_no_commit_to_a_quota() {
         assert_eq!(errno(kit.view.write(&kit.caller, ino, 0, &[2; 60_000], false)), EDQUOT);
     }
     kit.view.close().expect("closed");
-    let kit = Kit::at(&store, scratch.path(), options.clone());
+    let kit = Kit::at(&store, scratch.path(), options);
     let ino = kit.ino("f");
     assert_eq!(errno(kit.view.write(&kit.caller, ino, 0, &[2; 60_000], false)), EDQUOT, "nor is a remount");
     kit.commit();
