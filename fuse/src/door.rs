@@ -7,12 +7,14 @@ use std::time::{Duration, SystemTime};
 
 use amalgam_view::{Attributes, Reading, RenameMode, Result, Seek, Set, View, WatchId, XattrSet};
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,
 };
+use rustix::fs::OFlags;
 
+use crate::again::Again;
 use crate::aside::Aside;
 use crate::attention::Attention;
 use crate::convert::{attr, caller, errno, kind, special, time_set};
@@ -24,6 +26,7 @@ const GENERATION: Generation = Generation(0);
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 const BLOCK_BYTES: u64 = 4096;
 
+const APPEND: i32 = OFlags::APPEND.bits() as i32;
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 0x10;
@@ -38,6 +41,7 @@ pub(crate) struct Door {
     pub(crate) writeback: bool,
     pub(crate) attention: Attention,
     pub(crate) aside: Aside,
+    pub(crate) again: Again,
 }
 
 impl Door {
@@ -104,7 +108,10 @@ impl Filesystem for Door {
                 nothing.ino = INodeNo(0);
                 reply.entry(&REMEMBERED, &nothing, GENERATION);
             }
-            found => self.entry(found, reply),
+            found => {
+                self.again.found(request.pid());
+                self.entry(found, reply);
+            }
         }
     }
 
@@ -167,7 +174,17 @@ impl Filesystem for Door {
         self.attention.came();
         let caller = caller(request, self.id);
         let made = match special(mode, number) {
-            Ok(None) => self.view.create(&caller, parent.0, name.as_bytes(), mode),
+            Ok(None) => match self.view.create(&caller, parent.0, name.as_bytes(), mode) {
+                // The kernel may open a file that it takes for a new one, while another mount has made it. Told that what it knows
+                // is old, it looks again, and says itself that there is one where a new one was demanded.
+                Err(error)
+                    if errno(&error) == Errno::EEXIST
+                        && self.again.may_look(request.pid(), parent.0, name.as_bytes()) =>
+                {
+                    return reply.error(Errno::ESTALE);
+                }
+                made => made,
+            },
             Ok(Some(special)) => self.view.create_special(&caller, parent.0, name.as_bytes(), special, mode),
             Err(error) => return reply.error(error),
         };
@@ -273,13 +290,16 @@ impl Filesystem for Door {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _: OpenFlags,
+        flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         self.attention.came();
         let caller = caller(request, self.id);
-        let mut written = self.view.write(&caller, ino.0, offset, data, false);
+        // The kernel takes the end to be where it last saw it, and another mount may have gone on since. What it held back is for
+        // the offset that it says, whatever the file that it was written through.
+        let append = flags.0 & APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let mut written = self.view.write(&caller, ino.0, offset, data, append);
         if written.is_ok() && write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             written = self.view.drop_privilege(&caller, ino.0).map(|()| offset);
         }

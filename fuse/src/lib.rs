@@ -9,6 +9,7 @@
 //! not sleep in between. Notices are sent from a thread of their own, which holds no lock: a kernel that waits for an answer
 //! must never be told to forget what it waits for by whoever is to answer.
 
+mod again;
 mod aside;
 mod attention;
 mod convert;

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use amalgam_view::{Notice, View, WatchId};
 use fuser::{BackgroundSession, Config, INodeNo, Notifier, Session, SessionACL};
 
+use crate::again::Again;
 use crate::aside::Aside;
 use crate::attention::Attention;
 use crate::door::Door;
@@ -131,6 +132,7 @@ impl Mount {
             writeback: options.writeback,
             attention: Attention::new(device.try_clone().ok()),
             aside: Aside::new(options.threads),
+            again: Again::default(),
         };
         let config = config(options);
         let begun = Session::from_fd(door, device, config.acl, config).and_then(Session::spawn);
@@ -239,5 +241,56 @@ fn tell_one(notice: Notice, notifier: &Notifier) {
         Notice::Attributes(ino) => {
             notifier.inval_inode(INodeNo(ino), -1, 0).ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_engine::object::Owner;
+    use amalgam_engine::{Store, Time, WorkingTree};
+    use amalgam_view::{Caller, ROOT, ViewOptions};
+    use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    #[expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+    fn a_name_that_the_kernel_takes_for_free_is_opened_or_refused() {
+        let device = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+        if !rustix::process::geteuid().is_root() || device.is_err() {
+            eprintln!("not run: mounting needs root and /dev/fuse here");
+            return;
+        }
+        let scratch = tempfile::tempdir().expect("a directory");
+        let (journal, at) = (scratch.path().join("journal"), scratch.path().join("mount"));
+        std::fs::create_dir(&at).expect("made");
+        let options = ViewOptions::new(Owner { uid: 0, gid: 0 }, || Time(1_700_000_000_000_000_000));
+        let (view, _) = View::open(WorkingTree::new(&Store::in_memory()), &journal, options).expect("a view");
+        let mount = Mount::at(&view, &at, &MountOptions::default()).expect("mounted");
+        // As another mount does it, before the kernel is told.
+        let elsewhere = Caller { door: Some(mount.id), ..Caller::owner(0, 0) };
+        let make = |name: &str| {
+            let path = at.join(name);
+            assert!(std::fs::metadata(&path).is_err(), "the kernel knows that there is none");
+            let ino = view.create(&elsewhere, ROOT, name.as_bytes(), 0o644).expect("made").ino;
+            view.write(&elsewhere, ino, 0, name.as_bytes(), false).expect("written");
+            path
+        };
+        let create = OFlags::CREATE | OFlags::RDWR;
+        let mode = Mode::from_raw_mode(0o600);
+        let path = make("opened");
+        drop(open(&path, create, mode).expect("it is there"));
+        assert_eq!(std::fs::read(&path).expect("read"), b"opened");
+        let path = make("cut");
+        drop(open(&path, create | OFlags::TRUNC, mode).expect("it is there"));
+        assert_eq!(std::fs::read(&path).expect("read"), b"");
+        let path = make("demanded");
+        assert_eq!(open(&path, create | OFlags::EXCL, mode).expect_err("it is there"), Errno::EXIST);
+        let path = make("node");
+        assert_eq!(mknodat(CWD, &path, FileType::RegularFile, mode, 0), Err(Errno::EXIST));
+        assert_eq!(std::fs::create_dir(make("directory")).map_err(|error| error.raw_os_error()), Err(Some(17)));
+        drop(open(at.join("new"), create | OFlags::EXCL, mode).expect("it is new"));
+        mount.unmount().expect("nobody uses it");
     }
 }

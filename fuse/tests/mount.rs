@@ -1,13 +1,15 @@
 //! A view through this machine's kernel: what only a real mount can show.
 
 use std::fs;
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use amalgam_engine::object::Owner;
-use amalgam_engine::workspace::{NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, Store, Time};
+use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
+use amalgam_engine::{Act, SnapshotId, Store, Time};
 use amalgam_fuse::{Mount, MountError, MountOptions};
 use amalgam_view::{View, ViewOptions};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
@@ -18,6 +20,7 @@ const SECOND: i64 = 1_000_000_000;
 /// An empty workspace, mounted.
 struct Kit {
     mount: Option<Mount>,
+    workspaces: Workspaces,
     at: PathBuf,
     _scratch: tempfile::TempDir,
 }
@@ -50,7 +53,13 @@ impl Kit {
         let (view, _) =
             View::open(tree, &scratch.path().join("journal"), ViewOptions::new(owner, now)).expect("a view");
         let mount = Mount::at(&view, &at, &MountOptions::default()).expect("mounted");
-        Self { mount: Some(mount), at, _scratch: scratch }
+        Self { mount: Some(mount), workspaces, at, _scratch: scratch }
+    }
+
+    fn commit(&self) -> SnapshotId {
+        let (name, act) = (WorkspaceName::new("main").expect("a name"), Act::new("test", now()));
+        let view = self.mount.as_ref().expect("it is mounted").view();
+        view.commit(&self.workspaces, &name, &Change::new("test"), &act, "commit").expect("committed").snapshot
     }
 
     fn mount(&mut self) -> Mount {
@@ -121,4 +130,61 @@ fn any_time_can_be_set_and_the_nearest_is_kept() {
         assert_eq!(std::os::unix::fs::MetadataExt::atime(&found), kept, "{seconds}");
     }
     kit.mount().unmount().expect("nobody uses it");
+}
+
+#[test]
+fn what_is_appended_through_two_mounts_is_all_there() {
+    if !can_mount() {
+        return;
+    }
+    let mut kit = Kit::new(|_| {});
+    let (first, scratch) = (kit.mount(), tempfile::tempdir().expect("a directory"));
+    let second = Mount::at(first.view(), scratch.path(), &MountOptions::default()).expect("mounted");
+    fs::write(kit.at.join("log"), "").expect("written");
+    let open = |at: &Path| fs::File::options().append(true).open(at.join("log")).expect("opened");
+    let (mut one, mut other) = (open(&kit.at), open(scratch.path()));
+    let mut expected = String::new();
+    for round in 0..200 {
+        for (name, file) in [("one", &mut one), ("other", &mut other)] {
+            // Of several lengths, so that pages are written in part and as a whole.
+            let line = format!("{name} {round} {}\n", "x".repeat(round % 7 * 1_000));
+            file.write_all(line.as_bytes()).expect("written");
+            expected += &line;
+        }
+    }
+    for mount in [&first, &second] {
+        mount.told().recv().expect("told");
+        let found = fs::read_to_string(mount.path().join("log")).expect("read");
+        assert!(found == expected, "{} bytes of {}", found.len(), expected.len());
+    }
+    drop((one, other));
+    for mount in [first, second] {
+        mount.unmount().expect("nobody uses it");
+    }
+}
+
+#[test]
+fn whoever_is_in_a_directory_that_stays_knows_where() {
+    if !can_mount() {
+        return;
+    }
+    let mut kit = Kit::new(|_| {});
+    let directory = kit.at.join("d");
+    fs::create_dir(&directory).expect("made");
+    fs::write(directory.join("f"), "then").expect("written");
+    let then = kit.commit();
+    let changed = fs::File::open(&directory).expect("opened");
+    changed.set_modified(UNIX_EPOCH).expect("touched");
+    fs::write(directory.join("f"), "now").expect("written");
+    let later = kit.commit();
+    let mount = kit.mount();
+    mount.view().go_to(then, Some(later)).expect("gone there");
+    mount.told().recv().expect("told");
+    // What getcwd() says of it.
+    let place = fs::read_link(format!("/proc/self/fd/{}", changed.as_raw_fd())).expect("a place");
+    assert_eq!(place, directory);
+    assert_eq!(fs::read_to_string(directory.join("f")).expect("read"), "then");
+    assert_ne!(fs::metadata(&directory).expect("there").modified().expect("a time"), UNIX_EPOCH);
+    drop(changed);
+    mount.unmount().expect("nobody uses it");
 }

@@ -9,7 +9,7 @@ use crate::ahead::Ahead;
 use crate::attributes::{Caller, Kind};
 use crate::error::{Error, Result};
 use crate::inodes::{Ino, Whereabouts};
-use crate::journal::Edit;
+use crate::journal::{Edit, Unsynced};
 use crate::meta::without_privilege;
 use crate::neighbours::Fetch;
 use crate::notice::Notice;
@@ -58,7 +58,8 @@ enum Way {
 }
 
 impl LaterRead {
-    /// Whether it takes about as long as waking another thread, or somebody is at it already.
+    /// Whether it is hardly worth another thread: a short read, one that somebody is at already, or one of a large file, for which a
+    /// window or two are read or waited for.
     pub fn is_short(&self) -> bool {
         !matches!(self.way, Way::Alone) || self.length.min(self.file.stat().size as usize) <= SHORT_BYTES_MAX
     }
@@ -130,13 +131,14 @@ impl View {
         })
     }
 
-    /// Writes at an offset. `append` writes at the end instead, wherever that is by now. Returns where the bytes went.
+    /// Writes at an offset. `append` writes at the end instead, wherever that is by now; if that is not at the offset, whoever asked
+    /// is told as everybody else is. Returns where the bytes went.
     pub fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: &[u8], append: bool) -> Result<u64> {
         let live = &mut *self.shared.live.write();
         live.demand_writable()?;
         self.demand_quota(live, data.len() as u64)?;
         let now = self.now();
-        let length = data.len() as u64;
+        let (asked, length) = (offset, data.len() as u64);
         let offset = match live.loose_mut(ino)? {
             Some(file) => {
                 let offset = if append { file.stat().size } else { offset };
@@ -161,7 +163,8 @@ impl View {
         if length > 0 {
             live.touch_bytes(ino, now, offset + length);
         }
-        self.tell(caller, || Notice::Contents(ino));
+        let door = if offset == asked { caller.door } else { None };
+        self.shared.watchers.tell(door, || Notice::Contents(ino));
         Ok(offset)
     }
 
@@ -227,7 +230,7 @@ impl View {
         }
     }
 
-    /// Copies a range from one file to another, or within one; returns how much was copied.
+    /// Copies a range from one file to another, or within one; returns how much was copied, which is less where the rest was refused.
     pub fn copy_range(&self, caller: &Caller, from: (Ino, u64), to: (Ino, u64), length: u64) -> Result<u64> {
         // One state of the source, whatever happens meanwhile, and whether or not the two are one file.
         let source: LooseFile = self.shared.live.read().file(from.0)?;
@@ -235,34 +238,36 @@ impl View {
         let mut done = 0;
         while done < length {
             let step = (length - done).min(COPY_STEP_BYTES);
-            let bytes = source.read_at(from.1 + done, step as usize)?;
-            if bytes.is_empty() {
-                break;
+            match self.copy_step(caller, &source, from.1 + done, (to.0, to.1 + done), step) {
+                Ok(0) => break,
+                Ok(copied) => done += copied,
+                // Whoever asks for the rest is told why.
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
             }
-            self.write(caller, to.0, to.1 + done, &bytes, false)?;
-            done += bytes.len() as u64;
         }
         Ok(done)
     }
 
-    /// Puts everything that was changed through this view on disk.
+    fn copy_step(&self, caller: &Caller, from: &LooseFile, offset: u64, to: (Ino, u64), length: u64) -> Result<u64> {
+        let bytes = from.read_at(offset, length as usize)?;
+        if !bytes.is_empty() {
+            self.write(caller, to.0, to.1, &bytes, false)?;
+        }
+        Ok(bytes.len() as u64)
+    }
+
+    /// Puts everything that was changed through this view on disk. Once that failed it is never said to be done again.
     pub fn sync(&self) -> Result<()> {
-        let Some(unsynced) = self.shared.live.read().journal.as_ref().map(|journal| journal.unsynced()) else {
-            return Ok(());
+        // The kernel says of an error once: whoever syncs meanwhile would not hear of it.
+        let _one = self.shared.syncing.lock();
+        let unsynced = match &self.shared.live.read().journal {
+            Some(journal) => journal.unsynced()?,
+            None => return Ok(()),
         };
         let synced = unsynced.sync();
-        let mut live = self.shared.live.write();
-        let Some(journal) = live.journal.as_mut() else { return Ok(()) };
-        match synced {
-            Ok(()) => {
-                journal.synced(&unsynced);
-                Ok(())
-            }
-            Err(source) => {
-                journal.fail(source.to_string());
-                Err(EngineError::from_io("sync the journal", &source).into())
-            }
-        }
+        let live = &mut *self.shared.live.write();
+        live.end_sync(&unsynced, synced)
     }
 
     pub(crate) fn truncate_in(&self, live: &mut Live, ino: Ino, size: u64, now: Time) -> Result<()> {
@@ -292,6 +297,19 @@ impl View {
 }
 
 impl Live {
+    /// What a sync came to.
+    pub(crate) fn end_sync(&mut self, unsynced: &Unsynced, synced: std::io::Result<()>) -> Result<()> {
+        match (synced, self.journal.as_mut()) {
+            (Ok(()), Some(journal)) => journal.synced(unsynced),
+            (Ok(()), None) => {}
+            (Err(source), journal) => {
+                journal.into_iter().for_each(|journal| journal.fail(source.to_string()));
+                return Err(EngineError::from_io("sync the journal", &source).into());
+            }
+        }
+        Ok(())
+    }
+
     /// A file without a name, to be changed.
     pub(crate) fn loose_mut(&mut self, ino: Ino) -> Result<Option<&mut LooseFile>> {
         Ok(match &mut self.inodes.get_mut(ino)?.whereabouts {

@@ -2,20 +2,24 @@
 //!
 //! Names come in their order, and a listing goes on behind the last name that was given: so a name that is there all the time
 //! is given once, whatever happens to the others. A place in a listing is a number, the hash of a name; the names that were
-//! given last are remembered for it, and others are found again by looking.
+//! given last are remembered for it, and others are found again by looking. A listing whose place was removed and is remembered
+//! no more ends with an error, and never as if it were whole.
 
 use std::collections::VecDeque;
 
 use amalgam_engine::{Name, TreePath};
+use foldhash::HashMap;
 
 use crate::access::{Access, demand};
 use crate::attributes::{Attributes, Caller, Kind};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inodes::{Ino, Place, ROOT, Whereabouts};
 use crate::view::{Live, View};
 
 /// Places that are remembered.
 const COOKIES_MAX: usize = 1 << 15;
+/// Places at which a listing stopped, and most probably goes on: these are remembered for longer.
+const ENDS_MAX: usize = 1 << 16;
 /// Where the first name is, and the second.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
@@ -36,6 +40,9 @@ pub struct Listed<'a> {
 pub(crate) struct Cookies {
     pieces: VecDeque<(Ino, Vec<Name>)>,
     names: usize,
+    /// The last names of pieces that are forgotten, by their directories and places; and in which order they were.
+    ends: HashMap<(Ino, u64), Name>,
+    order: VecDeque<(Ino, u64)>,
 }
 
 impl Cookies {
@@ -46,16 +53,27 @@ impl Cookies {
         self.names += names.len();
         self.pieces.push_back((ino, names));
         while self.names > COOKIES_MAX
-            && let Some((_, oldest)) = self.pieces.pop_front()
+            && let Some((ino, mut oldest)) = self.pieces.pop_front()
         {
             self.names -= oldest.len();
+            let Some(last) = oldest.pop() else { continue };
+            let key = (ino, cookie_of(&last));
+            if self.ends.insert(key, last).is_none() {
+                self.order.push_back(key);
+            }
+            if self.order.len() > ENDS_MAX
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.ends.remove(&oldest);
+            }
         }
     }
 
     /// Most often the last name of the last piece is asked for.
     fn find(&self, ino: Ino, cookie: u64) -> Option<&Name> {
         let pieces = self.pieces.iter().rev().filter(|(other, _)| *other == ino);
-        pieces.flat_map(|(_, names)| names.iter().rev()).find(|name| cookie_of(name) == cookie)
+        let found = pieces.flat_map(|(_, names)| names.iter().rev()).find(|name| cookie_of(name) == cookie);
+        found.or_else(|| self.ends.get(&(ino, cookie)))
     }
 }
 
@@ -104,11 +122,8 @@ impl View {
         }
         let after = match cookie {
             0..=DOT_DOT => None,
-            cookie => self.name_at(live, ino, &path, cookie)?,
+            cookie => Some(self.name_at(live, ino, &path, cookie)?.ok_or(Error::LostPlace)?),
         };
-        if cookie > DOT_DOT && after.is_none() {
-            return Ok(());
-        }
         if live.is_hidden(&path) {
             return Ok(());
         }

@@ -25,7 +25,7 @@ pub enum Error {
     #[error("only the owner may do that")]
     NotOwner,
     /// The workspace has written as much as it may.
-    #[error("the workspace's quota of {max} bytes is used up; commit, remove something, or raise the quota")]
+    #[error("the workspace's quota of {max} bytes is used up; commit, or raise the quota")]
     Quota {
         /// How much it may.
         max: u64,
@@ -59,6 +59,9 @@ pub enum Error {
     /// No data or hole behind this offset.
     #[error("nothing behind this offset")]
     NothingThere,
+    /// A listing that went on behind a name that is gone and remembered no more.
+    #[error("the listing cannot go on where it stopped; list the directory again")]
+    LostPlace,
     /// Somebody else holds a lock.
     #[error("locked by somebody else")]
     Locked,
@@ -91,6 +94,7 @@ impl Error {
             Self::Invalid(_) => Errno::INVAL,
             Self::Unsupported(_) => Errno::OPNOTSUPP,
             Self::NothingThere => Errno::NXIO,
+            Self::LostPlace => Errno::STALE,
             Self::Locked => Errno::AGAIN,
             Self::Interrupted => Errno::INTR,
             Self::Journal(_) => Errno::IO,

@@ -320,12 +320,13 @@ impl Inodes {
         }
     }
 
-    /// The inodes in the table whose names are in a directory. Looks through the whole table.
-    pub(crate) fn below(&self, directory: Ino) -> Vec<Ino> {
-        if self.by_number.get(&directory).is_none_or(|inode| inode.children == 0) {
-            return Vec::new();
+    /// All names in the table by their directories. Looks through the whole table.
+    pub(crate) fn by_directory(&self) -> HashMap<Ino, Vec<(Name, Ino)>> {
+        let mut all: HashMap<Ino, Vec<(Name, Ino)>> = HashMap::new();
+        for (place, ino) in &self.by_place {
+            all.entry(place.parent).or_default().push((place.name.clone(), *ino));
         }
-        self.by_place.iter().filter(|(place, _)| place.parent == directory).map(|(_, ino)| *ino).collect()
+        all
     }
 
     /// The attributes of an inode, if they were asked for before and nothing changed since.

@@ -15,6 +15,8 @@
 
 mod record;
 mod remember;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -23,7 +25,9 @@ use std::sync::Arc;
 
 use amalgam_engine::work::{Segment, SegmentRange};
 use amalgam_engine::workspace::{JournalPlace, Journaled};
-use amalgam_engine::{Error as EngineError, ErrorKind, SnapshotId, Store, Time, WorkingTree};
+use amalgam_engine::{
+    DEPTH_MAX, Error as EngineError, ErrorKind, NAME_BYTES_MAX, SnapshotId, Store, Time, WorkingTree,
+};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -35,8 +39,8 @@ const MAGIC: &[u8; 8] = b"AMVIEW1\n";
 const BEGINNING_BYTES: usize = MAGIC.len() + 8 + 8 + 4;
 /// length of the edit, check sum, time.
 const HEAD_BYTES: usize = 4 + 4 + 8;
-/// The largest edit; names and extended attributes are far smaller.
-const EDIT_BYTES_MAX: usize = 1 << 20;
+/// The largest edit: two paths that are as long as can be, or one with an extended attribute, and what stands around them.
+const EDIT_BYTES_MAX: usize = 2 * DEPTH_MAX * (NAME_BYTES_MAX + 1) + (128 << 10);
 
 /// From so many files or bytes on a journal is long.
 const EARLIER_MAX: usize = 64;
@@ -60,8 +64,10 @@ pub(crate) struct Journal {
     earlier: Vec<(u64, u64)>,
     /// Where the base is to move to, as soon as what it names is on disk.
     pending: Option<JournalBase>,
-    /// How many bytes had been written when that was a commit's.
-    committed_bytes: u64,
+    /// How many bytes of the files since the base were written before the state that it is to move to, and are not counted any more.
+    settled_bytes: u64,
+    /// How many bytes went into that state without a commit.
+    carried_bytes: u64,
     /// Whether the base is what the next commit follows, and not a state in between.
     at_head: bool,
     failed: Option<String>,
@@ -77,7 +83,8 @@ pub(crate) struct JournalFile {
     file: File,
 }
 
-/// Where in the journal a file begins: behind so many bytes of another one. For the first it does not matter.
+/// Where in the journal a file begins: behind so many bytes of another one, or without any behind the base itself. For the first
+/// it does not matter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Behind {
     number: u64,
@@ -104,6 +111,8 @@ pub(crate) struct JournalBase {
     pub(crate) head: Option<SnapshotId>,
     first: u64,
     identity: Identity,
+    /// How many bytes went into the state without a commit.
+    carried_bytes: u64,
 }
 
 /// Which journal it is, of all that ever were.
@@ -144,7 +153,7 @@ impl Journal {
         remove_files(directory, |_| true)?;
         let identity = new_identity()?;
         let journal = Self::at(directory, identity, 0, 0, Behind::default())?;
-        JournalBase { state, head: state, first: 0, identity }.write(directory)?;
+        JournalBase { state, head: state, first: 0, identity, carried_bytes: 0 }.write(directory)?;
         Ok(journal)
     }
 
@@ -161,7 +170,8 @@ impl Journal {
             directory_unsynced: true,
             earlier: Vec::new(),
             pending: None,
-            committed_bytes: 0,
+            settled_bytes: 0,
+            carried_bytes: 0,
             at_head: true,
             failed: None,
         })
@@ -190,7 +200,9 @@ impl Journal {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => break,
                 Err(error) => return Err(io("open the journal")(error)),
             };
-            if let Some(end) = replay(&file, behind, &mut tree, &mut recovered)? {
+            // The base's own first file follows whatever there was before it.
+            let expected = (number > base.first).then(|| behind.unwrap_or_default());
+            if let Some(end) = replay(&file, expected, &mut tree, &mut recovered)? {
                 behind = Some(Behind { number, end });
                 earlier.push((number, end));
                 unsynced.push(file);
@@ -204,19 +216,23 @@ impl Journal {
         // Whoever wrote them may have died before they were on disk.
         journal.unsynced = unsynced;
         journal.at_head = base.state == base.head;
+        journal.carried_bytes = base.carried_bytes;
         Ok((journal, tree, recovered))
     }
 
     /// Writes an edit down, with its bytes, and says where those lie.
     pub(crate) fn append(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<Option<SegmentRange>> {
-        if let Some(why) = &self.failed {
-            return Err(Error::Journal(why.clone()));
-        }
+        self.demand_sound()?;
         debug_assert_eq!(edit.data_bytes(), data.len() as u64, "an edit says how many bytes follow it");
         let mut record = Vec::with_capacity(256);
         record.extend_from_slice(&[0; HEAD_BYTES]);
         edit.encode(&mut record);
         let edit_bytes = record.len() - HEAD_BYTES;
+        if edit_bytes > EDIT_BYTES_MAX {
+            // It would not be read back, nor anything behind it.
+            let (value, max) = (edit_bytes as u64, EDIT_BYTES_MAX as u64);
+            return Err(EngineError::TooLarge { what: "an edit", value, max }.into());
+        }
         record[8..HEAD_BYTES].copy_from_slice(&now.0.to_le_bytes());
         record[..4].copy_from_slice(&(edit_bytes as u32).to_le_bytes());
         let sum = check_sum(&record[8..], data);
@@ -232,7 +248,7 @@ impl Journal {
         };
         if let Err(error) = written {
             // What is left of it must not stand behind the next record, which may be shorter.
-            self.current.file.set_len(self.end).ok();
+            self.cut(self.end);
             return Err(io("write the journal")(error));
         }
         let offset = self.end + record_bytes;
@@ -241,14 +257,27 @@ impl Journal {
         Ok((!data.is_empty()).then_some(SegmentRange { segment, offset }))
     }
 
+    /// Where the next record begins.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Takes back what was written to this file from there on.
+    pub(crate) fn cut(&mut self, end: u64) {
+        match self.current.file.set_len(end) {
+            Ok(()) => self.end = end,
+            Err(error) => self.fail(format!("what was refused could not be taken back: {error}")),
+        }
+    }
+
     /// How many bytes a recovery would read.
     pub(crate) fn bytes(&self) -> u64 {
         self.earlier.iter().map(|(_, bytes)| bytes).sum::<u64>() + self.end
     }
 
-    /// How many of them no commit has.
+    /// How many were written that no commit has.
     pub(crate) fn uncommitted_bytes(&self) -> u64 {
-        self.bytes().saturating_sub(self.committed_bytes)
+        self.carried_bytes + self.bytes().saturating_sub(self.settled_bytes)
     }
 
     /// Whether it is time to move the base, even if something must be put on disk for it.
@@ -276,10 +305,11 @@ impl Journal {
     }
 
     /// What must be put on disk for all that was appended to be there. The caller does that without holding the view still.
-    pub(crate) fn unsynced(&self) -> Unsynced {
+    pub(crate) fn unsynced(&self) -> Result<Unsynced> {
+        self.demand_sound()?;
         let mut files = self.unsynced.clone();
         files.push(Arc::clone(&self.current));
-        Unsynced { files, directory: self.directory_unsynced.then(|| self.directory.clone()) }
+        Ok(Unsynced { files, directory: self.directory_unsynced.then(|| self.directory.clone()) })
     }
 
     /// Says that it was done.
@@ -292,11 +322,25 @@ impl Journal {
 
     /// A sync failed: the kernel may have dropped what was not on disk, so nothing that comes after it can be trusted.
     pub(crate) fn fail(&mut self, why: String) {
-        self.failed = Some(why);
+        self.failed.get_or_insert(why);
     }
 
-    /// Begins a new file; returns where, for when the state of this moment has become the base.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    fn demand_sound(&self) -> Result<()> {
+        self.failed.as_ref().map_or(Ok(()), |why| Err(Error::Journal(why.clone())))
+    }
+
+    /// Begins a new file if need be; returns where, for when the state of this moment has become the base.
     pub(crate) fn turn(&mut self) -> Result<JournalPlace> {
+        self.demand_sound()?;
+        if self.end == BEGINNING_BYTES as u64 && self.number > self.first {
+            // Begun for a state that never came to be a base, and nothing was written since. The base's own file is no place for a
+            // commit: whoever opens the journal takes up only those behind it.
+            return Ok(JournalPlace { journal: self.identity, file: self.number });
+        }
         let number = self.number + 1;
         let next = begin(&self.directory, number, Behind { number: self.number, end: self.end })?;
         self.unsynced.push(std::mem::replace(&mut self.current, next));
@@ -312,9 +356,13 @@ impl Journal {
     pub(crate) fn landed(&mut self, place: JournalPlace, state: Option<SnapshotId>, head: Option<SnapshotId>) {
         let first = place.file;
         self.at_head = state == head;
-        self.pending = Some(JournalBase { state, head, first, identity: self.identity });
-        let earlier = self.earlier.iter().filter(|(number, _)| *number < first);
-        self.committed_bytes = earlier.map(|(_, bytes)| bytes).sum();
+        let before: u64 = self.earlier.iter().filter(|(number, _)| *number < first).map(|(_, bytes)| bytes).sum();
+        // A state in between is no commit: what was written before it still counts.
+        self.carried_bytes =
+            if self.at_head { 0 } else { self.carried_bytes + before.saturating_sub(self.settled_bytes) };
+        self.settled_bytes = before;
+        let (identity, carried_bytes) = (self.identity, self.carried_bytes);
+        self.pending = Some(JournalBase { state, head, first, identity, carried_bytes });
     }
 
     /// Where the base is to move to. Whoever asks has put on disk what it names, writes it down without holding the view
@@ -327,17 +375,19 @@ impl Journal {
     pub(crate) fn moved(&mut self, base: &JournalBase) {
         self.first = base.first;
         self.earlier.retain(|(number, _)| *number >= base.first);
-        self.committed_bytes = 0;
+        self.settled_bytes = 0;
         if base.first == self.number {
             self.unsynced.clear();
         }
     }
 
-    /// Ends a journal that nothing is needed of: the tree is what the base says.
-    pub(crate) fn remove(self) -> Result<()> {
+    /// Ends a journal that nothing is needed of: the tree is what the base says. Either it is gone afterwards, or it is as it was.
+    pub(crate) fn remove(&self) -> Result<()> {
         let path = self.directory.join("base");
         std::fs::remove_file(path).map_err(io("remove the journal"))?;
-        remove_files(&self.directory, |_| true)
+        // Without a base they are nothing, and the next journal removes them.
+        remove_files(&self.directory, |_| true).ok();
+        Ok(())
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -357,7 +407,7 @@ impl JournalBase {
         }
         // What it names must be on disk before what was written before it goes.
         store.sync()?;
-        let moved = Self { state: Some(snapshot), head: Some(snapshot), first: place.file, ..self };
+        let moved = Self { state: Some(snapshot), head: Some(snapshot), first: place.file, carried_bytes: 0, ..self };
         moved.write(directory)?;
         Ok(moved)
     }
@@ -402,7 +452,7 @@ impl JournalBase {
         for snapshot in [self.state, self.head] {
             out.bytes(snapshot.as_ref().map_or(&[], |snapshot| snapshot.as_bytes()));
         }
-        out.u64(self.first).bytes(&self.identity);
+        out.u64(self.first).bytes(&self.identity).u64(self.carried_bytes);
         seal(bytes)
     }
 
@@ -415,14 +465,15 @@ impl JournalBase {
             }
         };
         let (state, head, first) = (snapshot()?, snapshot()?, from.u64()?);
-        // Bases had none once.
+        // Bases had none once, and did not count.
         let identity = if from.0.is_empty() { Identity::default() } else { from.bytes()?.try_into().ok()? };
-        Some(Self { state, head, first, identity })
+        let carried_bytes = if from.0.is_empty() { 0 } else { from.u64()? };
+        Some(Self { state, head, first, identity, carried_bytes })
     }
 }
 
-/// Does the edits of one file again; returns where its last whole record ends. Nothing when it does not follow what was read
-/// before it.
+/// Does the edits of one file again; returns where its last whole record ends. Nothing when it does not follow what it is to
+/// follow.
 fn replay(
     file: &Arc<JournalFile>,
     behind: Option<Behind>,

@@ -19,6 +19,7 @@ mod attributes;
 mod contents;
 mod directory;
 mod error;
+mod exchange;
 mod inodes;
 mod journal;
 mod live;

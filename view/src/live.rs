@@ -4,16 +4,15 @@
 use std::collections::BTreeSet;
 
 use amalgam_engine::backend::Durability;
-use amalgam_engine::object::Node;
 use amalgam_engine::work::Stat;
 use amalgam_engine::workspace::{Change, Committed, JournalPlace, WorkspaceName, Workspaces};
 use amalgam_engine::{
     Act, Commit, DiffOptions, Expect, Landed, RefName, RootId, SnapshotId, TreePath, WorkingTree, diff_entries,
 };
 
-use crate::attributes::{Attributes, Kind};
+use crate::attributes::Kind;
 use crate::error::{Error, Result};
-use crate::inodes::{Ino, Place, Whereabouts};
+use crate::exchange::Exchange;
 use crate::journal::{Edit, Journal};
 use crate::notice::Notice;
 use crate::view::{Live, View};
@@ -90,12 +89,15 @@ impl View {
             // What it committed then is not what is here now: everything stays as it is, in the tree and in the journal.
             return Ok(committed);
         }
+        let is_new = landed.is_some();
         self.end_commit(&committing, committed.snapshot, landed)?;
-        let long = self.shared.live.read().journal.as_ref().is_some_and(Journal::is_long);
-        if act.durability == Durability::Durable {
-            self.move_base()?;
-        } else if long {
-            workspaces.store().sync()?;
+        let is_durable = act.durability == Durability::Durable;
+        let is_long = self.shared.live.read().journal.as_ref().is_some_and(Journal::is_long);
+        if is_durable || is_long {
+            if !(is_durable && is_new) {
+                // What this commit came to may be an earlier one, and on no disk yet.
+                workspaces.store().sync()?;
+            }
             self.move_base()?;
         }
         Ok(committed)
@@ -199,15 +201,16 @@ impl View {
         let before = live.tree.fork();
         let now = self.now();
         let mut after = WorkingTree::open(before.store(), state)?;
-        let changed = changed_paths(&before, &after)?;
+        let paths = changed_paths(&before, &after)?;
+        let restored = Restored { changed: paths.len() };
+        let exchange = Exchange::new(self, live, &after, paths)?;
+        // From here on nothing may fail: the journal has it.
         live.journal.as_mut().ok_or(Error::ReadOnly)?.depart(state, head, now)?;
         after.rebase(head);
-        for path in &changed {
-            self.exchange_inode(live, &before, &after, path)?;
-        }
+        exchange.apply(self, live);
         live.tree = after;
         live.inodes.all_changed();
-        Ok((before, Restored { changed: changed.len() }))
+        Ok((before, restored))
     }
 
     /// Shows another snapshot in a view that refuses changes, while it is in use.
@@ -219,13 +222,12 @@ impl View {
         }
         let before = live.tree.fork();
         let after = WorkingTree::open(before.store(), snapshot)?;
-        let changed = changed_paths(&before, &after)?;
-        for path in &changed {
-            self.exchange_inode(live, &before, &after, path)?;
-        }
+        let paths = changed_paths(&before, &after)?;
+        let restored = Restored { changed: paths.len() };
+        Exchange::new(self, live, &after, paths)?.apply(self, live);
         live.tree = after;
         live.inodes.all_changed();
-        Ok(Restored { changed: changed.len() })
+        Ok(restored)
     }
 
     /// What the view went away from is kept elsewhere now. `head` has the tree that it went to, and is what the next commit
@@ -248,98 +250,14 @@ impl View {
         self.move_base()
     }
 
-    /// What becomes of the inode at a path that is something else from now on.
-    fn exchange_inode(
-        &self,
-        live: &mut Live,
-        before: &WorkingTree,
-        after: &WorkingTree,
-        path: &TreePath,
-    ) -> Result<()> {
-        let Some((above, name)) = path.split_last() else {
-            self.shared.watchers.tell(None, || Notice::Contents(crate::ROOT));
-            return Ok(());
-        };
-        if live.is_hidden(path) {
-            // Nobody sees what is there.
-            return Ok(());
-        }
-        let Some(parent) = live.known(&above) else { return Ok(()) };
-        let place = Place { parent, name };
-        let (old, new) = (before.stat(path)?, after.stat(path)?);
-        let same_kind = old.as_ref().zip(new.as_ref()).is_some_and(|(old, new)| old.kind == new.kind);
-        let is_directory = old.as_ref().is_some_and(|old| old.kind == Kind::Directory);
-        let same_bytes = match (&old, &new) {
-            (Some(old), Some(new)) => match (&old.entry, &new.entry) {
-                (Some(old), Some(new)) => same_bytes(&old.node, &new.node),
-                _ => false,
-            },
-            _ => false,
-        };
-        // Files that become one, or were one, are told apart by their names.
-        let joins = old.as_ref().zip(new.as_ref()).is_some_and(|(old, new)| !is_directory && old.links < new.links);
-        match live.inodes.at(&place) {
-            Some(ino) if same_kind && !joins && (is_directory || same_bytes) => {
-                self.keep_linked(live, after, ino, path)?;
-                live.inodes.keep(ino, Default::default());
-                self.shared.watchers.tell(None, || Notice::Attributes(ino));
-            }
-            Some(ino) if new.is_none() && live.inodes.has_several_places(ino) => {
-                // It goes on under its other names.
-                live.inodes.remove_place(&place);
-                self.shared.watchers.tell(None, || Notice::Attributes(ino));
-            }
-            Some(ino) => self.cut_off(live, ino)?,
-            None => live.inodes.give_up(&place),
-        }
-        self.shared.watchers.tell(None, || Notice::Entry { parent, name: place.name.clone() });
-        self.shared.watchers.tell(None, || Notice::Contents(parent));
-        Ok(())
-    }
-
-    /// An inode that stays at a path keeps those of its other names that are still names of the same file.
-    fn keep_linked(&self, live: &mut Live, after: &WorkingTree, ino: Ino, path: &TreePath) -> Result<()> {
-        if !live.inodes.has_several_places(ino) {
-            return Ok(());
-        }
-        let linked = after.names_of(path)?;
-        let Whereabouts::Named(places) = &live.inodes.get(ino)?.whereabouts else { return Ok(()) };
-        for place in places.clone() {
-            let other = live.directory_path(place.parent)?.join(&place.name);
-            if other != *path && !linked.contains(&other) {
-                live.inodes.remove_place(&place);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes an inode out of the tree, with all below it.
-    pub(crate) fn cut_off(&self, live: &mut Live, ino: Ino) -> Result<()> {
-        let inode = live.inodes.get(ino)?;
-        let Whereabouts::Named(places) = &inode.whereabouts else { return Ok(()) };
-        let places: Vec<Place> = places.clone();
-        let whereabouts = match inode.kind {
-            Kind::Directory => {
-                let attributes = live.attributes(self, ino)?;
-                Whereabouts::Gone(Box::new(Attributes { links: 0, ..attributes }))
-            }
-            _ => Whereabouts::Loose(Box::new(live.file(ino)?)),
-        };
-        for below in live.inodes.below(ino) {
-            self.cut_off(live, below)?;
-        }
-        for place in &places {
-            live.inodes.remove_place(place);
-            self.shared.watchers.tell(None, || Notice::Entry { parent: place.parent, name: place.name.clone() });
-        }
-        live.inodes.detach(ino, whereabouts);
-        self.shared.watchers.tell(None, || Notice::Attributes(ino));
-        Ok(())
-    }
-
     /// Ends the view: everything is on disk, and the next one shows the same numbers and times. Without uncommitted work
-    /// nothing is left of the journal.
+    /// nothing is left of the journal. One that has failed is let go of as it is: the next view has what is on disk. After an
+    /// error the view goes on.
     pub fn close(&self) -> Result<()> {
+        if self.has_failed() {
+            self.shared.live.write().journal = None;
+            return Ok(());
+        }
         self.sync()?;
         let _one = self.shared.freezing.lock();
         if !self.is_read_only() {
@@ -348,11 +266,22 @@ impl View {
             store.sync()?;
             self.move_base()?;
         }
-        let mut live = self.shared.live.write();
-        let clean = live.is_clean();
-        let Some(journal) = live.journal.take() else { return Ok(()) };
-        Journal::remember(journal.directory(), &live.inodes)?;
-        if journal.is_at_head() && (clean || journal.is_empty()) { journal.remove() } else { Ok(()) }
+        let _sync = self.shared.syncing.lock();
+        let live = &mut *self.shared.live.write();
+        let Some(journal) = &live.journal else { return Ok(()) };
+        // Somebody may have written since; from now on nobody does.
+        let unsynced = journal.unsynced()?;
+        let is_needed = !journal.is_at_head() || !(live.is_clean() || journal.is_empty());
+        let synced = unsynced.sync();
+        live.end_sync(&unsynced, synced)?;
+        if let (false, Some(journal)) = (is_needed, &live.journal) {
+            journal.remove()?;
+        }
+        if let Some(journal) = live.journal.take() {
+            // Without it the next view takes numbers and times from the tree, as after a crash.
+            Journal::remember(journal.directory(), &live.inodes).ok();
+        }
+        Ok(())
     }
 }
 
@@ -370,11 +299,4 @@ fn changed_paths(before: &WorkingTree, after: &WorkingTree) -> Result<Vec<TreePa
         paths.insert(change?.path);
     }
     Ok(paths.into_iter().collect())
-}
-
-fn same_bytes(one: &Node, other: &Node) -> bool {
-    match (one, other) {
-        (Node::File { content: one, .. }, Node::File { content: other, .. }) => one == other,
-        (one, other) => one == other,
-    }
 }

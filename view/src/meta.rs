@@ -65,7 +65,8 @@ impl View {
         file.target().map(|target| target.to_vec()).ok_or(Error::Invalid("not a symlink"))
     }
 
-    /// Sets attributes, all of those given or, with an error about one, none.
+    /// Sets attributes. What the caller may not do is refused before anything is set; they are set one after the other, so where
+    /// there is no room for one those before it stay set.
     pub fn set_attributes(&self, caller: &Caller, ino: Ino, set: &Set) -> Result<Attributes> {
         let live = &mut *self.shared.live.write();
         live.demand_writable()?;

@@ -177,8 +177,8 @@ impl View {
         }
         let now = self.now();
         let fate = self.fate(live, found.ino, &path)?;
-        live.edit(&Edit::Remove { path }, now, &[])?;
-        self.displaced(live, &place, now, found.mtime, fate)?;
+        live.edit(&Edit::Remove { path }, now, &[]).inspect_err(|_| live.let_go(Some(&fate)))?;
+        self.displaced(live, &place, now, found.mtime, fate);
         live.touch_names(parent, now);
         self.tell_changed(caller, &place);
         self.tell(caller, || Notice::Attributes(found.ino));
@@ -243,7 +243,7 @@ impl View {
             },
             _ => None,
         };
-        live.edit(&Edit::Rename { from, to, mode }, now, &[])?;
+        live.edit(&Edit::Rename { from, to, mode }, now, &[]).inspect_err(|_| live.let_go(fate.as_ref()))?;
         count_moved(live, mode, (&source, &moving), (&target, replaced.as_ref()));
         match (mode, replaced) {
             (RenameMode::Exchange, Some(other)) => {
@@ -253,7 +253,7 @@ impl View {
             (_, replaced) => {
                 match (replaced, fate) {
                     (Some(replaced), Some(fate)) => {
-                        self.displaced(live, &target, now, replaced.mtime, fate)?;
+                        self.displaced(live, &target, now, replaced.mtime, fate);
                         self.tell(caller, || Notice::Attributes(replaced.ino));
                     }
                     (Some(replaced), None) => {
@@ -311,28 +311,27 @@ impl View {
         Ok(found)
     }
 
-    /// What becomes of the file behind a name that is about to go.
-    fn fate(&self, live: &Live, ino: Ino, path: &TreePath) -> Result<Fate> {
+    /// What becomes of the file behind a name that is about to go. All that can fail is looked up here, before it goes.
+    fn fate(&self, live: &mut Live, ino: Ino, path: &TreePath) -> Result<Fate> {
+        if live.inodes.has_several_places(ino) {
+            return Ok(Fate::Known);
+        }
         let other = live.tree.names_of(path)?.into_iter().find(|other| other != path);
         Ok(match other {
-            Some(other) => Fate::Elsewhere(other),
+            Some(other) => Fate::Elsewhere(live.place_of(&other)?),
             None => Fate::Loose(Box::new(live.file(ino)?)),
         })
     }
 
     /// A name was taken from a file that is not a directory.
-    fn displaced(&self, live: &mut Live, place: &Place, now: Time, mtime: Time, fate: Fate) -> Result<()> {
-        let Some((ino, last)) = live.inodes.remove_place(place) else { return Ok(()) };
+    fn displaced(&self, live: &mut Live, place: &Place, now: Time, mtime: Time, fate: Fate) {
+        let Some((ino, _)) = live.inodes.remove_place(place) else { return };
         match fate {
-            Fate::Loose(file) => live.inodes.detach(ino, Whereabouts::Loose(file)),
-            Fate::Elsewhere(_) if !last => live.touch(ino, now, mtime),
-            Fate::Elsewhere(other) => {
-                let place = live.place_of(&other)?;
-                live.inodes.add_place(ino, place);
-                live.touch(ino, now, mtime);
-            }
+            Fate::Loose(file) => return live.inodes.detach(ino, Whereabouts::Loose(file)),
+            Fate::Elsewhere(other) => live.inodes.add_place(ino, other),
+            Fate::Known => {}
         }
-        Ok(())
+        live.touch(ino, now, mtime);
     }
 }
 
@@ -340,11 +339,20 @@ impl View {
 enum Fate {
     /// It was the last one: whoever holds the file goes on with it.
     Loose(Box<LooseFile>),
-    /// It has others, this one among them.
-    Elsewhere(TreePath),
+    /// It has others, of which none is in the table: this is one.
+    Elsewhere(Place),
+    /// It has others in the table.
+    Known,
 }
 
 impl Live {
+    /// A name that was to go did not: the directories that were looked up for another one need not be in the table.
+    fn let_go(&mut self, fate: Option<&Fate>) {
+        if let Some(Fate::Elsewhere(place)) = fate {
+            self.inodes.forget(place.parent, 0);
+        }
+    }
+
     /// The place of a path, with the directories above it in the table.
     fn place_of(&mut self, path: &TreePath) -> Result<Place> {
         let (above, name) = path.split_last().ok_or(Error::Invalid("the root has no name"))?;
@@ -352,8 +360,11 @@ impl Live {
         let mut here = TreePath::root();
         for name in above.names() {
             let below = here.join(&name);
-            let stat = self.tree.stat(&below)?.ok_or_else(|| EngineError::NotFound { path: below.clone() })?;
-            parent = self.inode_at(Place { parent, name }, &here, &stat)?;
+            let stat = self.tree.stat(&below).map_err(Error::from);
+            let stat = stat.and_then(|stat| Ok(stat.ok_or_else(|| EngineError::NotFound { path: below.clone() })?));
+            let found = stat.and_then(|stat| self.inode_at(Place { parent, name }, &here, &stat));
+            // Nobody holds the ones above it.
+            parent = found.inspect_err(|_| self.inodes.forget(parent, 0))?;
             here = below;
         }
         Ok(Place { parent, name })

@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::attributes::{Attributes, Kind};
 use crate::error::{Error, Result};
+use crate::exchange::Parting;
 use crate::inodes::{Ino, Place};
 use crate::notice::Notice;
 use crate::view::{Live, View};
@@ -41,12 +42,15 @@ impl View {
         let live = &mut *self.shared.live.write();
         live.demand_writable()?;
         let before = live.placed.at.clone();
-        for path in before.keys().chain(placed.keys()) {
-            if before.get(path) == placed.get(path) {
-                continue;
-            }
+        let both = before.keys().chain(placed.keys());
+        let changed: Vec<_> = both.filter(|path| before.get(*path) != placed.get(*path)).collect();
+        let mut parting = Parting::default();
+        for ino in changed.iter().filter_map(|path| live.known(path)) {
+            parting.prepare(self, live, ino)?;
+        }
+        for path in changed {
             if let Some(ino) = live.known(path) {
-                self.cut_off(live, ino)?;
+                parting.cut_off(self, live, ino);
             }
             let (above, name) = path.split_last().expect("the root is never placed");
             if let Some(parent) = live.known(&above) {

@@ -1,6 +1,7 @@
 //! A workspace as a file system: the tree, the table of inodes above it, and the journal below it, under one lock.
 //!
-//! The lock is held for as long as it takes to find something or to edit it, never while contents are read or frozen.
+//! The lock is held for as long as it takes to find something or to edit it, which includes writing it to the journal, and reading
+//! the file that takes a conflict's place. It is not held while somebody reads contents, a tree is frozen, or the journal is synced.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,7 +40,7 @@ pub struct ViewOptions {
     pub owner: Owner,
     /// What time it is.
     pub clock: Clock,
-    /// The most bytes that may be written between two commits.
+    /// The most bytes that may be written between two commits; removing what was written makes no room.
     pub quota_bytes: Option<u64>,
     /// From so many bytes of journal on the tree is written to the store in between, so that recovery stays quick.
     pub checkpoint_bytes: u64,
@@ -84,6 +85,8 @@ pub(crate) struct Shared {
     pub(crate) neighbours: Neighbours,
     /// One freeze at a time.
     pub(crate) freezing: Mutex<()>,
+    /// One sync of the journal at a time.
+    pub(crate) syncing: Mutex<()>,
 }
 
 /// What an operation works on.
@@ -117,9 +120,10 @@ impl View {
         Ok((Self::with(tree, inodes, Some(journal), options), Recovered::default()))
     }
 
-    /// Whether a directory has work of a view that was not committed, as far as can be told without opening it.
+    /// Whether a directory has work of a view that was not committed, as far as can be told without opening it: what cannot be
+    /// read may be work.
     pub fn has_work(directory: &Path) -> bool {
-        matches!(Journal::base(directory), Ok(Some(_)))
+        !matches!(Journal::base(directory), Ok(None))
     }
 
     fn with(tree: WorkingTree, inodes: Inodes, journal: Option<Journal>, options: ViewOptions) -> Self {
@@ -138,6 +142,7 @@ impl View {
             ahead: Ahead::default(),
             neighbours: Neighbours::default(),
             freezing: Mutex::new(()),
+            syncing: Mutex::new(()),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -155,6 +160,11 @@ impl View {
     /// Whether it refuses changes.
     pub fn is_read_only(&self) -> bool {
         self.shared.live.read().journal.is_none()
+    }
+
+    /// Whether the journal has failed: nothing more can be written or committed, and only a new view has what is on disk.
+    pub fn has_failed(&self) -> bool {
+        self.shared.live.read().journal.as_ref().is_some_and(Journal::has_failed)
     }
 
     /// How many inodes are in the table.
@@ -191,26 +201,34 @@ impl View {
 }
 
 impl Live {
-    /// Writes an edit down, then does it.
+    /// Writes an edit down, then does it. One of a conflict's file that is refused leaves the conflict.
     pub(crate) fn edit(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<()> {
-        if let Some(path) = edit.changes() {
-            if self.is_placed(path) {
-                return Err(Error::Local { path: path.clone() });
-            }
-            self.unfold(path, now)?;
+        let Some(path) = edit.changes() else { return self.do_edit(edit, now, data) };
+        if self.is_placed(path) {
+            return Err(Error::Local { path: path.clone() });
         }
-        self.do_edit(edit, now, data)
+        let Shown::File(file) = self.shown(path)? else { return self.do_edit(edit, now, data) };
+        let tree = self.tree.fork();
+        let end = self.journal.as_ref().ok_or(Error::ReadOnly)?.end();
+        let done = self.unfold(path, &file, now).and_then(|()| self.do_edit(edit, now, data));
+        if done.is_err() {
+            self.tree = tree;
+            self.journal.iter_mut().for_each(|journal| journal.cut(end));
+        }
+        self.forget_seen(path);
+        done
     }
 
     /// Puts the file that stands for a conflict in its place, before something of it changes.
-    fn unfold(&mut self, path: &TreePath, now: Time) -> Result<()> {
-        let Shown::File(file) = self.shown(path)? else { return Ok(()) };
+    fn unfold(&mut self, path: &TreePath, file: &LooseFile, now: Time) -> Result<()> {
         let stat = file.stat();
         let bytes = file.read_at(0, usize::try_from(stat.size).unwrap_or(usize::MAX))?;
         let (path, owner) = (path.clone(), stat.owner);
         self.do_edit(&Edit::Remove { path: path.clone() }, now, &[])?;
         self.do_edit(&Edit::Create { path: path.clone(), mode: stat.mode, owner }, now, &[])?;
-        self.forget_seen(&path);
+        if bytes.is_empty() {
+            return Ok(());
+        }
         self.do_edit(&Edit::Write { path, offset: 0, length: bytes.len() as u64 }, now, &bytes)
     }
 
@@ -320,7 +338,11 @@ impl Live {
     /// The attributes of any inode in the table.
     pub(crate) fn attributes(&self, view: &View, ino: Ino) -> Result<Attributes> {
         if let Some(seen) = self.inodes.seen(ino) {
-            debug_assert_eq!(self.found_attributes(view, ino).ok(), Some(seen), "what was seen is what is there");
+            if cfg!(debug_assertions)
+                && let Ok(found) = self.found_attributes(view, ino)
+            {
+                assert_eq!(found, seen, "what was seen is what is there");
+            }
             return Ok(seen);
         }
         self.found_attributes(view, ino)

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use super::reclaim::{Named, Reclaimed, WatchReclaim};
-use super::{Backend, Committed, Epoch, Family, IndexRow, Inspect, Look, Page, RowEdit, StoredObject, Sweep, Transaction};
+use super::{
+    Backend, Committed, Epoch, Family, IndexRow, Inspect, Look, Page, RowEdit, StoredObject, Sweep, Transaction,
+};
 use crate::error::Result;
 use crate::id::ObjectId;
 use crate::reference::{Operation, RefName, RefValue, RequestId};

@@ -267,8 +267,12 @@ impl Service {
         view.settled_at(now).map_err(of_view)
     }
 
-    /// Writes a view's tree to the store without committing it, so that its journal begins anew.
+    /// Writes a view's tree to the store without committing it, so that its journal begins anew. One whose journal has failed is left
+    /// to the next view, which reads from the disk what is there.
     pub(super) fn checkpoint(&self, grasp: &ViewGrasp) -> Result<()> {
+        if grasp.live.view.has_failed() {
+            return Ok(());
+        }
         let act = Act::new(KEEPER, self.now());
         grasp.live.view.checkpoint(&checkpoint_reference(grasp.id), &act).map_err(of_view)
     }

@@ -140,10 +140,11 @@ impl Edit {
             Self::Remove { path } => tree.remove(path),
             Self::RemoveDirectory { path } => tree.remove_directory(path),
             Self::Rename { from, to, mode } => tree.rename(from, to, *mode),
-            Self::Write { path, offset, length } => {
-                let range = range.expect("a write comes with its bytes");
-                tree.write_range(path, *offset, range, *length)
-            }
+            Self::Write { path, offset, length } => match range {
+                Some(range) => tree.write_range(path, *offset, range, *length),
+                // One of no bytes, which earlier versions wrote down.
+                None => Ok(()),
+            },
             Self::Truncate { path, size } => tree.truncate(path, *size),
             Self::Punch { path, start, end } => tree.punch_hole(path, *start..*end),
             Self::SetMode { path, mode } => tree.set_mode(path, *mode),

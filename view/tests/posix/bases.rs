@@ -1,9 +1,11 @@
 //! Where a journal begins: behind what is on disk, and never behind more.
 
 use std::fs::File;
+use std::sync::Arc;
 
+use amalgam_engine::backend::{Fault, FaultPlan, Memory};
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, RequestId, SnapshotId, Store, WorkingTree};
+use amalgam_engine::{Act, RequestId, SnapshotId, Store, StoreOptions, WorkingTree};
 use amalgam_view::View;
 
 use crate::kit::{Kit, main_workspace, now, options};
@@ -167,4 +169,25 @@ fn a_journal_that_cannot_be_done_again_is_refused_and_kept() {
     assert_eq!(std::fs::read_dir(kit.journal()).expect("list").count(), before);
     let kit = kit.reopen(false);
     assert_eq!(kit.read_path("theirs"), b"far away");
+}
+
+#[test]
+fn a_commit_of_nothing_puts_the_one_before_it_on_disk_first() {
+    let plan = Arc::new(FaultPlan::default());
+    let backend = Fault::new(Memory::default(), Arc::clone(&plan));
+    let store = Store::new(Arc::new(backend), &StoreOptions::default());
+    let scratch = tempfile::tempdir().expect("a directory");
+    let kit = Kit::at(&store, scratch.path(), options());
+    kit.file("a", b"one");
+    let last = commit_buffered(&kit);
+    let base = || std::fs::read(scratch.path().join("base")).expect("the base");
+    let before = base();
+    plan.full_after_writes(0);
+    let act = Act::new("somebody", now());
+    let commit = || kit.view.commit(&kit.workspaces, &main_workspace(), &Change::new("nothing"), &act, "commit");
+    assert!(commit().is_err(), "the store cannot be put on disk");
+    assert_eq!(base(), before, "so nothing rests on it");
+    plan.heal();
+    assert_eq!(commit().expect("committed").snapshot, last);
+    assert_ne!(base(), before);
 }

@@ -2,8 +2,8 @@
 
 use amalgam_view::Seek;
 
-use crate::kit::{EDQUOT, EINVAL, ENXIO, Kit, errno, options};
-use amalgam_engine::Store;
+use crate::kit::{EDQUOT, EINVAL, ENXIO, Kit, errno, now, options};
+use amalgam_engine::{Act, RefName, Store};
 
 const PIECE: usize = 64 << 10;
 
@@ -108,4 +108,43 @@ fn a_quota_that_is_used_up_refuses_and_loses_nothing() {
     kit.commit();
     kit.file("g", &[3; 60_000]);
     assert_eq!(kit.read_path("g"), [3; 60_000]);
+}
+
+#[test]
+fn a_checkpoint_is_no_commit_to_a_quota() {
+    let (store, scratch) = (Store::in_memory(), tempfile::tempdir().expect("a directory"));
+    let options = amalgam_view::ViewOptions { quota_bytes: Some(100_000), ..options() };
+    let kit = Kit::at(&store, scratch.path(), options.clone());
+    let ino = kit.file("f", &[1; 60_000]);
+    let reference = RefName::new("view/main").expect("a name");
+    for _ in 0..2 {
+        kit.view.checkpoint(&reference, &Act::new("test", now())).expect("checkpoint");
+        assert_eq!(errno(kit.view.write(&kit.caller, ino, 0, &[2; 60_000], false)), EDQUOT);
+    }
+    kit.view.close().expect("closed");
+    let kit = Kit::at(&store, scratch.path(), options);
+    let ino = kit.ino("f");
+    assert_eq!(errno(kit.view.write(&kit.caller, ino, 0, &[2; 60_000], false)), EDQUOT, "nor is a remount");
+    kit.commit();
+    kit.write(ino, 0, &[2; 60_000]);
+}
+
+#[test]
+fn a_copy_that_is_refused_on_its_way_says_how_much_was_copied() {
+    const MIB: usize = 1 << 20;
+    let scratch = tempfile::tempdir().expect("a directory");
+    let options = amalgam_view::ViewOptions { quota_bytes: Some(3 * MIB as u64), ..options() };
+    let kit = Kit::at(&Store::in_memory(), scratch.path(), options);
+    let source = kit.file("f", &[1; 2 * MIB]);
+    kit.commit();
+    kit.write(source, 2 * MIB as u64, &[2; 2 * MIB]);
+    kit.commit();
+    let target = kit.file("g", b"");
+    let copy = |at: u64| kit.view.copy_range(&kit.caller, (source, at), (target, at), 4 * MIB as u64 - at);
+    assert_eq!(copy(0).expect("some of it"), 2 * MIB as u64);
+    assert_eq!(kit.read(target), [1; 2 * MIB]);
+    assert_eq!(errno(copy(2 * MIB as u64)), EDQUOT, "and then why it does not go on");
+    kit.commit();
+    assert_eq!(copy(2 * MIB as u64).expect("the rest"), 2 * MIB as u64);
+    assert_eq!(kit.read(target), kit.read(source));
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use amalgam_engine::object::Owner;
@@ -202,5 +203,29 @@ impl Kit {
             }
         }
         all
+    }
+}
+
+/// A file system of so many bytes, for tests that may mount; taken away with it.
+pub(crate) struct Small(tempfile::TempDir);
+
+impl Small {
+    pub(crate) fn new(bytes: u64) -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let size = format!("size={bytes}");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &size, "amalgam-small"]).arg(directory.path());
+        let mounted = mount.stderr(std::process::Stdio::null()).status();
+        mounted.is_ok_and(|status| status.success()).then(|| Self(directory))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        Command::new("umount").arg("--lazy").arg(self.0.path()).status().ok();
     }
 }

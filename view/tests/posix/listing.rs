@@ -2,7 +2,7 @@
 
 use amalgam_view::{Ino, ROOT};
 
-use crate::kit::Kit;
+use crate::kit::{ESTALE, Kit, errno};
 
 /// Reads some names from a place on; where it stopped.
 fn some(kit: &Kit, ino: Ino, cookie: u64, count: usize) -> (Vec<String>, u64) {
@@ -103,4 +103,28 @@ fn a_place_in_a_listing_holds_over_a_remount() {
     let (rest, _) = some(&kit, ROOT, cookie, usize::MAX);
     assert_eq!(first.len() + rest.len(), 52);
     assert_eq!(rest[0], "f0018");
+}
+
+#[test]
+fn a_listing_goes_on_behind_a_name_that_went_long_ago() {
+    let kit = filled(40);
+    let (first, cookie) = some(&kit, ROOT, 0, 20);
+    kit.unlink(first.last().expect("a name")).expect("unlink");
+    // So much is listed elsewhere that not every name of it is remembered.
+    let other = kit.directory("other");
+    for number in 0..600 {
+        kit.file(&format!("other/{number:04}"), b"");
+    }
+    for _ in 0..60 {
+        some(&kit, other, 0, usize::MAX);
+    }
+    let (rest, _) = some(&kit, ROOT, cookie, usize::MAX);
+    assert_eq!(rest[0], "f0018");
+    // In the middle of what was given, such a name is lost: then the listing is not taken for a whole one.
+    let lost = some(&kit, ROOT, 0, 10).1;
+    some(&kit, ROOT, 0, 20);
+    let reopened = kit.reopen(true);
+    reopened.unlink("f0007").expect("unlink");
+    let listed = reopened.view.read_directory(&reopened.caller, ROOT, lost, false, |_| true);
+    assert_eq!(errno(listed), ESTALE);
 }

@@ -2,9 +2,11 @@
 //! in use.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-use amalgam_engine::WorkingTree;
-use amalgam_view::{Caller, Ino, ROOT, RenameMode, View};
+use amalgam_engine::backend::{Fault, FaultPlan, Memory};
+use amalgam_engine::{Store, StoreOptions, Time, WorkingTree};
+use amalgam_view::{Caller, Ino, Notice, ROOT, RenameMode, Set, TimeSet, View};
 
 use crate::kit::{ENOENT, Kit, errno, options};
 
@@ -95,6 +97,92 @@ fn a_directory_that_is_gone_is_empty_for_whoever_is_in_it() {
     kit.view.forget([(inside, u64::MAX), (directory, u64::MAX)]);
     kit.view.go_to(later, Some(later)).expect("go");
     assert_eq!(kit.read_path("d/e/inside"), b"inside");
+}
+
+#[test]
+fn a_file_that_loses_a_name_with_its_directory_goes_on_under_its_others() {
+    let kit = Kit::new();
+    let ino = kit.file("z", b"one");
+    let then = kit.commit();
+    kit.directory("d");
+    kit.directory("d/e");
+    for name in ["d/b", "d/e/c"] {
+        kit.link(ino, name);
+    }
+    let (inside, deep) = (kit.file("d/inside", b"x"), kit.file("d/e/deep", b"y"));
+    let later = kit.commit();
+    kit.view.go_to(then, Some(later)).expect("go");
+    assert_eq!(kit.everything().into_keys().collect::<Vec<_>>(), ["z"]);
+    assert_eq!(kit.ino("z"), ino);
+    kit.write(ino, 0, b"ONE");
+    assert_eq!(kit.read_path("z"), b"ONE", "whoever holds it writes to the file of that name");
+    assert_eq!((kit.read(inside), kit.read(deep)), (b"x".to_vec(), b"y".to_vec()));
+}
+
+#[test]
+fn names_of_what_stays_are_not_told_of() {
+    let kit = Kit::new();
+    let directory = kit.directory("d");
+    let (same, differs) = (kit.file("d/same", b"same"), kit.file("d/differs", b"then"));
+    let then = kit.commit();
+    kit.write(differs, 0, b"now!");
+    for ino in [directory, same] {
+        let set = Set { mtime: Some(TimeSet::At(Time(5))), ..Set::default() };
+        kit.view.set_attributes(&kit.caller, ino, &set).expect("touched");
+    }
+    let later = kit.commit();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let hears = Arc::clone(&told);
+    kit.view.watch(Arc::new(move |notice| hears.lock().expect("no panic").push(notice)));
+    kit.view.go_to(then, Some(later)).expect("go");
+    let told = told.lock().expect("no panic");
+    let name = |notice| match notice {
+        &Notice::Entry { parent, ref name } => Some((parent, name.as_bytes())),
+        _ => None,
+    };
+    let names: Vec<_> = told.iter().filter_map(name).collect();
+    assert!(names.iter().all(|name| *name == (directory, b"differs".as_slice())), "{told:?}");
+    assert!(!names.is_empty());
+    for notice in [Notice::Contents(directory), Notice::Attributes(same)] {
+        assert!(told.contains(&notice), "{notice:?} of {told:?}");
+    }
+}
+
+#[test]
+fn a_store_that_fails_on_the_way_elsewhere_leaves_everything_where_it_was() {
+    let plan = Arc::new(FaultPlan::default());
+    let backend = Fault::new(Memory::default(), Arc::clone(&plan));
+    let store = Store::new(Arc::new(backend), &StoreOptions { cache_bytes: 0, ..StoreOptions::default() });
+    let scratch = tempfile::tempdir().expect("a directory");
+    let kit = Kit::at(&store, scratch.path(), options());
+    kit.directory("stays");
+    let ino = kit.file("stays/f", b"then");
+    let then = kit.commit();
+    kit.write(ino, 0, b"now!");
+    kit.directory("goes");
+    let inside = kit.file("goes/inside", b"inside");
+    kit.link(inside, "goes/linked");
+    let later = kit.commit();
+    let kit = kit.reopen(true);
+    let before = kit.everything();
+    let (held, numbers) = (kit.ino("goes/inside"), kit.view.inodes());
+    let mut refused = 0;
+    loop {
+        plan.fail_after_reads(refused);
+        let gone = kit.view.go_to(then, Some(later));
+        plan.heal();
+        if gone.is_ok() {
+            break;
+        }
+        refused += 1;
+        assert_eq!((kit.everything(), kit.view.inodes()), (before.clone(), numbers), "after {refused} reads");
+        assert_eq!(kit.ino("goes/inside"), held);
+    }
+    assert!(refused > 3, "{refused} reads");
+    assert_eq!(kit.read_path("stays/f"), b"then");
+    assert_eq!(kit.read(held), b"inside");
+    let kit = kit.reopen(false);
+    assert_eq!(kit.read_path("stays/f"), b"then");
 }
 
 #[test]

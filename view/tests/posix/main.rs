@@ -4,6 +4,7 @@
 mod ahead;
 mod attributes;
 mod bases;
+mod conflicts;
 mod contents;
 mod kit;
 mod listing;

@@ -1,8 +1,12 @@
 //! Names that come, go and move.
 
+use std::sync::Arc;
+
+use amalgam_engine::backend::{Fault, FaultPlan, Memory};
+use amalgam_engine::{Store, StoreOptions};
 use amalgam_view::{ROOT, RenameMode};
 
-use crate::kit::{EEXIST, EINVAL, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY, Kit, errno};
+use crate::kit::{EEXIST, EINVAL, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY, Kit, errno, options};
 
 #[test]
 fn a_file_without_a_name_goes_on_for_whoever_holds_it() {
@@ -209,4 +213,40 @@ fn the_directories_in_a_directory_are_counted_as_links() {
     assert_eq!(links(), (2, 3));
     kit.rmdir("b/file").expect("rmdir");
     assert_eq!(links(), (2, 2));
+}
+
+#[test]
+fn a_store_that_fails_while_a_name_goes_leaves_the_file_its_names() {
+    let plan = Arc::new(FaultPlan::default());
+    let backend = Fault::new(Memory::default(), Arc::clone(&plan));
+    let store = Store::new(Arc::new(backend), &StoreOptions { cache_bytes: 0, ..StoreOptions::default() });
+    let scratch = tempfile::tempdir().expect("a directory");
+    let mut kit = Kit::at(&store, scratch.path(), options());
+    kit.directory("d");
+    kit.directory("d/e");
+    let ino = kit.file("a", b"one");
+    kit.link(ino, "d/e/b");
+    kit.commit();
+    let mut refused = 0;
+    loop {
+        // Nothing is known of its other name.
+        kit = kit.reopen(true);
+        let (held, inodes) = (kit.ino("a"), kit.view.inodes());
+        plan.fail_after_reads(refused);
+        let done = kit.view.unlink(&kit.caller, ROOT, b"a");
+        plan.heal();
+        assert_eq!(kit.read(held), b"one", "after {refused} reads");
+        if done.is_ok() {
+            break;
+        }
+        refused += 1;
+        assert_eq!((kit.ino("a"), kit.view.inodes()), (held, inodes), "after {refused} reads");
+        kit.write(held, 0, b"one");
+        assert_eq!(kit.read_path("d/e/b"), b"one");
+        kit.commit();
+    }
+    assert!(refused > 0, "some of it was read");
+    assert_eq!(kit.look("a"), None);
+    let held = kit.ino("d/e/b");
+    assert_eq!(kit.attributes(held).links, 1);
 }

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use amalgam_engine::{Act, RefName, Store};
 use amalgam_view::{RenameMode, Set, View, XattrSet};
 
-use crate::kit::{ENOSPC, Kit, errno, now, options};
+use crate::kit::{ENOSPC, Kit, Small, errno, now, options};
 
 type Everything = BTreeMap<String, Vec<u8>>;
 
@@ -180,26 +179,7 @@ fn a_journal_of_another_form_is_refused_and_kept() {
     let tree = amalgam_engine::WorkingTree::new(kit.workspaces.store());
     assert!(View::open(tree, kit.journal(), options()).is_err());
     assert!(kit.journal().join("0.journal").exists(), "nothing was thrown away");
-}
-
-/// A file system of so many bytes, for tests that may mount; taken away with it.
-struct Small(tempfile::TempDir);
-
-impl Small {
-    fn new(bytes: u64) -> Option<Self> {
-        let directory = tempfile::tempdir().expect("a directory");
-        let size = format!("size={bytes}");
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &size, "amalgam-small"]).arg(directory.path());
-        let mounted = mount.stderr(std::process::Stdio::null()).status();
-        mounted.is_ok_and(|status| status.success()).then(|| Self(directory))
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        Command::new("umount").arg("--lazy").arg(self.0.path()).status().ok();
-    }
+    assert!(View::has_work(kit.journal()), "and it is not taken for nothing");
 }
 
 #[test]
@@ -210,8 +190,8 @@ fn a_full_disk_refuses_and_everything_goes_on_when_there_is_room() {
         return;
     };
     let store = Store::in_memory();
-    let kit = Kit::at(&store, &small.0.path().join("journal"), options());
-    let ballast = small.0.path().join("ballast");
+    let kit = Kit::at(&store, &small.path().join("journal"), options());
+    let ballast = small.path().join("ballast");
     fs::write(&ballast, vec![0; 512 << 10]).expect("write");
     let ino = kit.file("f", &[1; 100_000]);
     let before = kit.everything();
@@ -245,6 +225,24 @@ fn a_full_disk_refuses_and_everything_goes_on_when_there_is_room() {
     let after = kit.everything();
     assert_eq!(after["f"][50_000..250_000], [3; 200_000]);
     drop(kit);
-    let kit = Kit::at(&store, &small.0.path().join("journal"), options());
+    let kit = Kit::at(&store, &small.path().join("journal"), options());
     assert_eq!(kit.everything(), after, "and all of it is there after a kill");
+}
+
+#[test]
+fn a_file_whose_beginning_is_lost_takes_what_stood_on_it_along() {
+    let kit = Kit::new();
+    kit.file("first-life", b"x");
+    let kit = kit.reopen(false);
+    kit.file("second-life", b"x");
+    let damaged = kit.journal().join("0.journal");
+    fs::File::options().write(true).open(damaged).and_then(|file| file.set_len(10)).expect("cut");
+    let kit = kit.reopen(false);
+    assert!(kit.everything().is_empty(), "the second life stood on the first");
+    // What is done from here on stands on the base alone.
+    kit.file("third-life", b"x");
+    let kit = kit.reopen(false);
+    kit.file("fourth-life", b"x");
+    let names: Vec<_> = kit.reopen(false).everything().into_keys().collect();
+    assert_eq!(names, ["fourth-life", "third-life"]);
 }
