@@ -24,9 +24,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use amalgam_conflicts::Stage;
 use amalgam_engine::object::Owner;
-use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::operation::operation;
 use amalgam_engine::reference::{Operation, RefChange};
+use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, RefName, SnapshotId};
 use amalgam_fuse::Mount;
 use amalgam_proto::{Failure, Reason};

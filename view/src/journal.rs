@@ -262,6 +262,11 @@ impl Journal {
         self.end
     }
 
+    /// The same, and in which file.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        (self.number, self.end)
+    }
+
     /// Takes back what was written to this file from there on.
     pub(crate) fn cut(&mut self, end: u64) {
         match self.current.file.set_len(end) {

@@ -40,7 +40,7 @@ pub use directory::Listed;
 pub use error::{Error, Result};
 pub use inodes::{Ino, ROOT};
 pub use journal::Recovered;
-pub use live::{Committing, Folding, Restored};
+pub use live::{Committing, Folding, Moment, Restored};
 pub use locks::{Lock, LockKind};
 pub use meta::{Room, XattrSet};
 pub use notice::{Notice, WatchId, Watcher};

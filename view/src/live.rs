@@ -42,6 +42,16 @@ pub struct Restored {
     pub changed: usize,
 }
 
+/// A state of a view, known by where its journal ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment(Option<(u64, u64)>);
+
+impl Live {
+    fn moment(&self) -> Moment {
+        Moment(self.journal.as_ref().map(Journal::place))
+    }
+}
+
 impl View {
     /// A fork of the tree as it is now, in constant time.
     pub fn fork(&self) -> WorkingTree {
@@ -195,8 +205,29 @@ impl View {
     /// `head` is the snapshot that the next commit follows; until [`settled_at`](Self::settled_at) says that what was
     /// there before is safe, the journal can still bring it back.
     pub fn go_to(&self, state: SnapshotId, head: Option<SnapshotId>) -> Result<(WorkingTree, Restored)> {
+        self.go_from(&mut self.shared.live.write(), state, head)
+    }
+
+    /// The same, unless something was changed since a moment; nothing then.
+    pub fn go_to_unless_changed(
+        &self,
+        since: Moment,
+        state: SnapshotId,
+        head: Option<SnapshotId>,
+    ) -> Result<Option<(WorkingTree, Restored)>> {
         let mut live = self.shared.live.write();
-        let live = &mut *live;
+        match live.moment() == since {
+            true => self.go_from(&mut live, state, head).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// The state that the view is in now: another one after each change.
+    pub fn moment(&self) -> Moment {
+        self.shared.live.read().moment()
+    }
+
+    fn go_from(&self, live: &mut Live, state: SnapshotId, head: Option<SnapshotId>) -> Result<(WorkingTree, Restored)> {
         live.demand_writable()?;
         let before = live.tree.fork();
         let now = self.now();

@@ -374,7 +374,10 @@ mod tests {
         let attach = |path: &Path, workspace: &str| {
             std::fs::create_dir_all(path).expect("a directory");
             let workspace_id = workspace.to_owned();
-            service.attach(&v1::AttachDirectoryRequest { path: path_bytes(path), workspace_id, ..Default::default() }, &act)
+            service.attach(
+                &v1::AttachDirectoryRequest { path: path_bytes(path), workspace_id, ..Default::default() },
+                &act,
+            )
         };
         for round in 0..20 {
             let same = around.path().join(format!("same{round}"));

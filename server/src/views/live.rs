@@ -62,6 +62,7 @@ impl Service {
     pub(super) fn bring_in_step(&self, grasp: &ViewGrasp) -> Result<()> {
         let (view, head) = (&grasp.live.view, self.head_behind_view(grasp)?);
         let Some(head) = head.filter(|head| view.base() != Some(*head)) else { return Ok(()) };
+        let moment = view.moment();
         let held = self.hold_live(grasp)?;
         // Compared with what the view follows: then nothing of its own would be lost.
         if !self.is_same(self.known_root(view.base())?, held.root)? {
@@ -69,7 +70,9 @@ impl Service {
             return Ok(());
         }
         let secured = held.root.expect("a live tree has a root");
-        let (before, _) = view.go_to(head, Some(head)).map_err(of_view)?;
+        // What was written in this moment is a change of its own; the next look finds it.
+        let gone = view.go_to_unless_changed(moment, head, Some(head)).map_err(of_view)?;
+        let Some((before, _)) = gone else { return Ok(()) };
         self.keep_late_edits(grasp, &before, secured, head, &Act::new(KEEPER, self.now()))?;
         self.await_told(|shows| matches!(shows, Shows::Live(id) if *id == grasp.id));
         Ok(())

@@ -16,7 +16,8 @@ impl Service {
     /// there is merged with that.
     pub(crate) fn secure_view_before(&self, grasp: &ViewGrasp, what: &str, act: &Act) -> Result<Secured> {
         let (view, head) = (&grasp.live.view, self.head(&grasp.workspace)?);
-        let (Some(before), Some(_)) = (self.known_root(view.base())?, head.filter(|head| view.base() != Some(*head))) else {
+        let (Some(before), Some(_)) = (self.known_root(view.base())?, head.filter(|head| view.base() != Some(*head)))
+        else {
             return self.secure_view(grasp, what, act);
         };
         let (held, edited) = self.hold_edited(grasp)?;

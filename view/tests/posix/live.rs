@@ -61,6 +61,27 @@ fn going_to_the_same_bytes_keeps_the_inode() {
 }
 
 #[test]
+fn what_was_changed_meanwhile_is_not_left_behind_unasked() {
+    let kit = Kit::new();
+    let file = kit.file("file", b"then");
+    let then = kit.commit();
+    kit.write(file, 0, b"now!");
+    let later = kit.commit();
+    for change in [|kit: &Kit| drop(kit.file("new", b"")), |kit| kit.write(kit.ino("file"), 0, b"N")] {
+        let moment = kit.view.moment();
+        change(&kit);
+        let gone = kit.view.go_to_unless_changed(moment, then, Some(later)).expect("asked");
+        assert!(gone.is_none(), "something was changed");
+    }
+    assert_eq!(kit.read_path("file"), b"Now!");
+    let moment = kit.view.moment();
+    kit.read_path("file");
+    let gone = kit.view.go_to_unless_changed(moment, then, Some(later)).expect("asked");
+    assert!(gone.is_some(), "reading is no change");
+    assert_eq!(kit.read_path("file"), b"then");
+}
+
+#[test]
 fn a_hard_link_that_goes_leaves_the_file_to_its_other_names() {
     let kit = Kit::new();
     let ino = kit.file("a", b"one");
