@@ -173,7 +173,7 @@ impl Store {
     /// Many chunks, with their lengths, in the order asked for; read in the order that suits the disk.
     pub fn chunks(&self, wanted: &[(ChunkId, u64)]) -> Result<Vec<Bytes>> {
         let mut chunks = vec![Bytes::new(); wanted.len()];
-        self.look_at_stored(wanted, &mut |place, id, stored| {
+        self.look_at_stored(wanted, |place, id, stored| {
             let bytes = compress::copy_chunk(stored).map_err(|source| Error::Malformed { id, source })?;
             expect(id, &bytes, wanted[place].1)?;
             chunks[place] = bytes;
@@ -184,7 +184,7 @@ impl Store {
 
     /// Shows many chunks where they lie, in the order of reading: the place of each among those asked for, and its bytes.
     pub(crate) fn look_at_chunks(&self, wanted: &[(ChunkId, u64)], look: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
-        self.look_at_stored(wanted, &mut |place, id, stored| {
+        self.look_at_stored(wanted, |place, id, stored| {
             let looked = compress::look_at_chunk(stored, |bytes| {
                 expect(id, bytes, wanted[place].1)?;
                 look(place, bytes);
@@ -197,7 +197,7 @@ impl Store {
     fn look_at_stored(
         &self,
         wanted: &[(ChunkId, u64)],
-        look: &mut dyn FnMut(usize, ObjectId, &[u8]) -> Result<()>,
+        mut look: impl FnMut(usize, ObjectId, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let ids: Vec<_> = wanted.iter().map(|(id, _)| id.object()).collect();
         self.inner.backend.look_at_many(&ids, &mut |place, stored| match stored {
