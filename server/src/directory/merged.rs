@@ -41,7 +41,7 @@ enum Place {
 pub(crate) enum SecuredPlace {
     Nowhere,
     Directory(Box<Grasp>, Option<SnapshotId>),
-    View(ViewGrasp, Secured),
+    View(ViewGrasp, Box<Secured>),
 }
 
 impl SecuredPlace {
@@ -148,7 +148,7 @@ impl Service {
             }
             Place::View(grasp) => {
                 let secured = self.secure_view_before(&grasp, before, act)?;
-                Ok(SecuredPlace::View(grasp, secured))
+                Ok(SecuredPlace::View(grasp, Box::new(secured)))
             }
             Place::Nowhere => Ok(SecuredPlace::Nowhere),
         }
@@ -159,7 +159,7 @@ impl Service {
         match place {
             SecuredPlace::Nowhere => Ok(()),
             SecuredPlace::Directory(mut grasp, _) => self.bring_along(&mut grasp, merge, act),
-            SecuredPlace::View(grasp, secured) => self.bring_view_along(&grasp, secured, merge, act),
+            SecuredPlace::View(grasp, secured) => self.bring_view_along(&grasp, *secured, merge, act),
         }
     }
 
@@ -330,6 +330,6 @@ mod tests {
         let mut grasp = service.grasp(&amalgam_proto::directory_name(&record.id)).expect("grasped");
         let saying = Saying { action: CAPTURE, change: Change::new("half of it") };
         let refused = service.snapshot_directory(&mut grasp, &saying, &act, &Progress::default());
-        assert_eq!(refused.err().expect("refused").reason, amalgam_proto::Reason::StaleHead);
+        assert_eq!(refused.expect_err("refused").reason, amalgam_proto::Reason::StaleHead);
     }
 }

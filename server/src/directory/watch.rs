@@ -142,10 +142,10 @@ impl Service {
         let Ok(record) = self.record(name) else { return Ok(()) };
         let live = self.live(&record.id);
         let mut live = live.lock();
-        if live.watch.take().is_some() {
-            if let Some(index) = &live.index {
-                index.save(&self.inner.registry.index_file(&record.id)).map_err(of_materializer)?;
-            }
+        if live.watch.take().is_some()
+            && let Some(index) = &live.index
+        {
+            index.save(&self.inner.registry.index_file(&record.id)).map_err(of_materializer)?;
         }
         Ok(())
     }

@@ -66,9 +66,9 @@ impl Service {
     }
 
     /// Does something to every open view, whatever became of the others; the first that went wrong.
-    fn for_each_open(&self, mut work: impl FnMut(u64) -> Result<()>) -> Result<()> {
+    fn for_each_open(&self, work: impl FnMut(u64) -> Result<()>) -> Result<()> {
         let open: Vec<_> = self.inner.views.state.lock().open.keys().copied().collect();
-        open.into_iter().map(|id| work(id)).fold(Ok(()), Result::and)
+        open.into_iter().map(work).fold(Ok(()), Result::and)
     }
 
     /// Brings what follows to where it went, now.
