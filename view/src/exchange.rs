@@ -3,6 +3,8 @@
 //!
 //! All that can fail is looked up before anything is changed.
 
+use std::collections::BTreeSet;
+
 use amalgam_engine::object::Node;
 use amalgam_engine::work::Stat;
 use amalgam_engine::{Name, TreePath, WorkingTree};
@@ -74,9 +76,11 @@ impl Exchange {
     /// Does it, and tells all doors.
     pub(crate) fn apply(mut self, view: &View, live: &mut Live) {
         let tell = |notice: Notice| view.shared.watchers.tell(None, || notice.clone());
+        // Listings in which something changed, each told of once.
+        let mut listings = BTreeSet::new();
         for Difference { path, fate } in self.differences {
             let Some((above, name)) = path.split_last() else {
-                tell(Notice::Contents(crate::ROOT));
+                listings.insert(crate::ROOT);
                 continue;
             };
             // What went with its directory is told of with it.
@@ -88,20 +92,28 @@ impl Exchange {
                     live.inodes.keep(ino, Default::default());
                     // Its name is not told of: whoever is in a directory would be in one without a name.
                     let is_directory = live.inodes.get(ino).is_ok_and(|inode| inode.kind == Kind::Directory);
-                    tell(if is_directory { Notice::Contents(ino) } else { Notice::Attributes(ino) });
+                    match is_directory {
+                        true => drop(listings.insert(ino)),
+                        false => tell(Notice::Attributes(ino)),
+                    }
                     continue;
                 }
                 (Some(ino), Fate::Goes) if live.inodes.has_several_places(ino) => {
                     // It goes on under its other names.
                     live.inodes.remove_place(&place);
                     tell(Notice::Attributes(ino));
+                    tell(Notice::Entry { parent, name: place.name });
                 }
+                // Tells of all its names.
                 (Some(ino), _) => self.parting.cut_off(view, live, ino),
-                (None, _) => live.inodes.give_up(&place),
+                (None, _) => {
+                    live.inodes.give_up(&place);
+                    tell(Notice::Entry { parent, name: place.name });
+                }
             }
-            tell(Notice::Entry { parent, name: place.name });
-            tell(Notice::Contents(parent));
+            listings.insert(parent);
         }
+        listings.into_iter().for_each(|ino| tell(Notice::Contents(ino)));
     }
 }
 
