@@ -341,6 +341,8 @@ impl Live {
             if cfg!(debug_assertions)
                 && let Ok(found) = self.found_attributes(view, ino)
             {
+                // Room is an estimate by the size: that a file is all zeros is found out by a commit, and forgotten by the next change.
+                let found = Attributes { blocks: seen.blocks, ..found };
                 assert_eq!(found, seen, "what was seen is what is there");
             }
             return Ok(seen);

@@ -147,3 +147,21 @@ fn a_view_that_checks_lets_in_whom_the_bits_let_in() {
     assert_eq!(errno(kit.view.unlink(&stranger, amalgam_view::ROOT, b"f")), 13, "the directory is not theirs");
     assert_eq!(kit.attributes(file).mode, 0o604);
 }
+
+#[test]
+fn what_is_said_of_a_file_of_zeros_is_so_after_each_change() {
+    let kit = Kit::new();
+    let file = kit.file("zeros", &[0; 65_537]);
+    kit.commit();
+    let sets = [
+        Set { uid: Some(7), ..Set::default() },
+        Set { mode: Some(0o600), ..Set::default() },
+        Set { mtime: Some(TimeSet::At(Time(5))), ..Set::default() },
+    ];
+    for set in sets {
+        kit.view.attributes(file).expect("it is there");
+        let told = kit.view.set_attributes(&Caller::owner(0, 0), file, &set).expect("set");
+        assert_eq!(kit.view.attributes(file).expect("it is there"), told);
+        kit.commit();
+    }
+}
