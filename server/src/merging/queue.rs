@@ -227,13 +227,15 @@ impl Service {
         if fold.done.is_empty() {
             return Ok(None);
         }
-        // At once: whoever takes the name next is another one.
-        for folded in fold.done.iter().filter(|folded| folded.is_ended) {
-            self.end_places_of(&folded.entry.source, &act)?;
-        }
+        let ended: Vec<_> =
+            fold.done.iter().filter(|folded| folded.is_ended).map(|folded| folded.entry.source.clone()).collect();
         self.inner.merging.keep_results(fold.done);
         let mut along = v1::Merge::default();
-        self.bring_place_along(place, &mut along, &act)?;
+        let brought = self.bring_place_along(place, &mut along, &act);
+        // The place is let go of by now: a turn of the registry comes before any. What landed has ended, whatever became of the place;
+        // whoever took the name meanwhile has let go of what it had.
+        ended.iter().try_for_each(|workspace| self.end_places_of(workspace, &act))?;
+        brought?;
         along.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
         Ok(Some(along))
     }
