@@ -68,7 +68,7 @@ bench-views: ## mounted workspaces, beside ext4 and fuse-overlayfs (needs root; 
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-views -- $(ARGS)
 
-conformance: ## a mounted workspace under pjdfstest, fsx, fio, stress-ng and real programs (needs root; ARGS=SUITE...)
+conformance: ## a mounted workspace under pjdfstest, fsx, fio, stress-ng, real programs, in containers (needs root; ARGS=SUITE...)
 	@$(call ready,conformance)
 	cargo build --locked -p amalgam-tests --bin mounter
 	MOUNTER="$${CARGO_TARGET_DIR:-target}/debug/mounter" scripts/conformance $(ARGS)
