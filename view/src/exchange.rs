@@ -3,11 +3,11 @@
 //!
 //! All that can fail is looked up before anything is changed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use amalgam_engine::object::Node;
+use amalgam_engine::object::{Entry, EntryKind, Node};
 use amalgam_engine::work::Stat;
-use amalgam_engine::{Name, TreePath, WorkingTree};
+use amalgam_engine::{DiffOptions, Name, TreePath, WorkingTree, diff_entries};
 use foldhash::HashMap;
 
 use crate::attributes::{Attributes, Kind};
@@ -15,6 +15,75 @@ use crate::error::Result;
 use crate::inodes::{Ino, Place, Whereabouts};
 use crate::notice::Notice;
 use crate::view::{Live, View};
+
+/// A path at which two trees of one store may differ.
+pub(crate) struct Differing {
+    path: TreePath,
+    /// What both have there, where that is known to be what is stored.
+    stored: Option<[Option<Entry>; 2]>,
+}
+
+impl Differing {
+    /// All of them, sorted: what either tree was edited at, and what their bases differ in.
+    pub(crate) fn between(before: &WorkingTree, after: &WorkingTree) -> Result<Vec<Self>> {
+        let edited = before.edited().into_iter().chain(after.edited());
+        let mut found: BTreeMap<TreePath, Option<_>> = edited.map(|path| (path, None)).collect();
+        // Below a directory that was moved by an edit the bases say nothing.
+        let are_bases = found.is_empty();
+        let (old, new) = (before.base_directory().cloned(), after.base_directory().cloned());
+        let mut differing = Vec::new();
+        for change in diff_entries(before.store(), TreePath::root(), old, new, DiffOptions { times: true })? {
+            let change = change?;
+            match are_bases {
+                true => differing.push(Self { path: change.path, stored: Some([change.before, change.after]) }),
+                false => drop(found.entry(change.path).or_default()),
+            }
+        }
+        differing.extend(found.into_iter().map(|(path, stored)| Self { path, stored }));
+        Ok(differing)
+    }
+
+    /// What each tree has there.
+    fn sides(&self, before: &WorkingTree, after: &WorkingTree) -> Result<[Option<Side>; 2]> {
+        match &self.stored {
+            Some(sides) if !sides.iter().flatten().any(|entry| entry.link().is_some()) => {
+                Ok(sides.clone().map(|side| side.map(Side::stored)))
+            }
+            _ => Ok([before.stat(&self.path)?.map(Side::from), after.stat(&self.path)?.map(Side::from)]),
+        }
+    }
+}
+
+/// What a tree has at a path, as far as inodes are concerned.
+struct Side {
+    kind: EntryKind,
+    links: u64,
+    /// What is stored of it, when it has no changes of its own.
+    entry: Option<Entry>,
+}
+
+impl Side {
+    fn stored(entry: Entry) -> Self {
+        Self { kind: entry.kind(), links: 1, entry: Some(entry) }
+    }
+
+    /// Whether an inode is the same one on both sides.
+    fn is_same(&self, other: &Self) -> bool {
+        if self.kind != other.kind {
+            return false;
+        }
+        // Files that become one, or were one, are told apart by their names.
+        self.kind == EntryKind::Directory
+            || self.links >= other.links
+                && self.entry.as_ref().zip(other.entry.as_ref()).is_some_and(|(one, other)| same_bytes(&one.node, &other.node))
+    }
+}
+
+impl From<Stat> for Side {
+    fn from(stat: Stat) -> Self {
+        Self { kind: stat.kind, links: stat.links, entry: stat.entry }
+    }
+}
 
 /// What another tree makes of the inodes in the table.
 pub(crate) struct Exchange {
@@ -43,32 +112,33 @@ enum Fate {
 
 impl Exchange {
     /// Looks up what becomes of the inodes at these paths, sorted, when the tree is another one.
-    pub(crate) fn new(view: &View, live: &Live, after: &WorkingTree, paths: Vec<TreePath>) -> Result<Self> {
-        let mut exchange = Self { differences: Vec::with_capacity(paths.len()), parting: Parting::default() };
-        for path in paths {
-            if let Some(fate) = exchange.fate(view, live, after, &path)? {
-                exchange.differences.push(Difference { path, fate });
+    pub(crate) fn new(view: &View, live: &Live, after: &WorkingTree, differing: Vec<Differing>) -> Result<Self> {
+        let mut exchange = Self { differences: Vec::with_capacity(differing.len()), parting: Parting::default() };
+        for differing in differing {
+            if let Some(fate) = exchange.fate(view, live, after, &differing)? {
+                exchange.differences.push(Difference { path: differing.path, fate });
             }
         }
         Ok(exchange)
     }
 
     /// Nothing where nobody can have seen anything, and where nobody holds what stays.
-    fn fate(&mut self, view: &View, live: &Live, after: &WorkingTree, path: &TreePath) -> Result<Option<Fate>> {
+    fn fate(&mut self, view: &View, live: &Live, after: &WorkingTree, differing: &Differing) -> Result<Option<Fate>> {
+        let path = &differing.path;
         let Some((above, name)) = path.split_last() else { return Ok(Some(Fate::Stays { linked: Vec::new() })) };
         if live.is_hidden(path) {
             return Ok(None);
         }
         let Some(parent) = live.known(&above) else { return Ok(None) };
         let ino = live.inodes.at(&Place { parent, name });
-        let (old, new) = (live.tree.stat(path)?, after.stat(path)?);
-        if old.as_ref().zip(new.as_ref()).is_some_and(|(old, new)| is_same(old, new)) {
+        let [old, new] = differing.sides(&live.tree, after)?;
+        if old.as_ref().zip(new.as_ref()).is_some_and(|(old, new)| old.is_same(new)) {
             let Some(ino) = ino else { return Ok(None) };
             let linked = if live.inodes.has_several_places(ino) { after.names_of(path)? } else { Vec::new() };
             return Ok(Some(Fate::Stays { linked }));
         }
         if let Some(ino) = ino {
-            self.parting.prepare(view, live, ino)?;
+            self.parting.prepare(view, live, ino, old.as_ref().and_then(|old| old.entry.as_ref()))?;
         }
         Ok(Some(if new.is_some() { Fate::Changes } else { Fate::Goes }))
     }
@@ -117,17 +187,6 @@ impl Exchange {
     }
 }
 
-/// Whether an inode is the same one in both trees.
-fn is_same(old: &Stat, new: &Stat) -> bool {
-    if old.kind != new.kind {
-        return false;
-    }
-    // Files that become one, or were one, are told apart by their names.
-    old.kind == Kind::Directory
-        || old.links >= new.links
-            && old.entry.as_ref().zip(new.entry.as_ref()).is_some_and(|(old, new)| same_bytes(&old.node, &new.node))
-}
-
 fn same_bytes(one: &Node, other: &Node) -> bool {
     match (one, other) {
         (Node::File { content: one, .. }, Node::File { content: other, .. }) => one == other,
@@ -159,10 +218,12 @@ pub(crate) struct Parting {
 }
 
 impl Parting {
-    /// Looks up what becomes of an inode and of all below it.
-    pub(crate) fn prepare(&mut self, view: &View, live: &Live, ino: Ino) -> Result<()> {
+    /// Looks up what becomes of an inode and of all below it. `stored` is what the tree has of it, if it is known.
+    pub(crate) fn prepare(&mut self, view: &View, live: &Live, ino: Ino, stored: Option<&Entry>) -> Result<()> {
+        let mut stored = stored.filter(|entry| matches!(entry.node, Node::File { .. }));
         let mut open = vec![ino];
         while let Some(ino) = open.pop() {
+            let stored = stored.take();
             let inode = live.inodes.get(ino)?;
             if self.apart.contains_key(&ino) || !matches!(inode.whereabouts, Whereabouts::Named(_)) {
                 continue;
@@ -172,7 +233,10 @@ impl Parting {
                     let attributes = live.attributes(view, ino)?;
                     Whereabouts::Gone(Box::new(Attributes { links: 0, ..attributes }))
                 }
-                _ => Whereabouts::Loose(Box::new(live.file(ino)?)),
+                _ => Whereabouts::Loose(Box::new(match stored {
+                    Some(entry) => live.tree.loose_entry(Some(entry)),
+                    None => live.file(ino)?,
+                })),
             };
             self.apart.insert(ino, whereabouts);
             if inode.children > 0 {

@@ -1,18 +1,14 @@
 //! What a workspace does that an ordinary file system does not: freeze while it is in use, go to another state, close and
 //! come back.
 
-use std::collections::BTreeSet;
-
 use amalgam_engine::backend::Durability;
 use amalgam_engine::work::Stat;
 use amalgam_engine::workspace::{Change, Committed, JournalPlace, WorkspaceName, Workspaces};
-use amalgam_engine::{
-    Act, Commit, DiffOptions, Expect, Landed, RefName, RootId, SnapshotId, TreePath, WorkingTree, diff_entries,
-};
+use amalgam_engine::{Act, Commit, Expect, Landed, RefName, RootId, SnapshotId, TreePath, WorkingTree};
 
 use crate::attributes::Kind;
 use crate::error::{Error, Result};
-use crate::exchange::Exchange;
+use crate::exchange::{Differing, Exchange};
 use crate::journal::{Edit, Journal};
 use crate::notice::Notice;
 use crate::view::{Live, View};
@@ -232,9 +228,9 @@ impl View {
         let before = live.tree.fork();
         let now = self.now();
         let mut after = WorkingTree::open(before.store(), state)?;
-        let paths = changed_paths(&before, &after)?;
-        let restored = Restored { changed: paths.len() };
-        let exchange = Exchange::new(self, live, &after, paths)?;
+        let differing = Differing::between(&before, &after)?;
+        let restored = Restored { changed: differing.len() };
+        let exchange = Exchange::new(self, live, &after, differing)?;
         // From here on nothing may fail: the journal has it.
         live.journal.as_mut().ok_or(Error::ReadOnly)?.depart(state, head, now)?;
         after.rebase(head);
@@ -253,9 +249,9 @@ impl View {
         }
         let before = live.tree.fork();
         let after = WorkingTree::open(before.store(), snapshot)?;
-        let paths = changed_paths(&before, &after)?;
-        let restored = Restored { changed: paths.len() };
-        Exchange::new(self, live, &after, paths)?.apply(self, live);
+        let differing = Differing::between(&before, &after)?;
+        let restored = Restored { changed: differing.len() };
+        Exchange::new(self, live, &after, differing)?.apply(self, live);
         live.tree = after;
         live.inodes.all_changed();
         Ok(restored)
@@ -320,14 +316,4 @@ impl Live {
     fn is_clean(&self) -> bool {
         self.tree.is_clean() && self.journal.as_ref().is_none_or(Journal::is_at_head)
     }
-}
-
-/// The paths at which two trees of one store may differ, sorted: what either was edited at, and what their bases differ in.
-fn changed_paths(before: &WorkingTree, after: &WorkingTree) -> Result<Vec<TreePath>> {
-    let mut paths: BTreeSet<TreePath> = before.edited().into_iter().chain(after.edited()).collect();
-    let (old, new) = (before.base_directory().cloned(), after.base_directory().cloned());
-    for change in diff_entries(before.store(), TreePath::root(), old, new, DiffOptions { times: true })? {
-        paths.insert(change?.path);
-    }
-    Ok(paths.into_iter().collect())
 }

@@ -46,7 +46,7 @@ impl View {
         let changed: Vec<_> = both.filter(|path| before.get(*path) != placed.get(*path)).collect();
         let mut parting = Parting::default();
         for ino in changed.iter().filter_map(|path| live.known(path)) {
-            parting.prepare(self, live, ino)?;
+            parting.prepare(self, live, ino, None)?;
         }
         for path in changed {
             if let Some(ino) = live.known(path) {
