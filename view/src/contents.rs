@@ -162,6 +162,7 @@ impl View {
         };
         if length > 0 {
             live.touch_bytes(ino, now, offset + length);
+            self.sync_early(live, length);
         }
         let door = if offset == asked { caller.door } else { None };
         self.shared.watchers.tell(door, || Notice::Contents(ino));

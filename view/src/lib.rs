@@ -18,6 +18,7 @@ mod ahead;
 mod attributes;
 mod contents;
 mod directory;
+mod early;
 mod error;
 mod exchange;
 mod inodes;

@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::ahead::Ahead;
 use crate::attributes::{Attributes, Caller, Kind};
 use crate::directory::Cookies;
+use crate::early::Early;
 use crate::error::{Error, Result};
 use crate::inodes::{Ino, Inodes, Kept, Place, ROOT, Whereabouts};
 use crate::journal::{Edit, Journal, Recovered};
@@ -86,7 +87,8 @@ pub(crate) struct Shared {
     /// One freeze at a time.
     pub(crate) freezing: Mutex<()>,
     /// One sync of the journal at a time.
-    pub(crate) syncing: Mutex<()>,
+    pub(crate) syncing: Arc<Mutex<()>>,
+    pub(crate) early: Early,
 }
 
 /// What an operation works on.
@@ -142,7 +144,8 @@ impl View {
             ahead: Ahead::default(),
             neighbours: Neighbours::default(),
             freezing: Mutex::new(()),
-            syncing: Mutex::new(()),
+            syncing: Arc::default(),
+            early: Early::default(),
         };
         Self { shared: Arc::new(shared) }
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::reclaim::{Named, Reclaimed, WatchReclaim};
 use super::{
-    Backend, Committed, Epoch, Family, IndexRow, Inspect, Look, Page, RowEdit, StoredObject, Sweep, Transaction,
+    Backend, Committed, Epoch, Family, Guess, IndexRow, Inspect, Look, Page, RowEdit, StoredObject, Sweep, Transaction,
 };
 use crate::error::Result;
 use crate::id::ObjectId;
@@ -105,6 +105,16 @@ impl<B: Backend> Backend for Metered<B> {
         })?;
         self.meter.read(ids.len(), bytes);
         Ok(())
+    }
+
+    fn guess_many(&self, ids: &[ObjectId], bytes: u64, look: &mut Guess<'_>) -> Result<Vec<usize>> {
+        let mut read = 0;
+        let others = self.inner.guess_many(ids, bytes, &mut |place, stored| {
+            read += stored.len() as u64;
+            look(place, stored)
+        })?;
+        self.meter.read(ids.len() - others.len(), read);
+        Ok(others)
     }
 
     fn contains_many(&self, ids: &[ObjectId], at_least: Epoch) -> Result<Vec<bool>> {

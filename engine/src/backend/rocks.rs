@@ -19,6 +19,7 @@ pub use settings::RocksOptions;
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,7 +34,7 @@ use super::check::check;
 use super::group::Group;
 use super::home::{self, Fingerprint, HeaderState, Mark, damaged};
 use super::rows::{IndexValue, RefRow, number, read_tombstone, tombstone_key};
-use super::{Backend, Committed, Durability, Epoch, Look, StoredObject, Transaction};
+use super::{Backend, Committed, Durability, Epoch, Guess, Look, StoredObject, Transaction};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
@@ -392,6 +393,59 @@ impl Rocks {
     }
 }
 
+impl Rocks {
+    /// Shows what lies between the first and the last of some chunks, if it is as many rows as they are; otherwise tries the halves
+    /// of them. `others` gets the places of what was not there.
+    fn guess_in_a_row(
+        &self,
+        ids: &[ObjectId],
+        places: Range<usize>,
+        bytes: u64,
+        look: &mut Guess<'_>,
+        others: &mut Vec<usize>,
+    ) -> Result<()> {
+        if places.len() < GUESSED_MIN {
+            others.extend(places);
+            return Ok(());
+        }
+        let ends = self.index_rows(&[ids[places.start], ids[places.end - 1]])?;
+        let [Some(first), Some(last)] = &ends[..] else {
+            others.extend(places);
+            return Ok(());
+        };
+        if last.number.checked_sub(first.number) != Some(places.len() as u64 - 1) {
+            let middle = places.start + places.len() / 2;
+            self.guess_in_a_row(ids, places.start..middle, bytes / 2, look, others)?;
+            return self.guess_in_a_row(ids, middle..places.end, bytes / 2, look, others);
+        }
+        let mut options = reading(CHUNKS);
+        // Whoever looks at them hashes them; what is not right is read once more, with the checksum.
+        options.set_verify_checksums(false);
+        options.set_readahead_size(usize::try_from(bytes).unwrap_or(usize::MAX).min(READAHEAD_BYTES_MAX));
+        options.set_iterate_upper_bound(last.number.saturating_add(1).to_be_bytes());
+        let mut rows = self.database.raw_iterator_cf_opt(self.family(CHUNKS), options);
+        rows.seek(first.number.to_be_bytes());
+        for (number, place) in (first.number..).zip(places) {
+            let is_it = match rows.item() {
+                Some((here, row)) if here == number.to_be_bytes() => {
+                    let is_it = look(place, row);
+                    rows.next();
+                    is_it
+                }
+                _ => false,
+            };
+            if !is_it {
+                others.push(place);
+            }
+        }
+        // A row that cannot be read is told of when it is asked for by its name.
+        Ok(())
+    }
+}
+
+/// So many chunks at least are worth a guess.
+const GUESSED_MIN: usize = 8;
+
 /// An object that is to be read: the key of its bytes, how many they are, and its place among those asked for.
 struct Wanted {
     number: u64,
@@ -402,7 +456,7 @@ struct Wanted {
 /// So many at least are worth going along their rows.
 const IN_A_ROW_MIN: usize = 4;
 /// The most that is read at once on the way.
-const READAHEAD_BYTES_MAX: usize = 1 << 20;
+const READAHEAD_BYTES_MAX: usize = 2 << 20;
 
 /// Whether objects lie side by side, but for a few between them.
 fn is_dense(sorted: &[Wanted]) -> bool {
@@ -452,6 +506,16 @@ impl Backend for Rocks {
             }
         }
         wanted.into_iter().try_for_each(|(family, mut wanted)| self.object_rows(family, &mut wanted, ids, look))
+    }
+
+    fn guess_many(&self, ids: &[ObjectId], bytes: u64, look: &mut Guess<'_>) -> Result<Vec<usize>> {
+        let mut others = Vec::new();
+        if ids.iter().all(|id| id.kind == ObjectKind::Chunk) {
+            self.guess_in_a_row(ids, 0..ids.len(), bytes, look, &mut others)?;
+        } else {
+            others.extend(0..ids.len());
+        }
+        Ok(others)
     }
 
     fn contains_many(&self, ids: &[ObjectId], at_least: Epoch) -> Result<Vec<bool>> {

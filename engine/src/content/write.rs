@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::id::RopeId;
 use crate::merkle::{self, Splice};
 use crate::object::{Content, FILE_BYTES_MAX, HOLE_BYTES_MIN, RopeLink, Ropes, Segment, SegmentSource};
-use crate::store::WriteSession;
+use crate::store::{PackedChunk, WriteSession};
 
 /// Data is hashed and compressed on all cores in batches of this size.
 const BATCH_BYTES: usize = 4 << 20;
@@ -181,19 +181,20 @@ impl<'a> Batch<'a> {
     }
 
     fn flush(&mut self) -> Result<()> {
-        let put = |bytes: Vec<u8>| {
-            let id = self.session.put_chunk(&bytes)?;
-            Ok(Segment { length: bytes.len() as u64, source: SegmentSource::Chunk(id) })
-        };
+        let pack = |bytes: Vec<u8>| self.session.pack_chunk(&bytes);
         let waiting = std::mem::take(&mut self.waiting);
         let few = self.waiting_bytes < BATCH_BYTES / 8;
         self.waiting_bytes = 0;
-        let segments: Vec<Segment> = if few {
-            waiting.into_iter().map(put).collect::<Result<_>>()?
+        let packed: Vec<PackedChunk> = if few {
+            waiting.into_iter().map(pack).collect::<Result<_>>()?
         } else {
-            waiting.into_par_iter().map(put).collect::<Result<_>>()?
+            waiting.into_par_iter().map(pack).collect::<Result<_>>()?
         };
-        self.segments.extend(segments);
+        for chunk in packed {
+            let length = chunk.length as u64;
+            let source = SegmentSource::Chunk(self.session.put_packed(chunk)?);
+            self.segments.push(Segment { length, source });
+        }
         Ok(())
     }
 

@@ -83,6 +83,14 @@ pub(crate) struct Resting {
     pub(crate) below: HashMap<ObjectId, usize>,
 }
 
+/// A chunk that was hashed and packed, and is to be put in this session.
+pub(crate) struct PackedChunk {
+    id: ChunkId,
+    pub(crate) length: usize,
+    /// Nothing for one that is there.
+    stored: Option<Bytes>,
+}
+
 /// Why a node was not put.
 enum NotPut {
     Store(Error),
@@ -171,15 +179,31 @@ impl WriteSession {
 
     /// Puts a chunk of 1 byte to 128 KiB.
     pub fn put_chunk(&self, raw: &[u8]) -> Result<ChunkId> {
+        self.put_packed(self.pack_chunk(raw)?)
+    }
+
+    /// Does the work of putting a chunk, all but putting it: those who do that on several threads put them in order afterwards, so
+    /// that they lie in that order.
+    pub(crate) fn pack_chunk(&self, raw: &[u8]) -> Result<PackedChunk> {
         object::check_chunk(raw.len()).map_err(|source| Error::Refused { kind: ObjectKind::Chunk, source })?;
         let id = ChunkId::of(raw);
-        if !self.has(id.object())? {
-            // A lone small file is stored as it is; among many, the bytes that compression saves add up.
-            let many = self.pending.lock().bytes_taken >= MANY_BYTES;
-            let packed = compress::pack_chunk(raw, many);
-            self.add(id.object(), Is::New, raw.len(), || packed)?;
+        let stored = match self.has(id.object())? {
+            true => None,
+            false => {
+                // A lone small file is stored as it is; among many, the bytes that compression saves add up.
+                let many = self.pending.lock().bytes_taken >= MANY_BYTES;
+                Some(compress::pack_chunk(raw, many))
+            }
+        };
+        Ok(PackedChunk { id, length: raw.len(), stored })
+    }
+
+    /// Puts a chunk that was packed.
+    pub(crate) fn put_packed(&self, chunk: PackedChunk) -> Result<ChunkId> {
+        if let Some(stored) = chunk.stored {
+            self.add(chunk.id.object(), Is::New, chunk.length, || stored)?;
         }
-        Ok(id)
+        Ok(chunk.id)
     }
 
     /// Puts attributes where they belong by their size.

@@ -97,6 +97,12 @@ pub fn shell(directory: &Path, line: &str, pinned: bool) -> Command {
         .env_remove("CARGO_TARGET_DIR")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_OPTIONAL_LOCKS", "1")
+        // After a commit git tidies up in the background, for minutes, on whatever is measured next.
+        .env("GIT_CONFIG_COUNT", "2")
+        .env("GIT_CONFIG_KEY_0", "maintenance.auto")
+        .env("GIT_CONFIG_VALUE_0", "false")
+        .env("GIT_CONFIG_KEY_1", "gc.auto")
+        .env("GIT_CONFIG_VALUE_1", "0")
         .env("GIT_AUTHOR_NAME", "bench")
         .env("GIT_AUTHOR_EMAIL", "bench@localhost")
         .env("GIT_COMMITTER_NAME", "bench")
