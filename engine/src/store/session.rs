@@ -57,13 +57,28 @@ pub struct WriteSession {
 
 #[derive(Default)]
 struct Pending {
-    objects: Vec<(StoredObject, Is)>,
+    objects: Vec<Waiting>,
     ids: HashMap<ObjectId, Is>,
     bytes: usize,
     /// Of all objects so far, before compression.
     bytes_taken: usize,
     /// An earlier write failed: what this session promised is not there, so it must not commit.
     failed: Option<Error>,
+}
+
+/// An object that is to be written.
+struct Waiting {
+    object: StoredObject,
+    is: Is,
+    /// The thread that put it.
+    lane: u64,
+}
+
+thread_local! {
+    static LANE: u64 = {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    };
 }
 
 /// What was found out of an object from outside.
@@ -396,18 +411,20 @@ impl WriteSession {
             let bytes = stored();
             pending.bytes += bytes.len() + WAITING_BYTES;
             pending.bytes_taken += taken;
-            pending.objects.push((StoredObject { id, bytes }, is));
+            pending.objects.push(Waiting { object: StoredObject { id, bytes }, is, lane: LANE.with(|lane| *lane) });
         }
         self.write_ahead(false)
     }
 
-    /// Those of the objects that are not in the store yet. The others are kept from collection from now on.
-    fn new_ones(&self, objects: Vec<(StoredObject, Is)>) -> Result<Vec<StoredObject>> {
-        let unknown = objects.iter().filter(|(_, is)| *is == Is::Unknown);
-        let unknown: Vec<_> = unknown.map(|(object, _)| object.id).collect();
+    /// Those of the objects that are not in the store yet, in the order in which they are to lie: a directory, or a file, is put by one
+    /// thread, and read together later. The others are kept from collection from now on.
+    fn new_ones(&self, mut objects: Vec<Waiting>) -> Result<Vec<StoredObject>> {
+        objects.sort_by_key(|waiting| waiting.lane);
+        let unknown = objects.iter().filter(|waiting| waiting.is == Is::Unknown);
+        let unknown: Vec<_> = unknown.map(|waiting| waiting.object.id).collect();
         let mut there = self.store.inner.backend.contains_many(&unknown, self.epoch)?.into_iter();
         let mut is_there = |is| is == Is::Unknown && there.next().expect("an answer for each");
-        Ok(objects.into_iter().filter_map(|(object, is)| (!is_there(is)).then_some(object)).collect())
+        Ok(objects.into_iter().filter_map(|Waiting { object, is, .. }| (!is_there(is)).then_some(object)).collect())
     }
 
     /// Writes pending objects ahead of their transaction: when they are many, or all of them now.
@@ -420,7 +437,7 @@ impl WriteSession {
             pending.bytes = 0;
             (std::mem::take(&mut pending.objects), self.ahead.read_recursive())
         };
-        let ids: Vec<_> = objects.iter().map(|(object, _)| object.id).collect();
+        let ids: Vec<_> = objects.iter().map(|waiting| waiting.object.id).collect();
         let written = self.new_ones(objects).and_then(|objects| {
             let bytes: usize = objects.iter().map(|object| object.bytes.len()).sum();
             self.store.inner.backend.put_ahead(objects)?;

@@ -18,13 +18,13 @@ struct Shared<T> {
     failed: Option<Error>,
 }
 
-/// Does all jobs, the last added first, and those they add. Ends at the first error.
+/// Does all jobs, and those they add before others that wait, in their order. Ends at the first error.
 pub(crate) fn run<T: Send>(
     jobs: Vec<T>,
     progress: &Progress,
     work: impl Fn(T, &mut Vec<T>) -> Result<()> + Sync,
 ) -> Result<()> {
-    let shared = Mutex::new(Shared { waiting: jobs, busy: 0, failed: None });
+    let shared = Mutex::new(Shared { waiting: jobs.into_iter().rev().collect(), busy: 0, failed: None });
     let changed = Condvar::new();
     let next = |shared: &Mutex<Shared<T>>| {
         let mut state = shared.lock();
@@ -47,7 +47,8 @@ pub(crate) fn run<T: Send>(
         let mut state = shared.lock();
         state.busy -= 1;
         let grown = !more.is_empty();
-        state.waiting.append(more);
+        // The first of them is the next: what lies side by side is read together later.
+        state.waiting.extend(more.drain(..).rev());
         if let Err(error) = done {
             state.failed.get_or_insert(error);
         }
