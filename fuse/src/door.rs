@@ -3,9 +3,10 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, SystemTime};
 
-use amalgam_view::{Attributes, Reading, RenameMode, Result, Seek, Set, View, WatchId, XattrSet};
+use amalgam_view::{Attributes, Ino, Notice, Reading, RenameMode, Result, Seek, Set, View, WatchId, XattrSet};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, IoctlFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -18,6 +19,8 @@ use crate::again::Again;
 use crate::aside::Aside;
 use crate::attention::Attention;
 use crate::convert::{attr, caller, errno, kind, special, time_set};
+use crate::mount::Told;
+use crate::relist::Relist;
 
 /// How long the kernel may remember what it was told. Whatever changes otherwise is invalidated.
 const REMEMBERED: Duration = Duration::from_secs(86_400);
@@ -42,6 +45,8 @@ pub(crate) struct Door {
     pub(crate) attention: Attention,
     pub(crate) aside: Aside,
     pub(crate) again: Again,
+    pub(crate) relist: Relist,
+    pub(crate) notices: Sender<Told>,
 }
 
 impl Door {
@@ -49,6 +54,18 @@ impl Door {
         match found {
             Ok(attributes) => reply.entry(&REMEMBERED, &attr(&attributes), GENERATION),
             Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    /// Somebody begins to read a file.
+    fn was_read(&self, ino: Ino) {
+        // A kernel that may not write does not keep such times.
+        if !self.view.is_read_only()
+            && let Some(directory) = self.view.directory_of(ino)
+            && let Some(passed) = self.relist.read(directory)
+        {
+            // Nobody listens any more once the mount has ended.
+            self.notices.send(Told::Notice(Notice::Contents(passed))).ok();
         }
     }
 }
@@ -267,6 +284,9 @@ impl Filesystem for Door {
         reply: ReplyData,
     ) {
         self.attention.came();
+        if offset == 0 {
+            self.was_read(ino.0);
+        }
         match self.view.begin_read(ino.0, offset, size as usize) {
             Ok(Reading::AtHand(bytes)) => reply.data(&bytes),
             Ok(Reading::Later(rest)) => {

@@ -16,6 +16,7 @@ mod convert;
 mod door;
 mod kernel;
 mod mount;
+mod relist;
 
 pub use kernel::unmount;
 pub use mount::{Mount, MountError, MountOptions, StillMounted};

@@ -17,6 +17,7 @@ use crate::aside::Aside;
 use crate::attention::Attention;
 use crate::door::Door;
 use crate::kernel;
+use crate::relist::Relist;
 
 /// How a view is to be mounted.
 #[derive(Clone, Debug)]
@@ -91,7 +92,7 @@ pub struct Mount {
     teller: Option<JoinHandle<()>>,
 }
 
-enum Told {
+pub(crate) enum Told {
     Notice(Notice),
     /// Somebody wants to know when everything before it was told.
     Ask(Sender<()>),
@@ -133,6 +134,8 @@ impl Mount {
             attention: Attention::new(device.try_clone().ok()),
             aside: Aside::new(options.threads),
             again: Again::default(),
+            relist: Relist::default(),
+            notices: notices.clone(),
         };
         let config = config(options);
         let begun = Session::from_fd(door, device, config.acl, config).and_then(Session::spawn);

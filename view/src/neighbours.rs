@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amalgam_engine::content::read;
 use amalgam_engine::object::{Content, EntryKind, Node};
@@ -45,6 +45,11 @@ const USEFUL: u32 = 32;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Threads that fetch: a disk answers several questions as quickly as one.
 const FETCHERS: usize = 2;
+/// How far they stand back. Whoever reads, and whoever answers it, take turns on one processor, and must not wait for it: what is
+/// fetched is for later.
+const NICE: i32 = 5;
+/// How long a reader waits for what is on its way. On a busy machine those who stand back come to nothing, and a walk is of no use.
+const READER_PATIENCE: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 pub(crate) struct Neighbours {
@@ -146,12 +151,17 @@ impl State {
             return false;
         }
         if walk.served < USEFUL {
-            self.reserve = (self.reserve * 2 + HABIT_MIN).min(HABIT_MAX - HABIT_MIN);
-            self.in_order = 0;
-            self.end_walk();
+            self.end_useless();
             return false;
         }
         true
+    }
+
+    /// The next walk has to wait for a longer habit.
+    fn end_useless(&mut self) {
+        self.reserve = (self.reserve * 2 + HABIT_MIN).min(HABIT_MAX - HABIT_MIN);
+        self.in_order = 0;
+        self.end_walk();
     }
 
     fn begin_walk(&mut self) -> u64 {
@@ -265,12 +275,14 @@ impl Neighbours {
     pub(crate) fn wait(&self, file: &LooseFile, offset: u64, length: usize) -> Option<Bytes> {
         let (content, size) = of_walks(file)?;
         let mut state = self.shared.state.lock();
+        let until = Instant::now() + READER_PATIENCE;
         loop {
             match self.take(&mut state, content, size, offset, length) {
                 Fetch::Done(bytes) => return Some(bytes),
                 Fetch::OnItsWay => {
-                    // Whoever fetches it may have come to grief.
-                    if self.shared.fetched.wait_for(&mut state, PATIENCE).timed_out() {
+                    if self.shared.fetched.wait_until(&mut state, until).timed_out() {
+                        state.end_useless();
+                        self.shared.taken.notify_all();
                         return None;
                     }
                 }
@@ -300,6 +312,8 @@ impl Neighbours {
         for _ in 0..FETCHERS {
             let (shared, receiver, store) = (Arc::clone(&self.shared), Arc::clone(&receiver), tree.store().clone());
             self.spawn(move || {
+                // Of this thread alone. Without it the reader only waits longer.
+                rustix::process::setpriority_process(None, NICE).ok();
                 loop {
                     // The lock is given back before anything is fetched.
                     let next = receiver.lock().recv();

@@ -160,6 +160,14 @@ impl View {
         self.shared.watchers.remove(id);
     }
 
+    /// The directory that an inode has a name in; the first of several, nothing for one without a name.
+    pub fn directory_of(&self, ino: Ino) -> Option<Ino> {
+        match &self.shared.live.read().inodes.get(ino).ok()?.whereabouts {
+            Whereabouts::Named(places) => places.first().map(|place| place.parent),
+            _ => None,
+        }
+    }
+
     /// Whether it refuses changes.
     pub fn is_read_only(&self) -> bool {
         self.shared.live.read().journal.is_none()
