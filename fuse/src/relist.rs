@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 
 /// Directories that are read from at a time.
 const DIRECTORIES_MAX: usize = 8;
-/// So many files that were read are worth a listing.
-const FILES_MIN: u32 = 2;
+/// So many files that were read are worth a listing, after which the attributes of the directory itself are asked for too.
+const FILES_MIN: u32 = 8;
 
 /// Directories from which files are read, the newest last, and how many.
 #[derive(Default)]
@@ -46,18 +46,18 @@ mod tests {
     #[test]
     fn a_directory_is_listed_anew_once_others_are_read_from() {
         let relist = Relist::default();
-        for (directory, files) in [(100, 3), (101, 1), (102, 5)] {
+        for (directory, files) in [(100, FILES_MIN), (101, 1), (102, FILES_MIN)] {
             assert!((0..files).all(|_| relist.read(directory).is_none()));
         }
         let passed: Vec<_> = (200..211).filter_map(|directory| relist.read(directory)).collect();
-        assert_eq!(passed, [100, 102], "of 101 only one file was read, and the others are read from");
+        assert_eq!(passed, [100, 102], "of 101 only one file was read, and the last are read from");
         assert!((0..20).all(|_| relist.read(300).is_none()), "one after the other in one directory");
     }
 
     #[test]
     fn a_directory_that_is_come_back_to_is_not_passed() {
         let relist = Relist::default();
-        for other in 1..100 {
+        for other in 1..FILES_MIN.into() {
             assert_eq!(relist.read(1_000 + other), None, "of each only one file was read");
             assert_eq!(relist.read(1), None);
         }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use amalgam_engine::backend::{
-    Backend, Committed, Durability, Fault, FaultPlan, Inspect, Memory, Meter, Metered, Rocks, RocksOptions,
+    Backend, Committed, Durability, Family, Fault, FaultPlan, Inspect, Memory, Meter, Metered, Rocks, RocksOptions,
     StoredObject, Sweep, Transaction, Verify,
 };
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue, RequestId};
@@ -16,7 +16,7 @@ use amalgam_engine::{
 };
 use amalgam_tests::harness::kill::Committer;
 use amalgam_tests::harness::workload::Orders;
-use amalgam_tests::harness::{check_log, name, over_both, read_files};
+use amalgam_tests::harness::{Random, check_log, name, over_both, read_files};
 use bytes::Bytes;
 use rustix::process::Signal;
 
@@ -576,4 +576,65 @@ fn trees_grow_and_shrink_without_a_cache() {
             assert_eq!(read_files(&again).expect("files"), read_files(&tree).expect("files"), "{place:?}");
         }
     });
+}
+
+#[test]
+fn chunks_that_were_written_in_a_row_are_guessed_and_others_are_not() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let backend = Rocks::open(directory.path(), &RocksOptions::default()).expect("open");
+    let text = |number: usize| format!("chunk {number}").into_bytes();
+    let id = |number| ChunkId::of(&text(number)).object();
+    let chunk = |number| StoredObject { id: id(number), bytes: [vec![0], text(number)].concat().into() };
+    backend.put_ahead((0..40).map(chunk).collect()).expect("put");
+    backend.put_ahead((50..90).map(chunk).collect()).expect("put");
+    // What was shown and right, and the places of the others.
+    let guess = |wanted: &[usize]| {
+        let ids: Vec<_> = wanted.iter().map(|number| id(*number)).collect();
+        let mut right = Vec::new();
+        let others = backend.guess_many(&ids, 4_096, &mut |place, stored| {
+            let is_it = stored[1..] == text(wanted[place]);
+            if is_it {
+                right.push(wanted[place]);
+            }
+            is_it
+        });
+        (right, others.expect("read"))
+    };
+    let row: Vec<usize> = (0..40).collect();
+    assert_eq!(guess(&row), (row.clone(), vec![]));
+    let swapped: Vec<usize> = (0..10).chain([11, 10]).chain(12..20).collect();
+    let (right, others) = guess(&swapped);
+    assert_eq!((right.len(), others), (18, vec![10, 11]), "between the ends each lies where it would");
+    let two_rows: Vec<usize> = (24..40).chain(50..66).collect();
+    assert_eq!(guess(&two_rows), (two_rows.clone(), vec![]), "in halves");
+    let few: Vec<usize> = (0..5).collect();
+    assert_eq!(guess(&few), (vec![], few.clone()), "not worth it");
+    let absent: Vec<usize> = (30..50).collect();
+    let (right, others) = guess(&absent);
+    assert_eq!(right.len() + others.len(), 20);
+    assert!((10..20).all(|place| others.contains(&place)), "what is not there is not shown: {others:?}");
+    assert!(guess(&[]).1.is_empty());
+}
+
+#[test]
+fn the_chunks_of_a_file_lie_in_its_order() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut random = Random::new(7);
+    // Several batches, each packed on all cores.
+    let bytes = random.bytes(12 << 20);
+    let store = Store::open(directory.path()).expect("open");
+    let mut tree = WorkingTree::new(&store);
+    tree.write("large", &bytes).expect("write");
+    tree.commit(Commit::new(&name("head/main"), "all")).expect("commit");
+    assert!(tree.read("large").expect("read") == bytes);
+    drop((tree, store));
+    let backend = Rocks::open(directory.path(), &RocksOptions::default()).expect("open");
+    let (mut found, mut from) = (Vec::new(), Vec::new());
+    loop {
+        let page = backend.rows(Family::Chunks, &from, None, 1 << 20).expect("read");
+        let Some((last, _)) = page.rows.last() else { break };
+        from = [&last[..], &[0]].concat();
+        page.rows.iter().for_each(|(_, stored)| found.extend_from_slice(&stored[1..]));
+    }
+    assert!(found == bytes, "one after the other they are the file");
 }

@@ -75,7 +75,11 @@ impl Side {
         // Files that become one, or were one, are told apart by their names.
         self.kind == EntryKind::Directory
             || self.links >= other.links
-                && self.entry.as_ref().zip(other.entry.as_ref()).is_some_and(|(one, other)| same_bytes(&one.node, &other.node))
+                && self
+                    .entry
+                    .as_ref()
+                    .zip(other.entry.as_ref())
+                    .is_some_and(|(one, other)| same_bytes(&one.node, &other.node))
     }
 }
 

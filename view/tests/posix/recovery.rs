@@ -246,3 +246,29 @@ fn a_file_whose_beginning_is_lost_takes_what_stood_on_it_along() {
     let names: Vec<_> = kit.reopen(false).everything().into_keys().collect();
     assert_eq!(names, ["fourth-life", "third-life"]);
 }
+
+#[test]
+fn large_writes_that_go_to_disk_early_are_all_there_whoever_syncs_commits_or_dies() {
+    let kit = Kit::new();
+    let ino = kit.file("large", b"");
+    let piece = |number: u64| vec![number as u8; 1 << 20];
+    // Twice as much as goes early, with a sync and a commit in between.
+    for number in 0..136 {
+        kit.write(ino, number << 20, &piece(number));
+        if number == 70 {
+            kit.view.sync().expect("sync");
+        }
+        if number == 90 {
+            kit.commit();
+        }
+    }
+    let kit = kit.reopen(false);
+    let ino = kit.ino("large");
+    for number in 0..136 {
+        let bytes = kit.view.read(ino, number << 20, 1 << 20).expect("read");
+        assert!(bytes == piece(number), "piece {number}");
+    }
+    // Nothing holds the store once the view is closed.
+    kit.file("small", b"x");
+    kit.reopen(true);
+}
