@@ -28,18 +28,21 @@ impl View {
         if length < PIECE_BYTES_MIN || bytes.fetch_add(length, Ordering::Relaxed) + length < EARLY_BYTES {
             return;
         }
-        let Some(Ok(unsynced)) = live.journal.as_ref().map(|journal| journal.unsynced()) else { return };
         if is_busy.swap(true, Ordering::AcqRel) {
             return;
         }
         bytes.store(0, Ordering::Relaxed);
+        let Some(Ok(unsynced)) = live.journal.as_ref().map(|journal| journal.unsynced()) else {
+            is_busy.store(false, Ordering::Release);
+            return;
+        };
         let is_busy = Arc::clone(is_busy);
-        // It does not keep the view: who closes it, and the store, need not wait for it.
+        // The names of the files are left to whoever asks for a sync. It does not keep the view: who closes it, and the store, need not wait for it.
         let (syncing, shared) = (Arc::clone(&self.shared.syncing), Arc::downgrade(&self.shared));
         let sync = move || {
             // As every sync: the kernel says of an error once.
             let one = syncing.lock();
-            if let Err(source) = unsynced.sync()
+            if let Err(source) = unsynced.sync_files()
                 && let Some(shared) = shared.upgrade()
                 && let Some(journal) = shared.live.write().journal.as_mut()
             {

@@ -429,10 +429,13 @@ impl JournalBase {
 }
 
 impl Unsynced {
+    /// The files alone: what can be lost when it fails.
+    pub(crate) fn sync_files(&self) -> std::io::Result<()> {
+        self.files.iter().try_for_each(|file| file.file.sync_data())
+    }
+
     pub(crate) fn sync(&self) -> std::io::Result<()> {
-        for file in &self.files {
-            file.file.sync_data()?;
-        }
+        self.sync_files()?;
         self.directory.as_ref().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
     }
 }

@@ -275,16 +275,20 @@ impl Neighbours {
     pub(crate) fn wait(&self, file: &LooseFile, offset: u64, length: usize) -> Option<Bytes> {
         let (content, size) = of_walks(file)?;
         let mut state = self.shared.state.lock();
-        let until = Instant::now() + READER_PATIENCE;
+        let (until, walk) = (Instant::now() + READER_PATIENCE, state.walk.as_ref().map(|walk| walk.id));
+        let mut is_late = false;
         loop {
             match self.take(&mut state, content, size, offset, length) {
                 Fetch::Done(bytes) => return Some(bytes),
+                Fetch::OnItsWay if !is_late => is_late = self.shared.fetched.wait_until(&mut state, until).timed_out(),
                 Fetch::OnItsWay => {
-                    if self.shared.fetched.wait_until(&mut state, until).timed_out() {
+                    if walk.is_some_and(|walk| state.is_under_way(walk)) {
                         state.end_useless();
                         self.shared.taken.notify_all();
-                        return None;
+                        // Others wait for it, too.
+                        self.shared.fetched.notify_all();
                     }
+                    return None;
                 }
                 Fetch::No => return None,
             }
@@ -312,8 +316,7 @@ impl Neighbours {
         for _ in 0..FETCHERS {
             let (shared, receiver, store) = (Arc::clone(&self.shared), Arc::clone(&receiver), tree.store().clone());
             self.spawn(move || {
-                // Of this thread alone. Without it the reader only waits longer.
-                rustix::process::setpriority_process(None, NICE).ok();
+                stand_back();
                 loop {
                     // The lock is given back before anything is fetched.
                     let next = receiver.lock().recv();
@@ -342,6 +345,12 @@ impl Neighbours {
         let spawned = std::thread::Builder::new().name("amalgam-ahead".to_owned()).spawn(work);
         spawned.map(|thread| threads.push(thread)).is_ok()
     }
+}
+
+/// Lets everybody else go first, from now on. Of this thread alone; where it cannot be, readers only wait longer.
+fn stand_back() {
+    let nice = rustix::process::getpriority_process(None).unwrap_or(0);
+    rustix::process::setpriority_process(None, nice + NICE).ok();
 }
 
 /// Goes over a tree in its order, from behind a file to the end. False when it is not wanted any more.

@@ -419,8 +419,6 @@ impl Rocks {
             return self.guess_in_a_row(ids, middle..places.end, bytes / 2, look, others);
         }
         let mut options = reading(CHUNKS);
-        // Whoever looks at them hashes them; what is not right is read once more, with the checksum.
-        options.set_verify_checksums(false);
         options.set_readahead_size(usize::try_from(bytes).unwrap_or(usize::MAX).min(READAHEAD_BYTES_MAX));
         options.set_iterate_upper_bound(last.number.saturating_add(1).to_be_bytes());
         let mut rows = self.database.raw_iterator_cf_opt(self.family(CHUNKS), options);
