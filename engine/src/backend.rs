@@ -120,9 +120,8 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Shows bytes that may be those of chunks which were written one after the other, without asking where each of them is: `look`
-    /// says whether they are, which takes a hash. Returns the places of all others.
-    fn guess_many(&self, ids: &[ObjectId], bytes: u64, look: &mut Guess<'_>) -> Result<Vec<usize>> {
-        let _ = (bytes, look);
+    /// says whether they are, which takes a hash. Returns the places of all others: of all, where nothing is guessed.
+    fn guess_many(&self, ids: &[ObjectId], _look: &mut Guess<'_>) -> Result<Vec<usize>> {
         Ok((0..ids.len()).collect())
     }
 

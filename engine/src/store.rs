@@ -201,8 +201,7 @@ impl Store {
         mut look: impl FnMut(usize, ObjectId, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let mut ids: Vec<_> = wanted.iter().map(|(id, _)| id.object()).collect();
-        let bytes = wanted.iter().map(|(_, length)| *length).fold(0, u64::saturating_add);
-        let others = self.inner.backend.guess_many(&ids, bytes, &mut |place, stored| {
+        let others = self.inner.backend.guess_many(&ids, &mut |place, stored| {
             // Purged bytes may lie somewhere still.
             compress::chunk_bytes(stored) == Ok(wanted[place].1)
                 && matches!(self.tombstone(ids[place]), Ok(None))

@@ -591,7 +591,7 @@ fn chunks_that_were_written_in_a_row_are_guessed_and_others_are_not() {
     let guess = |wanted: &[usize]| {
         let ids: Vec<_> = wanted.iter().map(|number| id(*number)).collect();
         let mut right = Vec::new();
-        let others = backend.guess_many(&ids, 4_096, &mut |place, stored| {
+        let others = backend.guess_many(&ids, &mut |place, stored| {
             let is_it = stored[1..] == text(wanted[place]);
             if is_it {
                 right.push(wanted[place]);

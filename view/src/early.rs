@@ -37,7 +37,8 @@ impl View {
             return;
         };
         let is_busy = Arc::clone(is_busy);
-        // The names of the files are left to whoever asks for a sync. It does not keep the view: who closes it, and the store, need not wait for it.
+        // The names of the files are left to whoever asks for a sync. It does not keep the view: who closes it, and the store, need not
+        // wait for it.
         let (syncing, shared) = (Arc::clone(&self.shared.syncing), Arc::downgrade(&self.shared));
         let sync = move || {
             // As every sync: the kernel says of an error once.

@@ -3,11 +3,11 @@
 //!
 //! All that can fail is looked up before anything is changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use amalgam_engine::object::{Entry, EntryKind, Node};
 use amalgam_engine::work::Stat;
-use amalgam_engine::{DiffOptions, Name, TreePath, WorkingTree, diff_entries};
+use amalgam_engine::{Change, DiffOptions, Name, TreePath, WorkingTree, diff_entries};
 use foldhash::HashMap;
 
 use crate::attributes::{Attributes, Kind};
@@ -26,21 +26,18 @@ pub(crate) struct Differing {
 impl Differing {
     /// All of them, sorted: what either tree was edited at, and what their bases differ in.
     pub(crate) fn between(before: &WorkingTree, after: &WorkingTree) -> Result<Vec<Self>> {
-        let edited = before.edited().into_iter().chain(after.edited());
-        let mut found: BTreeMap<TreePath, Option<_>> = edited.map(|path| (path, None)).collect();
-        // Below a directory that was moved by an edit the bases say nothing.
-        let are_bases = found.is_empty();
+        let mut edited: BTreeSet<TreePath> = before.edited().into_iter().chain(after.edited()).collect();
         let (old, new) = (before.base_directory().cloned(), after.base_directory().cloned());
-        let mut differing = Vec::new();
-        for change in diff_entries(before.store(), TreePath::root(), old, new, DiffOptions { times: true })? {
-            let change = change?;
-            match are_bases {
-                true => differing.push(Self { path: change.path, stored: Some([change.before, change.after]) }),
-                false => drop(found.entry(change.path).or_default()),
-            }
+        let changes = diff_entries(before.store(), TreePath::root(), old, new, DiffOptions { times: true })?;
+        if edited.is_empty() {
+            let stored = |change: Change| Self { path: change.path, stored: Some([change.before, change.after]) };
+            return Ok(changes.map(|change| change.map(stored)).collect::<Result<_, _>>()?);
         }
-        differing.extend(found.into_iter().map(|(path, stored)| Self { path, stored }));
-        Ok(differing)
+        // Below a directory that was moved by an edit the bases say nothing of what is there.
+        for change in changes {
+            edited.insert(change?.path);
+        }
+        Ok(edited.into_iter().map(|path| Self { path, stored: None }).collect())
     }
 
     /// What each tree has there.

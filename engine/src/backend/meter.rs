@@ -107,9 +107,9 @@ impl<B: Backend> Backend for Metered<B> {
         Ok(())
     }
 
-    fn guess_many(&self, ids: &[ObjectId], bytes: u64, look: &mut Guess<'_>) -> Result<Vec<usize>> {
+    fn guess_many(&self, ids: &[ObjectId], look: &mut Guess<'_>) -> Result<Vec<usize>> {
         let mut read = 0;
-        let others = self.inner.guess_many(ids, bytes, &mut |place, stored| {
+        let others = self.inner.guess_many(ids, &mut |place, stored| {
             read += stored.len() as u64;
             look(place, stored)
         })?;

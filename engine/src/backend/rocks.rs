@@ -391,16 +391,13 @@ impl Rocks {
         }
         Ok(())
     }
-}
 
-impl Rocks {
     /// Shows what lies between the first and the last of some chunks, if it is as many rows as they are; otherwise tries the halves
     /// of them. `others` gets the places of what was not there.
     fn guess_in_a_row(
         &self,
         ids: &[ObjectId],
         places: Range<usize>,
-        bytes: u64,
         look: &mut Guess<'_>,
         others: &mut Vec<usize>,
     ) -> Result<()> {
@@ -415,10 +412,12 @@ impl Rocks {
         };
         if last.number.checked_sub(first.number) != Some(places.len() as u64 - 1) {
             let middle = places.start + places.len() / 2;
-            self.guess_in_a_row(ids, places.start..middle, bytes / 2, look, others)?;
-            return self.guess_in_a_row(ids, middle..places.end, bytes / 2, look, others);
+            self.guess_in_a_row(ids, places.start..middle, look, others)?;
+            return self.guess_in_a_row(ids, middle..places.end, look, others);
         }
         let mut options = reading(CHUNKS);
+        // About what they take, if the ends are like the others. What that lacks is one more question to the disk.
+        let bytes = (first.stored_bytes + last.stored_bytes) / 2 * places.len() as u64;
         options.set_readahead_size(usize::try_from(bytes).unwrap_or(usize::MAX).min(READAHEAD_BYTES_MAX));
         options.set_iterate_upper_bound(last.number.saturating_add(1).to_be_bytes());
         let mut rows = self.database.raw_iterator_cf_opt(self.family(CHUNKS), options);
@@ -506,10 +505,10 @@ impl Backend for Rocks {
         wanted.into_iter().try_for_each(|(family, mut wanted)| self.object_rows(family, &mut wanted, ids, look))
     }
 
-    fn guess_many(&self, ids: &[ObjectId], bytes: u64, look: &mut Guess<'_>) -> Result<Vec<usize>> {
+    fn guess_many(&self, ids: &[ObjectId], look: &mut Guess<'_>) -> Result<Vec<usize>> {
         let mut others = Vec::new();
         if ids.iter().all(|id| id.kind == ObjectKind::Chunk) {
-            self.guess_in_a_row(ids, 0..ids.len(), bytes, look, &mut others)?;
+            self.guess_in_a_row(ids, 0..ids.len(), look, &mut others)?;
         } else {
             others.extend(0..ids.len());
         }
