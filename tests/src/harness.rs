@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use amalgam_engine::backend::{Inspect, Memory, Rocks, RocksOptions};
+use amalgam_engine::backend::{Family, Inspect, Memory, Rocks, RocksOptions};
 use amalgam_engine::object::EntryKind;
 use amalgam_engine::reference::RefName;
 use amalgam_engine::{Result, Store, StoreOptions, WorkingTree};
@@ -91,6 +91,19 @@ pub fn walk(tree: &WorkingTree, visit: &mut dyn FnMut(&str, &WorkingTree) -> Res
         }
     }
     Ok(())
+}
+
+/// The chunks of a store that nobody has open, in the order in which they lie there; of those that cannot be compressed.
+pub fn stored_chunks(directory: &Path) -> Result<Vec<Vec<u8>>> {
+    let backend = Rocks::open(directory, &RocksOptions::default())?;
+    let (mut found, mut from) = (Vec::new(), Vec::new());
+    loop {
+        let page = backend.rows(Family::Chunks, &from, None, 1 << 20)?;
+        let Some((last, _)) = page.rows.last() else { return Ok(found) };
+        from = [&last[..], &[0]].concat();
+        // Behind a byte that says how it is stored.
+        found.extend(page.rows.iter().map(|(_, stored)| stored[1..].to_vec()));
+    }
 }
 
 /// Every reference of a store.

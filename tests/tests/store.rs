@@ -16,7 +16,7 @@ use amalgam_engine::{
 };
 use amalgam_tests::harness::kill::Committer;
 use amalgam_tests::harness::workload::Orders;
-use amalgam_tests::harness::{Random, check_log, name, over_both, read_files};
+use amalgam_tests::harness::{Random, check_log, name, over_both, read_files, stored_chunks};
 use bytes::Bytes;
 use rustix::process::Signal;
 
@@ -628,13 +628,6 @@ fn the_chunks_of_a_file_lie_in_its_order() {
     tree.commit(Commit::new(&name("head/main"), "all")).expect("commit");
     assert!(tree.read("large").expect("read") == bytes);
     drop((tree, store));
-    let backend = Rocks::open(directory.path(), &RocksOptions::default()).expect("open");
-    let (mut found, mut from) = (Vec::new(), Vec::new());
-    loop {
-        let page = backend.rows(Family::Chunks, &from, None, 1 << 20).expect("read");
-        let Some((last, _)) = page.rows.last() else { break };
-        from = [&last[..], &[0]].concat();
-        page.rows.iter().for_each(|(_, stored)| found.extend_from_slice(&stored[1..]));
-    }
+    let found: Vec<_> = stored_chunks(directory.path()).expect("read").concat();
     assert!(found == bytes, "one after the other they are the file");
 }

@@ -4,6 +4,7 @@
 //! that epoch, and a sweep takes nothing from the epoch of any session that was open when it began. So an id may enter a new
 //! object only if it was put in this session, or is reached from a pin.
 
+use std::cell::Cell;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -70,14 +71,15 @@ struct Pending {
 struct Waiting {
     object: StoredObject,
     is: Is,
-    /// The thread that put it.
-    lane: u64,
+    /// Where it is to lie among others.
+    place: u64,
 }
 
 thread_local! {
-    static LANE: u64 = {
+    /// Where that is for what this thread puts: each has a place of its own, unless it is given one.
+    static PLACE: Cell<u64> = {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        NEXT.fetch_add(1, Ordering::Relaxed)
+        Cell::new(NEXT.fetch_add(1, Ordering::Relaxed))
     };
 }
 
@@ -190,6 +192,15 @@ impl WriteSession {
 
     pub(crate) fn mark(&self) -> &SessionMark {
         &self.mark
+    }
+
+    /// What this thread puts meanwhile lies by this number among all that is written at once. Work that is done by several threads
+    /// lies in its own order then, not in theirs.
+    pub fn in_place<T>(place: u64, put: impl FnOnce() -> T) -> T {
+        let before = PLACE.replace(place);
+        let done = put();
+        PLACE.set(before);
+        done
     }
 
     /// Puts a chunk of 1 byte to 128 KiB.
@@ -411,15 +422,15 @@ impl WriteSession {
             let bytes = stored();
             pending.bytes += bytes.len() + WAITING_BYTES;
             pending.bytes_taken += taken;
-            pending.objects.push(Waiting { object: StoredObject { id, bytes }, is, lane: LANE.with(|lane| *lane) });
+            pending.objects.push(Waiting { object: StoredObject { id, bytes }, is, place: PLACE.get() });
         }
         self.write_ahead(false)
     }
 
-    /// Those of the objects that are not in the store yet, in the order in which they are to lie: a directory, or a file, is put by one
-    /// thread, and read together later. The others are kept from collection from now on.
+    /// Those of the objects that are not in the store yet, in the order in which they are to lie: what was put in one place is read
+    /// together later, and chunks are guessed to lie side by side. The others are kept from collection from now on.
     fn new_ones(&self, mut objects: Vec<Waiting>) -> Result<Vec<StoredObject>> {
-        objects.sort_by_key(|waiting| waiting.lane);
+        objects.sort_by_key(|waiting| (waiting.object.id.kind != ObjectKind::Chunk, waiting.place));
         let unknown = objects.iter().filter(|waiting| waiting.is == Is::Unknown);
         let unknown: Vec<_> = unknown.map(|waiting| waiting.object.id).collect();
         let mut there = self.store.inner.backend.contains_many(&unknown, self.epoch)?.into_iter();

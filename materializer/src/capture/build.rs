@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use amalgam_engine::object::{DirectoryRef, LinkMember, Node, Xattrs};
-use amalgam_engine::{Assembly, Entry, Name, RootId, TreePath, WorkingTree};
+use amalgam_engine::{Assembly, Entry, Name, RootId, TreePath, WorkingTree, WriteSession};
 use parking_lot::Mutex;
 use rustix::fs::FileType;
 
@@ -110,8 +110,9 @@ pub(crate) fn build(
             jobs.push(Job { slot, edits });
         }
     }
-    // The last is done first: what is read then lies in the store in the order of paths.
-    jobs.sort_by(|a, b| scan.slots[b.slot].path.cmp(&scan.slots[a.slot].path));
+    // What is read lies in the store in the order of paths, whichever thread reads it.
+    jobs.sort_by(|a, b| scan.slots[a.slot].path.cmp(&scan.slots[b.slot].path));
+    let jobs = (0..).zip(jobs).collect();
     let mut made = Vec::new();
     made.resize_with(scan.slots.len(), || None);
     let builder = Builder {
@@ -125,7 +126,7 @@ pub(crate) fn build(
         top: Mutex::new(None),
         notices: Mutex::new(notices),
     };
-    work::run(jobs, reader.job.progress, |job, _| builder.work(job))?;
+    work::run(jobs, reader.job.progress, |(place, job), _| WriteSession::in_place(place, || builder.work(job)))?;
     let Builder { made, top, notices, .. } = builder;
     let mut notices = notices.into_inner();
     notices.sort_by(|a, b| a.path.cmp(&b.path));

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use amalgam_engine::object::{EntryKind, Node};
 use amalgam_engine::verify::VerifyOptions;
-use amalgam_engine::{DEPTH_MAX, verify};
+use amalgam_engine::{DEPTH_MAX, Store, verify};
 use amalgam_materializer::{Captured, Dirty, Error, Index, Known, Progress, Scope, Stamp, Watcher, Why, capture};
-use amalgam_tests::harness::{Random, seed};
+use amalgam_tests::harness::{Random, seed, stored_chunks};
 use amalgam_tests::model::{commit, contents, link_classes};
 use kit::{World, assert_same, path, set_mtime, settle};
 use rustix::fs::{CWD, Mode};
@@ -53,6 +53,27 @@ fn a_tree_of_every_kind_is_what_it_is() {
     assert_eq!((counts.files, counts.directories, counts.symlinks, counts.others), (3, 2, 1, 1));
     assert_eq!(counts.bytes, 5 + 7 + (64 << 20));
     assert_eq!(captured.notices, []);
+}
+
+#[test]
+fn what_is_read_lies_in_the_order_of_its_paths() {
+    let mut world = World::new();
+    let at = world.temp.path().join("store");
+    world.store = Store::open(&at).expect("opened");
+    let mut random = Random::new(7);
+    let mut expected = Vec::new();
+    for directory in 0..60 {
+        fs::create_dir(world.at(format!("{directory:02}"))).expect("made");
+        for file in 0..6 {
+            let bytes = random.bytes(if file == 3 { 5_000 } else { 600 });
+            fs::write(world.at(format!("{directory:02}/{file}")), &bytes).expect("written");
+            expected.push(bytes);
+        }
+    }
+    let mut tree = world.fresh().tree;
+    commit(&mut tree).expect("committed");
+    drop((tree, world.store));
+    assert!(stored_chunks(&at).expect("read") == expected, "whichever thread read them");
 }
 
 #[test]
