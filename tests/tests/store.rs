@@ -631,3 +631,22 @@ fn the_chunks_of_a_file_lie_in_its_order() {
     let found: Vec<_> = stored_chunks(directory.path()).expect("read").concat();
     assert!(found == bytes, "one after the other they are the file");
 }
+
+#[test]
+fn many_files_lie_in_the_order_of_their_paths() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut random = Random::new(8);
+    let store = Store::open(directory.path()).expect("open");
+    let mut tree = WorkingTree::new(&store);
+    let mut expected = Vec::new();
+    // Enough for several threads.
+    for place in 0..200 {
+        let bytes = random.bytes(20_000);
+        tree.create_directories(format!("{:02}", place / 10)).expect("made");
+        tree.write(format!("{:02}/{place:03}", place / 10), &bytes).expect("write");
+        expected.push(bytes);
+    }
+    tree.commit(Commit::new(&name("head/main"), "all")).expect("commit");
+    drop((tree, store));
+    assert!(stored_chunks(directory.path()).expect("read").concat() == expected.concat(), "whichever thread put them");
+}

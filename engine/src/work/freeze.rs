@@ -71,7 +71,7 @@ impl Frozen {
     }
 }
 
-/// Freezes every dirty file, so that what is left to the directories is small.
+/// Freezes every dirty file, so that what is left to the directories is small. They lie in the order of their paths afterwards.
 fn freeze_leaves(session: &WriteSession, root: &Arc<Dir>) -> Result<()> {
     let mut leaves: Vec<&Leaf> = Vec::new();
     let mut open: Vec<&Dir> = vec![root];
@@ -79,6 +79,7 @@ fn freeze_leaves(session: &WriteSession, root: &Arc<Dir>) -> Result<()> {
         if dir.memo.get(session.mark()).is_some() {
             continue;
         }
+        let others = open.len();
         for (_, child) in dir.edits.iter() {
             match child {
                 Some(Child::Dir(below)) => open.push(below),
@@ -86,6 +87,8 @@ fn freeze_leaves(session: &WriteSession, root: &Arc<Dir>) -> Result<()> {
                 _ => {}
             }
         }
+        // The last is taken next.
+        open[others..].reverse();
     }
     let dirty_bytes = |leaf: &Leaf| match &leaf.body {
         Body::File(data) => data.dirty_bytes(),
@@ -93,7 +96,8 @@ fn freeze_leaves(session: &WriteSession, root: &Arc<Dir>) -> Result<()> {
     };
     let freeze = |leaf: &Leaf| freeze_leaf(session, leaf).map(drop);
     if leaves.len() > 1 && leaves.iter().map(|leaf| dirty_bytes(leaf)).sum::<u64>() >= PARALLEL_BYTES_MIN {
-        return leaves.into_par_iter().try_for_each(freeze);
+        let freeze = |(place, leaf): (usize, &Leaf)| WriteSession::in_place(place as u64, || freeze(leaf));
+        return leaves.into_par_iter().enumerate().try_for_each(freeze);
     }
     leaves.into_iter().try_for_each(freeze)
 }
