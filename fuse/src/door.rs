@@ -3,10 +3,10 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, SystemTime};
 
-use amalgam_view::{Attributes, Ino, Notice, Reading, RenameMode, Result, Seek, Set, View, WatchId, XattrSet};
+use amalgam_view::{Attributes, Caller, Ino, Notice, Reading, RenameMode, Result, Seek, Set, View, WatchId, XattrSet};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, IoctlFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -29,12 +29,14 @@ const GENERATION: Generation = Generation(0);
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 const BLOCK_BYTES: u64 = 4096;
 
+const ROOT_USER: u32 = 0;
 const APPEND: i32 = OFlags::APPEND.bits() as i32;
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 0x10;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
+const XATTR_SPACES: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 
@@ -57,6 +59,21 @@ impl Door {
         }
     }
 
+    /// Answers somebody who changed a file that may have acted for its owner until then. The kernel leaves that to us and believes the
+    /// mode that it knows, so it is told of the other one first.
+    fn answer_after(&self, dropped: Result<bool>, ino: Ino, answer: impl FnOnce(Result<()>) + Send + 'static) {
+        match dropped {
+            Ok(true) => {
+                let notices = self.notices.clone();
+                self.aside.take_over(move || {
+                    tell_changed(&notices, ino);
+                    answer(Ok(()));
+                });
+            }
+            dropped => answer(dropped.map(drop)),
+        }
+    }
+
     /// Somebody begins to read a file.
     fn was_read(&self, ino: Ino) {
         // A kernel that may not write does not keep such times.
@@ -68,6 +85,20 @@ impl Door {
             self.notices.send(Told::Notice(Notice::Contents(passed))).ok();
         }
     }
+}
+
+/// After a change of which the kernel does not say whether privilege goes with it, as it does of a write.
+fn drop_privilege(view: &View, caller: &Caller, ino: Ino) -> Result<bool> {
+    if caller.uid == ROOT_USER { Ok(false) } else { view.drop_privilege(caller, ino) }
+}
+
+/// Tells the kernel to ask anew for what it knows of a file, and waits until it knows: not for whoever answers it.
+fn tell_changed(notices: &Sender<Told>, ino: Ino) {
+    let (asks, told) = channel();
+    // Nobody listens any more once the mount has ended.
+    notices.send(Told::Notice(Notice::Attributes(ino))).ok();
+    notices.send(Told::Ask(asks)).ok();
+    told.recv().ok();
 }
 
 fn empty(done: Result<()>, reply: ReplyEmpty) {
@@ -89,6 +120,11 @@ fn xattr(value: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
 /// Names that are the kernel's own business, or need more than bytes.
 fn is_refused(name: &[u8]) -> bool {
     name.starts_with(b"system.")
+}
+
+/// Whether a file system elsewhere would take the name: what a tree has is to be checked out again.
+fn is_known(name: &[u8]) -> bool {
+    XATTR_SPACES.iter().any(|space| name.starts_with(space))
 }
 
 impl Filesystem for Door {
@@ -319,14 +355,16 @@ impl Filesystem for Door {
         // The kernel takes the end to be where it last saw it, and another mount may have gone on since. What it held back is for
         // the offset that it says, whatever the file that it was written through.
         let append = flags.0 & APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let mut written = self.view.write(&caller, ino.0, offset, data, append);
-        if written.is_ok() && write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            written = self.view.drop_privilege(&caller, ino.0).map(|()| offset);
-        }
-        match written {
-            Ok(_) => reply.written(data.len() as u32),
+        let written = self.view.write(&caller, ino.0, offset, data, append);
+        let dropped = written.and_then(|_| match write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            true => self.view.drop_privilege(&caller, ino.0),
+            false => Ok(false),
+        });
+        let length = data.len() as u32;
+        self.answer_after(dropped, ino.0, move |done| match done {
+            Ok(()) => reply.written(length),
             Err(error) => reply.error(errno(&error)),
-        }
+        });
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -383,7 +421,7 @@ impl Filesystem for Door {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        if is_refused(name.as_bytes()) {
+        if !is_known(name.as_bytes()) {
             return reply.error(Errno::EOPNOTSUPP);
         }
         let how = match flags & (XATTR_CREATE | XATTR_REPLACE) {
@@ -455,7 +493,8 @@ impl Filesystem for Door {
             ZERO_RANGE => self.view.punch(&caller, ino.0, offset, length, keep_size),
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
-        empty(done, reply);
+        let dropped = done.and_then(|()| drop_privilege(&self.view, &caller, ino.0));
+        self.answer_after(dropped, ino.0, |done| empty(done, reply));
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -484,10 +523,16 @@ impl Filesystem for Door {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let (caller, view) = (caller(request, self.id), self.view.clone());
+        let (caller, view, notices) = (caller(request, self.id), self.view.clone(), self.notices.clone());
         self.aside.take_over(move || {
-            match view.copy_range(&caller, (from.0, from_offset), (to.0, to_offset), length) {
-                Ok(copied) => reply.written(copied as u32),
+            let copied = view.copy_range(&caller, (from.0, from_offset), (to.0, to_offset), length);
+            match copied.and_then(|copied| Ok((copied, drop_privilege(&view, &caller, to.0)?))) {
+                Ok((copied, dropped)) => {
+                    if dropped {
+                        tell_changed(&notices, to.0);
+                    }
+                    reply.written(copied as u32);
+                }
                 Err(error) => reply.error(errno(&error)),
             }
         });

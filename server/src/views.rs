@@ -54,7 +54,7 @@ pub(crate) struct Views {
     door: Mutex<Option<PathBuf>>,
     ending: AtomicBool,
     /// What became of mounts that an earlier process left.
-    problems: Vec<String>,
+    problems: Mutex<Vec<(PathBuf, String)>>,
 }
 
 #[derive(Default)]
@@ -118,7 +118,7 @@ impl Views {
             expected: Mutex::default(),
             door: Mutex::default(),
             ending: AtomicBool::new(false),
-            problems,
+            problems: Mutex::new(problems),
         })
     }
 

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use amalgam_engine::backend::{
-    Backend, Committed, Durability, Family, Fault, FaultPlan, Inspect, Memory, Meter, Metered, Rocks, RocksOptions,
+    Backend, Committed, Durability, Fault, FaultPlan, Inspect, Memory, Meter, Metered, Rocks, RocksOptions,
     StoredObject, Sweep, Transaction, Verify,
 };
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue, RequestId};

@@ -169,15 +169,16 @@ impl View {
         Ok(offset)
     }
 
-    /// Takes away what lets a file act for its owner, after somebody else has written to it.
-    pub fn drop_privilege(&self, caller: &Caller, ino: Ino) -> Result<()> {
+    /// Takes away what lets a file act for its owner, after somebody else has written to it. Returns whether there was anything.
+    pub fn drop_privilege(&self, caller: &Caller, ino: Ino) -> Result<bool> {
         let attributes = self.attributes(ino)?;
         let mode = without_privilege(attributes.mode);
-        if mode != attributes.mode && attributes.kind == Kind::File {
+        let has_any = mode != attributes.mode && attributes.kind == Kind::File;
+        if has_any {
             let trusted = Caller { checked: false, ..caller.clone() };
             self.set_attributes(&trusted, ino, &crate::Set { mode: Some(mode), ..Default::default() })?;
         }
-        Ok(())
+        Ok(has_any)
     }
 
     /// Lengthens a file so that a range is within it. Nothing is set aside: what is not written takes no room.

@@ -52,7 +52,7 @@ pub(crate) struct Inode {
     pub(crate) children: u32,
     /// Directories in it, if they have been counted since it was made.
     subdirectories: Option<u32>,
-    /// Whether its number cannot be found out from its place.
+    /// Whether its number cannot be found out from its place, or not from each of them.
     pub(crate) moved: bool,
     pub(crate) whereabouts: Whereabouts,
     /// Its attributes, as long as nothing of it changed.
@@ -186,7 +186,7 @@ impl Inodes {
         if ino & COUNTED != 0 {
             self.counted = self.counted.max(ino & !COUNTED);
         }
-        if self.recalled.len() < RECALLED_MAX {
+        if self.recalled.len() < RECALLED_MAX && ino != hash(&place) {
             self.recalled.insert(place, ino);
         }
     }
@@ -211,8 +211,11 @@ impl Inodes {
 
     /// One more name for an inode that has one.
     pub(crate) fn add_place(&mut self, ino: Ino, place: Place) {
-        let Some(Inode { whereabouts: Whereabouts::Named(places), .. }) = self.by_number.get_mut(&ino) else { return };
+        let Some(inode) = self.by_number.get_mut(&ino) else { return };
+        let Whereabouts::Named(places) = &mut inode.whereabouts else { return };
         places.push(place.clone());
+        // Of several names any may be looked up first the next time.
+        inode.moved |= places.len() > 1;
         if let Some(parent) = self.by_number.get_mut(&place.parent) {
             parent.children += 1;
         }
@@ -401,7 +404,8 @@ impl Inodes {
         let mut moved: Vec<_> = self.recalled.iter().map(|(place, ino)| (*ino, place.clone())).collect();
         for (ino, inode) in self.by_number.iter().filter(|(_, inode)| inode.moved) {
             let Whereabouts::Named(places) = &inode.whereabouts else { continue };
-            moved.extend(places.iter().map(|place| (*ino, place.clone())));
+            let places = places.iter().filter(|place| hash(place) != *ino);
+            moved.extend(places.map(|place| (*ino, place.clone())));
         }
         Remembered { kept, moved }
     }

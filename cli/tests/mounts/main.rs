@@ -100,6 +100,38 @@ fn a_mount_is_edited_committed_compared_restored_and_undone() {
 }
 
 #[test]
+#[expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+fn a_file_that_somebody_else_changes_acts_for_its_owner_no_more() {
+    if !can_mount() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not run: only root can be somebody else");
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.run("amalgam mount tools ../tools --create --allow-other && chmod 755 .. && echo source > ../tools/source");
+    let copies = "import os; os.copy_file_range(os.open('source', 0), os.open('tool', 1), 4)";
+    let changes = [
+        "fallocate --length 100 tool",
+        "fallocate --punch-hole --length 3 tool",
+        "fallocate --zero-range --length 9 tool",
+        "truncate --size 3 tool",
+        "echo x >> tool",
+        &format!("python3 -c \"{copies}\""),
+    ];
+    for change in changes {
+        for (user, mode) in [(0, "6777"), (65_534, "777")] {
+            let run = format!("setpriv --reuid {user} --regid {user} --clear-groups sh -c {change:?}");
+            let seen = scratch.run(&format!(
+                "cd ../tools && rm -f tool && echo abcdef > tool && chmod 6777 tool && {run} && stat --format %a tool"
+            ));
+            assert_eq!(seen.trim(), mode, "{change}, by {user}");
+        }
+    }
+}
+
+#[test]
 fn work_that_was_not_committed_survives_a_crash() {
     if !can_mount() {
         return;
@@ -119,6 +151,8 @@ fn work_that_was_not_committed_survives_a_crash() {
     let again = json(&scratch.run("amalgam mount --json try ../try"));
     assert!(again[0]["recovered_edits"].as_u64().expect("a number") >= 4, "{again:?}");
     assert_eq!(again[0]["uncommitted"], true);
+    let told = scratch.output("amalgam mounts");
+    assert_eq!(String::from_utf8_lossy(&told.stderr), "", "that is past");
     assert_eq!(read(at.join("a")), "two\n");
     assert_eq!(read(at.join("new/n")), "n\n");
     scratch.run("cd ../try && amalgam commit -m kept");

@@ -57,7 +57,7 @@ pub(super) fn is_dead(path: &Path) -> bool {
 }
 
 /// Takes away what a process that died left mounted. Whoever calls holds the store, so nobody answers for it. Says what was done.
-pub(super) fn clean_up_after_the_dead(book: &Book) -> Vec<String> {
+pub(super) fn clean_up_after_the_dead(book: &Book) -> Vec<(PathBuf, String)> {
     let left: Vec<_> = book.read().mounts.into_values().filter(|mount| !mount.private).collect();
     if left.is_empty() {
         return Vec::new();
@@ -65,23 +65,24 @@ pub(super) fn clean_up_after_the_dead(book: &Book) -> Vec<String> {
     let mounted = mounted_paths().unwrap_or_default();
     let mut said = Vec::new();
     for mount in left {
-        let path = mount.path.display();
+        let path = mount.path.display().to_string();
         let again = match mount.workspace.as_str() {
             "" => String::new(),
             workspace => format!("; `amalgam mount {workspace} {path}` brings it back, with what was not committed"),
         };
-        if !mounted.contains(&mount.path) {
-            said.push(format!("{path} was mounted when the last process ended, and is not any more{again}"));
+        let words = if !mounted.contains(&mount.path) {
+            format!("{path} was mounted when the last process ended, and is not any more{again}")
         } else if !is_dead(&mount.path) {
-            said.push(format!(
+            format!(
                 "{path} was ours when the last process ended; somebody else answers for it now, so it was left alone"
-            ));
+            )
         } else {
-            said.push(match unmount(&mount.path, true) {
+            match unmount(&mount.path, true) {
                 Ok(()) => format!("{path} was left by a process that died, and was unmounted{again}"),
                 Err(error) => format!("{path} was left by a process that died and could not be unmounted: {error}"),
-            });
-        }
+            }
+        };
+        said.push((mount.path, words));
     }
     said
 }

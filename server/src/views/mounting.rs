@@ -61,6 +61,8 @@ impl Service {
             Ok(mount) => {
                 let mounted = Mounted { mount, shows, record, leaving: false };
                 self.inner.views.state.lock().mounts.insert(number, mounted);
+                // What was to be said of the place is past.
+                self.inner.views.problems.lock().retain(|(place, _)| *place != path);
             }
             Err(error) => {
                 drop(grasp);
@@ -257,7 +259,8 @@ impl Service {
                 Err(failure) => return Err(failure),
             }
         }
-        Ok(v1::ListMountsResponse { mounts, problems: self.inner.views.problems.clone() })
+        let problems = self.inner.views.problems.lock().iter().map(|(_, words)| words.clone()).collect();
+        Ok(v1::ListMountsResponse { mounts, problems })
     }
 
     /// Takes mounts away.

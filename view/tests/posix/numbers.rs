@@ -37,6 +37,46 @@ fn numbers_are_the_same_after_a_remount() {
 }
 
 #[test]
+fn a_file_with_several_names_has_one_number_whichever_is_looked_up_first() {
+    type Acts<'a> = &'a [&'a dyn Fn(&Kit)];
+    let link = |from: &'static str, to: &'static str| {
+        move |kit: &Kit| {
+            kit.link(kit.ino(from), to);
+        }
+    };
+    let (first, second, third) = (link("a", "0"), link("a", "b"), link("b", "0"));
+    let moves = |kit: &Kit| kit.rename("a", "0z", RenameMode::Replace).expect("renamed");
+    let unlinks = |kit: &Kit| kit.unlink("a").expect("unlinked");
+    // The names in the end, and what is done before a commit and after it.
+    let cases: [(&[&str], Acts<'_>, Acts<'_>); 5] = [
+        (&["0", "a"], &[], &[&first]),
+        (&["0z", "b"], &[&second], &[&moves]),
+        (&["b"], &[&second], &[&unlinks]),
+        (&["0", "a"], &[&first], &[]),
+        (&["0", "a", "b"], &[&second], &[&third]),
+    ];
+    for (number, (names, before, after)) in cases.into_iter().enumerate() {
+        for forgotten in [false, true] {
+            let kit = Kit::new();
+            let ino = kit.file("a", b"1");
+            before.iter().for_each(|act| act(&kit));
+            kit.commit();
+            after.iter().for_each(|act| act(&kit));
+            let seen = kit.look(names[names.len() - 1]).expect("there");
+            assert_eq!(seen.ino, ino, "case {number}");
+            if forgotten {
+                kit.view.forget([(ino, u64::MAX)]);
+            }
+            let kit = kit.reopen(true);
+            for name in names {
+                let now = kit.look(name).expect("there");
+                assert_eq!((now.ino, now.ctime), (ino, seen.ctime), "case {number}: {name}, forgotten: {forgotten}");
+            }
+        }
+    }
+}
+
+#[test]
 fn no_number_is_used_for_two_things() {
     let kit = Kit::new();
     let mut seen = HashSet::new();
