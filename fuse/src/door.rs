@@ -3,13 +3,14 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use amalgam_view::{Attributes, Caller, Ino, Notice, Reading, RenameMode, Result, Seek, Set, View, WatchId, XattrSet};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     Request, TimeOrNow, WriteFlags,
 };
@@ -30,6 +31,8 @@ const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 const BLOCK_BYTES: u64 = 4096;
 
 const ROOT_USER: u32 = 0;
+/// A place in a file that stands for none of its pages.
+pub(crate) const ATTRIBUTES_ALONE: i64 = -1;
 const APPEND: i32 = OFlags::APPEND.bits() as i32;
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
@@ -49,6 +52,8 @@ pub(crate) struct Door {
     pub(crate) again: Again,
     pub(crate) relist: Relist,
     pub(crate) notices: Sender<Told>,
+    /// To tell the kernel something at once. There before the first request is answered.
+    pub(crate) notifier: Arc<OnceLock<Notifier>>,
 }
 
 impl Door {
@@ -56,21 +61,6 @@ impl Door {
         match found {
             Ok(attributes) => reply.entry(&REMEMBERED, &attr(&attributes), GENERATION),
             Err(error) => reply.error(errno(&error)),
-        }
-    }
-
-    /// Answers somebody who changed a file that may have acted for its owner until then. The kernel leaves that to us and believes the
-    /// mode that it knows, so it is told of the other one first.
-    fn answer_after(&self, dropped: Result<bool>, ino: Ino, answer: impl FnOnce(Result<()>) + Send + 'static) {
-        match dropped {
-            Ok(true) => {
-                let notices = self.notices.clone();
-                self.aside.take_over(move || {
-                    tell_changed(&notices, ino);
-                    answer(Ok(()));
-                });
-            }
-            dropped => answer(dropped.map(drop)),
         }
     }
 
@@ -87,18 +77,22 @@ impl Door {
     }
 }
 
-/// After a change of which the kernel does not say whether privilege goes with it, as it does of a write.
-fn drop_privilege(view: &View, caller: &Caller, ino: Ino) -> Result<bool> {
-    if caller.uid == ROOT_USER { Ok(false) } else { view.drop_privilege(caller, ino) }
+/// Takes away what lets a file act for its owner, after somebody else has changed it. The kernel leaves that to us and believes the mode
+/// that it knows, so it is told to ask anew before it gets its answer: at once, and not in line behind notices of contents, which wait
+/// for pages that a write holds until it is answered.
+fn drop_privilege(view: &View, notifier: &OnceLock<Notifier>, caller: &Caller, ino: Ino) -> Result<()> {
+    if view.drop_privilege(caller, ino)?
+        && let Some(notifier) = notifier.get()
+    {
+        // It may have forgotten the file by itself.
+        notifier.inval_inode(INodeNo(ino), ATTRIBUTES_ALONE, 0).ok();
+    }
+    Ok(())
 }
 
-/// Tells the kernel to ask anew for what it knows of a file, and waits until it knows: not for whoever answers it.
-fn tell_changed(notices: &Sender<Told>, ino: Ino) {
-    let (asks, told) = channel();
-    // Nobody listens any more once the mount has ended.
-    notices.send(Told::Notice(Notice::Attributes(ino))).ok();
-    notices.send(Told::Ask(asks)).ok();
-    told.recv().ok();
+/// The same, if whoever changed it is not root.
+fn changed_by(view: &View, notifier: &OnceLock<Notifier>, caller: &Caller, ino: Ino) -> Result<()> {
+    if caller.uid == ROOT_USER { Ok(()) } else { drop_privilege(view, notifier, caller, ino) }
 }
 
 fn empty(done: Result<()>, reply: ReplyEmpty) {
@@ -355,16 +349,14 @@ impl Filesystem for Door {
         // The kernel takes the end to be where it last saw it, and another mount may have gone on since. What it held back is for
         // the offset that it says, whatever the file that it was written through.
         let append = flags.0 & APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let written = self.view.write(&caller, ino.0, offset, data, append);
-        let dropped = written.and_then(|_| match write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            true => self.view.drop_privilege(&caller, ino.0),
-            false => Ok(false),
-        });
-        let length = data.len() as u32;
-        self.answer_after(dropped, ino.0, move |done| match done {
-            Ok(()) => reply.written(length),
+        let mut written = self.view.write(&caller, ino.0, offset, data, append).map(drop);
+        if written.is_ok() && write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            written = drop_privilege(&self.view, &self.notifier, &caller, ino.0);
+        }
+        match written {
+            Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(errno(&error)),
-        });
+        }
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -493,8 +485,8 @@ impl Filesystem for Door {
             ZERO_RANGE => self.view.punch(&caller, ino.0, offset, length, keep_size),
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
-        let dropped = done.and_then(|()| drop_privilege(&self.view, &caller, ino.0));
-        self.answer_after(dropped, ino.0, |done| empty(done, reply));
+        // Of a write the kernel says whether privilege goes with it, of this not.
+        empty(done.and_then(|()| changed_by(&self.view, &self.notifier, &caller, ino.0)), reply);
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -523,16 +515,11 @@ impl Filesystem for Door {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let (caller, view, notices) = (caller(request, self.id), self.view.clone(), self.notices.clone());
+        let (caller, view, notifier) = (caller(request, self.id), self.view.clone(), Arc::clone(&self.notifier));
         self.aside.take_over(move || {
             let copied = view.copy_range(&caller, (from.0, from_offset), (to.0, to_offset), length);
-            match copied.and_then(|copied| Ok((copied, drop_privilege(&view, &caller, to.0)?))) {
-                Ok((copied, dropped)) => {
-                    if dropped {
-                        tell_changed(&notices, to.0);
-                    }
-                    reply.written(copied as u32);
-                }
+            match copied.and_then(|copied| changed_by(&view, &notifier, &caller, to.0).map(|()| copied)) {
+                Ok(copied) => reply.written(copied as u32),
                 Err(error) => reply.error(errno(&error)),
             }
         });

@@ -15,7 +15,7 @@ use fuser::{BackgroundSession, Config, INodeNo, Notifier, Session, SessionACL};
 use crate::again::Again;
 use crate::aside::Aside;
 use crate::attention::Attention;
-use crate::door::Door;
+use crate::door::{ATTRIBUTES_ALONE, Door};
 use crate::kernel;
 use crate::relist::Relist;
 
@@ -127,6 +127,7 @@ impl Mount {
             // Nobody listens any more once the mount has ended.
             watcher.send(Told::Notice(notice)).ok();
         }));
+        let at_once = Arc::default();
         let door = Door {
             view: view.clone(),
             id,
@@ -136,9 +137,13 @@ impl Mount {
             again: Again::default(),
             relist: Relist::default(),
             notices: notices.clone(),
+            notifier: Arc::clone(&at_once),
         };
         let config = config(options);
-        let begun = Session::from_fd(door, device, config.acl, config).and_then(Session::spawn);
+        let begun = Session::from_fd(door, device, config.acl, config).and_then(|session| {
+            at_once.get_or_init(|| session.notifier());
+            session.spawn()
+        });
         let session = begun.map_err(refused).inspect_err(|_| view.unwatch(id))?;
         let notifier = session.notifier();
         let (path, view, session) = (path.to_owned(), view.clone(), Some(session));
@@ -242,7 +247,7 @@ fn tell_one(notice: Notice, notifier: &Notifier) {
             notifier.inval_inode(INodeNo(ino), 0, 0).ok();
         }
         Notice::Attributes(ino) => {
-            notifier.inval_inode(INodeNo(ino), -1, 0).ok();
+            notifier.inval_inode(INodeNo(ino), ATTRIBUTES_ALONE, 0).ok();
         }
     }
 }

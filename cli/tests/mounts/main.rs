@@ -131,6 +131,60 @@ fn a_file_that_somebody_else_changes_acts_for_its_owner_no_more() {
     }
 }
 
+/// Each of them holds a page until it is answered, and the other mount's kernel is told of each.
+const WRITERS: &str = r#"
+import os, sys
+def write(mount, user, times):
+    if os.fork() == 0:
+        os.setgroups([]); os.setgid(user); os.setuid(user)
+        tool = os.open(mount + '/tool', os.O_RDWR)
+        for _ in range(times):
+            if user == 0:
+                os.chmod(mount + '/tool', 0o6777)
+                os.pwrite(tool, b'r' * 100, 5000)
+            else:
+                os.pread(tool, 9000, 0)
+                os.pwrite(tool, b'u' * 100, 5100)
+        os._exit(0)
+write('../one', 0, 8000)
+for mount in ['../two', '../two', '../one']:
+    write(mount, 65534, 8000)
+for _ in range(4):
+    assert os.wait()[1] == 0
+"#;
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+fn whoever_writes_to_a_file_that_acts_for_its_owner_does_not_wait_for_another_mount() {
+    if !can_mount() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not run: only root can be somebody else");
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.run(
+        "amalgam mount tools ../one --create --allow-other && amalgam mount tools ../two --allow-other && chmod 755 ..",
+    );
+    scratch.run("head -c 20000 /dev/zero > ../one/tool && chmod 6777 ../one/tool");
+    fs::write(scratch.path().join("writers.py"), WRITERS).expect("written");
+    let mut writers = scratch.shell("python3 ../writers.py").spawn().expect("begun");
+    let began = Instant::now();
+    let done = loop {
+        match writers.try_wait().expect("looked at") {
+            Some(done) => break done,
+            None if began.elapsed() > Duration::from_secs(60) => {
+                // Nothing else ends those who wait.
+                crash(&scratch);
+                panic!("they wait for each other");
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    assert!(done.success(), "{done}");
+}
+
 #[test]
 fn work_that_was_not_committed_survives_a_crash() {
     if !can_mount() {
