@@ -56,7 +56,8 @@ impl Name {
         Ok(Self::checked(bytes))
     }
 
-    fn checked(name: &[u8]) -> Self {
+    /// Copies what was checked before, as a part of a path.
+    pub(crate) fn checked(name: &[u8]) -> Self {
         if name.len() > NAME_BYTES_INLINE {
             return Self(Letters::Shared(name.into()));
         }
@@ -168,8 +169,13 @@ impl TreePath {
 
     /// Its names, first to last.
     pub fn names(&self) -> impl DoubleEndedIterator<Item = Name> + '_ {
-        let separators = (!self.0.is_empty()).then(|| self.0.split(|byte| *byte == b'/'));
-        separators.into_iter().flatten().map(Name::checked)
+        self.letters().map(Name::checked)
+    }
+
+    /// The bytes of its names, first to last, for who only looks for them.
+    pub(crate) fn letters(&self) -> impl DoubleEndedIterator<Item = &[u8]> + '_ {
+        let separated = (!self.0.is_empty()).then(|| self.0.split(|byte| *byte == b'/'));
+        separated.into_iter().flatten()
     }
 
     /// The directory it lies in and its last name; nothing for the root.

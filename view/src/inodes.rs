@@ -340,7 +340,10 @@ impl Inodes {
     /// Remembers them, for an inode that somebody holds.
     pub(crate) fn see(&mut self, attributes: &Attributes) {
         if let Some(inode) = self.by_number.get_mut(&attributes.ino).filter(|inode| inode.lookups > 0) {
-            inode.seen = Some(Box::new(*attributes));
+            match &mut inode.seen {
+                Some(seen) => **seen = *attributes,
+                seen => *seen = Some(Box::new(*attributes)),
+            }
         }
     }
 

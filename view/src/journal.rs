@@ -42,6 +42,9 @@ const HEAD_BYTES: usize = 4 + 4 + 8;
 /// The largest edit: two paths that are as long as can be, or one with an extended attribute, and what stands around them.
 const EDIT_BYTES_MAX: usize = 2 * DEPTH_MAX * (NAME_BYTES_MAX + 1) + (128 << 10);
 
+/// Bytes that are copied behind their record: two buffers take the kernel longer than one.
+const COPIED_BYTES_MAX: usize = 16 << 10;
+
 /// From so many files or bytes on a journal is long.
 const EARLIER_MAX: usize = 64;
 const LONG_BYTES: u64 = 64 << 20;
@@ -71,6 +74,8 @@ pub(crate) struct Journal {
     /// Whether the base is what the next commit follows, and not a state in between.
     at_head: bool,
     failed: Option<String>,
+    /// Where records are put together.
+    record: Vec<u8>,
 }
 
 /// What a sync has to put on disk.
@@ -174,6 +179,7 @@ impl Journal {
             carried_bytes: 0,
             at_head: true,
             failed: None,
+            record: Vec::new(),
         })
     }
 
@@ -224,9 +230,10 @@ impl Journal {
     pub(crate) fn append(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<Option<SegmentRange>> {
         self.demand_sound()?;
         debug_assert_eq!(edit.data_bytes(), data.len() as u64, "an edit says how many bytes follow it");
-        let mut record = Vec::with_capacity(256);
+        let record = &mut self.record;
+        record.clear();
         record.extend_from_slice(&[0; HEAD_BYTES]);
-        edit.encode(&mut record);
+        edit.encode(record);
         let edit_bytes = record.len() - HEAD_BYTES;
         if edit_bytes > EDIT_BYTES_MAX {
             // It would not be read back, nor anything behind it.
@@ -239,12 +246,12 @@ impl Journal {
         record[4..8].copy_from_slice(&sum.to_le_bytes());
         let record_bytes = record.len() as u64;
         let written = if data.is_empty() {
-            self.current.file.write_all_at(&record, self.end)
-        } else if data.len() <= 16 << 10 {
+            self.current.file.write_all_at(record, self.end)
+        } else if data.len() <= COPIED_BYTES_MAX {
             record.extend_from_slice(data);
-            self.current.file.write_all_at(&record, self.end)
+            self.current.file.write_all_at(record, self.end)
         } else {
-            write_both(&self.current.file, &record, data, self.end)
+            write_both(&self.current.file, record, data, self.end)
         };
         if let Err(error) = written {
             // What is left of it must not stand behind the next record, which may be shorter.

@@ -218,9 +218,12 @@ impl Live {
         if self.is_placed(path) {
             return Err(Error::Local { path: path.clone() });
         }
-        let Shown::File(file) = self.shown(path)? else { return self.do_edit(edit, now, data) };
-        let tree = self.tree.fork();
         let end = self.journal.as_ref().ok_or(Error::ReadOnly)?.end();
+        let Err(refused) = self.do_edit(edit, now, data) else { return Ok(()) };
+        // A conflict refuses all edits; the file that stands for it takes them.
+        let Shown::File(file) = self.shown(path)? else { return Err(refused) };
+        self.journal.iter_mut().for_each(|journal| journal.cut(end));
+        let tree = self.tree.fork();
         let done = self.unfold(path, &file, now).and_then(|()| self.do_edit(edit, now, data));
         if done.is_err() {
             self.tree = tree;
@@ -485,10 +488,7 @@ pub(crate) enum Shown {
 impl Live {
     /// What a path is shown as: a conflict as the file that stands for it, or as its first side that is there.
     pub(crate) fn shown(&self, path: &TreePath) -> Result<Shown> {
-        let stat = self.tree.stat(path)?;
-        let Some(Entry { node: Node::Conflict(conflict), .. }) = stat.and_then(|stat| stat.entry) else {
-            return Ok(Shown::Itself);
-        };
+        let Some(conflict) = self.tree.conflict_at(path)? else { return Ok(Shown::Itself) };
         if let Some(show) = &self.conflicts
             && let Some(entry) = show(self.tree.store(), &conflict)?
             && matches!(entry.node, Node::File { .. })

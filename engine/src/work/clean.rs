@@ -27,6 +27,11 @@ impl CleanDirectories {
         (found == path).then_some(*contents)
     }
 
+    /// Whether nothing is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.get().is_none()
+    }
+
     pub(super) fn set(&self, path: &TreePath, contents: Option<DirectoryRef>) {
         let places = self.0.get_or_init(|| Arc::new(Mutex::new(vec![None; PLACES])));
         places.lock()[place_of(path)] = Some((path.clone(), contents));

@@ -102,7 +102,7 @@ impl WorkingTree {
         check_mode(mode)?;
         let (parent, name) = self.vacant(&*path.tree_path()?)?;
         let dir = Arc::new(Dir::empty(Meta::new(mode, self.now)));
-        self.place(&parent, name, Child::Dir(dir))
+        self.place_in_known(&parent, name, Child::Dir(dir))
     }
 
     /// Makes a directory and, where they are missing, those above it, with mode `0o755`.
@@ -318,43 +318,45 @@ impl WorkingTree {
         check_mode(mode)?;
         let path = path.tree_path()?;
         let path: &TreePath = &path;
-        let kind = self.existing(path)?.kind();
-        if matches!(kind, EntryKind::Symlink | EntryKind::Conflict) {
-            return Err(Error::WrongKind {
+        let demand = |kind| match kind {
+            EntryKind::Symlink | EntryKind::Conflict => Err(Error::WrongKind {
                 path: path.clone(),
                 wanted: "an entry with permission bits",
                 found: kind.word(),
-            });
-        }
-        self.meta_mut(path)?.mode = mode;
+            }),
+            _ => Ok(()),
+        };
+        self.meta_of_mut(path, demand)?.mode = mode;
         Ok(())
     }
 
     /// Sets the time of the last change.
     pub fn set_mtime(&mut self, path: impl AsTreePath, mtime: Time) -> Result<()> {
-        let path = self.with_attributes(path)?;
-        self.meta_mut(&path)?.mtime = mtime;
+        let path = path.tree_path()?;
+        self.meta_of_mut(&path, has_attributes(&path))?.mtime = mtime;
         Ok(())
     }
 
     /// Sets the owner; `None` is the workspace's.
     pub fn set_owner(&mut self, path: impl AsTreePath, owner: Option<Owner>) -> Result<()> {
-        let path = self.with_attributes(path)?;
-        self.meta_mut(&path)?.owner = owner;
+        let path = path.tree_path()?;
+        self.meta_of_mut(&path, has_attributes(&path))?.owner = owner;
         Ok(())
     }
 
     /// Sets an extended attribute.
     pub fn set_xattr(&mut self, path: impl AsTreePath, name: &[u8], value: &[u8]) -> Result<()> {
-        let path = self.with_attributes(path)?;
-        let mut list = self.xattrs(path.as_bytes())?;
+        let path = path.tree_path()?;
+        let path: &TreePath = &path;
+        has_attributes(path)(self.existing(path)?.kind())?;
+        let mut list = self.xattrs(path)?;
         let xattr = Xattr { name: Bytes::copy_from_slice(name), value: Bytes::copy_from_slice(value) };
         match list.binary_search_by(|other| other.name[..].cmp(name)) {
             Ok(at) => list[at] = xattr,
             Err(at) => list.insert(at, xattr),
         }
         check_xattrs(&list).map_err(|why| Error::Invalid { what: "extended attribute", why: why.to_string() })?;
-        self.meta_mut(&path)?.xattrs = XattrsNow::Edited(Arc::new(list));
+        self.meta_mut(path)?.xattrs = XattrsNow::Edited(Arc::new(list));
         Ok(())
     }
 
@@ -387,24 +389,11 @@ impl WorkingTree {
         Ok(was_there)
     }
 
-    fn with_attributes(&self, path: impl AsTreePath) -> Result<TreePath> {
-        let path = path.tree_path()?;
-        let path: &TreePath = &path;
-        match self.existing(path)?.kind() {
-            EntryKind::Conflict => Err(Error::WrongKind {
-                path: path.clone(),
-                wanted: "an entry with attributes",
-                found: EntryKind::Conflict.word(),
-            }),
-            _ => Ok(path.clone()),
-        }
-    }
-
     fn add_leaf(&mut self, path: impl AsTreePath, body: Body, mode: u32) -> Result<()> {
         check_mode(mode)?;
         let (parent, name) = self.vacant(&*path.tree_path()?)?;
         let leaf = Arc::new(Leaf::new(body, Meta::new(mode, self.now)));
-        self.place(&parent, name, Child::Leaf(leaf))
+        self.place_in_known(&parent, name, Child::Leaf(leaf))
     }
 
     /// Checks that a path is free and its directory is there.
@@ -412,11 +401,17 @@ impl WorkingTree {
         let Some((parent, name)) = path.split_last() else {
             return Err(Error::Exists { path: path.clone() });
         };
-        self.existing_directory(&parent)?;
-        match self.lookup(path)? {
-            Some(_) => Err(Error::Exists { path: path.clone() }),
-            None => Ok((parent, name)),
-        }
+        let is_there = match self.existing(&parent)? {
+            Lookup::Dir(dir) => match dir.edits.get(&name) {
+                Some(child) => child.is_some(),
+                None => directory::get(&self.store, dir.base, &name)?.is_some(),
+            },
+            Lookup::Clean(Entry { node: Node::Directory(contents), .. }) => {
+                directory::get(&self.store, contents, &name)?.is_some()
+            }
+            _ => return Err(Error::NotADirectory { path: parent }),
+        };
+        if is_there { Err(Error::Exists { path: path.clone() }) } else { Ok((parent, name)) }
     }
 
     fn existing_directory(&self, path: &TreePath) -> Result<()> {
@@ -427,8 +422,14 @@ impl WorkingTree {
     }
 
     pub(super) fn place(&mut self, parent: &TreePath, name: Name, child: Child) -> Result<()> {
+        self.existing_directory(parent)?;
+        self.place_in_known(parent, name, child)
+    }
+
+    /// The same in a directory that was looked at before.
+    fn place_in_known(&mut self, parent: &TreePath, name: Name, child: Child) -> Result<()> {
         let now = self.now;
-        let dir = self.directory_mut(parent)?;
+        let dir = self.known_directory_mut(parent)?;
         dir.set(name, child);
         dir.meta.mtime = now;
         Ok(())
@@ -483,9 +484,11 @@ impl WorkingTree {
         let store = &self.store;
         self.state.clean.forget();
         let mut dir = dir_mut(&mut self.state.root);
-        for name in path.names() {
-            if !matches!(dir.edits.get(&name), Some(Some(Child::Dir(_)))) {
-                let entry = match dir.edits.get(&name) {
+        for letters in path.letters() {
+            let edited = dir.edits.get(letters);
+            if !matches!(edited, Some(Some(Child::Dir(_)))) {
+                let name = Name::checked(letters);
+                let entry = match edited {
                     Some(Some(Child::Clean(entry))) => Some(entry.clone()),
                     Some(_) => None,
                     None => directory::get(store, dir.base, &name)?,
@@ -496,9 +499,9 @@ impl WorkingTree {
                 }) else {
                     return Err(Error::NotADirectory { path: path.clone() });
                 };
-                dir.set(name.clone(), Child::Dir(Arc::new(Dir::stored(&entry, contents))));
+                dir.set(name, Child::Dir(Arc::new(Dir::stored(&entry, contents))));
             }
-            let Some(Some(Child::Dir(below))) = dir.edits.get_mut(&name) else {
+            let Some(Some(Child::Dir(below))) = dir.edits.known_mut(letters) else {
                 unreachable!("it was just made a directory under edit");
             };
             dir = dir_mut(below);
@@ -506,32 +509,58 @@ impl WorkingTree {
         Ok(dir)
     }
 
-    /// The entry at a path that is not a directory, ready to be changed.
-    pub(super) fn leaf_at(&mut self, path: &TreePath) -> Result<&mut Leaf> {
-        let (parent, name) = split(path)?;
-        if let Some((_, key)) = self.links_below(path)?.pop() {
-            return Ok(leaf_mut(&mut self.group_mut(key).leaf));
+    /// The leaf that a look at a path found without a group: it and all directories above it are under edit.
+    fn known_leaf_mut(&mut self, path: &TreePath) -> &mut Leaf {
+        self.state.clean.forget();
+        let mut dir = dir_mut(&mut self.state.root);
+        let mut names = path.letters();
+        let last = names.next_back().expect("the root is no leaf");
+        for letters in names {
+            let Some(Some(Child::Dir(below))) = dir.edits.known_mut(letters) else {
+                unreachable!("what is under edit is in directories under edit");
+            };
+            dir = dir_mut(below);
         }
-        let leaf = match self.existing(path)? {
-            Lookup::Clean(entry) => Some(Arc::new(Leaf::stored(&entry))),
-            Lookup::Leaf(..) => None,
-            Lookup::Dir(_) => return Err(Error::IsADirectory { path: path.clone() }),
-        };
-        let dir = self.known_directory_mut(&parent)?;
-        if let Some(leaf) = leaf {
-            dir.set(name.clone(), Child::Leaf(leaf));
-        }
-        match dir.edits.get_mut(&name) {
-            Some(Some(Child::Leaf(leaf))) => Ok(leaf_mut(leaf)),
+        match dir.edits.known_mut(last) {
+            Some(Some(Child::Leaf(leaf))) => leaf_mut(leaf),
             _ => unreachable!("a leaf without links is in its directory"),
         }
     }
 
+    /// The entry at a path that is not a directory, ready to be changed.
+    pub(super) fn leaf_at(&mut self, path: &TreePath) -> Result<&mut Leaf> {
+        let key = match self.existing(path)? {
+            Lookup::Leaf(_, None) => return Ok(self.known_leaf_mut(path)),
+            Lookup::Leaf(_, Some((key, _))) => key,
+            Lookup::Clean(entry) => match entry.link() {
+                Some(link) => self.load_group(link, &entry)?,
+                None => {
+                    let (parent, name) = split(path)?;
+                    let leaf = Child::Leaf(Arc::new(Leaf::stored(&entry)));
+                    self.known_directory_mut(&parent)?.set(name, leaf);
+                    return Ok(self.known_leaf_mut(path));
+                }
+            },
+            Lookup::Dir(_) => return Err(Error::IsADirectory { path: path.clone() }),
+        };
+        Ok(leaf_mut(&mut self.group_mut(key).leaf))
+    }
+
     pub(super) fn meta_mut(&mut self, path: &TreePath) -> Result<&mut Meta> {
-        if self.existing(path)?.kind() == EntryKind::Directory {
-            return Ok(&mut self.directory_mut(path)?.meta);
-        }
-        Ok(&mut self.leaf_at(path)?.meta)
+        self.meta_of_mut(path, |_| Ok(()))
+    }
+
+    /// The same for what has the right kind.
+    fn meta_of_mut(&mut self, path: &TreePath, demand: impl FnOnce(EntryKind) -> Result<()>) -> Result<&mut Meta> {
+        let found = self.existing(path)?;
+        demand(found.kind())?;
+        Ok(match found {
+            Lookup::Leaf(_, None) => &mut self.known_leaf_mut(path).meta,
+            Lookup::Dir(_) | Lookup::Clean(Entry { node: Node::Directory(_), .. }) => {
+                &mut self.known_directory_mut(path)?.meta
+            }
+            Lookup::Leaf(..) | Lookup::Clean(_) => &mut self.leaf_at(path)?.meta,
+        })
     }
 
     /// Changes a file's bytes and its time; neither if the change fails.
@@ -540,12 +569,15 @@ impl WorkingTree {
         path: &TreePath,
         change: impl FnOnce(&mut FileData, &TreePath) -> Result<T>,
     ) -> Result<T> {
-        let kind = self.existing(path)?.kind();
-        if kind != EntryKind::File {
-            return Err(not_a_file(path, kind));
+        let found = self.existing(path)?;
+        if found.kind() != EntryKind::File {
+            return Err(not_a_file(path, found.kind()));
         }
         let now = self.now;
-        let leaf = self.leaf_at(path)?;
+        let leaf = match found {
+            Lookup::Leaf(_, None) => self.known_leaf_mut(path),
+            _ => self.leaf_at(path)?,
+        };
         let Body::File(data) = &mut leaf.body else { unreachable!("its kind was checked") };
         let changed = change(data, path)?;
         leaf.meta.mtime = now;
@@ -586,6 +618,18 @@ fn linked_child(child: Child) -> Child {
 fn split(path: &TreePath) -> Result<(TreePath, Name)> {
     path.split_last()
         .ok_or_else(|| Error::Invalid { what: "path", why: "the root cannot be moved, removed or replaced".to_owned() })
+}
+
+/// Refuses what has no attributes of its own.
+fn has_attributes(path: &TreePath) -> impl FnOnce(EntryKind) -> Result<()> {
+    move |kind| match kind {
+        EntryKind::Conflict => Err(Error::WrongKind {
+            path: path.clone(),
+            wanted: "an entry with attributes",
+            found: EntryKind::Conflict.word(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn check_mode(mode: u32) -> Result<()> {

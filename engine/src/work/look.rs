@@ -14,7 +14,7 @@ use crate::directory;
 use crate::error::{Error, Result};
 use crate::merkle::{Items, find};
 use crate::name::{AsTreePath, Name, TreePath};
-use crate::object::{Device, Directories, DirectoryItem, DirectoryRef, Entry, EntryKind, Node, Owner, States, Xattr};
+use crate::object::{Conflict, Device, Directories, DirectoryItem, DirectoryRef, Entry, EntryKind, Node, Owner, States, Xattr};
 use crate::time::Time;
 
 /// The most that [`WorkingTree::read`] returns in one piece.
@@ -43,20 +43,23 @@ pub struct Stat {
 pub(super) enum Lookup<'a> {
     Clean(Entry),
     Dir(&'a Arc<Dir>),
+    /// One without a group is in its directory, which is under edit as are all above it.
     Leaf(&'a Arc<Leaf>, Option<(GroupKey, &'a Group)>),
 }
 
 impl WorkingTree {
     pub(super) fn lookup(&self, path: &TreePath) -> Result<Option<Lookup<'_>>> {
-        let Some((above, name)) = path.split_last() else { return Ok(Some(Lookup::Dir(&self.state.root))) };
-        if let Some(contents) = self.state.clean.get(&above) {
+        if !self.state.clean.is_empty()
+            && let Some((above, name)) = path.split_last()
+            && let Some(contents) = self.state.clean.get(&above)
+        {
             return Ok(directory::get(&self.store, contents, &name)?.map(|entry| self.stored(entry)));
         }
         let mut here = Lookup::Dir(&self.state.root);
-        let mut names = path.names().peekable();
-        while let Some(name) = names.next() {
+        let mut names = path.letters().peekable();
+        while let Some(letters) = names.next() {
             let contents = match here {
-                Lookup::Dir(dir) => match dir.edits.get(&name) {
+                Lookup::Dir(dir) => match dir.edits.get(letters) {
                     Some(None) => return Ok(None),
                     Some(Some(child)) => {
                         here = self.resolve(child);
@@ -65,7 +68,9 @@ impl WorkingTree {
                     None => dir.base,
                 },
                 Lookup::Clean(Entry { node: Node::Directory(contents), .. }) => {
-                    if names.peek().is_none() {
+                    if names.peek().is_none()
+                        && let Some((above, _)) = path.split_last()
+                    {
                         self.state.clean.set(&above, contents);
                     }
                     contents
@@ -75,7 +80,7 @@ impl WorkingTree {
                     return Err(Error::NotADirectory { path: path.clone() });
                 }
             };
-            match directory::get(&self.store, contents, &name)? {
+            match directory::get(&self.store, contents, &Name::checked(letters))? {
                 Some(entry) => here = self.stored(entry),
                 None => return Ok(None),
             }
@@ -159,9 +164,22 @@ impl WorkingTree {
         })
     }
 
+    /// The conflict at a path; nothing if something else is there, or nothing at all.
+    pub fn conflict_at(&self, path: impl AsTreePath) -> Result<Option<Arc<Conflict>>> {
+        match self.lookup(&*path.tree_path()?) {
+            Ok(Some(Lookup::Clean(Entry { node: Node::Conflict(conflict), .. }))) => Ok(Some(conflict)),
+            Ok(_) | Err(Error::NotADirectory { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether a path is there.
     pub fn exists(&self, path: impl AsTreePath) -> Result<bool> {
-        Ok(self.stat(path)?.is_some())
+        match self.lookup(&*path.tree_path()?) {
+            Ok(found) => Ok(found.is_some()),
+            Err(Error::NotADirectory { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// All bytes of a file, up to 1 GiB; [`read_at`](Self::read_at) reads larger ones part by part.

@@ -68,6 +68,14 @@ impl<K: Ord + Clone, V: Clone> OrdMap<K, V> {
     {
         // Without this look a miss would copy the path for nothing.
         self.get(key)?;
+        self.known_mut(key)
+    }
+
+    /// The same for a key that was looked for before.
+    pub(crate) fn known_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
         let mut link = &mut self.root;
         while let Some(node) = link {
             let node = Arc::make_mut(node);
