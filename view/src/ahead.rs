@@ -1,12 +1,12 @@
 //! Reading ahead in large stored files that are read from front to back.
 //!
 //! A kernel asks for 128 KiB at a time, which is one or two chunks and a piece of a third. A file that is read in order is
-//! therefore read in windows, each once, and the next window is fetched by another thread meanwhile. A window belongs to a
+//! therefore read in windows, each once, and the next windows are fetched by other threads meanwhile. A window belongs to a
 //! content, which never changes, so it never has to be taken back.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use amalgam_engine::object::Content;
@@ -20,12 +20,12 @@ use crate::inodes::Ino;
 /// How much is read at once.
 const WINDOW_BYTES: u64 = 1 << 20;
 /// Windows that are kept, and files whose reading is followed.
-const WINDOWS_MAX: usize = 16;
+const WINDOWS_MAX: usize = 32;
 const FOLLOWED_MAX: usize = 16;
 /// Windows that are fetched before they are asked for.
-const AHEAD: u64 = 8;
-/// Threads that fetch: a disk answers several questions as quickly as one.
-const FETCHERS: usize = 5;
+const AHEAD: u64 = 24;
+/// Threads that fetch, for all views together: a disk answers many questions as quickly as one, and each thread asks one.
+const FETCHERS: usize = 12;
 /// How long a window that is on its way is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Smaller files are read as they are asked for.
@@ -34,7 +34,13 @@ const FILE_BYTES_MIN: u64 = 2 * WINDOW_BYTES;
 #[derive(Default)]
 pub(crate) struct Ahead {
     shared: Arc<Shared>,
-    fetcher: Mutex<Option<SyncSender<(LooseFile, Key)>>>,
+}
+
+/// A window to be fetched.
+struct Errand {
+    shared: Arc<Shared>,
+    file: LooseFile,
+    key: Key,
 }
 
 #[derive(Default)]
@@ -168,15 +174,15 @@ impl Ahead {
         self.shared.load(file, key)
     }
 
-    /// Has a window fetched by the other thread, unless it is there, on its way, or that thread has enough to do.
+    /// Has a window fetched by another thread, unless it is there, on its way, or those threads have enough to do.
     fn fetch(&self, file: &LooseFile, key: Key) {
+        static FETCHING: OnceLock<SyncSender<Errand>> = OnceLock::new();
         let mut state = self.shared.state.lock();
         if state.window(key).is_some() {
             return;
         }
-        let mut fetcher = self.fetcher.lock();
-        let sender = fetcher.get_or_insert_with(|| spawn(&self.shared));
-        if sender.try_send((file.clone(), key)).is_ok() {
+        let errand = Errand { shared: Arc::clone(&self.shared), file: file.clone(), key };
+        if FETCHING.get_or_init(spawn).try_send(errand).is_ok() {
             state.put(key, None);
         }
     }
@@ -195,17 +201,17 @@ impl Shared {
     }
 }
 
-/// Threads that fetch windows until nobody can ask them any more.
-fn spawn(shared: &Arc<Shared>) -> SyncSender<(LooseFile, Key)> {
-    let (sender, receiver) = sync_channel::<(LooseFile, Key)>(AHEAD as usize);
+/// Begins the threads that fetch.
+fn spawn() -> SyncSender<Errand> {
+    let (sender, receiver) = sync_channel::<Errand>(AHEAD as usize);
     let receiver = Arc::new(Mutex::new(receiver));
     for _ in 0..FETCHERS {
-        let (shared, receiver) = (Arc::clone(shared), Arc::clone(&receiver));
+        let receiver = Arc::clone(&receiver);
         let fetch = move || {
             loop {
                 // The lock is given back before the window is fetched.
                 let next = receiver.lock().recv();
-                let Ok((file, key)) = next else { return };
+                let Ok(Errand { shared, file, key }) = next else { return };
                 // Whoever asks for it next gets the error.
                 shared.load(&file, key).ok();
             }
