@@ -129,8 +129,7 @@ impl Filesystem for Door {
             | InitFlags::FUSE_NO_OPEN_SUPPORT
             | InitFlags::FUSE_NO_OPENDIR_SUPPORT
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA
-            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
-            | InitFlags::FUSE_ASYNC_DIO;
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         if self.writeback {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }

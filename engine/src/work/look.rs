@@ -14,7 +14,9 @@ use crate::directory;
 use crate::error::{Error, Result};
 use crate::merkle::{Items, find};
 use crate::name::{AsTreePath, Name, TreePath};
-use crate::object::{Conflict, Device, Directories, DirectoryItem, DirectoryRef, Entry, EntryKind, Node, Owner, States, Xattr};
+use crate::object::{
+    Conflict, Device, Directories, DirectoryItem, DirectoryRef, Entry, EntryKind, Node, Owner, States, Xattr,
+};
 use crate::time::Time;
 
 /// The most that [`WorkingTree::read`] returns in one piece.

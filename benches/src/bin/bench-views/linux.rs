@@ -295,8 +295,7 @@ fn sequential(bench: &mut Bench, places: &mut Places) -> Result<()> {
     places.serving()?.ask(&format!("commit {MAIN}"))?;
     let line = "dd if=large of=/dev/null bs=1M status=none";
     let [read] = cold_rounds(places, |directory| Ok([seconds(&mut shell(directory, line, false), &[0])?]))?;
-    let how =
-        format!("{blocks} MiB, committed, caches dropped and a fresh mount; {}; median of {ROUNDS}", told(&read));
+    let how = format!("{blocks} MiB, committed, caches dropped and a fresh mount; {}; median of {ROUNDS}", told(&read));
     bench.add(READ, (read[0] / read[2], "x"), Bar::AtLeast(0.5), how);
     for (_, directory) in places.sides() {
         fs::remove_file(directory.join("large")).ok();
