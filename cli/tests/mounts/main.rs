@@ -2,6 +2,7 @@
 
 mod attempts;
 mod conflicts;
+mod direct;
 mod held;
 mod local;
 mod merged;
