@@ -172,7 +172,7 @@ impl View {
     /// Takes away what lets a file act for its owner, after somebody else has written to it. Returns whether there was anything.
     pub fn drop_privilege(&self, caller: &Caller, ino: Ino) -> Result<bool> {
         let attributes = self.attributes(ino)?;
-        let mode = without_privilege(attributes.mode);
+        let mode = without_privilege(caller, &attributes);
         let has_any = mode != attributes.mode && attributes.kind == Kind::File;
         if has_any {
             let trusted = Caller { checked: false, ..caller.clone() };

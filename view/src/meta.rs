@@ -294,14 +294,21 @@ fn new_mode(caller: &Caller, before: &Attributes, set: &Set) -> u32 {
         return mode & 0o7777 & !dropped;
     }
     let changes_hands = set.uid.is_some() || set.gid.is_some();
-    if before.kind == Kind::File && (changes_hands || (set.size.is_some() && caller.uid != 0)) {
-        return without_privilege(before.mode);
+    match before.kind {
+        Kind::File if set.size.is_some() && caller.uid != 0 => without_privilege(caller, before),
+        Kind::File if changes_hands => before.mode & !SET_USER & !executed_group(before.mode),
+        _ => before.mode,
     }
-    before.mode
 }
 
-/// Permission bits without set-user-ID, and without set-group-ID where the group may execute.
-pub(crate) fn without_privilege(mode: u32) -> u32 {
-    let group = if mode & 0o010 != 0 { SET_GROUP } else { 0 };
-    mode & !SET_USER & !group
+/// The permission bits of a file that somebody wrote to: without set-user-ID, and without set-group-ID where the group may execute, or
+/// whoever wrote is not in it.
+pub(crate) fn without_privilege(caller: &Caller, before: &Attributes) -> u32 {
+    let group = if caller.is_in(before.gid) { executed_group(before.mode) } else { SET_GROUP };
+    before.mode & !SET_USER & !group
+}
+
+/// Set-group-ID, where it lets somebody act for the group.
+fn executed_group(mode: u32) -> u32 {
+    if mode & 0o010 != 0 { SET_GROUP } else { 0 }
 }
