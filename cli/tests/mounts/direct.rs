@@ -9,7 +9,7 @@ use crate::scratch::{Scratch, can_mount};
 const NOT_HERE: i32 = 77;
 
 #[test]
-#[allow(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+#[expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 fn what_was_written_directly_is_read_through_the_cache_at_once() {
     if !can_mount() {
         return;
