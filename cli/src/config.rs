@@ -43,7 +43,7 @@ pub struct Key {
 }
 
 /// All keys. Those of [`FOR_WORKSPACES`] also hold for one workspace, as `workspace.NAME.KEY`.
-pub const KEYS: [Key; 23] = [
+pub const KEYS: [Key; 24] = [
     Key {
         name: "author",
         kind: Kind::Text,
@@ -177,6 +177,12 @@ pub const KEYS: [Key; 23] = [
         doc: "nothing is committed while less than this is free on the store's disk",
     },
     Key {
+        name: "workspace.git",
+        kind: Kind::Choice(&["leave", "include"]),
+        default: "leave",
+        doc: "whether restore, undo and redo leave .git alone or write into it, too; --with-git wins",
+    },
+    Key {
         name: "workspace.quota",
         kind: Kind::Size,
         default: "no limit",
@@ -187,6 +193,7 @@ pub const KEYS: [Key; 23] = [
 /// What a workspace can have of its own.
 const FOR_WORKSPACES: &str = "retention.";
 const QUOTA: &str = "workspace.quota";
+const GIT: &str = "workspace.git";
 const LOCAL: &str = "mount.local";
 
 /// A key that was named, for all or for one workspace.
@@ -222,7 +229,11 @@ impl Named {
 
 /// The end of a key's name where it holds for one workspace.
 fn of_workspace(key: &Key) -> &'static str {
-    if key.name == QUOTA { "quota" } else { key.name }
+    match key.name {
+        QUOTA => "quota",
+        GIT => "git",
+        name => name,
+    }
 }
 
 /// The settings.
@@ -420,6 +431,10 @@ fn apply(settings: &mut Settings, named: &Named, text: &str) -> Result<(), Strin
         (QUOTA, Some(workspace)) => {
             settings.quotas_bytes.insert(workspace.clone(), size(text)?);
         }
+        (GIT, None) => settings.include_git = text == "include",
+        (GIT, Some(workspace)) => {
+            settings.include_git_of.insert(workspace.clone(), text == "include");
+        }
         (name, workspace) => {
             let Some(rest) = name.strip_prefix(FOR_WORKSPACES) else { return Ok(()) };
             let policies = &mut settings.policies;
@@ -458,7 +473,7 @@ pub fn known(name: &str) -> Result<Named, CliError> {
     if let Some(key) = KEYS.iter().find(|key| key.name == name) {
         return Ok(Named { key, workspace: None });
     }
-    let own = KEYS.iter().filter(|key| key.name == QUOTA || key.name.starts_with(FOR_WORKSPACES));
+    let own = KEYS.iter().filter(|key| [QUOTA, GIT].contains(&key.name) || key.name.starts_with(FOR_WORKSPACES));
     let found = own.into_iter().find_map(|key| {
         let workspace = name.strip_prefix("workspace.")?.strip_suffix(of_workspace(key))?.strip_suffix('.')?;
         (!workspace.is_empty()).then(|| Named { key, workspace: Some(workspace.to_owned()) })

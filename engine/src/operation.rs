@@ -10,7 +10,7 @@ mod revert;
 
 pub use cursor::OperationCursor;
 pub use past::Past;
-pub use revert::{next_to_undo, redo, redo_operation, undo, undo_operation};
+pub use revert::{next_to_redo, next_to_undo, redo, redo_operation, undo, undo_operation};
 
 use crate::backend::{Committed, Durability, Transaction};
 use crate::error::{Error, Result};

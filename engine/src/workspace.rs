@@ -29,6 +29,7 @@ mod label;
 mod name;
 mod record;
 mod restore;
+mod working;
 
 pub(crate) use check::check_reference;
 pub use commit::{Change, Committed};
@@ -36,6 +37,7 @@ pub use label::{LabelName, Labels};
 pub use name::WorkspaceName;
 pub(crate) use name::nearest;
 pub use record::{JournalPlace, Journaled, Workspace};
+pub use restore::{Taken, with_paths_of};
 
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
@@ -82,7 +84,7 @@ impl Workspaces {
     pub fn create(&self, name: &WorkspaceName, new: &NewWorkspace, act: &Act) -> Result<Workspace> {
         let _pins = new.from.map(|from| hold_snapshot(&self.store, from)).transpose()?;
         let (agent, project, target) = (new.agent.clone(), new.project.clone(), new.target.clone());
-        let record = Record { agent, project, created: act.time, target, journaled: None };
+        let record = Record { agent, project, created: act.time, target, journaled: None, working: None };
         let value = record.value(new.from, new.from)?;
         let step = Step { name: name.reference(), before: None, after: Some(value.clone()) };
         match self.move_by(act, "create", vec![step]) {
@@ -126,7 +128,8 @@ impl Workspaces {
     pub fn fork(&self, from: &WorkspaceName, into: &[WorkspaceName], act: &Act) -> Result<Operation> {
         let source = self.get(from)?;
         let _pins = source.head.map(|head| hold_snapshot(&self.store, head)).transpose()?;
-        let record = Record { created: act.time, target: Some(from.clone()), journaled: None, ..source.record() };
+        let record =
+            Record { created: act.time, target: Some(from.clone()), journaled: None, working: None, ..source.record() };
         let value = record.value(source.head, source.head)?;
         let step = |name: &WorkspaceName| Step { name: name.reference(), before: None, after: Some(value.clone()) };
         match self.move_by(act, "fork", into.iter().map(step).collect()) {

@@ -46,6 +46,7 @@ use crate::plan::{Aim, shown};
 use crate::pool::Pool;
 use crate::progress::Progress;
 use crate::report::{Notice, Why};
+use crate::rules::Rules;
 use crate::stamp::Stamp;
 use late::Late;
 use process::Process;
@@ -55,8 +56,11 @@ use walk::Open;
 /// How a tree is checked out.
 #[derive(Clone, Copy)]
 pub struct Checkout<'a> {
-    /// Leave everything at or below a name `.git` alone, as a restore into a live directory does.
+    /// Leave everything at or below a name `.git` alone, as a restore into a live directory does, unless `paths` names it.
     pub keep_git: bool,
+    /// The rules of a live directory. With them, what the target's own rules leave out is not removed: the target lacks it because
+    /// it was not covered, not because it was not there.
+    pub rules: Option<&'a Rules>,
     /// Do not write a `.git` that is a file: it names a repository elsewhere, which a second directory must not share.
     pub leave_git_file: bool,
     /// Only these paths and what is below them.
@@ -170,7 +174,7 @@ impl<'a> Run<'a> {
             directory,
             index,
             job,
-            aim: Aim::new(store, job, before.as_deref(), &after)?,
+            aim: Aim::new(store, job, index.root(), target)?,
             before,
             after,
             source,
@@ -209,6 +213,8 @@ impl<'a> Run<'a> {
     }
 
     fn notice(&self, path: &TreePath, why: Why) {
+        // What was not covered is not known either, and stays as it is.
+        let why = if why == Why::ChangedSince && self.aim.is_uncovered(path) { Why::Uncovered } else { why };
         self.done.lock().notices.push(Notice { path: path.clone(), why });
     }
 

@@ -14,6 +14,10 @@ use crate::checkout::{Checkout, Times};
 use crate::error::Result;
 use crate::index::Index;
 use crate::report::{Notice, Why};
+use crate::rules::TreeRules;
+
+/// The name under which Git keeps a repository.
+const GIT: &[u8] = b".git";
 
 /// The steps of a checkout, by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +66,7 @@ pub fn plan(store: &Store, index: &Index, target: RootId, job: &Checkout<'_>) ->
     let _base = index.root().map(|root| store.hold(root)).transpose()?;
     let before = index.root().map(|root| store.root(root)).transpose()?;
     let after = store.root(target)?;
-    let aim = Aim::new(store, job, before.as_deref(), &after)?;
+    let aim = Aim::new(store, job, index.root(), target)?;
     let mut plan = Plan::default();
     let top = Pair::of_roots(before.as_deref(), &after);
     if aim.attributes_differ(&top) && aim.reach(&TreePath::root()) == Reach::Inside {
@@ -191,6 +195,10 @@ pub(crate) struct Aim<'a> {
     job: &'a Checkout<'a>,
     /// Those paths of the job that are in one of the trees.
     paths: Option<BTreeSet<TreePath>>,
+    /// The rules of the target.
+    rules: Option<TreeRules>,
+    /// The rules of the directory as it is.
+    rules_before: Option<TreeRules>,
 }
 
 /// How a path lies to those that a job is about.
@@ -205,12 +213,16 @@ pub(crate) enum Reach {
 }
 
 impl<'a> Aim<'a> {
-    pub(crate) fn new(store: &Store, job: &'a Checkout<'a>, before: Option<&Root>, after: &Root) -> Result<Self> {
+    pub(crate) fn new(store: &Store, job: &'a Checkout<'a>, before: Option<RootId>, target: RootId) -> Result<Self> {
+        let rules_of = |root: RootId| job.rules.map(|rules| TreeRules::new(store, root, rules)).transpose();
+        let (rules, rules_before) = (rules_of(target)?, before.map(rules_of).transpose()?.flatten());
+        let before = before.map(|root| store.root(root)).transpose()?;
+        let (before, after) = (before.as_deref(), &*store.root(target)?);
         let is_there = |path: &TreePath| -> Result<bool> {
             let there_before = before.map(|root| entry_at(store, root, path)).transpose()?.flatten().is_some();
             Ok(there_before || entry_at(store, after, path)?.is_some())
         };
-        let Some(wanted) = job.paths else { return Ok(Self { job, paths: None }) };
+        let Some(wanted) = job.paths else { return Ok(Self { job, paths: None, rules, rules_before }) };
         let mut paths = BTreeSet::new();
         for path in wanted {
             // A path that is nowhere must not make the directories above it.
@@ -218,7 +230,7 @@ impl<'a> Aim<'a> {
                 paths.insert(path.clone());
             }
         }
-        Ok(Self { job, paths: Some(paths) })
+        Ok(Self { job, paths: Some(paths), rules, rules_before })
     }
 
     pub(crate) fn reach(&self, path: &TreePath) -> Reach {
@@ -256,29 +268,64 @@ impl<'a> Aim<'a> {
         let differing = diff_directories(store, contents.before, contents.after, options)?;
         Ok(differing.filter_map(move |item| match item {
             Err(error) => Some(Err(error.into())),
-            Ok(change) => self.step(directory, change).map(Ok),
+            Ok(change) => self.step(directory, change).transpose(),
         }))
     }
 
-    fn step(&self, directory: &TreePath, change: NameChange) -> Option<Step> {
+    fn step(&self, directory: &TreePath, change: NameChange) -> Result<Option<Step>> {
         let NameChange { name, before, after } = change;
-        let is_git = name.as_bytes() == b".git";
-        if self.job.keep_git && is_git {
-            return None;
-        }
+        let is_git = name.as_bytes() == GIT;
         let path = directory.join(&name);
         let pair = Pair { before: before.and_then(shown), after: after.and_then(shown) };
         match self.reach(&path) {
-            Reach::Outside => return None,
-            Reach::Above if !pair.is_directory_on_any_side() => return None,
+            Reach::Outside => return Ok(None),
+            Reach::Above if !pair.is_directory_on_any_side() => return Ok(None),
+            Reach::Inside if self.job.keep_git && is_git && !self.is_named_git(&path) => return Ok(None),
             Reach::Above | Reach::Inside => {}
         }
         let is_file = pair.after.as_ref().is_some_and(|entry| entry.kind() == EntryKind::File);
         if self.job.leave_git_file && is_git && is_file {
-            return Some(Step::Left(Notice { path, why: Why::GitFile }));
+            return Ok(Some(Step::Left(Notice { path, why: Why::GitFile })));
         }
-        (pair.before.is_some() || pair.after.is_some()).then_some(Step::Differs { path, name, pair })
+        if let (Some(rules), Some(_), None) = (&self.rules, &pair.before, &pair.after)
+            && rules.leave_out(&path, is_directory(pair.before.as_ref()))?
+        {
+            return Ok(Some(Step::Left(Notice { path, why: Why::Uncovered })));
+        }
+        Ok((pair.before.is_some() || pair.after.is_some()).then_some(Step::Differs { path, name, pair }))
     }
+
+    /// Whether the rules of the directory leave a path out, so that what is there is not known.
+    pub(crate) fn is_uncovered(&self, path: &TreePath) -> bool {
+        let Some(rules) = &self.rules_before else { return false };
+        let mut here = Some(path.clone());
+        while let Some(ancestor) = here {
+            // What is in the way may be a directory or not.
+            if [false, true].iter().any(|is_directory| rules.leave_out(&ancestor, *is_directory).unwrap_or(false)) {
+                return true;
+            }
+            here = ancestor.split_last().map(|(parent, _)| parent);
+        }
+        false
+    }
+
+    /// Whether the job names a `.git`, or something in it, at or above this path.
+    fn is_named_git(&self, path: &TreePath) -> bool {
+        let Some(paths) = &self.paths else { return false };
+        let mut here = Some(path.clone());
+        while let Some(ancestor) = here {
+            if paths.contains(&ancestor) && is_in_git(&ancestor) {
+                return true;
+            }
+            here = ancestor.split_last().map(|(parent, _)| parent);
+        }
+        false
+    }
+}
+
+/// Whether a path is a `.git`, or lies in one.
+pub fn is_in_git(path: &TreePath) -> bool {
+    path.names().any(|name| name.as_bytes() == GIT)
 }
 
 /// What stands for an entry in a directory. A conflict is shown by the first of its versions that is there.

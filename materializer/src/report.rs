@@ -19,6 +19,8 @@ pub struct Notice {
 pub enum Why {
     /// A rule of the user's keeps it out. Not a failure.
     Ignored,
+    /// Rules leave it out, before or after, so it stays on the disk as it is. Not a failure.
+    Uncovered,
     /// It belongs to Amalgam itself. Not a failure.
     Ours,
     /// Its bytes were purged: when, by whom and why. They are neither written nor stored again.
@@ -49,7 +51,7 @@ pub enum Why {
 impl Why {
     /// Whether the work is only partly done because of it.
     pub fn is_failure(&self) -> bool {
-        !matches!(self, Self::Ignored | Self::Ours | Self::OwnerNotSet | Self::GitFile)
+        !matches!(self, Self::Ignored | Self::Uncovered | Self::Ours | Self::OwnerNotSet | Self::GitFile)
     }
 }
 
@@ -57,6 +59,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ignored => write!(f, "ignored by a rule"),
+            Self::Uncovered => write!(f, "stays as it is on the disk: ignore rules left it out"),
             Self::Ours => write!(f, "belongs to Amalgam"),
             Self::OtherFileSystem => write!(f, "another file system is mounted here; its contents are left out"),
             Self::Failed { action, error } => write!(f, "could not {action}: {error}"),

@@ -4,6 +4,7 @@
 //! takes a name back in, and nothing below a directory that is left out is looked at. The settings' patterns come last.
 //! Without any of them everything is part of the tree.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::Read;
@@ -11,9 +12,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use amalgam_engine::TreePath;
+use amalgam_engine::work::Stat;
+use amalgam_engine::{EntryKind, Name, RootId, Store, TreePath, WorkingTree};
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
 use crate::error::{Error, Result};
@@ -117,9 +120,14 @@ impl Chain {
                 return (self.clone(), Some(why));
             }
         };
+        self.and_text(&text, directory)
+    }
+
+    /// With the patterns that a directory's own file holds, and what is wrong with them.
+    fn and_text(&self, text: &[u8], directory: &TreePath) -> (Self, Option<Why>) {
         let mut builder = builder();
         let mut wrong = None;
-        for line in String::from_utf8_lossy(&text).lines() {
+        for line in String::from_utf8_lossy(text).lines() {
             if let Err(error) = builder.add_line(None, line) {
                 wrong = Some(Why::Failed { action: "read its rules", error: bad(line, &error).to_string() });
             }
@@ -139,6 +147,54 @@ impl Chain {
         }
         let skip = if directory.is_root() { 0 } else { directory.as_bytes().len() + 1 };
         Self(Some(Arc::new(Level { patterns, skip, above: self.clone() })))
+    }
+}
+
+/// The rules that hold in a stored tree: the settings' patterns, and the `.amalgamignore` files that the tree itself has. They tell
+/// a path that a snapshot left out from one that was not there.
+pub(crate) struct TreeRules {
+    tree: WorkingTree,
+    settings: Chain,
+    /// The patterns of directories that were asked for.
+    chains: Mutex<HashMap<TreePath, Chain>>,
+}
+
+impl TreeRules {
+    pub(crate) fn new(store: &Store, root: RootId, rules: &Rules) -> Result<Self> {
+        let tree = WorkingTree::open_root(store, root)?;
+        Ok(Self { tree, settings: rules.settings(), chains: Mutex::default() })
+    }
+
+    /// Whether the rules leave a path out. Those above it were asked for before.
+    pub(crate) fn leave_out(&self, path: &TreePath, is_directory: bool) -> Result<bool> {
+        let Some((directory, _)) = path.split_last() else { return Ok(false) };
+        let chain = self.chain(&directory)?;
+        Ok(!chain.is_empty() && chain.leaves_out(path.as_bytes(), is_directory))
+    }
+
+    fn chain(&self, directory: &TreePath) -> Result<Chain> {
+        if let Some(chain) = self.chains.lock().get(directory) {
+            return Ok(chain.clone());
+        }
+        let mut chain = self.settings.clone();
+        let mut above = TreePath::root();
+        let names: Vec<_> = directory.names().collect();
+        let rules_file = Name::new(RULES_FILE).expect("a name");
+        for depth in 0..=names.len() {
+            let file = above.join(&rules_file);
+            let is_file = |stat: Stat| stat.kind == EntryKind::File && stat.size <= RULES_FILE_BYTES_MAX;
+            // What was purged or is damaged says nothing.
+            if self.tree.stat(file.as_bytes())?.is_some_and(is_file)
+                && let Ok(text) = self.tree.read(file.as_bytes())
+            {
+                chain = chain.and_text(&text, &above).0;
+            }
+            if let Some(name) = names.get(depth) {
+                above = above.join(name);
+            }
+        }
+        self.chains.lock().insert(directory.clone(), chain.clone());
+        Ok(chain)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod collection;
 mod conflicts;
+mod description;
 mod directories;
 mod merges;
 mod mounts;

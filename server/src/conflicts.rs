@@ -173,6 +173,11 @@ impl Service {
             let faced = self.faced(aim, style, now)?;
             candidates.push(Candidate { faced, is_written: true, paths: grasp.aim_paths.clone() });
         }
+        // What a restore of some paths or an undo left is in the directory, too.
+        let working = self.inner.workspaces.find(&grasp.workspace).map_err(of_engine)?.and_then(|found| found.working);
+        if let Some(root) = self.known_root(working)?.filter(|root| self.inner.store.hold(*root).is_ok()) {
+            candidates.push(Candidate { faced: self.faced(root, style, now)?, is_written: true, paths: None });
+        }
         candidates.extend(before.map(|faced| Candidate { faced, is_written: false, paths: None }));
         if candidates.iter().all(|candidate| candidate.faced.paths().next().is_none()) {
             candidates.clear();

@@ -10,12 +10,15 @@ mod merged;
 mod restore;
 mod revert;
 mod watch;
+mod working;
 mod writing;
 
 pub(crate) use attach::{canonical, host_path, path_bytes};
 pub(crate) use capture::{CAPTURE, Saying, Tally};
 pub(crate) use checkout::make_empty;
 pub(crate) use restore::{Target, words_of};
+pub(crate) use revert::{Direction, Reverted, renaming};
+pub(crate) use working::{EDIT, cleared_action, restore_action};
 
 use std::sync::Arc;
 
@@ -195,7 +198,7 @@ impl Grasp {
 /// A notice for the wire.
 pub(crate) fn notice(notice: &Notice) -> v1::Notice {
     let kind = match &notice.why {
-        Why::Ignored => v1::NoticeKind::Ignored,
+        Why::Ignored | Why::Uncovered => v1::NoticeKind::Ignored,
         Why::Ours => v1::NoticeKind::Ours,
         Why::OtherFileSystem => v1::NoticeKind::OtherFileSystem,
         Why::Failed { .. } => v1::NoticeKind::Failed,

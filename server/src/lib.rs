@@ -13,6 +13,7 @@ mod conflicts;
 mod directory;
 pub mod failure;
 mod home;
+mod left_alone;
 mod merging;
 mod registry;
 mod room;

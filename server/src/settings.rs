@@ -27,6 +27,10 @@ pub struct Settings {
     pub quota_bytes: Option<u64>,
     /// The same for some workspaces, by name.
     pub quotas_bytes: BTreeMap<String, u64>,
+    /// Whether restores, undo and redo write into `.git`, too.
+    pub include_git: bool,
+    /// The same for some workspaces, by name.
+    pub include_git_of: BTreeMap<String, bool>,
     /// Paths in every mounted workspace that are kept out of its snapshots.
     pub local: BTreeSet<TreePath>,
 }
@@ -41,8 +45,17 @@ impl Default for Settings {
             floor_bytes: None,
             quota_bytes: None,
             quotas_bytes: BTreeMap::new(),
+            include_git: false,
+            include_git_of: BTreeMap::new(),
             local: BTreeSet::new(),
         }
+    }
+}
+
+impl Settings {
+    /// Whether restores, undo and redo in a workspace write into `.git`, too.
+    pub fn includes_git(&self, workspace: &str) -> bool {
+        self.include_git_of.get(workspace).copied().unwrap_or(self.include_git)
     }
 }
 

@@ -96,6 +96,7 @@ pub fn json_line(kind: &str, result: &v1::CaptureResult) -> Value {
             "stored_bytes": result.stored_bytes,
             "counts": result.counts.as_ref().map(lines::counts),
             "conflicts": result.conflicts.as_ref().map_or(0, |conflicts| conflicts.count),
+            "in_git": result.in_git,
         }),
     )
 }
@@ -151,6 +152,7 @@ mod tests {
             notices: Vec::new(),
             warnings: Vec::new(),
             conflicts: None,
+            in_git: 0,
         };
         let plain = anstream::adapter::strip_str(&line(&result)).to_string();
         let expected = "3f9a2c1e  main  12 changed (+3 ~8 -1), 79,314 files covered, 2 ignored, store grew 1.2 MB";

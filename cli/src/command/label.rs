@@ -38,7 +38,8 @@ impl Label {
         let mut client = session.client().await?;
         let Some(name) = self.name else { return list(session).await };
         if self.delete {
-            let request = v1::DeleteLabelRequest { name: format!("labels/{name}"), ..Default::default() };
+            let workspace = here(session.place_if_any().await?.as_ref());
+            let request = v1::DeleteLabelRequest { name: format!("labels/{name}"), workspace, ..Default::default() };
             client.snapshots.delete_label(request).await?;
             session.output.emit(&lines::line("label_deleted", json!({"name": name})))?;
             session.output.done(format!("the label {name} is gone"))?;

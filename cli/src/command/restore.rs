@@ -20,7 +20,8 @@ use crate::text;
 /// Make the directory, or paths of it, what a snapshot holds
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What is there now is captured first, so nothing is lost: `amalgam undo` brings it back.
+What is there now is kept, so nothing is lost: `amalgam undo` brings it back. A whole restore is a new snapshot. A restore of
+paths changes these paths only and commits nothing. .git is left alone unless it is named, or --with-git is given.
 
 Examples:
   amalgam restore src/main.rs          as it was in the last snapshot
@@ -33,7 +34,7 @@ pub struct Restore {
     /// Say what would be done, and leave the files as they are
     #[arg(long)]
     dry_run: bool,
-    /// Write into .git, too
+    /// Include .git
     #[arg(long)]
     with_git: bool,
     /// Only these paths and what is below them
@@ -62,10 +63,12 @@ impl Restore {
         if self.dry_run {
             session.output.page();
             say_plan(&mut session.output, &plan)?;
+            say_left_alone(&mut session.output, &result)?;
             return Ok(Exit::OK);
         }
         session.output.emit(&json_line("restored", &result))?;
         say_restored(&mut session.output, &result, &format!("what {revision} holds"))?;
+        say_left_alone(&mut session.output, &result)?;
         if result.changed {
             session.output.remark("`amalgam undo` takes this back")?;
         }
@@ -80,11 +83,14 @@ fn say_plan(output: &mut Output, plan: &[v1::PlannedChange]) -> Result<(), CliEr
         let line = lines::line("plan", json!({"kind": text::change_word(kind), "bytes": change.bytes}));
         output.emit(&lines::with_path(line, &change.path))?;
         output.say(format!("{} {}", paint(style_of(kind), text::letter(kind)), text::path(&change.path)))?;
-        if kind == v1::ChangeKind::Removed {
-            remove += 1;
-        } else {
-            write += 1;
-            bytes += change.bytes;
+        match kind {
+            v1::ChangeKind::Removed => remove += 1,
+            // A restore counts files: directories and attributes come with them.
+            _ if change.directory || kind == v1::ChangeKind::Metadata => {}
+            _ => {
+                write += 1;
+                bytes += change.bytes;
+            }
         }
     }
     let words = match plan.len() {
@@ -111,8 +117,19 @@ pub fn json_line(kind: &str, result: &v1::RestoreResult) -> Value {
             "removed": result.removed,
             "bytes": result.bytes,
             "conflicts": result.conflicts.as_ref().map_or(0, |conflicts| conflicts.count),
+            "left_alone": result.left_alone,
         }),
     )
+}
+
+/// Says how much in .git differs from what was asked for and was left alone.
+pub fn say_left_alone(output: &mut Output, result: &v1::RestoreResult) -> Result<(), CliError> {
+    match result.left_alone {
+        0 => Ok(()),
+        count => {
+            output.remark(format!("{} in .git left alone (--with-git includes it)", text::plural(count, "change")))
+        }
+    }
 }
 
 /// What a restore came to, for people.
@@ -132,7 +149,7 @@ pub fn say_restored(output: &mut Output, result: &v1::RestoreResult, holds: &str
     ))?;
     if let Some(safety) = &result.safety {
         let id = paint(style::ID, text::short(&safety.name));
-        output.done(format!("what was there is kept in {id}"))?;
+        output.done(format!("the changes that were not committed are kept in {id}"))?;
     }
     conflicts::say(output, result.conflicts.as_ref())
 }

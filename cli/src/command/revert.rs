@@ -5,7 +5,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::capture::report_notices;
-use super::restore::{json_line, say_restored};
+use super::restore::{json_line, say_left_alone, say_restored};
 use crate::error::Outcome;
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
@@ -13,27 +13,35 @@ use crate::output::{Output, drive, json as lines};
 use crate::session::{Session, incomplete};
 use crate::text;
 
-/// Take the last thing back: changes that are in no snapshot, or else the last operation
+/// Undo the last thing: changes that are not committed, or else the last operation
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing is lost: what is taken back stays in a snapshot, and `amalgam redo` does it again.
+Nothing is lost: what is undone stays in a snapshot, and `amalgam redo` does it again. Git moves its own files, so .git is left
+alone and does not count as a change, unless --with-git or the setting `workspace.git` takes it in.
 
 Examples:
   amalgam undo
+  amalgam undo --with-git              .git included, for example after `amalgam run -- git reset --hard`
   amalgam undo --op 17                 an operation of any workspace, by its number in `op log`")]
 pub struct Undo {
-    /// Take this operation back instead; files on the disk stay as they are
+    /// Undo this operation instead; files on the disk stay as they are
     #[arg(long, value_name = "N")]
     op: Option<u64>,
+    /// Include .git
+    #[arg(long, conflicts_with = "op")]
+    with_git: bool,
 }
 
-/// Do again what was taken back last
+/// Redo what was undone last
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  amalgam redo\n  amalgam redo --op 18")]
+#[command(after_help = "Examples:\n  amalgam redo\n  amalgam redo --with-git\n  amalgam redo --op 18")]
 pub struct Redo {
-    /// Do again what this undo took back; files on the disk stay as they are
+    /// Redo what this undo took back; files on the disk stay as they are
     #[arg(long, value_name = "N")]
     op: Option<u64>,
+    /// Include .git
+    #[arg(long, conflicts_with = "op")]
+    with_git: bool,
 }
 
 impl Undo {
@@ -44,17 +52,14 @@ impl Undo {
             let target = v1::undo_operation_request::Target::Operation(amalgam_proto::operation_name(number));
             let request = v1::UndoOperationRequest { target: Some(target), ..Default::default() };
             let done = client.operations.undo_operation(request).await?.into_inner();
-            return say_operation(&mut session.output, done.operation, &format!("operation {number} is taken back"));
+            return say_operation(&mut session.output, done.operation, &format!("undid operation {number}"));
         }
         let place = session.place().await?;
         let mut client = session.client().await?;
-        let request = v1::UndoDirectoryRequest { name: place.directory.name, ..Default::default() };
+        let with_git = self.with_git;
+        let request = v1::UndoDirectoryRequest { name: place.directory.name, with_git, ..Default::default() };
         let result = drive(&session.output, client.directories.undo_directory(request)).await?;
-        let what = match (&result.reverted, result.took_back_changes) {
-            (_, true) => "changes that were in no snapshot are taken back".to_owned(),
-            (Some(operation), false) => format!("taken back: {} (operation {})", operation.action, operation.sequence),
-            (None, false) => "taken back".to_owned(),
-        };
+        let what = format!("undid {}", result.description);
         say_reverted(session, &result, "undone", &what, "`amalgam redo` does it again")
     }
 }
@@ -67,16 +72,14 @@ impl Redo {
             let target = v1::redo_operation_request::Target::Operation(amalgam_proto::operation_name(number));
             let request = v1::RedoOperationRequest { target: Some(target), ..Default::default() };
             let done = client.operations.redo_operation(request).await?.into_inner();
-            return say_operation(&mut session.output, done.operation, &format!("operation {number} is done again"));
+            return say_operation(&mut session.output, done.operation, &format!("redid operation {number}"));
         }
         let place = session.place().await?;
         let mut client = session.client().await?;
-        let request = v1::RedoDirectoryRequest { name: place.directory.name, ..Default::default() };
+        let with_git = self.with_git;
+        let request = v1::RedoDirectoryRequest { name: place.directory.name, with_git, ..Default::default() };
         let result = drive(&session.output, client.directories.redo_directory(request)).await?;
-        let what = match &result.reverted {
-            Some(operation) => format!("done again: {} (operation {})", operation.action, operation.sequence),
-            None => "done again".to_owned(),
-        };
+        let what = format!("redid {}", result.description);
         say_reverted(session, &result, "redone", &what, "`amalgam undo` takes it back")
     }
 }
@@ -95,11 +98,13 @@ fn say_reverted(session: &mut Session, result: &v1::RevertResult, kind: &str, wh
     line["reverted"] = json!(result.reverted.as_ref().map(|operation| operation.sequence));
     line["operation"] = json!(result.operation.as_ref().map(|operation| operation.sequence));
     line["took_back_changes"] = json!(result.took_back_changes);
+    line["description"] = json!(result.description);
     output.emit(&line)?;
     output.done(paint(style::TITLE, text::printable(what)))?;
     if restored.changed {
         say_restored(output, &restored, "what it was")?;
     }
+    say_left_alone(output, &restored)?;
     output.remark(next)?;
     report_notices(output, &restored.notices)
 }

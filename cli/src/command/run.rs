@@ -158,12 +158,18 @@ impl Run {
                 "added": after.added,
                 "modified": after.modified,
                 "removed": after.removed,
+                "in_git": after.in_git,
             }),
         ))?;
         let id = |snapshot: &Option<_>| snapshot.as_ref().map_or(String::new(), id_of);
         let words = if after.changed {
             let steps = format!("{} -> {}", id(&before.snapshot), id(&after.snapshot));
             let next = match &self.inside {
+                None if after.in_git > 0 => {
+                    let undo =
+                        "`amalgam undo --with-git` takes it back, .git included; `amalgam undo` leaves .git alone";
+                    format!("`amalgam diff @~ @` shows it, {undo}")
+                }
                 None => "`amalgam diff @~ @` shows it, `amalgam undo` takes it back".to_owned(),
                 Some(workspace) => format!("`amalgam diff {workspace}@~ {workspace}@` shows it"),
             };

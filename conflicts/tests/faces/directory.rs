@@ -25,6 +25,7 @@ impl Place {
         let progress = Progress::default();
         let job = Checkout {
             keep_git: false,
+            rules: None,
             leave_git_file: false,
             paths: None,
             times: Times::Exact,

@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::history::History;
 use crate::id::SnapshotId;
 use crate::operation::{Act, Step, hold_snapshot, move_refs, recorded, snapshot_of, trying_while};
-use crate::reference::RefValue;
 use crate::store::{Pin, Store};
 use crate::work::WorkingTree;
 use crate::workspace::{Change, Workspace, WorkspaceName, Workspaces};
@@ -230,7 +229,7 @@ impl Workspaces {
     }
 
     fn forward(&self, target: &Workspace, to: SnapshotId, act: &Act) -> Result<MergeDone> {
-        let after = RefValue { target: Some(to.object()), ..target.value().clone() };
+        let after = target.at_head(Some(to))?;
         let step = Step { name: target.name.reference(), before: Some(target.value().clone()), after: Some(after) };
         let operation = recorded(move_refs(self.store(), act, act.draft(MERGE), vec![step])?);
         Ok(MergeDone { operation: Some(operation.sequence), ..MergeDone::without_change(MergeHow::Forward, Some(to)) })

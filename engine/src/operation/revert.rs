@@ -28,6 +28,14 @@ pub fn next_to_undo(store: &Store, name: &RefName) -> Result<Option<Operation>> 
     }
 }
 
+/// The operation that [`redo`] would do again; nothing when there is none.
+pub fn next_to_redo(store: &Store, name: &RefName) -> Result<Option<Operation>> {
+    match Chain::new(store).next_redo(name)? {
+        Some(sequence) => operation(store, sequence).map(Some),
+        None => Ok(None),
+    }
+}
+
 /// Does again what was taken back last and not done again since. Anything else that moved the reference in between ends that.
 pub fn redo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
     match Chain::new(store).next_redo(name)? {

@@ -168,7 +168,7 @@ impl Queue {
         // A fold is nobody's request: what was done once is no more in the queue.
         let draft = crate::reference::OperationDraft { request: None, ..draft };
         let mut refs = RefMove { operation: draft, durability: act.durability, ..RefMove::default() };
-        let after = RefValue { target: head.map(SnapshotId::object), ..workspace.value().clone() };
+        let after = workspace.at_head(head)?;
         // What was decided was decided about this head, whether it moves or not.
         refs.expect.push((workspace.name.reference(), Some(workspace.value().clone())));
         if after != *workspace.value() {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use super::name;
+use super::name::{self, WorkspaceName};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::operation::{Act, Step, hold_snapshot, move_refs, recorded, snapshot_of, trying};
@@ -67,6 +67,28 @@ impl Labels {
     pub fn set(&self, label: &LabelName, snapshot: Option<SnapshotId>, act: &Act) -> Result<Operation> {
         let _pins = snapshot.map(|snapshot| hold_snapshot(&self.store, snapshot)).transpose()?;
         self.set_reference(&label.reference(), snapshot.map(RefValue::to).as_ref(), "label", act)
+    }
+
+    /// Puts a label on a snapshot, or takes it away, as a part of what was done in a workspace: an undo there takes it back.
+    pub fn set_in(
+        &self,
+        workspace: &WorkspaceName,
+        label: &LabelName,
+        snapshot: Option<SnapshotId>,
+        act: &Act,
+    ) -> Result<Operation> {
+        let _pins = snapshot.map(|snapshot| hold_snapshot(&self.store, snapshot)).transpose()?;
+        let after = snapshot.map(RefValue::to);
+        trying(|| {
+            let name = label.reference();
+            let mut steps = vec![Step { before: self.store.read_ref(&name)?, name, after: after.clone() }];
+            // The workspace's reference keeps its value, and so the operation is the last one on it.
+            let name = workspace.reference();
+            if let Some(value) = self.store.read_ref(&name)? {
+                steps.push(Step { name, before: Some(value.clone()), after: Some(value) });
+            }
+            move_refs(&self.store, act, act.draft("label"), steps).map(recorded)
+        })
     }
 
     /// Up to `limit` labels whose name starts with `prefix` and follows `after`, by name.

@@ -8,6 +8,7 @@ use crate::reference::RefName;
 /// References to heads start so.
 pub(super) const PREFIX: &str = "workspace/";
 pub(super) const DELETED_PREFIX: &str = "deleted/";
+const ASIDE_PREFIX: &str = "aside/";
 const NAME_BYTES_MAX: usize = 200;
 /// These have a meaning where snapshots are named.
 const RESERVED: &[char] = &['@', '~', '^', ':', '?', '*', '[', ']', '{', '}', '\\', '"', '\''];
@@ -37,9 +38,15 @@ impl WorkspaceName {
         RefName::new(format!("{PREFIX}{}", self.0)).expect("a workspace's name is a part of a reference's")
     }
 
-    pub(super) fn of_reference(name: &RefName) -> Result<Self> {
+    /// The workspace whose head a reference is.
+    pub fn of_reference(name: &RefName) -> Result<Self> {
         let text = name.as_str().strip_prefix(PREFIX).unwrap_or_default();
         Self::new(text).map_err(|why| Error::DamagedRecord { what: format!("reference {name}"), why: why.to_string() })
+    }
+
+    /// The reference that keeps files aside while they are replaced.
+    pub fn aside_reference(&self) -> RefName {
+        RefName::new(format!("{ASIDE_PREFIX}{}", self.0)).expect("as above")
     }
 
     pub(super) fn deleted_prefix(&self) -> String {

@@ -31,6 +31,9 @@ pub struct Workspace {
     pub target: Option<WorkspaceName>,
     /// The last commit that was taken from a live view.
     pub journaled: Option<Journaled>,
+    /// A snapshot of the workspace's files as the last restore or undo left them, where they differ from the head. Its parent is
+    /// the head; no history goes through it.
+    pub working: Option<SnapshotId>,
     value: RefValue,
 }
 
@@ -61,17 +64,32 @@ pub(super) struct Record {
     pub(super) created: Time,
     pub(super) target: Option<WorkspaceName>,
     pub(super) journaled: Option<Journaled>,
+    pub(super) working: Option<SnapshotId>,
 }
 
 impl Workspace {
-    pub(super) fn read(name: WorkspaceName, value: RefValue) -> Result<Self> {
+    /// A workspace as a value of its reference says it, for example one that an operation names.
+    pub fn read(name: WorkspaceName, value: RefValue) -> Result<Self> {
         let damaged = |why: String| Error::DamagedRecord { what: format!("workspace {name}"), why };
         let snapshot = |id| snapshot_of(id).ok_or_else(|| damaged("its head is not a snapshot".to_owned()));
         let head = value.target.map(snapshot).transpose()?;
-        let base = value.keeps.first().copied().map(snapshot).transpose()?;
-        let Record { agent, project, created, target, journaled } =
+        let Record { agent, project, created, target, journaled, working } =
             Record::read(&value).map_err(|why| damaged(why.to_string()))?;
-        Ok(Self { name, head, base, agent, project, created, target, journaled, value })
+        // The working snapshot is kept behind the base.
+        let kept = match working {
+            Some(working) => match value.keeps.split_last() {
+                Some((last, kept)) if *last == working.object() => kept,
+                _ => return Err(damaged("it does not keep its working snapshot".to_owned())),
+            },
+            None => &value.keeps[..],
+        };
+        let base = kept.first().copied().map(snapshot).transpose()?;
+        Ok(Self { name, head, base, agent, project, created, target, journaled, working, value })
+    }
+
+    /// The snapshot that holds the files as the last recorded operation left them: the working snapshot, or else the head.
+    pub fn state(&self) -> Option<SnapshotId> {
+        self.working.or(self.head)
     }
 
     /// What its reference held when it was read.
@@ -85,15 +103,26 @@ impl Workspace {
 
     pub(super) fn record(&self) -> Record {
         let (agent, project, target) = (self.agent.clone(), self.project.clone(), self.target.clone());
-        Record { agent, project, created: self.created, target, journaled: self.journaled }
+        Record { agent, project, created: self.created, target, journaled: self.journaled, working: self.working }
     }
 
     /// What its reference holds when a commit moved its head.
     pub(super) fn committed(&self, snapshot: SnapshotId, place: Option<JournalPlace>) -> Result<RefValue> {
-        let value = RefValue { target: Some(snapshot.object()), ..self.value.clone() };
-        let Some(place) = place else { return Ok(value) };
-        let record = Record { journaled: Some(Journaled { snapshot, place }), ..self.record() };
-        Ok(RefValue { note: record.value(None, None)?.note, ..value })
+        let journaled = place.map(|place| Journaled { snapshot, place }).or(self.journaled);
+        Record { journaled, working: None, ..self.record() }.value(Some(snapshot), self.base)
+    }
+
+    /// The value of its reference with another head. The files are what the new head holds.
+    pub(crate) fn at_head(&self, head: Option<SnapshotId>) -> Result<RefValue> {
+        match self.working {
+            Some(_) if head != self.head => Record { working: None, ..self.record() }.value(head, self.base),
+            _ => Ok(RefValue { target: head.map(SnapshotId::object), ..self.value.clone() }),
+        }
+    }
+
+    /// The value of its reference with another working snapshot and the same head.
+    pub(super) fn working_at(&self, working: Option<SnapshotId>) -> Result<RefValue> {
+        Record { working, ..self.record() }.value(self.head, self.base)
     }
 }
 
@@ -116,17 +145,26 @@ impl Record {
         if let Some(Journaled { snapshot, place: JournalPlace { journal, file } }) = &self.journaled {
             note.bytes(5, &[&snapshot.as_bytes()[..], journal, &file.to_be_bytes()].concat());
         }
+        if let Some(working) = &self.working {
+            note.bytes(6, working.as_bytes());
+        }
         Ok(RefValue {
             target: head.map(SnapshotId::object),
-            keeps: base.map(SnapshotId::object).into_iter().collect(),
+            keeps: base.into_iter().chain(self.working).map(SnapshotId::object).collect(),
             note: note.finish().into(),
         })
     }
 
     fn read(value: &RefValue) -> Result<Self, Malformed> {
         let mut from = Reader::record(value.note.clone());
-        let mut record =
-            Self { agent: String::new(), project: String::new(), created: Time::EPOCH, target: None, journaled: None };
+        let mut record = Self {
+            agent: String::new(),
+            project: String::new(),
+            created: Time::EPOCH,
+            target: None,
+            journaled: None,
+            working: None,
+        };
         while let Some((field, value)) = from.next_field()? {
             match field {
                 1 => record.agent = value.text(1)?,
@@ -137,6 +175,7 @@ impl Record {
                     record.target = Some(WorkspaceName::new(value.text(4)?).map_err(wrong)?);
                 }
                 5 => record.journaled = Some(Journaled::read(&value.bytes(5)?)?),
+                6 => record.working = Some(SnapshotId::from_bytes(value.hash(6)?)),
                 number => return Err(Malformed::Field { number }),
             }
         }

@@ -5,11 +5,13 @@ use super::{Change, WorkspaceName, Workspaces};
 use crate::diff::{DiffOptions, What, diff_entries};
 use crate::directory::entry_at;
 use crate::error::{Error, Result};
-use crate::id::SnapshotId;
+use crate::id::{RootId, SnapshotId};
 use crate::lean::hold_tree;
 use crate::name::TreePath;
 use crate::object::{EntryKind, Root};
 use crate::operation::{Act, trying_while};
+use crate::store::Store;
+use crate::time::Time;
 use crate::work::WorkingTree;
 
 impl Workspaces {
@@ -48,7 +50,7 @@ impl Workspaces {
             let before = head.map(|head| self.store.root(self.store.snapshot(head)?.root)).transpose()?;
             let after = self.store.root(root)?;
             for path in paths {
-                take(&mut tree, before.as_deref(), &after, path)?;
+                take(&mut tree, before.as_deref(), &after, path, Taken::At(act.time))?;
             }
             Ok(tree)
         })
@@ -71,8 +73,47 @@ impl Workspaces {
     }
 }
 
+/// A tree with some paths, and all below them, as they are in another tree. A path that the other tree lacks is
+/// removed; one that neither has is left out. A file that had several names comes as a file of its own.
+pub fn with_paths_of(
+    store: &Store,
+    tree: RootId,
+    other: RootId,
+    paths: &[TreePath],
+    times: Taken,
+) -> Result<WorkingTree> {
+    let mut made = WorkingTree::open_root(store, tree)?;
+    if let Taken::At(now) = times {
+        made.set_now(now);
+    }
+    made.keep(other)?;
+    let (before, after) = (store.root(tree)?, store.root(other)?);
+    for path in paths {
+        match take(&mut made, Some(&before), &after, path, times) {
+            Ok(()) | Err(Error::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(made)
+}
+
+/// The times that paths get which are taken from another tree.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// This time, for whatever gets other bytes, so that what is built from it is built again.
+    At(Time),
+    /// Those of the other tree.
+    AsItWas,
+}
+
 /// Makes a path of a tree, and all below it, what it is in another one. `before` is the tree as it is stored.
-fn take(tree: &mut WorkingTree, before: Option<&Root>, after: &Root, path: &TreePath) -> Result<()> {
+pub(crate) fn take(
+    tree: &mut WorkingTree,
+    before: Option<&Root>,
+    after: &Root,
+    path: &TreePath,
+    times: Taken,
+) -> Result<()> {
     let store = tree.store().clone();
     let old = before.map(|root| entry_at(&store, root, path)).transpose()?.flatten();
     let new = entry_at(&store, after, path)?;
@@ -92,7 +133,8 @@ fn take(tree: &mut WorkingTree, before: Option<&Root>, after: &Root, path: &Tree
         }
     }
     let mut removed: Option<TreePath> = None;
-    for change in diff_entries(&store, path.clone(), old, new, DiffOptions::default())? {
+    let exact = times == Taken::AsItWas;
+    for change in diff_entries(&store, path.clone(), old, new, DiffOptions { times: exact })? {
         let change = change?;
         if removed.as_ref().is_some_and(|removed| change.path.below(removed).is_some()) {
             continue;
@@ -105,6 +147,7 @@ fn take(tree: &mut WorkingTree, before: Option<&Root>, after: &Root, path: &Tree
             }
             Some(entry) => {
                 let mtime = match (&change.what, &change.before) {
+                    _ if exact => entry.mtime,
                     (What::Metadata, Some(before)) => before.mtime,
                     _ => now,
                 };

@@ -147,7 +147,7 @@ impl DirectoryService for Api {
         let tell = |progress| v1::UndoDirectoryResponse { event: Some(Event::Progress(progress)) };
         Ok(self.long("write", tell, move |service, progress, _| {
             let act = service.act(&actor, &request.request_id)?;
-            let result = service.undo_directory(&request.name, &act, progress)?;
+            let result = service.undo_directory(&request, &act, progress)?;
             Ok(v1::UndoDirectoryResponse { event: Some(Event::Result(result)) })
         }))
     }
@@ -159,7 +159,7 @@ impl DirectoryService for Api {
         let tell = |progress| v1::RedoDirectoryResponse { event: Some(Event::Progress(progress)) };
         Ok(self.long("write", tell, move |service, progress, _| {
             let act = service.act(&actor, &request.request_id)?;
-            let result = service.redo_directory(&request.name, &act, progress)?;
+            let result = service.redo_directory(&request, &act, progress)?;
             Ok(v1::RedoDirectoryResponse { event: Some(Event::Result(result)) })
         }))
     }

@@ -4,13 +4,15 @@ mod compare;
 mod content;
 mod past;
 
-use amalgam_engine::TreePath;
+use amalgam_engine::workspace::{LabelName, WorkspaceName};
+use amalgam_engine::{Act, SnapshotId, TreePath};
 use amalgam_proto::v1::snapshot_service_server::SnapshotService;
 use amalgam_proto::{label_id, label_name, snapshot_name, v1};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
 use crate::failure::{Result, of_engine};
+use crate::service::Service;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -26,6 +28,24 @@ pub(super) fn is_wanted(path: &TreePath, wanted: &[TreePath]) -> bool {
 
 pub(super) fn tree_paths(paths: &[bytes::Bytes]) -> Result<Vec<TreePath>> {
     paths.iter().map(|path| tree_path(path)).collect()
+}
+
+impl Service {
+    /// Puts a label on a snapshot, or takes it away. Done in a workspace, an undo there takes it back.
+    fn set_label(
+        &self,
+        here: Option<&WorkspaceName>,
+        label: &LabelName,
+        snapshot: Option<SnapshotId>,
+        act: &Act,
+    ) -> Result<()> {
+        let labels = &self.inner.labels;
+        let done = match here {
+            Some(workspace) => labels.set_in(workspace, label, snapshot, act),
+            None => labels.set(label, snapshot, act),
+        };
+        done.map(drop).map_err(of_engine)
+    }
 }
 
 #[tonic::async_trait]
@@ -106,11 +126,11 @@ impl SnapshotService for Api {
     async fn set_label(&self, request: Request<v1::SetLabelRequest>) -> Answer<v1::SetLabelResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let label = amalgam_engine::workspace::LabelName::new(request.label_id).map_err(of_engine)?;
+            let label = LabelName::new(request.label_id).map_err(of_engine)?;
             let here = service.here(&request.workspace)?;
             let snapshot = service.resolve(&request.revision, here.as_ref())?;
             let act = service.act(&actor, &request.request_id)?;
-            service.inner.labels.set(&label, Some(snapshot), &act).map_err(of_engine)?;
+            service.set_label(here.as_ref(), &label, Some(snapshot), &act)?;
             let label = v1::Label { name: label_name(&label), snapshot: snapshot_name(snapshot) };
             Ok(v1::SetLabelResponse { label: Some(label) })
         })
@@ -121,8 +141,9 @@ impl SnapshotService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let label = label_id(&request.name).map_err(of_engine)?;
+            let here = service.here(&request.workspace)?;
             let act = service.act(&actor, &request.request_id)?;
-            service.inner.labels.set(&label, None, &act).map_err(of_engine)?;
+            service.set_label(here.as_ref(), &label, None, &act)?;
             Ok(v1::DeleteLabelResponse {})
         })
         .await
@@ -133,12 +154,12 @@ impl SnapshotService for Api {
         self.short(move |service| {
             let after = match request.page_token.as_str() {
                 "" => None,
-                token => Some(amalgam_engine::workspace::LabelName::new(token).map_err(of_engine)?),
+                token => Some(LabelName::new(token).map_err(of_engine)?),
             };
             let limit = page_size(request.page_size);
             let found = service.inner.labels.list(&request.prefix, after.as_ref(), limit).map_err(of_engine)?;
             let next = if found.len() == limit { found.last().map(|(last, _)| last.as_str().to_owned()) } else { None };
-            let label = |(label, snapshot): &(amalgam_engine::workspace::LabelName, _)| v1::Label {
+            let label = |(label, snapshot): &(LabelName, _)| v1::Label {
                 name: label_name(label),
                 snapshot: snapshot_name(*snapshot),
             };

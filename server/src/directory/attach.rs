@@ -264,6 +264,17 @@ impl Service {
 
     /// Gives a workspace another name: its directories, its view and what is planned for it follow.
     pub(crate) fn rename_workspace(&self, from: &WorkspaceName, to: &WorkspaceName, act: &Act) -> Result<()> {
+        let workspaces = &self.inner.workspaces;
+        self.rename_workspace_by(from, to, || workspaces.rename(from, to, act).map(drop).map_err(of_engine))
+    }
+
+    /// Gives a workspace another name by an operation of the caller's: a renaming, or an undo of one.
+    pub(crate) fn rename_workspace_by(
+        &self,
+        from: &WorkspaceName,
+        to: &WorkspaceName,
+        mut rename: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
         loop {
             let turn = self.inner.registry.turn();
             self.inner.workspaces.get(from).map_err(of_engine)?;
@@ -278,7 +289,7 @@ impl Service {
                 continue;
             }
             self.let_go_of_ended(std::slice::from_ref(to))?;
-            self.inner.workspaces.rename(from, to, act).map_err(of_engine)?;
+            rename()?;
             for record in mine {
                 self.inner.registry.put(Record { workspace: to.to_string(), ..record.clone() })?;
             }

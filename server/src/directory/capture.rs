@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use amalgam_conflicts::Faced;
 use amalgam_engine::conflict::CONFLICTS_KEY;
 use amalgam_engine::operation::operation;
-use amalgam_engine::workspace::{Change, LabelName};
+use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
 use amalgam_engine::{Act, DiffOptions, Error, RootId, SnapshotId, TreePath, What, diff_roots};
 use amalgam_materializer::{
-    Capture, Captured, Changes, Counts, Dirty, Known, Progress, Scope, capture, detect_changes,
+    Capture, Captured, Changes, Counts, Dirty, Known, Progress, Scope, capture, detect_changes, is_in_git,
 };
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
@@ -27,6 +27,8 @@ pub(crate) struct Tally {
     pub(crate) added: u64,
     pub(crate) modified: u64,
     pub(crate) removed: u64,
+    /// How many of all these are in `.git`.
+    pub(crate) in_git: u64,
 }
 
 /// What a snapshot of a directory is to say.
@@ -85,7 +87,9 @@ impl Service {
     pub(crate) fn tally(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Tally> {
         let mut tally = Tally::default();
         for change in diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)? {
-            match change.map_err(of_engine)?.what {
+            let change = change.map_err(of_engine)?;
+            tally.in_git += u64::from(is_in_git(&change.path));
+            match change.what {
                 What::Added => tally.added += 1,
                 What::Removed => tally.removed += 1,
                 _ => tally.modified += 1,
@@ -235,7 +239,13 @@ impl Service {
             workspace: Some(self.workspace_message(&grasp.workspace)?),
             warnings,
             conflicts: Some(grasp.seen.message()),
+            in_git: self.left_alone_by_undo(&grasp.workspace, &tally)?,
         })
+    }
+
+    /// How many changes an undo leaves alone unless it is told otherwise.
+    pub(crate) fn left_alone_by_undo(&self, workspace: &WorkspaceName, tally: &Tally) -> Result<u64> {
+        Ok(if self.git_scope(workspace, false)?.includes() { 0 } else { tally.in_git })
     }
 
     /// Whether a directory is what its workspace's head holds, as far as that can be told without storing anything.
@@ -279,10 +289,11 @@ impl Service {
                 changes = Some(found);
             }
         }
-        let changes = match changes {
+        let mut changes = match changes {
             Some(changes) => changes,
             None => self.compare(&mut grasp, head_root, progress)?,
         };
+        let uncovered = still_there(&grasp, &mut changes.deleted);
         grasp.record.looked = self.now().0;
         grasp.save(self)?;
         let paths = |paths: Vec<TreePath>| paths.iter().map(|path| Bytes::copy_from_slice(path.as_bytes())).collect();
@@ -297,6 +308,7 @@ impl Service {
             warnings: self.room_warnings(&grasp.workspace),
             counts: Some(counts(&changes.counts)),
             conflicts: Some(grasp.seen.message()),
+            uncovered: paths(uncovered),
         })
     }
 
@@ -330,6 +342,24 @@ impl Service {
         }
         Ok(changes)
     }
+}
+
+/// Takes those paths out of a sorted list that are still on the disk: rules leave them out by now.
+fn still_there(grasp: &Grasp, deleted: &mut Vec<TreePath>) -> Vec<TreePath> {
+    let mut uncovered = Vec::new();
+    let mut gone: Option<TreePath> = None;
+    deleted.retain(|path| {
+        let is_below_gone = gone.as_ref().is_some_and(|gone| path.below(gone).is_some());
+        if !is_below_gone && grasp.host.stamp(path).ok().flatten().is_some() {
+            uncovered.push(path.clone());
+            return false;
+        }
+        if !is_below_gone {
+            gone = Some(path.clone());
+        }
+        true
+    });
+    uncovered
 }
 
 /// Whether something that changed is, holds, or lies in what stands for a conflict.

@@ -91,6 +91,7 @@ impl Service {
         let pool = request.read_only.then(|| self.pool()).transpose()?;
         let job = Checkout {
             keep_git: false,
+            rules: None,
             leave_git_file: true,
             paths: None,
             times: Times::Exact,

@@ -3,15 +3,19 @@
 use std::collections::BTreeSet;
 
 use amalgam_engine::workspace::Change;
-use amalgam_engine::{Act, RootId, SnapshotId, TreePath};
-use amalgam_materializer::{Checkout, Notice, PlannedKind, Progress, Times, checkout, plan};
+use amalgam_engine::{Act, EntryKind, RootId, SnapshotId, TreePath};
+use amalgam_materializer::{
+    Captured, Checkout, Notice, PlannedKind, Progress, Rules, Times, checkout, is_in_git, plan,
+};
 use amalgam_proto::v1;
 use bytes::Bytes;
 
 use super::capture::{CAPTURE, Saying};
+use super::working::{cleared_action, restore_action};
 use super::{Grasp, notice};
 use crate::conflicts::Seen;
 use crate::failure::{Result, of_engine, of_materializer};
+use crate::left_alone::GitScope;
 use crate::service::{Held, Marks, Service};
 
 /// How many changes of a plan go into one message.
@@ -64,8 +68,9 @@ impl Service {
         target: &Target<'_>,
         times: Times,
         progress: &Progress,
-    ) -> Result<(Brought, amalgam_materializer::Captured)> {
-        let job = checkout_job(target, times, progress);
+    ) -> Result<(Brought, Captured)> {
+        let rules = self.rules(&grasp.record)?;
+        let job = checkout_job(target, &rules, times, progress);
         let faced = self.faced_in(grasp, target.root)?;
         self.aim_at(grasp, target.root, target.paths)?;
         let planned = plan(&self.inner.store, grasp.index(), faced.face, &job).map_err(of_materializer)?;
@@ -85,7 +90,10 @@ impl Service {
         Ok((brought, captured))
     }
 
-    /// Makes a directory what a snapshot holds. `part` gets the plan, piece by piece.
+    /// Makes a directory, or some paths of it, what a snapshot holds. `part` gets the plan, piece by piece.
+    ///
+    /// A whole restore is a new snapshot on top of the head. A restore of paths changes only these, and leaves the head where it is:
+    /// they are changes like any others. What was there before is recorded, so that an undo brings it back.
     pub(crate) fn restore_directory(
         &self,
         request: &v1::RestoreDirectoryRequest,
@@ -102,38 +110,80 @@ impl Service {
         let wanted = self.hold_revision(&request.revision, Some(&grasp.workspace))?;
         let (root, snapshot) =
             (wanted.root.expect("a revision has a tree"), wanted.snapshot.expect("and is a snapshot"));
+        if self.is_replayed(act)? {
+            return self.restore_result(&Brought::default(), self.head(&grasp.workspace)?);
+        }
         self.check_paths(&grasp, &wanted, &paths)?;
-        let words = format!("restore {}", snapshot.short());
-        let (safety, ignored) = match request.dry_run {
-            // A look only: a snapshot would move the head, and then `@` in the restore that follows were another one.
-            true => (None, self.look_as(&mut grasp, progress, true)?.counts.ignored),
-            false => self.secure(&mut grasp, &words, act, progress)?,
+        let words = match paths.is_empty() {
+            true => format!("restore {}", snapshot.short()),
+            false => format!("restore {} from {}", words_of(&paths), snapshot.short()),
         };
-        let target = Target { root, paths: (!paths.is_empty()).then_some(&paths[..]), with_git: request.with_git };
+        let git = self.git_scope(&grasp.workspace, request.with_git)?;
+        let captured = self.look_as(&mut grasp, progress, true)?;
+        let target = Target { root, paths: (!paths.is_empty()).then_some(&paths[..]), with_git: git.includes() };
         // Old times are right only where everything is exchanged: beside a newer build output that stays, they would keep a
         // build from happening.
-        let times = match paths.is_empty() && ignored == 0 {
+        let times = match paths.is_empty() && captured.counts.ignored == 0 {
             true => Times::Exact,
             false => Times::OfBytes(act.time),
         };
-        self.show_plan(&grasp, &target, times, progress, part)?;
-        let safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
         if request.dry_run {
-            return Ok(v1::RestoreResult::default());
+            self.show_plan(&grasp, &target, times, progress, part)?;
+            let left_alone = self.count_left_alone_of(&target, captured.root, git)?;
+            return Ok(v1::RestoreResult { left_alone, ..v1::RestoreResult::default() });
         }
-        let (brought, mut captured) = self.bring_to(&mut grasp, &target, times, progress)?;
-        let message = match paths.is_empty() {
-            true => words,
-            false => format!("restore {} from {}", words_of(&paths), snapshot.short()),
-        };
-        let saying = Saying { action: "restore", change: Change::new(message) };
-        let (head, is_new) = self.commit_captured(&mut grasp, &mut captured, &saying, act)?;
+        // A `.git` that is named is in scope.
+        let scope = if paths.iter().any(is_in_git) { GitScope::Include } else { git };
+        let safety = self.record_edits(&grasp, &captured, &words, scope, act)?;
+        let (brought, captured) = self.bring_to(&mut grasp, &target, times, progress)?;
+        let left_alone = self.count_left_alone_of(&target, captured.root, git)?;
+        let is_new = self.record_restored(&mut grasp, captured, &paths, &words, scope, act)?;
         grasp.save(self)?;
-        let mut result = self.restore_result(&brought, Some(head))?;
+        let mut result = self.restore_result(&brought, self.head(&grasp.workspace)?)?;
         result.notices.extend(wanted.notices());
-        result.safety = safety;
-        result.changed = is_new;
+        result.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
+        result.changed |= is_new;
+        result.left_alone = left_alone;
         Ok(result)
+    }
+
+    /// How many paths in `.git` a restore leaves as they are. One of some paths speaks of no `.git` that is not among them.
+    fn count_left_alone_of(&self, target: &Target<'_>, there: RootId, git: GitScope) -> Result<u64> {
+        match target.paths {
+            None => self.count_left_alone(target.root, there, git),
+            Some(_) => Ok(0),
+        }
+    }
+
+    /// Records what a restore made of a directory: nothing differs from the head, some paths do, or the whole tree is another one,
+    /// which becomes the head. Returns whether anything was recorded.
+    fn record_restored(
+        &self,
+        grasp: &mut Grasp,
+        mut captured: Captured,
+        paths: &[TreePath],
+        words: &str,
+        git: GitScope,
+        act: &Act,
+    ) -> Result<bool> {
+        let (workspaces, name) = (&self.inner.workspaces, grasp.workspace.clone());
+        let (head, action) = (self.head(&name)?, restore_action(git));
+        if !self.differs(self.head_root(head)?, Some(captured.root), git)? {
+            let done = workspaces.set_working(&name, None, act, &cleared_action(git, words)).map_err(of_engine)?;
+            grasp.record.in_step(head, act.time);
+            self.note_conflicts(grasp)?;
+            return Ok(done.is_some());
+        }
+        let change = Change::new(words);
+        if paths.is_empty() {
+            return Ok(self.commit_captured(grasp, &mut captured, &Saying { action, change }, act)?.1);
+        }
+        grasp.record.in_step(head, act.time);
+        if !self.differs(self.state_root(&name)?, Some(captured.root), git)? {
+            return Ok(false);
+        }
+        workspaces.record_working(&name, &captured.tree, &change, act, action).map_err(of_engine)?;
+        Ok(true)
     }
 
     pub(super) fn restore_result(&self, brought: &Brought, head: Option<SnapshotId>) -> Result<v1::RestoreResult> {
@@ -146,6 +196,7 @@ impl Service {
             notices: brought.notices.iter().map(notice).collect(),
             changed: brought.written + brought.removed > 0,
             conflicts: Some(brought.conflicts.message()),
+            left_alone: 0,
         })
     }
 
@@ -169,7 +220,8 @@ impl Service {
         progress: &Progress,
         mut part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<()> {
-        let job = checkout_job(target, times, progress);
+        let rules = self.rules(&grasp.record)?;
+        let job = checkout_job(target, &rules, times, progress);
         let face = self.faced_in(grasp, target.root)?.face;
         let planned = plan(&self.inner.store, grasp.index(), face, &job).map_err(of_materializer)?;
         for changes in planned.changes.chunks(PLAN_PART) {
@@ -183,6 +235,7 @@ impl Service {
                 }
                 .into(),
                 bytes: change.bytes,
+                directory: change.from.into_iter().chain(change.to).all(|kind| kind == EntryKind::Directory),
             });
             part(v1::Plan { changes: changes.collect() })?;
         }
@@ -190,9 +243,10 @@ impl Service {
     }
 }
 
-fn checkout_job<'a>(target: &Target<'a>, times: Times, progress: &'a Progress) -> Checkout<'a> {
+fn checkout_job<'a>(target: &Target<'a>, rules: &'a Rules, times: Times, progress: &'a Progress) -> Checkout<'a> {
     Checkout {
         keep_git: !target.with_git,
+        rules: Some(rules),
         leave_git_file: false,
         paths: target.paths,
         times,

@@ -1,92 +1,267 @@
 //! Undo and redo of what happened to a directory.
 
+use amalgam_engine::reference::{Operation, RefChange};
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{Act, operation};
+use amalgam_engine::{Act, RootId, SnapshotId, operation};
+use amalgam_gc::retention::AUTOMATIC;
 use amalgam_materializer::{Progress, Times};
 use amalgam_proto::{Failure, Reason, v1};
 
-use super::Grasp;
 use super::restore::Target;
+use super::working::wrote_git;
+use super::{CAPTURE, Grasp};
 use crate::failure::{Result, of_engine};
-use crate::service::Service;
+use crate::left_alone::GitScope;
+use crate::service::{Marks, Service};
+
+/// What the log calls another name of a workspace.
+const RENAME: &str = "rename";
+
+/// Which way through the operations of a workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Undo,
+    Redo,
+}
+
+/// An operation that was undone or redone.
+pub(crate) struct Reverted {
+    /// The operation that did so.
+    pub(crate) by: Operation,
+    /// The operation that was undone or redone.
+    pub(crate) of: Operation,
+    /// Whether `.git` is written, too.
+    pub(crate) git: GitScope,
+}
 
 impl Service {
-    /// Takes back the last thing that happened: changes that are in no snapshot yet (they are in one afterwards, so that nothing is
-    /// lost), or else the last operation of the workspace.
-    pub(crate) fn undo_directory(&self, name: &str, act: &Act, progress: &Progress) -> Result<v1::RevertResult> {
-        if let Some(id) = self.live_named(name)? {
-            return self.undo_view(id, act);
+    /// Takes back the last thing that happened: changes that are in no snapshot yet (they are recorded, so that nothing is lost), or
+    /// else the last operation of the workspace.
+    pub(crate) fn undo_directory(
+        &self,
+        request: &v1::UndoDirectoryRequest,
+        act: &Act,
+        progress: &Progress,
+    ) -> Result<v1::RevertResult> {
+        if let Some(id) = self.live_named(&request.name)? {
+            return self.undo_view(id, request.with_git, act);
         }
-        let mut grasp = self.grasp(name)?;
-        let (secured, ignored) = self.secure(&mut grasp, "undo", act, progress)?;
-        self.refuse_nothing_to_undo(&grasp.workspace)?;
-        let done = self.inner.workspaces.undo(&grasp.workspace, act).map_err(of_engine)?;
-        self.follow(&mut grasp, &done, secured.is_some(), ignored, act, progress)
+        let mut grasp = self.grasp(&request.name)?;
+        if self.is_replayed(act)? {
+            return Ok(v1::RevertResult::default());
+        }
+        let git = self.git_scope(&grasp.workspace, request.with_git)?;
+        let captured = self.look_as(&mut grasp, progress, true)?;
+        let recorded = self.record_edits(&grasp, &captured, "undo", git, act)?;
+        grasp.save(self)?;
+        let next = self.next_to_revert(&grasp.workspace, Direction::Undo)?;
+        if let Some((from, to)) = renaming(&next, Direction::Undo) {
+            drop(grasp);
+            return self.revert_renaming(&next, &from, &to, Direction::Undo, act);
+        }
+        let reverted = self.revert_visibly(&grasp.workspace, next, captured.root, git, Direction::Undo, act)?;
+        let mut result = self.follow_reverted(&mut grasp, &reverted, captured.counts.ignored, act, progress)?;
+        result.took_back_changes = recorded.is_some();
+        Ok(result)
     }
 
-    /// A workspace that stands at its first snapshot cannot go further back.
-    pub(crate) fn refuse_nothing_to_undo(&self, workspace: &WorkspaceName) -> Result<()> {
-        let reference = workspace.reference();
-        let first = operation::next_to_undo(&self.inner.store, &reference).map_err(of_engine)?;
-        let begins = |change: &amalgam_engine::reference::RefChange| {
+    /// Does again what was taken back last. Changes made since would be in the way.
+    pub(crate) fn redo_directory(
+        &self,
+        request: &v1::RedoDirectoryRequest,
+        act: &Act,
+        progress: &Progress,
+    ) -> Result<v1::RevertResult> {
+        if let Some(id) = self.live_named(&request.name)? {
+            return self.redo_view(id, request.with_git, act);
+        }
+        let mut grasp = self.grasp(&request.name)?;
+        if self.is_replayed(act)? {
+            return Ok(v1::RevertResult::default());
+        }
+        let git = self.git_scope(&grasp.workspace, request.with_git)?;
+        let captured = self.look_as(&mut grasp, progress, true)?;
+        grasp.save(self)?;
+        let next = self.next_to_redo(&grasp.workspace, captured.root)?;
+        if let Some((from, to)) = renaming(&next, Direction::Redo) {
+            drop(grasp);
+            return self.revert_renaming(&next, &from, &to, Direction::Redo, act);
+        }
+        let mut safety = None;
+        if git.includes() && self.differs(self.state_root(&grasp.workspace)?, Some(captured.root), git)? {
+            let aside = self.inner.workspaces.keep_aside(&grasp.workspace, &captured.tree, "before redo", act);
+            safety = Some(aside.map_err(of_engine)?);
+        }
+        let reverted = self.revert_visibly(&grasp.workspace, next, captured.root, git, Direction::Redo, act)?;
+        let mut result = self.follow_reverted(&mut grasp, &reverted, captured.counts.ignored, act, progress)?;
+        if let (Some(safety), Some(restored)) = (safety, &mut result.restored) {
+            restored.safety = Some(self.snapshot_message(safety, &Marks::default())?);
+            self.drop_aside(&grasp.workspace, act)?;
+        }
+        Ok(result)
+    }
+
+    /// What was kept aside is not needed any more; collections keep it for the grace time.
+    pub(crate) fn drop_aside(&self, workspace: &WorkspaceName, act: &Act) -> Result<()> {
+        let (store, name) = (&self.inner.store, workspace.aside_reference());
+        let act = Act { request: None, ..act.clone() };
+        operation::remove_reference(store, &name, &act, "drop what was kept aside").map(drop).map_err(of_engine)
+    }
+
+    /// The operation that an undo takes back, or a redo does again.
+    pub(crate) fn next_to_revert(&self, workspace: &WorkspaceName, direction: Direction) -> Result<Operation> {
+        let (store, reference) = (&self.inner.store, workspace.reference());
+        let next = match direction {
+            Direction::Undo => operation::next_to_undo(store, &reference),
+            Direction::Redo => operation::next_to_redo(store, &reference),
+        };
+        let begins = |change: &RefChange| {
             change.name == reference && change.before.as_ref().is_none_or(|value| value.target.is_none())
         };
-        match &first {
-            Some(first) if !first.changes.iter().any(begins) => Ok(()),
-            _ => {
-                let message = format!("there is nothing to undo in {workspace}: this is its first snapshot");
-                Err(Failure::new(Reason::NothingToRevert, message))
+        let nothing = |message: String| Err(Failure::new(Reason::NothingToRevert, message));
+        match (next.map_err(of_engine)?, direction) {
+            (Some(next), Direction::Undo) if next.draft.action != RENAME && next.changes.iter().any(begins) => {
+                nothing(format!("nothing to undo in {workspace}: it is at its first snapshot"))
+            }
+            (Some(next), _) => Ok(next),
+            (None, Direction::Undo) => nothing(format!("nothing to undo in {workspace}")),
+            (None, Direction::Redo) => {
+                nothing(format!("nothing to redo in {workspace}: nothing was undone since the last change"))
             }
         }
     }
 
-    /// Does again what was taken back last. Changes made since would be in the way.
-    pub(crate) fn redo_directory(&self, name: &str, act: &Act, progress: &Progress) -> Result<v1::RevertResult> {
-        if let Some(id) = self.live_named(name)? {
-            return self.redo_view(id, act);
+    /// The operation that a redo does again, if nothing but `.git` changed since the undo.
+    pub(crate) fn next_to_redo(&self, workspace: &WorkspaceName, there: RootId) -> Result<Operation> {
+        let next = self.next_to_revert(workspace, Direction::Redo)?;
+        let setting = self.git_scope(workspace, false)?;
+        if !self.differs(self.state_root(workspace)?, Some(there), setting)? {
+            return Ok(next);
         }
-        let mut grasp = self.grasp(name)?;
-        let head = self.head(&grasp.workspace)?;
-        let captured = self.look_as(&mut grasp, progress, true)?;
-        if !self.is_same(self.head_root(head)?, Some(captured.root))? {
-            grasp.save(self)?;
-            let message = "there are changes since; `amalgam undo` or `amalgam commit` first";
-            return Err(Failure::new(Reason::UncommittedChanges, message));
-        }
-        let done = self.inner.workspaces.redo(&grasp.workspace, act).map_err(of_engine)?;
-        self.follow(&mut grasp, &done, false, captured.counts.ignored, act, progress)
+        let after = next.changes.iter().find(|change| change.name == workspace.reference());
+        let snapshot = after.and_then(|change| change.after.as_ref()).and_then(|value| value.target);
+        let id = snapshot.map(|id| SnapshotId::from_bytes(id.hash).short()).unwrap_or_default();
+        let message = format!(
+            "files were changed since the undo, and a redo would overwrite them; `amalgam restore {id}` goes there all the same, and \
+             an undo then brings your changes back"
+        );
+        Err(Failure::new(Reason::UncommittedChanges, message))
     }
 
-    /// Brings a directory to where its workspace's head went.
-    fn follow(
+    /// Undoes or redoes an operation. Automatic snapshots of nothing but what is left alone would look like no step at all: the next
+    /// operation follows at once.
+    pub(crate) fn revert_visibly(
+        &self,
+        workspace: &WorkspaceName,
+        next: Operation,
+        there: RootId,
+        git: GitScope,
+        direction: Direction,
+        act: &Act,
+    ) -> Result<Reverted> {
+        let (store, mut next, mut act) = (&self.inner.store, next, act.clone());
+        loop {
+            let by = match direction {
+                Direction::Undo => operation::undo_operation(store, next.sequence, &act),
+                Direction::Redo => operation::redo_operation(store, next.sequence, &act),
+            };
+            let by = by.map_err(of_engine)?;
+            let git = if wrote_git(&next.draft.action) { GitScope::Include } else { git };
+            let is_seen =
+                !self.is_automatic(workspace, &next)? || self.differs(self.state_root(workspace)?, Some(there), git)?;
+            let reverted = Reverted { by, of: next, git };
+            match self.next_to_revert(workspace, direction) {
+                Ok(further) if !is_seen && further.draft.action != RENAME => next = further,
+                _ => return Ok(reverted),
+            }
+            // The request belongs to the first.
+            act.request = None;
+        }
+    }
+
+    /// Whether an operation was a snapshot that was taken without being asked for.
+    fn is_automatic(&self, workspace: &WorkspaceName, found: &Operation) -> Result<bool> {
+        let change = found.changes.iter().find(|change| change.name == workspace.reference());
+        let target = change.and_then(|change| change.after.as_ref()).and_then(|value| value.target);
+        let Some(target) = target.filter(|_| found.draft.action == CAPTURE) else { return Ok(false) };
+        let snapshot = self.inner.store.snapshot(SnapshotId::from_bytes(target.hash)).map_err(of_engine)?;
+        Ok(snapshot.metadata.contains_key(AUTOMATIC))
+    }
+
+    /// Gives a workspace its other name back. Nothing happens to its files.
+    pub(crate) fn revert_renaming(
+        &self,
+        next: &Operation,
+        from: &WorkspaceName,
+        to: &WorkspaceName,
+        direction: Direction,
+        act: &Act,
+    ) -> Result<v1::RevertResult> {
+        let store = &self.inner.store;
+        let mut by = None;
+        self.rename_workspace_by(from, to, || {
+            let done = match direction {
+                Direction::Undo => operation::undo_operation(store, next.sequence, act),
+                Direction::Redo => operation::redo_operation(store, next.sequence, act),
+            };
+            by = Some(done.map_err(of_engine)?);
+            Ok(())
+        })?;
+        let by = by.expect("it was done");
+        self.revert_result(&Reverted { by, of: next.clone(), git: GitScope::LeaveAlone }, v1::RestoreResult::default())
+    }
+
+    /// Brings a directory to the state that its workspace has after an undo or a redo.
+    fn follow_reverted(
         &self,
         grasp: &mut Grasp,
-        done: &amalgam_engine::reference::Operation,
-        took_back_changes: bool,
+        reverted: &Reverted,
         ignored: u64,
         act: &Act,
         progress: &Progress,
     ) -> Result<v1::RevertResult> {
-        let head = self.head(&grasp.workspace)?;
-        let root = self.head_root(head)?.ok_or_else(|| {
+        let workspace = self.inner.workspaces.get(&grasp.workspace).map_err(of_engine)?;
+        let root = self.head_root(workspace.state())?.ok_or_else(|| {
             Failure::new(
                 Reason::NothingToRevert,
                 "the workspace has no snapshot any more; the directory is left as it is",
             )
         })?;
-        let target = Target { root, paths: None, with_git: false };
+        let target = Target { root, paths: None, with_git: reverted.git.includes() };
         let times = if ignored == 0 { Times::Exact } else { Times::OfBytes(act.time) };
-        let (brought, _) = self.bring_to(grasp, &target, times, progress)?;
-        grasp.record.in_step(head, act.time);
-        self.note_conflicts(grasp)?;
+        let (brought, captured) = self.bring_to(grasp, &target, times, progress)?;
+        grasp.record.in_step(workspace.head, act.time);
+        if workspace.working.is_none() {
+            self.note_conflicts(grasp)?;
+        }
         grasp.save(self)?;
-        let reverts = done.draft.reverts.and_then(|revert| revert.undone().or(revert.redone()));
-        let reverted = reverts.map(|sequence| operation::operation(&self.inner.store, sequence)).transpose();
+        let mut restored = self.restore_result(&brought, workspace.head)?;
+        restored.left_alone = self.count_left_alone(root, captured.root, reverted.git)?;
+        self.revert_result(reverted, restored)
+    }
+
+    /// What an undo or a redo came to, for the wire.
+    pub(crate) fn revert_result(&self, reverted: &Reverted, restored: v1::RestoreResult) -> Result<v1::RevertResult> {
         Ok(v1::RevertResult {
-            reverted: reverted.map_err(of_engine)?.as_ref().map(crate::api::operation_message),
-            operation: Some(crate::api::operation_message(done)),
-            took_back_changes,
-            restored: Some(self.restore_result(&brought, head)?),
+            reverted: Some(crate::api::operation_message(&reverted.of)),
+            operation: Some(crate::api::operation_message(&reverted.by)),
+            took_back_changes: false,
+            restored: Some(restored),
+            description: self.describe_operation(&reverted.of)?,
         })
     }
+}
+
+/// The names that an undo or a redo of a renaming moves a workspace from and to; nothing for other operations.
+pub(crate) fn renaming(found: &Operation, direction: Direction) -> Option<(WorkspaceName, WorkspaceName)> {
+    if found.draft.action != RENAME {
+        return None;
+    }
+    let name = |change: &RefChange| WorkspaceName::of_reference(&change.name).ok();
+    let old = found.changes.iter().find(|change| change.after.is_none()).and_then(name)?;
+    let new = found.changes.iter().find(|change| change.before.is_none()).and_then(name)?;
+    Some(match direction {
+        Direction::Undo => (new, old),
+        Direction::Redo => (old, new),
+    })
 }

@@ -137,6 +137,7 @@ impl TestPlace {
         let progress = Progress::default();
         let job = Checkout {
             keep_git: false,
+            rules: None,
             leave_git_file: true,
             paths: None,
             times: Times::Exact,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use amalgam_conflicts::{Known, ReadBack, read_back};
 use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
-use amalgam_engine::{Act, DiffOptions, RootId, SnapshotId, What, WorkingTree, diff_roots, operation};
+use amalgam_engine::{Act, DiffOptions, EntryKind, RootId, SnapshotId, What, WorkingTree, diff_roots, operation};
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_view::Folding;
 use bytes::Bytes;
@@ -55,7 +55,8 @@ impl Service {
 
     /// Whether a view holds anything that its workspace's head does not, times not considered.
     pub(super) fn is_uncommitted(&self, grasp: &ViewGrasp) -> Result<bool> {
-        Ok(self.untouched(grasp)?.is_none())
+        let head = self.head_root(self.head_behind_view(grasp)?)?;
+        Ok(!self.is_same(head, self.hold_live(grasp)?.root)?)
     }
 
     /// A view without changes of its own goes to where its workspace went by itself. One with changes stays where it is.
@@ -73,7 +74,8 @@ impl Service {
         // What was written in this moment is a change of its own; the next look finds it.
         let gone = view.go_to_unless_changed(moment, head, Some(head)).map_err(of_view)?;
         let Some((before, _)) = gone else { return Ok(()) };
-        self.keep_late_edits(grasp, &before, secured, head, &Act::new(KEEPER, self.now()))?;
+        self.record_late_edits(grasp, &before, secured, &Act::new(KEEPER, self.now()))?;
+        view.settled_at(head).map_err(of_view)?;
         self.await_told(|shows| matches!(shows, Shows::Live(id) if *id == grasp.id));
         Ok(())
     }
@@ -135,6 +137,7 @@ impl Service {
             warnings,
             // So would finding all conflicts.
             conflicts: None,
+            in_git: self.left_alone_by_undo(&grasp.workspace, &tally)?,
         })
     }
 
@@ -204,70 +207,12 @@ impl Service {
         Ok(Secured { snapshot: Some(snapshot), root, _held: held })
     }
 
-    /// What a view holds, if the head of its workspace holds it, too.
-    pub(super) fn untouched(&self, grasp: &ViewGrasp) -> Result<Option<Secured>> {
-        let held = self.hold_live(grasp)?;
-        let head = self.head_root(self.head_behind_view(grasp)?)?;
-        let root = held.root.expect("a live tree has a root");
-        Ok(self.is_same(head, held.root)?.then_some(Secured { snapshot: None, root, _held: held }))
-    }
-
     /// The same for a workspace that may or may not have a view: a fork begins with what is seen in the mount.
     pub(crate) fn secure_live(&self, workspace: &WorkspaceName, before: &str, act: &Act) -> Result<()> {
         match self.grasp_view_of(workspace)? {
             Some(grasp) => self.secure_view(&grasp, before, act).map(drop),
             None => Ok(()),
         }
-    }
-
-    /// Brings a view to its workspace's head, whatever it holds. What it held is in a snapshot, but for what was written since that
-    /// was taken: that gets one of its own.
-    pub(super) fn follow_head(&self, grasp: &ViewGrasp, secured: &Secured, act: &Act) -> Result<v1::RestoreResult> {
-        let Some(head) = self.head(&grasp.workspace)? else {
-            let message = "the workspace has no snapshot any more; the mount is left as it is";
-            return Err(Failure::new(Reason::NothingToRevert, message));
-        };
-        let (before, _) = grasp.live.view.go_to(head, Some(head)).map_err(of_view)?;
-        self.keep_late_edits(grasp, &before, secured.root, head, act)?;
-        self.await_told(|shows| matches!(shows, Shows::Live(id) if *id == grasp.id));
-        self.drop_checkpoint(grasp)?;
-        let tally = self.tally(Some(secured.root), self.head_root(Some(head))?)?;
-        let now = self.head(&grasp.workspace)?;
-        Ok(v1::RestoreResult {
-            safety: None,
-            snapshot: now.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
-            written: tally.added + tally.modified,
-            removed: tally.removed,
-            bytes: 0,
-            notices: Vec::new(),
-            changed: tally.added + tally.modified + tally.removed > 0,
-            conflicts: None,
-        })
-    }
-
-    /// A view went to `head`. What was written between the last snapshot and that moment becomes a snapshot, below one that holds what
-    /// `head` does.
-    fn keep_late_edits(
-        &self,
-        grasp: &ViewGrasp,
-        before: &WorkingTree,
-        secured: RootId,
-        head: SnapshotId,
-        act: &Act,
-    ) -> Result<()> {
-        let view = &grasp.live.view;
-        let late = self.hold_tree(before)?;
-        if late.root == Some(secured) {
-            return view.settled_at(head).map_err(of_view);
-        }
-        let act = Act { request: None, ..act.clone() };
-        let mut before = before.fork();
-        before.rebase(Some(head));
-        let (workspaces, name) = (&self.inner.workspaces, &grasp.workspace);
-        let change = Change::new("written while the workspace was moved");
-        workspaces.commit_as(name, &mut before, &change, &act, CAPTURE).map_err(of_engine)?;
-        let now = workspaces.restore(name, head, &act).map_err(of_engine)?.snapshot;
-        view.settled_at(now).map_err(of_view)
     }
 
     /// Writes a view's tree to the store without committing it, so that its journal begins anew. One whose journal has failed is left
@@ -281,7 +226,7 @@ impl Service {
     }
 
     /// The journal rests on a commit now.
-    fn drop_checkpoint(&self, grasp: &ViewGrasp) -> Result<()> {
+    pub(super) fn drop_checkpoint(&self, grasp: &ViewGrasp) -> Result<()> {
         let act = Act::new(KEEPER, self.now()).buffered();
         let name = checkpoint_reference(grasp.id);
         operation::remove_reference(&self.inner.store, &name, &act, "drop a checkpoint").map(drop).map_err(of_engine)
@@ -348,7 +293,9 @@ impl Service {
                 _ => tally.modified += 1,
             }
             let path = Bytes::copy_from_slice(change.path.as_bytes());
-            changes.push(v1::PlannedChange { path, kind: kind.into(), bytes: 0 });
+            let entries = change.before.iter().chain(&change.after);
+            let directory = entries.clone().all(|entry| entry.kind() == EntryKind::Directory);
+            changes.push(v1::PlannedChange { path, kind: kind.into(), bytes: 0, directory });
         }
         Ok((changes, tally))
     }

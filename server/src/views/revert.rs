@@ -1,20 +1,37 @@
-//! Restoring, undoing and redoing a workspace that is mounted: first what is there becomes a snapshot, then the head moves, then the
+//! Restoring, undoing and redoing a workspace that is mounted: first what is there is recorded, then the workspace moves, then the
 //! view goes to it while it is in use.
 
-use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{Act, TreePath, entry_at, operation};
+use amalgam_engine::workspace::{Change, Taken, WorkspaceName, with_paths_of};
+use amalgam_engine::{Act, RootId, TreePath, WorkingTree, entry_at};
+use amalgam_materializer::is_in_git;
 use amalgam_proto::{Failure, Reason, v1};
 
-use super::ViewGrasp;
 use super::live::Secured;
-use crate::failure::{Result, of_engine};
-use crate::service::{Marks, Service};
+use super::{Shows, ViewGrasp};
+use crate::directory::{Direction, EDIT, Reverted, cleared_action, renaming, restore_action, words_of};
+use crate::failure::{Result, of_engine, of_view};
+use crate::left_alone::GitScope;
+use crate::service::{Held, Marks, Service};
 
 /// How many changes of a plan go into one message.
 const PLAN_PART: usize = 500;
 
+/// What a mount held before it is changed.
+pub(super) struct Live {
+    /// Its tree, kept.
+    pub(super) held: Held,
+    /// The same tree with conflicts for what they are.
+    pub(super) edited: RootId,
+}
+
+impl Live {
+    fn root(&self) -> RootId {
+        self.held.root.expect("a live tree has a root")
+    }
+}
+
 impl Service {
-    /// Makes a live view what a snapshot holds.
+    /// Makes a live view, or some paths of it, what a snapshot holds.
     pub(crate) fn restore_view(
         &self,
         id: u64,
@@ -27,32 +44,125 @@ impl Service {
         let paths = paths.map_err(|source| of_engine(source.into()))?;
         let wanted = self.hold_revision(&request.revision, Some(&grasp.workspace))?;
         let snapshot = wanted.snapshot.expect("a revision is a snapshot");
-        let held = self.hold_live(&grasp)?;
-        self.check_view_paths(&grasp, wanted.root.expect("a revision has a tree"), &paths)?;
+        let wanted_root = wanted.root.expect("a revision has a tree");
+        if self.is_replayed(act)? {
+            return Ok(v1::RestoreResult::default());
+        }
+        let live = self.look_at(&grasp)?;
+        self.check_view_paths(&grasp, wanted_root, &paths)?;
+        let git = self.git_scope(&grasp.workspace, request.with_git)?;
+        // A `.git` that is named is in scope.
+        let scope = if paths.iter().any(is_in_git) { GitScope::Include } else { git };
+        let made = self.restored_tree(wanted_root, live.edited, &paths, scope, act)?;
+        let root = made.root.expect("it was written");
+        let left_alone = if paths.is_empty() { self.count_left_alone(wanted_root, root, git)? } else { 0 };
         if request.dry_run {
-            let (mut changes, _) = self.plan_of(held.root, wanted.root)?;
-            changes.retain(|change| is_within(&change.path, &paths));
+            let (changes, _) = self.plan_of(Some(live.edited), Some(root))?;
             for changes in changes.chunks(PLAN_PART) {
                 part(v1::Plan { changes: changes.to_vec() })?;
             }
-            return Ok(v1::RestoreResult::default());
+            return Ok(v1::RestoreResult { left_alone, ..v1::RestoreResult::default() });
         }
-        let secured = self.secure_view(&grasp, &format!("restore {}", snapshot.short()), act)?;
-        let (workspaces, name) = (&self.inner.workspaces, &grasp.workspace);
-        let done = match paths.is_empty() {
-            true => workspaces.restore(name, snapshot, act),
-            false => workspaces.restore_paths(name, snapshot, &paths, act),
+        let words = match paths.is_empty() {
+            true => format!("restore {}", snapshot.short()),
+            false => format!("restore {} from {}", words_of(&paths), snapshot.short()),
         };
-        let is_new = done.map_err(of_engine)?.is_new;
-        let mut result = self.follow_head(&grasp, &secured, act)?;
-        result.safety = secured.snapshot.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
+        let safety = self.record_view_edits(&grasp, &live, &words, scope, act)?;
+        let is_new = self.record_restored_view(&grasp, root, &paths, &words, scope, act)?;
+        let mut result = self.show_tree(&grasp, root, &live, act)?;
+        result.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
         result.changed |= is_new;
+        result.left_alone = left_alone;
         result.notices.extend(wanted.notices());
         Ok(result)
     }
 
+    /// What a mount holds now, as a commit would take it.
+    pub(super) fn look_at(&self, grasp: &ViewGrasp) -> Result<Live> {
+        let (held, edited) = self.hold_edited(grasp)?;
+        Ok(Live { held, edited })
+    }
+
+    /// The tree that a mount shows after a restore.
+    fn restored_tree(
+        &self,
+        wanted: RootId,
+        live: RootId,
+        paths: &[TreePath],
+        git: GitScope,
+        act: &Act,
+    ) -> Result<Held> {
+        let store = &self.inner.store;
+        if paths.is_empty() {
+            return self.hold_with_git_of(wanted, live, git);
+        }
+        let tree = with_paths_of(store, live, wanted, paths, Taken::At(act.time)).map_err(of_engine)?;
+        let made = self.hold_tree(&tree)?;
+        self.hold_with_git_of(made.root.expect("it was written"), live, git)
+    }
+
+    /// A tree with every `.git` of another one, unless that is in scope.
+    fn hold_with_git_of(&self, tree: RootId, other: RootId, git: GitScope) -> Result<Held> {
+        match self.with_git_of(tree, other, git)? {
+            Some(tree) => self.hold_tree(&tree),
+            None => {
+                let pin = self.inner.store.hold(tree).map_err(of_engine)?;
+                Ok(Held { root: Some(tree), snapshot: None, lean: None, _pin: Some(pin) })
+            }
+        }
+    }
+
+    /// Records what a mount holds as the state of its workspace's files, if it is not recorded yet. The head stays where it is.
+    fn record_view_edits(
+        &self,
+        grasp: &ViewGrasp,
+        live: &Live,
+        before: &str,
+        git: GitScope,
+        act: &Act,
+    ) -> Result<Option<amalgam_engine::SnapshotId>> {
+        if !self.differs(self.state_root(&grasp.workspace)?, Some(live.edited), git)? {
+            return Ok(None);
+        }
+        // The request belongs to what comes after it.
+        let act = Act { request: None, ..act.clone() };
+        let tree = WorkingTree::open_root(&self.inner.store, live.edited).map_err(of_engine)?;
+        let change = Change::new(format!("before {before}"));
+        let recorded = self.inner.workspaces.record_working(&grasp.workspace, &tree, &change, &act, EDIT);
+        recorded.map(Some).map_err(of_engine)
+    }
+
+    /// Records what a restore makes of a mount. Returns whether anything was recorded.
+    fn record_restored_view(
+        &self,
+        grasp: &ViewGrasp,
+        root: RootId,
+        paths: &[TreePath],
+        words: &str,
+        git: GitScope,
+        act: &Act,
+    ) -> Result<bool> {
+        let (workspaces, name, action) = (&self.inner.workspaces, &grasp.workspace, restore_action(git));
+        let head = self.head(name)?;
+        if !self.differs(self.head_root(head)?, Some(root), git)? {
+            let action = cleared_action(git, words);
+            return Ok(workspaces.set_working(name, None, act, &action).map_err(of_engine)?.is_some());
+        }
+        let change = Change::new(words);
+        let mut tree = WorkingTree::open_root(&self.inner.store, root).map_err(of_engine)?;
+        if paths.is_empty() {
+            tree.rebase(head);
+            return Ok(workspaces.commit_as(name, &mut tree, &change, act, action).map_err(of_engine)?.is_new);
+        }
+        if !self.differs(self.state_root(name)?, Some(root), git)? {
+            return Ok(false);
+        }
+        workspaces.record_working(name, &tree, &change, act, action).map_err(of_engine)?;
+        Ok(true)
+    }
+
     /// A path that is in neither tree is a slip of the hand.
-    fn check_view_paths(&self, grasp: &ViewGrasp, root: amalgam_engine::RootId, paths: &[TreePath]) -> Result<()> {
+    fn check_view_paths(&self, grasp: &ViewGrasp, root: RootId, paths: &[TreePath]) -> Result<()> {
         let wanted = self.inner.store.root(root).map_err(of_engine)?;
         let live = grasp.live.view.fork();
         for path in paths {
@@ -65,46 +175,150 @@ impl Service {
     }
 
     /// Takes back the last thing that happened: changes that are in no snapshot yet, or else the last operation of the workspace.
-    pub(crate) fn undo_view(&self, id: u64, act: &Act) -> Result<v1::RevertResult> {
+    pub(crate) fn undo_view(&self, id: u64, with_git: bool, act: &Act) -> Result<v1::RevertResult> {
         let grasp = self.grasp_view(id)?;
-        let secured = self.secure_view(&grasp, "undo", act)?;
-        self.refuse_nothing_to_undo(&grasp.workspace)?;
-        let done = self.inner.workspaces.undo(&grasp.workspace, act).map_err(of_engine)?;
-        self.view_reverted(&grasp, &done, &secured, act)
+        if self.is_replayed(act)? {
+            return Ok(v1::RevertResult::default());
+        }
+        let git = self.git_scope(&grasp.workspace, with_git)?;
+        let live = self.look_at(&grasp)?;
+        let recorded = self.record_view_edits(&grasp, &live, "undo", git, act)?;
+        let next = self.next_to_revert(&grasp.workspace, Direction::Undo)?;
+        if let Some((from, to)) = renaming(&next, Direction::Undo) {
+            drop(grasp);
+            return self.revert_renaming(&next, &from, &to, Direction::Undo, act);
+        }
+        let reverted = self.revert_visibly(&grasp.workspace, next, live.edited, git, Direction::Undo, act)?;
+        let mut result = self.view_reverted(&grasp, &reverted, &live, act)?;
+        result.took_back_changes = recorded.is_some();
+        Ok(result)
     }
 
     /// Does again what was taken back last. Changes made since would be in the way.
-    pub(crate) fn redo_view(&self, id: u64, act: &Act) -> Result<v1::RevertResult> {
+    pub(crate) fn redo_view(&self, id: u64, with_git: bool, act: &Act) -> Result<v1::RevertResult> {
         let grasp = self.grasp_view(id)?;
-        let secured = self.untouched(&grasp)?;
-        let Some(secured) = secured else {
-            let message = "there are changes since; `amalgam undo` or `amalgam commit` first";
-            return Err(Failure::new(Reason::UncommittedChanges, message));
-        };
-        let done = self.inner.workspaces.redo(&grasp.workspace, act).map_err(of_engine)?;
-        self.view_reverted(&grasp, &done, &secured, act)
+        if self.is_replayed(act)? {
+            return Ok(v1::RevertResult::default());
+        }
+        let git = self.git_scope(&grasp.workspace, with_git)?;
+        let live = self.look_at(&grasp)?;
+        let next = self.next_to_redo(&grasp.workspace, live.edited)?;
+        if let Some((from, to)) = renaming(&next, Direction::Redo) {
+            drop(grasp);
+            return self.revert_renaming(&next, &from, &to, Direction::Redo, act);
+        }
+        let mut safety = None;
+        if git.includes() && self.differs(self.state_root(&grasp.workspace)?, Some(live.edited), git)? {
+            let tree = WorkingTree::open_root(&self.inner.store, live.edited).map_err(of_engine)?;
+            let aside = self.inner.workspaces.keep_aside(&grasp.workspace, &tree, "before redo", act);
+            safety = Some(aside.map_err(of_engine)?);
+        }
+        let reverted = self.revert_visibly(&grasp.workspace, next, live.edited, git, Direction::Redo, act)?;
+        let mut result = self.view_reverted(&grasp, &reverted, &live, act)?;
+        if let (Some(safety), Some(restored)) = (safety, &mut result.restored) {
+            restored.safety = Some(self.snapshot_message(safety, &Marks::default())?);
+            self.drop_aside(&grasp.workspace, act)?;
+        }
+        Ok(result)
     }
 
+    /// Brings a mount to the state that its workspace has after an undo or a redo.
     fn view_reverted(
         &self,
         grasp: &ViewGrasp,
-        done: &amalgam_engine::reference::Operation,
-        secured: &Secured,
+        reverted: &Reverted,
+        live: &Live,
         act: &Act,
     ) -> Result<v1::RevertResult> {
-        let restored = self.follow_head(grasp, secured, act)?;
-        let reverts = done.draft.reverts.and_then(|revert| revert.undone().or(revert.redone()));
-        let reverted = reverts.map(|sequence| operation::operation(&self.inner.store, sequence)).transpose();
-        Ok(v1::RevertResult {
-            reverted: reverted.map_err(of_engine)?.as_ref().map(crate::api::operation_message),
-            operation: Some(crate::api::operation_message(done)),
-            took_back_changes: secured.snapshot.is_some(),
-            restored: Some(restored),
+        let Some(wanted) = self.state_root(&grasp.workspace)? else { return Err(no_snapshot()) };
+        let made = self.hold_with_git_of(wanted, live.edited, reverted.git)?;
+        let root = made.root.expect("it was written");
+        let mut restored = self.show_tree(grasp, root, live, act)?;
+        restored.left_alone = self.count_left_alone(wanted, root, reverted.git)?;
+        self.revert_result(reverted, restored)
+    }
+
+    /// Lets a mount show a tree. The next commit follows the head of its workspace.
+    fn show_tree(&self, grasp: &ViewGrasp, root: RootId, live: &Live, act: &Act) -> Result<v1::RestoreResult> {
+        let (workspaces, name, view) = (&self.inner.workspaces, &grasp.workspace, &grasp.live.view);
+        let workspace = workspaces.get(name).map_err(of_engine)?;
+        let Some(head) = workspace.head else { return Err(no_snapshot()) };
+        let mut shown = None;
+        for snapshot in [Some(head), workspace.working].into_iter().flatten() {
+            if self.inner.store.snapshot(snapshot).map_err(of_engine)?.root == root {
+                shown = Some(snapshot);
+                break;
+            }
+        }
+        let is_aside = shown.is_none();
+        let shown = match shown {
+            Some(shown) => shown,
+            None => {
+                let tree = WorkingTree::open_root(&self.inner.store, root).map_err(of_engine)?;
+                workspaces.keep_aside(name, &tree, "shown by a mount", act).map_err(of_engine)?
+            }
+        };
+        let (before, _) = view.go_to(shown, Some(head)).map_err(of_view)?;
+        self.record_late_edits(grasp, &before, live.root(), act)?;
+        if shown == head {
+            view.settled_at(head).map_err(of_view)?;
+            self.drop_checkpoint(grasp)?;
+        } else {
+            // The journal rests on a name of its own, whatever becomes of the workspace.
+            self.checkpoint(grasp)?;
+        }
+        if is_aside {
+            self.drop_aside(name, act)?;
+        }
+        self.await_told(|shows| matches!(shows, Shows::Live(id) if *id == grasp.id));
+        let tally = self.tally(Some(live.edited), Some(root))?;
+        Ok(v1::RestoreResult {
+            safety: None,
+            snapshot: Some(self.snapshot_message(head, &Marks::default())?),
+            written: tally.added + tally.modified,
+            removed: tally.removed,
+            bytes: 0,
+            notices: Vec::new(),
+            changed: tally.added + tally.modified + tally.removed > 0,
+            conflicts: None,
+            left_alone: 0,
         })
     }
 
-    /// Moves the head of a workspace that may be mounted: what the mount holds is a snapshot first, and afterwards it shows the new
-    /// head.
+    /// A view went to another tree. Records what was written between the last look and that moment, and then the state that the
+    /// workspace had: an undo brings the late edits back.
+    pub(super) fn record_late_edits(
+        &self,
+        grasp: &ViewGrasp,
+        before: &WorkingTree,
+        secured: RootId,
+        act: &Act,
+    ) -> Result<()> {
+        let late = self.hold_tree(before)?;
+        if late.root == Some(secured) {
+            return Ok(());
+        }
+        let act = Act { request: None, ..act.clone() };
+        let (workspaces, name) = (&self.inner.workspaces, &grasp.workspace);
+        let working = workspaces.get(name).map_err(of_engine)?.working;
+        let change = Change::new("written while the workspace was moved");
+        workspaces.record_working(name, before, &change, &act, EDIT).map_err(of_engine)?;
+        workspaces.set_working(name, working, &act, EDIT).map(drop).map_err(of_engine)
+    }
+
+    /// Brings a view to its workspace's head, whatever it holds. What it held is recorded, but for what was written since that was
+    /// done: that is recorded now. `.git` stays as it is.
+    pub(super) fn follow_head(&self, grasp: &ViewGrasp, secured: &Secured, act: &Act) -> Result<v1::RestoreResult> {
+        let Some(head) = self.head_root(self.head(&grasp.workspace)?)? else { return Err(no_snapshot()) };
+        let git = self.git_scope(&grasp.workspace, false)?;
+        let made = self.hold_with_git_of(head, secured.root, git)?;
+        let pin = self.inner.store.hold(secured.root).map_err(of_engine)?;
+        let held = Held { root: Some(secured.root), snapshot: None, lean: None, _pin: Some(pin) };
+        let live = Live { held, edited: secured.root };
+        self.show_tree(grasp, made.root.expect("it was written"), &live, act)
+    }
+
+    /// Moves the head of a workspace that may be mounted: what the mount holds is recorded first, and afterwards it shows the new head.
     pub(crate) fn move_head<T>(
         &self,
         workspace: &WorkspaceName,
@@ -113,31 +327,15 @@ impl Service {
         go: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let Some(grasp) = self.grasp_view_of(workspace)? else { return go() };
-        let secured = self.secure_view(&grasp, before, act)?;
+        let live = self.look_at(&grasp)?;
+        self.record_view_edits(&grasp, &live, before, GitScope::Include, act)?;
         let done = go()?;
-        self.follow_head(&grasp, &secured, act)?;
+        let Some(head) = self.head_root(self.head(workspace)?)? else { return Err(no_snapshot()) };
+        self.show_tree(&grasp, head, &live, act)?;
         Ok(done)
     }
 }
 
-fn is_within(path: &[u8], paths: &[TreePath]) -> bool {
-    paths.is_empty()
-        || paths.iter().any(|above| {
-            let above = above.as_bytes();
-            path.strip_prefix(above).is_some_and(|rest| above.is_empty() || rest.is_empty() || rest[0] == b'/')
-        })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_covers_itself_and_what_is_below_it() {
-        let paths = [TreePath::new("src").expect("a path")];
-        for (path, covered) in [("src", true), ("src/a", true), ("srcs", false), ("a/src", false)] {
-            assert_eq!(is_within(path.as_bytes(), &paths), covered, "{path}");
-        }
-        assert!(is_within(b"anything", &[]));
-    }
+fn no_snapshot() -> Failure {
+    Failure::new(Reason::NothingToRevert, "the workspace has no snapshot any more; the mount is left as it is")
 }

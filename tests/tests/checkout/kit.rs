@@ -65,6 +65,7 @@ impl World {
     pub fn job(&self) -> Checkout<'_> {
         Checkout {
             keep_git: false,
+            rules: None,
             leave_git_file: false,
             paths: None,
             times: Times::Exact,

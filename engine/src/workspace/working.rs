@@ -1,0 +1,97 @@
+//! The working snapshot: the state of a workspace's files beside its line of snapshots.
+//!
+//! A restore of some paths, and an undo of edits that were never committed, leave files that differ from the head. The state
+//! before and after them is recorded as a snapshot that the workspace's reference keeps, so that each can be undone and redone.
+//! The head does not move: what differs from it is still a change that is not committed.
+
+use std::collections::BTreeMap;
+
+use super::{Change, WorkspaceName, Workspaces};
+use crate::commit::Words;
+use crate::error::Result;
+use crate::id::SnapshotId;
+use crate::operation::{Act, Step, hold_snapshot, trying};
+use crate::reference::{Operation, OperationDraft, RefValue};
+use crate::store::RefMove;
+use crate::work::WorkingTree;
+
+impl Workspaces {
+    /// Records a tree as the state of the workspace's files, under a word in the operation log. The head stays where it is and is
+    /// the parent of the snapshot, which is returned.
+    pub fn record_working(
+        &self,
+        name: &WorkspaceName,
+        tree: &WorkingTree,
+        change: &Change,
+        act: &Act,
+        action: &str,
+    ) -> Result<SnapshotId> {
+        trying(|| {
+            let workspace = self.get(name)?;
+            let words = Words {
+                author: act.actor.clone(),
+                time: act.time,
+                message: change.message.clone(),
+                metadata: change.metadata.clone(),
+            };
+            let parents = workspace.head.into_iter().collect();
+            let landed = tree.freeze().prepare()?.land(parents, words, |snapshot| {
+                let value = workspace.working_at(Some(snapshot))?;
+                Ok(RefMove {
+                    expect: vec![(name.reference(), Some(workspace.value().clone()))],
+                    set: vec![(name.reference(), Some(value))],
+                    operation: act.draft(action),
+                    durability: act.durability,
+                })
+            })?;
+            Ok(landed.done.snapshot)
+        })
+    }
+
+    /// Records that the workspace's files are what a snapshot holds that was recorded before, or the head without one. Nothing is
+    /// recorded where that is known already.
+    pub fn set_working(
+        &self,
+        name: &WorkspaceName,
+        working: Option<SnapshotId>,
+        act: &Act,
+        action: &str,
+    ) -> Result<Option<Operation>> {
+        let _pins = working.map(|working| hold_snapshot(&self.store, working)).transpose()?;
+        trying(|| {
+            let workspace = self.get(name)?;
+            if workspace.working == working {
+                return Ok(None);
+            }
+            let after = workspace.working_at(working)?;
+            let step = Step { name: name.reference(), before: Some(workspace.into_value()), after: Some(after) };
+            self.move_by(act, action, vec![step]).map(Some)
+        })
+    }
+
+    /// Keeps a tree as a snapshot under a name of its own, in the place of what was kept there before: files that are about to be
+    /// replaced, or that a live view is about to show. Undo and redo of the workspace do not see it. When it is not needed any
+    /// more the caller removes [`aside_reference`](WorkspaceName::aside_reference); collections keep it for the grace time.
+    pub fn keep_aside(&self, name: &WorkspaceName, tree: &WorkingTree, message: &str, act: &Act) -> Result<SnapshotId> {
+        let reference = name.aside_reference();
+        trying(|| {
+            let before = self.store.read_ref(&reference)?;
+            let words = Words {
+                author: act.actor.clone(),
+                time: act.time,
+                message: message.to_owned(),
+                metadata: BTreeMap::new(),
+            };
+            let parents = self.get(name)?.head.into_iter().collect();
+            let landed = tree.freeze().prepare()?.land(parents, words, |snapshot| {
+                Ok(RefMove {
+                    expect: vec![(reference.clone(), before)],
+                    set: vec![(reference.clone(), Some(RefValue::to(snapshot)))],
+                    operation: OperationDraft { request: None, ..act.draft("keep aside") },
+                    durability: act.durability,
+                })
+            })?;
+            Ok(landed.done.snapshot)
+        })
+    }
+}

@@ -1,0 +1,113 @@
+//! What restores, undo and redo leave alone: `.git`, wherever it is.
+//!
+//! Git moves its index and its references by itself, so they are outside of every comparison that decides what undo, redo, restore
+//! and status do. Snapshots hold them all the same. `--with-git`, or the setting `workspace.git`, takes them in.
+
+use amalgam_engine::workspace::{Taken, WorkspaceName, with_paths_of};
+use amalgam_engine::{DiffOptions, RootId, TreePath, WorkingTree, diff_roots};
+use amalgam_materializer::is_in_git;
+
+use crate::failure::{Result, of_engine};
+use crate::service::Service;
+
+/// Whether `.git` is a part of what is compared and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GitScope {
+    /// It is neither compared nor written.
+    LeaveAlone,
+    /// It is a directory like any other.
+    Include,
+}
+
+impl GitScope {
+    pub(crate) fn includes(self) -> bool {
+        self == Self::Include
+    }
+
+    fn covers(self, path: &TreePath) -> bool {
+        self.includes() || !is_in_git(path)
+    }
+}
+
+impl Service {
+    /// The scope of a call: what it asked for, or else the workspace's setting.
+    pub(crate) fn git_scope(&self, workspace: &WorkspaceName, with_git: bool) -> Result<GitScope> {
+        let is_included = with_git || self.settings()?.includes_git(workspace.as_str());
+        Ok(if is_included { GitScope::Include } else { GitScope::LeaveAlone })
+    }
+
+    /// Whether two trees differ, times not considered.
+    pub(crate) fn differs(&self, before: Option<RootId>, after: Option<RootId>, git: GitScope) -> Result<bool> {
+        if before == after {
+            return Ok(false);
+        }
+        for change in diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)? {
+            if git.covers(&change.map_err(of_engine)?.path) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// How many paths in `.git` differ between two trees; nothing where that is in scope.
+    pub(crate) fn count_left_alone(&self, wanted: RootId, there: RootId, git: GitScope) -> Result<u64> {
+        if git.includes() || wanted == there {
+            return Ok(0);
+        }
+        let mut count = 0;
+        for change in
+            diff_roots(&self.inner.store, Some(wanted), Some(there), DiffOptions::default()).map_err(of_engine)?
+        {
+            count += u64::from(is_in_git(&change.map_err(of_engine)?.path));
+        }
+        Ok(count)
+    }
+
+    /// A tree with every `.git` as another tree has it; nothing where the two do not differ there, or where `.git` is in scope.
+    pub(crate) fn with_git_of(&self, tree: RootId, other: RootId, git: GitScope) -> Result<Option<WorkingTree>> {
+        if git.includes() || tree == other {
+            return Ok(None);
+        }
+        let store = &self.inner.store;
+        let mut paths: Vec<TreePath> = Vec::new();
+        for change in diff_roots(store, Some(tree), Some(other), DiffOptions::default()).map_err(of_engine)? {
+            let path = change.map_err(of_engine)?.path;
+            // Paths come in order: what lies in a `.git` follows it.
+            if is_in_git(&path) && paths.last().is_none_or(|last| path.below(last).is_none()) {
+                paths.push(outermost_git(&path));
+            }
+        }
+        match paths.is_empty() {
+            true => Ok(None),
+            false => with_paths_of(store, tree, other, &paths, Taken::AsItWas).map(Some).map_err(of_engine),
+        }
+    }
+}
+
+/// The outermost `.git` that a path lies in.
+fn outermost_git(path: &TreePath) -> TreePath {
+    let mut found = path.clone();
+    let mut here = Some(path.clone());
+    while let Some(ancestor) = here.filter(is_in_git) {
+        here = ancestor.split_last().map(|(parent, _)| parent);
+        found = ancestor;
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn git_is_a_whole_name_at_any_depth() {
+        let path = |text: &str| TreePath::new(text).expect("a path");
+        for (text, outermost) in [(".git/index", ".git"), ("a/.git/modules/b/.git/HEAD", "a/.git"), (".git", ".git")] {
+            assert!(!GitScope::LeaveAlone.covers(&path(text)) && GitScope::Include.covers(&path(text)), "{text}");
+            assert_eq!(outermost_git(&path(text)), path(outermost));
+        }
+        for text in [".gitignore", "a/.github/x", "git", "a.git/HEAD"] {
+            assert!(GitScope::LeaveAlone.covers(&path(text)), "{text}");
+        }
+    }
+}
