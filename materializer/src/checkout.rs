@@ -213,6 +213,10 @@ impl<'a> Run<'a> {
     }
 
     fn notice(&self, path: &TreePath, why: Why) {
+        // The `.git` in it is left alone on purpose.
+        if why == Why::NotEmpty && self.aim.holds_git(path) {
+            return;
+        }
         // What was not covered is not known either, and stays as it is.
         let why = if why == Why::ChangedSince && self.aim.is_uncovered(path) { Why::Uncovered } else { why };
         self.done.lock().notices.push(Notice { path: path.clone(), why });

@@ -10,6 +10,8 @@ use amalgam_engine::{
     DiffOptions, Entry, EntryKind, Name, NameChange, RootId, Store, TreePath, diff_directories, entry_at,
 };
 
+use parking_lot::Mutex;
+
 use crate::checkout::{Checkout, Times};
 use crate::error::Result;
 use crate::index::Index;
@@ -199,6 +201,8 @@ pub(crate) struct Aim<'a> {
     rules: Option<TreeRules>,
     /// The rules of the directory as it is.
     rules_before: Option<TreeRules>,
+    /// Directories with a `.git` that was left alone.
+    holds_git: Mutex<BTreeSet<TreePath>>,
 }
 
 /// How a path lies to those that a job is about.
@@ -222,7 +226,8 @@ impl<'a> Aim<'a> {
             let there_before = before.map(|root| entry_at(store, root, path)).transpose()?.flatten().is_some();
             Ok(there_before || entry_at(store, after, path)?.is_some())
         };
-        let Some(wanted) = job.paths else { return Ok(Self { job, paths: None, rules, rules_before }) };
+        let holds_git = Mutex::default();
+        let Some(wanted) = job.paths else { return Ok(Self { job, paths: None, rules, rules_before, holds_git }) };
         let mut paths = BTreeSet::new();
         for path in wanted {
             // A path that is nowhere must not make the directories above it.
@@ -230,7 +235,7 @@ impl<'a> Aim<'a> {
                 paths.insert(path.clone());
             }
         }
-        Ok(Self { job, paths: Some(paths), rules, rules_before })
+        Ok(Self { job, paths: Some(paths), rules, rules_before, holds_git })
     }
 
     pub(crate) fn reach(&self, path: &TreePath) -> Reach {
@@ -280,7 +285,10 @@ impl<'a> Aim<'a> {
         match self.reach(&path) {
             Reach::Outside => return Ok(None),
             Reach::Above if !pair.is_directory_on_any_side() => return Ok(None),
-            Reach::Inside if self.job.keep_git && is_git && !self.is_named_git(&path) => return Ok(None),
+            Reach::Inside if self.job.keep_git && is_git && !self.is_named_git(&path) => {
+                self.holds_git.lock().insert(directory.clone());
+                return Ok(None);
+            }
             Reach::Above | Reach::Inside => {}
         }
         let is_file = pair.after.as_ref().is_some_and(|entry| entry.kind() == EntryKind::File);
@@ -293,6 +301,13 @@ impl<'a> Aim<'a> {
             return Ok(Some(Step::Left(Notice { path, why: Why::Uncovered })));
         }
         Ok((pair.before.is_some() || pair.after.is_some()).then_some(Step::Differs { path, name, pair }))
+    }
+
+    /// Whether a directory stays because it holds a `.git` that was left alone, here or further down.
+    pub(crate) fn holds_git(&self, directory: &TreePath) -> bool {
+        let holds_git = self.holds_git.lock();
+        // What is below a path follows it at once.
+        holds_git.range(directory..).next().is_some_and(|next| next == directory || next.below(directory).is_some())
     }
 
     /// Whether the rules of the directory leave a path out, so that what is there is not known.

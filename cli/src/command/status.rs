@@ -78,6 +78,7 @@ impl Status {
             }
             None => output.say("nothing here, and no snapshot yet")?,
         }
+        say_uncovered(output, &status.uncovered)?;
         conflicts::say(output, status.conflicts.as_ref())?;
         if let Some(publishing) = &place.workspace.publishing {
             output.remark(format!("published {}", publishing_line(publishing, session.now)))?;
@@ -88,7 +89,7 @@ impl Status {
         let has_conflicts = status.conflicts.as_ref().is_some_and(|conflicts| conflicts.count > 0);
         let differs = match self.exit_code {
             true if has_conflicts => Exit::CONFLICTS,
-            true if all > 0 => Exit::DIFFERS,
+            true if lists.iter().any(|(.., paths)| paths.iter().any(|path| !is_in_git(path))) => Exit::DIFFERS,
             _ => Exit::OK,
         };
         Ok(differs.or(noticed))
@@ -121,12 +122,37 @@ fn emit_status(output: &mut Output, place: &Place, status: &v1::DirectoryStatus)
             "modified": count(&status.modified),
             "added": count(&status.added),
             "deleted": count(&status.deleted),
+            "uncovered": count(&status.uncovered),
             "counts": status.counts.as_ref().map(lines::counts),
             "conflicts": status.conflicts.as_ref().map_or(0, |conflicts| conflicts.count),
             "mounted": place.directory.mounted,
         }),
     );
     output.emit(&lines::with_path(line, &place.directory.path))
+}
+
+/// Whether a path is a `.git`, or lies in one: what undo and restore leave alone.
+fn is_in_git(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').any(|name| name == b".git")
+}
+
+/// Names the paths of the head that ignore rules leave out by now: the outermost of them, sorted.
+fn say_uncovered(output: &mut Output, paths: &[Bytes]) -> Result<(), CliError> {
+    let mut outermost: Vec<&Bytes> = Vec::new();
+    for path in paths {
+        output.emit(&lines::with_path(lines::line("status_path", json!({"kind": "uncovered"})), path))?;
+        let is_below = |above: &&Bytes| path.strip_prefix(&above[..]).is_some_and(|rest| rest.first() == Some(&b'/'));
+        if !outermost.last().is_some_and(is_below) {
+            outermost.push(path);
+        }
+    }
+    for path in outermost {
+        output.remark(format!(
+            "{} is no longer covered: ignore rules leave it out; it stays on the disk",
+            text::path(path)
+        ))?;
+    }
+    Ok(())
 }
 
 /// When room came back last, and when it does next. Nothing for people in a store that is too young for either.

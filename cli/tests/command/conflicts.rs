@@ -176,7 +176,7 @@ fn a_restore_brings_conflicts_back_and_a_diff_shows_them() {
     let status = run(&scratch, "amalgam status");
     assert!(status.contains("1 conflict;"), "{status}");
     assert!(run(&scratch, "cat text").contains("<<<<<<< ours"));
-    run(&scratch, "amalgam restore @~~");
+    run(&scratch, "amalgam restore @~");
     assert!(run(&scratch, "amalgam status").contains("4 conflicts"));
 }
 

@@ -75,7 +75,7 @@ fn a_restore_touches_what_differs_and_leaves_git_alone() {
     kit.run(&["undo"]).ends(0);
     assert_eq!(fs::read_to_string(kit.work().join("d3/f3")).expect("it is there"), "not committed\n");
     // One path, and Git's files if asked for.
-    kit.run(&["restore", "@~~", "d1/f1"]).ends(0);
+    kit.run(&["restore", "@~", "d1/f1"]).ends(0);
     assert_eq!(fs::read_to_string(kit.work().join("d1/f1")).expect("it is there"), "file 1\n");
     assert_eq!(fs::read_to_string(kit.work().join("d3/f3")).expect("it is there"), "not committed\n");
     kit.run(&["restore", "@~", "no/such/file"]).ends(1);

@@ -93,7 +93,7 @@ fn a_mount_is_edited_committed_compared_restored_and_undone() {
     scratch.run("cd ../try && echo late > late && amalgam undo");
     assert!(!at.join("late").exists());
 
-    scratch.run("cd ../try && amalgam restore @~2 -- d");
+    scratch.run("cd ../try && amalgam restore @~ -- d");
     assert_eq!(read(at.join("d/e/x")), "x\n");
     assert_eq!(read(at.join("a")), "uncommitted\n");
     scratch.run("amalgam umount try && amalgam verify --read-data");

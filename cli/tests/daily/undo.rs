@@ -1,0 +1,237 @@
+//! Single promises of undo, redo, restore and status.
+
+use std::fs;
+use std::path::Path;
+
+use crate::scratch::{Scratch, can_mount};
+use crate::{Copy, assert_same, shell};
+
+/// A repository with one commit, protected.
+fn repository(scratch: &Scratch) {
+    let place = scratch.project();
+    shell(
+        scratch,
+        &place,
+        "git init -q . && echo a >a && git add a && git commit -qm a && amalgam init --workspace main",
+    );
+}
+
+fn read(scratch: &Scratch, name: &str) -> String {
+    fs::read_to_string(scratch.project().join(name)).unwrap_or_default()
+}
+
+/// What a command says on both channels, and how it ends.
+fn say(scratch: &Scratch, place: &Path, line: &str) -> (String, i32) {
+    let done = scratch.shell(&format!("exec 2>&1; {line}")).current_dir(place).output().expect("a shell");
+    (String::from_utf8_lossy(&done.stdout).into_owned(), done.status.code().unwrap_or(-1))
+}
+
+#[test]
+fn undo_and_redo_work_when_git_touched_its_index() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    repository(&scratch);
+    shell(&scratch, &place, "echo b >a && amalgam commit -m 'git moved' && git add a");
+    let git = Copy::of(&place).git;
+    let (said, code) = say(&scratch, &place, "amalgam undo");
+    assert!(code == 0 && said.contains("undid commit ") && said.contains("\"git moved\""), "{said}");
+    assert!(said.contains("in .git left alone (--with-git includes it)"), "{said}");
+    assert_eq!(read(&scratch, "a"), "a\n");
+    let (said, code) = say(&scratch, &place, "amalgam undo");
+    assert!(code == 1 && said.contains("nothing to undo in main"), "{said}");
+    assert_same(&Copy::of(&place).git, &git, "of .git");
+    for _ in 0..2 {
+        shell(&scratch, &place, "amalgam redo");
+        assert_eq!(read(&scratch, "a"), "b\n");
+        shell(&scratch, &place, "git update-index -q --refresh || true; amalgam undo");
+        assert_eq!(read(&scratch, "a"), "a\n");
+    }
+}
+
+#[test]
+fn git_is_undone_and_redone_when_asked_for() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    repository(&scratch);
+    shell(&scratch, &place, "echo b >a && git commit -qam b && amalgam commit -m b");
+    let before = Copy::of(&place);
+    let (said, _) = say(&scratch, &place, "amalgam run -- git reset -q --hard HEAD~");
+    assert!(said.contains("`amalgam undo --with-git` takes it back, .git included"), "{said}");
+    let after = Copy::of(&place);
+    shell(&scratch, &place, "amalgam undo --with-git");
+    assert_eq!(Copy::of(&place), before);
+    shell(&scratch, &place, "amalgam redo --with-git");
+    assert_eq!(Copy::of(&place), after);
+    // An undo that left .git alone is redone with it.
+    shell(&scratch, &place, "amalgam undo");
+    assert_eq!(Copy::of(&place).git, after.git);
+    assert_eq!(read(&scratch, "a"), "b\n");
+    shell(&scratch, &place, "amalgam redo --with-git && amalgam undo --with-git");
+    assert_eq!(Copy::of(&place), before);
+    // The setting does without the option.
+    shell(&scratch, &place, "amalgam redo --with-git && amalgam config set workspace.main.git include && amalgam undo");
+    assert_eq!(Copy::of(&place), before);
+}
+
+#[test]
+fn a_restore_of_a_path_changes_that_path_alone() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(&scratch, &place, "echo a >a; echo b >b; echo c >c; amalgam init");
+    let head = shell(&scratch, &place, "amalgam log -n 1 --json");
+    shell(&scratch, &place, "rm a b; echo junk >c; amalgam restore a");
+    assert_eq!(
+        (read(&scratch, "a"), read(&scratch, "b"), read(&scratch, "c")),
+        ("a\n".into(), "".into(), "junk\n".into())
+    );
+    let (said, code) = say(&scratch, &place, "amalgam status --exit-code");
+    assert!(code == 4 && said.contains("M c") && said.contains("D b") && !said.contains("D a"), "{said}");
+    assert_eq!(shell(&scratch, &place, "amalgam log -n 1 --json"), head, "the head moved");
+    shell(&scratch, &place, "amalgam restore b");
+    assert_eq!(read(&scratch, "b"), "b\n");
+    shell(&scratch, &place, "amalgam restore c");
+    assert_eq!(read(&scratch, "c"), "c\n");
+    assert_eq!(say(&scratch, &place, "amalgam status --exit-code").1, 0);
+    // Each restore is a step, and so are the edits before them.
+    for (c, b, a) in [("junk\n", "b\n", "a\n"), ("junk\n", "", "a\n"), ("junk\n", "", ""), ("c\n", "b\n", "a\n")] {
+        shell(&scratch, &place, "amalgam undo");
+        assert_eq!(
+            (read(&scratch, "c").as_str(), read(&scratch, "b").as_str(), read(&scratch, "a").as_str()),
+            (c, b, a)
+        );
+    }
+}
+
+#[test]
+fn a_removed_repository_is_restored_by_its_name() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    repository(&scratch);
+    let before = Copy::of(&place);
+    fs::remove_dir_all(place.join(".git")).expect("it is there");
+    shell(&scratch, &place, "amalgam restore .git");
+    assert_eq!(Copy::of(&place), before);
+    shell(&scratch, &place, "git status --short && amalgam undo");
+    assert!(!place.join(".git").exists(), "the restore is undone");
+    shell(&scratch, &place, "amalgam redo");
+    assert_eq!(Copy::of(&place), before);
+}
+
+#[test]
+fn undo_takes_back_a_deleted_label_and_a_rename() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(&scratch, &place, "echo a >a; amalgam init --workspace one; echo b >a; amalgam commit --label good");
+    shell(&scratch, &place, "amalgam label good --delete");
+    let (said, code) = say(&scratch, &place, "amalgam undo");
+    assert!(code == 0 && said.contains("undid deletion of label good"), "{said}");
+    assert!(shell(&scratch, &place, "amalgam label").contains("good"));
+    assert_eq!(read(&scratch, "a"), "b\n");
+    shell(&scratch, &place, "amalgam ws rename one two");
+    let (said, code) = say(&scratch, &place, "amalgam undo");
+    assert!(code == 0 && said.contains("undid rename of one to two"), "{said}");
+    assert!(say(&scratch, &place, "amalgam status").0.contains("workspace one"));
+    let (said, code) = say(&scratch, &place, "amalgam redo");
+    assert!(code == 0 && said.contains("redid rename of one to two"), "{said}");
+    shell(&scratch, &place, "amalgam undo && amalgam undo");
+    assert_eq!(read(&scratch, "a"), "a\n");
+}
+
+#[test]
+fn redo_after_an_edit_names_a_way_that_works() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(&scratch, &place, "echo a >a; amalgam init; echo b >a; amalgam commit; amalgam undo; echo mine >m");
+    let (said, code) = say(&scratch, &place, "amalgam redo");
+    assert!(code == 1 && said.contains("changed since the undo"), "{said}");
+    let hint = said.split('`').find(|part| part.starts_with("amalgam restore ")).expect("a command").to_owned();
+    shell(&scratch, &place, &hint);
+    assert_eq!((read(&scratch, "a").as_str(), place.join("m").exists()), ("b\n", false));
+    shell(&scratch, &place, "amalgam undo");
+    assert_eq!((read(&scratch, "a").as_str(), read(&scratch, "m").as_str()), ("a\n", "mine\n"));
+}
+
+#[test]
+fn what_rules_leave_out_stays_on_the_disk_through_undo_and_redo() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(&scratch, &place, "mkdir big; echo x >big/x; echo a >a; amalgam init; echo /big/ >.amalgamignore");
+    let (said, _) = say(&scratch, &place, "amalgam status -v");
+    assert!(!said.contains("D big"), "{said}");
+    assert!(said.contains("no longer covered"), "{said}");
+    for line in [
+        "amalgam undo",
+        "amalgam redo",
+        "amalgam commit",
+        "amalgam undo",
+        "amalgam undo",
+        "amalgam redo",
+        "amalgam redo",
+    ] {
+        let (said, code) = say(&scratch, &place, line);
+        assert_eq!(code, 0, "{line}: {said}");
+        assert_eq!(read(&scratch, "big/x"), "x\n", "after {line}");
+    }
+    // Something that was covered only for a time stays, too.
+    shell(&scratch, &place, "echo later >big/later; rm .amalgamignore; amalgam commit; amalgam undo");
+    assert_eq!(read(&scratch, "big/later"), "later\n");
+}
+
+#[test]
+fn a_dry_run_counts_what_the_restore_writes() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    shell(
+        &scratch,
+        &place,
+        "mkdir -p d/e; echo a >d/e/a; echo b >d/b; chmod 644 d/b; amalgam init; rm -r d; echo n >n",
+    );
+    let (plan, _) = say(&scratch, &place, "amalgam restore @ --dry-run");
+    let (done, _) = say(&scratch, &place, "amalgam restore @");
+    assert!(plan.contains("2 paths to write (4 B), 1 path to remove"), "{plan}");
+    assert!(done.contains("2 paths written (4 B), 1 path removed"), "{done}");
+}
+
+#[test]
+fn automatic_snapshots_of_git_alone_are_no_steps() {
+    let scratch = Scratch::new();
+    let place = scratch.project();
+    repository(&scratch);
+    shell(&scratch, &place, "echo b >a && amalgam commit -m b && amalgam watch --background --quiet-for 100ms");
+    shell(&scratch, &place, "git add a");
+    let began = std::time::Instant::now();
+    while !shell(&scratch, &place, "amalgam log -n 1 --json").contains("automatic") {
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "no snapshot was taken");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    shell(&scratch, &place, "amalgam watch --stop && amalgam undo");
+    assert_eq!(read(&scratch, "a"), "a\n", "the snapshot of .git alone was a step");
+    shell(&scratch, &place, "amalgam redo");
+    assert_eq!(read(&scratch, "a"), "b\n");
+}
+
+#[test]
+fn a_mount_leaves_git_alone_as_a_directory_does() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    repository(&scratch);
+    scratch.run("amalgam fork try --mount ../try --backend fuse");
+    let place = scratch.path().join("try");
+    shell(&scratch, &place, "echo b >a && amalgam commit -m b && git commit -qam b");
+    let git = Copy::of(&place).git;
+    let (said, code) = say(&scratch, &place, "amalgam undo");
+    assert!(code == 0 && said.contains("in .git left alone"), "{said}");
+    assert_eq!(fs::read_to_string(place.join("a")).expect("it is there"), "a\n");
+    assert_same(&Copy::of(&place).git, &git, "of .git");
+    // It survives the process.
+    scratch.run("cd / && amalgam umount try && amalgam stop");
+    scratch.run("amalgam mount try ../try");
+    assert_same(&Copy::of(&place).git, &git, "of .git, mounted again");
+    shell(&scratch, &place, "amalgam redo");
+    assert_eq!(fs::read_to_string(place.join("a")).expect("it is there"), "b\n");
+    shell(&scratch, &place, "amalgam undo --with-git");
+    assert_ne!(Copy::of(&place).git, git, "what Git did since the commit is undone");
+    assert_eq!(fs::read_to_string(place.join("a")).expect("it is there"), "b\n");
+}
