@@ -4,7 +4,7 @@
 //! and status do. Snapshots hold them all the same. `--with-git`, or the setting `workspace.git`, takes them in.
 
 use amalgam_engine::workspace::{Taken, WorkspaceName, with_paths_of};
-use amalgam_engine::{DiffOptions, RootId, TreePath, WorkingTree, diff_roots};
+use amalgam_engine::{DiffOptions, Entry, EntryKind, RootId, TreePath, WorkingTree, diff_roots};
 use amalgam_materializer::is_in_git;
 
 use crate::failure::{Result, of_engine};
@@ -36,17 +36,32 @@ impl Service {
         Ok(if is_included { GitScope::Include } else { GitScope::LeaveAlone })
     }
 
-    /// Whether two trees differ, times not considered.
+    /// Whether two trees differ, times not considered. A directory that holds nothing but a `.git` comes and goes with it.
     pub(crate) fn differs(&self, before: Option<RootId>, after: Option<RootId>, git: GitScope) -> Result<bool> {
         if before == after {
             return Ok(false);
         }
+        // Directories that came or went, for which nothing in `.git` has been seen yet.
+        let mut unexplained: Vec<TreePath> = Vec::new();
         for change in diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)? {
-            if git.covers(&change.map_err(of_engine)?.path) {
+            let change = change.map_err(of_engine)?;
+            // Paths come in order: what lies in a directory follows it.
+            if unexplained.last().is_some_and(|last| change.path.below(last).is_none()) {
                 return Ok(true);
             }
+            if !git.covers(&change.path) {
+                unexplained.clear();
+                continue;
+            }
+            let is_directory = |entry: &Entry| entry.kind() == EntryKind::Directory;
+            match (&change.before, &change.after) {
+                (None, Some(entry)) | (Some(entry), None) if !git.includes() && is_directory(entry) => {
+                    unexplained.push(change.path);
+                }
+                _ => return Ok(true),
+            }
         }
-        Ok(false)
+        Ok(!unexplained.is_empty())
     }
 
     /// How many paths in `.git` differ between two trees; nothing where that is in scope.
@@ -82,6 +97,18 @@ impl Service {
             false => with_paths_of(store, tree, other, &paths, Taken::AsItWas).map(Some).map_err(of_engine),
         }
     }
+}
+
+/// Takes directories out of a sorted list of paths that are there only because of a `.git` in the list: they come and go with it.
+pub(crate) fn without_holders_of_git(paths: &mut Vec<TreePath>) {
+    let in_git: Vec<_> = paths.iter().filter(|path| is_in_git(path)).cloned().collect();
+    if in_git.is_empty() {
+        return;
+    }
+    paths.retain(|path| {
+        let next = in_git.get(in_git.partition_point(|git| git < path));
+        is_in_git(path) || next.is_none_or(|next| next.below(path).is_none())
+    });
 }
 
 /// The outermost `.git` that a path lies in.

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use super::{Grasp, notice};
 use crate::conflicts::Seen;
 use crate::failure::{Result, of_engine, of_materializer};
+use crate::left_alone::without_holders_of_git;
 use crate::service::{Marks, Service};
 
 /// What the log calls a snapshot of a directory.
@@ -294,6 +295,9 @@ impl Service {
             None => self.compare(&mut grasp, head_root, progress)?,
         };
         let uncovered = still_there(&grasp, &mut changes.deleted);
+        for list in [&mut changes.added, &mut changes.deleted] {
+            without_holders_of_git(list);
+        }
         grasp.record.looked = self.now().0;
         grasp.save(self)?;
         let paths = |paths: Vec<TreePath>| paths.iter().map(|path| Bytes::copy_from_slice(path.as_bytes())).collect();

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use amalgam_conflicts::{Known, ReadBack, read_back};
 use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
-use amalgam_engine::{Act, DiffOptions, EntryKind, RootId, SnapshotId, What, WorkingTree, diff_roots, operation};
+use amalgam_engine::{
+    Act, DiffOptions, EntryKind, RootId, SnapshotId, TreePath, What, WorkingTree, diff_roots, operation,
+};
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_view::Folding;
 use bytes::Bytes;
@@ -13,6 +15,7 @@ use bytes::Bytes;
 use super::{Shows, ViewGrasp, checkpoint_reference, view_name};
 use crate::directory::{CAPTURE, Tally};
 use crate::failure::{Result, of_engine, of_view};
+use crate::left_alone::without_holders_of_git;
 use crate::service::{Held, Marks, Service};
 
 /// Who keeps uncommitted work in the store between commits.
@@ -245,15 +248,19 @@ impl Service {
             ..v1::DirectoryStatus::default()
         };
         let diff = diff_roots(&self.inner.store, self.head_root(head)?, held.root, DiffOptions::default());
+        let (mut modified, mut added, mut deleted) = (Vec::new(), Vec::new(), Vec::new());
         for change in diff.map_err(of_engine)? {
             let change = change.map_err(of_engine)?;
-            let path = Bytes::copy_from_slice(change.path.as_bytes());
             match change.what {
-                What::Added => status.added.push(path),
-                What::Removed => status.deleted.push(path),
-                _ => status.modified.push(path),
+                What::Added => added.push(change.path),
+                What::Removed => deleted.push(change.path),
+                _ => modified.push(change.path),
             }
         }
+        without_holders_of_git(&mut added);
+        without_holders_of_git(&mut deleted);
+        let bytes = |paths: &[TreePath]| paths.iter().map(|path| Bytes::copy_from_slice(path.as_bytes())).collect();
+        (status.modified, status.added, status.deleted) = (bytes(&modified), bytes(&added), bytes(&deleted));
         Ok(status)
     }
 
