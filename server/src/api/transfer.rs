@@ -141,8 +141,8 @@ impl TransferService for Api {
         use v1::plan_purge_response::Event;
         let request = request.into_inner();
         let tell = |progress| v1::PlanPurgeResponse { event: Some(Event::Progress(progress)) };
-        Ok(self.long("plan", tell, move |service, _, _| {
-            let plan = purge::plan(service, &request)?;
+        Ok(self.long("plan", tell, move |service, _, sender| {
+            let plan = sender.walking(|| purge::plan(service, &request))?;
             Ok(v1::PlanPurgeResponse { event: Some(Event::Plan(plan)) })
         }))
     }
