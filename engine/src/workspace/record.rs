@@ -1,12 +1,12 @@
 //! What a store keeps of a workspace: its head and its base as objects, the rest as a note of the same reference.
 
-use super::name::WorkspaceName;
+use super::name::{DELETED_PREFIX, PREFIX, WorkspaceName};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::malformed::Malformed;
 use crate::object::codec::{Reader, Writer};
 use crate::operation::snapshot_of;
-use crate::reference::RefValue;
+use crate::reference::{RefName, RefValue};
 use crate::time::Time;
 
 const TEXT_BYTES_MAX: usize = 1 << 10;
@@ -95,6 +95,18 @@ impl Workspace {
         let record = Record { journaled: Some(Journaled { snapshot, place }), ..self.record() };
         Ok(RefValue { note: record.value(None, None)?.note, ..value })
     }
+}
+
+/// Returns what the reference of a workspace from another store holds here; other references are as they came. A place in a
+/// journal belongs to the store that has the journal: that of the workspace that is here stays, and one that came is dropped.
+pub fn receive_workspace(name: &RefName, value: RefValue, here: Option<&RefValue>) -> Result<RefValue> {
+    if ![PREFIX, DELETED_PREFIX].iter().any(|prefix| name.as_str().starts_with(prefix)) {
+        return Ok(value);
+    }
+    let damaged = |why: Malformed| Error::DamagedRecord { what: format!("reference {name}"), why: why.to_string() };
+    let journaled = here.map(Record::read).transpose().map_err(damaged)?.and_then(|record| record.journaled);
+    let record = Record { journaled, ..Record::read(&value).map_err(damaged)? };
+    Ok(RefValue { note: record.value(None, None)?.note, ..value })
 }
 
 impl Record {

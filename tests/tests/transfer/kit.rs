@@ -30,3 +30,9 @@ pub(crate) fn take_by(store: &Store, stream: &[u8], options: &ReceiveOptions) ->
 pub(crate) fn refs(store: &Store) -> BTreeMap<RefName, RefValue> {
     all_refs(store).expect("references").into_iter().collect()
 }
+
+/// The references of a store that a stream takes along.
+pub(crate) fn sent_refs(store: &Store) -> BTreeMap<RefName, RefValue> {
+    let kinds = ["workspace/", "label/", "note/", "reward/", "episode/", "step/"];
+    refs(store).into_iter().filter(|(name, _)| kinds.iter().any(|kind| name.as_str().starts_with(kind))).collect()
+}
