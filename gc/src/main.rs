@@ -247,5 +247,5 @@ fn open(arguments: &Arguments) -> Result<Store> {
         other_buffer_bytes: 4 << 20,
         ..RocksOptions::default()
     };
-    Store::open_with(&arguments.store, &StoreOptions { cache_bytes: 1 << 20, rocks })
+    Store::open_with(&arguments.store, &StoreOptions { cache_bytes: 1 << 20, rocks, ..StoreOptions::default() })
 }

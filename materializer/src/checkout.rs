@@ -59,6 +59,9 @@ pub struct Checkout<'a> {
     pub keep_git: bool,
     /// Do not write a `.git` that is a file: it names a repository elsewhere, which a second directory must not share.
     pub leave_git_file: bool,
+    /// Leave out what gives rights: set-user-ID and set-group-ID bits of files, file capabilities, devices. For trees that came from
+    /// elsewhere: in this directory they would give the rights of its owner.
+    pub withholds: bool,
     /// Only these paths and what is below them.
     pub paths: Option<&'a [TreePath]>,
     /// The times that files get.

@@ -42,6 +42,8 @@ pub enum Why {
     NotEmpty,
     /// Its owner could not be set without privilege; everything else was.
     OwnerNotSet,
+    /// A set-user-ID or set-group-ID bit, a capability or a device of a tree that came from elsewhere. Not a failure.
+    Withheld,
     /// A `.git` that is a file names a repository elsewhere, which a second directory must not share. Not a failure.
     GitFile,
 }
@@ -49,7 +51,7 @@ pub enum Why {
 impl Why {
     /// Whether the work is only partly done because of it.
     pub fn is_failure(&self) -> bool {
-        !matches!(self, Self::Ignored | Self::Ours | Self::OwnerNotSet | Self::GitFile)
+        !matches!(self, Self::Ignored | Self::Ours | Self::OwnerNotSet | Self::Withheld | Self::GitFile)
     }
 }
 
@@ -66,6 +68,12 @@ impl fmt::Display for Why {
             Self::Unsupported(why) => write!(f, "cannot be kept: {why}"),
             Self::NotEmpty => write!(f, "still holds files that are not part of the snapshot"),
             Self::OwnerNotSet => write!(f, "its owner could not be set without privilege"),
+            Self::Withheld => {
+                write!(
+                    f,
+                    "its set-user-ID or set-group-ID bit, its capability or the device it is came from elsewhere and was withheld"
+                )
+            }
             Self::GitFile => write!(f, "names a repository elsewhere (a worktree or submodule) and was left out"),
         }
     }

@@ -23,6 +23,10 @@ use crate::send::{SendOptions, Sent, send};
 use crate::stream::CHECK_BYTES;
 use manifest::{Manifest, Part};
 
+/// The directory of the scratch store of a verification, in that of the backup.
+#[cfg(feature = "rocksdb")]
+const SCRATCH: &str = "verify.new";
+
 /// What a backup came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackupDone {
@@ -97,6 +101,43 @@ pub fn restore_backup(directory: &Path, store: &Store, act: &Act, progress: &Pro
     }
     let received = before.expect("there is a last part");
     Ok(Received { left_out, ..received })
+}
+
+/// Restores a backup into a scratch store beside it, checks that store, and removes it: whatever would not come back is an error now
+/// and not when it is needed.
+#[cfg(feature = "rocksdb")]
+pub fn verify_backup(directory: &Path, act: &Act, progress: &Progress) -> Result<()> {
+    let scratch = directory.join(SCRATCH);
+    let removed = || match fs::remove_dir_all(&scratch) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(failed("remove", &scratch, source)),
+        _ => Ok(()),
+    };
+    removed()?;
+    let verified = verify_in(directory, &scratch, act, progress);
+    removed()?;
+    verified
+}
+
+#[cfg(feature = "rocksdb")]
+fn verify_in(directory: &Path, scratch: &Path, act: &Act, progress: &Progress) -> Result<()> {
+    let store = Store::open(scratch)?;
+    let received = restore_backup(directory, &store, act, progress)?;
+    if let Some((what, why)) = received.left_out.listed().first() {
+        let others = received.left_out.listed().len() as u64 - 1 + received.left_out.more();
+        let why = format!("{what} and {others} others would not come back as they are: {why}");
+        return Err(Error::Backup { part: what.clone(), why });
+    }
+    let go_on = |_: &_| match progress.check() {
+        Ok(()) => std::ops::ControlFlow::Continue(()),
+        Err(_) => std::ops::ControlFlow::Break(()),
+    };
+    let report = amalgam_engine::verify(&store, &amalgam_engine::VerifyOptions::reading_data(), &go_on)?;
+    progress.check()?;
+    if !report.is_clean() {
+        let why = format!("a store that was restored from it does not verify: {} problems", report.problems.len());
+        return Err(Error::Backup { part: manifest::FILE.to_owned(), why });
+    }
+    Ok(())
 }
 
 fn failed(action: &str, path: &Path, source: std::io::Error) -> Error {

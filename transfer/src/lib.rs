@@ -51,6 +51,8 @@ mod send;
 pub mod stream;
 mod walk;
 
+#[cfg(feature = "rocksdb")]
+pub use backup::verify_backup;
 pub use backup::{BackupDone, backup, restore_backup};
 pub use error::{Error, Result, Where};
 pub use growth::{added, added_by, growth};

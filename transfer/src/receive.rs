@@ -12,11 +12,15 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use amalgam_engine::backend::StoredObject;
+use amalgam_engine::history::mark_foreign;
+use amalgam_engine::object::Snapshot;
 use amalgam_engine::reference::{RefName, RefValue};
 use amalgam_engine::{
     Act, Error as EngineError, ErrorKind, Looked, NotAdmitted, ObjectId, ObjectKind, Pin, SnapshotId, Store,
     WriteSession,
 };
+
+use bytes::Bytes;
 
 use crate::error::{Error, Result, Where};
 use crate::kinds::Origin;
@@ -113,6 +117,7 @@ pub(crate) fn receive_from(
         store,
         options,
         session: &session,
+        newest: HashSet::new(),
         bases: HashSet::new(),
         opened: 0,
         tombstones_bytes: 0,
@@ -137,10 +142,13 @@ pub(crate) fn receive_from(
         session.write_all_ahead().ok();
         return Err(error);
     }
-    let Taking { names, tips, mut done, .. } = taking;
+    let Taking { names, tips, newest, mut done, .. } = taking;
     // All of it has to be readable now: what tips and names hold is looked up in the store.
     session.write_all_ahead()?;
     session.write_tombstones()?;
+    if origin == Origin::Stream {
+        mark_foreign(store, newest, &Act { request: None, ..act.clone() })?;
+    }
     for (place, tip) in tips {
         match names::hold(store, tip.object()).map_err(|error| not_sent(error, place, "a tip")) {
             Ok(pins) => {
@@ -262,6 +270,8 @@ struct Taking<'a> {
     store: &'a Store,
     options: &'a ReceiveOptions,
     session: &'a WriteSession,
+    /// New snapshots that no other new one came of.
+    newest: HashSet<SnapshotId>,
     bases: HashSet<SnapshotId>,
     /// How many nodes of bases were opened.
     opened: usize,
@@ -333,8 +343,22 @@ impl Taking<'_> {
             Ok(_) => (objects.len(), Ok(())),
             Err(refused) => (refused.at, Err(refused)),
         };
-        self.done.objects_new += objects[..admitted].iter().filter(|object| object.is_new()).count() as u64;
+        for object in objects[..admitted].iter().filter(|object| object.is_new()) {
+            self.done.objects_new += 1;
+            if object.id().kind == ObjectKind::Snapshot {
+                self.note_newest(object.id(), object.bytes());
+            }
+        }
         done
+    }
+
+    /// Notes a new snapshot, which stands for those that it came of.
+    fn note_newest(&mut self, id: ObjectId, bytes: &Bytes) {
+        let Ok(snapshot) = Snapshot::decode(bytes) else { return };
+        for parent in &snapshot.parents {
+            self.newest.remove(parent);
+        }
+        self.newest.insert(SnapshotId::from_bytes(id.hash));
     }
 
     fn take_other(&mut self, place: Where, frame: Frame) -> Result<bool> {

@@ -92,6 +92,7 @@ impl Service {
         let job = Checkout {
             keep_git: false,
             leave_git_file: true,
+            withholds: !request.set_id && self.is_foreign(&[snapshot], None)?,
             paths: None,
             times: Times::Exact,
             source: source.as_ref().map(|grasp| (&grasp.host, grasp.index())),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use amalgam_engine::workspace::Change;
-use amalgam_engine::{Act, RootId, SnapshotId, TreePath};
+use amalgam_engine::{Act, RootId, SnapshotId, TreePath, WorkspaceName};
 use amalgam_materializer::{Checkout, Notice, PlannedKind, Progress, Times, checkout, plan};
 use amalgam_proto::v1;
 use bytes::Bytes;
@@ -65,7 +65,7 @@ impl Service {
         times: Times,
         progress: &Progress,
     ) -> Result<(Brought, amalgam_materializer::Captured)> {
-        let job = checkout_job(target, times, progress);
+        let job = checkout_job(target, self.withholds(grasp, target)?, times, progress);
         let faced = self.faced_in(grasp, target.root)?;
         self.aim_at(grasp, target.root, target.paths)?;
         let planned = plan(&self.inner.store, grasp.index(), faced.face, &job).map_err(of_materializer)?;
@@ -149,6 +149,19 @@ impl Service {
         })
     }
 
+    /// Whether a directory is made into a tree that came from elsewhere, or is that of a workspace whose history did.
+    fn withholds(&self, grasp: &Grasp, target: &Target<'_>) -> Result<bool> {
+        let head = WorkspaceName::new(grasp.record.workspace.clone()).map_err(of_engine)?;
+        let head = self.inner.workspaces.find(&head).map_err(of_engine)?.and_then(|workspace| workspace.head);
+        let known: Vec<_> = head.into_iter().chain(grasp.record.snapshot()).collect();
+        self.is_foreign(&known, Some(target.root))
+    }
+
+    /// Whether snapshots, or a tree, came from elsewhere.
+    pub(crate) fn is_foreign(&self, snapshots: &[SnapshotId], root: Option<RootId>) -> Result<bool> {
+        self.inner.history.is_foreign(snapshots, root).map_err(of_engine)
+    }
+
     /// A path that is in neither tree is a slip of the hand.
     fn check_paths(&self, grasp: &Grasp, held: &Held, paths: &[TreePath]) -> Result<()> {
         let wanted = self.inner.store.root(held.root.expect("a revision has a tree")).map_err(of_engine)?;
@@ -169,7 +182,7 @@ impl Service {
         progress: &Progress,
         mut part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<()> {
-        let job = checkout_job(target, times, progress);
+        let job = checkout_job(target, self.withholds(grasp, target)?, times, progress);
         let face = self.faced_in(grasp, target.root)?.face;
         let planned = plan(&self.inner.store, grasp.index(), face, &job).map_err(of_materializer)?;
         for changes in planned.changes.chunks(PLAN_PART) {
@@ -190,10 +203,11 @@ impl Service {
     }
 }
 
-fn checkout_job<'a>(target: &Target<'a>, times: Times, progress: &'a Progress) -> Checkout<'a> {
+fn checkout_job<'a>(target: &Target<'a>, withholds: bool, times: Times, progress: &'a Progress) -> Checkout<'a> {
     Checkout {
         keep_git: !target.with_git,
         leave_git_file: false,
+        withholds,
         paths: target.paths,
         times,
         source: None,

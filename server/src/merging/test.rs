@@ -138,6 +138,8 @@ impl TestPlace {
         let job = Checkout {
             keep_git: false,
             leave_git_file: true,
+            // Nothing that is to be tested needs the rights of others.
+            withholds: true,
             paths: None,
             times: Times::Exact,
             source: None,

@@ -66,6 +66,7 @@ impl World {
         Checkout {
             keep_git: false,
             leave_git_file: false,
+            withholds: false,
             paths: None,
             times: Times::Exact,
             source: None,

@@ -198,6 +198,7 @@ fn a_checkout_is_refused_before_anything_is_written_and_a_part_can_be_had() {
         let job = |paths| Checkout {
             keep_git: true,
             leave_git_file: false,
+            withholds: false,
             paths,
             times: Times::Exact,
             source: None,

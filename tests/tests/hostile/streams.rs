@@ -73,8 +73,10 @@ fn written<'a>(frames: impl IntoIterator<Item = &'a Frame>) -> Vec<u8> {
     stream
 }
 
+/// The references of a store, but for the marks that say what came from elsewhere.
 fn refs(store: &Store) -> BTreeMap<RefName, RefValue> {
-    all_refs(store).expect("references").into_iter().collect()
+    let refs = all_refs(store).expect("references").into_iter();
+    refs.filter(|(name, _)| !name.as_str().starts_with("foreign/")).collect()
 }
 
 fn take(store: &Store, stream: &[u8], options: &ReceiveOptions) -> Result<Vec<RefName>, Error> {
@@ -114,6 +116,7 @@ fn every_kind(head: SnapshotId, root: RootId) -> Vec<(RefName, RefValue, bool)> 
         (name(format!("resolution/{head}")), RefValue::to(root.object()), false),
         (name("deleted/main@1"), RefValue::to(head.object()), false),
         (name(format!("lean/{head}")), lean_note, false),
+        (name(format!("foreign/{head}")), RefValue::noting(&b"stream"[..]), false),
         (name("head/main"), RefValue::to(head.object()), false),
         (name("unheard-of"), RefValue::to(head.object()), false),
         (name("QUEUE/main:0000000000000005-side"), RefValue::to(head.object()), false),
@@ -412,4 +415,93 @@ fn a_base_that_is_named_often_counts_once() {
     super::limits::bounded(48 << 20, move || {
         assert!(take(&to, &stream, &ReceiveOptions::default()).expect("received").is_empty());
     });
+}
+
+#[test]
+fn a_restore_leaves_a_bad_snapshot_out_and_its_workspace_falls_back_to_the_parent() {
+    let (from, head, _) = sent();
+    // As an older program may have stored it.
+    let Frame::Object(StoredObject { bytes, .. }) = snapshot_above(&from, head, u64::MAX) else { panic!("an object") };
+    let session = from.session();
+    let evil = session.put_snapshot(Snapshot::decode(&bytes).expect("valid")).expect("put");
+    session.commit(evil, RefMove::default()).expect("committed");
+    plant(&from, name("workspace/main"), RefValue::to(evil.object()));
+    plant(&from, name("label/evil"), RefValue::to(evil.object()));
+    let directory = tempfile::tempdir().expect("a directory");
+    backup(&from, directory.path(), Time(1), &Progress::default()).expect("backup");
+    let (store, received) = restored(directory.path());
+    assert_eq!(received.names, [name("workspace/main")]);
+    let main = WorkspaceName::new("main").expect("a name");
+    assert_eq!(Workspaces::of(&store).get(&main).expect("there").head, Some(head));
+    let told: Vec<_> = received.left_out.listed().iter().map(|(what, _)| what.as_str()).collect();
+    assert_eq!(told, [&*evil.object().to_string(), "label/evil", "workspace/main"]);
+    assert_sound(&store);
+
+    let error =
+        amalgam_transfer::verify_backup(directory.path(), &by(), &Progress::default()).expect_err("not as it was");
+    assert!(matches!(&error, Error::Backup { .. }), "{error}");
+    assert!(!directory.path().join("verify.new").exists());
+    let (good, _, _) = sent();
+    let directory = tempfile::tempdir().expect("a directory");
+    backup(&good, directory.path(), Time(1), &Progress::default()).expect("backup");
+    amalgam_transfer::verify_backup(directory.path(), &by(), &Progress::default()).expect("all of it comes back");
+}
+
+#[test]
+fn hard_links_at_paths_that_no_object_holds_are_refused_by_the_commit() {
+    let store = Store::in_memory();
+    let mut tree = WorkingTree::new(&store);
+    let deep = vec!["x".repeat(255); 2_040].join("/");
+    tree.create_directories(&deep).expect("made");
+    tree.write(format!("{deep}/f"), b"many names").expect("write");
+    let main = name("workspace/main");
+    tree.commit(Commit::new(&main, "one name")).expect("a file with one name lies as deep as it likes");
+    for number in 0..100 {
+        tree.link(format!("{deep}/f"), format!("{deep}/{number}")).expect("link");
+    }
+    let error = tree.commit(Commit::new(&main, "many names")).expect_err("it could not be restored");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("hard link") && error.to_string().len() < 1_000, "{error}");
+    assert_sound(&store);
+}
+
+#[test]
+fn what_a_stream_brought_and_what_comes_of_it_is_known_to_be_foreign() {
+    let (from, _, _) = sent();
+    let workspaces = Workspaces::of(&from);
+    let main = WorkspaceName::new("main").expect("a name");
+    let mut heads = vec![workspaces.get(&main).expect("there").head.expect("a head")];
+    for number in 0..3 {
+        let mut tree = workspaces.open(&main).expect("open");
+        tree.write("file", format!("{number}").as_bytes()).expect("write");
+        heads.push(workspaces.commit(&main, &mut tree, &Change::new("more"), &by()).expect("commit").snapshot);
+    }
+    assert!(!History::of(&from).is_foreign(&heads, None).expect("asked"), "nothing came from elsewhere here");
+
+    let to = Store::in_memory();
+    let mut tree = WorkingTree::new(&to);
+    tree.write("mine", b"mine").expect("write");
+    let mine = tree.commit(Commit::new(&name("workspace/mine"), "mine")).expect("commit").snapshot;
+    // Without names and tips it is foreign all the same.
+    let objects: Vec<_> =
+        frames(&stream_of(&from)).into_iter().filter(|frame| matches!(frame, Frame::Object(_))).collect();
+    take(&to, &written(&objects), &ReceiveOptions::default()).expect("received");
+    take(&to, &stream_of(&from), &ReceiveOptions::default()).expect("received");
+    let history = History::of(&to);
+    let is_foreign = |id: SnapshotId| history.is_foreign(&[id], None).expect("asked");
+    assert!(heads.iter().copied().all(is_foreign));
+    assert!(!is_foreign(mine));
+    let mut tree = Workspaces::of(&to).open(&main).expect("open");
+    tree.write("file", b"on top").expect("write");
+    let on_top = Workspaces::of(&to).commit(&main, &mut tree, &Change::new("on top"), &by()).expect("commit").snapshot;
+    assert!(is_foreign(on_top), "it may hold what came from elsewhere");
+    let root = to.snapshot(heads[1]).expect("there").root;
+    assert!(history.is_foreign(&[mine], Some(root)).expect("asked"), "the tree of such a snapshot");
+    assert_sound(&to);
+
+    let directory = tempfile::tempdir().expect("a directory");
+    backup(&to, directory.path(), Time(1), &Progress::default()).expect("backup");
+    let (again, _) = restored(directory.path());
+    assert!(History::of(&again).is_foreign(&[on_top], None).expect("asked"));
+    assert!(!History::of(&again).is_foreign(&[mine], None).expect("asked"));
 }

@@ -27,8 +27,10 @@ pub(crate) fn take_by(store: &Store, stream: &[u8], options: &ReceiveOptions) ->
     receive(store, stream, options, &by(), &Progress::default())
 }
 
+/// The references of a store, but for the marks that say what came from elsewhere.
 pub(crate) fn refs(store: &Store) -> BTreeMap<RefName, RefValue> {
-    all_refs(store).expect("references").into_iter().collect()
+    let refs = all_refs(store).expect("references").into_iter();
+    refs.filter(|(name, _)| !name.as_str().starts_with("foreign/")).collect()
 }
 
 /// The references of a store that a stream takes along.
