@@ -25,8 +25,8 @@ use crate::id::{ChunkId, LinksId, ObjectId, ObjectKind};
 use crate::malformed::Malformed;
 use crate::merkle::Items;
 use crate::object::{
-    self, Content, Directories, DirectoryRef, Entry, Links, Node, Root, Ropes, Segment, SegmentSource, SequenceNode,
-    Snapshot, States,
+    self, Content, Directories, DirectoryRef, Entry, GENERATION_MAX, Links, Node, Root, Ropes, Segment, SegmentSource,
+    SequenceNode, Snapshot, States,
 };
 use crate::store::{CachedSequence, Known, WriteSession};
 use reach::Edges;
@@ -139,6 +139,9 @@ impl Gate<'_> {
 
     /// History is weak: a parent may be missing, and is kept if it is there.
     fn history(&self, snapshot: &Snapshot) -> Result<()> {
+        if snapshot.generation > GENERATION_MAX {
+            return Err(self.refusal(Malformed::TooMuch { what: "a snapshot's generation" }));
+        }
         for parent in &snapshot.parents {
             if self.session.has(parent.object())? {
                 let parent = self.session.reading(|store| store.snapshot(*parent))?;

@@ -7,7 +7,7 @@ use crate::diff::{DiffOptions, diff_roots};
 use crate::error::{Error, Result};
 use crate::id::{ObjectKind, RootId, SnapshotId};
 use crate::name::TreePath;
-use crate::object::{KeyHash, Node, Snapshot};
+use crate::object::{GENERATION_MAX, KeyHash, Node, Snapshot};
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
 use crate::store::{RefMove, SessionMark, Store, WriteSession};
 use crate::time::Time;
@@ -253,7 +253,11 @@ pub(crate) fn generation_above(store: &Store, parents: &[SnapshotId]) -> Result<
             Err(Error::Missing { .. }) => 0,
             Err(error) => return Err(error),
         };
-        generation = generation.max(of_parent.saturating_add(1));
+        if of_parent >= GENERATION_MAX {
+            let why = format!("{} says to be of generation {of_parent}, and nothing comes after that", parent.short());
+            return Err(Error::Invalid { what: "parent", why });
+        }
+        generation = generation.max(of_parent + 1);
     }
     Ok(generation)
 }

@@ -1,12 +1,15 @@
 //! The difference of two trees, in time proportional to it: what is equal is never opened.
 
 mod rename;
+mod width;
 
 pub use rename::diff_with_renames;
 pub(crate) use rename::{Kinds, find as find_renames};
+pub use width::count_differing_paths;
 
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, RootId, SnapshotId};
+use crate::limit::PathCount;
 use crate::malformed::Malformed;
 use crate::merkle::{Comparison, compare};
 use crate::name::{DEPTH_MAX, InvalidName, Name, TreePath};
@@ -88,7 +91,8 @@ impl MetadataChange {
     }
 }
 
-/// The differences of two trees, sorted by path name by name, read as they are asked for.
+/// The differences of two trees, sorted by path name by name, read as they are asked for. Ends with an error where there are more
+/// paths than the store's limit.
 pub struct Diff {
     store: Store,
     options: DiffOptions,
@@ -96,6 +100,7 @@ pub struct Diff {
     descend: bool,
     root: Option<Change>,
     open: Vec<Frame>,
+    count: PathCount,
 }
 
 struct Frame {
@@ -121,7 +126,8 @@ pub fn diff_entries(
     after: Option<Entry>,
     options: DiffOptions,
 ) -> Result<Diff> {
-    let mut diff = Diff { store: store.clone(), options, descend: true, root: None, open: Vec::new() };
+    let mut diff =
+        Diff { store: store.clone(), options, descend: true, root: None, open: Vec::new(), count: store.path_count() };
     let same = match (&before, &after) {
         (Some(before), Some(after)) if !options.times => before.equal_but_for_times(after),
         (before, after) => before == after,
@@ -174,6 +180,12 @@ fn compare_sides(
 }
 
 impl Diff {
+    /// All changes, held in memory.
+    pub(crate) fn into_changes(mut self) -> Result<Vec<Change>> {
+        self.count = self.store.held_path_count();
+        self.collect()
+    }
+
     fn new(
         store: &Store,
         before: Option<RootId>,
@@ -181,7 +193,8 @@ impl Diff {
         options: DiffOptions,
         descend: bool,
     ) -> Result<Self> {
-        let mut diff = Self { store: store.clone(), options, descend, root: None, open: Vec::new() };
+        let mut diff =
+            Self { store: store.clone(), options, descend, root: None, open: Vec::new(), count: store.path_count() };
         if before == after {
             return Ok(diff);
         }
@@ -233,6 +246,7 @@ impl Diff {
                 (Some(item), _) | (None, Some(item)) => item.name.clone(),
                 (None, None) => unreachable!("one side is there"),
             };
+            self.count.add(1)?;
             let path = frame.path.join(&name);
             let (before, after) = (differing.0.map(|item| item.entry), differing.1.map(|item| item.entry));
             if let Some(change) = self.change(path, before, after)? {

@@ -32,6 +32,8 @@ pub enum ErrorKind {
     Busy,
     /// The machine below failed (an I/O error).
     Fault,
+    /// The caller went away.
+    Interrupted,
     /// A newer version of this software is needed.
     Unsupported,
 }
@@ -259,6 +261,18 @@ pub enum Error {
         /// The system's words.
         why: String,
     },
+    /// A walk over a tree, or over a difference, came to more paths than are walked over.
+    #[error(
+        "there are more than {most} paths to go through, because directories of the tree lie at very many paths; \
+         name a part of it"
+    )]
+    TooWide {
+        /// The limit.
+        most: u64,
+    },
+    /// Whoever asked for it went away.
+    #[error("interrupted")]
+    Interrupted,
     /// The machine below failed.
     #[error("could not {action}: {why}")]
     Fault {
@@ -291,12 +305,14 @@ impl Error {
             | Self::WrongKind { .. }
             | Self::IntoItself { .. }
             | Self::TooLarge { .. }
+            | Self::TooWide { .. }
             | Self::Invalid { .. }
             | Self::Ambiguous { .. }
             | Self::ForeignDirectory { .. } => ErrorKind::Invalid,
             Self::NewerFormat { .. } => ErrorKind::Unsupported,
             Self::Busy { .. } => ErrorKind::Busy,
             Self::Full { .. } => ErrorKind::Full,
+            Self::Interrupted => ErrorKind::Interrupted,
             Self::Fault { .. } => ErrorKind::Fault,
         }
     }

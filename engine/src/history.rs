@@ -6,6 +6,7 @@
 mod bases;
 mod bisect;
 mod blame;
+mod foreign;
 mod graph;
 mod layout;
 mod log;
@@ -13,6 +14,7 @@ mod versions;
 
 pub use bisect::{BisectStep, Bisected, Verdict};
 pub use blame::{Blame, BlamedLines};
+pub use foreign::mark_foreign;
 pub use layout::{GraphEdge, GraphLayout, GraphRow};
 pub use log::{Log, LogEntry, LogOrder};
 pub use versions::{PathChange, Version, Versions};

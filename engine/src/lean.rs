@@ -5,7 +5,7 @@
 //! every tree that is there is whole, and a collection needs no rule of its own. Whoever asks for the tree of such a snapshot gets
 //! the lean one, and is told what it lacks.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use bytes::Bytes;
 
@@ -24,6 +24,8 @@ const PREFIX: &str = "lean/";
 /// The file that makes a directory a cache, and how it begins (<https://bford.info/cachedir/>).
 const TAG: &str = "CACHEDIR.TAG";
 const SIGNATURE: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
+/// The most caches that are taken out of one tree. A tree with more stays whole.
+pub const CACHES_MAX: usize = 10_000;
 /// So much room the paths that are left out have in the note of a reference; what does not fit is counted.
 const PATHS_BYTES_MAX: usize = 32 << 10;
 
@@ -38,62 +40,101 @@ pub struct Lean {
     pub left_out_more: u64,
 }
 
-/// Finds the caches of trees, and remembers directories that have none: neighbours in history share most of theirs.
+/// Finds the caches of trees. Each distinct directory is read once: neighbours in history share most of theirs, and one directory
+/// may lie at many paths of a tree.
 #[derive(Default)]
 pub struct CacheFinder {
-    without: HashSet<DirectoryId>,
+    known: HashMap<DirectoryId, Known>,
+}
+
+/// What is known of a directory, wherever it lies.
+#[derive(Clone, Copy)]
+struct Known {
+    is_cache: bool,
+    /// How many paths below it are caches, or more than are listed. Not counted below a cache.
+    caches: u64,
 }
 
 /// A directory that is being looked through.
 struct Open {
     id: DirectoryId,
-    path: TreePath,
-    below: std::vec::IntoIter<(Name, DirectoryRef)>,
-    has_caches: bool,
+    below: std::vec::IntoIter<DirectoryRef>,
+    caches: u64,
 }
 
 impl CacheFinder {
-    /// The caches of a tree, each but not what lies in it. The top of the tree is none, whatever lies there.
-    pub fn find(&mut self, store: &Store, root: RootId) -> Result<Vec<TreePath>> {
-        let mut found = Vec::new();
-        let mut open: Vec<Open> = Vec::new();
-        if let Node::Directory(Some(top)) = store.root(root)?.directory.node {
-            open.extend(self.enter(store, TreePath::root(), top)?);
-        }
-        while let Some(here) = open.last_mut() {
-            let Some((name, directory)) = here.below.next() else {
-                let done = open.pop().expect("it is the last one");
-                match open.last_mut() {
-                    _ if !done.has_caches => drop(self.without.insert(done.id)),
-                    Some(above) => above.has_caches = true,
-                    None => {}
-                }
-                continue;
-            };
-            let path = here.path.join(&name);
-            if is_cache(store, directory)? {
-                here.has_caches = true;
-                found.push(path);
-            } else {
-                open.extend(self.enter(store, path, directory)?);
-            }
-        }
-        Ok(found)
-    }
-
-    /// Nothing for one that is known to have none.
-    fn enter(&self, store: &Store, path: TreePath, directory: DirectoryRef) -> Result<Option<Open>> {
-        if self.without.contains(&directory.id) {
+    /// The caches of a tree, each but not what lies in it; nothing if there are more than [`CACHES_MAX`]. The top of the tree is
+    /// none, whatever lies there.
+    pub fn find(&mut self, store: &Store, root: RootId) -> Result<Option<Vec<TreePath>>> {
+        let Node::Directory(Some(top)) = store.root(root)?.directory.node else { return Ok(Some(Vec::new())) };
+        if self.count(store, top)? > CACHES_MAX as u64 {
             return Ok(None);
         }
-        let mut below = Vec::new();
-        for item in directory::list(store, Some(directory))? {
-            if let DirectoryItem { name, entry: Entry { node: Node::Directory(Some(directory)), .. } } = item? {
-                below.push((name, directory));
+        let (mut found, mut open) = (Vec::new(), Vec::new());
+        self.push_below(store, &TreePath::root(), top, &mut open)?;
+        while let Some((path, directory)) = open.pop() {
+            match self.known.get(&directory.id) {
+                Some(Known { is_cache: true, .. }) => found.push(path),
+                _ => self.push_below(store, &path, directory, &mut open)?,
             }
         }
-        Ok(Some(Open { id: directory.id, path, below: below.into_iter(), has_caches: false }))
+        Ok(Some(found))
     }
+
+    /// Pushes the directories in a directory that are caches or have some, the last one first.
+    fn push_below(
+        &self,
+        store: &Store,
+        path: &TreePath,
+        directory: DirectoryRef,
+        open: &mut Vec<(TreePath, DirectoryRef)>,
+    ) -> Result<()> {
+        for (name, below) in directories(store, directory)?.into_iter().rev() {
+            if !matches!(self.known.get(&below.id), Some(Known { is_cache: false, caches: 0 })) {
+                open.push((path.join(&name), below));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many caches lie below a directory, without those in caches.
+    fn count(&mut self, store: &Store, top: DirectoryRef) -> Result<u64> {
+        let mut open = vec![Self::open(store, top)?];
+        loop {
+            let here = open.last_mut().expect("it ends with the first one");
+            let Some(below) = here.below.next() else {
+                let Open { id, caches, .. } = open.pop().expect("it is the last one");
+                let Some(above) = open.last_mut() else { return Ok(caches) };
+                above.caches = above.caches.saturating_add(caches);
+                self.known.insert(id, Known { is_cache: false, caches });
+                continue;
+            };
+            if let Some(known) = self.known.get(&below.id) {
+                here.caches = here.caches.saturating_add(if known.is_cache { 1 } else { known.caches });
+            } else if is_cache(store, below)? {
+                here.caches = here.caches.saturating_add(1);
+                self.known.insert(below.id, Known { is_cache: true, caches: 0 });
+            } else {
+                open.push(Self::open(store, below)?);
+            }
+        }
+    }
+
+    fn open(store: &Store, directory: DirectoryRef) -> Result<Open> {
+        let below: Vec<_> = directories(store, directory)?.into_iter().map(|(_, below)| below).collect();
+        Ok(Open { id: directory.id, below: below.into_iter(), caches: 0 })
+    }
+}
+
+/// The directories in a directory that are not empty.
+fn directories(store: &Store, directory: DirectoryRef) -> Result<Vec<(Name, DirectoryRef)>> {
+    let mut below = Vec::new();
+    for item in directory::list(store, Some(directory))? {
+        if let DirectoryItem { name, entry: Entry { node: Node::Directory(Some(directory)), .. } } = item? {
+            below.push((name, directory));
+        }
+    }
+    Ok(below)
 }
 
 fn is_cache(store: &Store, directory: DirectoryRef) -> Result<bool> {
@@ -187,11 +228,11 @@ fn read_note(note: &[u8]) -> Option<(Vec<TreePath>, u64)> {
     Some((paths.collect::<Option<_>>()?, u64::from_be_bytes(*more)))
 }
 
-/// Makes the tree of a snapshot without these caches, and keeps it under a name. One that is there already stays as it is.
+/// Makes the tree of a snapshot without these caches, and keeps it under a name. The tree of the snapshot has to be there: a lean
+/// tree that is kept already is compared with it, and replaced when it is anything else than that tree without these caches.
 pub fn make_lean(store: &Store, snapshot: SnapshotId, caches: &[TreePath], act: &Act) -> Result<Lean> {
-    if let Some(lean) = lean_tree(store, snapshot)? {
-        return Ok(lean);
-    }
+    let name = reference(snapshot);
+    let before = store.read_ref(&name)?;
     let mut tree = WorkingTree::open_root(store, store.snapshot(snapshot)?.root)?;
     for cache in caches {
         let mtime = tree.stat(cache.as_bytes())?.map(|stat| stat.mtime);
@@ -206,14 +247,15 @@ pub fn make_lean(store: &Store, snapshot: SnapshotId, caches: &[TreePath], act: 
     let session = store.session();
     let root = tree.freeze().write(&session)?;
     let value = RefValue { note: Bytes::from(write_note(caches)), ..RefValue::to(root) };
-    let name = reference(snapshot);
-    let refs = RefMove {
-        expect: vec![(name.clone(), None)],
-        set: vec![(name, Some(value))],
-        operation: act.draft("lean"),
-        durability: act.durability,
-    };
-    session.commit(root, refs)?;
+    if before.as_ref() != Some(&value) {
+        let refs = RefMove {
+            expect: vec![(name.clone(), before)],
+            set: vec![(name, Some(value))],
+            operation: act.draft("lean"),
+            durability: act.durability,
+        };
+        session.commit(root, refs)?;
+    }
     let (left_out, left_out_more) = read_note(&write_note(caches)).expect("it was just written");
     Ok(Lean { root, left_out, left_out_more })
 }
@@ -262,10 +304,10 @@ mod tests {
         let root = store.snapshot(snapshot).expect("read").root;
         let mut finder = CacheFinder::default();
         let paths = |found: Vec<TreePath>| found.iter().map(TreePath::to_string).collect::<Vec<_>>();
-        let found = finder.find(&store, root).expect("found");
+        let found = finder.find(&store, root).expect("found").expect("not too many");
         assert_eq!(paths(found.clone()), ["a/target", "b/deep/cache"]);
         assert_eq!(
-            paths(finder.find(&store, root).expect("found")),
+            paths(finder.find(&store, root).expect("found").expect("not too many")),
             ["a/target", "b/deep/cache"],
             "a second time, too"
         );

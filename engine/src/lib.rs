@@ -54,6 +54,7 @@ pub mod history;
 mod id;
 pub mod insight;
 pub mod lean;
+mod limit;
 mod malformed;
 pub mod merge;
 mod merkle;
@@ -79,8 +80,8 @@ pub use backend::Durability;
 pub use commit::{Commit, CommitDone, Expect, Landed};
 pub use compress::unpack_chunk;
 pub use diff::{
-    Change, Diff, DiffOptions, MetadataChange, NameChange, StateChange, What, diff, diff_directories, diff_entries,
-    diff_roots, diff_state, diff_with_renames,
+    Change, Diff, DiffOptions, MetadataChange, NameChange, StateChange, What, count_differing_paths, diff,
+    diff_directories, diff_entries, diff_roots, diff_state, diff_with_renames,
 };
 pub use directory::{entry_at, linked_paths, list_directory};
 pub use episode::{EpisodeName, Episodes, StepId};
@@ -93,6 +94,7 @@ pub use insight::{
     FileInsight, Insight, InsightOptions, PatchOptions, PatchReport, RenameOptions, Risk, RiskHint, Summary, insight,
     patch,
 };
+pub use limit::{Interrupt, PathCount};
 pub use malformed::Malformed;
 pub use merge::{MergeContents, MergeOptions, NoContents, Outcome, merge_snapshots, merge_trees};
 pub use name::{AsTreePath, DEPTH_MAX, InvalidName, NAME_BYTES_MAX, Name, TreePath};

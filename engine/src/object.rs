@@ -28,7 +28,7 @@ pub use refers::refers;
 pub use root::Root;
 pub use rope::{CHUNK_BYTES_MAX, HOLE_BYTES_MIN, RopeLink, Ropes, SINGLE_CHUNK_BYTES_MAX, Segment, SegmentSource};
 pub use sequence::{CUT_BITS, ITEMS_MAX, ITEMS_MIN, LEVEL_MAX, Sequence, SequenceNode};
-pub use snapshot::Snapshot;
+pub use snapshot::{GENERATION_MAX, Snapshot};
 pub use state::{STATE_KEY_BYTES_MAX, STATE_VALUE_BYTES_MAX, StateItem, StateLink, States};
 pub use xattrs::{
     XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX, XATTRS_INLINE_BYTES_MAX, Xattr, Xattrs,

@@ -18,6 +18,7 @@ mod take;
 pub use crate::merge::Regenerated;
 pub use entry::{QueueEntry, Side, Take, Wish};
 pub use fold::{Fate, Fold, Folded};
+pub(crate) use review::check_reference;
 pub use review::{Review, ReviewedPath};
 
 use std::collections::HashMap;
@@ -38,6 +39,10 @@ use known::Known;
 
 /// The word of what begins to wait, in the operation log.
 const QUEUE: &str = "queue";
+/// The word of a review that is tried again.
+const REVIEW: &str = "review";
+/// Operations that put an entry into the queue to be merged.
+const SUBMITTING: [&str; 2] = [QUEUE, REVIEW];
 /// Names that a listing reads at once.
 const PAGE: usize = 256;
 /// The same source at the same moment is tried this often under a later one.
@@ -196,7 +201,7 @@ impl Queue {
         move_refs(self.store(), act, act.draft("withdraw"), vec![step]).map(drop)
     }
 
-    /// Lets an entry that an undo brought back be merged again.
+    /// Lets an entry that is held be merged again.
     pub fn release(&self, entry: &QueueEntry, act: &Act) -> Result<QueueEntry> {
         let again = QueueEntry::new(&entry.source, &entry.target, entry.snapshot, &entry.wish, &entry.agent, act)?;
         let _pins = hold_snapshot(self.store(), entry.snapshot)?;
@@ -208,10 +213,19 @@ impl Queue {
         Ok(again)
     }
 
-    /// What was brought back by an undo is not merged again by itself: somebody did not want it.
+    /// Whether an entry waits to be released. Only what somebody put into the queue of this store is merged by itself: not what an
+    /// undo brought back, which somebody did not want, not what a restored backup brought, and not what nobody knows the
+    /// origin of, because its operation was trimmed from the log.
     fn is_held(&self, entry: &QueueEntry) -> Result<bool> {
         let moved = self.store().last_move(&entry.name)?;
-        Ok(moved != 0 && operation(self.store(), moved)?.draft.reverts.is_some())
+        if moved == 0 {
+            return Ok(false);
+        }
+        if moved < self.store().first_operation()? {
+            return Ok(true);
+        }
+        let draft = operation(self.store(), moved)?.draft;
+        Ok(draft.reverts.is_some() || !SUBMITTING.contains(&draft.action.as_str()))
     }
 
     /// The entries under a prefix, oldest first for each target.

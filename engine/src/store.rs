@@ -25,6 +25,7 @@ use crate::backend::{Committed, IndexRow, Inspect, Memory, Transaction};
 use crate::compress;
 use crate::error::{Error, Result};
 use crate::id::{ChunkId, ObjectId, RootId, SnapshotId};
+use crate::limit::{self, PathCount};
 use crate::malformed::Malformed;
 use crate::name::Name;
 use crate::object::{self, Root, Said, Sequence, SequenceNode, Snapshot, Xattr, Xattrs};
@@ -48,6 +49,7 @@ pub struct Store {
 struct Inner {
     backend: Arc<dyn Inspect>,
     cache: ObjectCache,
+    paths_max: u64,
     pins: Arc<PinTable>,
     sessions: Mutex<SessionTable>,
     waiting: Waiting,
@@ -58,6 +60,8 @@ struct Inner {
 pub struct StoreOptions {
     /// Memory for decoded directories, ropes, roots and snapshots.
     pub cache_bytes: u64,
+    /// The most paths that one walk over a tree, or over the difference of two, visits.
+    pub paths_max: u64,
     /// Settings of the store on disk.
     #[cfg(feature = "rocksdb")]
     pub rocks: crate::backend::RocksOptions,
@@ -67,6 +71,7 @@ impl Default for StoreOptions {
     fn default() -> Self {
         Self {
             cache_bytes: 64 << 20,
+            paths_max: limit::PATHS_MAX,
             #[cfg(feature = "rocksdb")]
             rocks: crate::backend::RocksOptions::default(),
         }
@@ -77,9 +82,25 @@ impl Store {
     /// A store over any backend.
     pub fn new(backend: Arc<dyn Inspect>, options: &StoreOptions) -> Self {
         let cache = ObjectCache::new(options.cache_bytes);
-        let inner =
-            Inner { backend, cache, pins: Arc::default(), sessions: Mutex::default(), waiting: Waiting::default() };
+        let inner = Inner {
+            backend,
+            cache,
+            paths_max: options.paths_max,
+            pins: Arc::default(),
+            sessions: Mutex::default(),
+            waiting: Waiting::default(),
+        };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// A count of the paths of one walk, up to the limit of this store.
+    pub fn path_count(&self) -> PathCount {
+        PathCount::new(self.inner.paths_max)
+    }
+
+    /// A count of the paths of one walk that holds all of them in memory.
+    pub(crate) fn held_path_count(&self) -> PathCount {
+        PathCount::held(self.inner.paths_max)
     }
 
     /// A store that lives in memory.
@@ -245,6 +266,7 @@ impl Store {
 
     /// The canonical bytes of any object, hashed.
     pub fn canonical(&self, id: ObjectId) -> Result<Bytes> {
+        limit::check_interrupt()?;
         verified(id, Some(self.stored(id)?))
     }
 
@@ -397,6 +419,7 @@ impl Store {
 
     fn cached(&self, id: ObjectId, decode: impl Fn(&Bytes) -> Result<Cached, Malformed>) -> Result<Cached> {
         if let Some(cached) = self.inner.cache.get(id) {
+            limit::check_interrupt()?;
             return Ok(cached);
         }
         let bytes = self.canonical(id)?;

@@ -36,7 +36,7 @@ pub use commit::{Change, Committed};
 pub use label::{LabelName, Labels};
 pub use name::WorkspaceName;
 pub(crate) use name::nearest;
-pub use record::{JournalPlace, Journaled, Workspace};
+pub use record::{JournalPlace, Journaled, Workspace, receive_workspace, share_workspace};
 pub use restore::{Taken, with_paths_of};
 
 use crate::error::{Error, Result};
@@ -187,7 +187,14 @@ impl Workspaces {
     /// What moves when a workspace is deleted.
     pub(crate) fn ending(&self, name: &WorkspaceName) -> Result<Vec<Step>> {
         let value = self.get(name)?.into_value();
-        let number = self.deleted(name)?.last().map_or(1, |(number, _)| number + 1);
+        let number = match self.deleted(name)?.last() {
+            None => 1,
+            Some((number, _)) if *number < name::DELETED_NUMBER_MAX => number + 1,
+            Some((number, _)) => {
+                let why = format!("{name} was deleted under the number {number} before, the greatest there is");
+                return Err(Error::Invalid { what: "deletion", why });
+            }
+        };
         Ok(vec![
             Step { name: name.reference(), before: Some(value.clone()), after: None },
             Step { name: name.deleted_reference(number), before: None, after: Some(value) },

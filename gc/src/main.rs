@@ -104,7 +104,7 @@ fn prepare(arguments: &Arguments, store: &Store, now: Time) -> Result<Prepared> 
     let scope = SweepScope { operations_after: Some(operations_after), without };
     let mut plan = plan(&History::of(store), &policies, &scope, at)?;
     if !arguments.dry_run {
-        plan.make_lean(store, &Act::new("amalgam-gc", now))?;
+        plan.make_lean(store, &Act::new("amalgam-gc", now), &mut || true)?;
     }
     let rule = LogRule { keep: arguments.keep_operations, most: arguments.keep_operations_max };
     let operations_from = log_begins(store, &rule, now, operations_after)?;
@@ -247,5 +247,5 @@ fn open(arguments: &Arguments) -> Result<Store> {
         other_buffer_bytes: 4 << 20,
         ..RocksOptions::default()
     };
-    Store::open_with(&arguments.store, &StoreOptions { cache_bytes: 1 << 20, rocks })
+    Store::open_with(&arguments.store, &StoreOptions { cache_bytes: 1 << 20, rocks, ..StoreOptions::default() })
 }

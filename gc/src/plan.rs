@@ -63,22 +63,34 @@ impl Plan {
     }
 
     /// Makes a lean tree of each that is to stay without its caches and has some, lets the whole trees of those go, and forgets the lean
-    /// ones of those that go altogether. How many have become lean.
-    pub fn make_lean(&mut self, store: &Store, act: &Act) -> Result<u64> {
+    /// ones of those that go altogether. How many have become lean. `go_on` is asked
+    /// before each snapshot; after a no the others stay whole.
+    ///
+    /// A whole tree goes only after the lean one was made from it, or compared with it, here: a name alone proves nothing.
+    pub fn make_lean(&mut self, store: &Store, act: &Act, go_on: &mut dyn FnMut() -> bool) -> Result<u64> {
         forget_lean(store, self.goers().map(|planned| planned.id), act)?;
         let (mut finder, mut made) = (CacheFinder::default(), 0);
         for planned in self.snapshots.iter().filter(|planned| planned.without_caches) {
-            if lean_tree(store, planned.id)?.is_none() {
-                let root = store.snapshot(planned.id)?.root;
-                // One that was thinned before has nothing to look through.
-                let Ok(_held) = store.hold(root) else { continue };
-                let caches = finder.find(store, root)?;
-                if caches.is_empty() {
-                    continue;
-                }
-                make_lean(store, planned.id, &caches, act)?;
-                made += 1;
+            if !go_on() {
+                break;
             }
+            let lean = lean_tree(store, planned.id)?;
+            let root = store.snapshot(planned.id)?.root;
+            // One that was thinned before has nothing to look through, and its lean tree nothing to be compared with.
+            let Ok(_held) = store.hold(root) else {
+                if lean.is_some() {
+                    self.thinned.insert(planned.id);
+                }
+                continue;
+            };
+            let caches = finder.find(store, root)?.unwrap_or_default();
+            if caches.is_empty() {
+                // Whatever says to be its lean tree is another's.
+                forget_lean(store, lean.is_some().then_some(planned.id), act)?;
+                continue;
+            }
+            let is_new = lean.map(|lean| lean.root) != Some(make_lean(store, planned.id, &caches, act)?.root);
+            made += u64::from(is_new);
             self.thinned.insert(planned.id);
         }
         Ok(made)

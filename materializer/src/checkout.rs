@@ -42,7 +42,7 @@ use crate::error::{Error, Result};
 use crate::host::HostDir;
 use crate::index::{Index, Trust};
 use crate::known::Known;
-use crate::plan::{Aim, shown};
+use crate::plan::{Aim, check_width, shown};
 use crate::pool::Pool;
 use crate::progress::Progress;
 use crate::report::{Notice, Why};
@@ -63,6 +63,9 @@ pub struct Checkout<'a> {
     pub rules: Option<&'a Rules>,
     /// Do not write a `.git` that is a file: it names a repository elsewhere, which a second directory must not share.
     pub leave_git_file: bool,
+    /// Leave out what gives rights: set-user-ID and set-group-ID bits of files, file capabilities, devices. For trees that came from
+    /// elsewhere: in this directory they would give the rights of its owner.
+    pub withholds: bool,
     /// Only these paths and what is below them.
     pub paths: Option<&'a [TreePath]>,
     /// The times that files get.
@@ -124,6 +127,7 @@ pub fn checkout(
     let _base = index.root().map(|root| store.hold(root)).transpose()?;
     let _source = job.source.and_then(|(_, index)| index.root()).map(|root| store.hold(root)).transpose()?;
     let run = Run::new(store, directory, index, target, job)?;
+    check_width(store, run.before.as_deref(), &run.after, job.paths)?;
     let done = run.walk().and_then(|()| run.finish_late());
     // Directories that were opened for the time get their modes back whatever happened.
     let closed = run.close_directories();

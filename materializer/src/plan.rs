@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use amalgam_engine::object::{DirectoryRef, Node, Root};
 use amalgam_engine::{
-    DiffOptions, Entry, EntryKind, Name, NameChange, RootId, Store, TreePath, diff_directories, entry_at,
+    DiffOptions, Entry, EntryKind, Name, NameChange, RootId, Store, TreePath, count_differing_paths, diff_directories,
+    entry_at,
 };
 
 use parking_lot::Mutex;
@@ -69,6 +70,7 @@ pub fn plan(store: &Store, index: &Index, target: RootId, job: &Checkout<'_>) ->
     let before = index.root().map(|root| store.root(root)).transpose()?;
     let after = store.root(target)?;
     let aim = Aim::new(store, job, index.root(), target)?;
+    check_width(store, before.as_deref(), &after, job.paths)?;
     let mut plan = Plan::default();
     let top = Pair::of_roots(before.as_deref(), &after);
     if aim.attributes_differ(&top) && aim.reach(&TreePath::root()) == Reach::Inside {
@@ -93,6 +95,26 @@ pub fn plan(store: &Store, index: &Index, target: RootId, job: &Checkout<'_>) ->
     }
     plan.changes.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(plan)
+}
+
+/// Refuses what no disk would hold, before anything of it is written: a tree in which few directories lie at very many paths.
+pub(crate) fn check_width(
+    store: &Store,
+    before: Option<&Root>,
+    after: &Root,
+    paths: Option<&[TreePath]>,
+) -> Result<()> {
+    let mut count = store.path_count();
+    let Some(paths) = paths else {
+        let before = before.map(|root| &root.directory);
+        return Ok(count.add(count_differing_paths(store, before, Some(&after.directory))?)?);
+    };
+    for path in paths {
+        let before = before.map(|root| entry_at(store, root, path)).transpose()?.flatten();
+        let after = entry_at(store, after, path)?;
+        count.add(count_differing_paths(store, before.as_ref(), after.as_ref())?)?;
+    }
+    Ok(())
 }
 
 /// How many files and bytes would be written; for whoever watches.

@@ -44,6 +44,8 @@ pub enum Why {
     NotEmpty,
     /// Its owner could not be set without privilege; everything else was.
     OwnerNotSet,
+    /// A set-user-ID or set-group-ID bit, a capability or a device of a tree that came from elsewhere. Not a failure.
+    Withheld,
     /// A `.git` that is a file names a repository elsewhere, which a second directory must not share. Not a failure.
     GitFile,
 }
@@ -51,7 +53,8 @@ pub enum Why {
 impl Why {
     /// Whether the work is only partly done because of it.
     pub fn is_failure(&self) -> bool {
-        !matches!(self, Self::Ignored | Self::Uncovered | Self::Ours | Self::OwnerNotSet | Self::GitFile)
+        let notes = [Self::Ignored, Self::Uncovered, Self::Ours, Self::OwnerNotSet, Self::Withheld, Self::GitFile];
+        !notes.contains(self)
     }
 }
 
@@ -69,6 +72,12 @@ impl fmt::Display for Why {
             Self::Unsupported(why) => write!(f, "cannot be kept: {why}"),
             Self::NotEmpty => write!(f, "still holds files that are not part of the snapshot"),
             Self::OwnerNotSet => write!(f, "its owner could not be set without privilege"),
+            Self::Withheld => {
+                write!(
+                    f,
+                    "its set-user-ID or set-group-ID bit, its capability or the device it is came from elsewhere and was withheld"
+                )
+            }
             Self::GitFile => write!(f, "names a repository elsewhere (a worktree or submodule) and was left out"),
         }
     }

@@ -18,9 +18,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use amalgam_engine::Interrupt;
 use amalgam_materializer::Progress;
 use amalgam_proto::{Failure, Reason, v1};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status};
 
@@ -115,13 +116,21 @@ impl Api {
     ) -> tonic::Response<Answers<T>> {
         let (service, call) = (self.service.clone(), self.calls.begin());
         let (send, receive) = mpsc::channel(QUEUE);
-        let sender = Sender(send);
+        let (seen, sender) = (send.clone(), Sender::new(send));
+        let interrupt = sender.interrupt.clone();
+        let (finished, is_finished) = oneshot::channel::<()>();
         tokio::task::spawn_blocking(move || {
             let done = work(&service, &sender);
             if let Err(failure) = done {
-                let _ = sender.0.blocking_send(Err(failure.into_status()));
+                let _ = sender.send.blocking_send(Err(failure.into_status()));
             }
-            drop(call);
+            drop((call, finished));
+        });
+        tokio::spawn(async move {
+            tokio::select! {
+                () = seen.closed() => interrupt.interrupt(),
+                _ = is_finished => {}
+            }
         });
         tonic::Response::new(ReceiverStream::new(receive))
     }
@@ -149,10 +158,11 @@ impl Api {
         let (service, call) = (self.service.clone(), self.calls.begin());
         let (send, receive) = mpsc::channel(QUEUE);
         let progress = Arc::new(P::default());
-        let (working, seen, sender) = (Arc::clone(&progress), send.clone(), Sender(send));
+        let (working, seen, sender) = (Arc::clone(&progress), send.clone(), Sender::new(send));
+        let interrupt = sender.interrupt.clone();
         let done = tokio::task::spawn_blocking(move || {
             let done = work(&service, &working, &sender);
-            let _ = sender.0.blocking_send(done.map_err(Failure::into_status));
+            let _ = sender.send.blocking_send(done.map_err(Failure::into_status));
             drop(call);
         });
         tokio::spawn(async move {
@@ -164,6 +174,7 @@ impl Api {
                     }
                     () = seen.closed() => {
                         progress.stop();
+                        interrupt.interrupt();
                         break;
                     }
                 }
@@ -201,17 +212,29 @@ impl Watched for Progress {
 }
 
 /// Where answers go.
-pub(crate) struct Sender<T>(mpsc::Sender<Result<T, Status>>);
+pub(crate) struct Sender<T> {
+    send: mpsc::Sender<Result<T, Status>>,
+    interrupt: Interrupt,
+}
 
 impl<T> Sender<T> {
+    fn new(send: mpsc::Sender<Result<T, Status>>) -> Self {
+        Self { send, interrupt: Interrupt::default() }
+    }
+
+    /// Does what only reads. It ends when nobody listens any more.
+    pub(crate) fn walking<R>(&self, walk: impl FnOnce() -> R) -> R {
+        self.interrupt.during(walk)
+    }
+
     /// Sends one; an error when nobody listens any more.
     pub(crate) fn send(&self, answer: T) -> Result<()> {
-        self.0.blocking_send(Ok(answer)).map_err(|_| Failure::new(Reason::Cancelled, "the caller went away"))
+        self.send.blocking_send(Ok(answer)).map_err(|_| Failure::new(Reason::Cancelled, "the caller went away"))
     }
 
     /// Whether nobody listens any more.
     pub(crate) fn is_closed(&self) -> bool {
-        self.0.is_closed()
+        self.send.is_closed()
     }
 }
 

@@ -16,7 +16,7 @@ use amalgam_engine::object::Snapshot;
 use amalgam_engine::{RefName, SnapshotId, SweepScope, Time, WorkspaceName};
 use amalgam_gc::retention::Span;
 use amalgam_gc::{
-    CollectOptions, Collected, Courtesy, KeepAll, Pace, Plan, Progress, Retention, collect, log_begins,
+    CollectOptions, Collected, Courtesy, KeepAll, Pace, Plan, Progress, Retention, Stage, collect, log_begins,
     operations_before, plan, yielding_readers,
 };
 use amalgam_proto::{Failure, Reason, v1};
@@ -201,7 +201,10 @@ impl Service {
     ) -> Result<v1::CollectResult> {
         let _under_way = self.begin_collection()?;
         let before = self.measure_disk()?.store_bytes;
-        let prepared = self.prepare(how)?;
+        let ending = &self.inner.collections.ending;
+        let looking = Progress { stage: Stage::Mark, done: 0, total: 0, deleted: 0 };
+        let mut go_on = || !ending.load(Ordering::Relaxed) && watch(&looking).is_continue();
+        let prepared = self.prepare(how, &mut go_on)?;
         let thinned = self.trees_there(&prepared.plan)?;
         let sleep = |time: Duration| std::thread::sleep(time);
         let pace = Pace { objects_per_second: OBJECTS_PER_SECOND, bytes_per_second: BYTES_PER_SECOND, sleep: &sleep };
@@ -214,7 +217,6 @@ impl Service {
             pace: matches!(how.why, Why::Growth | Why::Time).then_some(pace),
             ..CollectOptions::default()
         };
-        let ending = &self.inner.collections.ending;
         let begun = Instant::now();
         let clock = || begun.elapsed();
         let mut courtesy = Courtesy::new(&self.inner.store, &clock, &sleep).map_err(of_engine)?;
@@ -253,7 +255,7 @@ impl Service {
     }
 
     /// Forgets what was deleted before the grace time, and plans what is thinned. A dry run forgets nothing.
-    fn prepare(&self, how: &How<'_>) -> Result<Prepared> {
+    fn prepare(&self, how: &How<'_>, go_on: &mut dyn FnMut() -> bool) -> Result<Prepared> {
         let settings = self.settings()?;
         let grace = how.grace.unwrap_or(settings.grace);
         let at = before(self.now(), grace);
@@ -270,7 +272,7 @@ impl Service {
         let scope = SweepScope { operations_after: Some(operations_after), without };
         let mut plan = plan(&self.inner.history, &settings.policies, &scope, at).map_err(of_engine)?;
         if !how.dry_run {
-            plan.make_lean(&self.inner.store, &self.act(how.actor, "")?).map_err(of_engine)?;
+            plan.make_lean(&self.inner.store, &self.act(how.actor, "")?, go_on).map_err(of_engine)?;
         }
         Ok(Prepared { scope, plan, operations_from, grace, forgotten: old.len() as u64 })
     }
@@ -278,7 +280,7 @@ impl Service {
     /// What retention would do, with the grace time.
     pub(crate) fn plan_collection(&self, grace: Option<Span>) -> Result<(Plan, Span)> {
         let how = How { actor: ITSELF, dry_run: true, grace, why: Why::Asked };
-        self.prepare(&how).map(|prepared| (prepared.plan, prepared.grace))
+        self.prepare(&how, &mut || true).map(|prepared| (prepared.plan, prepared.grace))
     }
 
     /// How many of those that go are not gone yet.

@@ -208,6 +208,7 @@ pub(crate) fn notice(notice: &Notice) -> v1::Notice {
         Why::NotEmpty => v1::NoticeKind::NotEmpty,
         Why::Purged(_) => v1::NoticeKind::Purged,
         Why::OwnerNotSet => v1::NoticeKind::OwnerNotSet,
+        Why::Withheld => v1::NoticeKind::Withheld,
         _ => v1::NoticeKind::Unspecified,
     };
     v1::Notice {

@@ -20,6 +20,7 @@ pub fn of_engine(error: Error) -> Failure {
         ErrorKind::Full => Reason::Full,
         ErrorKind::Busy => Reason::Busy,
         ErrorKind::Unsupported => Reason::Unsupported,
+        ErrorKind::Interrupted => Reason::Cancelled,
         _ => Reason::Fault,
     };
     let failure = Failure::new(reason, error.to_string());

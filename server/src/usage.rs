@@ -2,13 +2,14 @@
 //!
 //! Measuring only reads. It is done by a thread of low priority that rests while others commit; a collection may run beside it.
 
-use std::collections::{HashMap, HashSet};
+mod sizes;
+
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use amalgam_engine::history::LogOrder;
-use amalgam_engine::object::Node;
-use amalgam_engine::{Error, RootId, SnapshotId, Tally, Workspace, WorkspaceName, list_directory};
+use amalgam_engine::{SnapshotId, Tally, Workspace, WorkspaceName};
 use amalgam_gc::{Courtesy, WatchMeasuring, measure_snapshots, measure_workspaces, yielding};
 use amalgam_proto::v1::measure_usage_response::Event;
 use amalgam_proto::{Failure, Reason, v1};
@@ -16,6 +17,7 @@ use amalgam_transfer::{Progress, growth};
 
 use crate::failure::{Result, of_engine, of_transfer};
 use crate::service::{Marks, Service};
+use sizes::Sizes;
 
 /// Told how far it is: the stage, what is done of it, and how much there is. A break ends it.
 pub(crate) type Tell<'a> = &'a mut (dyn FnMut(&str, u64, u64) -> ControlFlow<()> + Send);
@@ -29,9 +31,6 @@ pub(crate) enum Subject {
     /// One snapshot.
     Snapshot(SnapshotId),
 }
-
-/// Files and their bytes of trees that were looked at.
-type Sizes = HashMap<RootId, (u64, u64)>;
 
 impl Service {
     /// Measures. What was found comes in the order in which it is told.
@@ -57,7 +56,7 @@ impl Service {
             others: Some(tally(others)),
         };
         let mut events = vec![Event::Store(store)];
-        let (mut sizes, total, mut done) = (Sizes::new(), names.len() as u64, 0);
+        let (mut sizes, total, mut done) = (Sizes::default(), names.len() as u64, 0);
         self.each_workspace("", |workspace| {
             go_on(tell("files", done, total.max(done)))?;
             done += 1;
@@ -82,7 +81,7 @@ impl Service {
             return Err(Failure::new(Reason::NotFound, format!("workspace {name} went while it was measured")));
         };
         let mut events = vec![Event::Workspace(v1::WorkspaceAccount {
-            files: Some(self.workspace_usage(&workspace, &mut Sizes::new())?),
+            files: Some(self.workspace_usage(&workspace, &mut Sizes::default())?),
             reached: Some(tally(usage.reached)),
             private: Some(tally(usage.private)),
         })];
@@ -153,9 +152,9 @@ impl Service {
         let Some(head) = workspace.head else { return Ok(usage) };
         let root = self.inner.store.snapshot(head).map_err(of_engine)?.root;
         // Forks that nobody has changed yet have one tree.
-        (usage.files, usage.bytes) = match sizes.get(&root) {
+        (usage.files, usage.bytes) = match sizes.trees.get(&root) {
             Some(size) => *size,
-            None => *sizes.entry(root).or_insert(self.tree_size(root)?),
+            None => sizes.measure(&self.inner.store, root).map_err(of_engine)?,
         };
         let log = self.inner.history.log(&[head], LogOrder::Generation).map_err(of_engine)?;
         usage.snapshots = log.count() as u64;
@@ -164,42 +163,13 @@ impl Service {
 
     /// How much room things take, as far as that is known without reading the store.
     pub(crate) fn measure_store(&self) -> Result<v1::MeasureStoreResponse> {
-        let (mut workspaces, mut sizes) = (Vec::new(), Sizes::new());
+        let (mut workspaces, mut sizes) = (Vec::new(), Sizes::default());
         self.each_workspace("", |workspace| {
             workspaces.push(self.workspace_usage(workspace, &mut sizes)?);
             Ok(())
         })?;
         let disk = self.measure_disk()?;
         Ok(v1::MeasureStoreResponse { disk_bytes: disk.store_bytes, free_bytes: disk.free_bytes, workspaces })
-    }
-
-    /// Files and their bytes in a tree.
-    fn tree_size(&self, root: RootId) -> Result<(u64, u64)> {
-        let store = &self.inner.store;
-        let root = match store.root(root) {
-            Ok(root) => root,
-            Err(Error::Missing { .. }) => return Ok((0, 0)),
-            Err(error) => return Err(of_engine(error)),
-        };
-        let (mut files, mut bytes) = (0, 0);
-        let mut open = vec![root.directory.clone()];
-        let mut linked: HashSet<amalgam_engine::LinkGroup> = HashSet::new();
-        while let Some(entry) = open.pop() {
-            let Node::Directory(Some(contents)) = entry.node else { continue };
-            for item in list_directory(store, Some(contents)).map_err(of_engine)? {
-                let (_, entry) = item.map_err(of_engine)?;
-                match &entry.node {
-                    Node::File { size, .. } => {
-                        files += 1;
-                        let is_counted = entry.link().is_none_or(|group| linked.insert(group));
-                        bytes += if is_counted { *size } else { 0 };
-                    }
-                    Node::Directory(_) => open.push(entry),
-                    _ => {}
-                }
-            }
-        }
-        Ok((files, bytes))
     }
 }
 

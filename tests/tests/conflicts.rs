@@ -14,7 +14,7 @@ use amalgam_engine::{
 };
 use amalgam_gc::{CollectOptions, collect};
 use amalgam_tests::harness::{name, over_both};
-use amalgam_transfer::{Progress, ReceiveOptions, Selection, SendOptions, have, receive, send};
+use amalgam_transfer::{Progress, ReceiveOptions, Selection, SendOptions, backup, have, receive, restore_backup, send};
 use bytes::Bytes;
 
 const SIDES: [&str; 3] = ["ours", "base", "theirs"];
@@ -45,14 +45,14 @@ fn conflicted(store: &Store) -> SnapshotId {
         parts.create_directories(format!("d-{side}/deep")).expect("made");
         parts.write(format!("d-{side}/deep/file"), format!("inside {side}").as_bytes()).expect("written");
     }
-    let versions = name("head/versions");
+    let versions = name("workspace/versions");
     let done = parts.commit(Commit::new(&versions, "versions")).expect("committed");
     let stored = WorkingTree::open(store, done.snapshot).expect("opened");
     let entry = |at: String| stored.stat(&at).expect("read").and_then(|stat| stat.entry);
     let root = |snapshot: SnapshotId| store.snapshot(snapshot).expect("read").root;
     let mut around = WorkingTree::new(store);
     around.write("quiet", b"nothing happens").expect("written");
-    let around = around.commit(Commit::new(&name("head/around"), "around")).expect("committed");
+    let around = around.commit(Commit::new(&name("workspace/around"), "around")).expect("committed");
     let mut exchange = Exchange::new(store, root(around.snapshot), &[root(done.snapshot)]).expect("begun");
     for (at, before) in [("file", ""), ("large", "large-"), ("directory", "d-")] {
         let terms = SIDES.iter().map(|side| entry(format!("{before}{side}"))).collect();
@@ -61,8 +61,8 @@ fn conflicted(store: &Store) -> SnapshotId {
         exchange.set(&path(at), Some(&entry)).expect("set");
     }
     let (mut tree, _) = exchange.finish().expect("put together");
-    let head = tree.commit(Commit::new(&name("head/main"), "conflicts")).expect("committed").snapshot;
-    for gone in ["head/versions", "head/around"] {
+    let head = tree.commit(Commit::new(&name("workspace/main"), "conflicts")).expect("committed").snapshot;
+    for gone in ["workspace/versions", "workspace/around"] {
         let before = store.read_ref(&name(gone)).expect("read");
         let refs = RefMove { expect: vec![(name(gone), before)], set: vec![(name(gone), None)], ..RefMove::default() };
         store.session().commit(head, refs).expect("removed");
@@ -133,8 +133,8 @@ fn a_collection_keeps_remembered_resolutions_when_the_conflict_is_gone() {
         let store = open(Arc::clone(&backend));
         let head = conflicted(&store);
         let conflict = resolve(&store, head);
-        let before = store.read_ref(&name("head/main")).expect("read");
-        let main = name("head/main");
+        let before = store.read_ref(&name("workspace/main")).expect("read");
+        let main = name("workspace/main");
         let refs = RefMove { expect: vec![(main.clone(), before)], set: vec![(main, None)], ..RefMove::default() };
         store.session().commit(head, refs).expect("removed");
         drop(store);
@@ -152,7 +152,7 @@ fn a_collection_keeps_remembered_resolutions_when_the_conflict_is_gone() {
 }
 
 #[test]
-fn a_stream_carries_conflicts_and_remembered_resolutions() {
+fn a_stream_carries_conflicts_and_a_backup_remembered_resolutions_too() {
     let (here, there) = (Store::in_memory(), Store::in_memory());
     let head = conflicted(&here);
     let conflict = resolve(&here, head);
@@ -161,7 +161,19 @@ fn a_stream_carries_conflicts_and_remembered_resolutions() {
     send(&here, &Selection::everything(&here).expect("all"), &since, &mut stream, &Progress::default()).expect("sent");
     receive(&there, &stream[..], &ReceiveOptions::default(), &act(), &Progress::default()).expect("received");
     check_all(&there, head);
-    assert_eq!(remembered_bytes(&there, &conflict), content("theirs", false));
+    // How a stranger resolves conflicts is no advice.
+    assert!(store_refs(&there).iter().all(|name| !name.starts_with("resolution/")));
+    let directory = tempfile::tempdir().expect("a directory");
+    backup(&here, directory.path(), Time(1), &Progress::default()).expect("backed up");
+    let again = Store::in_memory();
+    restore_backup(directory.path(), &again, &act(), &Progress::default()).expect("restored");
+    check_all(&again, head);
+    assert_eq!(remembered_bytes(&again, &conflict), content("theirs", false));
+}
+
+fn store_refs(store: &Store) -> Vec<String> {
+    let refs = amalgam_tests::harness::all_refs(store).expect("references");
+    refs.into_iter().map(|(name, _)| name.to_string()).collect()
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use amalgam_engine::object::{Content, HOLE_BYTES_MIN, Node, SINGLE_CHUNK_BYTES_MAX};
+use amalgam_engine::object::{self, Content, HOLE_BYTES_MIN, Node, SINGLE_CHUNK_BYTES_MAX};
 use amalgam_engine::work::FileSegments;
-use amalgam_engine::{Store, WorkingTree};
+use amalgam_engine::{ObjectKind, Store, WorkingTree};
 use amalgam_tests::model::{Fill, cases, commit};
 use proptest::prelude::*;
 
@@ -250,6 +250,48 @@ fn a_file_around_64_mib_is_cut_as_if_written_whole() {
     ] {
         check(WorkingTree::new(&Store::in_memory()), &base, &edits);
     }
+}
+
+/// The lengths of the chunks of a file of up to a few hundred.
+fn chunk_lengths(store: &Store, content: &Content) -> Vec<usize> {
+    let Content::Rope(rope) = content else { panic!("{content:?}") };
+    let mut open = vec![rope.object()];
+    let mut lengths = Vec::new();
+    while let Some(id) = open.pop() {
+        let bytes = store.canonical(id).expect("there");
+        match id.kind {
+            ObjectKind::Chunk => lengths.push(bytes.len()),
+            _ => open.extend(object::children(id.kind, &bytes).expect("valid").list.iter().rev().map(|child| child.id)),
+        }
+    }
+    lengths
+}
+
+/// Where a hole comes to begin within three bytes behind any chunk, that chunk is cut as if the file was written whole.
+#[test]
+fn a_hole_that_comes_to_begin_just_behind_a_chunk_changes_it_as_if_written_whole() {
+    let random = Fill { seed: 5, length: 200_000 }.bytes();
+    let store = Store::in_memory();
+    let lengths = chunk_lengths(&store, &written_whole(&store, &random));
+    let mut end = 0;
+    let mut even = 0;
+    for length in &lengths[..lengths.len() - 1] {
+        end += length;
+        even += usize::from(length % 2 == 0);
+        for behind in 0..=3 {
+            // One byte ends the run of zeros a byte short of a hole, until it becomes zero too.
+            let head = &random[..end + behind];
+            let base = [head, &[0; HOLE - 1], b"x", &random[..5_000]].concat();
+            let mut tree = WorkingTree::new(&Store::in_memory());
+            tree.write("f", &base).expect("write");
+            commit(&mut tree).expect("commit");
+            tree.write_at("f", (head.len() + HOLE - 1) as u64, b"\0").expect("write");
+            commit(&mut tree).expect("commit");
+            let bytes = tree.read("f").expect("read");
+            assert_eq!(content_of(&tree), written_whole(&Store::in_memory(), &bytes), "{behind} behind {end}");
+        }
+    }
+    assert!(even > 3, "some chunks are of even length");
 }
 
 #[test]

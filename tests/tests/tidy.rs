@@ -29,7 +29,7 @@ const FLOORS: [(&str, u32); 15] = [
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 
 /// The engine's modules from the ground up. Each uses only those before it.
-const MODULES: [&str; 33] = [
+const MODULES: [&str; 34] = [
     "time",
     "name",
     "id",
@@ -38,6 +38,7 @@ const MODULES: [&str; 33] = [
     "reference",
     "tombstone",
     "error",
+    "limit",
     "touched",
     "compress",
     "backend",

@@ -15,12 +15,17 @@ use amalgam_engine::{Act, Error as EngineError, Store, Time};
 
 use crate::error::{Error, Result};
 use crate::have::Have;
+use crate::kinds::Origin;
 use crate::progress::Progress;
-use crate::receive::{Names, ReceiveOptions, Received, receive};
+use crate::receive::{LeftOut, Names, ReceiveOptions, Received, Source, receive_from};
 use crate::selection::Selection;
 use crate::send::{SendOptions, Sent, send};
 use crate::stream::CHECK_BYTES;
 use manifest::{Manifest, Part};
+
+/// The directory of the scratch store of a verification, in that of the backup.
+#[cfg(feature = "rocksdb")]
+const SCRATCH: &str = "verify.new";
 
 /// What a backup came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +52,7 @@ pub fn backup(store: &Store, directory: &Path, time: Time, progress: &Progress) 
         check_length(directory, part)?;
     }
     let had = manifest.parts.last().and_then(|part| read_tips(directory, part)).unwrap_or_default();
-    let selection = Selection::everything(store)?;
+    let selection = Selection::of_backup(store)?;
     let number = manifest.parts.len() as u64 + 1;
     let mut part = Part { number, operation: selection.operation(), time, ..Part::default() };
     let options = SendOptions { had: had.snapshots, verify: true };
@@ -64,6 +69,9 @@ pub fn backup(store: &Store, directory: &Path, time: Time, progress: &Progress) 
 }
 
 /// Brings a backup back into a store that holds nothing yet. Nothing is visible there before all of it has arrived.
+///
+/// An object that breaks a rule of the format is skipped with what refers to it, and reported; a workspace whose head is among
+/// those falls back to the nearest first parent that came back. Merges that wait in the queue come back held.
 pub fn restore_backup(directory: &Path, store: &Store, act: &Act, progress: &Progress) -> Result<Received> {
     if store.last_operation()? != 0 {
         let why = "the store is in use already; bring the backup back into a new one".to_owned();
@@ -78,18 +86,58 @@ pub fn restore_backup(directory: &Path, store: &Store, act: &Act, progress: &Pro
     let Some(last) = manifest.parts.last() else {
         return Err(Error::Backup { part: manifest::FILE.to_owned(), why: "it names no part".to_owned() });
     };
-    let mut before: Option<Received> = None;
+    let (mut before, mut left_out): (Option<Received>, _) = (None, LeftOut::default());
     for part in &manifest.parts {
         let is_last = part.number == last.number;
         let names = if is_last { Names::AsSent } else { Names::None };
         let options = ReceiveOptions { names, replace: false, tombstones: true };
         let file = File::open(directory.join(part.stream())).map_err(|source| gone(part, &source))?;
-        let received =
-            receive(store, BufReader::new(file), &options, act, progress).map_err(|error| of_part(part, error))?;
+        let source = Source { origin: Origin::Backup, stream: BufReader::new(file), left_out };
+        let mut received =
+            receive_from(source, store, &options, act, progress).map_err(|error| of_part(part, error))?;
+        left_out = std::mem::take(&mut received.left_out);
         // What the next part builds on is kept until it is there.
         before = Some(received);
     }
-    Ok(before.expect("there is a last part"))
+    let received = before.expect("there is a last part");
+    Ok(Received { left_out, ..received })
+}
+
+/// Restores a backup into a scratch store beside it, checks that store, and removes it: whatever would not come back is an error now
+/// and not when it is needed.
+#[cfg(feature = "rocksdb")]
+pub fn verify_backup(directory: &Path, act: &Act, progress: &Progress) -> Result<()> {
+    let scratch = directory.join(SCRATCH);
+    let removed = || match fs::remove_dir_all(&scratch) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(failed("remove", &scratch, source)),
+        _ => Ok(()),
+    };
+    removed()?;
+    let verified = verify_in(directory, &scratch, act, progress);
+    removed()?;
+    verified
+}
+
+#[cfg(feature = "rocksdb")]
+fn verify_in(directory: &Path, scratch: &Path, act: &Act, progress: &Progress) -> Result<()> {
+    let store = Store::open(scratch)?;
+    let received = restore_backup(directory, &store, act, progress)?;
+    if let Some((what, why)) = received.left_out.listed().first() {
+        let others = received.left_out.listed().len() as u64 - 1 + received.left_out.more();
+        let why = format!("{what} and {others} others would not come back as they are: {why}");
+        return Err(Error::Backup { part: what.clone(), why });
+    }
+    let go_on = |_: &_| match progress.check() {
+        Ok(()) => std::ops::ControlFlow::Continue(()),
+        Err(_) => std::ops::ControlFlow::Break(()),
+    };
+    let report = amalgam_engine::verify(&store, &amalgam_engine::VerifyOptions::reading_data(), &go_on)?;
+    progress.check()?;
+    if !report.is_clean() {
+        let why = format!("a store that was restored from it does not verify: {} problems", report.problems.len());
+        return Err(Error::Backup { part: manifest::FILE.to_owned(), why });
+    }
+    Ok(())
 }
 
 fn failed(action: &str, path: &Path, source: std::io::Error) -> Error {

@@ -5,7 +5,7 @@
 //! use amalgam_transfer::{Progress, ReceiveOptions, Selection, SendOptions, have, receive, send};
 //!
 //! let (here, there) = (Store::in_memory(), Store::in_memory());
-//! let main = RefName::new("head/main")?;
+//! let main = RefName::new("workspace/main")?;
 //! let mut tree = WorkingTree::new(&here);
 //! tree.write("plan.md", b"think")?;
 //! tree.commit(Commit::new(&main, "a plan"))?;
@@ -29,7 +29,7 @@
 //! # Memory
 //!
 //! The sender holds a table of 16 MiB of ids that it sent, which forgets: then something is sent twice, never too little. Beside it
-//! about 200 bytes for each snapshot on the way, and at most some 40 MiB of objects. The receiver holds some batches of 4 MiB, what a write
+//! the ids of the nodes of one tree that are new in it, about 200 bytes for each snapshot on the way, and at most some 40 MiB of objects. The receiver holds some batches of 4 MiB, what a write
 //! session holds (16 MiB of objects, and 60 bytes for each of a million objects, or of the largest tree if that has more), and the
 //! names.
 //!
@@ -42,6 +42,7 @@ mod backup;
 mod error;
 mod growth;
 mod have;
+mod kinds;
 mod order;
 mod progress;
 mod receive;
@@ -50,11 +51,13 @@ mod send;
 pub mod stream;
 mod walk;
 
+#[cfg(feature = "rocksdb")]
+pub use backup::verify_backup;
 pub use backup::{BackupDone, backup, restore_backup};
 pub use error::{Error, Result, Where};
 pub use growth::{added, added_by, growth};
 pub use have::{Have, have};
 pub use progress::Progress;
-pub use receive::{Names, ReceiveOptions, Received, receive};
+pub use receive::{LeftOut, Names, ReceiveOptions, Received, receive};
 pub use selection::Selection;
 pub use send::{SendOptions, Sent, send};

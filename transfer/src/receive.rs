@@ -1,20 +1,29 @@
 //! Receiving: a stream into a store. Nothing is believed, and nothing is visible before the end.
 
+mod left_out;
 mod names;
 
+pub use left_out::LeftOut;
 pub use names::Names;
 
+use std::collections::HashSet;
 use std::io::Read;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use amalgam_engine::backend::StoredObject;
+use amalgam_engine::history::mark_foreign;
+use amalgam_engine::object::Snapshot;
 use amalgam_engine::reference::{RefName, RefValue};
 use amalgam_engine::{
-    Act, Error as EngineError, Looked, NotAdmitted, ObjectKind, Pin, SnapshotId, Store, WriteSession,
+    Act, Error as EngineError, ErrorKind, Looked, NotAdmitted, ObjectId, ObjectKind, Pin, SnapshotId, Store,
+    WriteSession,
 };
 
+use bytes::Bytes;
+
 use crate::error::{Error, Result, Where};
+use crate::kinds::Origin;
 use crate::progress::Progress;
 use crate::stream::{Frame, StreamReader};
 
@@ -24,8 +33,16 @@ const BATCH_FRAMES: usize = 4_096;
 /// Batches that are read ahead, and that are hashed ahead: while one is written, the next ones are hashed.
 const BATCHES_READ: usize = 2;
 const BATCHES_HASHED: usize = 4;
-/// What names may take in memory.
+/// What names and tips of a stream may take in memory, and those of a backup, which holds all names of a store.
 const NAMES_BYTES_MAX: usize = 256 << 20;
+const NAMES_OF_BACKUP_BYTES_MAX: usize = 2 << 30;
+/// What a name or a tip takes beside its text.
+const NAME_OVERHEAD_BYTES: usize = 256;
+/// The most bases of a stream, and the most nodes of theirs that it may have opened.
+const BASES_MAX: usize = 1 << 16;
+const OPENED_MAX: usize = 8 << 20;
+/// What tombstones of a stream may take in memory.
+const TOMBSTONES_BYTES_MAX: usize = 256 << 20;
 
 /// How to receive.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +71,8 @@ pub struct Received {
     pub tips: Vec<SnapshotId>,
     /// The length of the stream.
     pub bytes: u64,
+    /// What a restore could not bring back, or not as it was. Always empty for a stream, which is received whole or not at all.
+    pub left_out: LeftOut,
     /// Keep what was received from collection as long as this lives: snapshots without a name have nothing else.
     pub pins: Vec<Pin>,
 }
@@ -70,15 +89,42 @@ pub fn receive(
     act: &Act,
     progress: &Progress,
 ) -> Result<Received> {
+    let source = Source { origin: Origin::Stream, stream: from, left_out: LeftOut::default() };
+    receive_from(source, store, options, act, progress)
+}
+
+/// A stream, or a part of a backup.
+pub(crate) struct Source<R> {
+    pub(crate) origin: Origin,
+    pub(crate) stream: R,
+    /// What earlier parts of a backup have left out.
+    pub(crate) left_out: LeftOut,
+}
+
+/// Receives a stream, or a part of a backup. Of a backup an object that breaks a rule of the format is skipped, with all that
+/// refers to it, and reported: whatever else it has comes back.
+pub(crate) fn receive_from(
+    source: Source<impl Read + Send>,
+    store: &Store,
+    options: &ReceiveOptions,
+    act: &Act,
+    progress: &Progress,
+) -> Result<Received> {
+    let Source { origin, stream: from, left_out } = source;
     let session = store.session();
     let mut taking = Taking {
+        origin,
         store,
         options,
         session: &session,
+        newest: HashSet::new(),
+        bases: HashSet::new(),
+        opened: 0,
+        tombstones_bytes: 0,
         tips: Vec::new(),
         names: Vec::new(),
         names_bytes: 0,
-        done: Received::default(),
+        done: Received { left_out, ..Received::default() },
     };
     let taken = std::thread::scope(|scope| {
         let (read, to_hash) = sync_channel(BATCHES_READ);
@@ -96,15 +142,27 @@ pub fn receive(
         session.write_all_ahead().ok();
         return Err(error);
     }
-    let Taking { names, tips, mut done, .. } = taking;
+    let Taking { names, tips, newest, mut done, .. } = taking;
     // All of it has to be readable now: what tips and names hold is looked up in the store.
     session.write_all_ahead()?;
     session.write_tombstones()?;
-    for (place, tip) in tips {
-        done.pins.extend(names::hold(store, tip.object()).map_err(|error| not_sent(error, place, "a tip"))?);
-        done.tips.push(tip);
+    if origin == Origin::Stream {
+        mark_foreign(store, newest, &Act { request: None, ..act.clone() })?;
     }
-    done.names = names::set(session, names, options, act)?;
+    for (place, tip) in tips {
+        match names::hold(store, tip.object()).map_err(|error| not_sent(error, place, "a tip")) {
+            Ok(pins) => {
+                done.pins.extend(pins);
+                done.tips.push(tip);
+            }
+            // The name that held it says so.
+            Err(Error::Damaged { .. }) if origin == Origin::Backup => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut left_out = std::mem::take(&mut done.left_out);
+    done.names = names::set(session, names, &names::Setting { origin, options, act }, &mut left_out)?;
+    done.left_out = left_out;
     Ok(done)
 }
 
@@ -132,9 +190,7 @@ fn read_batches(from: impl Read, batches: &SyncSender<Result<Batch>>) {
         while held < BATCH_BYTES && frames.len() < BATCH_FRAMES && ends.is_none() {
             match reader.next_frame() {
                 Ok(frame) => {
-                    if let Frame::Object(StoredObject { bytes, .. }) = &frame {
-                        held += bytes.len();
-                    }
+                    held += held_bytes(&frame);
                     if matches!(frame, Frame::End { .. }) {
                         ends = Some(Ok(()));
                     }
@@ -153,6 +209,17 @@ fn read_batches(from: impl Read, batches: &SyncSender<Result<Batch>>) {
             // Nobody listens any more: then nobody wants to know.
             Some(Err(error)) => return batches.send(Err(error)).unwrap_or(()),
         }
+    }
+}
+
+/// What a frame takes in memory, about.
+fn held_bytes(frame: &Frame) -> usize {
+    match frame {
+        Frame::Object(StoredObject { bytes, .. }) | Frame::Thinned(bytes) => bytes.len(),
+        Frame::Opened(ids) => ids.len() * size_of::<ObjectId>(),
+        Frame::Name(name, value) => name.as_str().len() + value.note.len(),
+        Frame::Purged(_, tombstone) => tombstone.actor.len() + tombstone.reason.len(),
+        Frame::Base(_) | Frame::Tip(_) | Frame::End { .. } => 0,
     }
 }
 
@@ -199,9 +266,16 @@ fn hash(session: &WriteSession, frames: Vec<(Where, Frame)>) -> Result<Vec<Item>
 
 /// A stream on its way into a store.
 struct Taking<'a> {
+    origin: Origin,
     store: &'a Store,
     options: &'a ReceiveOptions,
     session: &'a WriteSession,
+    /// New snapshots that no other new one came of.
+    newest: HashSet<SnapshotId>,
+    bases: HashSet<SnapshotId>,
+    /// How many nodes of bases were opened.
+    opened: usize,
+    tombstones_bytes: usize,
     tips: Vec<(Where, SnapshotId)>,
     names: Vec<(Where, RefName, RefValue)>,
     names_bytes: usize,
@@ -240,48 +314,94 @@ impl Taking<'_> {
     }
 
     fn admit(&mut self, places: &[Where], objects: &[Looked]) -> Result<()> {
-        let new = self.session.admit_looked(objects).map_err(|NotAdmitted { at, source }| match source {
-            // The store's own trouble is none of the stream's.
-            EngineError::Full { .. } | EngineError::Fault { .. } | EngineError::DamagedRecord { .. } => source.into(),
-            source => Error::Refused { place: places[at], id: objects[at].id(), source: Box::new(source) },
-        })?;
+        let mut start = 0;
+        while let Err(NotAdmitted { at, source }) = self.admit_until_refused(&objects[start..]) {
+            let at = start + at;
+            let id = objects[at].id();
+            match source {
+                // The store's own trouble is none of the stream's.
+                EngineError::Full { .. } | EngineError::Fault { .. } | EngineError::DamagedRecord { .. } => {
+                    return Err(source.into());
+                }
+                // What it refers to was left out, or it breaks a rule itself. Its bytes are those that were backed up.
+                EngineError::Refused { .. } | EngineError::Missing { .. } if self.origin == Origin::Backup => {
+                    self.done.left_out.add_object(id, objects[at].bytes(), &source);
+                    start = at + 1;
+                }
+                source => return Err(Error::Refused { place: places[at], id, source: Box::new(source) }),
+            }
+        }
         self.done.objects += objects.len() as u64;
-        self.done.objects_new += new.iter().filter(|new| **new).count() as u64;
         self.done.snapshots += objects.iter().filter(|object| object.id().kind == ObjectKind::Snapshot).count() as u64;
         Ok(())
+    }
+
+    /// Takes objects in, and counts those that are new, up to one that is refused.
+    fn admit_until_refused(&mut self, objects: &[Looked]) -> Result<(), NotAdmitted> {
+        let new = self.session.admit_looked(objects);
+        let (admitted, done) = match new {
+            Ok(_) => (objects.len(), Ok(())),
+            Err(refused) => (refused.at, Err(refused)),
+        };
+        for object in objects[..admitted].iter().filter(|object| object.is_new()) {
+            self.done.objects_new += 1;
+            if object.id().kind == ObjectKind::Snapshot {
+                self.note_newest(object.id(), object.bytes());
+            }
+        }
+        done
+    }
+
+    /// Notes a new snapshot, which stands for those that it came of.
+    fn note_newest(&mut self, id: ObjectId, bytes: &Bytes) {
+        let Ok(snapshot) = Snapshot::decode(bytes) else { return };
+        for parent in &snapshot.parents {
+            self.newest.remove(parent);
+        }
+        self.newest.insert(SnapshotId::from_bytes(id.hash));
     }
 
     fn take_other(&mut self, place: Where, frame: Frame) -> Result<bool> {
         match frame {
             Frame::Object(_) => unreachable!("objects are taken together"),
-            Frame::Base(snapshot) => self.rest_on(snapshot)?,
+            Frame::Base(snapshot) => self.rest_on(place, snapshot)?,
             Frame::Opened(ids) => {
                 for id in ids {
-                    // What is not known to be in a base was sent, or is walked.
-                    self.session.open_resting(id)?;
+                    // Beyond the limit, and for what is not known to be in a base, what is below is walked.
+                    if self.opened < OPENED_MAX {
+                        self.opened += self.session.open_resting(id)?;
+                    }
                 }
             }
             Frame::Thinned(bytes) => {
-                let (_, new) = self.session.admit_thinned(bytes).map_err(|source| match source.kind() {
-                    amalgam_engine::ErrorKind::Invalid => Error::Damaged { place, why: source.to_string() },
-                    _ => source.into(),
-                })?;
                 self.done.objects += 1;
-                self.done.objects_new += u64::from(new);
+                match self.session.admit_thinned(bytes.clone()) {
+                    Ok((_, new)) => self.done.objects_new += u64::from(new),
+                    Err(source) if source.kind() != ErrorKind::Invalid => return Err(source.into()),
+                    Err(source) if self.origin == Origin::Backup => {
+                        let id = ObjectId::of(ObjectKind::Snapshot, &bytes);
+                        self.done.left_out.add_object(id, &bytes, &source);
+                    }
+                    Err(source) => return Err(Error::Damaged { place, why: source.to_string() }),
+                }
             }
             Frame::Purged(id, tombstone) => {
                 if !self.options.tombstones {
                     let why = format!("{id} was purged {tombstone}; say that tombstones are welcome to receive it");
                     return Err(Error::Damaged { place, why });
                 }
+                self.tombstones_bytes += tombstone.actor.len() + tombstone.reason.len() + NAME_OVERHEAD_BYTES;
+                if self.tombstones_bytes > TOMBSTONES_BYTES_MAX {
+                    return Err(Error::Damaged { place, why: "too many tombstones".to_owned() });
+                }
                 self.session.bury(id, tombstone).map_err(|error| Error::Damaged { place, why: error.to_string() })?;
             }
-            Frame::Tip(snapshot) => self.tips.push((place, snapshot)),
+            Frame::Tip(snapshot) => {
+                self.count_name(place, 0)?;
+                self.tips.push((place, snapshot));
+            }
             Frame::Name(name, value) => {
-                self.names_bytes += name.as_str().len() + value.note.len() + 256;
-                if self.names_bytes > NAMES_BYTES_MAX {
-                    return Err(Error::Damaged { place, why: "too many names".to_owned() });
-                }
+                self.count_name(place, name.as_str().len() + value.note.len())?;
                 self.names.push((place, name, value));
             }
             Frame::End { .. } => return Ok(true),
@@ -289,7 +409,26 @@ impl Taking<'_> {
         Ok(false)
     }
 
-    fn rest_on(&mut self, snapshot: SnapshotId) -> Result<()> {
+    /// Counts what a name or a tip takes in memory, and refuses one too many.
+    fn count_name(&mut self, place: Where, text_bytes: usize) -> Result<()> {
+        let most = match self.origin {
+            Origin::Stream => NAMES_BYTES_MAX,
+            Origin::Backup => NAMES_OF_BACKUP_BYTES_MAX,
+        };
+        self.names_bytes += text_bytes + NAME_OVERHEAD_BYTES;
+        if self.names_bytes > most {
+            return Err(Error::Damaged { place, why: "too many names and tips".to_owned() });
+        }
+        Ok(())
+    }
+
+    fn rest_on(&mut self, place: Where, snapshot: SnapshotId) -> Result<()> {
+        if !self.bases.insert(snapshot) {
+            return Ok(());
+        }
+        if self.bases.len() > BASES_MAX {
+            return Err(Error::Damaged { place, why: format!("more than {BASES_MAX} bases") });
+        }
         let root = self.store.snapshot(snapshot).map(|snapshot| snapshot.root);
         match root.and_then(|root| self.session.rest_on(root)) {
             Ok(()) => Ok(()),

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use amalgam_engine::reference::{RefName, RefValue};
+use amalgam_engine::workspace::share_workspace;
 use amalgam_engine::{Error as EngineError, ObjectId, ObjectKind, Past, Pin, SnapshotId, Store};
 
 use crate::error::Result;
+use crate::kinds;
 
 /// A set of names is read anew this often when a collection takes what they held a moment ago.
 const TRIES: usize = 8;
@@ -27,9 +29,15 @@ impl Selection {
         Self::hold(store, snapshots.to_vec(), Vec::new(), store.last_operation()?)
     }
 
-    /// Every name, as they all were at one moment, with what it holds.
+    /// Every name that a stream may set (workspaces, labels, notes, rewards, episodes, steps), as they all were at one moment, with
+    /// what it holds.
     pub fn everything(store: &Store) -> Result<Self> {
-        Self::named(store, |_| true)
+        Self::named(store, kinds::is_sent)
+    }
+
+    /// Every name of a backup, as they all were at one moment, with what it holds: all but the checkpoints of live views.
+    pub fn of_backup(store: &Store) -> Result<Self> {
+        Self::named(store, kinds::is_backed_up)
     }
 
     /// The names that are wanted, as they were at one moment, with what they hold.
@@ -76,6 +84,8 @@ impl Selection {
         names: Vec<(RefName, RefValue)>,
         operation: u64,
     ) -> Result<Self> {
+        let share = |(name, value)| share_workspace(&name, value).map(|value| (name, value));
+        let names = names.into_iter().map(share).collect::<amalgam_engine::Result<Vec<_>>>()?;
         let mut tips: BTreeSet<_> = snapshots.into_iter().collect();
         let mut others = BTreeSet::new();
         for id in names.iter().flat_map(|(_, value)| value.roots()) {

@@ -77,16 +77,19 @@ pub(crate) fn walk(
     meet: &mut dyn FnMut(Met) -> Result<()>,
 ) -> Result<()> {
     let mut open = vec![Task::Open(top, bases)];
+    // The table forgets. Below one top no node is walked twice, whatever else has its place there.
+    let mut walked = HashSet::new();
     while let Some(task) = open.pop() {
         let (id, bases) = match task {
             Task::Open(id, bases) => (id, bases),
             Task::Close(id, bytes) => {
                 seen.add(id);
+                walked.insert(id);
                 meet(Met::Node(id, bytes))?;
                 continue;
             }
         };
-        if seen.has(id) || bases.contains(&id) {
+        if seen.has(id) || bases.contains(&id) || walked.contains(&id) {
             continue;
         }
         if matches!(id.kind, ObjectKind::Chunk | ObjectKind::Xattrs) {

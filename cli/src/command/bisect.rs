@@ -214,6 +214,7 @@ impl Bench {
             source,
             conflicts: "",
             read_only: false,
+            set_id: false,
         };
         let made = checkout(&session.output, client, &target).await?;
         self.directory = made.directory.map(|directory| directory.name).unwrap_or_default();

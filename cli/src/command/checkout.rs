@@ -42,6 +42,9 @@ pub struct Checkout {
     /// For reading: nobody may write to its files, which are kept once for all such directories
     #[arg(long, conflicts_with = "workspace")]
     read_only: bool,
+    /// Set set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received, too
+    #[arg(long)]
+    set_id: bool,
     /// How conflicts are shown: as files with markers, or by one side
     #[arg(long, value_name = "HOW", default_value = "markers", value_parser = ["markers", "ours", "theirs", "base"])]
     conflicts: String,
@@ -69,6 +72,7 @@ impl Checkout {
             source: place.as_ref().map_or("", |place| place.directory.name.as_str()),
             conflicts: &self.conflicts,
             read_only: self.read_only,
+            set_id: self.set_id,
         };
         let result = checkout(&session.output, &mut client, &target).await?;
         let output = &mut session.output;
@@ -141,6 +145,8 @@ pub struct Target<'a> {
     pub conflicts: &'a str,
     /// For reading only.
     pub read_only: bool,
+    /// With set-ID bits, capabilities and devices that came from elsewhere.
+    pub set_id: bool,
 }
 
 /// Writes a snapshot into a new directory.
@@ -157,6 +163,7 @@ pub async fn checkout(
         source: target.source.to_owned(),
         conflicts: target.conflicts.to_owned(),
         read_only: target.read_only,
+        set_id: target.set_id,
     };
     drive(output, client.directories.checkout_directory(request)).await
 }

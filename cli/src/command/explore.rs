@@ -162,6 +162,7 @@ impl Explore {
                 source: &place.directory.name,
                 conflicts: "",
                 read_only: false,
+                set_id: false,
             };
             let made = checkout(&session.output, client, &target).await?;
             attempt.directory = made.directory.map(|directory| directory.name).unwrap_or_default();

@@ -207,6 +207,7 @@ async fn fill(
         source: source.directory.as_deref().unwrap_or_default(),
         conflicts: "",
         read_only: false,
+        set_id: false,
     };
     let result = checkout(output, client, &target).await?;
     let directory = result.directory.unwrap_or_default();

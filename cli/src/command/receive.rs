@@ -131,6 +131,8 @@ pub fn json_line(received: &v1::ReceiveSnapshotsResponse) -> Value {
         "names": received.names,
         "tips": tips,
         "bytes": received.bytes,
+        "left_out": received.left_out.iter().map(|left| json!({"what": left.what, "why": left.why})).collect::<Vec<_>>(),
+        "left_out_more": received.left_out_more,
     });
     lines::line("received", fields)
 }
@@ -151,6 +153,12 @@ pub fn report(output: &mut Output, received: &v1::ReceiveSnapshotsResponse) -> R
     }
     if received.names.len() > NAMES_MAX {
         output.done(format!("  ... and {} more", text::count((received.names.len() - NAMES_MAX) as u64)))?;
+    }
+    for left in &received.left_out {
+        output.remark(format!("left out {}: {}", text::printable(&left.what), text::printable(&left.why)))?;
+    }
+    if received.left_out_more > 0 {
+        output.remark(format!("left out {} more", text::count(received.left_out_more)))?;
     }
     let workspace = received.names.iter().find_map(|name| name.strip_prefix("workspace/"));
     match (workspace, received.tips.first()) {

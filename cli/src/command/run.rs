@@ -120,6 +120,7 @@ impl Run {
             source: "",
             conflicts: "",
             read_only: false,
+            set_id: false,
         };
         let made = checkout(&session.output, client, &target).await?.directory.unwrap_or_default();
         let mut child = plain(&self.command);

@@ -2,6 +2,13 @@
 
 use std::path::Path;
 use std::process::Output;
+use std::time::{Duration, Instant};
+
+use amalgam_engine::object::{Directories, DirectoryItem, DirectoryRef, Entry, Node, Root, SequenceNode, Snapshot};
+use amalgam_engine::queue::{Queue, Wish};
+use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
+use amalgam_engine::{Act, DirectoryId, History, Name, ObjectKind, RefMove, Store, Time};
+use amalgam_transfer::{Progress, Selection, SendOptions, send};
 
 use crate::scratch::Scratch;
 
@@ -275,4 +282,129 @@ fn what_other_files_hold_stays_unless_it_goes_everywhere() {
     fails(&scratch.output("amalgam purge chunk:12 --yes"), 1, "64 hex digits");
     fails(&scratch.output(&format!("amalgam purge chunk:{} --yes", "0".repeat(64))), 1, "the store has no chunk");
     fails(&scratch.output("amalgam --store ../none purge a --yes"), 10, "no store");
+}
+
+fn act() -> Act {
+    Act::new("eve", Time(1))
+}
+
+/// All references of a store as a stream, whatever they are.
+fn stream_of(store: &Store) -> Vec<u8> {
+    let mut stream = Vec::new();
+    let selection = Selection::named(store, |_| true).expect("all");
+    send(store, &selection, &SendOptions::default(), &mut stream, &Progress::default()).expect("sent");
+    stream
+}
+
+#[test]
+fn a_stream_that_brings_a_command_is_refused_and_the_command_never_runs() {
+    let scratch = Scratch::new();
+    let owned = scratch.path().join("owned");
+    let store = Store::in_memory();
+    let workspaces = Workspaces::of(&store);
+    let [main, side] = ["main", "side"].map(|name| WorkspaceName::new(name).expect("a name"));
+    workspaces.create(&main, &NewWorkspace::default(), &act()).expect("created");
+    let mut tree = workspaces.open(&main).expect("open");
+    tree.write("file", b"one").expect("written");
+    workspaces.commit(&main, &mut tree, &Change::new("one"), &act()).expect("committed");
+    workspaces.fork(&main, std::slice::from_ref(&side), &act()).expect("forked");
+    let mut tree = workspaces.open(&side).expect("open");
+    tree.write("file", b"two").expect("written");
+    workspaces.commit(&side, &mut tree, &Change::new("two"), &act()).expect("committed");
+    let test = vec!["sh".to_owned(), "-c".to_owned(), format!("touch {}", owned.display())];
+    let wish = Wish { test, ..Wish::default() };
+    Queue::of(&workspaces, &History::of(&store)).submit(&side, &main, &wish, &act()).expect("submitted");
+    std::fs::write(scratch.path().join("armed.stream"), stream_of(&store)).expect("written");
+    scratch.run("amalgam init -q");
+    for options in ["", "--under friend", "--replace"] {
+        let done = scratch.output(&format!("amalgam receive ../armed.stream {options}"));
+        fails(&done, 1, "a stream sets workspaces, labels, notes, rewards, episodes and steps");
+    }
+    // The names that do travel can still be had from its sender; the objects are here.
+    scratch.run("amalgam receive -q ../armed.stream --no-names; amalgam stop > /dev/null; amalgam queue; sleep 1; amalgam ws ls");
+    assert!(!owned.exists(), "the sender's command ran");
+    scratch.run("amalgam verify");
+}
+
+#[test]
+fn rights_that_a_received_tree_would_give_are_withheld_unless_asked_for() {
+    let scratch = Scratch::new();
+    scratch.run("cp /bin/true tool; chmod 4755 tool; amalgam init -q");
+    scratch.run("amalgam checkout -q project@ ../mine && test $(stat -c %a ../mine/tool) = 4755");
+    scratch.run("amalgam send --all | amalgam --store ../second receive -q -");
+    let told = second_ok(&scratch, "amalgam checkout project@ ../theirs --json");
+    assert!(told.contains("withheld"), "{told}");
+    assert_eq!(scratch.run("stat -c %a ../theirs/tool"), "755\n");
+    second_ok(&scratch, "amalgam checkout -q project@ ../asked --set-id");
+    assert_eq!(scratch.run("stat -c %a ../asked/tool"), "4755\n");
+    // What is built on it is as foreign, and a restore withholds as well.
+    second_ok(
+        &scratch,
+        "amalgam checkout -q project@ ../work --workspace project && cd ../work && echo more > more && amalgam commit -q && rm tool && amalgam restore -q @",
+    );
+    assert_eq!(scratch.run("stat -c %a ../work/tool"), "755\n");
+}
+
+#[test]
+fn a_backup_is_verified_by_restoring_it() {
+    let scratch = project();
+    let told = scratch.run("amalgam backup ../backup --verify --json");
+    assert!(told.contains(r#""verified":true"#), "{told}");
+    assert!(!scratch.path().join("backup/verify.new").exists());
+}
+
+/// A stream of some kilobytes with a tree of 3^40 paths.
+fn wide_stream() -> Vec<u8> {
+    let store = Store::in_memory();
+    let session = store.session();
+    let item = |name: &str, node: Node, mode: u32| DirectoryItem {
+        name: Name::new(name.as_bytes()).expect("a name"),
+        entry: Entry::new(node, mode, Time::EPOCH),
+    };
+    let reference = |node: &SequenceNode<Directories>| DirectoryRef {
+        id: DirectoryId::of(&node.encode()),
+        bare: node.bare(),
+        linked: 0,
+    };
+    let mut node = SequenceNode::<Directories>::Leaf(vec![item("pipe", Node::Fifo, 0o600)]);
+    for _ in 0..40 {
+        session.admit(ObjectKind::Directory, node.encode()).expect("valid");
+        let below = Node::Directory(Some(reference(&node)));
+        node = SequenceNode::Leaf(["a", "b", "c"].map(|name| item(name, below.clone(), 0o755)).to_vec());
+    }
+    session.admit(ObjectKind::Directory, node.encode()).expect("valid");
+    let directory = Entry::new(Node::Directory(Some(reference(&node))), 0o755, Time::EPOCH);
+    let root = session.put_root(&Root { directory, links: None, state: None }).expect("put");
+    let snapshot = session
+        .put_snapshot(Snapshot {
+            root,
+            parents: Vec::new(),
+            author: "eve".to_owned(),
+            time: Time(1),
+            message: "wide".to_owned(),
+            metadata: Default::default(),
+            generation: 0,
+        })
+        .expect("put");
+    session.commit(snapshot, RefMove::default()).expect("committed");
+    let new = NewWorkspace { from: Some(snapshot), ..NewWorkspace::default() };
+    Workspaces::of(&store).create(&WorkspaceName::new("wide").expect("a name"), &new, &act()).expect("created");
+    stream_of(&store)
+}
+
+#[test]
+fn a_tree_wider_than_any_disk_stops_nobody() {
+    let scratch = Scratch::new();
+    std::fs::write(scratch.path().join("wide.stream"), wide_stream()).expect("written");
+    scratch.run("echo mine > file; amalgam init -q; amalgam receive -q ../wide.stream");
+    let begun = Instant::now();
+    scratch.run("amalgam du > /dev/null; amalgam du wide@ > /dev/null; amalgam conflicts wide@ > /dev/null; amalgam gc > /dev/null");
+    fails(&scratch.output("amalgam checkout wide@ ../never"), 1, "paths");
+    assert_eq!(std::fs::read_dir(scratch.path().join("never")).map_or(0, Iterator::count), 0);
+    // Whoever has enough of it goes away, and the process has nothing left to do.
+    for line in ["show wide@", "diff @ wide@", "diff @ wide@ --stat"] {
+        scratch.output(&format!("timeout -s INT 2 amalgam {line} > /dev/null"));
+    }
+    scratch.run("amalgam stop > /dev/null; amalgam status > /dev/null; amalgam verify > /dev/null");
+    assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", begun.elapsed());
 }

@@ -17,19 +17,21 @@ impl WriteSession {
         Ok(())
     }
 
-    /// Looks at the children of an object of a tree that the session rests on; false when it is not known to be in one.
-    pub fn open_resting(&self, id: ObjectId) -> Result<bool> {
-        let Some(depth) = self.resting().lock().below.get(&id).copied() else { return Ok(false) };
+    /// Looks at the children of an object of a tree that the session rests on. Returns how many of them were not known; none
+    /// when the object is not known to be in such a tree.
+    pub fn open_resting(&self, id: ObjectId) -> Result<usize> {
+        let Some(depth) = self.resting().lock().below.get(&id).copied() else { return Ok(0) };
         let edges = Edges::of_stored(self, id)?;
         let (ids, names) = edges.parts();
         // A valid tree is no deeper than allowed: what lies so many names down has at most the others below it.
         let depth = depth.saturating_sub(names);
         let mut resting = self.resting().lock();
+        let before = resting.below.len();
         for id in ids {
             let known = resting.below.entry(*id).or_insert(depth);
             *known = depth.min(*known);
         }
-        Ok(true)
+        Ok(resting.below.len() - before)
     }
 
     /// Takes what is known of depths back, because it may be too much; false when there was nothing to take back.

@@ -36,6 +36,16 @@ impl Looked {
     pub fn id(&self) -> ObjectId {
         self.object.id
     }
+
+    /// Its bytes as they came.
+    pub fn bytes(&self) -> &Bytes {
+        &self.object.bytes
+    }
+
+    /// Whether the store did not have it.
+    pub fn is_new(&self) -> bool {
+        !self.there
+    }
 }
 
 impl WriteSession {

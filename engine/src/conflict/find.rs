@@ -1,14 +1,14 @@
 //! Where the conflicts of a tree are: by a walk over all of it, or, beside a tree whose conflicts are known, over what differs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::diff::{DiffOptions, diff_roots};
 use crate::directory::list_directory;
 use crate::error::Result;
-use crate::id::RootId;
+use crate::id::{DirectoryId, RootId};
 use crate::name::TreePath;
-use crate::object::{Conflict, Entry, Node};
+use crate::object::{Conflict, DirectoryRef, Entry, Node};
 use crate::store::Store;
 
 /// A conflict and where it is.
@@ -20,18 +20,23 @@ pub struct PlacedConflict {
     pub conflict: Arc<Conflict>,
 }
 
-/// All conflicts of a tree, by path. Reads every directory. Those inside a directory that is itself a version of a conflict are
-/// not counted.
+/// All conflicts of a tree, by path. Reads every distinct directory once, and then those again that have conflicts, at each of their
+/// paths. Those inside a directory that is itself a version of a conflict are not counted.
 pub fn conflicts(store: &Store, root: RootId) -> Result<Vec<PlacedConflict>> {
-    let mut found = Vec::new();
-    let mut open = vec![(TreePath::root(), store.root(root)?.directory.clone())];
-    while let Some((path, entry)) = open.pop() {
-        let Node::Directory(contents) = entry.node else { continue };
-        for item in list_directory(store, contents)? {
+    let Node::Directory(Some(top)) = store.root(root)?.directory.node else { return Ok(Vec::new()) };
+    let conflicted = conflicted_directories(store, top)?;
+    let (mut found, mut count) = (Vec::new(), store.held_path_count());
+    let mut open = vec![(TreePath::root(), top)];
+    while let Some((path, directory)) = open.pop() {
+        for item in list_directory(store, Some(directory))? {
             let (name, entry) = item?;
             match &entry.node {
-                Node::Directory(Some(_)) => open.push((path.join(&name), entry)),
+                Node::Directory(Some(below)) if conflicted.get(&below.id) == Some(&true) => {
+                    count.add(1)?;
+                    open.push((path.join(&name), *below));
+                }
                 Node::Conflict(conflict) => {
+                    count.add(1)?;
                     found.push(PlacedConflict { path: path.join(&name), conflict: Arc::clone(conflict) });
                 }
                 _ => {}
@@ -40,6 +45,48 @@ pub fn conflicts(store: &Store, root: RootId) -> Result<Vec<PlacedConflict>> {
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(found)
+}
+
+/// A directory that is being looked through.
+struct Open {
+    id: DirectoryId,
+    below: std::vec::IntoIter<DirectoryRef>,
+    is_conflicted: bool,
+}
+
+impl Open {
+    fn new(store: &Store, directory: DirectoryRef) -> Result<Self> {
+        let (mut below, mut is_conflicted) = (Vec::new(), false);
+        for item in list_directory(store, Some(directory))? {
+            match item?.1.node {
+                Node::Directory(Some(directory)) => below.push(directory),
+                Node::Conflict(_) => is_conflicted = true,
+                _ => {}
+            }
+        }
+        Ok(Self { id: directory.id, below: below.into_iter(), is_conflicted })
+    }
+}
+
+/// Whether each directory at or below one has conflicts, in it or below it.
+fn conflicted_directories(store: &Store, top: DirectoryRef) -> Result<HashMap<DirectoryId, bool>> {
+    let mut known = HashMap::new();
+    let mut open = vec![Open::new(store, top)?];
+    while let Some(here) = open.last_mut() {
+        let Some(below) = here.below.next() else {
+            let done = open.pop().expect("it is the last one");
+            known.insert(done.id, done.is_conflicted);
+            if let Some(above) = open.last_mut() {
+                above.is_conflicted |= done.is_conflicted;
+            }
+            continue;
+        };
+        match known.get(&below.id) {
+            Some(is_conflicted) => here.is_conflicted |= is_conflicted,
+            None => open.push(Open::new(store, below)?),
+        }
+    }
+    Ok(known)
 }
 
 /// The conflicts of a tree, from those of another one and what differs between the two.

@@ -83,12 +83,14 @@ pub(crate) fn update_content<B: ByteSource>(
     }
 }
 
-/// What must be looked at again: a change can lengthen a run of zeros that began up to 64 KiB before it.
+/// What must be looked at again: a change can lengthen a run of zeros that began up to 64 KiB before it. The chunk before that run
+/// may end one byte earlier: the cutter takes bytes in pairs, so a hole that begins one byte behind a chunk of even length
+/// lengthens that chunk.
 fn regions(dirty: &[Range<u64>], before: u64, after: u64) -> Vec<Range<u64>> {
     let tail = (before != after).then(|| before.min(after)..before.max(after));
     let mut regions: Vec<Range<u64>> = Vec::with_capacity(dirty.len() + 1);
     for range in dirty.iter().cloned().chain(tail) {
-        let start = range.start.saturating_sub(HOLE_BYTES_MIN);
+        let start = range.start.saturating_sub(HOLE_BYTES_MIN + 1);
         match regions.last_mut() {
             Some(last) if start <= last.end => last.end = last.end.max(range.end),
             _ => regions.push(start..range.end),

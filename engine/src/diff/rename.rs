@@ -9,6 +9,7 @@ use super::{Change, Diff, DiffOptions, MetadataChange, What, contents};
 use crate::directory;
 use crate::error::Result;
 use crate::id::RootId;
+use crate::limit::PathCount;
 use crate::name::TreePath;
 use crate::object::{Content, Entry, Node};
 use crate::store::Store;
@@ -44,8 +45,10 @@ pub(crate) fn find(
     let mut changes = Vec::new();
     let mut removed = Vec::new();
     let mut added = Vec::new();
+    let mut count = store.held_path_count();
     for change in Diff::new(store, before, after, options, false)? {
         let change = change?;
+        count.add(1)?;
         let is_directory = |entry: &Entry| matches!(entry.node, Node::Directory(_));
         match (change.what.clone(), change.before.clone(), change.after.clone()) {
             // What the directory held is listed for itself already, so only the other one can have a partner.
@@ -69,8 +72,8 @@ pub(crate) fn find(
     }
     let mut finder = Finder { options, changes };
     let (removed, added) = finder.whole_directories(removed, added);
-    let removed = expand_all(store, removed)?;
-    finder.match_below(store, removed, added)?;
+    let removed = expand_all(store, removed, &mut count)?;
+    finder.match_below(store, removed, added, &mut count)?;
     finder.changes.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(finder.changes)
 }
@@ -189,7 +192,13 @@ impl Finder {
     }
 
     /// Matches everything else, new directories before their contents.
-    fn match_below(&mut self, store: &Store, removed: Vec<Place>, mut added: Vec<Place>) -> Result<()> {
+    fn match_below(
+        &mut self,
+        store: &Store,
+        removed: Vec<Place>,
+        mut added: Vec<Place>,
+        count: &mut PathCount,
+    ) -> Result<()> {
         let mut pool = Pool::new(removed, self.options);
         let mut files = Vec::new();
         added.reverse();
@@ -200,7 +209,7 @@ impl Finder {
                 self.renamed(from, place);
             } else {
                 let mut below = Vec::new();
-                expand(store, &place, &mut below)?;
+                expand(store, &place, &mut below, count)?;
                 self.changes.push(one_sided(What::Added, place));
                 added.extend(below.into_iter().rev());
             }
@@ -232,21 +241,22 @@ fn one_sided(what: What, place: Place) -> Change {
 }
 
 /// The names directly in a directory; none of anything else.
-fn expand(store: &Store, place: &Place, into: &mut Vec<Place>) -> Result<()> {
+fn expand(store: &Store, place: &Place, into: &mut Vec<Place>, count: &mut PathCount) -> Result<()> {
     for item in directory::list(store, contents(&place.entry))? {
         let item = item?;
+        count.add(1)?;
         into.push(Place { path: place.path.join(&item.name), entry: item.entry });
     }
     Ok(())
 }
 
 /// The places and all below them, sorted by path.
-fn expand_all(store: &Store, mut places: Vec<Place>) -> Result<Vec<Place>> {
+fn expand_all(store: &Store, mut places: Vec<Place>, count: &mut PathCount) -> Result<Vec<Place>> {
     let mut all = Vec::new();
     places.reverse();
     while let Some(place) = places.pop() {
         let mut below = Vec::new();
-        expand(store, &place, &mut below)?;
+        expand(store, &place, &mut below, count)?;
         all.push(place);
         places.extend(below.into_iter().rev());
     }

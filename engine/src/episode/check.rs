@@ -4,7 +4,7 @@ use super::name::{EpisodeName, PREFIX, STEP_PREFIX};
 use super::record::{Episode, Step};
 use crate::error::{Error, Result};
 use crate::reference::{RefName, RefValue};
-use crate::workspace;
+use crate::{queue, workspace};
 
 /// Checks that a reference from outside follows the rules of its name (`docs/FORMAT.md`), so that whoever lists workspaces, labels
 /// or episodes can read it. Says nothing of what it points at.
@@ -20,5 +20,6 @@ pub fn check_reference(reference: &RefName, value: &RefValue) -> Result<()> {
         let name = EpisodeName::new(name)?;
         return Step::read(&name, name.step_of(reference)?, value).map(drop);
     }
+    queue::check_reference(reference, value)?;
     workspace::check_reference(reference, value)
 }

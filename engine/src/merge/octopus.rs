@@ -125,7 +125,7 @@ impl Planner<'_> {
             return Ok(Rc::clone(known));
         }
         let changes = diff_roots(self.history.store(), before, Some(after), DiffOptions::default())?;
-        let paths = Rc::new(changes.map(|change| change.map(|change| change.path)).collect::<Result<BTreeSet<_>>>()?);
+        let paths = Rc::new(changes.into_changes()?.into_iter().map(|change| change.path).collect::<BTreeSet<_>>());
         self.changed.insert((before, after), Rc::clone(&paths));
         Ok(paths)
     }

@@ -142,9 +142,11 @@ impl Merge<'_> {
     /// Whether something of our directory stays when all that was vacated is gone.
     fn has_survivors(&self, layout: &Layout, path: &TreePath, contents: Option<DirectoryRef>) -> Result<bool> {
         let mut open = vec![(path.clone(), contents)];
+        let mut count = self.trees.store.path_count();
         while let Some((path, contents)) = open.pop() {
             for item in directory::list(&self.trees.store, contents)? {
                 let item = item?;
+                count.add(1)?;
                 let path = path.join(&item.name);
                 match item.entry.node {
                     Node::Directory(_) if self.ours.added.contains_key(&path) => return Ok(true),

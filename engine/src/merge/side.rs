@@ -159,10 +159,12 @@ impl Side {
         }
         let Some(Fate { before, after: Some(to) }) = self.fates.get(from).cloned() else { return Ok(()) };
         let mut open = vec![(from.clone(), before, to)];
+        let mut count = store.held_path_count();
         while let Some((from, before, to)) = open.pop() {
             if let Node::Directory(contents) = to.entry.node {
                 for item in directory::list(store, contents)? {
                     let item = item?;
+                    count.add(1)?;
                     let place = Place { path: to.path.join(&item.name), entry: item.entry.clone() };
                     open.push((from.join(&item.name), item.entry, place));
                 }

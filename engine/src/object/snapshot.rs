@@ -11,6 +11,8 @@ use crate::time::Time;
 
 const PARENTS_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 1 << 20;
+/// The greatest generation that a commit gives and that is taken in from outside.
+pub const GENERATION_MAX: u64 = 1 << 53;
 
 /// A tree with its history.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,6 +8,10 @@ use crate::name::{Name, TreePath};
 use crate::object::{self, Child, Children};
 use crate::store::Store;
 
+/// The most nodes of one tree that are visited at every path where they lie. From then on each is visited at two paths: one of
+/// them may be the path that is purged, the other one is not.
+const PATHS_MAX: u64 = 1 << 16;
+
 /// Looks for some chunks.
 pub(super) struct Finder<'a> {
     store: &'a Store,
@@ -40,6 +44,9 @@ impl<'a> Finder<'a> {
     }
 
     /// Calls back with every file of a tree that holds wanted chunks: its path, its content, and those chunks.
+    ///
+    /// Of a tree where more paths lead to them than [`PATHS_MAX`], the first ones are visited, and of each content that comes behind
+    /// those at least two places, as far as there are two.
     pub(super) fn places(
         &mut self,
         root: RootId,
@@ -49,7 +56,14 @@ impl<'a> Finder<'a> {
             return Ok(());
         }
         let mut open = vec![(root.object(), TreePath::root())];
+        let (mut visited, mut visits): (u64, HashMap<ObjectId, u8>) = (0, HashMap::new());
         while let Some((id, path)) = open.pop() {
+            visited += 1;
+            let times = visits.entry(id).or_default();
+            *times = times.saturating_add(1);
+            if visited > PATHS_MAX && *times > 2 {
+                continue;
+            }
             let Children { level, list } = self.children(id)?;
             for Child { key, id: child } in list {
                 if !self.leads(child)? {

@@ -75,7 +75,7 @@ pub struct QueueEntry {
     pub actor: String,
     /// When.
     pub time: Time,
-    /// Whether an undo brought it back, so that it waits to be released.
+    /// Whether it waits to be released: an undo or a restored backup brought it back, or its operation is not known any more.
     pub is_held: bool,
     pub(super) name: RefName,
     pub(super) value: RefValue,

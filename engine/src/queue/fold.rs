@@ -285,8 +285,7 @@ impl<'a> Line<'a> {
         let Some(start) = self.start(head, entry.snapshot, &*contents, &options)? else {
             return Ok(folded(entry, Fate::Already, Vec::new()));
         };
-        let changes: Vec<Change> =
-            diff_roots(store, start.root, Some(theirs), DiffOptions::default())?.collect::<Result<_>>()?;
+        let changes = diff_roots(store, start.root, Some(theirs), DiffOptions::default())?.into_changes()?;
         if let Some(reason) = refusals(entry, &changes, judge)? {
             return self.put_aside(entry, &start.snapshots, Vec::new(), reason);
         }

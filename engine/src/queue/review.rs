@@ -107,13 +107,21 @@ impl Queue {
             Step { name: entry.name.clone(), before: None, after: Some(entry.value.clone()) },
             Step { name: review.entry.name.clone(), before: Some(review.entry.value.clone()), after: None },
         ];
-        move_refs(self.store(), act, act.draft("review"), steps).map(drop)
+        move_refs(self.store(), act, act.draft(super::REVIEW), steps).map(drop)
     }
 
     /// Does not merge it. Its workspace stays what it is.
     pub fn reject(&self, review: &Review, act: &Act) -> Result<()> {
         let step = Step { name: review.entry.name.clone(), before: Some(review.entry.value.clone()), after: None };
         move_refs(self.store(), act, act.draft("reject"), vec![step]).map(drop)
+    }
+}
+
+/// Checks a reference of the queue or of a review from outside; those of other names have no rules here.
+pub(crate) fn check_reference(name: &RefName, value: &RefValue) -> Result<()> {
+    match QueueEntry::read(name, value)? {
+        Some(entry) if name.as_str().starts_with(REVIEW_PREFIX) => read(entry).map(drop),
+        _ => Ok(()),
     }
 }
 

@@ -20,8 +20,8 @@ use crate::compress;
 use crate::error::{Error, Result};
 use crate::id::{ChunkId, ObjectId, ObjectKind, RootId, SnapshotId, XattrsId};
 use crate::malformed::Malformed;
-use crate::object::XATTRS_INLINE_BYTES_MAX;
 use crate::object::{self, Node, Root, SequenceNode, Snapshot, Xattr, Xattrs};
+use crate::object::{OBJECT_BYTES_MAX, XATTRS_INLINE_BYTES_MAX};
 use crate::reference::{OperationDraft, RefName, RefValue};
 use crate::tombstone::Tombstone;
 use crate::touched::Touched;
@@ -409,6 +409,10 @@ impl WriteSession {
     }
 
     fn add(&self, id: ObjectId, is: Is, taken: usize, stored: impl FnOnce() -> Bytes) -> Result<()> {
+        // What is larger could be stored, and neither sent nor restored.
+        if taken > OBJECT_BYTES_MAX {
+            return Err(Error::Refused { kind: id.kind, source: Malformed::TooMuch { what: "an object" } });
+        }
         {
             let mut pending = self.pending.lock();
             let Entry::Vacant(place) = pending.ids.entry(id) else { return Ok(()) };

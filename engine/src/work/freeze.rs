@@ -9,13 +9,20 @@ use super::WorkingTree;
 use super::node::{Body, Child, Dir, GroupKey, Leaf, Meta, XattrsNow};
 use super::ordmap::OrdMap;
 use crate::directory;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::{LinkGroup, LinksId, RootId, SnapshotId, StateId};
 use crate::merkle::{self, Items, Keyed, Splice, find};
 use crate::name::{Name, TreePath};
-use crate::object::{DirectoryRef, Entry, KeyHash, LinkMember, Links, Node, Root, StateItem, States};
+use crate::object::{
+    DirectoryRef, Entry, ITEMS_MAX, KeyHash, LinkMember, Links, Node, OBJECT_BYTES_MAX, Root, StateItem, States,
+};
 use crate::store::{Store, WriteSession};
 use crate::touched::Marks;
+
+/// The longest path of a file with several names: a node of the map of links holds up to [`ITEMS_MAX`] of them.
+const LINKED_PATH_BYTES_MAX: usize = OBJECT_BYTES_MAX / ITEMS_MAX - 128;
+/// How much of a path that is too long an error shows.
+const LINKED_PATH_SHOWN_BYTES: usize = 64;
 
 /// From this many dirty bytes on, files are frozen on all cores.
 const PARALLEL_BYTES_MIN: u64 = 1 << 20;
@@ -238,6 +245,9 @@ fn freeze_links(
         let link = ids.get(&key).copied();
         let entry = freeze_leaf(session, &group.leaf)?.with_extra(|extra| extra.link = link);
         for (path, ()) in group.members.iter() {
+            if link.is_some() {
+                check_linked_path(path)?;
+            }
             let (parent, name) = path.split_last().expect("a file is not the root");
             tree.directory_mut(&parent)?.set(name, Child::Clean(entry.clone()));
             if let Some(group) = link {
@@ -248,6 +258,19 @@ fn freeze_links(
     }
     let top = apply::<Links, _>(session, before.map(|links| links.object()), members)?;
     Ok(top.map(|link| link.id))
+}
+
+/// Refuses the path of a hard link that would make a node of the map of links larger than an object may be.
+fn check_linked_path(path: &TreePath) -> Result<()> {
+    let bytes = path.as_bytes().len();
+    if bytes <= LINKED_PATH_BYTES_MAX {
+        return Ok(());
+    }
+    let begins = path.as_bytes()[..LINKED_PATH_SHOWN_BYTES].escape_ascii();
+    let why = format!(
+        "a path of a file with several names has at most {LINKED_PATH_BYTES_MAX} bytes; {begins}... has {bytes}"
+    );
+    Err(Error::Invalid { what: "hard link", why })
 }
 
 /// The ids of the groups that have at least two names. New ones get theirs in the order of their smallest names, so that the

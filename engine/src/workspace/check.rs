@@ -1,7 +1,7 @@
 //! Whether a reference from outside is what its name says.
 
 use super::label;
-use super::name::{self, DELETED_PREFIX, WorkspaceName};
+use super::name::{self, DELETED_NUMBER_MAX, DELETED_PREFIX, WorkspaceName};
 use super::record::Workspace;
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
@@ -19,7 +19,8 @@ pub(crate) fn check_reference(reference: &RefName, value: &RefValue) -> Result<(
     if let Some(rest) = text.strip_prefix(DELETED_PREFIX) {
         let Some((name, number)) = rest.rsplit_once('@') else { return wrong("it has no number") };
         let name = WorkspaceName::new(name)?;
-        if number.parse().map(|number| name.deleted_reference(number)).ok().as_ref() != Some(reference) {
+        let number = number.parse().ok().filter(|number| (1..=DELETED_NUMBER_MAX).contains(number));
+        if number.map(|number| name.deleted_reference(number)).as_ref() != Some(reference) {
             return wrong("its number is none");
         }
         return Workspace::read(name, value.clone()).map(drop);

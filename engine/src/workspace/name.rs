@@ -9,6 +9,8 @@ use crate::reference::RefName;
 pub(super) const PREFIX: &str = "workspace/";
 pub(super) const DELETED_PREFIX: &str = "deleted/";
 const ASIDE_PREFIX: &str = "aside/";
+/// The greatest number of a deleted workspace.
+pub(super) const DELETED_NUMBER_MAX: u64 = 1 << 53;
 const NAME_BYTES_MAX: usize = 200;
 /// These have a meaning where snapshots are named.
 const RESERVED: &[char] = &['@', '~', '^', ':', '?', '*', '[', ']', '{', '}', '\\', '"', '\''];

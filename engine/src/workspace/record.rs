@@ -1,12 +1,12 @@
 //! What a store keeps of a workspace: its head and its base as objects, the rest as a note of the same reference.
 
-use super::name::WorkspaceName;
+use super::name::{DELETED_PREFIX, PREFIX, WorkspaceName};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::malformed::Malformed;
 use crate::object::codec::{Reader, Writer};
 use crate::operation::snapshot_of;
-use crate::reference::RefValue;
+use crate::reference::{RefName, RefValue};
 use crate::time::Time;
 
 const TEXT_BYTES_MAX: usize = 1 << 10;
@@ -124,6 +124,40 @@ impl Workspace {
     pub(super) fn working_at(&self, working: Option<SnapshotId>) -> Result<RefValue> {
         Record { working, ..self.record() }.value(self.head, self.base)
     }
+}
+
+/// Returns what the reference of a workspace from another store holds here; other references are as they came. A place in a
+/// journal belongs to the store that has the journal: that of the workspace that is here stays, and one that came is dropped. So
+/// is a working snapshot: it belongs to files that are not here.
+pub fn receive_workspace(name: &RefName, value: RefValue, here: Option<&RefValue>) -> Result<RefValue> {
+    if !is_workspace(name) {
+        return Ok(value);
+    }
+    let damaged = |why: Malformed| Error::DamagedRecord { what: format!("reference {name}"), why: why.to_string() };
+    let value = share_workspace(name, value)?;
+    let journaled = here.map(Record::read).transpose().map_err(damaged)?.and_then(|record| record.journaled);
+    let record = Record { journaled, ..Record::read(&value).map_err(damaged)? };
+    Ok(RefValue { note: record.value(None, None)?.note, ..value })
+}
+
+/// Returns what another store gets to see of a workspace's reference: all but its working snapshot, which holds files that were not
+/// committed. Other references are as they are.
+pub fn share_workspace(name: &RefName, mut value: RefValue) -> Result<RefValue> {
+    if !is_workspace(name) {
+        return Ok(value);
+    }
+    let damaged = |why: Malformed| Error::DamagedRecord { what: format!("reference {name}"), why: why.to_string() };
+    let record = Record::read(&value).map_err(damaged)?;
+    let Some(working) = record.working else { return Ok(value) };
+    if value.keeps.last() == Some(&working.object()) {
+        value.keeps.pop();
+    }
+    value.note = Record { working: None, ..record }.value(None, None)?.note;
+    Ok(value)
+}
+
+fn is_workspace(name: &RefName) -> bool {
+    [PREFIX, DELETED_PREFIX].iter().any(|prefix| name.as_str().starts_with(prefix))
 }
 
 impl Record {

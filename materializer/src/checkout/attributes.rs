@@ -16,6 +16,10 @@ use crate::stamp::Stamp;
 const ACCESS_RULES: &[u8] = b"system.posix_acl_access";
 pub(crate) const LENT_RULES: &[u8] = b"system.posix_acl_default";
 
+/// What lets a program do more than its caller may.
+const SET_ID: u32 = 0o6000;
+const CAPABILITY: &[u8] = b"security.capability";
+
 /// Whether what is made in a directory takes rules of access over from it.
 pub(super) fn lends_rules(directory: BorrowedFd<'_>) -> bool {
     // A file system without such rules has none to lend.
@@ -99,7 +103,8 @@ impl Run<'_> {
         mtime: Option<Time>,
     ) -> Result<()> {
         let present = handle.stamp().map_err(|source| Error::host("look at", path, source))?;
-        let mut mode_is_set = present.permissions() == after.mode;
+        let mode = self.mode_of(path, after);
+        let mut mode_is_set = present.permissions() == mode;
         if before.is_none_or(|before| before.owner() != after.owner()) {
             let owner = after.owner().unwrap_or(self.process.owner);
             if (present.uid, present.gid) != (owner.uid, owner.gid) {
@@ -121,7 +126,7 @@ impl Run<'_> {
             mode_is_set = false;
         }
         if !mode_is_set && after.kind() != EntryKind::Symlink {
-            handle.set_mode(after.mode).map_err(|errno| Error::host("set the mode of", path, errno))?;
+            handle.set_mode(mode).map_err(|errno| Error::host("set the mode of", path, errno))?;
         }
         if let Some(mtime) = mtime
             && present.mtime != mtime
@@ -129,6 +134,15 @@ impl Run<'_> {
             handle.set_time(mtime).map_err(|errno| Error::host("set the time of", path, errno))?;
         }
         Ok(())
+    }
+
+    /// The mode that something gets, without what is withheld.
+    fn mode_of(&self, path: &TreePath, entry: &Entry) -> u32 {
+        if self.job.withholds && entry.kind() == EntryKind::File && entry.mode & SET_ID != 0 {
+            self.notice(path, Why::Withheld);
+            return entry.mode & !SET_ID;
+        }
+        entry.mode
     }
 
     /// Takes away what something new took over from its directory. Its entry says which rules it has.
@@ -156,6 +170,10 @@ impl Run<'_> {
             }
         }
         for xattr in wanted.iter().filter(|xattr| !present.contains(xattr)) {
+            if self.job.withholds && &xattr.name[..] == CAPABILITY {
+                self.notice(path, Why::Withheld);
+                continue;
+            }
             if let Err(errno) = handle.set_xattr(xattr) {
                 self.xattr_refused(path, errno, refused(errno))?;
             }

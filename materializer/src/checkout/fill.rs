@@ -40,6 +40,10 @@ impl Run<'_> {
     pub(super) fn put(&self, at: &Open, wanted: &Wanted, bytes: Option<&Bytes>) -> Result<Option<Stamp>> {
         let Wanted { path, name, before, entry } = wanted;
         let entry = &self.as_shown(entry);
+        if self.job.withholds && matches!(entry.node, Node::CharDevice(_) | Node::BlockDevice(_)) {
+            self.notice(path, Why::Withheld);
+            return Ok(None);
+        }
         // Where nobody can look for anything yet no step between is needed.
         let is_direct = at.is_fresh && before.is_none();
         let made_as = if is_direct { name.clone() } else { self.temporary() };

@@ -14,7 +14,7 @@ use amalgam_proto::v1::transfer_service_server::TransferService;
 use amalgam_proto::{Failure, Reason, snapshot_name, v1};
 use amalgam_transfer::{
     Have, Names, Progress, ReceiveOptions, Received, Selection, SendOptions, Sent, backup, have, receive,
-    restore_backup, send,
+    restore_backup, send, verify_backup,
 };
 use bytes::Bytes;
 use tonic::{Request, Response, Status, Streaming};
@@ -23,7 +23,7 @@ use super::{Answers, Api, Sender, Watched, actor};
 use crate::directory::host_path;
 use crate::failure::{Result, of_engine, of_transfer};
 use crate::service::Service;
-use bridge::{Pieces, arriving};
+use bridge::{Pieces, STALL_MAX, arriving};
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -81,7 +81,7 @@ impl TransferService for Api {
             let message = "the first message of a stream says how to receive it";
             return Err(Failure::new(Reason::Invalid, message).into_status());
         };
-        let stream = arriving(stream);
+        let stream = arriving(stream, STALL_MAX);
         self.short(move |service| {
             let names = match (options.no_names, options.under.as_str()) {
                 (true, "") => Names::None,
@@ -106,6 +106,9 @@ impl TransferService for Api {
             let _using = service.using();
             let directory = host_path(&request.directory)?;
             let done = backup(&service.inner.store, &directory, service.now(), progress).map_err(of_transfer)?;
+            if request.verify {
+                verify_backup(&directory, &service.act("backup", "")?, progress).map_err(of_transfer)?;
+            }
             let result = v1::BackupResult {
                 part: done.part,
                 difference: done.is_difference,
@@ -141,8 +144,8 @@ impl TransferService for Api {
         use v1::plan_purge_response::Event;
         let request = request.into_inner();
         let tell = |progress| v1::PlanPurgeResponse { event: Some(Event::Progress(progress)) };
-        Ok(self.long("plan", tell, move |service, _, _| {
-            let plan = purge::plan(service, &request)?;
+        Ok(self.long("plan", tell, move |service, _, sender| {
+            let plan = sender.walking(|| purge::plan(service, &request))?;
             Ok(v1::PlanPurgeResponse { event: Some(Event::Plan(plan)) })
         }))
     }
@@ -252,5 +255,7 @@ fn received_message(received: &Received) -> v1::ReceiveSnapshotsResponse {
         names: received.names.iter().map(ToString::to_string).collect(),
         tips: received.tips.iter().copied().map(snapshot_name).collect(),
         bytes: received.bytes,
+        left_out: received.left_out.listed().iter().cloned().map(|(what, why)| v1::LeftOut { what, why }).collect(),
+        left_out_more: received.left_out.more(),
     }
 }

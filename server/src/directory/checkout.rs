@@ -93,6 +93,7 @@ impl Service {
             keep_git: false,
             rules: None,
             leave_git_file: true,
+            withholds: !request.set_id && self.is_foreign(&[snapshot], None)?,
             paths: None,
             times: Times::Exact,
             source: source.as_ref().map(|grasp| (&grasp.host, grasp.index())),

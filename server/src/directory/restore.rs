@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use amalgam_engine::workspace::Change;
-use amalgam_engine::{Act, EntryKind, RootId, SnapshotId, TreePath};
+use amalgam_engine::{Act, EntryKind, RootId, SnapshotId, TreePath, WorkspaceName};
 use amalgam_materializer::{
     Captured, Checkout, Notice, PlannedKind, Progress, Rules, Times, checkout, is_in_git, plan,
 };
@@ -70,7 +70,7 @@ impl Service {
         progress: &Progress,
     ) -> Result<(Brought, Captured)> {
         let rules = self.rules(&grasp.record)?;
-        let job = checkout_job(target, &rules, times, progress);
+        let job = Checkout { withholds: self.withholds(grasp, target)?, ..checkout_job(target, &rules, times, progress) };
         let faced = self.faced_in(grasp, target.root)?;
         self.aim_at(grasp, target.root, target.paths)?;
         let planned = plan(&self.inner.store, grasp.index(), faced.face, &job).map_err(of_materializer)?;
@@ -200,6 +200,19 @@ impl Service {
         })
     }
 
+    /// Whether a directory is made into a tree that came from elsewhere, or is that of a workspace whose history did.
+    fn withholds(&self, grasp: &Grasp, target: &Target<'_>) -> Result<bool> {
+        let head = WorkspaceName::new(grasp.record.workspace.clone()).map_err(of_engine)?;
+        let head = self.inner.workspaces.find(&head).map_err(of_engine)?.and_then(|workspace| workspace.head);
+        let known: Vec<_> = head.into_iter().chain(grasp.record.snapshot()).collect();
+        self.is_foreign(&known, Some(target.root))
+    }
+
+    /// Whether snapshots, or a tree, came from elsewhere.
+    pub(crate) fn is_foreign(&self, snapshots: &[SnapshotId], root: Option<RootId>) -> Result<bool> {
+        self.inner.history.is_foreign(snapshots, root).map_err(of_engine)
+    }
+
     /// A path that is in neither tree is a slip of the hand.
     fn check_paths(&self, grasp: &Grasp, held: &Held, paths: &[TreePath]) -> Result<()> {
         let wanted = self.inner.store.root(held.root.expect("a revision has a tree")).map_err(of_engine)?;
@@ -221,7 +234,7 @@ impl Service {
         mut part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<()> {
         let rules = self.rules(&grasp.record)?;
-        let job = checkout_job(target, &rules, times, progress);
+        let job = Checkout { withholds: self.withholds(grasp, target)?, ..checkout_job(target, &rules, times, progress) };
         let face = self.faced_in(grasp, target.root)?.face;
         let planned = plan(&self.inner.store, grasp.index(), face, &job).map_err(of_materializer)?;
         for changes in planned.changes.chunks(PLAN_PART) {
@@ -248,6 +261,7 @@ fn checkout_job<'a>(target: &Target<'a>, rules: &'a Rules, times: Times, progres
         keep_git: !target.with_git,
         rules: Some(rules),
         leave_git_file: false,
+        withholds: false,
         paths: target.paths,
         times,
         source: None,

@@ -139,6 +139,8 @@ impl TestPlace {
             keep_git: false,
             rules: None,
             leave_git_file: true,
+            // Nothing that is to be tested needs the rights of others.
+            withholds: true,
             paths: None,
             times: Times::Exact,
             source: None,

@@ -56,7 +56,7 @@ fn main() -> std::io::Result<()> {
 /// A stream with everything in it, and one with the difference to it.
 fn streams() -> [(&'static str, Vec<u8>); 2] {
     let store = Store::in_memory();
-    let main = RefName::new("head/main").expect("a name");
+    let main = RefName::new("workspace/main").expect("a name");
     let mut tree = WorkingTree::new(&store);
     tree.create_directories("a/b").expect("mkdir");
     tree.write("a/b/c", b"text").expect("write");

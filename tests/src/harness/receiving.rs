@@ -39,7 +39,7 @@ pub(super) fn make_stream(path: &Path, random: &mut Random) -> Store {
     for number in 0..40 {
         tree.write(format!("large{number}"), &random.bytes(1 << 20)).expect("write");
     }
-    tree.commit(amalgam_engine::Commit::new(&name("head/large"), "large")).expect("commit");
+    tree.commit(amalgam_engine::Commit::new(&name("workspace/large"), "large")).expect("commit");
     let out = File::create(path).expect("create");
     let selection = Selection::everything(&from).expect("everything");
     send(&from, &selection, &SendOptions::default(), out, &Progress::default()).expect("send");

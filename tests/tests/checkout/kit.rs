@@ -67,6 +67,7 @@ impl World {
             keep_git: false,
             rules: None,
             leave_git_file: false,
+            withholds: false,
             paths: None,
             times: Times::Exact,
             source: None,

@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use amalgam_engine::object::{Conflict, Device, Entry, EntryKind, Node, Settled};
 use amalgam_engine::work::Special;
 use amalgam_engine::{Assembly, DEPTH_MAX, Name, Time, TreePath, WorkingTree};
-use amalgam_materializer::{Known, Notice, PlannedKind, Scope, Why, checkout, plan};
+use amalgam_materializer::{Checkout, Known, Notice, PlannedKind, Scope, Why, checkout, plan};
 use amalgam_tests::model::{cases, op, ops};
 use kit::{World, now, path, paths, perform_all, see, settle};
 use proptest::prelude::*;
@@ -245,6 +245,28 @@ fn devices_are_made_where_that_is_allowed_and_reported_where_not() {
         }
         Err(_) => assert!(matches!(&done.notices[..], [Notice { why: Why::Failed { .. }, .. }]), "{:?}", done.notices),
     }
+}
+
+#[test]
+fn what_gives_rights_is_withheld_where_that_is_asked_for() {
+    let world = World::new();
+    let mut tree = world.tree();
+    for (name, mode) in [("user", 0o4755), ("group", 0o2755), ("both", 0o6711), ("plain", 0o755)] {
+        tree.write(name, b"#!").expect("written");
+        tree.set_mode(name, mode).expect("set");
+    }
+    tree.create_directory("shared", 0o2775).expect("made");
+    tree.create_special("null", Special::CharDevice(Device { major: 1, minor: 3 }), 0o666).expect("made");
+    let job = Checkout { withholds: true, ..world.job() };
+    let root = world.root(&tree);
+    let done = checkout(&world.store, &world.host, &world.index(), root, &job).expect("checked out");
+    let mode = |name: &str| world.at(name).metadata().expect("there").permissions().mode() & 0o7777;
+    assert_eq!(["user", "group", "both", "plain"].map(mode), [0o755, 0o755, 0o711, 0o755]);
+    assert_eq!(mode("shared"), 0o2775, "a directory gives nobody rights");
+    assert!(world.at("null").symlink_metadata().is_err());
+    let withheld = ["both", "group", "null", "user"].map(|name| notice(name, Why::Withheld));
+    assert_eq!(done.notices, withheld);
+    assert!(done.notices.iter().all(|notice| !notice.why.is_failure()));
 }
 
 #[test]

@@ -9,5 +9,7 @@ mod json;
 mod limits;
 mod raw;
 mod rules;
+mod shapes;
 mod stored;
+mod streams;
 mod valid;

@@ -95,7 +95,7 @@ fn conflicts_with_terms_of_every_kind_are_verified_collected_sent_and_compared()
     let mut outcome = merge_trees(&store, Some(base), ours, theirs, &NoContents, &options()).expect("merged");
     let text = "d<d2|(x=x1)|(x=x3 y=y3)> f<f2|f1|f3> g<g2|g1|-> k=1 n<n2|-|(deep/er=e3)> p<p2|||->q> s<->y|->x|->z>";
     assert_eq!(kit::text(&outcome.tree), text);
-    let name = amalgam_engine::RefName::new("head/conflicted").expect("a name");
+    let name = amalgam_engine::RefName::new("workspace/conflicted").expect("a name");
     let done = outcome.tree.commit(Commit::new(&name, "conflicted")).expect("committed");
     let root = store.snapshot(done.snapshot).expect("a snapshot").root;
     drop(outcome);
@@ -136,7 +136,7 @@ fn what_only_a_term_holds_can_be_purged() {
         chunk
     };
     let mut outcome = merge_trees(&store, Some(base), ours, theirs, &NoContents, &options()).expect("merged");
-    let name = amalgam_engine::RefName::new("head/conflicted").expect("a name");
+    let name = amalgam_engine::RefName::new("workspace/conflicted").expect("a name");
     outcome.tree.commit(Commit::new(&name, "conflicted")).expect("committed");
     let target = PurgeTarget::Object(content.into());
     let plan = plan_purge(&store, &target, &PurgeOptions { everywhere: true }).expect("planned");

@@ -51,7 +51,7 @@ fn a_backup_of_a_store_in_use_is_a_state_that_was() {
         for thread in 0..4_u64 {
             let (store, ends) = (&store, &ends);
             scope.spawn(move || {
-                let (head, mut random) = (name(format!("head/{thread}")), Random::new(thread));
+                let (head, mut random) = (name(format!("workspace/{thread}")), Random::new(thread));
                 let mut tree = WorkingTree::new(store);
                 for step in 0.. {
                     if ends.load(Ordering::Relaxed) {

@@ -9,7 +9,7 @@ use amalgam_tests::harness::{Place, Random, name, seed};
 use amalgam_transfer::stream::{Frame, StreamReader, StreamWriter};
 use amalgam_transfer::{Error, Have};
 
-use super::kit::{refs, send_all, take};
+use super::kit::{refs, send_all, sent_refs, take};
 
 /// Where each frame begins, and where the stream ends.
 fn places(stream: &[u8]) -> Vec<usize> {
@@ -95,13 +95,13 @@ fn a_stream_cut_anywhere_is_noticed_and_resumed() {
             let again = take(&to, &stream).expect("the whole stream");
             skipped += again.objects - again.objects_new;
             assert_eq!(again.objects, sent.objects);
-            assert_eq!(refs(&from), refs(&to));
+            assert_eq!(sent_refs(&from), refs(&to));
             assert_sound(&to);
         }
     }
     assert!(skipped > 0, "what had arrived is skipped");
     take(&on_disk, &stream).expect("the whole stream");
-    assert_eq!(refs(&from), refs(&on_disk));
+    assert_eq!(sent_refs(&from), refs(&on_disk));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_flipped_bit_anywhere_is_noticed() {
         if at.is_multiple_of(29) {
             assert_sound(&to);
             take(&to, &stream).expect("the sound stream goes through");
-            assert_eq!(refs(&from), refs(&to));
+            assert_eq!(sent_refs(&from), refs(&to));
         }
     }
 }
@@ -208,7 +208,7 @@ fn small() -> (Store, Vec<Frame>) {
     let from = Store::in_memory();
     let mut tree = WorkingTree::new(&from);
     tree.write("file", b"text").expect("write");
-    tree.commit(Commit::new(&name("head/main"), "one")).expect("commit");
+    tree.commit(Commit::new(&name("workspace/main"), "one")).expect("commit");
     let frames = frames(&send_all(&from, &Have::default()).0);
     (from, frames)
 }
@@ -237,7 +237,8 @@ fn objects_that_are_not_what_they_say_are_refused() {
 #[test]
 fn names_that_break_their_rules_are_refused() {
     let (from, whole) = small();
-    let head = from.read_ref(&name("head/main")).expect("read").and_then(|value| value.target).expect("a snapshot");
+    let head =
+        from.read_ref(&name("workspace/main")).expect("read").and_then(|value| value.target).expect("a snapshot");
     let missing = ObjectId::of(ObjectKind::Snapshot, b"nowhere");
     let planted = [
         ("workspace/bad name", RefValue::to(head)),
@@ -247,8 +248,9 @@ fn names_that_break_their_rules_are_refused() {
         ("reward/xx", RefValue::default()),
         ("step/run@1", RefValue::to(head)),
         ("episode/run", RefValue::noting(&b"\x08\x09"[..])),
-        ("deleted/main", RefValue::to(head)),
+        ("deleted/main@1", RefValue::to(head)),
         ("head/main", RefValue::to(head)),
+        ("workspace/main", RefValue::to(head)),
     ];
     for (text, value) in planted {
         let mut frames = whole.clone();

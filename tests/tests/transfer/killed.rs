@@ -31,7 +31,7 @@ fn a_full_disk_is_told_and_the_store_goes_on() {
     for number in 0..40 {
         tree.write(format!("large{number}"), &Random::new(number).bytes(1 << 20)).expect("write");
     }
-    tree.commit(Commit::new(&name("head/large"), "large")).expect("commit");
+    tree.commit(Commit::new(&name("workspace/large"), "large")).expect("commit");
     let (stream, _) = send_all(&from, &Have::default());
     let mut fulls = 0;
     for writes in 0.. {

@@ -27,6 +27,14 @@ pub(crate) fn take_by(store: &Store, stream: &[u8], options: &ReceiveOptions) ->
     receive(store, stream, options, &by(), &Progress::default())
 }
 
+/// The references of a store, but for the marks that say what came from elsewhere.
 pub(crate) fn refs(store: &Store) -> BTreeMap<RefName, RefValue> {
-    all_refs(store).expect("references").into_iter().collect()
+    let refs = all_refs(store).expect("references").into_iter();
+    refs.filter(|(name, _)| !name.as_str().starts_with("foreign/")).collect()
+}
+
+/// The references of a store that a stream takes along.
+pub(crate) fn sent_refs(store: &Store) -> BTreeMap<RefName, RefValue> {
+    let kinds = ["workspace/", "label/", "note/", "reward/", "episode/", "step/"];
+    refs(store).into_iter().filter(|(name, _)| kinds.iter().any(|kind| name.as_str().starts_with(kind))).collect()
 }

@@ -12,12 +12,12 @@ use amalgam_tests::harness::lives::{assert_sound, contents, live};
 use amalgam_tests::harness::{Place, Random, check_log, name, over_both, seed};
 use amalgam_transfer::{Have, Names, Progress, ReceiveOptions, Selection, SendOptions, have, send};
 
-use super::kit::{by, refs, send_all, take, take_by};
+use super::kit::{by, refs, send_all, sent_refs, take, take_by};
 
 /// Every file of every snapshot that a name holds, and all history behind it, is the same.
 fn assert_same(one: &Store, other: &Store) {
-    assert_eq!(refs(one), refs(other));
-    for value in refs(one).values() {
+    assert_eq!(sent_refs(one), refs(other));
+    for value in sent_refs(one).values() {
         for id in value.roots() {
             let id = SnapshotId::from_bytes(id.hash);
             let files = |store| contents(&WorkingTree::open(store, id).expect("open")).expect("files");
@@ -70,7 +70,7 @@ fn the_difference_is_as_good_as_everything() {
         take(&at_once, &stream).expect("receive");
         assert_sound(&at_once);
         println!("differences {lengths:?}, everything {}", stream.len());
-        for (reference, value) in refs(&from) {
+        for (reference, value) in sent_refs(&from) {
             assert_eq!(step_by_step.read_ref(&reference).expect("read"), Some(value.clone()));
             assert_eq!(at_once.read_ref(&reference).expect("read"), Some(value));
         }
@@ -81,7 +81,7 @@ fn the_difference_is_as_good_as_everything() {
 #[test]
 fn a_small_change_of_a_large_tree_is_a_short_stream() {
     let from = Store::in_memory();
-    let main = name("head/main");
+    let main = name("workspace/main");
     let mut random = Random::new(3);
     let mut tree = WorkingTree::new(&from);
     for directory in 0..60 {
@@ -167,7 +167,7 @@ fn names_can_be_filed_under_a_word() {
 #[test]
 fn a_name_moves_forward_only_unless_told_otherwise() {
     let (from, to) = (Store::in_memory(), Store::in_memory());
-    let main = name("head/main");
+    let main = name("workspace/main");
     let mut tree = WorkingTree::new(&from);
     tree.write("file", b"one").expect("write");
     let first = tree.commit(Commit::new(&main, "one")).expect("commit").snapshot;
@@ -187,7 +187,7 @@ fn a_name_moves_forward_only_unless_told_otherwise() {
     let before = refs(&to);
     let error = take(&to, &stream).expect_err("it is no older state");
     assert_eq!(error.kind(), Some(ErrorKind::Stale));
-    assert!(error.to_string().contains("head/main"), "{error}");
+    assert!(error.to_string().contains("workspace/main"), "{error}");
     assert_eq!(refs(&to), before);
     take_by(&to, &stream, &ReceiveOptions { replace: true, ..ReceiveOptions::default() }).expect("replace");
     assert_eq!(refs(&to), refs(&other));
@@ -198,7 +198,7 @@ fn a_thinned_snapshot_arrives_as_a_record() {
     let directory = tempfile::tempdir().expect("a directory");
     let backend = Place::Disk(&directory.path().join("from")).backend();
     let from = Store::new(std::sync::Arc::clone(&backend), &StoreOptions::default());
-    let main = name("head/main");
+    let main = name("workspace/main");
     let mut tree = WorkingTree::new(&from);
     let mut made = Vec::new();
     for number in 0..3 {
@@ -230,7 +230,7 @@ fn chunks_arrive_in_the_form_they_are_stored_in() {
     let mut tree = WorkingTree::new(&from);
     tree.write("text", "pressed well ".repeat(3_000).as_bytes()).expect("write");
     tree.write("noise", &Random::new(1).bytes(30_000)).expect("write");
-    tree.commit(Commit::new(&name("head/main"), "both")).expect("commit");
+    tree.commit(Commit::new(&name("workspace/main"), "both")).expect("commit");
     let to = Store::in_memory();
     take(&to, &send_all(&from, &Have::default()).0).expect("receive");
     let ids: Vec<ObjectId> = ["pressed well ".repeat(3_000).into_bytes(), Random::new(1).bytes(30_000)]
@@ -308,7 +308,7 @@ fn purged_content_arrives_as_a_tombstone_where_that_is_welcome() {
     let mut tree = WorkingTree::new(&from);
     tree.write("secret", b"hunter2").expect("write");
     tree.write("kept", b"kept").expect("write");
-    let done = tree.commit(Commit::new(&name("head/main"), "one")).expect("commit");
+    let done = tree.commit(Commit::new(&name("workspace/main"), "one")).expect("commit");
     drop(tree);
     let target = PurgeTarget::Path(TreePath::new("secret").expect("a path"));
     let plan = plan_purge(&from, &target, &PurgeOptions::default()).expect("a plan");
@@ -331,7 +331,7 @@ fn purged_content_arrives_as_a_tombstone_where_that_is_welcome() {
     let has = Store::in_memory();
     let mut tree = WorkingTree::new(&has);
     tree.write("mine", b"hunter2").expect("write");
-    tree.commit(Commit::new(&name("head/mine"), "mine")).expect("commit");
+    tree.commit(Commit::new(&name("workspace/mine"), "mine")).expect("commit");
     take_by(&has, &stream, &welcome).expect("receive");
     assert_eq!(has.tombstone(ChunkId::of(b"hunter2").object()).expect("look"), None);
     assert_eq!(tree.read("mine").expect("read"), b"hunter2");

@@ -118,7 +118,10 @@ pub fn child(mut arguments: impl Iterator<Item = String>) -> Result<()> {
         other_buffer_bytes: 4 << 20,
         ..RocksOptions::default()
     };
-    let store = Store::open_with(Path::new(&directory), &StoreOptions { cache_bytes: 1 << 20, rocks })?;
+    let store = Store::open_with(
+        Path::new(&directory),
+        &StoreOptions { cache_bytes: 1 << 20, rocks, ..StoreOptions::default() },
+    )?;
     let options = CollectOptions { memory_bytes: 128 << 20, ..CollectOptions::default() };
     let done = collect(&store, &options, &mut |_| ControlFlow::Continue(()))?;
     let status = std::fs::read_to_string("/proc/self/status")?;

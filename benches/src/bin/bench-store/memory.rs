@@ -53,7 +53,10 @@ pub(crate) fn child(mut arguments: impl Iterator<Item = String>) -> Result<()> {
         let snapshot = arguments.next().and_then(|id| SnapshotId::from_hex(&id)).ok_or("a snapshot is missing")?;
         let path = arguments.next().ok_or("a path is missing")?;
         let rocks = RocksOptions { block_cache_bytes: CACHE_BYTES, ..RocksOptions::default() };
-        let store = Store::open_with(directory, &StoreOptions { cache_bytes: CACHE_BYTES as u64, rocks })?;
+        let store = Store::open_with(
+            directory,
+            &StoreOptions { cache_bytes: CACHE_BYTES as u64, rocks, ..StoreOptions::default() },
+        )?;
         let mut tree = WorkingTree::open(&store, snapshot)?;
         tree.write(path, &[b'x'; 1 << 10])?;
         tree.commit(Commit::new(&reference("head/memory"), "edit").expecting(Expect::Absent))?;

@@ -161,9 +161,11 @@ impl<'a> Plan<'a> {
         let first = self.steps.len();
         self.lost(to, true, None, entry, MetadataChange::default());
         let mut open = vec![(from.clone(), to.clone(), contents)];
+        let mut count = self.store.held_path_count();
         while let Some((from, to, contents)) = open.pop() {
             for item in directory::list(self.store, contents)? {
                 let item = item?;
+                count.add(1)?;
                 let (from, to) = (from.join(&item.name), to.join(&item.name));
                 match item.entry.node {
                     Node::Directory(Some(below)) => {

@@ -4,7 +4,7 @@ use std::io;
 
 use amalgam_engine::insight::{Contents, Omission};
 use amalgam_engine::{
-    Change, DiffOptions, FileInsight, InsightOptions, PatchOptions, RiskHint, Summary, What, diff_roots,
+    Change, DiffOptions, FileInsight, InsightOptions, PatchOptions, RiskHint, Summary, TreePath, What, diff_roots,
     diff_with_renames, insight,
 };
 use amalgam_proto::{change_kind, v1};
@@ -62,6 +62,16 @@ pub(super) fn diff(
 ) -> Result<()> {
     let wanted = tree_paths(&request.paths)?;
     let (before, after) = hold(service, request.before.as_ref(), request.after.as_ref(), &request.workspace)?;
+    sender.walking(|| send_changes(service, request, [&before, &after], &wanted, sender))
+}
+
+fn send_changes(
+    service: &Service,
+    request: &v1::DiffStatesRequest,
+    [before, after]: [&Held; 2],
+    wanted: &[TreePath],
+    sender: &Sender<v1::DiffStatesResponse>,
+) -> Result<()> {
     let options = DiffOptions { times: request.times };
     let store = &service.inner.store;
     let found: Box<dyn Iterator<Item = amalgam_engine::Result<Change>>> = match request.renames {
@@ -73,7 +83,7 @@ pub(super) fn diff(
     let mut changes = Vec::new();
     for change in found {
         let change = change.map_err(of_engine)?;
-        if is_wanted(&change.path, &wanted) {
+        if is_wanted(&change.path, wanted) {
             changes.push(change_message(&change));
         }
         if changes.len() == AT_ONCE {
@@ -91,12 +101,21 @@ pub(super) fn inspect(
 ) -> Result<()> {
     let wanted = tree_paths(&request.paths)?;
     let (before, after) = hold(service, request.before.as_ref(), request.after.as_ref(), &request.workspace)?;
+    sender.walking(|| send_insight(service, [&before, &after], &wanted, sender))
+}
+
+fn send_insight(
+    service: &Service,
+    [before, after]: [&Held; 2],
+    wanted: &[TreePath],
+    sender: &Sender<v1::InspectChangeResponse>,
+) -> Result<()> {
     let options = InsightOptions::default();
     let mut found = insight(&service.inner.store, before.root, after.root, &options).map_err(of_engine)?;
     let mut files = Vec::new();
     for file in found.by_ref() {
         let file = file.map_err(of_engine)?;
-        if is_wanted(&file.change.path, &wanted) {
+        if is_wanted(&file.change.path, wanted) {
             files.push(file_message(&file));
         }
         if files.len() == AT_ONCE {
@@ -180,9 +199,11 @@ pub(super) fn patch(
     }
     let mut out = Pieces { sender, waiting: Vec::with_capacity(PIECE_BYTES) };
     // A patch has no conflicts, so it is between the faces of the two.
-    let faces = service.faces_of_difference(before.root, after.root)?;
-    let [before, after] = faces.each_ref().map(|faced| faced.as_ref().map(|faced| faced.face));
-    let report = amalgam_engine::patch(&service.inner.store, before, after, &options, &mut out).map_err(of_engine)?;
+    let report = sender.walking(|| {
+        let faces = service.faces_of_difference(before.root, after.root)?;
+        let [before, after] = faces.each_ref().map(|faced| faced.as_ref().map(|faced| faced.face));
+        amalgam_engine::patch(&service.inner.store, before, after, &options, &mut out).map_err(of_engine)
+    })?;
     let data = Bytes::from(std::mem::take(&mut out.waiting));
     let left_out = report.left_out.iter().map(|left| v1::PatchOmission {
         path: Bytes::copy_from_slice(left.path.as_bytes()),

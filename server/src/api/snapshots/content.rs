@@ -38,8 +38,17 @@ pub(super) fn list(
 ) -> Result<()> {
     let path = tree_path(&request.path)?;
     let (_held, entry) = at(service, request.state.as_ref(), &request.workspace, &path)?;
+    sender.walking(|| send_entries(service, request.recursive, (path, entry), sender))
+}
+
+fn send_entries(
+    service: &Service,
+    is_recursive: bool,
+    top: (TreePath, Entry),
+    sender: &Sender<v1::ListEntriesResponse>,
+) -> Result<()> {
     let mut entries = Vec::new();
-    let mut open = vec![(path, entry)];
+    let mut open = vec![top];
     while let Some((path, entry)) = open.pop() {
         let Node::Directory(contents) = entry.node else {
             entries.push(amalgam_proto::entry(&path, &entry));
@@ -50,7 +59,7 @@ pub(super) fn list(
             let (name, entry) = item.map_err(of_engine)?;
             let path = path.join(&name);
             entries.push(amalgam_proto::entry(&path, &entry));
-            if request.recursive && matches!(entry.node, Node::Directory(_)) {
+            if is_recursive && matches!(entry.node, Node::Directory(_)) {
                 below.push((path, entry));
             }
             if entries.len() == ENTRIES_AT_ONCE {

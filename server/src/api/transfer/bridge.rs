@@ -1,11 +1,14 @@
 //! Between streams of messages and plain readers and writers on a thread that may block.
 
 use std::io::{self, Read, Write};
+use std::time::Duration;
 
 use amalgam_proto::v1;
 use bytes::{Buf, Bytes};
 use tokio::sync::mpsc;
-use tonic::Streaming;
+use tokio::time::{Instant, timeout_at};
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::Status;
 
 use super::super::Sender;
 
@@ -13,6 +16,9 @@ use super::super::Sender;
 const PIECE_BYTES: usize = 256 << 10;
 /// Pieces that wait for a slow store.
 const QUEUE: usize = 16;
+/// How long a sender may take for [`STALL_BYTES_MIN`] bytes.
+pub(super) const STALL_MAX: Duration = Duration::from_secs(300);
+const STALL_BYTES_MIN: usize = 64 << 10;
 
 /// A writer whose bytes go out as answers. It fails once nobody listens.
 pub(super) struct Pieces<'a, T> {
@@ -60,25 +66,74 @@ impl Read for Arriving {
     }
 }
 
-/// Hands the pieces of a call on until they end, fail, or nobody reads them.
-pub(super) fn arriving(mut stream: Streaming<v1::ReceiveSnapshotsRequest>) -> Arriving {
+/// Hands the pieces of a call on until they end, fail, nobody reads them, or too little arrives: while a stream is received, nothing
+/// that was written since it began is freed.
+pub(super) fn arriving<S>(mut stream: S, stall_max: Duration) -> Arriving
+where
+    S: Stream<Item = Result<v1::ReceiveSnapshotsRequest, Status>> + Unpin + Send + 'static,
+{
     use v1::receive_snapshots_request::Event;
     let (send, pieces) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
+        let (mut deadline, mut arrived) = (Instant::now() + stall_max, 0);
         loop {
-            let piece = match stream.message().await {
-                Ok(Some(v1::ReceiveSnapshotsRequest { event: Some(Event::Data(data)) })) => Ok(data),
-                Ok(Some(_)) => {
+            let piece = match timeout_at(deadline, stream.next()).await {
+                Ok(Some(Ok(v1::ReceiveSnapshotsRequest { event: Some(Event::Data(data)) }))) => Ok(data),
+                Ok(Some(Ok(_))) => {
                     Err(io::Error::new(io::ErrorKind::InvalidData, "a message that is no piece of a stream"))
                 }
                 Ok(None) => return,
-                Err(status) => Err(io::Error::other(status.message().to_owned())),
+                Ok(Some(Err(status))) => Err(io::Error::other(status.message().to_owned())),
+                Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, stalled(stall_max))),
             };
-            let is_last = piece.is_err();
+            arrived += piece.as_ref().map_or(0, Bytes::len);
+            let (is_last, handed_on) = (piece.is_err(), Instant::now());
             if send.send(piece).await.is_err() || is_last {
                 return;
+            }
+            if arrived >= STALL_BYTES_MIN {
+                (deadline, arrived) = (Instant::now() + stall_max, 0);
+            } else {
+                // A slow store is no stalled sender.
+                deadline += handed_on.elapsed();
             }
         }
     });
     Arriving { pieces, now: Bytes::new() }
+}
+
+fn stalled(stall_max: Duration) -> String {
+    format!(
+        "the stream stalled: less than {STALL_BYTES_MIN} bytes came in {} seconds; send it again, what has arrived is kept",
+        stall_max.as_secs()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stream_that_stalls_fails_and_one_that_trickles_does_too() {
+        let piece = |bytes: usize| {
+            let data = Bytes::from(vec![7; bytes]);
+            Ok(v1::ReceiveSnapshotsRequest { event: Some(v1::receive_snapshots_request::Event::Data(data)) })
+        };
+        let stall_max = Duration::from_millis(200);
+        let silent = tokio_stream::once(piece(1)).chain(tokio_stream::pending());
+        // A byte now and then, for longer than a stall may last.
+        let ticks = tokio_stream::wrappers::IntervalStream::new(tokio::time::interval(stall_max / 10));
+        let trickling = ticks.map(move |_| piece(1)).take(100);
+        let read = |mut arriving: Arriving| {
+            tokio::task::spawn_blocking(move || {
+                let mut bytes = Vec::new();
+                arriving.read_to_end(&mut bytes).map_err(|error| error.kind()).map(|_| bytes.len())
+            })
+        };
+        assert_eq!(read(arriving(silent, stall_max)).await.expect("read"), Err(io::ErrorKind::TimedOut));
+        assert_eq!(read(arriving(trickling, stall_max)).await.expect("read"), Err(io::ErrorKind::TimedOut));
+        let ticks = tokio_stream::wrappers::IntervalStream::new(tokio::time::interval(stall_max / 10));
+        let steady = ticks.map(move |_| piece(STALL_BYTES_MIN)).take(30);
+        assert_eq!(read(arriving(steady, stall_max)).await.expect("read"), Ok(30 * STALL_BYTES_MIN));
+    }
 }
