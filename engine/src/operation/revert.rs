@@ -8,6 +8,9 @@ use crate::error::{Error, Result};
 use crate::reference::{FORGET, Operation, OperationDraft, RefChange, RefName, Revert};
 use crate::store::Store;
 
+/// How references to remembered resolutions begin. A commit that resolves a conflict sets one together with its head.
+pub(crate) const RESOLUTIONS: &str = "resolution/";
+
 /// Operations read at once on the way back through the log.
 const PAGE: u64 = 256;
 
@@ -43,7 +46,7 @@ pub fn undo_operation(store: &Store, sequence: u64, act: &Act) -> Result<Operati
     let found = chain.operation(sequence)?;
     if let Some(reverts) = found.draft.reverts {
         let mut moved = Vec::new();
-        for change in &found.changes {
+        for change in found.changes.iter().filter(|change| !is_beside(&change.name, found.changes.len())) {
             match chain.last(&change.name)? {
                 Some(last) if last.sequence == sequence => {}
                 last => moved.push((change.name.clone(), last.map_or(0, |last| last.sequence))),
@@ -92,19 +95,21 @@ fn revert(
         Revert::Redo(_) => "redo",
     };
     let draft = OperationDraft { reverts: Some(how), ..act.draft(word) };
-    let steps: Vec<_> = found.changes.iter().map(step).collect();
-    if steps.is_empty() {
+    if found.changes.is_empty() {
         return Err(Error::Invalid { what: "operation", why: format!("{sequence} moved nothing") });
     }
-    let mut moved = Vec::new();
-    for Step { name, before, .. } in &steps {
+    let (mut steps, mut moved) = (Vec::new(), Vec::new());
+    for step in found.changes.iter().map(step) {
+        let Step { name, before, .. } = &step;
         let is_next = store.read_ref(name)? == *before
             && match how {
                 Revert::Undo(_) => store.last_move(name)? == sequence || chain.next_undo(name)? == Some(sequence),
                 Revert::Redo(_) => chain.next_redo(name)? == Some(sequence),
             };
-        if !is_next {
-            moved.push((name.clone(), store.last_move(name)?));
+        match is_next {
+            true => steps.push(step),
+            false if is_beside(name, found.changes.len()) => {}
+            false => moved.push((name.clone(), store.last_move(name)?)),
         }
     }
     if moved.is_empty() {
@@ -130,6 +135,12 @@ fn revert(
         }
     }
     Err(Error::MovedSince { word, operation: sequence, moved })
+}
+
+/// Whether a reference is a resolution that an operation set beside something else. One that was remembered anew or forgotten since
+/// stays as it is and does not keep the rest from being reverted.
+fn is_beside(name: &RefName, changes: usize) -> bool {
+    changes > 1 && name.as_str().starts_with(RESOLUTIONS)
 }
 
 /// What an operation needs is not there any more.
