@@ -13,7 +13,7 @@ use amalgam_merge::markers::{Parsed, parse};
 
 use crate::caption::Caption;
 use crate::face::{By, Faced, Shown};
-use crate::parts::{EDITED_BYTES_MAX, Parts, render_parts};
+use crate::parts::{EDITED_BYTES_MAX, Parts, render, render_parts};
 use crate::read::read_whole;
 
 /// A face that may be in what is read back.
@@ -69,7 +69,7 @@ pub struct Resolved {
 pub struct Still {
     /// Where.
     pub path: TreePath,
-    /// How many regions still have markers; 0 for a file that another side removed, which is edited and not decided.
+    /// How many regions still have markers; 0 for a version that was edited where the others are not in the file.
     pub regions: usize,
 }
 
@@ -203,7 +203,7 @@ impl Reading<'_> {
             (EntryKind::Directory, EntryKind::Directory) => replaced(conflict, at, now.clone()),
             (EntryKind::File, EntryKind::File) => match parts {
                 Some(parts) => self.edited_text(path, shown, parts, now),
-                None => self.edited_version(conflict, at, now),
+                None => self.edited_version(shown, at, now),
             },
             _ => Ok(Meaning::Resolved),
         }
@@ -233,13 +233,20 @@ impl Reading<'_> {
     }
 
     /// A version that was shown as it is resolves the conflict when it is edited, unless markers of ours are left in it: then
-    /// it was a draft once. Where another side removed the file, an edit says nothing of that: it changes the version.
-    fn edited_version(&self, conflict: &Arc<Conflict>, at: usize, now: &Entry) -> Result<Meaning> {
+    /// it was a draft once. Where another side removed the file, or where all sides could have been shown and one was asked for, an
+    /// edit says nothing of the others: it changes the version.
+    fn edited_version(&self, shown: &Shown, at: usize, now: &Entry) -> Result<Meaning> {
+        let conflict = &shown.conflict;
         let Some(bytes) = read_whole(self.store, now, EDITED_BYTES_MAX)? else { return Ok(Meaning::Resolved) };
         let is_as_before = conflict.removed().flatten().any(|before| before.node == now.node);
         match marked_regions(&bytes) {
             // What is as it was before all sides cannot stand beside them.
-            0 if is_as_before || conflict.added().all(|entry| entry.is_some()) => Ok(Meaning::Resolved),
+            0 if is_as_before => Ok(Meaning::Resolved),
+            0 if conflict.added().all(|entry| entry.is_some())
+                && render(self.store, conflict, &shown.caption)?.is_none() =>
+            {
+                Ok(Meaning::Resolved)
+            }
             regions => Ok(match replaced(conflict, at, now.clone())? {
                 Meaning::Conflict(conflict) => Meaning::Still(conflict, regions),
                 other => other,

@@ -223,7 +223,7 @@ pub fn say(output: &mut Output, summary: Option<&v1::ConflictSummary>) -> Result
     for edited in summary.edited.iter().take(PATHS_MAX) {
         let path = text::path(&edited.path);
         let why = match edited.regions {
-            0 => "was edited, but another side removed it; `amalgam conflicts take` decides".to_owned(),
+            0 => "was edited, but other versions are not in the file; `amalgam conflicts take` decides".to_owned(),
             regions => format!("has markers in {}", text::plural(u64::from(regions), "region")),
         };
         output.remark(format!("still a conflict: {path} {why}"))?;
@@ -313,7 +313,7 @@ fn line(conflict: &v1::Conflict) -> String {
 /// Whose versions compete, as far as that is known.
 fn sides(conflict: &v1::Conflict) -> String {
     let competing = conflict.versions.iter().step_by(2).filter(|version| version.name != "draft");
-    let names: Vec<_> = competing.map(|version| side(version)).collect();
+    let names: Vec<_> = competing.map(side).collect();
     let is_known = conflict.versions.iter().any(|version| !version.workspace.is_empty());
     if is_known || names.len() > 2 { format!(", of {}", names.join(", ")) } else { String::new() }
 }

@@ -1,5 +1,6 @@
 //! `amalgam review`: what waits for a person, and what the person decides.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
@@ -161,7 +162,8 @@ impl List {
         for review in &reviews {
             let entry = review.entry.as_ref().ok_or_else(|| incomplete("entry"))?;
             session.output.emit(&json_line(review, entry))?;
-            let conflicts = text::plural(review.conflicts.len() as u64, "conflict");
+            let files: BTreeSet<_> = review.conflicts.iter().map(|conflict| &conflict.path).collect();
+            let conflicts = text::plural(files.len() as u64, "conflict");
             session.output.say(format!("{}  {conflicts}", queue::line(entry)))?;
         }
         if reviews.is_empty() {

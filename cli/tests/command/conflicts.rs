@@ -166,6 +166,10 @@ fn a_fork_carries_conflicts_and_a_side_can_be_shown_instead() {
     assert_eq!(scratch.run("cat ../theirs/text ../theirs/folder/file"), "top\ntheirs\nend\ntheirs");
     let status = scratch.run("cd ../theirs && amalgam status");
     assert!(status.contains("4 conflicts") && status.contains("nothing changed"), "{status}");
+    // Where one side of a text is shown, an edit of it says nothing of the others.
+    let edited = scratch.run("cd ../theirs && { echo more >> text; amalgam commit -m edited; } 2>&1");
+    assert!(edited.contains("still a conflict: text was edited") && edited.contains("4 conflicts"), "{edited}");
+    assert_eq!(scratch.run("cd ../theirs && amalgam conflicts show text --version theirs"), "top\ntheirs\nend\nmore\n");
     scratch.run("amalgam conflicts resolve text --workspace other --theirs");
     assert_eq!(scratch.run("cat ../other/text"), "top\ntheirs\nend\n");
 }
@@ -206,7 +210,7 @@ fn a_conflict_that_is_not_there_and_a_version_that_is_none_are_refused() {
 fn an_edit_of_a_file_that_another_side_removed_stays_a_conflict() {
     let scratch = clash();
     let said = run(&scratch, "echo more >> removed; amalgam commit -m edited");
-    assert!(said.contains("still a conflict: removed was edited, but another side removed it"), "{said}");
+    assert!(said.contains("still a conflict: removed was edited, but other versions are not in the file"), "{said}");
     assert!(run(&scratch, "amalgam status").contains("4 conflicts"));
     assert_eq!(run(&scratch, "cat removed"), "top\ntheirs\nend\nmore\n");
     let said = run(&scratch, "amalgam conflicts take theirs removed");

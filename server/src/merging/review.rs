@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use amalgam_conflicts::{Caption, render};
+use amalgam_engine::merge::side_names;
 use amalgam_engine::object::{Conflict, Node, Settled};
 use amalgam_engine::operation::operation;
 use amalgam_engine::queue::{Review, Side, Take};
@@ -70,12 +71,15 @@ impl Service {
         };
         // Ours, less the base, plus theirs, as a merge would add them up.
         let ours = at(review.ours)?;
-        let is_plain = ours.len() == 1;
         let terms = [ours, at(review.bases.first().copied())?, at(Some(review.entry.snapshot))?].concat();
         let Ok(Settled::Conflicted(conflict)) = Conflict::settle(terms) else { return Ok(Bytes::new()) };
         let mut caption = Caption::of(path);
-        if is_plain && conflict.terms().len() == 3 {
-            caption.names = vec![review.entry.target.to_string(), review.entry.source.to_string()];
+        if let Some(ours) = review.ours {
+            caption.names = side_names(&self.inner.history, ours, path, &conflict).map_err(of_engine)?;
+        }
+        if let [first, .., last] = &mut caption.names[..] {
+            let both = [(first, &review.entry.target), (last, &review.entry.source)];
+            both.into_iter().filter(|(name, _)| name.is_empty()).for_each(|(name, known)| *name = known.to_string());
         }
         let rendered = render(store, &conflict, &caption).map_err(of_engine)?.map(|rendered| rendered.bytes);
         Ok(rendered.filter(|bytes| bytes.len() <= SHOWN_BYTES_MAX).unwrap_or_default().into())
