@@ -228,6 +228,15 @@ fn an_undo_of_a_resolution_forgets_it_and_a_merge_can_refuse_one() {
 }
 
 #[test]
+fn an_undo_of_a_resolution_that_was_never_committed_remembers_nothing() {
+    let scratch = disputed_notes();
+    said(&scratch, "amalgam merge bob");
+    scratch.run("printf 'top\\nboth\\nend\\n' > notes; amalgam undo -q");
+    assert!(scratch.run("cat notes").contains(">>>>>>> bob (theirs)"));
+    assert_eq!(scratch.run("amalgam conflicts remembered"), "");
+}
+
+#[test]
 fn what_the_queue_leaves_in_the_tree_is_counted_and_a_review_says_who_made_what() {
     let scratch = forks("echo one > notes");
     for agent in ["ann", "bob"] {

@@ -71,12 +71,14 @@ impl Service {
         };
         // Ours, less the base, plus theirs, as a merge would add them up.
         let ours = at(review.ours)?;
+        let is_plain = ours.len() == 1;
         let terms = [ours, at(review.bases.first().copied())?, at(Some(review.entry.snapshot))?].concat();
         let Ok(Settled::Conflicted(conflict)) = Conflict::settle(terms) else { return Ok(Bytes::new()) };
         let mut caption = Caption::of(path);
-        if let Some(ours) = review.ours {
+        if let Some(ours) = review.ours.filter(|_| !is_plain) {
             caption.names = side_names(&self.inner.history, ours, path, &conflict).map_err(of_engine)?;
         }
+        caption.names.resize(conflict.added().count(), String::new());
         if let [first, .., last] = &mut caption.names[..] {
             let both = [(first, &review.entry.target), (last, &review.entry.source)];
             both.into_iter().filter(|(name, _)| name.is_empty()).for_each(|(name, known)| *name = known.to_string());
