@@ -17,7 +17,7 @@ pub enum Choice {
     Theirs,
     /// What both began with.
     Base,
-    /// The lines of both.
+    /// The lines of all sides.
     Union,
     /// The term with this number, from 0.
     Term(usize),
@@ -27,7 +27,7 @@ pub enum Choice {
 #[derive(Debug, thiserror::Error)]
 pub enum NotResolved {
     /// Only texts have lines.
-    #[error("the lines of both can be kept only where both are texts")]
+    #[error("the lines of all sides can be kept only where all are texts")]
     NoText,
     /// There is no such term.
     #[error("the conflict has {count} versions")]
@@ -57,18 +57,7 @@ pub fn chosen(
         Choice::Term(at) if at < terms.len() => at,
         Choice::Term(_) => return Err(NotResolved::NoTerm { count: terms.len() }),
         Choice::Union => {
-            let read = |at: usize| -> Result<Option<Vec<u8>>, amalgam_engine::Error> {
-                terms[at].as_ref().map_or(Ok(None), |entry| read_whole(store, entry, TEXT_BYTES_MAX))
-            };
-            let (Some(ours), Some(theirs)) = (read(parts.ours)?, read(parts.theirs)?) else {
-                return Err(NotResolved::NoText);
-            };
-            let base = read(parts.base)?;
-            let sides = Sides { base: base.as_deref(), ours: &ours, theirs: &theirs };
-            let way = Way::named("union").expect("it is a way");
-            let Outcome::Merged(bytes) = merge(&way, &sides, &Setting::default()) else {
-                return Err(NotResolved::NoText);
-            };
+            let Some(bytes) = union(store, parts.terms(conflict))? else { return Err(NotResolved::NoText) };
             return Ok(Some(file_of(session, conflict, &bytes, now)?));
         }
     };
@@ -93,4 +82,20 @@ pub fn file_of(
         Some(like) => Entry { node, mtime: now, ..like.clone() },
         None => Entry::new(node, 0o644, now),
     })
+}
+
+/// The lines of all sides, one after another; nothing where one is no text.
+fn union(store: &Store, terms: &[Option<Entry>]) -> Result<Option<Vec<u8>>, amalgam_engine::Error> {
+    let read = |at: usize| -> Result<Option<Vec<u8>>, amalgam_engine::Error> {
+        terms[at].as_ref().map_or(Ok(None), |entry| read_whole(store, entry, TEXT_BYTES_MAX))
+    };
+    let way = Way::named("union").expect("it is a way");
+    let Some(mut merged) = read(0)? else { return Ok(None) };
+    for at in (2..terms.len()).step_by(2) {
+        let (base, Some(theirs)) = (read(at - 1)?, read(at)?) else { return Ok(None) };
+        let sides = Sides { base: base.as_deref(), ours: &merged, theirs: &theirs };
+        let Outcome::Merged(bytes) = merge(&way, &sides, &Setting::default()) else { return Ok(None) };
+        merged = bytes;
+    }
+    Ok(Some(merged))
 }

@@ -8,7 +8,8 @@ use amalgam_engine::content::write_content;
 use amalgam_engine::object::{Conflict, Node};
 use amalgam_engine::{Entry, EntryKind, Pin, Result, RootId, Store, Time, TreePath, WriteSession, entry_at};
 
-use crate::parts::{Parts, parts, render_parts};
+use crate::caption::{Caption, Captions, plain};
+use crate::parts::{Parts, parts, render_parts, shown_draft};
 
 /// How conflicts are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,36 +59,51 @@ pub(crate) struct Shown {
     /// What is in its place, as it is stored.
     pub(crate) entry: Option<Entry>,
     pub(crate) by: By,
+    pub(crate) caption: Caption,
 }
 
 /// What a conflict is shown by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
-    /// A text with markers.
+    /// A text with markers of all terms but a draft.
     Markers(Parts),
     /// One of the terms.
     Term(usize),
 }
 
 impl Faced {
-    /// The face of a tree whose conflicts are these. A tree without any is its own face.
+    /// The face of a tree whose conflicts are these, by the rules that are built in and without names. A tree without any is its own
+    /// face.
     pub fn new(store: &Store, tree: RootId, conflicts: &[PlacedConflict], style: Style) -> Result<Self> {
+        Self::captioned(store, tree, conflicts, style, &plain)
+    }
+
+    /// The face of a tree whose conflicts are these, with captions.
+    pub fn captioned(
+        store: &Store,
+        tree: RootId,
+        conflicts: &[PlacedConflict],
+        style: Style,
+        captions: Captions<'_>,
+    ) -> Result<Self> {
         let pin = store.hold(tree)?;
         if conflicts.is_empty() {
             return Ok(Self { tree, face: tree, shown: BTreeMap::new(), _pins: [pin, store.hold(tree)?] });
         }
         let mut exchange = Exchange::new(store, tree, &[])?;
+        let mut ways = Vec::with_capacity(conflicts.len());
         for placed in conflicts {
-            let (entry, _) = stand_in(store, exchange.session(), &placed.conflict, style)?;
+            let caption = captions(&placed.path, &placed.conflict);
+            let (entry, by) = stand_in(store, exchange.session(), &placed.conflict, style, &caption)?;
             exchange.set(&placed.path, entry.as_ref())?;
+            ways.push((by, caption));
         }
         let (kept, face) = exchange.finish()?;
         let mut shown = BTreeMap::new();
         let faced = store.root(face)?;
-        for PlacedConflict { path, conflict } in conflicts {
-            let by = by(store, conflict, style)?;
+        for (PlacedConflict { path, conflict }, (by, caption)) in conflicts.iter().zip(ways) {
             let entry = entry_at(store, &faced, path)?;
-            shown.insert(path.clone(), Shown { conflict: Arc::clone(conflict), entry, by });
+            shown.insert(path.clone(), Shown { conflict: Arc::clone(conflict), entry, by, caption });
         }
         let held = store.hold(face)?;
         drop(kept);
@@ -101,37 +117,50 @@ impl Faced {
 }
 
 /// What a conflict is shown as, for whoever shows one alone; contents that are made for it go into the session.
-pub fn shown_as(store: &Store, session: &WriteSession, conflict: &Conflict, style: Style) -> Result<Option<Entry>> {
-    stand_in(store, session, conflict, style).map(|(entry, _)| entry)
+pub fn shown_as(
+    store: &Store,
+    session: &WriteSession,
+    conflict: &Conflict,
+    style: Style,
+    caption: &Caption,
+) -> Result<Option<Entry>> {
+    stand_in(store, session, conflict, style, caption).map(|(entry, _)| entry)
 }
 
-fn by(store: &Store, conflict: &Conflict, style: Style) -> Result<By> {
+fn stand_in(
+    store: &Store,
+    session: &WriteSession,
+    conflict: &Conflict,
+    style: Style,
+    caption: &Caption,
+) -> Result<(Option<Entry>, By)> {
     let parts = parts(store, conflict)?;
-    let first = || conflict.terms().iter().step_by(2).position(Option::is_some).map_or(0, |at| at * 2);
-    Ok(match style {
-        Style::Ours => By::Term(parts.ours),
-        Style::Theirs => By::Term(parts.theirs),
-        Style::Base => By::Term(parts.base),
-        Style::Markers => match parts.draft {
-            None if render_parts(store, conflict, parts)?.is_some() => By::Markers(parts),
-            Some(draft) => By::Term(draft),
-            None => By::Term(first()),
-        },
-    })
-}
-
-fn stand_in(store: &Store, session: &WriteSession, conflict: &Conflict, style: Style) -> Result<(Option<Entry>, By)> {
-    let by = by(store, conflict, style)?;
-    let parts = match by {
-        By::Term(at) => return Ok((conflict.terms()[at].clone(), by)),
-        By::Markers(parts) => parts,
+    let term = |at: usize| Ok((conflict.terms()[at].clone(), By::Term(at)));
+    match style {
+        Style::Ours => return term(parts.ours),
+        Style::Theirs => return term(parts.theirs),
+        Style::Base => return term(parts.base),
+        Style::Markers => {}
+    }
+    let (bytes, parts) = match shown_draft(store, conflict, parts, caption)? {
+        Some(None) => return term(0),
+        Some(Some(bytes)) => (bytes, parts),
+        None => {
+            let count = conflict.terms().len();
+            let all = Parts { draft: None, ours: 0, base: 1, theirs: count - 1 };
+            match render_parts(store, conflict, all, caption)? {
+                Some(rendered) => (rendered.bytes, all),
+                None => {
+                    return term(conflict.terms().iter().step_by(2).position(Option::is_some).map_or(0, |at| at * 2));
+                }
+            }
+        }
     };
-    let rendered = render_parts(store, conflict, parts)?.expect("it was a moment ago");
-    let content = write_content(session, &&rendered.bytes[..])?;
-    let node = Node::File { size: rendered.bytes.len() as u64, content };
-    let ours = conflict.terms()[parts.ours].clone().expect("a text has ours");
+    let content = write_content(session, &&bytes[..])?;
+    let node = Node::File { size: bytes.len() as u64, content };
+    let like = conflict.added().flatten().next().cloned().expect("a text has a side that is there");
     // The newest of them all: what depends on any version is to be made anew.
     let mtime = conflict.terms().iter().flatten().map(|entry| entry.mtime).max().unwrap_or(Time::EPOCH);
-    debug_assert_eq!(ours.kind(), EntryKind::File);
-    Ok((Some(Entry { node, mtime, ..ours }), by))
+    debug_assert_eq!(like.kind(), EntryKind::File);
+    Ok((Some(Entry { node, mtime, ..like }), By::Markers(parts)))
 }

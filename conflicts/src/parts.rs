@@ -4,24 +4,43 @@ use std::sync::Arc;
 
 use amalgam_engine::object::{Conflict, Node, Settled};
 use amalgam_engine::{Entry, EntryKind, Result, Store};
-use amalgam_merge::markers::{Parsed, parse};
-use amalgam_merge::{Labels, Rendered, Setting, Sides, show};
+use amalgam_merge::{Rendered, Setting, Side, Versions, label, show};
 
+use crate::caption::Caption;
 use crate::read::read_whole;
 
 /// The largest version that is shown as text.
 pub(crate) const TEXT_BYTES_MAX: u64 = 16 << 20;
-/// The largest file that is looked through for markers: three versions and the lines between them.
+/// The largest file that is looked through for markers: several versions and the lines between them.
 pub(crate) const EDITED_BYTES_MAX: u64 = 64 << 20;
 
 /// Where the versions of a conflict are among its terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
     /// An edit that left markers.
-    pub(crate) draft: Option<usize>,
+    pub(crate) draft: Option<Draft>,
     pub(crate) ours: usize,
     pub(crate) base: usize,
     pub(crate) theirs: usize,
+}
+
+/// A draft, which is the first term. The terms behind it are what it is a draft of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Draft {
+    /// Of how many of those terms it has markers: of fewer than all where a merge has brought more since.
+    pub(crate) terms: usize,
+}
+
+impl Parts {
+    /// The versions in a conflict with a draft of all its other terms.
+    fn with_draft(count: usize) -> Self {
+        Self { draft: Some(Draft { terms: count - 2 }), ours: 2, base: 3, theirs: count - 1 }
+    }
+
+    /// The terms without a draft.
+    pub(crate) fn terms(self, conflict: &Conflict) -> &[Option<Entry>] {
+        &conflict.terms()[self.ours..]
+    }
 }
 
 /// A term with the word that people use for it.
@@ -36,18 +55,20 @@ pub struct Term {
 /// All terms of a conflict, in their order.
 pub fn terms(store: &Store, conflict: &Conflict) -> Result<Vec<Term>> {
     let parts = parts(store, conflict)?;
-    let count = conflict.terms().len();
-    let word = |at: usize| match () {
-        () if parts.draft == Some(at) => "draft".to_owned(),
-        () if at == parts.ours => "ours".to_owned(),
-        () if at == parts.base => "base".to_owned(),
-        () if at == parts.theirs => "theirs".to_owned(),
-        () if parts.draft.is_some() => "draft-base".to_owned(),
-        () if at.is_multiple_of(2) => format!("side-{}", at / 2 + 1),
-        () => format!("base-{}", at / 2 + 1),
-    };
-    let terms = (0..count).map(|at| Term { word: word(at), entry: conflict.terms()[at].clone() });
-    Ok(terms.collect())
+    let terms = conflict.terms().iter().enumerate();
+    Ok(terms.map(|(at, entry)| Term { word: word_of(parts, at), entry: entry.clone() }).collect())
+}
+
+fn word_of(parts: Parts, at: usize) -> String {
+    match at.checked_sub(parts.ours) {
+        None if at == 0 => "draft".to_owned(),
+        None => "draft-base".to_owned(),
+        Some(_) if at == parts.ours => "ours".to_owned(),
+        Some(_) if at == parts.base => "base".to_owned(),
+        Some(_) if at == parts.theirs => "theirs".to_owned(),
+        Some(at) if at.is_multiple_of(2) => format!("side-{}", at / 2 + 1),
+        Some(at) => format!("base-{}", at / 2 + 1),
+    }
 }
 
 /// What sort of conflict it is, in a few words.
@@ -69,47 +90,119 @@ pub fn word(conflict: &Conflict) -> &'static str {
 pub(crate) fn parts(store: &Store, conflict: &Conflict) -> Result<Parts> {
     let terms = conflict.terms();
     let plain = Parts { draft: None, ours: 0, base: 1, theirs: terms.len() - 1 };
-    let [Some(draft), first, _, second, _] = terms else { return Ok(plain) };
-    if first != second || !matches!(draft.node, Node::File { .. }) {
+    let [Some(draft), first, _, second, ..] = terms else { return Ok(plain) };
+    if first != second || !matches!(draft.node, Node::File { .. }) || terms.len() < 5 {
         return Ok(plain);
     }
-    let parts = Parts { draft: Some(0), ours: 2, base: 3, theirs: 4 };
-    let Some(rendered) = render_parts(store, conflict, parts)? else { return Ok(plain) };
     let Some(bytes) = read_whole(store, draft, EDITED_BYTES_MAX)? else { return Ok(plain) };
-    Ok(if matches!(parse(&bytes, &rendered), Parsed::StillHas(_)) { parts } else { plain })
+    if memchr::memmem::find(&bytes, b"[amalgam ").is_none() && memchr::memmem::find(&bytes, b"=======").is_none() {
+        return Ok(plain);
+    }
+    let Some(texts) = Texts::read(store, &terms[2..])? else { return Ok(plain) };
+    // All of them first; a merge puts what it brings behind what was there.
+    for count in (3..=terms.len() - 2).rev().step_by(2) {
+        let versions = texts.versions(count, &[]);
+        let marks = versions.marks();
+        // A bare line says nothing of what it is left of: only two sides can be all there ever were.
+        let is_left = marks.is_in(&bytes) || (terms.len() == 5 && marks.regions_in(&bytes) > 0);
+        if versions.is_text(&Setting::default()) && is_left {
+            return Ok(Parts { draft: Some(Draft { terms: count }), ..Parts::with_draft(terms.len()) });
+        }
+    }
+    Ok(plain)
 }
 
 /// A conflict of texts as one text with markers; nothing for any other.
-pub fn render(store: &Store, conflict: &Conflict) -> Result<Option<Rendered>> {
-    render_parts(store, conflict, parts(store, conflict)?)
+pub fn render(store: &Store, conflict: &Conflict, caption: &Caption) -> Result<Option<Rendered>> {
+    render_parts(store, conflict, parts(store, conflict)?, caption)
 }
 
-pub(crate) fn render_parts(store: &Store, conflict: &Conflict, parts: Parts) -> Result<Option<Rendered>> {
-    let terms = conflict.terms();
-    if parts.draft.is_none() && terms.len() != 3 {
-        return Ok(None);
+pub(crate) fn render_parts(
+    store: &Store,
+    conflict: &Conflict,
+    parts: Parts,
+    caption: &Caption,
+) -> Result<Option<Rendered>> {
+    render_some(store, conflict, parts, parts.terms(conflict).len(), caption)
+}
+
+/// The first few terms behind a draft as one text with markers.
+fn render_some(
+    store: &Store,
+    conflict: &Conflict,
+    parts: Parts,
+    count: usize,
+    caption: &Caption,
+) -> Result<Option<Rendered>> {
+    let Some(texts) = Texts::read(store, &parts.terms(conflict)[..count])? else { return Ok(None) };
+    let name = |at: usize| caption.names.get(at / 2).map(String::as_str).unwrap_or_default();
+    let labels: Vec<_> = (parts.ours..parts.ours + count)
+        .step_by(2)
+        .map(|at| {
+            // A term that will not be the last any more keeps the word of the last one while it is.
+            let word = if at + 1 == parts.ours + count { "theirs".to_owned() } else { word_of(parts, at) };
+            label(name(at), &word)
+        })
+        .collect();
+    Ok(show(&texts.versions(count, &labels), caption.way.as_ref(), &Setting::default()))
+}
+
+/// What is shown of a draft: itself, or, where a merge has brought more versions since, the draft with markers of all of them.
+/// Nothing where what was edited is what the merge changed.
+pub(crate) fn shown_draft(
+    store: &Store,
+    conflict: &Conflict,
+    parts: Parts,
+    caption: &Caption,
+) -> Result<Option<Option<Vec<u8>>>> {
+    let Some(draft) = parts.draft else { return Ok(None) };
+    let all = parts.terms(conflict).len();
+    if draft.terms == all {
+        return Ok(Some(None));
     }
-    let [ours, base, theirs] = [parts.ours, parts.base, parts.theirs].map(|at| terms[at].as_ref());
-    let (Some(ours), Some(theirs)) = (ours, theirs) else { return Ok(None) };
-    let read = |entry: &Entry| read_whole(store, entry, TEXT_BYTES_MAX);
-    let base = match base {
-        None => None,
-        Some(base) => match read(base)? {
-            Some(bytes) => Some(bytes),
-            None => return Ok(None),
-        },
-    };
-    let (Some(ours), Some(theirs)) = (read(ours)?, read(theirs)?) else { return Ok(None) };
-    let sides = Sides { base: base.as_deref(), ours: &ours, theirs: &theirs };
-    Ok(show(&sides, &Setting { labels: Labels::default(), ..Setting::default() }))
+    let before = render_some(store, conflict, parts, draft.terms, caption)?;
+    let after = render_some(store, conflict, parts, all, caption)?;
+    let edited = conflict.terms()[0].as_ref().map(|entry| read_whole(store, entry, EDITED_BYTES_MAX)).transpose()?;
+    let (Some(before), Some(after), Some(Some(edited))) = (before, after, edited) else { return Ok(None) };
+    Ok(amalgam_merge::carry_edit(&before, &after, &edited).map(Some))
+}
+
+/// The versions of a conflict as bytes.
+struct Texts {
+    terms: Vec<Option<Vec<u8>>>,
+}
+
+impl Texts {
+    /// Reads all terms; nothing if one is no file, too large or purged.
+    fn read(store: &Store, terms: &[Option<Entry>]) -> Result<Option<Self>> {
+        let mut read = Vec::with_capacity(terms.len());
+        for term in terms {
+            match term.as_ref().map(|entry| read_whole(store, entry, TEXT_BYTES_MAX)).transpose()? {
+                Some(None) => return Ok(None),
+                Some(Some(bytes)) => read.push(Some(bytes)),
+                None => read.push(None),
+            }
+        }
+        Ok(Some(Self { terms: read }))
+    }
+
+    fn versions(&self, count: usize, labels: &[String]) -> Versions<'_> {
+        let bytes = |at: usize| self.terms[at].as_deref();
+        let side = |at: usize| Side { label: labels.get(at / 2).cloned().unwrap_or_default(), bytes: bytes(at) };
+        Versions {
+            added: (0..count).step_by(2).map(side).collect(),
+            removed: (1..count).step_by(2).map(bytes).collect(),
+        }
+    }
 }
 
 /// The conflict without a draft of its resolution.
 pub fn without_draft(store: &Store, conflict: &Arc<Conflict>) -> Result<Arc<Conflict>> {
-    if parts(store, conflict)?.draft.is_none() {
+    let parts = parts(store, conflict)?;
+    if parts.draft.is_none() {
         return Ok(Arc::clone(conflict));
     }
-    match Conflict::settle(conflict.terms()[2..].to_vec()) {
+    match Conflict::settle(parts.terms(conflict).to_vec()) {
         Ok(Settled::Conflicted(rest)) => Ok(Arc::new(rest)),
         _ => Ok(Arc::clone(conflict)),
     }

@@ -11,8 +11,9 @@ use amalgam_engine::{
 };
 use amalgam_merge::markers::{Parsed, parse};
 
+use crate::caption::Caption;
 use crate::face::{By, Faced, Shown};
-use crate::parts::{EDITED_BYTES_MAX, Parts, render_parts};
+use crate::parts::{EDITED_BYTES_MAX, Parts, render, render_parts};
 use crate::read::read_whole;
 
 /// A face that may be in what is read back.
@@ -68,7 +69,7 @@ pub struct Resolved {
 pub struct Still {
     /// Where.
     pub path: TreePath,
-    /// How many regions still have markers.
+    /// How many regions still have markers; 0 for a version that was edited where the others are not in the file.
     pub regions: usize,
 }
 
@@ -162,7 +163,7 @@ impl Reading<'_> {
                 self.gone.push((path.clone(), shown.clone()));
                 Ok(())
             }
-            Some(now) => match self.meaning(shown, &now)? {
+            Some(now) => match self.meaning(path, shown, &now)? {
                 Meaning::Conflict(conflict) => self.keep(path, conflict),
                 Meaning::Still(conflict, regions) => {
                     self.still.push(Still { path: path.clone(), regions });
@@ -184,12 +185,13 @@ impl Reading<'_> {
     }
 
     /// What an edit of something that stands for a conflict means.
-    fn meaning(&self, shown: &Shown, now: &Entry) -> Result<Meaning> {
+    fn meaning(&self, path: &TreePath, shown: &Shown, now: &Entry) -> Result<Meaning> {
         let Some(face) = &shown.entry else { return Ok(Meaning::Resolved) };
         let conflict = &shown.conflict;
         let (at, parts) = match shown.by {
-            By::Markers(parts) => (parts.ours, Some(parts)),
-            By::Term(at) => (at, crate::parts::parts(self.store, conflict)?.draft.map(|_| DRAFT).filter(|_| at == 0)),
+            By::Markers(parts) => (first_there(conflict), Some(parts)),
+            By::Term(0) => (0, Some(crate::parts::parts(self.store, conflict)?).filter(|parts| parts.draft.is_some())),
+            By::Term(at) => (at, None),
         };
         if now.node == face.node {
             // Other attributes on the same bytes are those of the version that is shown.
@@ -200,37 +202,51 @@ impl Reading<'_> {
         match (now.kind(), face.kind()) {
             (EntryKind::Directory, EntryKind::Directory) => replaced(conflict, at, now.clone()),
             (EntryKind::File, EntryKind::File) => match parts {
-                Some(parts) => self.edited_text(conflict, parts, now),
-                None => self.edited_version(conflict, at, now),
+                Some(parts) => self.edited_text(path, shown, parts, now),
+                None => self.edited_version(shown, at, now),
             },
             _ => Ok(Meaning::Resolved),
         }
     }
 
-    fn edited_text(&self, conflict: &Arc<Conflict>, parts: Parts, now: &Entry) -> Result<Meaning> {
+    fn edited_text(&self, path: &TreePath, shown: &Shown, parts: Parts, now: &Entry) -> Result<Meaning> {
+        let conflict = &shown.conflict;
         let Some(bytes) = read_whole(self.store, now, EDITED_BYTES_MAX)? else { return Ok(Meaning::Resolved) };
-        let rendered = render_parts(self.store, conflict, parts)?.expect("it was shown as a text");
-        let [ours, base, theirs] = [parts.ours, parts.base, parts.theirs].map(|at| conflict.terms()[at].clone());
-        match parse(&bytes, &rendered) {
-            Parsed::Resolved => Ok(Meaning::Resolved),
-            // An edit that was taken back.
-            Parsed::Untouched => settled(conflict, vec![ours, base, theirs]),
-            Parsed::StillHas(regions) => {
-                let terms = vec![Some(now.clone()), base.clone(), ours, base, theirs];
-                Ok(match settled(conflict, terms)? {
-                    Meaning::Conflict(conflict) => Meaning::Still(conflict, regions),
-                    other => other,
-                })
+        let terms = parts.terms(conflict).to_vec();
+        let mut left = 0;
+        // Rules may have changed since it was written, and the file its name: the same conflict may look different now.
+        for way in [shown.caption.way.clone(), Caption::of(path).way, None] {
+            let caption = Caption { names: Vec::new(), way };
+            let Some(rendered) = render_parts(self.store, conflict, parts, &caption)? else { continue };
+            match parse(&bytes, &rendered) {
+                Parsed::Resolved => return Ok(Meaning::Resolved),
+                // Nobody edited it, or an edit was taken back.
+                Parsed::Untouched => return settled(conflict, terms),
+                Parsed::StillHas(regions) => left = regions,
             }
         }
+        let draft = [vec![Some(now.clone()), terms[1].clone()], terms].concat();
+        Ok(match settled(conflict, draft)? {
+            Meaning::Conflict(conflict) => Meaning::Still(conflict, left),
+            other => other,
+        })
     }
 
     /// A version that was shown as it is resolves the conflict when it is edited, unless markers of ours are left in it: then
-    /// it was a draft once.
-    fn edited_version(&self, conflict: &Arc<Conflict>, at: usize, now: &Entry) -> Result<Meaning> {
+    /// it was a draft once. Where another side removed the file, or where all sides could have been shown and one was asked for, an
+    /// edit says nothing of the others: it changes the version.
+    fn edited_version(&self, shown: &Shown, at: usize, now: &Entry) -> Result<Meaning> {
+        let conflict = &shown.conflict;
         let Some(bytes) = read_whole(self.store, now, EDITED_BYTES_MAX)? else { return Ok(Meaning::Resolved) };
+        let is_as_before = conflict.removed().flatten().any(|before| before.node == now.node);
         match marked_regions(&bytes) {
-            0 => Ok(Meaning::Resolved),
+            // What is as it was before all sides cannot stand beside them.
+            0 if is_as_before => Ok(Meaning::Resolved),
+            0 if conflict.added().all(|entry| entry.is_some())
+                && render(self.store, conflict, &shown.caption)?.is_none() =>
+            {
+                Ok(Meaning::Resolved)
+            }
             regions => Ok(match replaced(conflict, at, now.clone())? {
                 Meaning::Conflict(conflict) => Meaning::Still(conflict, regions),
                 other => other,
@@ -263,8 +279,10 @@ impl Reading<'_> {
     }
 }
 
-/// Where the versions are in a conflict with a draft.
-const DRAFT: Parts = Parts { draft: Some(0), ours: 2, base: 3, theirs: 4 };
+/// The first version that is there: its attributes are those of a text with markers.
+fn first_there(conflict: &Conflict) -> usize {
+    conflict.terms().iter().step_by(2).position(Option::is_some).map_or(0, |at| at * 2)
+}
 
 /// A conflict as an entry.
 fn entry_of(conflict: &Arc<Conflict>) -> Entry {
@@ -314,7 +332,7 @@ fn marked_regions(bytes: &[u8]) -> usize {
         let run = bytes[start..at].iter().take_while(|byte| **byte == sign).count();
         let end = memchr::memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |length| at + length);
         let tag = &bytes[at..end];
-        if b"<|>".contains(&sign) && run >= 7 && tag.ends_with(b"]") | tag.ends_with(b"]\r") {
+        if b"<|=>".contains(&sign) && run >= 7 && tag.ends_with(b"]") | tag.ends_with(b"]\r") {
             regions.insert(tag.to_vec());
         }
     }

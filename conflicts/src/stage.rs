@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use amalgam_engine::object::{Conflict, Node};
-use amalgam_engine::{Assembly, Entry, Name, Result, Store, Time, WorkingTree};
+use amalgam_engine::{Assembly, Entry, Name, Result, Store, Time, TreePath, WorkingTree};
 
+use crate::caption::Captions;
 use crate::face::{Style, shown_as};
 
 /// So many are remembered.
@@ -14,19 +15,27 @@ const SHOWN_MAX: usize = 256;
 /// The files that stand for conflicts, made once and kept in the store while this lives.
 #[derive(Default)]
 pub struct Stage {
-    shown: Mutex<HashMap<Conflict, (Entry, WorkingTree)>>,
+    shown: Mutex<Files>,
 }
 
+type Files = HashMap<(TreePath, Conflict), (Entry, WorkingTree)>;
+
 impl Stage {
-    /// The file that stands for a conflict; nothing where it is shown by something else.
-    pub fn show(&self, store: &Store, conflict: &Conflict) -> Result<Option<Entry>> {
-        let known =
-            |shown: &HashMap<Conflict, (Entry, WorkingTree)>| shown.get(conflict).map(|(entry, _)| entry.clone());
+    /// The file that stands for the conflict at a path; nothing where it is shown by something else.
+    pub fn show(
+        &self,
+        store: &Store,
+        path: &TreePath,
+        conflict: &Conflict,
+        captions: Captions<'_>,
+    ) -> Result<Option<Entry>> {
+        let key = (path.clone(), conflict.clone());
+        let known = |shown: &Files| shown.get(&key).map(|(entry, _)| entry.clone());
         if let Some(entry) = known(&self.shown.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(Some(entry));
         }
         let assembly = Assembly::new(store, None)?;
-        let entry = shown_as(store, assembly.session(), conflict, Style::Markers)?;
+        let entry = shown_as(store, assembly.session(), conflict, Style::Markers, &captions(path, conflict))?;
         let Some(entry) = entry.filter(|entry| matches!(entry.node, Node::File { .. })) else { return Ok(None) };
         // A tree of its own keeps it.
         let name = Name::new(b"shown").expect("a name");
@@ -37,7 +46,7 @@ impl Stage {
         if shown.len() >= SHOWN_MAX {
             shown.clear();
         }
-        shown.insert(conflict.clone(), (entry.clone(), tree));
+        shown.insert(key, (entry.clone(), tree));
         Ok(Some(entry))
     }
 }

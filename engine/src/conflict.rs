@@ -8,7 +8,9 @@ mod remembered;
 
 pub use exchange::Exchange;
 pub use find::{PlacedConflict, conflicts, conflicts_after};
-pub use remembered::{Remembered, Replayed, forget, remember, remembered, replay, replay_all, resolution};
+pub use remembered::{
+    NewResolution, Remembered, Replayed, forget, remember, remembered, replay, replay_all, resolution,
+};
 
 /// The key of a snapshot's metadata that says how many conflicts its tree has. Absent where there are none, and where nobody
 /// counted.

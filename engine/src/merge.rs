@@ -16,6 +16,7 @@ mod chart;
 mod contents;
 mod entry;
 mod links;
+mod names;
 mod octopus;
 mod place;
 mod record;
@@ -28,6 +29,7 @@ mod workspaces;
 
 pub use base::{MergeBase, merge_base, merge_snapshots};
 pub use contents::{Contest, FileVersion, MergeContents, NoContents, Verdict};
+pub use names::side_names;
 pub use octopus::{Clash, Left, OctopusPlan, plan_octopus};
 pub use record::{MERGE_RECORD_KEY, MergeRecord, RecordedPath};
 pub use remedy::{Regenerate, Regenerated};
@@ -38,7 +40,7 @@ pub use workspaces::{MergeDone, MergeHeads, MergeHow, MergeRequest};
 use std::collections::BTreeSet;
 
 use crate::error::{Error, Result};
-use crate::id::RootId;
+use crate::id::{Bare, RootId};
 use crate::insight::{RenameOptions, RenameSearch};
 use crate::name::TreePath;
 use crate::object::Owner;
@@ -201,6 +203,8 @@ pub struct FileMerged {
     pub way: String,
     /// What came of it.
     pub result: FileResult,
+    /// The remembered resolution that decided it, if one did.
+    pub remembered: Option<Bare>,
 }
 
 /// What came of a file that both sides changed.

@@ -10,6 +10,7 @@ mod revert;
 
 pub use cursor::OperationCursor;
 pub use past::Past;
+pub(crate) use revert::RESOLUTIONS;
 pub use revert::{next_to_redo, next_to_undo, redo, redo_operation, undo, undo_operation};
 
 use crate::backend::{Committed, Durability, Transaction};

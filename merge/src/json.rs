@@ -12,8 +12,8 @@ use crate::way::Job;
 
 pub(crate) use parse::{comment_bytes, parse};
 
-const FORMAT: Format = Format { name: "JSON", parse, comments: None, agree: None };
-const WITH_COMMENTS: Format = Format {
+pub(crate) const FORMAT: Format = Format { name: "JSON", parse, comments: None, agree: None };
+pub(crate) const WITH_COMMENTS: Format = Format {
     name: "JSON with comments",
     parse: parse::parse_with_comments,
     comments: Some(parse::comments),

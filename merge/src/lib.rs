@@ -16,6 +16,7 @@ pub mod trees;
 mod crdt;
 mod json;
 mod lines;
+mod many;
 mod order;
 mod outcome;
 mod show;
@@ -27,8 +28,8 @@ mod union;
 mod way;
 mod yaml;
 
-pub use markers::{Labels, Rendered};
+pub use markers::{Labels, Marks, Rendered};
 pub use outcome::{Clash, Conflicted, Context, Done, Limits, Origin, Outcome, Setting, Sides, Step, Version, Why};
 pub use rules::Rules;
-pub use show::show;
+pub use show::{Side, Versions, carry_edit, label, show};
 pub use way::{Lists, Options, Way, merge, merge_down};

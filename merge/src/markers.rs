@@ -1,8 +1,11 @@
 //! The face of a conflict in a real file: markers as Git writes them in its diff3 style, and what an edit made of them.
 //!
-//! A marker line of ours carries a tag, a hash of the three versions, and its number: `<<<<<<< ours [amalgam 1f0c9a24 1/2]`.
+//! A marker line of ours carries a tag, a hash of all versions, and its number: `<<<<<<< ours [amalgam 1f0c9a24 1/2]`.
+//! Where a region has more than two sides, each side after the base begins with a `=======` line that names it.
 //! A file that holds lines like markers for reasons of its own gets longer ones, and is never mistaken for a conflict.
+//! What a label says is not part of the conflict: a file whose labels alone differ is the same conflict.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -16,6 +19,10 @@ const LABEL_BYTES_MAX: usize = 200;
 const LENGTH_MAX: usize = 200;
 const TAG_NAME: &str = "amalgam";
 const SIGNS: [u8; 4] = *b"<|=>";
+/// How the label of the last line of a region with more than two versions begins.
+pub(crate) const END: &str = "end of ";
+/// What follows the name of a side that removed the file.
+pub(crate) const GONE: &str = " removed the file";
 
 /// How the versions are called.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,10 +56,51 @@ impl Default for Labels {
 }
 
 /// A label as part of one line, not too long.
-fn line(label: &str) -> String {
+pub(crate) fn line(label: &str) -> String {
     let mut plain: String = label.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     plain.truncate(plain.floor_char_boundary(LABEL_BYTES_MAX));
     plain
+}
+
+/// What the marker lines of a conflict carry, and how long they are. It follows from the versions alone, however they are shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// What the lines carry; empty if they carry nothing.
+    pub tag: String,
+    /// How many signs a marker has.
+    pub length: usize,
+}
+
+impl Marks {
+    /// The marks of a conflict between versions, those removed first; an absent version is none.
+    pub fn of(removed: &[Option<&[u8]>], added: &[Option<&[u8]>]) -> Self {
+        let versions = || removed.iter().chain(added).copied();
+        Self { tag: tag(versions()), length: length(versions()) }
+    }
+
+    pub(crate) fn of_sides(sides: &Sides<'_>, labels: &Labels) -> Self {
+        let marks = Self::of(&[sides.base], &[Some(sides.ours), Some(sides.theirs)]);
+        if labels.tagged { marks } else { Self { tag: String::new(), ..marks } }
+    }
+
+    /// Whether a text has a marker line with the tag of this conflict.
+    pub fn is_in(&self, bytes: &[u8]) -> bool {
+        split(bytes).into_iter().any(|line| our_marker(line, self).flatten().is_some())
+    }
+
+    /// How many regions of a text have marker lines of this conflict; a bare line counts as one where no other is left.
+    pub fn regions_in(&self, bytes: &[u8]) -> usize {
+        let mut left = BTreeSet::new();
+        let mut bare = false;
+        for line in split(bytes) {
+            match our_marker(line, self) {
+                Some(Some(number)) => drop(left.insert(number)),
+                Some(None) => bare = true,
+                None => {}
+            }
+        }
+        if left.is_empty() { usize::from(bare) } else { left.len() }
+    }
 }
 
 /// A conflict as it was written into a file.
@@ -66,6 +114,13 @@ pub struct Rendered {
     pub length: usize,
     /// How many regions are marked.
     pub regions: usize,
+}
+
+impl Rendered {
+    /// What its marker lines carry.
+    pub fn marks(&self) -> Marks {
+        Marks { tag: self.tag.clone(), length: self.length }
+    }
 }
 
 /// What an edit made of a rendered conflict.
@@ -82,25 +137,42 @@ pub enum Parsed {
 /// A stretch of lines, for rendering.
 pub(crate) enum Part<'a> {
     Clean(&'a [&'a [u8]]),
-    Conflict { base: &'a [&'a [u8]], ours: &'a [&'a [u8]], theirs: &'a [&'a [u8]], cr: bool },
+    Conflict { sections: Vec<Section<'a>>, cr: bool },
+}
+
+/// One version in a region: its marker line and the lines behind it. The last section of a region has no lines.
+pub(crate) struct Section<'a> {
+    pub(crate) sign: u8,
+    /// Nothing for a bare line, which carries no tag either.
+    pub(crate) label: Option<Cow<'a, str>>,
+    pub(crate) lines: &'a [&'a [u8]],
+}
+
+impl<'a> Section<'a> {
+    pub(crate) fn new(sign: u8, label: impl Into<Cow<'a, str>>, lines: &'a [&'a [u8]]) -> Self {
+        Self { sign, label: Some(label.into()), lines }
+    }
+
+    pub(crate) fn bare(sign: u8, lines: &'a [&'a [u8]]) -> Self {
+        Self { sign, label: None, lines }
+    }
 }
 
 /// Writes what is clean as it is and what is not between markers.
-pub(crate) fn render(parts: &[Part<'_>], sides: &Sides<'_>, labels: &Labels) -> Rendered {
-    let tag = if labels.tagged { tag(sides) } else { String::new() };
-    let length = length(sides);
+pub(crate) fn render(parts: &[Part<'_>], marks: &Marks) -> Rendered {
+    let Marks { tag, length } = marks;
     let regions = parts.iter().filter(|part| matches!(part, Part::Conflict { .. })).count();
-    let mut out = Vec::with_capacity(sides.ours.len() + sides.theirs.len() / 4);
+    let mut out = Vec::new();
     let mut number = 0;
     for part in parts {
         match part {
             Part::Clean(lines) => lines.iter().for_each(|line| out.extend_from_slice(line)),
-            Part::Conflict { base, ours, theirs, cr } => {
+            Part::Conflict { sections, cr } => {
                 number += 1;
                 let newline: &[u8] = if *cr { b"\r\n" } else { b"\n" };
-                let mut block = |sign: u8, label: Option<&str>, lines: &[&[u8]]| {
-                    out.resize(out.len() + length, sign);
-                    if let Some(label) = label.filter(|label| !label.is_empty() || !tag.is_empty()) {
+                for Section { sign, label, lines } in sections {
+                    out.resize(out.len() + length, *sign);
+                    if let Some(label) = label.as_ref().filter(|label| !label.is_empty() || !tag.is_empty()) {
                         out.push(b' ');
                         out.extend_from_slice(label.as_bytes());
                         if !tag.is_empty() {
@@ -112,62 +184,87 @@ pub(crate) fn render(parts: &[Part<'_>], sides: &Sides<'_>, labels: &Labels) -> 
                     if lines.last().is_some_and(|line| !line.ends_with(b"\n")) {
                         out.extend_from_slice(newline);
                     }
-                };
-                block(b'<', Some(&labels.ours), ours);
-                block(b'|', Some(&labels.base), base);
-                block(b'=', None, theirs);
-                block(b'>', Some(&labels.theirs), &[]);
+                }
             }
         }
     }
-    Rendered { bytes: out, tag, length, regions }
+    Rendered { bytes: out, tag: tag.clone(), length: *length, regions }
 }
 
 /// Says what became of a rendered conflict in a file.
 pub fn parse(bytes: &[u8], rendered: &Rendered) -> Parsed {
-    if bytes == rendered.bytes {
+    let marks = rendered.marks();
+    if bytes == rendered.bytes || without_labels(bytes, &marks) == without_labels(&rendered.bytes, &marks) {
         return Parsed::Untouched;
     }
-    let mut left = BTreeSet::new();
-    let mut bare = false;
-    for line in split(bytes) {
-        match our_marker(line, rendered) {
-            Some(Some(number)) => drop(left.insert(number)),
-            Some(None) => bare = true,
-            None => {}
-        }
-    }
-    match (left.len(), bare) {
-        (0, false) => Parsed::Resolved,
-        (0, true) => Parsed::StillHas(1),
-        (regions, _) => Parsed::StillHas(regions),
+    match marks.regions_in(bytes) {
+        0 => Parsed::Resolved,
+        regions => Parsed::StillHas(regions),
     }
 }
 
+/// A text in which marker lines of a conflict carry their tag alone. A line with anything else than a label on it was edited, and
+/// stays as it is.
+fn without_labels(bytes: &[u8], marks: &Marks) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(bytes.len());
+    for line in split(bytes) {
+        let label_end = our_marker(line, marks).flatten().and_then(|_| label_end(line, marks));
+        match label_end {
+            Some(end) => {
+                plain.extend_from_slice(&line[..marks.length]);
+                plain.extend_from_slice(&line[end..]);
+            }
+            None => plain.extend_from_slice(line),
+        }
+    }
+    plain
+}
+
+/// Where the label of a marker line ends that is as lines are written; nothing for any other.
+fn label_end(line: &[u8], marks: &Marks) -> Option<usize> {
+    let tag = format!(" [{TAG_NAME} {} ", marks.tag);
+    let end = memchr::memmem::find(line, tag.as_bytes())?;
+    let label = std::str::from_utf8(line.get(marks.length..end)?).ok()?.strip_prefix(' ')?;
+    let numbers = std::str::from_utf8(&line[end + tag.len()..]).ok()?.trim_end_matches(['\r', '\n']);
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (number, regions) = numbers.strip_suffix(']')?.split_once('/')?;
+    let is_word = |word: &str| {
+        let (kind, number) = word.split_once('-').unwrap_or((word, "1"));
+        matches!(kind, "ours" | "theirs" | "base" | "side" | "draft") && is_number(number)
+    };
+    let is_side = |side: &str| {
+        let side = side.strip_suffix(GONE).unwrap_or(side);
+        let word = side.strip_suffix(')').and_then(|side| side.rsplit_once(" (")).map_or(side, |(_, word)| word);
+        is_word(word) && !side.contains('[')
+    };
+    let is_label = label.starts_with(END) || label.split(", ").all(is_side);
+    (is_label && is_number(number) && is_number(regions)).then_some(end)
+}
+
 /// Whether a line is a marker of ours, and of which region if it says so.
-fn our_marker(line: &[u8], rendered: &Rendered) -> Option<Option<usize>> {
+fn our_marker(line: &[u8], marks: &Marks) -> Option<Option<usize>> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let sign = *line.first().filter(|sign| SIGNS.contains(sign))?;
     let run = line.iter().take_while(|byte| **byte == sign).count();
-    if run != rendered.length {
+    if run != marks.length {
         return None;
     }
     let rest = &line[run..];
-    if sign == b'=' || rendered.tag.is_empty() {
+    if rest.is_empty() && sign == b'=' || marks.tag.is_empty() {
         // No version had a line that begins so: markers are longer than any such run.
         return (rest.is_empty() || (sign != b'=' && rest[0] == b' ')).then_some(None);
     }
-    let tag = format!("[{TAG_NAME} {} ", rendered.tag);
-    let at = memchr::memmem::find(rest, tag.as_bytes())?;
+    let tag = format!("[{TAG_NAME} {} ", marks.tag);
+    let at = memchr::memmem::rfind(rest, tag.as_bytes())?;
     let number = rest[at + tag.len()..].split(|byte| *byte == b'/').next()?;
     std::str::from_utf8(number).ok()?.parse().ok().map(Some)
 }
 
-/// A short hash of the three versions.
-fn tag(sides: &Sides<'_>) -> String {
+/// A short hash of all versions.
+fn tag<'a>(versions: impl Iterator<Item = Option<&'a [u8]>>) -> String {
     let mut hasher = blake3::Hasher::new_derive_key("amalgam conflict tag 1");
-    for version in [sides.base, Some(sides.ours), Some(sides.theirs)] {
+    for version in versions {
         hasher.update(&version.map_or(u64::MAX, |bytes| bytes.len() as u64).to_le_bytes());
         hasher.update(version.unwrap_or_default());
     }
@@ -175,9 +272,8 @@ fn tag(sides: &Sides<'_>) -> String {
 }
 
 /// Longer than any run of one sign at the start of a line of any version.
-fn length(sides: &Sides<'_>) -> usize {
-    let versions = [sides.base_or_empty(), sides.ours, sides.theirs];
-    let lines = versions.iter().flat_map(|version| {
+fn length<'a>(versions: impl Iterator<Item = Option<&'a [u8]>>) -> usize {
+    let lines = versions.flatten().flat_map(|version| {
         let starts = std::iter::once(0).chain(memchr::memchr_iter(b'\n', version).map(|newline| newline + 1));
         starts.map(|start| &version[start..])
     });

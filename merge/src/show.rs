@@ -1,22 +1,115 @@
 //! A conflict that is there already, as a text with markers.
 
-use crate::markers::Rendered;
+use crate::many::{self, Many, Named};
+use crate::markers::{Labels, Marks, Rendered, line};
 use crate::outcome::{Outcome, Setting, Sides};
+use crate::structure::views_of_many;
 use crate::text;
-use crate::way::{Job, Options};
+use crate::way::{Way, is_binary, merge};
 
-/// The three versions as one text with markers. Where lines alone would not clash, all that differs stands between one pair
-/// of them. Nothing for versions that are equal, too large, or no text.
-pub fn show(sides: &Sides<'_>, setting: &Setting) -> Option<Rendered> {
-    let options = Options::default();
-    let is_text = Job { sides: *sides, setting, options: &options }.check_text().is_ok();
-    if !is_text || sides.ours == sides.theirs {
+/// A version that competes.
+#[derive(Clone, Debug)]
+pub struct Side<'a> {
+    /// What it is called.
+    pub label: String,
+    /// Its bytes; nothing where it removed the file.
+    pub bytes: Option<&'a [u8]>,
+}
+
+/// All versions of a conflict about one file.
+#[derive(Clone, Debug)]
+pub struct Versions<'a> {
+    /// Those that compete, two or more.
+    pub added: Vec<Side<'a>>,
+    /// What they started from, one fewer; nothing where there was no file.
+    pub removed: Vec<Option<&'a [u8]>>,
+}
+
+impl Versions<'_> {
+    /// What marker lines of this conflict carry.
+    pub fn marks(&self) -> Marks {
+        let added: Vec<_> = self.added.iter().map(|side| side.bytes).collect();
+        Marks::of(&self.removed, &added)
+    }
+
+    /// Whether it can be shown as one text: two sides have a file, and every file is a text that is not too large.
+    pub fn is_text(&self, setting: &Setting) -> bool {
+        let all = self.added.iter().map(|side| side.bytes).chain(self.removed.iter().copied()).flatten();
+        let is_one = |bytes: &[u8]| bytes.len() as u64 <= setting.limits.text_bytes_max && !is_binary(bytes);
+        self.added.iter().filter(|side| side.bytes.is_some()).count() >= 2 && all.into_iter().all(is_one)
+    }
+}
+
+/// The versions as one text with markers, by structure where the way knows one and by lines otherwise. Where neither clashes, all that
+/// differs stands between one pair of them. Nothing for versions that are equal, too large, or no text.
+pub fn show(versions: &Versions<'_>, way: Option<&Way>, setting: &Setting) -> Option<Rendered> {
+    let mut there = versions.added.iter().filter_map(|side| side.bytes);
+    let is_one_text = there.next().is_some_and(|first| there.all(|bytes| bytes == first));
+    let gone: Vec<_> =
+        versions.added.iter().filter(|side| side.bytes.is_none()).map(|side| side.label.as_str()).collect();
+    if !versions.is_text(setting) || (is_one_text && gone.is_empty()) {
         return None;
     }
-    Some(match text::merge(sides, &setting.labels) {
+    let marks = versions.marks();
+    if let ([ours, theirs], [base]) = (&versions.added[..], &versions.removed[..])
+        && let (Some(our_bytes), Some(their_bytes)) = (ours.bytes, theirs.bytes)
+    {
+        let sides = Sides { base: *base, ours: our_bytes, theirs: their_bytes };
+        let labels = Labels::new(&ours.label, "base", &theirs.label);
+        return Some(show_two(&sides, way, &Setting { labels, ..setting.clone() }, &marks));
+    }
+    let added = versions.added.iter().filter_map(|side| Some(Named { label: &side.label, bytes: side.bytes? }));
+    let added: Vec<_> = added.collect();
+    let removed = versions.removed[..added.len() - 1].to_vec();
+    let by_lines = Many { added, removed, gone };
+    Some(show_structure(&by_lines, way, setting, &marks).unwrap_or_else(|| many::render(&by_lines, &marks)))
+}
+
+fn show_two(sides: &Sides<'_>, way: Option<&Way>, setting: &Setting, marks: &Marks) -> Rendered {
+    if let Some(way) = way.filter(|way| way.format().is_some())
+        && let Outcome::Conflicted(conflicted) = merge(way, sides, setting)
+    {
+        return conflicted.rendered;
+    }
+    match text::merge(sides, &setting.labels) {
         Outcome::Conflicted(conflicted) => conflicted.rendered,
-        _ => text::whole(sides, &setting.labels),
-    })
+        _ => text::whole(sides, &setting.labels, marks),
+    }
+}
+
+/// More than two sides by structure, where they all began with one document.
+fn show_structure(many: &Many<'_>, way: Option<&Way>, setting: &Setting, marks: &Marks) -> Option<Rendered> {
+    let way = way?;
+    let format = way.format()?;
+    let base = many.removed.first().copied().flatten()?;
+    if many.removed.iter().any(|removed| *removed != Some(base)) {
+        return None;
+    }
+    let sides: Vec<_> = many.added.iter().map(|side| side.bytes).collect();
+    let limit = way.options.bytes_max.unwrap_or(setting.limits.structure_bytes_max);
+    if sides.iter().chain([&base]).any(|bytes| bytes.len() as u64 > limit) {
+        return None;
+    }
+    let views = views_of_many(base, &sides, &way.options, format)?;
+    let added = many.added.iter().zip(&views.sides);
+    let added = added.map(|(side, view)| Named { label: side.label, bytes: view.as_bytes() }).collect();
+    let removed = vec![Some(views.base.as_bytes()); many.removed.len()];
+    Some(many::render(&Many { added, removed, gone: many.gone.clone() }, marks))
+}
+
+/// Carries an edit of a conflict's file over to the file of the same conflict with more versions. Nothing where what was edited is
+/// not the same in both.
+pub fn carry_edit(before: &Rendered, after: &Rendered, edited: &[u8]) -> Option<Vec<u8>> {
+    let sides = Sides { base: Some(&before.bytes), ours: edited, theirs: &after.bytes };
+    match text::merge(&sides, &Labels::default()) {
+        Outcome::Merged(bytes) => Some(bytes),
+        Outcome::Conflicted(_) | Outcome::Unable(_) => None,
+    }
+}
+
+/// A label for a side: the name of its workspace, if that is known, and the word for it.
+pub fn label(name: &str, word: &str) -> String {
+    if name.is_empty() || name == word { word.to_owned() } else { line(&format!("{name} ({word})")) }
 }
 
 #[cfg(test)]
@@ -24,20 +117,222 @@ mod tests {
     use super::*;
     use crate::markers::{Parsed, parse};
 
-    fn shown(base: Option<&str>, ours: &str, theirs: &str) -> Option<String> {
-        let sides = Sides { base: base.map(str::as_bytes), ours: ours.as_bytes(), theirs: theirs.as_bytes() };
-        let rendered = show(&sides, &Setting::default())?;
-        assert_ne!(parse(ours.as_bytes(), &rendered), Parsed::Untouched);
-        Some(String::from_utf8(rendered.bytes).expect("text"))
+    const LABELS: [&str; 5] = ["main (ours)", "b (side-2)", "c (side-3)", "d (side-4)", "e (theirs)"];
+
+    fn shown(way: &str, base: Option<&str>, added: &[Option<&str>]) -> Option<String> {
+        let side = |(label, bytes): (&&str, &Option<&'static str>)| Side {
+            label: (*label).to_owned(),
+            bytes: bytes.map(str::as_bytes),
+        };
+        let added: Vec<Option<&'static str>> =
+            added.iter().map(|side| side.map(|text| &*Box::leak(text.to_owned().into_boxed_str()))).collect();
+        let base = base.map(|text| &*Box::leak(text.to_owned().into_boxed_str()));
+        let versions = Versions {
+            added: LABELS.iter().zip(&added).map(side).collect(),
+            removed: vec![base.map(str::as_bytes); added.len() - 1],
+        };
+        let rendered = show(&versions, Way::named(way).as_ref(), &Setting::default())?;
+        assert_eq!(rendered.marks(), versions.marks(), "marks follow from the versions alone");
+        assert_eq!(parse(&rendered.bytes, &rendered), Parsed::Untouched);
+        for bytes in added.iter().flatten() {
+            assert_eq!(parse(bytes.as_bytes(), &rendered), Parsed::Resolved);
+        }
+        Some(String::from_utf8(rendered.bytes).expect("text").replace(&rendered.tag, "TAG"))
+    }
+
+    /// Lines without the blanks in front of them that all have.
+    fn dedent(text: &str) -> String {
+        let lines: Vec<_> = text.lines().skip(1).collect();
+        let (last, lines) = lines.split_last().expect("lines");
+        assert!(last.trim().is_empty());
+        let indent = lines.iter().map(|line| line.len() - line.trim_start().len()).min().unwrap_or(0);
+        lines.iter().map(|line| format!("{}\n", &line[indent..])).collect()
     }
 
     #[test]
     fn versions_that_lines_would_merge_are_shown_as_one_conflict() {
-        let text = shown(Some("a\nb\nc\nd\n"), "1\nb\nc\nd\n", "a\nb\nc\n2\n").expect("text");
+        let text = shown("text", Some("a\nb\nc\nd\n"), &[Some("1\nb\nc\nd\n"), Some("a\nb\nc\n2\n")]).expect("text");
         assert_eq!(text.matches("<<<<<<<").count(), 1, "{text}");
-        assert!(shown(None, "1\n", "2\n").is_some());
-        assert!(shown(Some("x"), "same", "same").is_none());
-        assert!(shown(Some("x"), "one\0", "two").is_none());
-        assert!(shown(Some("x"), "", "two").is_some());
+        assert!(shown("text", None, &[Some("1\n"), Some("2\n")]).is_some());
+        assert!(shown("text", Some("x"), &[Some("same"), Some("same")]).is_none());
+        assert!(shown("text", Some("x"), &[Some("one\0"), Some("two")]).is_none());
+        assert!(shown("text", Some("x"), &[Some(""), Some("two")]).is_some());
+        assert!(shown("text", Some("x"), &[Some("one"), None]).is_none());
+    }
+
+    #[test]
+    fn a_conflict_of_five_sides_names_them_all_and_merges_the_rest() {
+        let side = |word: &str| format!("first\n{word}\nlast\n");
+        let sides = [side("A"), side("B"), "first by c\nC\nlast\n".to_owned(), side("D"), side("A") + "by e\n"];
+        let sides: Vec<_> = sides.iter().map(|side| Some(side.as_str())).collect();
+        let text = shown("text", Some("first\nbase\nlast\n"), &sides).expect("text");
+        assert_eq!(
+            text,
+            dedent(
+                r#"
+            <<<<<<< main (ours), e (theirs) [amalgam TAG 1/1]
+            first
+            A
+            ||||||| base [amalgam TAG 1/1]
+            first
+            base
+            ======= b (side-2) [amalgam TAG 1/1]
+            first
+            B
+            ======= c (side-3) [amalgam TAG 1/1]
+            first by c
+            C
+            ======= d (side-4) [amalgam TAG 1/1]
+            first
+            D
+            >>>>>>> end of 4 versions [amalgam TAG 1/1]
+            last
+            by e
+        "#
+            )
+        );
+    }
+
+    #[test]
+    fn a_region_that_two_of_many_sides_dispute_looks_as_with_two() {
+        let base = "1\n2\n3\n4\n5\n6\n7\n8\n9\n";
+        let (b, c, d) = (base.replace('2', "two"), base.replace('2', "TWO"), base.replace('8', "eight"));
+        let text = shown("text", Some(base), &[Some(base), Some(&b), Some(&c), Some(&d)]).expect("text");
+        assert_eq!(
+            text,
+            dedent(
+                r#"
+            1
+            <<<<<<< b (side-2) [amalgam TAG 1/1]
+            two
+            ||||||| base [amalgam TAG 1/1]
+            2
+            =======
+            TWO
+            >>>>>>> c (side-3) [amalgam TAG 1/1]
+            3
+            4
+            5
+            6
+            7
+            eight
+            9
+        "#
+            )
+        );
+    }
+
+    #[test]
+    fn a_side_that_removed_the_file_is_named_in_each_region() {
+        let text = shown("text", Some("a\n"), &[Some("b\n"), None, Some("c\n")]).expect("text");
+        assert_eq!(
+            text,
+            dedent(
+                r#"
+            <<<<<<< main (ours) [amalgam TAG 1/1]
+            b
+            ||||||| base [amalgam TAG 1/1]
+            a
+            ======= c (side-3) [amalgam TAG 1/1]
+            c
+            ======= b (side-2) removed the file [amalgam TAG 1/1]
+            >>>>>>> end of 3 versions [amalgam TAG 1/1]
+        "#
+            )
+        );
+        assert!(
+            shown("text", Some("a\n"), &[Some("b\n"), None, Some("b\n")]).expect("text").contains("removed the file")
+        );
+    }
+
+    #[test]
+    fn documents_are_shown_at_the_value_that_clashes() {
+        let base = "{\n  \"name\": \"x\",\n  \"port\": 1,\n  \"host\": \"h\",\n  \"on\": false\n}\n";
+        let port = |port: &str| base.replace("1", port);
+        let (a, b) = (port("2").replace("\"h\"", "\"ha\""), port("3").replace("\"x\"", "\"xb\""));
+        let two = shown("json", Some(base), &[Some(&a), Some(&b)]).expect("text");
+        assert_eq!(
+            two,
+            dedent(
+                r#"
+            {
+              "name": "xb",
+            <<<<<<< main (ours) [amalgam TAG 1/1]
+              "port": 2,
+            ||||||| base [amalgam TAG 1/1]
+              "port": 1,
+            =======
+              "port": 3,
+            >>>>>>> b (side-2) [amalgam TAG 1/1]
+              "host": "ha",
+              "on": false
+            }
+        "#
+            )
+        );
+        let (c, d) = (port("4").replace("false", "true"), base.replace("\"h\"", "\"hd\""));
+        let four = shown("json", Some(base), &[Some(&a), Some(&b), Some(&c), Some(&d)]).expect("text");
+        assert_eq!(
+            four,
+            dedent(
+                r#"
+            {
+              "name": "xb",
+            <<<<<<< main (ours) [amalgam TAG 1/1]
+              "port": 2,
+              "host": "ha",
+            ||||||| base [amalgam TAG 1/1]
+              "port": 1,
+              "host": "h",
+            ======= b (side-2) [amalgam TAG 1/1]
+              "port": 3,
+              "host": "h",
+            ======= c (side-3) [amalgam TAG 1/1]
+              "port": 4,
+              "host": "h",
+            ======= d (side-4) [amalgam TAG 1/1]
+              "port": 1,
+              "host": "hd",
+            >>>>>>> end of 4 versions [amalgam TAG 1/1]
+              "on": true
+            }
+        "#
+            )
+        );
+    }
+
+    #[test]
+    fn yaml_and_toml_of_three_sides_are_shown_at_the_value_that_clashes() {
+        for (way, is) in [("yaml", ": "), ("toml", " = ")] {
+            let text = |name: &str, port: &str, host: &str| format!("name{is}{name}\nport{is}{port}\nhost{is}{host}\n");
+            let base = text("1", "1", "1");
+            let sides = [text("2", "2", "1"), text("1", "3", "1"), text("1", "4", "5")];
+            let sides: Vec<_> = sides.iter().map(|side| Some(side.as_str())).collect();
+            let shown = shown(way, Some(&base), &sides).expect("text");
+            assert!(shown.starts_with(&format!("name{is}2\n<<<<<<<")), "{shown}");
+            assert!(shown.ends_with(&format!("]\nhost{is}5\n")), "{shown}");
+            assert_eq!(shown.matches("port").count(), 4, "{shown}");
+        }
+    }
+
+    #[test]
+    fn labels_alone_do_not_make_another_conflict() {
+        let versions = |label: &str| Versions {
+            added: vec![
+                Side { label: label.to_owned(), bytes: Some(b"1\n") },
+                Side { label: "b (side-2)".to_owned(), bytes: Some(b"2\n") },
+                Side { label: "theirs".to_owned(), bytes: Some(b"3\n") },
+            ],
+            removed: vec![Some(b"0\n"), Some(b"0\n")],
+        };
+        let show = |label| show(&versions(label), None, &Setting::default()).expect("text");
+        let (one, other) = (show("ours"), show("renamed (ours)"));
+        assert_ne!(one.bytes, other.bytes);
+        assert_eq!(parse(&one.bytes, &other), Parsed::Untouched);
+        let edited = [&one.bytes[..], b"more\n"].concat();
+        assert_eq!(parse(&edited, &other), Parsed::StillHas(1));
+        // What somebody wrote on a marker line is no label.
+        let noted = String::from_utf8(one.bytes).expect("text").replacen("<<<<<<< ours", "<<<<<<< ours, see #7", 1);
+        assert_eq!(parse(noted.as_bytes(), &other), Parsed::StillHas(1));
     }
 }

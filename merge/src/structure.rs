@@ -5,6 +5,7 @@
 //! out is parsed again and must mean what was intended; where it does not, the caller falls to lines.
 
 mod list;
+mod many;
 mod merger;
 mod node;
 mod parts;
@@ -13,12 +14,14 @@ mod render;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::lines::{BASE, OURS, THEIRS};
+use crate::markers::Marks;
 use crate::outcome::{Clash, Conflicted, Outcome, Sides, Version, Why};
 use crate::text;
-use crate::way::Job;
+use crate::way::{Job, Options};
 
 pub(crate) use list::Numbers;
-use merger::{Merger, pick};
+pub(crate) use many::views_of_many;
+use merger::{Merger, Piece, pick};
 pub(crate) use node::{
     Container, Document, Entry, Glue, Kind, LIST, MapHash, Node, Start, line_and_column, list_with, name_hash, same,
     scalar_hash,
@@ -64,6 +67,35 @@ pub(crate) fn run(job: &Job<'_>, format: &Format) -> Outcome {
 fn merge(job: &Job<'_>, format: &Format) -> Result<Outcome, Why> {
     job.check_structure()?;
     let sides = &job.sides;
+    let nowhere = BTreeSet::new();
+    let outcome = with_merged(sides, job.options, format, &nowhere, |clashes, root, view| {
+        if clashes.is_empty() {
+            let text = view(OURS)?;
+            check(&text, render::meaning(root), sides, format)?;
+            return Ok(Outcome::Merged(text.into_bytes()));
+        }
+        let clashes = clashes.into_iter().map(Clash::Path).collect();
+        let outcome = conflicted(job, clashes, Some(&[view(BASE)?, view(OURS)?, view(THEIRS)?]));
+        if let (Outcome::Conflicted(conflicted), Some(comments)) = (&outcome, format.comments) {
+            check_shown(&conflicted.rendered.bytes, sides, comments)?;
+        }
+        Ok(outcome)
+    })?;
+    Ok(outcome.unwrap_or_else(|| conflicted(job, vec![Clash::Path(String::new())], None)))
+}
+
+/// Writes a merged document as one version has the places in dispute.
+type View<'a> = dyn Fn(usize) -> Result<String, Why> + 'a;
+
+/// Merges three documents and hands on where they clash, what came of them, and how to write it; nothing where they clash as a
+/// whole. The paths that are `forced` count as clashes whoever changed them.
+fn with_merged<T>(
+    sides: &Sides<'_>,
+    options: &Options,
+    format: &Format,
+    forced: &BTreeSet<String>,
+    then: impl FnOnce(Vec<String>, &Piece<'_>, &View<'_>) -> Result<T, Why>,
+) -> Result<Option<T>, Why> {
     let base = sides.base.map(|bytes| parse(bytes, Version::Base, format)).transpose()?;
     let ours = parse(sides.ours, Version::Ours, format)?;
     let theirs = parse(sides.theirs, Version::Theirs, format)?;
@@ -71,9 +103,9 @@ fn merge(job: &Job<'_>, format: &Format) -> Result<Outcome, Why> {
     if format.agree.is_some_and(|agree| !agree(&all)) {
         return Err(Why::Doubt { what: "one thing is written in different ways" });
     }
-    let mut merger = Merger::new(job.options);
+    let mut merger = Merger::new(options, forced);
     let Some(root) = merger.value(base.as_ref().map(|base| &base.root), &ours.root, &theirs.root)? else {
-        return Ok(conflicted(job, vec![Clash::Path(String::new())], None));
+        return Ok(None);
     };
     let around = |base: Option<&str>, ours: &str, theirs: &str| -> Result<String, Why> {
         let unsure = Why::Doubt { what: "both sides changed what stands around the document" };
@@ -92,17 +124,7 @@ fn merge(job: &Job<'_>, format: &Format) -> Result<Outcome, Why> {
         text.push_str(&suffix);
         Ok(text)
     };
-    if merger.clashes.is_empty() {
-        let text = view(OURS)?;
-        check(&text, render::meaning(&root), sides, format)?;
-        return Ok(Outcome::Merged(text.into_bytes()));
-    }
-    let clashes = merger.clashes.into_iter().map(Clash::Path).collect();
-    let outcome = conflicted(job, clashes, Some(&[view(BASE)?, view(OURS)?, view(THEIRS)?]));
-    if let (Outcome::Conflicted(conflicted), Some(comments)) = (&outcome, format.comments) {
-        check_shown(&conflicted.rendered.bytes, sides, comments)?;
-    }
-    Ok(outcome)
+    then(merger.clashes, &root, &view).map(Some)
 }
 
 /// Makes sure that whoever resolves a conflict sees every comment: each that a side has, unless the other side took it away.
@@ -170,11 +192,12 @@ fn check(text: &str, meaning: u64, sides: &Sides<'_>, format: &Format) -> Result
 /// A conflict by paths, shown by lines: what was merged as it is, the rest between markers.
 fn conflicted(job: &Job<'_>, clashes: Vec<Clash>, views: Option<&[String; 3]>) -> Outcome {
     let labels = &job.setting.labels;
+    let marks = Marks::of_sides(&job.sides, labels);
     let views = views.map(|views| views.each_ref().map(|view| view.as_bytes()));
     let sides = views.map_or(job.sides, |[base, ours, theirs]| Sides { base: Some(base), ours, theirs });
-    let rendered = match text::merge(&sides, labels) {
+    let rendered = match text::merge_marked(&sides, labels, &marks) {
         Outcome::Conflicted(conflicted) => conflicted.rendered,
-        Outcome::Merged(_) | Outcome::Unable(_) => text::whole(&sides, labels),
+        Outcome::Merged(_) | Outcome::Unable(_) => text::whole(&sides, labels, &marks),
     };
     Outcome::Conflicted(Conflicted { clashes, rendered })
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use imara_diff::Token;
 
 use crate::lines::{BASE, Hunk, OURS, THEIRS, Three, hunks};
-use crate::markers::{self, Labels, Part, Rendered};
+use crate::markers::{self, Labels, Marks, Part, Rendered, Section};
 use crate::outcome::{Clash, Conflicted, Outcome, Sides};
 use crate::way::Job;
 
@@ -21,7 +21,7 @@ pub(crate) fn run(job: &Job<'_>) -> Outcome {
 }
 
 /// All that differs as one conflict, for versions that disagree where lines do not show it.
-pub(crate) fn whole(sides: &Sides<'_>, labels: &Labels) -> Rendered {
+pub(crate) fn whole(sides: &Sides<'_>, labels: &Labels, marks: &Marks) -> Rendered {
     let three = Three::new([sides.base_or_empty(), sides.ours, sides.theirs]);
     let [base, ours, theirs] = &three.lines;
     let shortest = base.len().min(ours.len()).min(theirs.len());
@@ -32,7 +32,7 @@ pub(crate) fn whole(sides: &Sides<'_>, labels: &Labels) -> Rendered {
     let end = (0..shortest - start).take_while(from_end).count();
     let [base, ours, theirs] = three.lines.each_ref().map(|side| start..side.len() - end);
     let region = Region { kind: Kind::Conflict, base, ours, theirs };
-    markers::render(&parts(&three, &[region]), sides, labels)
+    markers::render(&parts(&three, &[region], labels), marks)
 }
 
 /// A stretch of all three versions.
@@ -54,6 +54,11 @@ pub(crate) enum Kind {
 
 /// Merges by lines, whatever the bytes are.
 pub(crate) fn merge(sides: &Sides<'_>, labels: &Labels) -> Outcome {
+    merge_marked(sides, labels, &Marks::of_sides(sides, labels))
+}
+
+/// Merges by lines texts that stand for the versions of a conflict with these marks.
+pub(crate) fn merge_marked(sides: &Sides<'_>, labels: &Labels, marks: &Marks) -> Outcome {
     let three = Three::new([sides.base_or_empty(), sides.ours, sides.theirs]);
     let regions = match sides.base {
         Some(_) => regions([BASE, OURS, THEIRS].map(|at| three.tokens(at)), three.count()),
@@ -61,7 +66,7 @@ pub(crate) fn merge(sides: &Sides<'_>, labels: &Labels) -> Outcome {
     };
     if regions.iter().all(|region| region.kind != Kind::Conflict) {
         let mut merged = Vec::with_capacity(sides.ours.len() + sides.theirs.len() / 8);
-        for part in parts(&three, &regions) {
+        for part in parts(&three, &regions, labels) {
             let Part::Clean(lines) = part else { unreachable!("no region is in conflict") };
             lines.iter().for_each(|line| merged.extend_from_slice(line));
         }
@@ -75,12 +80,12 @@ pub(crate) fn merge(sides: &Sides<'_>, labels: &Labels) -> Outcome {
         theirs: place(&region.theirs),
     };
     let clashes = conflicts.map(clash).collect();
-    let rendered = markers::render(&parts(&three, &regions), sides, labels);
+    let rendered = markers::render(&parts(&three, &regions, labels), marks);
     Outcome::Conflicted(Conflicted { clashes, rendered })
 }
 
 /// The three versions as what is clean and what is not.
-fn parts<'a>(three: &'a Three<'a>, regions: &[Region]) -> Vec<Part<'a>> {
+fn parts<'a>(three: &'a Three<'a>, regions: &[Region], labels: &'a Labels) -> Vec<Part<'a>> {
     let [base, ours, theirs] = &three.lines;
     let mut parts = Vec::with_capacity(regions.len() * 2 + 1);
     let mut at = 0;
@@ -90,9 +95,12 @@ fn parts<'a>(three: &'a Three<'a>, regions: &[Region]) -> Vec<Part<'a>> {
             Kind::Ours => Part::Clean(&ours[region.ours.clone()]),
             Kind::Theirs => Part::Clean(&theirs[region.theirs.clone()]),
             Kind::Conflict => Part::Conflict {
-                base: &base[region.base.clone()],
-                ours: &ours[region.ours.clone()],
-                theirs: &theirs[region.theirs.clone()],
+                sections: vec![
+                    Section::new(b'<', labels.ours.as_str(), &ours[region.ours.clone()]),
+                    Section::new(b'|', labels.base.as_str(), &base[region.base.clone()]),
+                    Section::bare(b'=', &theirs[region.theirs.clone()]),
+                    Section::new(b'>', labels.theirs.as_str(), &[]),
+                ],
                 cr: markers::ends_with_cr([base, ours, theirs], region),
             },
         });

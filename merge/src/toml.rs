@@ -12,7 +12,8 @@ use crate::outcome::Outcome;
 use crate::structure::{self, Document, Format, Kind, Node};
 use crate::way::Job;
 
-const FORMAT: Format = Format { name: "TOML", parse: parse::parse, comments: Some(comments), agree: Some(agree) };
+pub(crate) const FORMAT: Format =
+    Format { name: "TOML", parse: parse::parse, comments: Some(comments), agree: Some(agree) };
 
 pub(crate) fn run(job: &Job<'_>) -> Outcome {
     structure::run(job, &FORMAT)

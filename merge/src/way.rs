@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::outcome::{Done, Outcome, Setting, Sides, Step, Version, Why};
+use crate::structure::Format;
 use crate::{crdt, json, take, text, toml, union, yaml};
 
 /// What one way is given.
@@ -98,6 +99,17 @@ impl Way {
     /// What it does, in a few words.
     pub fn what(&self) -> &'static str {
         self.row.what
+    }
+
+    /// The format whose structure it follows; nothing for one that follows none.
+    pub(crate) fn format(&self) -> Option<&'static Format> {
+        Some(match self.name() {
+            "json" => &json::FORMAT,
+            "jsonc" => &json::WITH_COMMENTS,
+            "yaml" => &yaml::FORMAT,
+            "toml" => &toml::FORMAT,
+            _ => return None,
+        })
     }
 
     /// The options that mean something to it.

@@ -10,7 +10,7 @@ use crate::outcome::Outcome;
 use crate::structure::{self, Format};
 use crate::way::Job;
 
-const FORMAT: Format = Format { name: "YAML", parse: parse::parse, comments: Some(comments), agree: None };
+pub(crate) const FORMAT: Format = Format { name: "YAML", parse: parse::parse, comments: Some(comments), agree: None };
 
 pub(crate) fn run(job: &Job<'_>) -> Outcome {
     structure::run(job, &FORMAT)

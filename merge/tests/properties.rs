@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use amalgam_merge::markers::{Parsed, parse};
-use amalgam_merge::{Clash, Done, Options, Outcome, Setting, Sides, Way, merge, merge_down};
+use amalgam_merge::{Clash, Done, Options, Outcome, Setting, Side, Sides, Versions, Way, merge, merge_down, show};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -91,6 +91,57 @@ proptest! {
         longer.extend_from_slice(b"\nmore\n");
         prop_assert_eq!(parse(&longer, &rendered), Parsed::StillHas(rendered.regions));
         prop_assert_eq!(rendered.regions, conflicted.clashes.len());
+    }
+}
+
+/// Documents of several sides: which of the keys each one changed.
+fn many_sides() -> impl Strategy<Value = Vec<BTreeSet<usize>>> {
+    prop::collection::vec(prop::collection::btree_set(0..8_usize, 0..5), 3..6)
+}
+
+proptest! {
+    #![proptest_config(cases(200))]
+
+    /// What one side changed is merged and stands outside of the markers; what several did stands between them, each version.
+    #[test]
+    fn many_sides_of_a_document_are_shown_at_what_they_dispute(sides in many_sides()) {
+        let changed_by = |key: usize| sides.iter().filter(|side| side.contains(&key)).count();
+        prop_assume!((0..8).any(|key| changed_by(key) > 1));
+        for (way, open, is, comma, close) in
+            [("json", "{\n", ": ", ",", "}\n"), ("yaml", "", ": ", "", ""), ("toml", "", " = ", "", "")]
+        {
+            let document = |value: &dyn Fn(usize) -> String| {
+                let line = |key: usize| {
+                    let name = if way == "json" { format!("\"k{key}\"") } else { format!("k{key}") };
+                    let comma = if key < 7 { comma } else { "" };
+                    format!("{name}{is}\"{}\"{comma}\n", value(key))
+                };
+                format!("{open}{}{close}", (0..8).map(line).collect::<String>())
+            };
+            let base = document(&|key| format!("base{key}"));
+            let texts: Vec<_> = sides.iter().enumerate().map(|(at, side)| {
+                document(&|key| if side.contains(&key) { format!("side{at}-{key}.") } else { format!("base{key}") })
+            }).collect();
+            let versions = Versions {
+                added: texts.iter().map(|text| Side { label: "side-1".to_owned(), bytes: Some(text.as_bytes()) }).collect(),
+                removed: vec![Some(base.as_bytes()); sides.len() - 1],
+            };
+            let rendered = show(&versions, Some(&self::way(way)), &Setting::default()).expect("texts that differ");
+            let shown = text(&rendered.bytes);
+            let (mut inside, mut outside, mut is_inside) = (String::new(), String::new(), false);
+            for line in shown.lines() {
+                is_inside |= line.starts_with("<<<<<<<");
+                (if is_inside { &mut inside } else { &mut outside }).push_str(&format!("{line}\n"));
+                is_inside &= !line.starts_with(">>>>>>>");
+            }
+            for (at, side) in sides.iter().enumerate() {
+                for key in side {
+                    let value = format!("side{at}-{key}.");
+                    let (place, other) = if changed_by(*key) > 1 { (&inside, &outside) } else { (&outside, &inside) };
+                    prop_assert!(place.contains(&value) && !other.contains(&value), "{way}: {value} in\n{shown}");
+                }
+            }
+        }
     }
 }
 

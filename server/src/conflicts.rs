@@ -4,6 +4,7 @@
 //! of the snapshot it was last in step with, and that of the tree it is being made into. Trees without conflicts are their
 //! own faces, and cost nothing but the knowledge that they have none.
 
+mod captions;
 mod list;
 mod resolve;
 mod undecided;
@@ -12,10 +13,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use amalgam_conflicts::{Faced, Known, Resolved, Still, Style, read_back, without_draft};
-use amalgam_engine::conflict::{CONFLICTS_KEY, PlacedConflict, conflicts, conflicts_after, remember};
+use amalgam_engine::conflict::{CONFLICTS_KEY, NewResolution, PlacedConflict, conflicts, conflicts_after};
 use amalgam_engine::merge::OpenMatter;
-use amalgam_engine::object::{Node, Snapshot};
-use amalgam_engine::{Act, DiffOptions, Entry, RootId, SnapshotId, TreePath, diff_roots};
+use amalgam_engine::object::{Conflict, Node, Snapshot};
+use amalgam_engine::{DiffOptions, Entry, RootId, SnapshotId, TreePath, diff_roots};
 use amalgam_materializer::Captured;
 use amalgam_proto::v1;
 use bytes::Bytes;
@@ -40,6 +41,7 @@ pub(crate) struct Faces {
     faced: Mutex<VecDeque<(Style, Arc<Faced>)>>,
     /// What merges before a snapshot left undecided, as their records say it.
     matters: Mutex<VecDeque<(SnapshotId, Arc<Vec<OpenMatter>>)>>,
+    owners: captions::Owners,
 }
 
 /// What the last look at a directory came to.
@@ -98,7 +100,8 @@ impl Service {
         if let Some((_, faced)) = faces.faced.lock().iter().find(is_it) {
             return Ok(Arc::clone(faced));
         }
-        let faced = Arc::new(Faced::new(&self.inner.store, root, &placed, style).map_err(of_engine)?);
+        let faced = self.captioned(root, &placed, style)?;
+        let faced = Arc::new(faced);
         if !placed.is_empty() {
             let mut kept = faces.faced.lock();
             kept.push_back((style, Arc::clone(&faced)));
@@ -107,6 +110,13 @@ impl Service {
             }
         }
         Ok(faced)
+    }
+
+    /// The face of a tree whose conflicts are these, with names on the marker lines.
+    fn captioned(&self, root: RootId, placed: &[PlacedConflict], style: Style) -> Result<Faced> {
+        let captioner = self.captioner();
+        let captions = |path: &TreePath, conflict: &Conflict| captioner.caption(path, conflict);
+        Faced::captioned(&self.inner.store, root, placed, style, &captions).map_err(of_engine)
     }
 
     /// The faces of two trees as far as they differ: conflicts that both have are left as they are, and cost nothing.
@@ -127,7 +137,7 @@ impl Service {
             }
         }
         let faced = |root: Option<RootId>, placed: &[PlacedConflict]| {
-            root.map(|root| Faced::new(store, root, placed, Style::Markers)).transpose().map_err(of_engine)
+            root.map(|root| self.captioned(root, placed, Style::Markers)).transpose()
         };
         Ok([faced(before, &placed[0])?, faced(after, &placed[1])?])
     }
@@ -215,20 +225,22 @@ impl Service {
         self.inner.faces.trees.lock().clear();
         self.inner.faces.faced.lock().clear();
         self.inner.faces.matters.lock().clear();
+        self.inner.faces.owners.clear();
         let live: Vec<_> = self.inner.live.lock().values().cloned().collect();
         live.iter().filter_map(|live| live.try_lock()).for_each(|mut live| live.let_go_of_face());
     }
 
-    /// Remembers what edits made of conflicts. What was removed is not remembered: that may have been for other reasons.
-    pub(crate) fn remember_edits(&self, resolved: &[Resolved], root: RootId, act: &Act) -> Result<()> {
-        let act = Act { request: None, ..act.clone() };
+    /// What edits made of conflicts, to be remembered with the commit that has them. What was removed is not remembered: that may have
+    /// been for other reasons.
+    pub(crate) fn resolutions_of(&self, resolved: &[Resolved], root: RootId) -> Result<Vec<NewResolution>> {
+        let store = &self.inner.store;
+        let mut new = Vec::new();
         for Resolved { path, conflict, entry } in resolved {
             let Some(entry) = entry else { continue };
-            let store = &self.inner.store;
             let conflict = without_draft(store, conflict).map_err(of_engine)?;
-            remember(store, &conflict, path, Some(entry), root, &act).map_err(of_engine)?;
+            new.extend(NewResolution::new(store, &conflict, path, Some(entry), root).map_err(of_engine)?);
         }
-        Ok(())
+        Ok(new)
     }
 }
 

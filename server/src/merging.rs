@@ -105,6 +105,7 @@ fn files_message(files: &[FileMerged]) -> Vec<v1::MergedPath> {
         way: file.way.clone(),
         result: file.result.word().to_owned(),
         others: Vec::new(),
+        remembered: file.remembered.map(|id| id.to_string()).unwrap_or_default(),
     };
     files.iter().map(file).collect()
 }
@@ -116,6 +117,7 @@ fn conflicts_message(conflicts: &[PathConflict]) -> Vec<v1::MergedPath> {
         way: conflict.kind.detail(),
         result: conflict.kind.word().to_owned(),
         others: conflict.others.iter().map(path_bytes).collect(),
+        remembered: String::new(),
     };
     conflicts.iter().map(conflict).collect()
 }

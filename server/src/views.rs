@@ -22,12 +22,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use amalgam_conflicts::Stage;
-use amalgam_engine::object::Owner;
+use amalgam_conflicts::{Caption, Stage};
+use amalgam_engine::object::{Conflict, Owner};
 use amalgam_engine::operation::operation;
 use amalgam_engine::reference::{Operation, RefChange};
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{Act, RefName, SnapshotId};
+use amalgam_engine::{Act, RefName, SnapshotId, TreePath};
 use amalgam_fuse::Mount;
 use amalgam_proto::{Failure, Reason};
 use amalgam_view::{Recovered, Room, View, ViewOptions};
@@ -227,7 +227,15 @@ impl Service {
         let home = self.inner.home.path().to_owned();
         options.room = Some(Arc::new(move || room(&home)));
         let stage = Stage::default();
-        options.conflicts = Some(Arc::new(move |store, conflict| stage.show(store, conflict)));
+        // Weak: the view is part of the service.
+        let inner = Arc::downgrade(&self.inner);
+        options.conflicts = Some(Arc::new(move |store, path, conflict| {
+            let captions = |path: &TreePath, conflict: &Conflict| match inner.upgrade() {
+                Some(inner) => Service { inner }.captioner().caption(path, conflict),
+                None => Caption::of(path),
+            };
+            stage.show(store, path, conflict, &captions)
+        }));
         Ok(options)
     }
 

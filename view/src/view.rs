@@ -29,7 +29,8 @@ use crate::placed::PlacedPaths;
 pub type Clock = fn() -> Time;
 
 /// What stands for a conflict: a file that is stored, or nothing where there is none.
-pub type ShowConflict = Arc<dyn Fn(&Store, &Conflict) -> amalgam_engine::Result<Option<Entry>> + Send + Sync>;
+pub type ShowConflict =
+    Arc<dyn Fn(&Store, &TreePath, &Conflict) -> amalgam_engine::Result<Option<Entry>> + Send + Sync>;
 
 /// A conflict that no file stands for is shown with these permission bits.
 const CONFLICT_MODE: u32 = 0o444;
@@ -490,7 +491,7 @@ impl Live {
     pub(crate) fn shown(&self, path: &TreePath) -> Result<Shown> {
         let Some(conflict) = self.tree.conflict_at(path)? else { return Ok(Shown::Itself) };
         if let Some(show) = &self.conflicts
-            && let Some(entry) = show(self.tree.store(), &conflict)?
+            && let Some(entry) = show(self.tree.store(), path, &conflict)?
             && matches!(entry.node, Node::File { .. })
         {
             return Ok(Shown::File(self.tree.loose_entry(Some(&entry))));

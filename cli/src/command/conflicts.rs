@@ -27,14 +27,16 @@ const PATHS_MAX: usize = 10;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A conflict is part of the tree: it is committed, forked and carried on like anything else until somebody decides. In a
-directory a text in conflict is a file with markers; saved without them, it is the resolution. Conflicts about names and
-attributes alone are listed too, until they are decided or the tree is another in that: of what both moved, one name is
+directory a text in conflict is a file with markers that name the workspaces, however many they are; saved without them, it
+is the resolution. An edit elsewhere in the file leaves the conflict. Conflicts about names and attributes alone are listed too, until they are decided or the tree is another in that: of what both moved, one name is
 taken away (--ours, --theirs) or both stay (--union).
 
 Examples:
   amalgam conflicts
   amalgam conflicts show src/main.rs
   amalgam conflicts show src/main.rs --version theirs > theirs.rs
+  amalgam conflicts take theirs src/main.rs
+  amalgam conflicts take agent-2 src/main.rs
   amalgam conflicts resolve src/main.rs --ours
   amalgam conflicts resolve --all --remembered")]
 pub struct Conflicts {
@@ -46,6 +48,7 @@ pub struct Conflicts {
 enum Verb {
     List(List),
     Show(Show),
+    Take(resolve::Take),
     Resolve(resolve::Resolve),
     Remembered(Remembered),
     Forget(Forget),
@@ -78,7 +81,7 @@ Examples:
 struct Show {
     /// Where it is
     path: OsString,
-    /// A version: ours, base, theirs, draft, side-2 and so on
+    /// A version: ours, base, theirs, draft, side-2 and so on, or the workspace whose it is
     #[arg(long, value_name = "NAME", default_value = "")]
     version: String,
     /// Of this revision [default: the directory as it is, or the head]
@@ -115,6 +118,7 @@ impl Conflicts {
         match self.command.unwrap_or_else(|| Verb::List(List::default())) {
             Verb::List(list) => list.run(session).await,
             Verb::Show(show) => show.run(session).await,
+            Verb::Take(take) => take.run(session).await,
             Verb::Resolve(resolve) => resolve.run(session).await,
             Verb::Remembered(remembered) => remembered.run(session).await,
             Verb::Forget(forget) => forget.run(session).await,
@@ -217,8 +221,12 @@ pub fn say(output: &mut Output, summary: Option<&v1::ConflictSummary>) -> Result
         output.remark(format!("resolved: {}", text::path(path)))?;
     }
     for edited in summary.edited.iter().take(PATHS_MAX) {
-        let regions = text::plural(u64::from(edited.regions), "region");
-        output.remark(format!("still a conflict: {} has markers in {regions}", text::path(&edited.path)))?;
+        let path = text::path(&edited.path);
+        let why = match edited.regions {
+            0 => "was edited, but other versions are not in the file; `amalgam conflicts take` decides".to_owned(),
+            regions => format!("has markers in {}", text::plural(u64::from(regions), "region")),
+        };
+        output.remark(format!("still a conflict: {path} {why}"))?;
     }
     if summary.count > 0 {
         let count = paint(style::WARNING, text::plural(summary.count, "conflict"));
@@ -297,8 +305,22 @@ fn line(conflict: &v1::Conflict) -> String {
         true => places(conflict),
         false => format!(" {}", text::printable(&conflict.about)),
     };
-    let words = paint(style::FAINT, format!("{}{about}{regions}{draft}{remembered}", conflict.kind));
+    let words = format!("{}{about}{regions}{}{draft}{remembered}", conflict.kind, sides(conflict));
+    let words = paint(style::FAINT, words);
     format!("{} {}  {words}", paint(style::WARNING, '!'), text::path(&conflict.path))
+}
+
+/// Whose versions compete, as far as that is known.
+fn sides(conflict: &v1::Conflict) -> String {
+    let competing = conflict.versions.iter().step_by(2).filter(|version| version.name != "draft");
+    let names: Vec<_> = competing.map(side).collect();
+    let is_known = conflict.versions.iter().any(|version| !version.workspace.is_empty());
+    if is_known || names.len() > 2 { format!(", of {}", names.join(", ")) } else { String::new() }
+}
+
+fn side(version: &v1::ConflictVersion) -> String {
+    let name = if version.workspace.is_empty() { &version.name } else { &version.workspace };
+    text::printable(name).to_string()
 }
 
 /// Where the versions of a thing lie that was moved.
@@ -323,7 +345,11 @@ fn line_by_line(conflict: &v1::Conflict) -> Vec<String> {
                 format!("{}, {:04o}, {}", text::kind_word(entry.kind()), entry.mode, text::bytes(entry.size))
             }
         };
-        words.push(format!("  {:10} {what}", version.name));
+        let of = match version.workspace.is_empty() {
+            true => String::new(),
+            false => format!(", of {}", text::printable(&version.workspace)),
+        };
+        words.push(format!("  {:10} {what}{of}", version.name));
     }
     words
 }
@@ -336,6 +362,7 @@ fn json_line(conflict: &v1::Conflict) -> Value {
             "kind": version.entry.as_ref().map(|entry| text::kind_word(entry.kind())),
             "mode": version.entry.as_ref().map(|entry| format!("{:04o}", entry.mode)),
             "size": version.entry.as_ref().map(|entry| entry.size),
+            "workspace": (!version.workspace.is_empty()).then_some(&version.workspace),
         });
         if let Some(entry) = version.entry.as_ref().filter(|_| conflict.undecided) {
             object = lines::with_path(object, &entry.path);

@@ -1,5 +1,7 @@
 //! `amalgam merge`: workspaces into another, at once.
 
+use std::collections::BTreeSet;
+
 use amalgam_proto::v1;
 use clap::Args;
 use serde_json::{Value, json};
@@ -12,11 +14,15 @@ use crate::output::{Output, json as lines};
 use crate::session::{Session, incomplete, workspace_name};
 use crate::text;
 
+/// So many paths are named in one line.
+const PATHS_MAX: usize = 10;
+
 /// Merge workspaces into another
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Files that both sides changed are merged as the rules say (`amalgam rules`). What cannot be merged stays in the target as a
-conflict, and the command ends with 5. If the target has a directory, what is there is captured first.
+conflict, and the command ends with 5. If the target has a directory, what is there is captured first. A conflict that was
+resolved before is resolved in the same way, which the output says; --no-remembered leaves it.
 
 Examples:
   amalgam merge try-1
@@ -41,6 +47,9 @@ pub struct Merge {
     /// How paths are merged, this once
     #[arg(long = "way", value_name = "PATH=WAY")]
     ways: Vec<String>,
+    /// Leave conflicts that were resolved before as conflicts
+    #[arg(long)]
+    no_remembered: bool,
 }
 
 impl Merge {
@@ -60,6 +69,7 @@ impl Merge {
             rules: Some(v1::CallRules { ways: ways(&self.ways)? }),
             capture: true,
             request_id: String::new(),
+            no_remembered: self.no_remembered,
         };
         let merge = client.merges.merge_workspaces(request).await?.into_inner().merge;
         let merge = merge.ok_or_else(|| incomplete("merge"))?;
@@ -84,6 +94,7 @@ pub fn say_merge(output: &mut Output, merge: &v1::Merge, dry_run: bool) -> Outco
     for file in merge.files.iter().filter(|file| file.result != "conflict") {
         output.say(format!("{} {} ({})", word_of(file), text::path(&file.path), text::printable(&file.way)))?;
     }
+    say_remembered(output, &merge.files, dry_run)?;
     for conflict in &merge.conflicts {
         let words = paint(style::REMOVED, format!("conflict {}", text::path(&conflict.path)));
         let tried = merge.files.iter().find(|file| file.path == conflict.path).map(|file| format!(", {}", file.way));
@@ -113,6 +124,30 @@ pub fn say_merge(output: &mut Output, merge: &v1::Merge, dry_run: bool) -> Outco
     Ok(exit.or(report_notices(output, &merge.notices)?))
 }
 
+/// Says which conflicts nobody decided this time, and how to decide them after all.
+fn say_remembered(output: &mut Output, files: &[v1::MergedPath], dry_run: bool) -> Result<(), CliError> {
+    let remembered: Vec<_> = files.iter().filter(|file| !file.remembered.is_empty()).collect();
+    let Some(first) = remembered.first() else { return Ok(()) };
+    let count = text::plural(remembered.len() as u64, "conflict");
+    let ids: Vec<_> = remembered.iter().map(|file| &file.remembered[..file.remembered.len().min(8)]).collect();
+    let (were, back) = match dry_run {
+        true => ("would be", ""),
+        false => ("was", "`amalgam undo`, then "),
+    };
+    let were = if remembered.len() == 1 || dry_run { were } else { "were" };
+    output.done(format!(
+        "{count} {were} resolved as before, without asking ({}); to decide anew: {back}`amalgam merge --no-remembered`, or \
+         `amalgam conflicts forget {}`",
+        remembered.iter().take(PATHS_MAX).map(|file| text::path(&file.path).to_string()).collect::<Vec<_>>().join(", "),
+        if ids.len() <= PATHS_MAX { ids.join(" ") } else { first.remembered[..8].to_owned() },
+    ))
+}
+
+/// How many files are in conflict: one of which several things are disputed is one.
+fn conflict_files(merge: &v1::Merge) -> u64 {
+    merge.conflicts.iter().map(|conflict| &conflict.path).collect::<BTreeSet<_>>().len() as u64
+}
+
 fn is_left(merge: &v1::Merge) -> bool {
     let how = merge.how();
     how == v1::MergeHow::Review || how == v1::MergeHow::Refused || !merge.conflicts.is_empty()
@@ -135,7 +170,7 @@ fn words(merge: &v1::Merge, target: &str, dry_run: bool) -> String {
     let head = merge.head.as_ref().map_or("nothing", |head| text::short(&head.name));
     let head = paint(style::ID, head);
     let changed = text::plural(merge.changed, "path");
-    let conflicts = text::plural(merge.conflicts.len() as u64, "conflict");
+    let conflicts = text::plural(conflict_files(merge), "conflict");
     match merge.how() {
         v1::MergeHow::Already => format!("{target} has it already"),
         v1::MergeHow::Forward if dry_run => format!("{target} would move on; nothing was changed"),
@@ -158,7 +193,13 @@ fn words(merge: &v1::Merge, target: &str, dry_run: bool) -> String {
 
 /// A merge for programs.
 pub fn json_line(merge: &v1::Merge, dry_run: bool) -> Value {
-    let path = |path: &v1::MergedPath| lines::with_path(json!({"way": path.way, "result": path.result}), &path.path);
+    let path = |path: &v1::MergedPath| {
+        let mut object = json!({"way": path.way, "result": path.result});
+        if !path.remembered.is_empty() {
+            object["remembered"] = json!(path.remembered);
+        }
+        lines::with_path(object, &path.path)
+    };
     let clash = |clash: &v1::MergeClash| {
         let paths: Vec<_> = clash.paths.iter().map(|path| String::from_utf8_lossy(path)).collect();
         let with = (!clash.workspace.is_empty()).then(|| text::id(&clash.workspace));
@@ -189,6 +230,7 @@ pub fn json_line(merge: &v1::Merge, dry_run: bool) -> Value {
             "changed": merge.changed,
             "files": merge.files.iter().map(path).collect::<Vec<_>>(),
             "conflicts": merge.conflicts.iter().map(path).collect::<Vec<_>>(),
+            "conflict_files": conflict_files(merge),
             "sources": merge.sources.iter().map(source).collect::<Vec<_>>(),
             "safety": lines::snapshot_id(merge.safety.as_ref()),
             "written": merge.written,

@@ -1,5 +1,6 @@
 //! `amalgam op`: every change of state, in order.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use amalgam_proto::v1;
@@ -87,9 +88,16 @@ impl OpLog {
     }
 }
 
+/// What a reference is called in a list.
+fn name_of(reference: &str) -> Cow<'_, str> {
+    match reference.strip_prefix("resolution/") {
+        Some(id) => format!("resolution {}", &id[..id.len().min(8)]).into(),
+        None => text::printable(text::id(reference)),
+    }
+}
+
 fn line(operation: &v1::Operation, now: Timestamp) -> String {
-    let touched: BTreeSet<_> =
-        operation.changes.iter().map(|change| text::printable(text::id(&change.reference))).collect();
+    let touched: BTreeSet<_> = operation.changes.iter().map(|change| name_of(&change.reference)).collect();
     let touched = touched.into_iter().collect::<Vec<_>>().join(", ");
     let age = paint(style::FAINT, text::ago(text::moment(operation.time.as_ref()), now));
     let reverts = if operation.reverts > 0 { format!(" of {}", operation.reverts) } else { String::new() };

@@ -1,10 +1,11 @@
 //! `amalgam review`: what waits for a person, and what the person decides.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
 use amalgam_proto::v1;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::merge::say_merge;
@@ -47,7 +48,7 @@ struct List {
     target: Option<String>,
 }
 
-/// Show one, with who made each version
+/// Show one, with who made each version, and the text of each conflict with markers
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam review show 4f1c")]
 struct Show {
@@ -66,19 +67,65 @@ struct Accept {
     dry_run: bool,
 }
 
-/// Merge it with one side taken wherever both cannot be had
+/// Merge it with one version taken wherever both cannot be had
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  amalgam review take 4f1c theirs\n  amalgam review take 4f1c ours src/main.rs")]
+#[command(after_help = "\
+The words are those of `amalgam conflicts take`: ours is what the target has, theirs what is merged, base what both began
+with; the names of the two workspaces stand for ours and theirs.
+
+Examples:
+  amalgam review take 4f1c theirs
+  amalgam review take 4f1c ours src/main.rs
+  amalgam review take 4f1c --base src/main.rs")]
 struct Take {
     /// Its id, or the beginning of it
     id: String,
-    /// What the target has, or what is merged
-    side: Side,
-    /// Only these paths and what is below them [default: all that conflicts]
-    paths: Vec<OsString>,
+    /// The version, unless an option says it; then only these paths and what is below them [default: all that conflicts]
+    #[arg(value_name = "VERSION] [PATHS")]
+    words: Vec<OsString>,
+    #[command(flatten)]
+    version: VersionFlags,
     /// Say what would come of it
-    #[arg(long)]
+    #[arg(short = 'n', long)]
     dry_run: bool,
+}
+
+/// A version by an option, as `amalgam conflicts resolve` takes it.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct VersionFlags {
+    /// Take what the target has
+    #[arg(long)]
+    ours: bool,
+    /// Take what is merged
+    #[arg(long)]
+    theirs: bool,
+    /// Take what both began with
+    #[arg(long)]
+    base: bool,
+    /// Take the version of this workspace
+    #[arg(long, value_name = "NAME", visible_alias = "side")]
+    version: Option<String>,
+}
+
+impl Take {
+    /// The version and the paths that were named.
+    fn split(&self) -> Result<(String, &[OsString]), CliError> {
+        let flag = match &self.version {
+            VersionFlags { ours: true, .. } => Some("ours"),
+            VersionFlags { theirs: true, .. } => Some("theirs"),
+            VersionFlags { base: true, .. } => Some("base"),
+            VersionFlags { version, .. } => version.as_deref(),
+        };
+        match (flag, self.words.split_first()) {
+            (Some(flag), _) => Ok((flag.to_owned(), &self.words)),
+            (None, Some((word, paths))) => Ok((word.to_string_lossy().into_owned(), paths)),
+            (None, None) => {
+                let usage = CliError::usage("say which version is to be taken: ours, theirs, base or a workspace");
+                Err(usage.hint(format!("as in `amalgam review take {} theirs`", self.id)))
+            }
+        }
+    }
 }
 
 /// Do not merge it; the workspace stays what it is
@@ -90,12 +137,6 @@ struct Reject {
     /// Say whose it is, and leave everything as it is
     #[arg(long)]
     dry_run: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Side {
-    Ours,
-    Theirs,
 }
 
 impl Review {
@@ -121,7 +162,8 @@ impl List {
         for review in &reviews {
             let entry = review.entry.as_ref().ok_or_else(|| incomplete("entry"))?;
             session.output.emit(&json_line(review, entry))?;
-            let conflicts = text::plural(review.conflicts.len() as u64, "conflict");
+            let files: BTreeSet<_> = review.conflicts.iter().map(|conflict| &conflict.path).collect();
+            let conflicts = text::plural(files.len() as u64, "conflict");
             session.output.say(format!("{}  {conflicts}", queue::line(entry)))?;
         }
         if reviews.is_empty() {
@@ -149,10 +191,17 @@ impl Show {
             output.say(format!("{path} ({})", text::printable(&conflict.result)))?;
             if let Some(versions) = review.versions.get(at) {
                 say_versions(output, versions)?;
+                say_text(output, &versions.shown)?;
             }
         }
         Ok(Exit::OK)
     }
+}
+
+/// Shows what a path would look like in the target, markers included.
+fn say_text(output: &mut Output, shown: &[u8]) -> Result<(), CliError> {
+    let lines = String::from_utf8_lossy(shown);
+    lines.lines().try_for_each(|line| output.say(format!("    {}", text::printable(line))))
 }
 
 fn say_versions(output: &mut Output, versions: &v1::ReviewVersions) -> Result<(), CliError> {
@@ -193,14 +242,12 @@ impl Accept {
 impl Take {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let side = match self.side {
-            Side::Ours => v1::MergeSide::Ours,
-            Side::Theirs => v1::MergeSide::Theirs,
-        };
+        let (version, paths) = self.split()?;
         let request = v1::TakeReviewRequest {
             name: name(&self.id),
-            side: side.into(),
-            paths: self.paths.into_iter().map(|path| path.into_vec().into()).collect(),
+            side: v1::MergeSide::Unspecified.into(),
+            version,
+            paths: paths.iter().map(|path| path.clone().into_vec().into()).collect(),
             dry_run: self.dry_run,
             request_id: String::new(),
         };
@@ -250,7 +297,10 @@ fn json_line(review: &v1::Review, entry: &v1::QueueEntry) -> Value {
         })
     };
     let versions = |one: &v1::ReviewVersions| {
-        let three = json!({"base": version(&one.base), "ours": version(&one.ours), "theirs": version(&one.theirs)});
+        let mut three = json!({"base": version(&one.base), "ours": version(&one.ours), "theirs": version(&one.theirs)});
+        if !one.shown.is_empty() {
+            lines::put_bytes(&mut three, "text", &one.shown);
+        }
         lines::with_path(three, &one.path)
     };
     let mut object = queue::json_line("review", entry);

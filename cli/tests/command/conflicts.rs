@@ -108,7 +108,12 @@ fn an_edit_without_markers_resolves_and_one_with_markers_stays() {
     assert!(run(&scratch, "cat text").ends_with("end\nmore\n"));
     assert!(run(&scratch, "amalgam conflicts").contains("text"));
     assert!(run(&scratch, "amalgam status").contains("4 conflicts"));
-    // What was remembered is replayed.
+    // It forgets the resolution, and the redo remembers it again.
+    assert_eq!(run(&scratch, "amalgam conflicts remembered"), "");
+    run(&scratch, "amalgam redo");
+    assert!(run(&scratch, "amalgam conflicts remembered").contains("text -> file"));
+    // What is remembered is replayed.
+    run(&scratch, "amalgam restore @~ text");
     let said = run(&scratch, "amalgam conflicts resolve --all --remembered; echo $?");
     assert!(said.contains("1 conflict resolved") && said.ends_with("5\n"), "{said}");
     assert_eq!(run(&scratch, "cat text"), "top\nboth\nend\n");
@@ -122,7 +127,7 @@ fn resolving_by_a_side_works_where_the_directory_looks_the_same() {
     let plan = run(&scratch, "amalgam conflicts resolve image folder --ours --dry-run");
     assert!(plan.contains("2 conflicts to resolve; nothing was changed"), "{plan}");
     let said = run(&scratch, "amalgam conflicts resolve image folder --ours");
-    assert!(said.contains("2 conflicts resolved") && said.contains("2 left"), "{said}");
+    assert!(said.contains("2 conflicts resolved") && said.contains("2 files left"), "{said}");
     assert!(run(&scratch, "amalgam status").contains("2 conflicts"));
     run(&scratch, "amalgam undo");
     assert!(run(&scratch, "amalgam status").contains("4 conflicts"));
@@ -161,6 +166,10 @@ fn a_fork_carries_conflicts_and_a_side_can_be_shown_instead() {
     assert_eq!(scratch.run("cat ../theirs/text ../theirs/folder/file"), "top\ntheirs\nend\ntheirs");
     let status = scratch.run("cd ../theirs && amalgam status");
     assert!(status.contains("4 conflicts") && status.contains("nothing changed"), "{status}");
+    // Where one side of a text is shown, an edit of it says nothing of the others.
+    let edited = scratch.run("cd ../theirs && { echo more >> text; amalgam commit -m edited; } 2>&1");
+    assert!(edited.contains("still a conflict: text was edited") && edited.contains("4 conflicts"), "{edited}");
+    assert_eq!(scratch.run("cd ../theirs && amalgam conflicts show text --version theirs"), "top\ntheirs\nend\nmore\n");
     scratch.run("amalgam conflicts resolve text --workspace other --theirs");
     assert_eq!(scratch.run("cat ../other/text"), "top\ntheirs\nend\n");
 }
@@ -186,7 +195,7 @@ fn a_conflict_that_is_not_there_and_a_version_that_is_none_are_refused() {
     for (line, words) in [
         ("resolve plain --ours", "there is no conflict at plain"),
         ("resolve text --version nobody", "it has ours, base, theirs"),
-        ("resolve image --union", "only where both are texts"),
+        ("resolve image --union", "only where all are texts"),
         ("show plain", "there is no conflict at plain"),
         ("forget 00", "no resolution 00 is remembered"),
     ] {
@@ -195,6 +204,18 @@ fn a_conflict_that_is_not_there_and_a_version_that_is_none_are_refused() {
         assert!(done.status.code() == Some(1) && said.contains(words), "{line}: {said}");
     }
     assert_eq!(scratch.output("amalgam conflicts resolve --ours").status.code(), Some(2));
+}
+
+#[test]
+fn an_edit_of_a_file_that_another_side_removed_stays_a_conflict() {
+    let scratch = clash();
+    let said = run(&scratch, "echo more >> removed; amalgam commit -m edited");
+    assert!(said.contains("still a conflict: removed was edited, but other versions are not in the file"), "{said}");
+    assert!(run(&scratch, "amalgam status").contains("4 conflicts"));
+    assert_eq!(run(&scratch, "cat removed"), "top\ntheirs\nend\nmore\n");
+    let said = run(&scratch, "amalgam conflicts take theirs removed");
+    assert!(said.contains("1 conflict resolved") && said.contains("3 files left"), "{said}");
+    assert_eq!(run(&scratch, "cat removed"), "top\ntheirs\nend\nmore\n");
 }
 
 #[test]

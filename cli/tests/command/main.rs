@@ -1,5 +1,6 @@
 //! The real command, as a process, with a store and a background process of its own.
 
+mod agents;
 mod conflicts;
 mod demo;
 mod gc;

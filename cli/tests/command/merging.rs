@@ -167,22 +167,73 @@ fn bad_rules_of_a_project_are_refused_by_file_line_and_column() {
 
 #[test]
 fn what_was_decided_once_is_decided_for_the_same_conflict_again() {
-    for again in ["amalgam merge bob", "amalgam complete bob"] {
-        let scratch = forks("printf 'top\\none\\nend\\n' > notes");
-        for agent in ["ann", "bob"] {
-            scratch.run(&format!("cd ../{agent}; sed -i s/one/{agent}/ notes"));
-        }
-        scratch.run("amalgam complete -q ann");
+    for again in ["amalgam merge bob --into try", "amalgam complete bob --into try"] {
+        let scratch = disputed_notes();
+        scratch.run("amalgam fork -q try");
         assert!(said(&scratch, "amalgam merge bob").contains("with 1 conflict left"));
         assert!(said(&scratch, "amalgam log -n 1").contains("[1 conflict]"));
         scratch.run("printf 'top\\nboth\\nend\\n' > notes; amalgam commit -q -m decided");
-        scratch.run("amalgam undo -q; amalgam undo -q");
-        assert_eq!(scratch.run("cat notes"), "top\nann\nend\n");
         let told = said(&scratch, again);
         assert!(told.contains("merged notes (remembered)"), "{again}: {told}");
-        assert_eq!(scratch.run("cat notes"), "top\nboth\nend\n");
-        assert!(!said(&scratch, "amalgam log -n 1").contains("conflict]"));
+        assert!(told.contains("1 conflict was resolved as before, without asking (notes)"), "{again}: {told}");
+        assert!(told.contains("`amalgam merge --no-remembered`, or `amalgam conflicts forget "), "{again}: {told}");
+        assert_eq!(scratch.run("amalgam show try@:notes"), "top\nboth\nend\n");
+        assert!(!said(&scratch, "amalgam log -n 1 try@").contains("conflict]"));
     }
+}
+
+/// A project in which `main` has the line of `ann`, and `bob` another one in its place.
+fn disputed_notes() -> Scratch {
+    let scratch = forks("printf 'top\\none\\nend\\n' > notes");
+    for agent in ["ann", "bob"] {
+        scratch.run(&format!("cd ../{agent}; sed -i s/one/{agent}/ notes; amalgam commit -q"));
+    }
+    scratch.run("amalgam complete -q ann");
+    scratch
+}
+
+#[test]
+fn an_undo_of_a_resolution_forgets_it_and_a_merge_can_refuse_one() {
+    for resolve in
+        ["printf 'top\\nboth\\nend\\n' > notes; amalgam commit -q", "amalgam conflicts resolve -q notes --theirs"]
+    {
+        let scratch = disputed_notes();
+        scratch.run("amalgam fork -q try");
+        said(&scratch, "amalgam merge bob");
+        scratch.run(resolve);
+        assert!(scratch.run("amalgam conflicts remembered").contains("notes -> file"), "{resolve}");
+        scratch.run("amalgam undo -q");
+        assert_eq!(scratch.run("amalgam conflicts remembered"), "", "{resolve}");
+        scratch.run("amalgam undo -q");
+        let told = said(&scratch, "amalgam merge bob");
+        assert!(told.contains("with 1 conflict left"), "{resolve}: {told}");
+        assert!(scratch.run("cat notes").contains(">>>>>>> bob (theirs) [amalgam "), "{resolve}");
+        // Remembered by one commit and by another after it: an undo of the first has nothing to say of the second.
+        assert!(said(&scratch, "amalgam merge bob --into try").contains("with 1 conflict left"), "{resolve}");
+        scratch.run("printf 'top\\nmine\\nend\\n' > notes; amalgam commit -q");
+        scratch.run("amalgam conflicts resolve -q notes --theirs --workspace try");
+        scratch.run("amalgam undo -q");
+        assert!(scratch.run("cat notes").contains("<<<<<<<"), "{resolve}");
+        assert!(scratch.run("amalgam conflicts remembered").contains("notes -> file"), "{resolve}");
+        // What is remembered can be refused, for once or for ever.
+        scratch.run("amalgam undo -q");
+        let told = said(&scratch, "amalgam merge bob --no-remembered --dry-run");
+        assert!(told.contains("leave 1 conflict"), "{resolve}: {told}");
+        let told = said(&scratch, "amalgam merge bob --dry-run");
+        assert!(told.contains("1 conflict would be resolved as before"), "{resolve}: {told}");
+        let id = told.split("conflicts forget ").nth(1).and_then(|rest| rest.split('`').next()).expect("an id");
+        scratch.run(&format!("amalgam conflicts forget -q {id}"));
+        assert!(said(&scratch, "amalgam merge bob").contains("with 1 conflict left"), "{resolve}");
+    }
+}
+
+#[test]
+fn an_undo_of_a_resolution_that_was_never_committed_remembers_nothing() {
+    let scratch = disputed_notes();
+    said(&scratch, "amalgam merge bob");
+    scratch.run("printf 'top\\nboth\\nend\\n' > notes; amalgam undo -q");
+    assert!(scratch.run("cat notes").contains(">>>>>>> bob (theirs)"));
+    assert_eq!(scratch.run("amalgam conflicts remembered"), "");
 }
 
 #[test]
@@ -365,7 +416,10 @@ fn what_both_moved_is_listed_until_it_is_decided() {
     assert_eq!(everything(&scratch), before);
     // One name is taken away, and an undo brings both back.
     let told = said(&scratch, "amalgam conflicts resolve x --theirs; ls");
-    assert!(told.contains("1 conflict resolved") && told.contains("1 left") && told.ends_with("\nn\ny\nz\n"), "{told}");
+    assert!(
+        told.contains("1 conflict resolved") && told.contains("1 file left") && told.ends_with("\nn\ny\nz\n"),
+        "{told}"
+    );
     assert_eq!(scratch.run("amalgam conflicts"), "! z  moved and removed: ours nowhere, theirs z\n");
     scratch.run("amalgam undo -q");
     assert_eq!(scratch.run("ls; amalgam conflicts"), format!("n\nx\ny\nz\n{both}"));

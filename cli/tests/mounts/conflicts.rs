@@ -23,6 +23,39 @@ fn clash() -> Scratch {
     scratch
 }
 
+#[test]
+fn a_mount_shows_all_sides_by_name_and_an_edit_elsewhere_keeps_them() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.run(
+        "printf 'top\\nbase\\nend\\n' > file; amalgam init -q --workspace main && amalgam fork -q ann bob cleo dan && \
+         amalgam fork -q all --mount ../all --backend fuse",
+    );
+    for agent in ["ann", "bob", "cleo", "dan"] {
+        scratch.run(&format!("amalgam run --in {agent} -- sed -i s/base/{agent}/ file"));
+        scratch.output(&format!("amalgam merge {agent} --into all"));
+    }
+    let path = scratch.path().join("all/file");
+    until("the merges are seen", || read(&path).contains("end of 4 versions"));
+    let sides =
+        ["all (ours)", "\nann\n", "bob (side-2)", "\nbob\n", "cleo (side-3)", "\ncleo\n", "dan (theirs)", "\ndan\n"];
+    let all_are_there = |text: &str| sides.iter().all(|side| text.contains(side));
+    assert!(all_are_there(&read(&path)), "{}", read(&path));
+    scratch.run("cd ../all && sed -i 's/^top/TOP/' file && amalgam commit -q -m elsewhere");
+    let shown = read(&path);
+    assert!(all_are_there(&shown) && shown.starts_with("TOP\n"), "{shown}");
+    assert_eq!(scratch.run("amalgam conflicts show file --rev all@ --version cleo"), "top\ncleo\nend\n");
+    // A resolution that is undone is forgotten, in a mount as in a directory.
+    scratch.run("cd ../all && printf 'top\\nboth\\nend\\n' > file && amalgam commit -q -m decided");
+    assert!(scratch.run("amalgam conflicts remembered").contains("file -> file"));
+    scratch.run("cd ../all && amalgam undo -q");
+    assert_eq!(scratch.run("amalgam conflicts remembered"), "");
+    until("the undo is seen", || all_are_there(&read(&path)));
+    scratch.run("amalgam umount all; amalgam verify --read-data");
+}
+
 fn conflicts(scratch: &Scratch) -> String {
     let told = super::json(&scratch.run("cd ../ours && amalgam conflicts --json"));
     let paths = told.iter().filter_map(|line| line["path"].as_str());

@@ -1,6 +1,6 @@
 //! What edits of a face mean.
 
-use amalgam_conflicts::{Faced, Moved, Still, Style, render, terms, without_draft};
+use amalgam_conflicts::{Caption, Faced, Moved, Still, Style, render, terms, without_draft};
 use amalgam_engine::conflict::conflicts;
 use amalgam_engine::object::Node;
 use amalgam_engine::work::RenameMode;
@@ -18,13 +18,29 @@ fn again(world: &World, root: RootId) -> Faced {
 fn an_edit_without_markers_resolves() {
     let world = World::new();
     let (_, faced) = world.faced(&all_kinds());
-    for name in ["text", "added", "binary", "removed", "file-directory"] {
+    for name in ["text", "added", "binary", "file-directory"] {
         let found = world.edited(faced.face, |tree| tree.write(name, b"decided\n").expect("written"));
         let back = world.back(found, &faced);
         assert_eq!(back.resolved.len(), 1, "{name}");
         assert_eq!(world.read(back.root, name), b"decided\n");
         assert_eq!(back.conflicts.len(), all_kinds().len() - 1);
     }
+}
+
+#[test]
+fn an_edit_of_a_file_that_another_side_removed_changes_that_version_and_keeps_the_conflict() {
+    let world = World::new();
+    let (_, faced) = world.faced(&all_kinds());
+    let found = world.edited(faced.face, |tree| tree.write("removed", b"edited\n").expect("written"));
+    let back = world.back(found, &faced);
+    assert_eq!(back.still, [Still { path: world.path("removed"), regions: 0 }]);
+    assert!(back.resolved.is_empty());
+    assert_eq!(again(&world, back.root).face, found, "the edit is shown");
+    let conflict = world.conflict(back.root, "removed");
+    assert_eq!(conflict.terms()[0], None, "the removal is still a version");
+    // As it was before both, it says that neither counts.
+    let found = world.edited(faced.face, |tree| tree.write("removed", b"base\n").expect("written"));
+    assert_eq!(world.back(found, &faced).resolved.len(), 1);
 }
 
 #[test]
@@ -181,7 +197,7 @@ proptest! {
                     faced = again(&world, back.root);
                     prop_assert_eq!(world.read(faced.face, "text"), text);
                     prop_assert_eq!(world.back(faced.face, &faced).root, back.root);
-                    prop_assert!(render(&world.store, &conflict).expect("read").is_some());
+                    prop_assert!(render(&world.store, &conflict, &Caption::default()).expect("read").is_some());
                 }
                 other => prop_assert!(false, "{:?}", other),
             }

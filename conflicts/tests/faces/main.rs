@@ -3,6 +3,7 @@
 mod directory;
 mod edits;
 mod kit;
+mod many;
 mod merged;
 mod mounted;
 mod resolved;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use amalgam_conflicts::Stage;
+use amalgam_conflicts::{Caption, Stage};
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{Act, RootId, SnapshotId, Time, WorkingTree};
@@ -15,7 +15,9 @@ const NOW: Time = Time(5_000_000_000_000);
 fn options() -> ViewOptions {
     let stage = Arc::new(Stage::default());
     ViewOptions {
-        conflicts: Some(Arc::new(move |store, conflict| stage.show(store, conflict))),
+        conflicts: Some(Arc::new(move |store, path, conflict| {
+            stage.show(store, path, conflict, &|path, _| Caption::of(path))
+        })),
         ..ViewOptions::new(Owner { uid: 0, gid: 0 }, || NOW)
     }
 }

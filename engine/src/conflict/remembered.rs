@@ -16,13 +16,13 @@ use crate::error::{Error, Result};
 use crate::id::{Bare, ObjectKind, RootId};
 use crate::name::{Name, TreePath};
 use crate::object::{Conflict, Entry, Node};
-use crate::operation::{Act, Step, move_refs, recorded, trying};
+use crate::operation::{Act, RESOLUTIONS, Step, move_refs, recorded, trying};
 use crate::reference::{Operation, RefName, RefValue};
 use crate::store::Store;
 use crate::time::Time;
 use crate::work::WorkingTree;
 
-const PREFIX: &str = "resolution/";
+const PREFIX: &str = RESOLUTIONS;
 /// What the resolution is called in its tree.
 const NAME: &[u8] = b"resolution";
 
@@ -39,7 +39,48 @@ pub struct Remembered {
     pub root: RootId,
 }
 
-/// Remembers what a conflict became. Nothing happens if that is remembered already.
+/// A resolution that is to be remembered: a reference and what it will hold, which stays in the store meanwhile. A commit that sets it
+/// together with its head (`Change::resolutions`) forgets it again when it is undone.
+#[derive(Clone)]
+pub struct NewResolution {
+    pub(crate) name: RefName,
+    pub(crate) value: RefValue,
+    _kept: WorkingTree,
+}
+
+impl std::fmt::Debug for NewResolution {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("NewResolution").field(&self.name).finish()
+    }
+}
+
+impl NewResolution {
+    /// What a conflict became, which an entry of a tree is; nothing if that is remembered already.
+    pub fn new(
+        store: &Store,
+        conflict: &Conflict,
+        path: &TreePath,
+        entry: Option<&Entry>,
+        from: RootId,
+    ) -> Result<Option<Self>> {
+        if matches!(entry, Some(Entry { node: Node::Conflict(_), .. })) {
+            return Err(Error::Invalid { what: "resolution", why: "it is a conflict itself".to_owned() });
+        }
+        if same(replay(store, conflict)?.as_ref(), entry) {
+            return Ok(None);
+        }
+        let _from = store.hold(from)?;
+        let assembly = Assembly::new(store, None)?;
+        let entry = entry.map(|entry| alone(&assembly, entry)).transpose()?;
+        let contents = assembly.directory(None, vec![(Name::new(NAME).expect("a name"), entry)])?;
+        let tree = assembly.finish(Entry::new(Node::Directory(contents), 0o755, Time::EPOCH), &BTreeSet::new())?;
+        let root = tree.freeze().write(&store.session())?;
+        let value = RefValue { note: Bytes::copy_from_slice(path.as_bytes()), ..RefValue::to(root) };
+        Ok(Some(Self { name: reference(conflict.bare()), value, _kept: tree }))
+    }
+}
+
+/// Remembers what a conflict became, as an operation of its own. Nothing happens if that is remembered already.
 pub fn remember(
     store: &Store,
     conflict: &Conflict,
@@ -48,22 +89,9 @@ pub fn remember(
     from: RootId,
     act: &Act,
 ) -> Result<Option<Operation>> {
-    if matches!(entry, Some(Entry { node: Node::Conflict(_), .. })) {
-        return Err(Error::Invalid { what: "resolution", why: "it is a conflict itself".to_owned() });
-    }
-    if same(replay(store, conflict)?.as_ref(), entry) {
-        return Ok(None);
-    }
-    let _from = store.hold(from)?;
-    let assembly = Assembly::new(store, None)?;
-    let entry = entry.map(|entry| alone(&assembly, entry)).transpose()?;
-    let contents = assembly.directory(None, vec![(Name::new(NAME).expect("a name"), entry)])?;
-    let tree = assembly.finish(Entry::new(Node::Directory(contents), 0o755, Time::EPOCH), &BTreeSet::new())?;
-    let root = tree.freeze().write(&store.session())?;
-    let value = RefValue { note: Bytes::copy_from_slice(path.as_bytes()), ..RefValue::to(root) };
-    let name = reference(conflict.bare());
+    let Some(new) = NewResolution::new(store, conflict, path, entry, from)? else { return Ok(None) };
     trying(|| {
-        let step = Step { name: name.clone(), before: store.read_ref(&name)?, after: Some(value.clone()) };
+        let step = Step { name: new.name.clone(), before: store.read_ref(&new.name)?, after: Some(new.value.clone()) };
         move_refs(store, act, act.draft("remember"), vec![step]).map(recorded)
     })
     .map(Some)

@@ -52,15 +52,42 @@ struct Suspect {
     count: usize,
 }
 
-/// A version of the file that some lines came through.
+/// A version of the file that some lines came through: the file of a snapshot, or one side of a conflict that it has there.
 struct Stop {
     entry: Entry,
     suspects: Vec<Suspect>,
 }
 
+/// The versions that are still to be looked into, the newest last.
+#[derive(Default)]
+struct Open {
+    stops: BTreeMap<(u64, Place, TreePath), Vec<Stop>>,
+}
+
+impl Open {
+    fn add(&mut self, key: (u64, Place, TreePath), entry: Entry, suspects: Vec<Suspect>) {
+        let stops = self.stops.entry(key).or_default();
+        match stops.iter_mut().find(|stop| stop.entry.node == entry.node) {
+            Some(stop) => stop.suspects.extend(suspects),
+            None => stops.push(Stop { entry, suspects }),
+        }
+    }
+
+    fn take_newest(&mut self) -> Option<((u64, Place, TreePath), Stop)> {
+        let mut newest = self.stops.last_entry()?;
+        let key = newest.key().clone();
+        let stop = newest.get_mut().pop()?;
+        if newest.get().is_empty() {
+            newest.remove();
+        }
+        Some((key, stop))
+    }
+}
+
 impl History {
     /// Which snapshot each line of a file comes from, renames followed. Lines that a merge took over belong to the parent that
-    /// had them, the first one where several had.
+    /// had them, the first one where several had. Lines that the resolution of a conflict took over from a side belong to whoever
+    /// made that side.
     pub fn blame(&self, head: SnapshotId, path: &TreePath) -> Result<Blame> {
         let store = &self.store;
         let mut graph = self.graph.lock();
@@ -70,30 +97,27 @@ impl History {
         let entry = found.ok_or_else(|| Error::NotFound { path: path.clone() })?;
         let text = read(store, path, &entry)?;
         let lines = text.split_inclusive(|byte| *byte == b'\n').count();
-        let mut open: BTreeMap<(u64, Place, TreePath), Stop> = BTreeMap::new();
+        let mut open = Open::default();
         let whole = Suspect { here: 0, last: 0, count: lines };
         let suspects = if lines == 0 { Vec::new() } else { vec![whole] };
-        open.insert((graph.generation(start), start, path.clone()), Stop { entry, suspects });
+        open.add((graph.generation(start), start, path.clone()), entry, suspects);
         let mut runs = Vec::new();
-        while let Some(((_, place, path), Stop { entry, mut suspects })) = open.pop_last() {
+        while let Some(((_, place, path), Stop { entry, mut suspects })) = open.take_newest() {
             if let Some(same) = leap(store, &mut graph, place, &path)? {
-                let key = (graph.generation(same), same, path);
-                open.entry(key).or_insert(Stop { entry, suspects: Vec::new() }).suspects.extend(suspects);
+                open.add((graph.generation(same), same, path), entry, suspects);
                 continue;
             }
             let mut parents = Vec::new();
             for parent in look.parents_with_trees(store, &mut graph, place)? {
                 let mut from = path.clone();
                 let mut before = look.entry(store, &mut graph, parent, &path)?.flatten();
-                if before.as_ref().is_none_or(|before| !matches!(before.node, Node::File { .. }))
+                if before.as_ref().is_none_or(|before| !matches!(before.node, Node::File { .. } | Node::Conflict(_)))
                     && let Some(old) = renamed_from(store, graph.root(parent), graph.root(place), &path)?
                 {
                     before = look.entry(store, &mut graph, parent, &old)?.flatten();
                     from = old;
                 }
-                if let Some(before) = before.filter(|before| matches!(before.node, Node::File { .. })) {
-                    parents.push((parent, from, before));
-                }
+                parents.extend(files_of(before).into_iter().map(|before| (parent, from.clone(), before)));
             }
             // A parent that has the same file had it before; nothing of it is from here.
             parents.sort_by_key(|(_, _, before)| !is_same_file(before, &entry));
@@ -115,8 +139,7 @@ impl History {
                     passed
                 };
                 if !passed.is_empty() {
-                    let key = (graph.generation(parent), parent, from);
-                    open.entry(key).or_insert(Stop { entry: before, suspects: Vec::new() }).suspects.extend(passed);
+                    open.add((graph.generation(parent), parent, from), before, passed);
                 }
             }
             let id = graph.id(place);
@@ -143,6 +166,17 @@ impl History {
             joins
         });
         Ok(Blame { text, runs })
+    }
+}
+
+/// The files that an entry stands for: itself, or the sides of a conflict, whose lines a resolution may have taken.
+fn files_of(entry: Option<Entry>) -> Vec<Entry> {
+    let is_file = |entry: &&Entry| matches!(entry.node, Node::File { .. });
+    match entry {
+        Some(Entry { node: Node::Conflict(conflict), .. }) => {
+            conflict.added().flatten().filter(is_file).cloned().collect()
+        }
+        entry => entry.iter().filter(is_file).cloned().collect(),
     }
 }
 

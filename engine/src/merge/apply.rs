@@ -341,7 +341,7 @@ impl Applying<'_, '_> {
         if result != FileResult::Conflict {
             self.put_attributes(path, three)?;
         }
-        self.merge.report.files.push(FileMerged { path: path.clone(), way, result });
+        self.merge.report.files.push(FileMerged { path: path.clone(), way, result, remembered: None });
         Ok(())
     }
 

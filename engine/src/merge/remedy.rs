@@ -7,7 +7,7 @@ use crate::conflict::{CONFLICTS_KEY, resolution};
 use crate::diff::{DiffOptions, diff_roots};
 use crate::directory::entry_at;
 use crate::error::Result;
-use crate::id::{RootId, SnapshotId};
+use crate::id::{Bare, RootId, SnapshotId};
 use crate::name::TreePath;
 use crate::object::{Conflict, Entry, Node};
 use crate::store::{Pin, Store};
@@ -50,7 +50,7 @@ impl Unlanded<'_> {
                 continue;
             };
             match self.resolve(store, &conflict.path, &met, time)? {
-                true => self.decided(conflict.path, REMEMBERED),
+                true => self.decided(conflict.path, REMEMBERED, Some(met.bare())),
                 false => self.conflicts.push(conflict),
             }
         }
@@ -91,14 +91,14 @@ impl Unlanded<'_> {
             self.tree.write(path.as_bytes(), &bytes)?;
             self.tree.set_mode(path.as_bytes(), mode)?;
             self.conflicts.retain(|conflict| conflict.path != path);
-            self.decided(path, REGENERATE);
+            self.decided(path, REGENERATE, None);
         }
         Ok(String::new())
     }
 
-    fn decided(&mut self, path: TreePath, way: &str) {
+    fn decided(&mut self, path: TreePath, way: &str, remembered: Option<Bare>) {
         self.files.retain(|file| file.path != path);
-        self.files.push(FileMerged { path, way: way.to_owned(), result: FileResult::Merged });
+        self.files.push(FileMerged { path, way: way.to_owned(), result: FileResult::Merged, remembered });
     }
 }
 

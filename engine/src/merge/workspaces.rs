@@ -1,9 +1,9 @@
 //! Merging workspaces: find the base, merge, and commit it all as one operation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::base::{merge_base, write};
-use super::record::{MERGE_RECORD_KEY, MergeRecord};
+use super::record::{MERGE_RECORD_KEY, MergeRecord, RecordedPath};
 use super::remedy::{Regenerate, Unlanded, count_conflicts, have_conflicts};
 use super::{MergeContents, MergeOptions, MergeReport, PathConflict, merge_trees};
 use crate::conflict::CONFLICTS_KEY;
@@ -11,6 +11,7 @@ use crate::diff::{DiffOptions, diff_roots};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::id::SnapshotId;
+use crate::object::{Entry, Node};
 use crate::operation::{Act, Step, hold_snapshot, move_refs, recorded, snapshot_of, trying_while};
 use crate::store::{Pin, Store};
 use crate::work::WorkingTree;
@@ -39,6 +40,8 @@ pub struct MergeRequest<'a> {
     pub metadata: BTreeMap<String, String>,
     /// Makes files anew that conflict, where a rule says so.
     pub regenerate: Option<&'a dyn Regenerate>,
+    /// Whether conflicts that were resolved before are resolved in the same way.
+    pub use_remembered: bool,
 }
 
 /// What a merge of workspaces came to.
@@ -86,6 +89,7 @@ impl<'a> MergeRequest<'a> {
             message: String::new(),
             metadata: BTreeMap::new(),
             regenerate: None,
+            use_remembered: true,
         }
     }
 }
@@ -213,8 +217,9 @@ impl Workspaces {
                 fold.take(history, request, *head, act)?;
             }
         }
-        if let Some(head) = heads.target.filter(|_| sources.len() > 1) {
-            fold.count_once(self.store(), head)?;
+        if sources.len() > 1 {
+            fold.report_once()?;
+            heads.target.map_or(Ok(()), |head| fold.count_once(self.store(), head))?;
         }
         fold.sources = sources;
         Ok(Unchanged::Folded(Box::new(fold)))
@@ -306,6 +311,32 @@ impl Fold {
         Ok(())
     }
 
+    /// Reports each path once, as it is after the last source: a file that five of them dispute is one conflict, and what one of
+    /// them brought and a later one settled is none.
+    fn report_once(&mut self) -> Result<()> {
+        let mut paths = BTreeSet::new();
+        let mut files: Vec<_> = std::mem::take(&mut self.report.files).into_iter().rev().collect();
+        files.retain(|file| paths.insert(file.path.clone()));
+        self.report.files = files.into_iter().rev().collect();
+        paths.clear();
+        let mut kept = Vec::new();
+        for conflict in std::mem::take(&mut self.conflicts).into_iter().rev() {
+            if conflict.is_entry {
+                let entry = self.tree.stat(conflict.path.as_bytes())?.and_then(|stat| stat.entry);
+                let is_open = matches!(entry, Some(Entry { node: Node::Conflict(_), .. }));
+                if !is_open || !paths.insert(conflict.path.clone()) {
+                    continue;
+                }
+            }
+            kept.push(conflict);
+        }
+        self.conflicts = kept.into_iter().rev().collect();
+        let is_told = |one: &RecordedPath| self.conflicts.iter().any(|conflict| conflict.path.to_string() == one.path);
+        let mut told = BTreeSet::new();
+        self.record.conflicts.retain(|one| is_told(one) && told.insert((one.path.clone(), one.way.clone())));
+        Ok(())
+    }
+
     /// Merges one more snapshot.
     fn take(&mut self, history: &History, request: &MergeRequest<'_>, theirs: SnapshotId, act: &Act) -> Result<()> {
         let store = history.store();
@@ -328,7 +359,9 @@ impl Fold {
             pins: &mut self.pins,
         };
         let met = unlanded.conflicts.len();
-        unlanded.replay(store, act.time)?;
+        if request.use_remembered {
+            unlanded.replay(store, act.time)?;
+        }
         if let Some(maker) = request.regenerate {
             self.reason = unlanded.make_anew(store, ours, maker)?;
         }

@@ -8,6 +8,12 @@ use crate::error::{Error, Result};
 use crate::reference::{FORGET, Operation, OperationDraft, RefChange, RefName, Revert};
 use crate::store::Store;
 
+/// How references to remembered resolutions begin. A commit that resolves a conflict sets one together with its head.
+pub(crate) const RESOLUTIONS: &str = "resolution/";
+
+/// What the log calls a label that is set or removed.
+pub(crate) const LABEL: &str = "label";
+
 /// Operations read at once on the way back through the log.
 const PAGE: u64 = 256;
 
@@ -51,7 +57,7 @@ pub fn undo_operation(store: &Store, sequence: u64, act: &Act) -> Result<Operati
     let found = chain.operation(sequence)?;
     if let Some(reverts) = found.draft.reverts {
         let mut moved = Vec::new();
-        for change in &found.changes {
+        for change in found.changes.iter().filter(|change| !is_beside(&change.name, &found)) {
             match chain.last(&change.name)? {
                 Some(last) if last.sequence == sequence => {}
                 last => moved.push((change.name.clone(), last.map_or(0, |last| last.sequence))),
@@ -100,19 +106,21 @@ fn revert(
         Revert::Redo(_) => "redo",
     };
     let draft = OperationDraft { reverts: Some(how), ..act.draft(word) };
-    let steps: Vec<_> = found.changes.iter().map(step).collect();
-    if steps.is_empty() {
+    if found.changes.is_empty() {
         return Err(Error::Invalid { what: "operation", why: format!("{sequence} moved nothing") });
     }
-    let mut moved = Vec::new();
-    for Step { name, before, .. } in &steps {
+    let (mut steps, mut moved) = (Vec::new(), Vec::new());
+    for step in found.changes.iter().map(step) {
+        let Step { name, before, .. } = &step;
         let is_next = store.read_ref(name)? == *before
             && match how {
                 Revert::Undo(_) => store.last_move(name)? == sequence || chain.next_undo(name)? == Some(sequence),
                 Revert::Redo(_) => chain.next_redo(name)? == Some(sequence),
             };
-        if !is_next {
-            moved.push((name.clone(), store.last_move(name)?));
+        match is_next {
+            true => steps.push(step),
+            false if is_beside(name, &found) => {}
+            false => moved.push((name.clone(), store.last_move(name)?)),
         }
     }
     if moved.is_empty() {
@@ -138,6 +146,13 @@ fn revert(
         }
     }
     Err(Error::MovedSince { word, operation: sequence, moved })
+}
+
+/// Whether an operation set a reference beside something else: a resolution with a commit, a label in a workspace. One that was set
+/// anew or removed since stays as it is and does not keep the rest from being reverted.
+fn is_beside(name: &RefName, found: &Operation) -> bool {
+    let is_label = found.draft.action == LABEL && name.as_str().starts_with("label/");
+    found.changes.len() > 1 && (is_label || name.as_str().starts_with(RESOLUTIONS))
 }
 
 /// What an operation needs is not there any more.

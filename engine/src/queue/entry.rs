@@ -54,6 +54,8 @@ pub enum Side {
     Ours,
     /// What is merged.
     Theirs,
+    /// What both began with.
+    Base,
 }
 
 /// A merge that waits.
@@ -170,6 +172,7 @@ impl Side {
         match self {
             Self::Ours => "ours",
             Self::Theirs => "theirs",
+            Self::Base => "base",
         }
     }
 }
@@ -215,6 +218,7 @@ fn read_take(value: &Value) -> Option<Take> {
     let side = match value.get("side")?.as_str()? {
         "ours" => Side::Ours,
         "theirs" => Side::Theirs,
+        "base" => Side::Base,
         _ => return None,
     };
     let path = match value.get("path") {

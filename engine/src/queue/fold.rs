@@ -298,7 +298,8 @@ impl<'a> Line<'a> {
                 let outcome = merge_trees(store, start.root, ours, theirs, &*contents, &options)?;
                 let mut tree = outcome.tree;
                 let met = outcome.conflicts.len();
-                let conflicts = take::settle(store, &mut tree, outcome.conflicts, [ours, theirs], entry, act.time)?;
+                let conflicts =
+                    take::settle(store, &mut tree, outcome.conflicts, start.root, [ours, theirs], entry, act.time)?;
                 let mut made = Made {
                     tree,
                     files: outcome.report.files,

@@ -23,6 +23,7 @@ pub(super) fn tell(files: &mut [FileMerged], left: &[PathConflict], entry: &Queu
         file.result = match side {
             Side::Ours => FileResult::Ours,
             Side::Theirs => FileResult::Theirs,
+            Side::Base => FileResult::Merged,
         };
     }
 }
@@ -32,6 +33,7 @@ pub(super) fn settle(
     store: &Store,
     tree: &mut WorkingTree,
     conflicts: Vec<PathConflict>,
+    base: Option<RootId>,
     [ours, theirs]: [RootId; 2],
     entry: &QueueEntry,
     time: Time,
@@ -39,7 +41,14 @@ pub(super) fn settle(
     if entry.wish.takes.is_empty() {
         return Ok(conflicts);
     }
-    let roots = [store.root(ours)?, store.root(theirs)?];
+    let base = match base.filter(|_| entry.wish.takes.iter().any(|take| take.side == Side::Base)) {
+        Some(base) => {
+            tree.keep(base)?;
+            Some(store.root(base)?)
+        }
+        None => None,
+    };
+    let [ours, theirs] = [store.root(ours)?, store.root(theirs)?];
     let mut left = Vec::new();
     for conflict in conflicts {
         let Some(side) = side_of(entry, &conflict.path) else {
@@ -47,11 +56,12 @@ pub(super) fn settle(
             continue;
         };
         if let Some(undecided) = Undecided::of(&conflict) {
-            let decision = match side {
-                Side::Ours => Decision::Ours,
-                Side::Theirs => Decision::Theirs,
-            };
-            undecided.decide(tree, decision)?;
+            match side {
+                Side::Ours => drop(undecided.decide(tree, Decision::Ours)?),
+                Side::Theirs => drop(undecided.decide(tree, Decision::Theirs)?),
+                // Where a thing lay before both moved it is what neither wants.
+                Side::Base => left.push(conflict),
+            }
             continue;
         }
         // Of a group whose first file is no conflict, the others are conflicts of their own.
@@ -59,12 +69,14 @@ pub(super) fn settle(
             continue;
         }
         let root = match side {
-            Side::Ours => &roots[0],
-            Side::Theirs => &roots[1],
+            Side::Ours => Some(&ours),
+            Side::Theirs => Some(&theirs),
+            Side::Base => base.as_ref(),
         };
-        let taken = entry_at(store, root, &conflict.path)?;
+        let taken = root.map(|root| entry_at(store, root, &conflict.path)).transpose()?.flatten();
+        let has_links = root.is_some_and(|root| root.links.is_some());
         // Hard links below a directory would lose their other names.
-        if taken.as_ref().is_some_and(|taken| matches!(taken.node, Node::Directory(_))) && root.links.is_some() {
+        if taken.as_ref().is_some_and(|taken| matches!(taken.node, Node::Directory(_))) && has_links {
             left.push(conflict);
             continue;
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::label::{LabelName, note_reference, note_value, reward_reference, reward_value};
 use super::{JournalPlace, WorkspaceName, Workspaces};
 use crate::commit::{CommitDone, Landed, Words};
+use crate::conflict::NewResolution;
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::operation::{Act, Step, move_refs, recorded, snapshot_of, trying};
@@ -34,6 +35,8 @@ pub struct Change {
     pub journaled: Option<JournalPlace>,
     /// Makes a snapshot even where the tree is that of the head: what is to be kept with it is the change.
     pub even_unchanged: bool,
+    /// What conflicts became that it resolves. An undo of the commit forgets them.
+    pub resolutions: Vec<NewResolution>,
 }
 
 impl Change {
@@ -206,6 +209,11 @@ impl Workspaces {
         }
         if let Some(reward) = change.reward {
             marks.push((reward_reference(snapshot), reward_value(reward)?));
+        }
+        for new in &change.resolutions {
+            // The same conflict may be in several places; the last word counts.
+            marks.retain(|(name, _)| *name != new.name);
+            marks.push((new.name.clone(), new.value.clone()));
         }
         let step = |(name, value)| Ok(Step { before: self.store.read_ref(&name)?, name, after: Some(value) });
         marks.into_iter().map(step).collect()

@@ -1,6 +1,7 @@
 //! Decides, value by value, what the merged document consists of.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 
 use super::node::{Container, Entry, Glue, Kind, Node, Start, same};
@@ -71,6 +72,8 @@ pub(super) struct Merger<'a> {
     pub(super) options: &'a Options,
     /// The paths where the sides disagree.
     pub(super) clashes: Vec<String>,
+    /// Paths that count as clashes, whoever changed them.
+    forced: &'a BTreeSet<String>,
     path: Vec<Step<'a>>,
 }
 
@@ -94,8 +97,21 @@ impl fmt::Display for Step<'_> {
 }
 
 impl<'a> Merger<'a> {
-    pub(super) fn new(options: &'a Options) -> Self {
-        Self { options, clashes: Vec::new(), path: Vec::new() }
+    pub(super) fn new(options: &'a Options, forced: &'a BTreeSet<String>) -> Self {
+        Self { options, clashes: Vec::new(), forced, path: Vec::new() }
+    }
+
+    fn here(&self) -> String {
+        self.path.iter().map(|step| step.to_string()).collect()
+    }
+
+    /// Whether a path below this place counts as a clash, so that nothing is taken as a whole.
+    fn is_forced_below(&self) -> bool {
+        if self.forced.is_empty() {
+            return false;
+        }
+        let above = format!("{}/", self.here());
+        self.forced.range(above.clone()..).next().is_some_and(|path| path.starts_with(&above))
     }
 
     /// Merges a value; nothing where the sides disagree about it as a whole.
@@ -106,10 +122,11 @@ impl<'a> Merger<'a> {
         theirs: &'a Node<'a>,
     ) -> Result<Option<Piece<'a>>, Why> {
         let base_text = base.map(|base| base.text);
-        if ours.text == theirs.text || base_text == Some(theirs.text) {
+        let goes_down = self.is_forced_below();
+        if !goes_down && (ours.text == theirs.text || base_text == Some(theirs.text)) {
             return Ok(Some(Piece::Take(ours)));
         }
-        if base_text == Some(ours.text) {
+        if !goes_down && base_text == Some(ours.text) {
             return Ok(Some(Piece::Take(theirs)));
         }
         match (&ours.kind, &theirs.kind) {
@@ -178,6 +195,9 @@ impl<'a> Merger<'a> {
 
     /// What becomes of one name.
     fn slot(&mut self, versions: [Option<&'a Entry<'a>>; 3], firsts: Firsts) -> Result<Option<Slot<'a>>, Why> {
+        if !self.forced.is_empty() && self.forced.contains(&self.here()) {
+            return Ok(Some(self.clash(versions)));
+        }
         Ok(match versions {
             [base, Some(ours), Some(theirs)] => Some(self.pair(base, ours, theirs, firsts)?),
             [Some(base), Some(stays), None] | [Some(base), None, Some(stays)] if is_untouched(base, stays) => None,

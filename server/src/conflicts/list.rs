@@ -1,6 +1,6 @@
 //! Conflicts for the wire, and the bytes of their versions.
 
-use amalgam_conflicts::{render, terms, without_draft, word};
+use amalgam_conflicts::{Style, render, shown_as, terms, without_draft, word};
 use amalgam_engine::conflict::{self, PlacedConflict, Remembered, replay};
 use amalgam_engine::content::read_at;
 use amalgam_engine::merge::OpenMatter;
@@ -26,12 +26,15 @@ impl Service {
     pub(crate) fn conflict_message(&self, placed: &PlacedConflict) -> Result<v1::Conflict> {
         let store = &self.inner.store;
         let whole = without_draft(store, &placed.conflict).map_err(of_engine)?;
-        let versions = terms(store, &placed.conflict).map_err(of_engine)?.into_iter().map(|term| v1::ConflictVersion {
+        let caption = self.captioner().caption(&placed.path, &placed.conflict);
+        let terms = terms(store, &placed.conflict).map_err(of_engine)?.into_iter().enumerate();
+        let versions = terms.map(|(at, term)| v1::ConflictVersion {
             name: term.word,
             entry: term.entry.as_ref().map(|entry| amalgam_proto::entry(&placed.path, entry)),
             value: None,
+            workspace: caption.names.get(at / 2).filter(|_| at % 2 == 0).cloned().unwrap_or_default(),
         });
-        let rendered = render(store, &placed.conflict).map_err(of_engine)?;
+        let rendered = render(store, &placed.conflict, &caption).map_err(of_engine)?;
         Ok(v1::Conflict {
             path: Bytes::copy_from_slice(placed.path.as_bytes()),
             kind: word(&whole).to_owned(),
@@ -95,16 +98,10 @@ impl Service {
         let store = &self.inner.store;
         let session = store.session();
         let entry = if request.version.is_empty() {
-            amalgam_conflicts::shown_as(store, &session, &placed.conflict, Default::default()).map_err(of_engine)?
+            let caption = self.captioner().caption(&path, &placed.conflict);
+            shown_as(store, &session, &placed.conflict, Style::Markers, &caption).map_err(of_engine)?
         } else {
-            let terms = terms(store, &placed.conflict).map_err(of_engine)?;
-            let words: Vec<_> = terms.iter().map(|term| term.word.clone()).collect();
-            let found = terms.into_iter().find(|term| term.word == request.version);
-            let unknown = || {
-                let message = format!("{path} has no version {}; it has {}", request.version, words.join(", "));
-                Failure::new(Reason::Invalid, message)
-            };
-            found.ok_or_else(unknown)?.entry
+            placed.conflict.terms()[self.term_named(placed, &request.version)?].clone()
         };
         self.send_entry(entry, message.take(), &mut send)
     }

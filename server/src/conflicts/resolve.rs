@@ -1,7 +1,9 @@
 //! Resolving: in a workspace's head, and in its directory if it has one.
 
-use amalgam_conflicts::{Choice, NotResolved, chosen, file_of, terms, without_draft};
-use amalgam_engine::conflict::{CONFLICTS_KEY, Exchange, PlacedConflict, remember, replay};
+use std::collections::BTreeSet;
+
+use amalgam_conflicts::{Choice, NotResolved, chosen, file_of, without_draft};
+use amalgam_engine::conflict::{CONFLICTS_KEY, Exchange, NewResolution, PlacedConflict, replay};
 use amalgam_engine::merge::{DECIDED_KEY, Decision, Matter, OpenMatter};
 use amalgam_engine::workspace::{Change, WorkspaceName};
 use amalgam_engine::{Act, Entry, ObjectKind, Pin, RootId, SnapshotId, TreePath, WorkingTree};
@@ -85,10 +87,10 @@ impl Service {
             return Ok(response);
         }
         plan.tree.rebase(head);
-        let change = change_of(&plan, entries_left(&plan, root, self)?);
+        let mut change = change_of(&plan, entries_left(&plan, root, self)?);
+        change.resolutions = self.new_resolutions(&plan, request)?;
         let done = self.inner.workspaces.commit_as(workspace, &mut plan.tree, &change, act, RESOLVE);
         let done = done.map_err(of_engine)?;
-        self.remember_all(&plan, request, act)?;
         response.snapshot = Some(self.snapshot_message(done.snapshot, &Marks::default())?);
         Ok(response)
     }
@@ -122,9 +124,9 @@ impl Service {
                     matter.undecided.decide(&mut captured.tree, *decision).map_err(of_engine)?;
                 }
             }
-            let saying = Saying { action: RESOLVE, change: change_of(&plan, 0) };
+            let mut saying = Saying { action: RESOLVE, change: change_of(&plan, 0) };
+            saying.change.resolutions = self.new_resolutions(&plan, request)?;
             let (snapshot, _) = self.commit_captured(&mut grasp, &mut captured, &saying, act)?;
-            self.remember_all(&plan, request, act)?;
             response.snapshot = Some(self.snapshot_message(snapshot, &Marks::default())?);
             response.notices = brought.notices.iter().map(notice).collect();
         }
@@ -182,7 +184,11 @@ impl Service {
         }
         let decided = decisions(undecided, &done, request.resolution.as_ref())?;
         let told = decided.iter().map(|(matter, _)| self.matter_message(matter, root)).collect::<Result<_>>()?;
-        let left = (placed.len() - done.len() + matters.len() - decided.len()) as u64;
+        // A file is one conflict, whatever is undecided about it.
+        let is_done = |path: &TreePath| done.iter().any(|(done, _)| done.path == *path);
+        let open = matters.iter().filter(|matter| !decided.iter().any(|(decided, _)| decided.id() == matter.id()));
+        let left = placed.iter().map(|placed| &placed.path).filter(|path| !is_done(path));
+        let left = left.chain(open.map(|matter| &matter.undecided.path)).collect::<BTreeSet<_>>().len() as u64;
         let (mut tree, mut root) = exchange.finish().map_err(of_engine)?;
         let mut touched: Vec<_> = done.iter().map(|(placed, _)| placed.path.clone()).collect();
         for (matter, decision) in &decided {
@@ -198,16 +204,10 @@ impl Service {
     }
 
     fn choice(&self, placed: &PlacedConflict, word: &str) -> Result<Choice> {
-        if word == "union" {
-            return Ok(Choice::Union);
+        match word {
+            "union" => Ok(Choice::Union),
+            word => self.term_named(placed, word).map(Choice::Term),
         }
-        let terms = terms(&self.inner.store, &placed.conflict).map_err(of_engine)?;
-        let at = terms.iter().position(|term| term.word == word);
-        at.map(Choice::Term).ok_or_else(|| {
-            let words: Vec<_> = terms.into_iter().map(|term| term.word).collect();
-            let message = format!("{} has no version {word}; it has {}", placed.path, words.join(", "));
-            Failure::new(Reason::Invalid, message)
-        })
     }
 
     fn response(&self, plan: &Plan) -> Result<v1::ResolveConflictsResponse> {
@@ -216,16 +216,16 @@ impl Service {
         Ok(v1::ResolveConflictsResponse { resolved, left: plan.left, ..Default::default() })
     }
 
-    fn remember_all(&self, plan: &Plan, request: &v1::ResolveConflictsRequest, act: &Act) -> Result<()> {
-        if request.forget {
-            return Ok(());
-        }
-        let (store, act) = (&self.inner.store, Act { request: None, ..act.clone() });
-        for (placed, entry) in &plan.done {
+    /// What is to be remembered of a plan, in the operation that carries it out.
+    fn new_resolutions(&self, plan: &Plan, request: &v1::ResolveConflictsRequest) -> Result<Vec<NewResolution>> {
+        let store = &self.inner.store;
+        let mut new = Vec::new();
+        for (placed, entry) in plan.done.iter().filter(|_| !request.forget) {
             let whole = without_draft(store, &placed.conflict).map_err(of_engine)?;
-            remember(store, &whole, &placed.path, entry.as_ref(), plan.root, &act).map_err(of_engine)?;
+            let found = NewResolution::new(store, &whole, &placed.path, entry.as_ref(), plan.root);
+            new.extend(found.map_err(of_engine)?);
         }
-        Ok(())
+        Ok(new)
     }
 }
 

@@ -85,6 +85,7 @@ impl Service {
             name: name.to_owned(),
             entry: None,
             value: value.map(Bytes::from),
+            workspace: String::new(),
         };
         let undecided = &matter.undecided;
         match &undecided.matter {
@@ -94,7 +95,7 @@ impl Service {
                     let found = place.as_ref().map(|place| entry_at(store, &root, place)).transpose();
                     let entry = found.map_err(of_engine)?.flatten().zip(place.as_ref());
                     let entry = entry.map(|(entry, place)| amalgam_proto::entry(place, &entry));
-                    Ok(v1::ConflictVersion { name: name.to_owned(), entry, value: None })
+                    Ok(v1::ConflictVersion { name: name.to_owned(), entry, value: None, workspace: String::new() })
                 };
                 Ok(vec![version(OURS, ours)?, version(THEIRS, theirs)?])
             }

@@ -124,8 +124,8 @@ impl Service {
         if !grasp.seen.conflicts.is_empty() {
             change.metadata.insert(CONFLICTS_KEY.to_owned(), grasp.seen.conflicts.len().to_string());
         }
+        change.resolutions.extend(self.resolutions_of(&grasp.seen.resolved, captured.root)?);
         let done = workspaces.commit_as(name, &mut captured.tree, &change, act, saying.action).map_err(of_engine)?;
-        self.remember_edits(&grasp.seen.resolved, captured.root, act)?;
         grasp.record.in_step(Some(done.snapshot), act.time);
         self.note_conflicts(grasp)?;
         Ok((done.snapshot, done.is_new))

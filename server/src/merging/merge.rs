@@ -51,6 +51,7 @@ impl Service {
         let options = self.options_for(&heads, &rules, &contents, act)?;
         let mut merge = MergeRequest::new(&target, &sources, &contents);
         merge.regenerate = Some(&maker);
+        merge.use_remembered = !request.no_remembered;
         merge.options = options;
         merge.message = request.message.clone();
         let done = self.inner.workspaces.merge(&self.inner.history, &merge, act).map_err(of_engine)?;
@@ -146,6 +147,7 @@ impl Service {
         }
         let mut merge = MergeRequest::new(target, sources, contents);
         merge.options = options;
+        merge.use_remembered = !request.no_remembered;
         let done = self.inner.workspaces.preview_merge(&self.inner.history, &merge, &heads, act).map_err(of_engine)?;
         message.how = how(done.how).into();
         message.files = files_message(&done.report.files);

@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 
-use amalgam_engine::object::Node;
+use amalgam_conflicts::{Caption, render};
+use amalgam_engine::merge::side_names;
+use amalgam_engine::object::{Conflict, Node, Settled};
 use amalgam_engine::operation::operation;
 use amalgam_engine::queue::{Review, Side, Take};
-use amalgam_engine::{Act, OperationCursor, SnapshotId, TreePath, entry_at};
+use amalgam_engine::{Act, Entry, OperationCursor, SnapshotId, TreePath, entry_at};
 use amalgam_proto::{Failure, Reason, v1};
+use bytes::Bytes;
 
 use super::path_bytes;
 use super::queue::{entry_message, id_of};
@@ -18,6 +21,8 @@ pub(super) const REVIEWS: &str = "reviews/";
 const WORKSPACES: &str = "workspace/";
 /// Versions are looked up for so many paths of a review.
 const VERSIONS_MAX: usize = 100;
+/// A longer text is not shown with a review.
+const SHOWN_BYTES_MAX: usize = 256 << 10;
 /// So far back the log is read for who made them.
 const OPERATIONS_MAX: u64 = 10_000;
 
@@ -46,10 +51,40 @@ impl Service {
                 base: version(review.bases.first().copied(), "")?,
                 ours: version(review.ours, review.entry.target.as_str())?,
                 theirs: version(Some(review.entry.snapshot), review.entry.source.as_str())?,
+                shown: self.shown_in_review(&review, &conflict.path)?,
             });
         }
         self.name_makers(&mut message.versions)?;
         Ok(message)
+    }
+
+    /// What a path that conflicts would look like in the target, with markers; nothing where that is no text or too long.
+    fn shown_in_review(&self, review: &Review, path: &TreePath) -> Result<Bytes> {
+        let store = &self.inner.store;
+        let at = |snapshot: Option<SnapshotId>| -> Result<Vec<Option<Entry>>> {
+            let Some(snapshot) = snapshot else { return Ok(vec![None]) };
+            let root = store.snapshot(snapshot).and_then(|snapshot| store.root(snapshot.root)).map_err(of_engine)?;
+            Ok(match entry_at(store, &root, path).map_err(of_engine)? {
+                Some(Entry { node: Node::Conflict(conflict), .. }) => conflict.terms().to_vec(),
+                entry => vec![entry.map(|entry| entry.with_extra(|extra| extra.link = None))],
+            })
+        };
+        // Ours, less the base, plus theirs, as a merge would add them up.
+        let ours = at(review.ours)?;
+        let is_plain = ours.len() == 1;
+        let terms = [ours, at(review.bases.first().copied())?, at(Some(review.entry.snapshot))?].concat();
+        let Ok(Settled::Conflicted(conflict)) = Conflict::settle(terms) else { return Ok(Bytes::new()) };
+        let mut caption = Caption::of(path);
+        if let Some(ours) = review.ours.filter(|_| !is_plain) {
+            caption.names = side_names(&self.inner.history, ours, path, &conflict).map_err(of_engine)?;
+        }
+        caption.names.resize(conflict.added().count(), String::new());
+        if let [first, .., last] = &mut caption.names[..] {
+            let both = [(first, &review.entry.target), (last, &review.entry.source)];
+            both.into_iter().filter(|(name, _)| name.is_empty()).for_each(|(name, known)| *name = known.to_string());
+        }
+        let rendered = render(store, &conflict, &caption).map_err(of_engine)?.map(|rendered| rendered.bytes);
+        Ok(rendered.filter(|bytes| bytes.len() <= SHOWN_BYTES_MAX).unwrap_or_default().into())
     }
 
     /// Says of versions in which workspace and by which operation they were made: what first made a head of their snapshots.
@@ -113,12 +148,10 @@ impl Service {
 
     /// Merges what waited again, with one side where both cannot be had.
     pub(crate) fn take_review(&self, request: &v1::TakeReviewRequest, act: &Act) -> Result<v1::Merge> {
-        let side = match request.side() {
-            v1::MergeSide::Ours => Side::Ours,
-            v1::MergeSide::Theirs => Side::Theirs,
-            v1::MergeSide::Unspecified => {
-                return Err(Failure::new(Reason::Invalid, "say which side is to be taken: ours or theirs"));
-            }
+        let side = match (request.side(), request.version.as_str()) {
+            (v1::MergeSide::Ours, "") => Side::Ours,
+            (v1::MergeSide::Theirs, "") => Side::Theirs,
+            (_, word) => self.side_named(&request.name, word)?,
         };
         let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
         let paths = paths.map_err(|source| of_engine(source.into()))?;
@@ -127,6 +160,27 @@ impl Service {
             false => paths.into_iter().map(|path| Take { path: Some(path), side }).collect(),
         };
         self.try_again(&request.name, false, &takes, request.dry_run, act)
+    }
+
+    /// Which side of a review a word means: the same words as those of a conflict, and the names of both workspaces.
+    fn side_named(&self, review: &str, word: &str) -> Result<Side> {
+        let entry = self.review(review)?.entry;
+        match word {
+            "ours" => Ok(Side::Ours),
+            "theirs" => Ok(Side::Theirs),
+            "base" => Ok(Side::Base),
+            word if word == entry.target.as_str() => Ok(Side::Ours),
+            word if word == entry.source.as_str() => Ok(Side::Theirs),
+            _ => {
+                let (target, source) = (&entry.target, &entry.source);
+                let words = format!("ours ({target}), theirs ({source}) or base");
+                let message = match word {
+                    "" => format!("say which version is to be taken: {words}"),
+                    word => format!("there is no version {word}; there is {words}"),
+                };
+                Err(Failure::new(Reason::Invalid, message))
+            }
+        }
     }
 
     fn try_again(&self, name: &str, keep: bool, takes: &[Take], dry_run: bool, act: &Act) -> Result<v1::Merge> {
@@ -158,6 +212,7 @@ fn review_message(review: &Review) -> v1::Review {
         way: String::new(),
         result: conflict.kind.clone(),
         others: Vec::new(),
+        remembered: String::new(),
     });
     v1::Review {
         entry: Some(entry_message(&review.entry, REVIEWS)),

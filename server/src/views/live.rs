@@ -156,18 +156,18 @@ impl Service {
         let view = &grasp.live.view;
         let seen = view.fork();
         let back = self.conflicts_in(&seen)?;
-        let (folding, resolved) = match back {
+        let mut change = change.clone();
+        let folding = match back {
             Some(back) => {
+                change.resolutions = self.resolutions_of(&back.resolved, back.root)?;
                 let paths = back.conflicts.iter().map(|placed| placed.path.clone()).collect();
-                (Some(Folding { seen, root: back.root, paths }), back.resolved)
+                Some(Folding { seen, root: back.root, paths })
             }
-            None => (None, Vec::new()),
+            None => None,
         };
         let (workspaces, name) = (&self.inner.workspaces, &grasp.workspace);
-        let done = view.commit_folded(workspaces, name, change, act, CAPTURE, folding.as_ref()).map_err(of_view)?;
+        let done = view.commit_folded(workspaces, name, &change, act, CAPTURE, folding.as_ref()).map_err(of_view)?;
         self.drop_checkpoint(grasp)?;
-        let root = self.inner.store.snapshot(done.snapshot).map_err(of_engine)?.root;
-        self.remember_edits(&resolved, root, act)?;
         Ok((done.snapshot, done.is_new))
     }
 

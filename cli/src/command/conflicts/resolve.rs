@@ -23,8 +23,10 @@ use crate::text;
 /// Decide conflicts: the result is a new snapshot, and is written into the directory
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What is in no snapshot yet is captured first. The resolution is remembered, and used when the same conflict comes again.
-A tool gets the files $BASE, $LOCAL (ours) and $REMOTE (theirs), and leaves the result in $MERGED.
+What is in no snapshot yet is captured first. The resolution is remembered, and used when the same conflict comes again,
+until it is undone or `conflicts forget` forgets it.
+A tool gets the files $BASE, $LOCAL (ours) and $REMOTE (theirs), and leaves the result in $MERGED; conflicts of more than two
+sides are not given to it.
 
 Examples:
   amalgam conflicts resolve src/main.rs --ours
@@ -53,7 +55,45 @@ pub struct Resolve {
     workspace: Option<String>,
 }
 
+/// Take one version of conflicts; `resolve` with a version
 #[derive(Debug, Args)]
+#[command(after_help = "\
+The words are those of `amalgam review take`: ours, theirs, base, or the name of the workspace whose version it is. `conflicts
+show` lists them. `union` keeps the lines of all sides.
+
+Examples:
+  amalgam conflicts take theirs src/main.rs
+  amalgam conflicts take agent-2 src/main.rs --dry-run
+  amalgam conflicts take ours --all")]
+pub struct Take {
+    /// The version
+    version: String,
+    /// These conflicts, or all below these paths
+    #[arg(required_unless_present = "all")]
+    paths: Vec<OsString>,
+    /// All conflicts
+    #[arg(long, conflicts_with = "paths")]
+    all: bool,
+    /// Say what would be done, change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Do not remember it
+    #[arg(long)]
+    no_remember: bool,
+    /// In this workspace [default: the one of this directory]
+    #[arg(long, value_name = "NAME")]
+    workspace: Option<String>,
+}
+
+impl Take {
+    pub(super) async fn run(self, session: &mut Session) -> Outcome {
+        let Self { version, paths, all, dry_run, no_remember, workspace } = self;
+        let how = How { version: Some(version), ..How::default() };
+        Resolve { paths, all, how, dry_run, no_remember, workspace }.run(session).await
+    }
+}
+
+#[derive(Debug, Default, Args)]
 #[group(required = true, multiple = false)]
 struct How {
     /// Take ours
@@ -65,11 +105,11 @@ struct How {
     /// Take what both began with
     #[arg(long)]
     base: bool,
-    /// Keep the lines of both; of what both moved, both names
+    /// Keep the lines of all sides; of what both moved, both names
     #[arg(long)]
     union: bool,
-    /// Take this version, as `conflicts show` names it
-    #[arg(long, value_name = "NAME")]
+    /// Take this version, as `conflicts show` names it, or that of this workspace
+    #[arg(long, value_name = "NAME", visible_alias = "side")]
     version: Option<String>,
     /// Take the contents of this file
     #[arg(long, value_name = "FILE")]
@@ -163,6 +203,11 @@ impl Resolve {
         if found.is_empty() {
             return Err(CliError::refused("this is not about contents").hint("take --ours or --theirs"));
         }
+        if let Some(many) = found.iter().find(|conflict| command.is_some() && competing(conflict) > 2) {
+            let message = format!("{} has {} sides, and a tool is given two", text::path(&many.path), competing(many));
+            let hint = "--edit shows them all; `amalgam conflicts take` takes one";
+            return Err(CliError::refused(message).hint(hint));
+        }
         if self.dry_run {
             for conflict in &found {
                 session.output.emit(&json_line(conflict))?;
@@ -198,6 +243,11 @@ impl Resolve {
     }
 }
 
+/// How many versions compete, without a draft of a resolution.
+fn competing(conflict: &v1::Conflict) -> usize {
+    conflict.versions.iter().step_by(2).filter(|version| version.name != "draft").count()
+}
+
 async fn send(session: &mut Session, client: &mut Client, request: v1::ResolveConflictsRequest) -> Outcome {
     let (dry_run, wants_all) = (request.dry_run, request.paths.is_empty());
     let result = client.conflicts.resolve_conflicts(request).await?.into_inner();
@@ -225,7 +275,7 @@ fn say_result(output: &mut Output, result: &v1::ResolveConflictsResponse, dry_ru
     let count = text::plural(result.resolved.len() as u64, "conflict");
     let left = match result.left {
         0 => "none is left".to_owned(),
-        left => format!("{} left", text::count(left)),
+        left => format!("{} left", text::plural(left, "file")),
     };
     match &result.snapshot {
         _ if dry_run => output.done(format!("{count} to resolve; nothing was changed")),

@@ -73,7 +73,7 @@ pub(super) async fn run(files: &Files, command: Option<&str>) -> Result<ExitStat
 /// Whether lines of ours are left: seven signs or more, and a tag.
 fn has_markers(bytes: &[u8]) -> bool {
     bytes.split(|byte| *byte == b'\n').any(|line| {
-        let Some(sign) = line.first().filter(|sign| b"<|>".contains(sign)) else { return false };
+        let Some(sign) = line.first().filter(|sign| b"<|=>".contains(sign)) else { return false };
         let run = line.iter().take_while(|byte| *byte == sign).count();
         run >= 7 && line[run..].windows(9).any(|part| part == b"[amalgam ")
     })
@@ -86,6 +86,7 @@ mod tests {
     #[test]
     fn markers_of_ours_are_seen() {
         assert!(has_markers(b"a\n<<<<<<< ours [amalgam 1f0c9a24 1/2]\nb\n"));
+        assert!(has_markers(b"a\n======= bob (side-2) [amalgam 1f0c9a24 1/2]\nb\n"));
         assert!(!has_markers(b"a\n<<<<<<< HEAD\nb\n"));
         assert!(!has_markers(b"<<<<<< ours [amalgam 1f0c9a24 1/2]\n"));
     }

@@ -84,7 +84,9 @@ pub(super) fn read(
     let session = service.inner.store.session();
     let entry = match &entry.node {
         Node::Conflict(conflict) => {
-            shown_as(&service.inner.store, &session, conflict, Style::Markers).map_err(of_engine)?.unwrap_or(entry)
+            let caption = service.captioner().caption(&path, conflict);
+            let shown = shown_as(&service.inner.store, &session, conflict, Style::Markers, &caption);
+            shown.map_err(of_engine)?.unwrap_or(entry)
         }
         _ => entry,
     };

@@ -1,0 +1,164 @@
+//! Captions of conflicts: the names of the workspaces whose versions compete, and the way in which the file is merged.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use amalgam_conflicts::{Caption, terms};
+use amalgam_engine::conflict::PlacedConflict;
+use amalgam_engine::merge::side_names;
+use amalgam_engine::object::{Conflict, Node};
+use amalgam_engine::workspace::WorkspaceName;
+use amalgam_engine::{Bare, Entry, TreePath, Workspace, entry_at};
+use amalgam_merge::Rules;
+use amalgam_merge::rules::Content;
+use amalgam_proto::{Failure, Reason};
+use parking_lot::Mutex;
+
+use crate::failure::{Result, of_engine};
+use crate::service::Service;
+
+/// Of so many conflicts it is remembered whose they are.
+const OWNERS_MAX: usize = 4_096;
+/// After so many conflicts that no workspace has, one call looks for no more.
+const MISSES_MAX: usize = 16;
+
+/// Whose conflicts are, by path and hash.
+#[derive(Default)]
+pub(crate) struct Owners {
+    known: Mutex<HashMap<(TreePath, Bare), Arc<Owner>>>,
+}
+
+/// The workspace in whose head a conflict is, and the names of those whose versions compete.
+struct Owner {
+    workspace: WorkspaceName,
+    names: Vec<String>,
+}
+
+impl Owners {
+    pub(crate) fn clear(&self) {
+        self.known.lock().clear();
+    }
+}
+
+/// Captions for one call: rules are read once for each workspace.
+pub(crate) struct Captioner<'a> {
+    service: &'a Service,
+    rules: RefCell<HashMap<WorkspaceName, Option<Arc<Rules>>>>,
+    /// The workspace whose the last conflict was: most likely that of the next one, too.
+    last: RefCell<Option<Workspace>>,
+    /// How many were no workspace's.
+    misses: Cell<usize>,
+}
+
+impl Captioner<'_> {
+    fn owner_of(&self, path: &TreePath, conflict: &Conflict) -> Result<Option<Arc<Owner>>> {
+        let (service, id) = (self.service, conflict.bare());
+        let (key, owners) = ((path.clone(), id), &service.inner.faces.owners.known);
+        if let Some(known) = owners.lock().get(&key) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let Some(workspace) = self.workspace_with(path, id)? else { return Ok(None) };
+        let head = workspace.head.expect("its head has the conflict");
+        let names = side_names(&service.inner.history, head, path, conflict).map_err(of_engine)?;
+        let owner = Arc::new(Owner { workspace: workspace.name, names });
+        let mut owners = owners.lock();
+        if owners.len() >= OWNERS_MAX {
+            owners.clear();
+        }
+        owners.insert(key, Arc::clone(&owner));
+        Ok(Some(owner))
+    }
+
+    /// A workspace whose head has a conflict at a path.
+    fn workspace_with(&self, path: &TreePath, id: Bare) -> Result<Option<Workspace>> {
+        let mut found = self.last.borrow().clone();
+        if let Some(last) = found.take()
+            && self.service.has_conflict(&last, path, id)?
+        {
+            return Ok(Some(last));
+        }
+        // A tree of the past may have many that no workspace has any more.
+        if self.misses.get() >= MISSES_MAX {
+            return Ok(None);
+        }
+        self.service.each_workspace("", |workspace| {
+            if found.is_none() && self.service.has_conflict(workspace, path, id)? {
+                found = Some(workspace.clone());
+            }
+            Ok(())
+        })?;
+        match &found {
+            Some(workspace) => *self.last.borrow_mut() = Some(workspace.clone()),
+            None => self.misses.set(self.misses.get() + 1),
+        }
+        Ok(found)
+    }
+
+    /// The caption of a conflict. What cannot be found out is left out: a caption is for people.
+    pub(crate) fn caption(&self, path: &TreePath, conflict: &Conflict) -> Caption {
+        let Ok(Some(owner)) = self.owner_of(path, conflict) else { return Caption::of(path) };
+        let mut rules = self.rules.borrow_mut();
+        let rules = rules.entry(owner.workspace.clone()).or_insert_with(|| {
+            // Rules that cannot be read are told where something is merged.
+            self.service.merge_rules(Some(&owner.workspace), None).ok()
+        });
+        let plain = Caption { names: owner.names.clone(), ..Caption::of(path) };
+        match rules {
+            Some(rules) => Caption { way: rules.choose(path.as_bytes(), Content::Text).cloned(), ..plain },
+            None => plain,
+        }
+    }
+}
+
+impl Service {
+    /// Captions for conflicts.
+    pub(crate) fn captioner(&self) -> Captioner<'_> {
+        Captioner { service: self, rules: RefCell::default(), last: RefCell::default(), misses: Cell::new(0) }
+    }
+
+    /// Whether the head of a workspace has this conflict at a path.
+    fn has_conflict(&self, workspace: &Workspace, path: &TreePath, id: Bare) -> Result<bool> {
+        let store = &self.inner.store;
+        let Some(head) = workspace.head else { return Ok(false) };
+        let root = store.snapshot(head).and_then(|snapshot| store.root(snapshot.root));
+        let entry = root.and_then(|root| entry_at(store, &root, path)).map_err(of_engine)?;
+        Ok(matches!(entry, Some(Entry { node: Node::Conflict(there), .. }) if there.bare() == id))
+    }
+
+    /// Which term of a conflict a word means: the word for it, the name of the workspace whose it is, or a workspace that has this
+    /// version now.
+    pub(super) fn term_named(&self, placed: &PlacedConflict, word: &str) -> Result<usize> {
+        let (store, path) = (&self.inner.store, &placed.path);
+        let terms = terms(store, &placed.conflict).map_err(of_engine)?;
+        let names = self.captioner().caption(path, &placed.conflict).names;
+        if let Some(at) = terms.iter().position(|term| term.word == word) {
+            return Ok(at);
+        }
+        let mut named = names.iter().enumerate().filter(|(_, name)| *name == word).map(|(at, _)| at * 2);
+        if let (Some(at), None) = (named.next(), named.next()) {
+            return Ok(at);
+        }
+        if let Some(at) = self.term_of_head(placed, word)? {
+            return Ok(at);
+        }
+        let words = terms.iter().enumerate().map(|(at, term)| match names.get(at / 2).filter(|_| at % 2 == 0) {
+            Some(name) if !name.is_empty() => format!("{} ({name})", term.word),
+            _ => term.word.clone(),
+        });
+        let words: Vec<_> = words.collect();
+        Err(Failure::new(Reason::Invalid, format!("{path} has no version {word}; it has {}", words.join(", "))))
+    }
+
+    fn term_of_head(&self, placed: &PlacedConflict, word: &str) -> Result<Option<usize>> {
+        let Ok(name) = WorkspaceName::new(word) else { return Ok(None) };
+        let Some(workspace) = self.inner.workspaces.find(&name).map_err(of_engine)? else { return Ok(None) };
+        let Some(root) = self.head_root(workspace.head)? else { return Ok(None) };
+        let store = &self.inner.store;
+        let root = store.root(root).map_err(of_engine)?;
+        let entry = entry_at(store, &root, &placed.path).map_err(of_engine)?.map(|entry| entry.node);
+        let sides = placed.conflict.added().map(|side| side.map(|side| side.node.clone()));
+        let mut same = sides.enumerate().filter(|(_, side)| *side == entry).map(|(at, _)| at * 2);
+        Ok(same.next())
+    }
+}
