@@ -79,6 +79,8 @@ pub struct Rocks {
     /// Objects that were taken out of the index since their room came back; not known how many after an opening.
     unreclaimed: AtomicU64,
     reserve_one_in: u64,
+    block_cache: Cache,
+    block_cache_bytes: usize,
     _lock: File,
 }
 
@@ -143,6 +145,8 @@ impl Rocks {
             doomed,
             unreclaimed: AtomicU64::new(0),
             reserve_one_in: options.reserve_one_in,
+            block_cache: cache,
+            block_cache_bytes: options.block_cache_bytes,
             _lock: lock,
         };
         rocks.load_counters(mark.map_or(0, |mark| mark.last_operation))?;
@@ -563,6 +567,14 @@ impl Backend for Rocks {
         // A family that has rows in memory alone keeps the whole log from the moment of the first of them.
         let flush = |name: &&'static str| self.database.flush_cf(self.family(name));
         FAMILIES.iter().try_for_each(flush).map_err(|source| fault("empty the log", &source))
+    }
+
+    fn release_memory(&self) -> Result<()> {
+        self.empty_log()?;
+        let mut cache = self.block_cache.clone();
+        cache.set_capacity(0);
+        cache.set_capacity(self.block_cache_bytes);
+        Ok(())
     }
 
     fn epoch(&self) -> Epoch {
