@@ -239,6 +239,7 @@ fn fill(path: &Path) {
 }
 
 #[test]
+#[expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 fn what_frees_room_is_written_down_on_a_full_disk() {
     let Some(small) = Small::new(4 << 20) else {
         eprintln!("left out: a small file system cannot be mounted here");
