@@ -42,9 +42,9 @@ use crate::tombstone::Tombstone;
 use reclaim::Doomed;
 use round::Round;
 use settings::{
-    CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS, RESERVE_BYTES_MAX,
-    RESERVE_BYTES_MIN, TOMBSTONES, UNRECLAIMED_KEY, database_options, families, family_options, fault, object_family,
-    opening,
+    BlockCache, CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS,
+    RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TOMBSTONES, UNRECLAIMED_KEY, database_options, families, family_options,
+    fault, object_family, opening,
 };
 
 const DATABASE_DIRECTORY: &str = "db";
@@ -79,8 +79,7 @@ pub struct Rocks {
     /// Objects that were taken out of the index since their room came back; not known how many after an opening.
     unreclaimed: AtomicU64,
     reserve_one_in: u64,
-    block_cache: Cache,
-    block_cache_bytes: usize,
+    block_cache: BlockCache,
     _lock: File,
 }
 
@@ -145,8 +144,7 @@ impl Rocks {
             doomed,
             unreclaimed: AtomicU64::new(0),
             reserve_one_in: options.reserve_one_in,
-            block_cache: cache,
-            block_cache_bytes: options.block_cache_bytes,
+            block_cache: BlockCache { cache, bytes: options.block_cache_bytes },
             _lock: lock,
         };
         rocks.load_counters(mark.map_or(0, |mark| mark.last_operation))?;
@@ -571,9 +569,7 @@ impl Backend for Rocks {
 
     fn release_memory(&self) -> Result<()> {
         self.empty_log()?;
-        let mut cache = self.block_cache.clone();
-        cache.set_capacity(0);
-        cache.set_capacity(self.block_cache_bytes);
+        self.block_cache.empty();
         Ok(())
     }
 
