@@ -34,9 +34,6 @@ use crate::config::Config;
 
 /// How long a process may take to answer after it was started.
 const START_WITHIN: Duration = Duration::from_secs(20);
-/// By its own rule the allocator soon takes large blocks from memory that was used before, and clears them: each mount has
-/// buffers of 16 MiB for what a kernel never sends, which then are 16 MiB of memory.
-const LARGE_BLOCKS_APART: &str = "glibc.malloc.mmap_threshold=8388608:glibc.malloc.trim_threshold=4194304";
 /// How often it is looked for meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(3);
 /// How long another process that holds the store gets before its place is tried again.
@@ -224,7 +221,6 @@ fn start(home: &Home, socket: &Path) -> io::Result<Child> {
         .arg("serve")
         .arg("--socket")
         .arg(socket)
-        .env("GLIBC_TUNABLES", std::env::var_os("GLIBC_TUNABLES").unwrap_or_else(|| LARGE_BLOCKS_APART.into()))
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())

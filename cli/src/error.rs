@@ -132,7 +132,10 @@ fn hint_of(reason: Reason) -> Option<&'static str> {
         Reason::UncommittedChanges => Some("`amalgam commit` keeps them first"),
         Reason::DirectoryReplaced | Reason::DirectoryGone => Some("`amalgam ws attach` in it takes it as it is now"),
         Reason::Corrupt => Some("`amalgam verify --repair` looks at the store"),
-        Reason::Full => Some("make room, then try again"),
+        Reason::Full => Some(
+            "make room on the store's disk, then try again: `amalgam gc --grace none` gives back what nothing needs, and deleting files \
+             in a mount, `amalgam umount` and `amalgam ws rm` work without room",
+        ),
         _ => None,
     }
 }

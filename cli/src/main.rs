@@ -36,7 +36,13 @@ use connect::ConnectOptions;
 use error::{CliError, Outcome};
 use exit::Exit;
 use output::{Color, Output, OutputOptions};
+use place::Standing;
 use session::Session;
+
+/// Gives free memory back to the kernel wherever it lies. The C library's allocator does so at the ends of its arenas alone, and what a
+/// large mount had would stay with the process.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// How long the store's threads get to put their things away when they run in this process.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
@@ -55,10 +61,8 @@ fn main() -> ExitCode {
 }
 
 fn begin(global: &Global) -> Result<Session, CliError> {
-    if let Some(directory) = &global.directory {
-        env::set_current_dir(directory).map_err(|error| CliError::machine(directory.display(), &error))?;
-    }
-    let cwd = env::current_dir().map_err(|error| CliError::machine("the current directory", &error))?;
+    let standing = Standing::enter(global.directory.as_deref(), env::var_os("PWD").map(PathBuf::from))?;
+    let cwd = &standing.cwd;
     // One store has one name, whether it is there already or not.
     let home = place::real(&cwd.join(home(global.store.clone())?));
     let config = Config::load(&home)?;
@@ -71,7 +75,7 @@ fn begin(global: &Global) -> Result<Session, CliError> {
         pager: (!global.no_pager).then(|| pager(&config)),
     };
     let connect = ConnectOptions { home, actor: actor(&config), in_process: global.in_process, create: false };
-    Ok(Session::new(Output::new(options), config, connect, cwd, global.no_input))
+    Ok(Session::new(Output::new(options), config, connect, standing, global.no_input))
 }
 
 /// Where the store lies: as asked, or where the user's data lies.
@@ -151,7 +155,10 @@ fn runtime(in_process: bool) -> Result<Runtime, CliError> {
 /// Runs a command until it is done or Ctrl-C. A call that is dropped is cancelled on the other side.
 async fn until_interrupted(command: Command, session: &mut Session) -> Outcome {
     let interrupts = session.interrupts.clone();
-    let mut work = Box::pin(command.run(session));
+    let mut work = Box::pin(async {
+        session.enter_dead_mount().await?;
+        command.run(session).await
+    });
     loop {
         tokio::select! {
             outcome = &mut work => return outcome,

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use amalgam_proto::v1;
+use rustix::io::Errno;
 use tonic::codegen::Bytes;
 
 use crate::error::CliError;
@@ -34,6 +35,47 @@ impl Place {
     pub fn tree_path(&self, cwd: &Path, given: &OsStr) -> Result<Bytes, CliError> {
         tree_path(self.root(), cwd, Path::new(given))
     }
+}
+
+/// Where a command stands when it begins.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// The current directory.
+    pub cwd: PathBuf,
+    /// Whether that lies in a mount whose process has died. Nothing in there can be opened until another one answers for it.
+    pub is_dead: bool,
+}
+
+impl Standing {
+    /// Enters the directory that is asked for, if one is. `shell_path` is where the shell says that it stands: in a mount that was
+    /// taken away the kernel does not know.
+    pub fn enter(asked: Option<&Path>, shell_path: Option<PathBuf>) -> Result<Self, CliError> {
+        let Some(asked) = asked else { return Self::here(shell_path) };
+        match std::env::set_current_dir(asked) {
+            Ok(()) => Self::here(None),
+            Err(error) if is_disconnected(&error) => {
+                let around = if asked.is_absolute() { PathBuf::new() } else { Self::here(shell_path)?.cwd };
+                let cwd = around.join(asked);
+                Ok(Self { cwd: plain(&cwd).unwrap_or(cwd), is_dead: true })
+            }
+            Err(error) => Err(CliError::machine(asked.display(), &error)),
+        }
+    }
+
+    fn here(shell_path: Option<PathBuf>) -> Result<Self, CliError> {
+        let is_dead = rustix::fs::statfs(".").is_err_and(|error| is_disconnected(&error.into()));
+        match (std::env::current_dir(), shell_path) {
+            (Ok(cwd), _) => Ok(Self { cwd, is_dead }),
+            (Err(_), Some(cwd)) if is_dead && cwd.is_absolute() => Ok(Self { cwd, is_dead }),
+            (Err(error), _) => Err(CliError::machine("the current directory", &error)),
+        }
+    }
+}
+
+/// Whether nobody answers for the file system that a path leads to.
+fn is_disconnected(error: &std::io::Error) -> bool {
+    let number = error.raw_os_error();
+    [Errno::NOTCONN, Errno::CONNABORTED].iter().any(|dead| number == Some(dead.raw_os_error()))
 }
 
 /// The path in the tree of the directory `root` that `given` means, seen from `cwd`. Nothing needs to be there: a deleted

@@ -13,6 +13,8 @@ use crate::connect::{EXIT_BUSY, EXIT_FULL, open, runtime_directory};
 pub fn run(home: &Home, socket: &Path, idle: Duration) -> i32 {
     // Its own session: the terminal's hang-up and Ctrl-C are not meant for it.
     let _ = rustix::process::setsid();
+    // Without it free memory is given back only while others are at work. Where it cannot be had, that is how it is.
+    let _ = tikv_jemalloc_ctl::background_thread::write(true);
     match serve_store(home, socket, idle) {
         Ok(()) => 0,
         Err(failure) => {

@@ -16,7 +16,7 @@ use crate::connect::{Client, ConnectOptions, connect, running};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::output::Output;
-use crate::place::{Place, real};
+use crate::place::{Place, Standing, real};
 
 /// What every command works with.
 pub struct Session {
@@ -28,6 +28,8 @@ pub struct Session {
     pub connect: ConnectOptions,
     /// Where the command was started.
     pub cwd: PathBuf,
+    /// Whether that is in a mount whose process has died.
+    is_in_dead_mount: bool,
     /// No questions.
     pub no_input: bool,
     /// The time when the command began.
@@ -72,9 +74,33 @@ impl Interrupts {
 
 impl Session {
     /// A session that has not spoken to the store yet.
-    pub fn new(output: Output, config: Config, connect: ConnectOptions, cwd: PathBuf, no_input: bool) -> Self {
+    pub fn new(output: Output, config: Config, connect: ConnectOptions, standing: Standing, no_input: bool) -> Self {
         let (now, interrupts) = (Timestamp::now(), Interrupts::default());
-        Self { output, config, connect, cwd, no_input, now, interrupts, client: None }
+        let Standing { cwd, is_dead: is_in_dead_mount } = standing;
+        Self { output, config, connect, cwd, is_in_dead_mount, no_input, now, interrupts, client: None }
+    }
+
+    /// Where the command stands in a mount whose process has died: starts another process, which mounts it again, and goes there.
+    pub async fn enter_dead_mount(&mut self) -> Result<(), CliError> {
+        if !self.is_in_dead_mount {
+            return Ok(());
+        }
+        let shown = self.cwd.display().to_string();
+        if self.connect.in_process {
+            return Err(CliError::refused(format!("{shown} is in a mount whose background process has died"))
+                .hint("run this without --in-process, and the mount is made again"));
+        }
+        // A process that runs already has done so before.
+        let place = self.place_if_any().await?;
+        let entered = std::env::set_current_dir(&self.cwd);
+        match (place, entered) {
+            (Some(_), Ok(())) => self.output.remark(format!(
+                "the background process had died; {shown} is mounted again, with what was not committed (`cd .` takes a shell in there along)"
+            )),
+            (Some(_), Err(error)) => Err(CliError::machine(shown, &error)),
+            // It was not mounted again, or shows a snapshot. A command that needs a workspace here is told why there is none.
+            (None, _) => Ok(()),
+        }
     }
 
     /// The store's home.

@@ -12,7 +12,7 @@ use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces}
 use amalgam_engine::{Act, SnapshotId, Store, Time};
 use amalgam_fuse::{Mount, MountError, MountOptions};
 use amalgam_view::{View, ViewOptions};
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
+use rustix::fs::{AtFlags, CWD, RenameFlags, Timespec, Timestamps};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 const SECOND: i64 = 1_000_000_000;
@@ -129,6 +129,21 @@ fn any_time_can_be_set_and_the_nearest_is_kept() {
         assert_eq!(std::os::unix::fs::MetadataExt::mtime(&found), kept, "{seconds}");
         assert_eq!(std::os::unix::fs::MetadataExt::atime(&found), kept, "{seconds}");
     }
+    kit.mount().unmount().expect("nobody uses it");
+}
+
+#[test]
+fn a_rename_that_leaves_a_whiteout_is_refused_and_changes_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let mut kit = Kit::new(|_| {});
+    fs::write(kit.at.join("a"), "one").expect("written");
+    let (from, to) = (kit.at.join("a"), kit.at.join("b"));
+    let renamed = rustix::fs::renameat_with(CWD, &from, CWD, &to, RenameFlags::WHITEOUT);
+    assert_eq!(renamed, Err(rustix::io::Errno::INVAL));
+    assert_eq!(fs::read_to_string(&from).expect("it is there"), "one");
+    assert!(!to.exists());
     kit.mount().unmount().expect("nobody uses it");
 }
 

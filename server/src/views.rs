@@ -11,10 +11,12 @@ mod book;
 mod handover;
 mod keeper;
 mod kernel;
+mod left;
 pub(crate) mod live;
 mod local;
 mod merged;
 mod mounting;
+mod private;
 mod revert;
 
 use std::collections::{BTreeMap, HashMap};
@@ -30,7 +32,7 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, RefName, SnapshotId, TreePath};
 use amalgam_fuse::Mount;
 use amalgam_proto::{Failure, Reason};
-use amalgam_view::{Recovered, Room, View, ViewOptions};
+use amalgam_view::{Moment, Recovered, Room, View, ViewOptions};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 
 use crate::failure::{Result, of_engine, of_view};
@@ -70,6 +72,8 @@ struct LiveView {
     turn: Arc<Mutex<bool>>,
     /// The head that the view stayed behind, because it had changes of its own.
     behind: Mutex<Option<SnapshotId>>,
+    /// The state in which there was no room for a checkpoint that would have made room.
+    crowded: Mutex<Option<Moment>>,
 }
 
 /// A mount that is there.
@@ -78,6 +82,12 @@ struct Mounted {
     shows: Shows,
     record: MountRecord,
     leaving: bool,
+    /// The kernel's number of the file system; nothing for a private mount, which this namespace does not have.
+    device: Option<String>,
+    /// Where a private mount is.
+    private: Option<private::Whereabouts>,
+    /// Mounted again by this process, because an earlier one died; nobody has asked for it since.
+    is_unclaimed: bool,
 }
 
 /// What a mount shows.
@@ -107,18 +117,15 @@ pub(crate) enum Named {
 }
 
 impl Views {
-    /// Reads the book, and takes away what an earlier process left mounted.
+    /// Reads the book.
     pub(crate) fn open(home: &Home) -> Result<Self> {
-        let book = Book::open(&home.mounts_path())?;
-        let problems = kernel::clean_up_after_the_dead(&book);
-        book.change(|pages| pages.mounts.clear())?;
         Ok(Self {
-            book,
+            book: Book::open(&home.mounts_path())?,
             state: Mutex::default(),
             expected: Mutex::default(),
             door: Mutex::default(),
             ending: AtomicBool::new(false),
-            problems: Mutex::new(problems),
+            problems: Mutex::default(),
         })
     }
 
@@ -150,9 +157,11 @@ fn checkpoint_reference(id: u64) -> RefName {
 }
 
 impl Service {
-    /// From here on this process stays for as long as something is mounted, and takes devices at this socket.
+    /// From here on this process stays for as long as something is mounted, and takes devices at this socket. What an earlier one left
+    /// mounted is mounted again.
     pub(crate) fn begin_mounting(&self, door: &Path) {
         *self.inner.views.door.lock() = Some(door.to_owned());
+        self.remount_left();
     }
 
     /// How many file systems are mounted.
@@ -214,7 +223,13 @@ impl Service {
         let mut options = self.view_options(&workspace)?;
         options.journaled = self.inner.workspaces.get(&workspace).map_err(of_engine)?.journaled;
         let (view, recovered) = View::open(tree, &self.view_directory(id), options).map_err(of_view)?;
-        let live = Arc::new(LiveView { view, recovered, turn: Arc::default(), behind: Mutex::default() });
+        let live = Arc::new(LiveView {
+            view,
+            recovered,
+            turn: Arc::default(),
+            behind: Mutex::default(),
+            crowded: Mutex::default(),
+        });
         state.open.insert(id, Arc::clone(&live));
         Ok(live)
     }
@@ -260,6 +275,7 @@ impl Service {
     /// Refuses what cannot be done to a workspace that is mounted, or whose mount left work behind.
     pub(crate) fn refuse_live(&self, workspace: &WorkspaceName, what: &str) -> Result<()> {
         let Some(id) = self.find_view(workspace) else { return Ok(()) };
+        self.await_ended_mounts(id)?;
         self.refuse_shown(id, workspace, what)?;
         let grasp = self.grasp_view(id)?;
         // Whoever mounts it had the grasp until it was mounted.
@@ -277,11 +293,14 @@ impl Service {
 
     fn refuse_shown(&self, id: u64, workspace: &WorkspaceName, what: &str) -> Result<()> {
         let mounted = self.inner.views.state.lock().mounts.values().find_map(|mounted| match mounted.shows {
-            Shows::Live(other) if other == id => Some(mounted.record.path.clone()),
+            Shows::Live(other) if other == id => Some((mounted.record.path.clone(), mounted.private.clone())),
             _ => None,
         });
         let message = match mounted {
-            Some(path) => {
+            Some((_, Some(private))) => {
+                format!("{} in workspace {workspace}, so {what}; wait until that has ended", private.words())
+            }
+            Some((path, None)) => {
                 let path = path.display();
                 format!(
                     "workspace {workspace} is mounted at {path}, so {what}; `amalgam umount {path}` first, or `amalgam fork` it"
@@ -340,6 +359,7 @@ impl Service {
     pub(crate) fn let_go_of_ended_view(&self, name: &WorkspaceName) -> Result<()> {
         let Some(id) = self.inner.views.book.view_of(name.as_str()) else { return Ok(()) };
         let what = "its name cannot be given to another one";
+        self.await_ended_mounts(id)?;
         self.refuse_shown(id, name, what)?;
         let is_open = self.inner.views.state.lock().open.contains_key(&id);
         let has_work = match is_open {
@@ -373,16 +393,25 @@ impl Service {
         if !is_open || self.is_shown(id) {
             return Ok(());
         }
-        let mut grasp = self.grasp_view(id)?;
+        let grasp = self.grasp_view(id)?;
         if self.is_shown(id) {
             return Ok(());
         }
+        self.close_view(grasp)
+    }
+
+    /// Closes a view. What was not committed goes into the store first, so that the next one is opened quickly; where there is no room
+    /// for that, it stays in the journal.
+    fn close_view(&self, mut grasp: ViewGrasp) -> Result<()> {
         if self.is_uncommitted(&grasp)? {
-            self.checkpoint(&grasp)?;
+            match self.checkpoint(&grasp) {
+                Err(failure) if failure.reason == Reason::Full => {}
+                done => done?,
+            }
         }
         grasp.live.view.close().map_err(of_view)?;
         *grasp.turn = true;
-        self.inner.views.state.lock().open.remove(&id);
+        self.inner.views.state.lock().open.remove(&grasp.id);
         Ok(())
     }
 

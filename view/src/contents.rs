@@ -181,14 +181,17 @@ impl View {
         Ok(has_any)
     }
 
-    /// Lengthens a file so that a range is within it. Nothing is set aside: what is not written takes no room.
+    /// Lengthens a file so that a range is within it. Refused where the disk has no room for what of the range is no data yet. Nothing
+    /// is set aside: others may take the room before it is written to.
     pub fn allocate(&self, caller: &Caller, ino: Ino, offset: u64, length: u64, keep_size: bool) -> Result<()> {
         let live = &mut *self.shared.live.write();
         let (size, end) = self.writable_range(live, ino, offset, length)?;
+        let missing = length - data_bytes(&live.file(ino)?, offset, end.min(size))?;
+        self.demand_quota(live, missing)?;
+        self.demand_room(missing)?;
         if keep_size || end <= size {
             return Ok(());
         }
-        self.demand_quota(live, 0)?;
         let now = self.now();
         self.truncate_in(live, ino, end, now)?;
         live.touch(ino, now, now);
@@ -282,6 +285,17 @@ impl View {
         }
     }
 
+    /// Refuses what the disk has no room for.
+    fn demand_room(&self, bytes: u64) -> Result<()> {
+        let Some(room) = &self.shared.options.room else { return Ok(()) };
+        let free = room().free_bytes;
+        if bytes <= free {
+            return Ok(());
+        }
+        let why = format!("{bytes} bytes are wanted and {free} are free");
+        Err(EngineError::Full { action: "allocate room for a file", why }.into())
+    }
+
     /// The size of a file that may be changed, and where a range in it ends.
     fn writable_range(&self, live: &Live, ino: Ino, offset: u64, length: u64) -> Result<(u64, u64)> {
         live.demand_writable()?;
@@ -296,6 +310,21 @@ impl View {
         }
         Ok((attributes.size, end))
     }
+}
+
+/// How many bytes of a range are data and not holes.
+fn data_bytes(file: &LooseFile, mut offset: u64, end: u64) -> Result<u64> {
+    let mut bytes = 0;
+    while offset < end {
+        let data = file.data_at(offset)?.min(end - offset);
+        bytes += data;
+        offset += data;
+        if offset < end {
+            // At least one: whatever is neither is passed over.
+            offset += file.hole_at(offset)?.max(1);
+        }
+    }
+    Ok(bytes)
 }
 
 impl Live {

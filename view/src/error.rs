@@ -79,6 +79,11 @@ impl Error {
         self.number().raw_os_error()
     }
 
+    /// Whether there was no room.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::Engine(engine::Error::Full { .. }))
+    }
+
     fn number(&self) -> Errno {
         match self {
             Self::Engine(error) => engine_number(error),

@@ -15,6 +15,7 @@
 
 mod record;
 mod remember;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -56,6 +57,8 @@ pub(crate) struct Journal {
     current: Arc<JournalFile>,
     /// Where the next record begins.
     end: u64,
+    /// Up to where room is set aside for this file.
+    aside_end: u64,
     /// The first file that is needed to come back, and this one's number.
     first: u64,
     number: u64,
@@ -164,11 +167,12 @@ impl Journal {
 
     fn at(directory: &Path, identity: Identity, first: u64, number: u64, behind: Behind) -> Result<Self> {
         let current = begin(directory, number, behind)?;
-        Ok(Self {
+        let mut journal = Self {
             directory: directory.to_owned(),
             identity,
             current,
             end: BEGINNING_BYTES as u64,
+            aside_end: 0,
             first,
             number,
             unsynced: Vec::new(),
@@ -180,7 +184,9 @@ impl Journal {
             at_head: true,
             failed: None,
             record: Vec::new(),
-        })
+        };
+        journal.begin_reserve();
+        Ok(journal)
     }
 
     /// Opens the journal in a directory and does its edits again. What the last record lacks is left out.
@@ -217,7 +223,14 @@ impl Journal {
         }
         // Behind a file that is lost nothing can be done again.
         remove_files(directory, |found| found < base.first || found > number)?;
-        let mut journal = Self::at(directory, base.identity, base.first, number, behind.unwrap_or_default())?;
+        let begin = || Self::at(directory, base.identity, base.first, number, behind.unwrap_or_default());
+        let mut journal = match begin() {
+            Err(error) if error.is_full() => {
+                room::release_left(directory, earlier.iter().map(|(number, _)| *number));
+                begin()?
+            }
+            begun => begun?,
+        };
         journal.earlier = earlier;
         // Whoever wrote them may have died before they were on disk.
         journal.unsynced = unsynced;
@@ -245,6 +258,8 @@ impl Journal {
         let sum = check_sum(&record[8..], data);
         record[4..8].copy_from_slice(&sum.to_le_bytes());
         let record_bytes = record.len() as u64;
+        self.demand_room(edit, record_bytes + data.len() as u64)?;
+        let record = &mut self.record;
         let written = if data.is_empty() {
             self.current.file.write_all_at(record, self.end)
         } else if data.len() <= COPIED_BYTES_MAX {
@@ -277,7 +292,10 @@ impl Journal {
     /// Takes back what was written to this file from there on.
     pub(crate) fn cut(&mut self, end: u64) {
         match self.current.file.set_len(end) {
-            Ok(()) => self.end = end,
+            Ok(()) => {
+                self.end = end;
+                self.was_cut();
+            }
             Err(error) => self.fail(format!("what was refused could not be taken back: {error}")),
         }
     }
@@ -354,10 +372,14 @@ impl Journal {
             return Ok(JournalPlace { journal: self.identity, file: self.number });
         }
         let number = self.number + 1;
-        let next = begin(&self.directory, number, Behind { number: self.number, end: self.end })?;
+        let behind = Behind { number: self.number, end: self.end };
+        // From here on nothing is written to this file, and what was set aside for it may be what the next one needs.
+        self.release_room();
+        let next = begin(&self.directory, number, behind)?;
         self.unsynced.push(std::mem::replace(&mut self.current, next));
         self.earlier.push((self.number, self.end));
         self.end = BEGINNING_BYTES as u64;
+        self.begin_reserve();
         self.number = number;
         self.directory_unsynced = true;
         Ok(JournalPlace { journal: self.identity, file: number })
@@ -630,13 +652,14 @@ fn remove_files(directory: &Path, which: impl Fn(u64) -> bool) -> Result<()> {
 
 /// Puts a small file in the place of another, all of it or nothing, on disk.
 fn replace_file(directory: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+    let new = directory.join(format!("{name}.new"));
     let replace = || -> std::io::Result<()> {
-        let new = directory.join(format!("{name}.new"));
         let file = File::create(&new)?;
         file.write_all_at(bytes, 0)?;
         file.sync_data()?;
-        std::fs::rename(new, directory.join(name))?;
+        std::fs::rename(&new, directory.join(name))?;
         File::open(directory)?.sync_all()
     };
-    replace().map_err(io("write the journal's base"))
+    // On a full disk the half of it takes room that others need.
+    replace().inspect_err(|_| std::fs::remove_file(&new).unwrap_or_default()).map_err(io("write the journal's base"))
 }

@@ -16,6 +16,7 @@
 mod access;
 mod ahead;
 mod attributes;
+mod compare;
 mod contents;
 mod directory;
 mod early;
@@ -36,6 +37,7 @@ mod view;
 pub use access::{Access, may};
 pub use amalgam_engine::work::RenameMode;
 pub use attributes::{Attributes, Caller, Device, Kind, Set, TimeSet};
+pub use compare::{Difference, differences, holds_same};
 pub use contents::{LaterRead, Reading, Seek};
 pub use directory::Listed;
 pub use error::{Error, Result};

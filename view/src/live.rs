@@ -13,6 +13,9 @@ use crate::journal::{Edit, Journal};
 use crate::notice::Notice;
 use crate::view::{Live, View};
 
+/// A journal that is shorter is not worth a checkpoint.
+const GARBAGE_BYTES_MIN: u64 = 1 << 20;
+
 /// Files that stand for conflicts again, as somebody found who looked at a fork of the tree.
 pub struct Folding {
     /// What was looked at.
@@ -158,7 +161,14 @@ impl View {
     fn move_base(&self) -> Result<()> {
         let moving = self.shared.live.write().journal.as_mut().and_then(Journal::take_move);
         let Some((directory, base)) = moving else { return Ok(()) };
-        base.write(&directory)?;
+        if let Err(error) = base.write(&directory) {
+            if !error.is_full() {
+                return Err(error);
+            }
+            // Once it is written, what was written before it makes room.
+            self.shared.live.write().journal.iter_mut().for_each(Journal::release_room);
+            base.write(&directory)?;
+        }
         if let Some(journal) = self.shared.live.write().journal.as_mut() {
             journal.moved(&base);
         }
@@ -193,6 +203,23 @@ impl View {
     pub fn is_checkpoint_due(&self) -> bool {
         let live = self.shared.live.read();
         live.journal.as_ref().is_some_and(|journal| journal.bytes() > self.shared.options.checkpoint_bytes)
+    }
+
+    /// Whether most of the journal is of files that were removed or written anew since: a checkpoint would make room.
+    pub fn is_mostly_garbage(&self) -> Result<bool> {
+        let (tree, bytes) = {
+            let live = self.shared.live.read();
+            (live.tree.fork(), live.journal.as_ref().map_or(0, Journal::bytes))
+        };
+        if bytes < GARBAGE_BYTES_MIN {
+            return Ok(false);
+        }
+        let mut needed_bytes = 0;
+        for path in tree.edited() {
+            let edited = tree.stat(&path)?.filter(|stat| stat.entry.is_none());
+            needed_bytes += edited.map_or(0, |stat| stat.size);
+        }
+        Ok(needed_bytes < bytes / 2)
     }
 
     /// Goes to another state while in use. Files whose bytes differ become other inodes, and whoever holds the old ones goes
@@ -304,7 +331,8 @@ impl View {
         if let (false, Some(journal)) = (is_needed, &live.journal) {
             journal.remove()?;
         }
-        if let Some(journal) = live.journal.take() {
+        if let Some(mut journal) = live.journal.take() {
+            journal.release_room();
             // Without it the next view takes numbers and times from the tree, as after a crash.
             Journal::remember(journal.directory(), &live.inodes).ok();
         }

@@ -296,7 +296,8 @@ fn new_mode(caller: &Caller, before: &Attributes, set: &Set) -> u32 {
     let changes_hands = set.uid.is_some() || set.gid.is_some();
     match before.kind {
         Kind::File if set.size.is_some() && caller.uid != 0 => without_privilege(caller, before),
-        Kind::File if changes_hands => before.mode & !SET_USER & !executed_group(before.mode),
+        Kind::Directory | Kind::Symlink | Kind::Conflict => before.mode,
+        _ if changes_hands => before.mode & !SET_USER & !executed_group(before.mode),
         _ => before.mode,
     }
 }

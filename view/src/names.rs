@@ -128,7 +128,7 @@ impl View {
             live.inodes.begin_counting(ino);
             live.inodes.count(parent, true);
         }
-        live.touch_names(parent, now);
+        live.touch_names(parent, now, directory.attributes.atime);
         self.tell_changed(caller, &place);
         let made = live.attributes(self, ino)?;
         live.inodes.see(&made);
@@ -157,7 +157,7 @@ impl View {
         live.inodes.add_place(ino, place.clone());
         live.inodes.hold(ino);
         live.touch(ino, now, before.mtime);
-        live.touch_names(parent, now);
+        live.touch_names(parent, now, directory.attributes.atime);
         self.tell_changed(caller, &place);
         self.tell(caller, || Notice::Attributes(ino));
         live.attributes(self, ino)
@@ -179,7 +179,7 @@ impl View {
         let fate = self.fate(live, found.ino, &path)?;
         live.edit(&Edit::Remove { path }, now, &[]).inspect_err(|_| live.let_go(Some(&fate)))?;
         self.displaced(live, &place, now, found.mtime, fate);
-        live.touch_names(parent, now);
+        live.touch_names(parent, now, directory.attributes.atime);
         self.tell_changed(caller, &place);
         self.tell(caller, || Notice::Attributes(found.ino));
         Ok(())
@@ -203,7 +203,7 @@ impl View {
         live.inodes.remove_place(&place);
         live.inodes.detach(found.ino, gone(found, now));
         live.inodes.count(parent, false);
-        live.touch_names(parent, now);
+        live.touch_names(parent, now, directory.attributes.atime);
         self.tell_changed(caller, &place);
         Ok(())
     }
@@ -266,8 +266,8 @@ impl View {
             }
         }
         live.touch(moving.ino, now, moving.mtime);
-        for parent in [source.parent, target.parent] {
-            live.touch_names(parent, now);
+        for directory in [&source_directory, &target_directory] {
+            live.touch_names(directory.ino, now, directory.attributes.atime);
         }
         for place in [&source, &target] {
             self.tell_changed(caller, place);

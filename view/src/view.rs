@@ -438,8 +438,10 @@ impl Live {
         }
     }
 
-    /// Names of a directory changed now.
-    pub(crate) fn touch_names(&mut self, directory: Ino, now: Time) {
+    /// Names of a directory changed now. `atime` is when it was last read, which stays.
+    pub(crate) fn touch_names(&mut self, directory: Ino, now: Time, atime: Time) {
+        let kept = self.inodes.kept(directory);
+        self.inodes.keep(directory, Kept { atime: (atime != now).then_some(atime), ..kept });
         self.update(directory, now, |_| {});
     }
 
@@ -453,8 +455,9 @@ impl Live {
 
     /// What an inode holds changed now. What was seen of it is brought up to date, so that it need not be looked for.
     fn update(&mut self, ino: Ino, now: Time, update: impl FnOnce(&mut Attributes)) {
-        let kept = Kept { ctime: None, ..self.inodes.kept(ino) };
-        self.inodes.keep(ino, kept);
+        self.inodes.keep(ino, Kept { ctime: None, ..self.inodes.kept(ino) });
+        // The table may have no room for one more.
+        let kept = self.inodes.kept(ino);
         let links = self.inodes.directory_links(ino);
         let Some(seen) = self.inodes.seen_mut(ino) else { return };
         (seen.mtime, seen.ctime) = (now, now);

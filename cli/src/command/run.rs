@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-use amalgam_proto::v1;
+use amalgam_proto::{Reason, v1};
 use amalgam_server::remove_all;
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
@@ -104,7 +104,18 @@ impl Run {
         }
         child.args(self.options.allow_other.then_some("--allow-other")).arg("--").args(&self.command);
         child.env(TOKEN, hex_of(&prepared.token));
-        self.between(session, client, &prepared.directory, child).await
+        let outcome = self.between(session, client, &prepared.directory, child).await;
+        // Whoever completes or removes the workspace next does not meet the mount.
+        let target = Some(v1::unmount_request::Target::Token(prepared.token));
+        let ended = client.mounts.unmount(v1::UnmountRequest { target, lazy: false }).await.map_err(CliError::from);
+        match ended {
+            Err(error) if error.is(Reason::MountBusy) => {
+                session.output.remark(format!("{} {}", paint(style::FAINT, "amalgam:"), error.message))?;
+                outcome
+            }
+            Err(error) => outcome.and(Err(error)),
+            Ok(_) => outcome,
+        }
     }
 
     /// Writes the files out for the time of the command.

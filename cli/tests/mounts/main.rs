@@ -3,6 +3,8 @@
 mod attempts;
 mod conflicts;
 mod direct;
+mod ended;
+mod full;
 mod held;
 mod local;
 mod merged;
@@ -198,11 +200,11 @@ fn work_that_was_not_committed_survives_a_crash() {
     let dead = fs::metadata(&at).expect_err("nobody answers");
     let errors = [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED].map(|error| Some(error.raw_os_error()));
     assert!(errors.contains(&dead.raw_os_error()), "{dead}");
-    // The next process takes the dead mount away, and says so.
+    // The next process mounts it again, and says so.
     let told = scratch.output("amalgam mounts");
     let told = String::from_utf8_lossy(&told.stderr).into_owned();
-    assert!(told.contains("was left by a process that died, and was unmounted"), "{told}");
-    assert_eq!(fs::read_dir(&at).expect("a directory again").count(), 0);
+    assert!(told.contains("the background process had died; workspace try is mounted again"), "{told}");
+    assert_eq!(read(at.join("a")), "two\n");
     let again = json(&scratch.run("amalgam mount --json try ../try"));
     assert!(again[0]["recovered_edits"].as_u64().expect("a number") >= 4, "{again:?}");
     assert_eq!(again[0]["uncommitted"], true);

@@ -114,6 +114,11 @@ impl<B: Backend> Backend for Fault<B> {
         self.inner.empty_log()
     }
 
+    fn release_memory(&self) -> Result<()> {
+        self.plan.write("empty the log")?;
+        self.inner.release_memory()
+    }
+
     fn epoch(&self) -> Epoch {
         self.inner.epoch()
     }

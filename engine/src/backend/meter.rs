@@ -147,6 +147,10 @@ impl<B: Backend> Backend for Metered<B> {
         self.inner.empty_log()
     }
 
+    fn release_memory(&self) -> Result<()> {
+        self.inner.release_memory()
+    }
+
     fn epoch(&self) -> Epoch {
         self.inner.epoch()
     }

@@ -42,9 +42,9 @@ use crate::tombstone::Tombstone;
 use reclaim::Doomed;
 use round::Round;
 use settings::{
-    CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS, RESERVE_BYTES_MAX,
-    RESERVE_BYTES_MIN, TOMBSTONES, UNRECLAIMED_KEY, database_options, families, family_options, fault, object_family,
-    opening,
+    BlockCache, CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS,
+    RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TOMBSTONES, UNRECLAIMED_KEY, database_options, families, family_options,
+    fault, object_family, opening,
 };
 
 const DATABASE_DIRECTORY: &str = "db";
@@ -79,6 +79,7 @@ pub struct Rocks {
     /// Objects that were taken out of the index since their room came back; not known how many after an opening.
     unreclaimed: AtomicU64,
     reserve_one_in: u64,
+    block_cache: BlockCache,
     _lock: File,
 }
 
@@ -143,6 +144,7 @@ impl Rocks {
             doomed,
             unreclaimed: AtomicU64::new(0),
             reserve_one_in: options.reserve_one_in,
+            block_cache: BlockCache { cache, bytes: options.block_cache_bytes },
             _lock: lock,
         };
         rocks.load_counters(mark.map_or(0, |mark| mark.last_operation))?;
@@ -563,6 +565,12 @@ impl Backend for Rocks {
         // A family that has rows in memory alone keeps the whole log from the moment of the first of them.
         let flush = |name: &&'static str| self.database.flush_cf(self.family(name));
         FAMILIES.iter().try_for_each(flush).map_err(|source| fault("empty the log", &source))
+    }
+
+    fn release_memory(&self) -> Result<()> {
+        self.empty_log()?;
+        self.block_cache.empty();
+        Ok(())
     }
 
     fn epoch(&self) -> Epoch {

@@ -59,6 +59,10 @@ impl<B: Backend> Backend for Verify<B> {
         self.0.empty_log()
     }
 
+    fn release_memory(&self) -> Result<()> {
+        self.0.release_memory()
+    }
+
     fn epoch(&self) -> Epoch {
         self.0.epoch()
     }

@@ -185,7 +185,12 @@ impl Service {
         // By its words first: whoever asks may be in a namespace of its own, where the path is another one.
         let mount = self.find_mount(&given).or_else(|| self.find_mount(&canonical(&given).ok()?));
         let Some((number, mounted)) = mount else {
-            return self.find_directory(path).map(|record| self.directory_message(&record));
+            return match self.find_directory(path) {
+                Err(failure) if failure.reason != Reason::DirectoryReplaced => {
+                    self.refuse_left(&given).and(Err(failure))
+                }
+                found => found.map(|record| self.directory_message(&record)),
+            };
         };
         match self.find_directory(path) {
             Ok(record) if record.path.starts_with(&mounted) => Ok(self.directory_message(&record)),

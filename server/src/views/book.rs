@@ -2,14 +2,17 @@
 //! renamed into place, so that a crash leaves the old page or the new one.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use amalgam_proto::{Failure, Reason};
+use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::directory::path_bytes;
 use crate::failure::{Result, of_io};
 use crate::registry::path_text;
 
@@ -38,6 +41,49 @@ pub(super) struct MountRecord {
     /// In a namespace of its own.
     #[serde(default)]
     pub(super) private: bool,
+    /// The snapshot that is shown, in hex, where that is not a workspace's.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) snapshot: String,
+    /// How it was asked for.
+    #[serde(default, skip_serializing_if = "RecordedOptions::is_default")]
+    pub(super) options: RecordedOptions,
+    /// Mounted again by a process that found it dead.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) remounted: bool,
+}
+
+/// How a mount was asked for, so that it can be made again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct RecordedOptions {
+    allow_other: bool,
+    writeback: bool,
+    threads: u32,
+    local: Vec<RecordedPath>,
+}
+
+/// A path in a tree, which need not be text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+struct RecordedPath(#[serde(with = "path_text")] PathBuf);
+
+impl RecordedOptions {
+    /// As they came by a call.
+    pub(super) fn of_message(asked: Option<&v1::MountOptions>) -> Self {
+        let Some(asked) = asked else { return Self::default() };
+        let local = asked.local.iter().map(|path| RecordedPath(OsStr::from_bytes(path).into())).collect();
+        Self { allow_other: asked.allow_other, writeback: asked.writeback, threads: asked.threads, local }
+    }
+
+    /// For another call.
+    pub(super) fn message(&self) -> v1::MountOptions {
+        let local = self.local.iter().map(|path| path_bytes(&path.0)).collect();
+        v1::MountOptions { allow_other: self.allow_other, writeback: self.writeback, threads: self.threads, local }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What a mount shows.
@@ -86,17 +132,23 @@ impl Book {
         if new == *pages {
             return Ok(done);
         }
+        self.write(&new)?;
+        *pages = new;
+        Ok(done)
+    }
+
+    fn write(&self, pages: &Pages) -> Result<()> {
         let failed = |source: std::io::Error| of_io("write the book of mounts", &source);
-        let bytes = serde_json::to_vec_pretty(&new).expect("pages are plain data");
+        let bytes = serde_json::to_vec_pretty(pages).expect("pages are plain data");
         let temporary = self.file.with_extension("tmp");
         let mut out = fs::File::create(&temporary).map_err(failed)?;
-        out.write_all(&bytes).and_then(|()| out.sync_data()).map_err(failed)?;
+        let written = out.write_all(&bytes).and_then(|()| out.sync_data());
+        // On a full disk the half of it takes room that others need.
+        written.inspect_err(|_| fs::remove_file(&temporary).unwrap_or_default()).map_err(failed)?;
         fs::rename(&temporary, &self.file).map_err(failed)?;
         // A number that is forgotten would be given to another view, with the journal of the first.
         let place = self.file.parent().map(fs::File::open).transpose().map_err(failed)?;
-        place.map_or(Ok(()), |place| place.sync_all()).map_err(failed)?;
-        *pages = new;
-        Ok(done)
+        place.map_or(Ok(()), |place| place.sync_all()).map_err(failed)
     }
 
     /// The number of a workspace's view, if it ever had one.
@@ -129,8 +181,17 @@ impl Book {
         })
     }
 
+    /// Removes a mount. On a full disk only this process knows of it, until the next change is written: the process after a crash
+    /// finds a record of a mount that is gone, and says so.
     pub(super) fn remove_mount(&self, number: u64) -> Result<()> {
-        self.change(|pages| drop(pages.mounts.remove(&number)))
+        let mut pages = self.pages.lock();
+        if pages.mounts.remove(&number).is_none() {
+            return Ok(());
+        }
+        match self.write(&pages) {
+            Err(failure) if failure.reason == Reason::Full => Ok(()),
+            written => written,
+        }
     }
 }
 
@@ -151,12 +212,31 @@ mod tests {
             workspace: "main".to_owned(),
             since: 7,
             private: false,
+            snapshot: String::new(),
+            options: RecordedOptions::of_message(Some(&v1::MountOptions {
+                threads: 3,
+                local: vec!["target".into(), vec![b'x', 0xff].into()],
+                ..Default::default()
+            })),
+            remounted: false,
         };
         let mount = book.add_mount(record).expect("written");
         let again = Book::open(&file).expect("read");
         assert_eq!(again.read(), book.read());
         again.remove_mount(mount).expect("written");
         assert!(again.ensure_view("other").expect("written") > mount);
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_is_read() {
+        let place = tempfile::tempdir().expect("a directory");
+        let file = place.path().join("mounts.json");
+        let text = r#"{"last": 2, "views": {"1": "main"},
+            "mounts": {"2": {"path": "/mnt/a", "mode": "read_write", "workspace": "main", "since": 7}}}"#;
+        std::fs::write(&file, text).expect("written");
+        let pages = Book::open(&file).expect("read").read();
+        assert_eq!(pages.mounts[&2].options, RecordedOptions::default());
+        assert_eq!(pages.mounts[&2].path, Path::new("/mnt/a"));
     }
 
     #[test]

@@ -12,10 +12,12 @@ use amalgam_engine::Time;
 use amalgam_fuse::{Mount, MountOptions};
 use amalgam_proto::{Failure, Reason, v1};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg, sockopt};
+use rustix::process::Pid;
 
-use super::book::{Mode, MountRecord};
+use super::book::{Mode, MountRecord, RecordedOptions};
 use super::local::Way;
 use super::mounting::{mount_options, of_mount};
+use super::private::Whereabouts;
 use super::{Mounted, Shows, kernel, view_name};
 use crate::directory::path_bytes;
 use crate::failure::{Result, of_engine, of_io};
@@ -77,7 +79,8 @@ impl Service {
         waiting.values().any(|expected| expected.view == id)
     }
 
-    fn take_over(&self, token: &[u8], device: OwnedFd) -> Result<()> {
+    /// Answers on a device that a process has mounted in its own namespace.
+    fn take_over(&self, token: &[u8], device: OwnedFd, process: Pid) -> Result<()> {
         let unknown = || Failure::new(Reason::NotFound, "nobody announced this mount, or its token was used before");
         let view = self.inner.views.expected.lock().get(token).map(|expected| expected.view).ok_or_else(unknown)?;
         let _using = self.using();
@@ -90,11 +93,17 @@ impl Service {
             workspace: self.view_workspace(expected.view)?.to_string(),
             since: self.now().0,
             private: true,
+            snapshot: String::new(),
+            options: RecordedOptions::default(),
+            remounted: false,
         };
         let mount = Mount::on(&grasp.live.view, &expected.path, device, &expected.options);
         let mount = mount.map_err(|error| of_mount(&error, &expected.options))?;
         let number = self.inner.views.book.add_mount(record.clone())?;
-        let mounted = Mounted { mount, shows: Shows::Live(expected.view), record, leaving: false };
+        let namespace = u32::try_from(process.as_raw_nonzero().get()).ok().and_then(kernel::mount_namespace);
+        let private = Some(Whereabouts { token: token.to_vec(), namespace });
+        let shows = Shows::Live(expected.view);
+        let mounted = Mounted { mount, shows, record, leaving: false, device: None, private, is_unclaimed: false };
         self.inner.views.state.lock().mounts.insert(number, mounted);
         Ok(())
     }
@@ -110,7 +119,7 @@ pub(crate) fn answer(service: &Service, mut stream: UnixStream) -> io::Result<()
         return stream.write_all(b"this store belongs to another user");
     }
     match receive(&stream) {
-        Ok((token, device)) => match service.take_over(&token, device) {
+        Ok((token, device)) => match service.take_over(&token, device, peer.pid) {
             Ok(()) => Ok(()),
             Err(failure) => stream.write_all(failure.message.as_bytes()),
         },

@@ -5,14 +5,20 @@ use std::time::Duration;
 
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{OperationCursor, SnapshotId};
+use amalgam_proto::Reason;
 use amalgam_view::View;
 
-use super::Shows;
+use super::{LiveView, Shows};
 use crate::failure::{Result, of_engine, of_view};
 use crate::service::Service;
 
 /// How long the keeper waits for an operation before it looks around.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// So many looks after the last mount has ended, memory is given back.
+const RELEASE_AFTER_LOOKS: u32 = 50;
+/// With less than this part of a disk free, and with less than so many bytes, room is short.
+const SHORT_ONE_IN: u64 = 50;
+const SHORT_BYTES_MAX: u64 = 2 << 30;
 
 impl Service {
     /// Keeps views and mounts until the process ends. What goes wrong is told to whoever listens.
@@ -21,6 +27,8 @@ impl Service {
             Ok(cursor) => cursor,
             Err(error) => return tell(&error.to_string()),
         };
+        // Nothing while there is nothing to be given back.
+        let mut looks_since_mounted = None;
         while !self.inner.views.is_ending() {
             match cursor.wait(LOOK_EVERY) {
                 Ok(_) => {}
@@ -33,6 +41,22 @@ impl Service {
             if let Err(failure) = self.look_after_views() {
                 tell(&failure.message);
             }
+            let is_in_use = self.mounted() > 0 || !self.inner.views.state.lock().open.is_empty();
+            looks_since_mounted = if is_in_use { Some(0) } else { looks_since_mounted.map(|looks| looks + 1) };
+            if looks_since_mounted.is_some_and(|looks| looks >= RELEASE_AFTER_LOOKS) {
+                looks_since_mounted = None;
+                self.release_memory(tell);
+            }
+        }
+    }
+
+    /// Nothing is mounted any more: what the store remembers of it is given back.
+    fn release_memory(&self, tell: &dyn Fn(&str)) {
+        match self.inner.store.release_memory().map_err(of_engine) {
+            // There is no room for rows that are in no file yet, and they stay where they are.
+            Err(failure) if failure.reason == Reason::Full => {}
+            Err(failure) => tell(&failure.message),
+            Ok(()) => {}
         }
     }
 
@@ -61,6 +85,21 @@ impl Service {
             if grasp.live.view.is_checkpoint_due() {
                 self.checkpoint(&grasp)?;
             }
+        }
+        self.make_room(id, &live)
+    }
+
+    /// Where room is short, gives back what a journal holds of files that were removed since, by a checkpoint of what is left.
+    fn make_room(&self, id: u64, live: &LiveView) -> Result<()> {
+        let (room, moment) = (live.view.room(), live.view.moment());
+        let is_short = room.free_bytes < (room.total_bytes / SHORT_ONE_IN).min(SHORT_BYTES_MAX);
+        if !is_short || *live.crowded.lock() == Some(moment) || !live.view.is_mostly_garbage().map_err(of_view)? {
+            return Ok(());
+        }
+        let grasp = self.grasp_view(id)?;
+        match self.checkpoint(&grasp) {
+            Err(failure) if failure.reason == Reason::Full => *live.crowded.lock() = Some(live.view.moment()),
+            done => done?,
         }
         Ok(())
     }

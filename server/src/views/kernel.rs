@@ -5,30 +5,47 @@ use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-use amalgam_fuse::unmount;
 use rustix::io::Errno;
-
-use super::book::Book;
 
 /// The kinds of file systems that mounts of ours have, with their source: by the helper, and by root alone.
 const KINDS: [[&[u8]; 2]; 2] = [[b"fuse.amalgam", b"amalgam"], [b"fuse", b"amalgam"]];
 const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 
-/// The paths at which file systems of ours are mounted, whoever answers for them.
-fn mounted_paths() -> io::Result<Vec<PathBuf>> {
+/// A file system of ours in the kernel's table of mounts, whoever answers for it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TableEntry {
+    path: PathBuf,
+    /// The kernel's number of the file system: the same at all places where it is mounted.
+    device: String,
+}
+
+/// All of them. A later one covers an earlier one at the same path.
+pub(super) fn mount_table() -> io::Result<Vec<TableEntry>> {
     Ok(of_table(&std::fs::read(MOUNT_TABLE)?))
 }
 
-/// The same from the text of the table: the path is the fifth word, the kind and the source the first behind a lonely `-`.
-fn of_table(table: &[u8]) -> Vec<PathBuf> {
+/// Parses the table: the third word is the device, the fifth the path, the kind and the source the first behind a lonely `-`.
+fn of_table(table: &[u8]) -> Vec<TableEntry> {
     let lines = table.split(|byte| *byte == b'\n');
     let ours = lines.filter_map(|line| {
         let words: Vec<_> = line.split(|byte| *byte == b' ').collect();
         let behind = words.iter().position(|word| *word == b"-")?;
         let is_ours = words.get(behind + 1..behind + 3).is_some_and(|found| KINDS.iter().any(|kind| found == kind));
-        is_ours.then(|| words.get(4)).flatten().map(|path| unescaped(path))
+        let (device, path) = (words.get(2)?, words.get(4)?);
+        is_ours.then(|| TableEntry { path: unescaped(path), device: String::from_utf8_lossy(device).into_owned() })
     });
     ours.collect()
+}
+
+/// The file system of ours that is mounted at a path.
+pub(super) fn device_at(path: &Path) -> Option<String> {
+    let table = mount_table().unwrap_or_default();
+    table.into_iter().rev().find(|entry| entry.path == path).map(|entry| entry.device)
+}
+
+/// Whether a file system of ours is mounted anywhere in this namespace.
+pub(super) fn has_device(table: &[TableEntry], device: &str) -> bool {
+    table.iter().any(|entry| entry.device == device)
 }
 
 /// Spaces, tabs, newlines and backslashes stand in the table as `\040` and so on.
@@ -56,40 +73,16 @@ pub(super) fn is_dead(path: &Path) -> bool {
     matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
-/// Takes away what a process that died left mounted. Whoever calls holds the store, so nobody answers for it. Says what was done.
-pub(super) fn clean_up_after_the_dead(book: &Book) -> Vec<(PathBuf, String)> {
-    let left: Vec<_> = book.read().mounts.into_values().filter(|mount| !mount.private).collect();
-    if left.is_empty() {
-        return Vec::new();
-    }
-    let mounted = mounted_paths().unwrap_or_default();
-    let mut said = Vec::new();
-    for mount in left {
-        let path = mount.path.display().to_string();
-        let again = match mount.workspace.as_str() {
-            "" => String::new(),
-            workspace => format!("; `amalgam mount {workspace} {path}` brings it back, with what was not committed"),
-        };
-        let words = if !mounted.contains(&mount.path) {
-            format!("{path} was mounted when the last process ended, and is not any more{again}")
-        } else if !is_dead(&mount.path) {
-            format!(
-                "{path} was ours when the last process ended; somebody else answers for it now, so it was left alone"
-            )
-        } else {
-            match unmount(&mount.path, true) {
-                Ok(()) => format!("{path} was left by a process that died, and was unmounted{again}"),
-                Err(error) => format!("{path} was left by a process that died and could not be unmounted: {error}"),
-            }
-        };
-        said.push((mount.path, words));
-    }
-    said
+/// The mount namespace of a process. Nothing if it has ended, or belongs to another user.
+pub(super) fn mount_namespace(process: u32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok()
 }
 
-/// Whether a path is where a file system of ours is mounted.
-pub(super) fn is_mounted(path: &Path) -> bool {
-    mounted_paths().is_ok_and(|paths| paths.iter().any(|mounted| mounted == path))
+/// The processes in a mount namespace, as far as this user may see them.
+pub(super) fn processes_in(namespace: &Path) -> Vec<u32> {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let numbers = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    numbers.filter(|process| mount_namespace(*process).is_some_and(|found| found == namespace)).collect()
 }
 
 /// Bytes that nobody can guess.
@@ -110,8 +103,10 @@ mod tests {
             42 22 0:51 / /mnt/other rw - fuse.sshfs fuse.amalgam rw\n\
             43 27 0:39 / /mnt/root rw,nosuid - fuse amalgam rw,user_id=0\n\
             44 27 0:39 / /mnt/sshfs rw,nosuid - fuse sshfs rw,user_id=0\n";
-        let expected = PathBuf::from("/mnt/a/my work\\x");
-        assert_eq!(of_table(table), [expected, PathBuf::from("/mnt/root")]);
+        let entry = |path: &str, device: &str| TableEntry { path: path.into(), device: device.to_owned() };
+        let found = of_table(table);
+        assert_eq!(found, [entry("/mnt/a/my work\\x", "0:50"), entry("/mnt/root", "0:39")]);
+        assert!(has_device(&found, "0:39") && !has_device(&found, "98:0"));
         assert!(of_table(b"").is_empty());
         assert!(of_table(b"- fuse.amalgam").is_empty());
     }
@@ -120,6 +115,14 @@ mod tests {
     fn what_is_alive_is_not_dead() {
         assert!(!is_dead(Path::new("/")));
         assert!(!is_dead(Path::new("/nowhere/at/all")));
+    }
+
+    #[test]
+    fn this_process_is_in_its_own_namespace() {
+        let ours = std::process::id();
+        let namespace = mount_namespace(ours).expect("a namespace");
+        assert!(processes_in(&namespace).contains(&ours));
+        assert!(processes_in(Path::new("mnt:[0]")).is_empty());
     }
 
     #[test]

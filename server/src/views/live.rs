@@ -9,7 +9,7 @@ use amalgam_engine::{
     Act, DiffOptions, EntryKind, RootId, SnapshotId, TreePath, What, WorkingTree, diff_roots, operation,
 };
 use amalgam_proto::{Failure, Reason, v1};
-use amalgam_view::Folding;
+use amalgam_view::{Difference, Folding, differences, holds_same};
 use bytes::Bytes;
 
 use super::{Shows, ViewGrasp, checkpoint_reference, view_name};
@@ -57,9 +57,28 @@ impl Service {
     }
 
     /// Whether a view holds anything that its workspace's head does not, times not considered.
+    /// Writes nothing: it is asked for on full disks, too.
     pub(super) fn is_uncommitted(&self, grasp: &ViewGrasp) -> Result<bool> {
-        let head = self.head_root(self.head_behind_view(grasp)?)?;
-        Ok(!self.is_same(head, self.hold_live(grasp)?.root)?)
+        self.differs_from(grasp, self.head_behind_view(grasp)?)
+    }
+
+    /// Whether a view holds something else than a snapshot.
+    fn differs_from(&self, grasp: &ViewGrasp, snapshot: Option<SnapshotId>) -> Result<bool> {
+        let view = &grasp.live.view;
+        if view.base() == snapshot && view.is_clean() {
+            return Ok(false);
+        }
+        let other = match self.working_tree(snapshot) {
+            // What cannot be read is not what the view holds.
+            Err(failure) if failure.reason == Reason::Corrupt => return Ok(true),
+            other => other?,
+        };
+        Ok(!holds_same(&other, &view.fork()).map_err(of_view)?)
+    }
+
+    fn working_tree(&self, snapshot: Option<SnapshotId>) -> Result<WorkingTree> {
+        let opened = snapshot.map(|snapshot| WorkingTree::open(&self.inner.store, snapshot)).transpose();
+        Ok(opened.map_err(of_engine)?.unwrap_or_else(|| WorkingTree::new(&self.inner.store)))
     }
 
     /// A view without changes of its own goes to where its workspace went by itself. One with changes stays where it is.
@@ -67,12 +86,12 @@ impl Service {
         let (view, head) = (&grasp.live.view, self.head_behind_view(grasp)?);
         let Some(head) = head.filter(|head| view.base() != Some(*head)) else { return Ok(()) };
         let moment = view.moment();
-        let held = self.hold_live(grasp)?;
         // Compared with what the view follows: then nothing of its own would be lost.
-        if !self.is_same(self.known_root(view.base())?, held.root)? {
+        if self.differs_from(grasp, view.base())? {
             *grasp.live.behind.lock() = Some(head);
             return Ok(());
         }
+        let held = self.hold_live(grasp)?;
         let secured = held.root.expect("a live tree has a root");
         // What was written in this moment is a change of its own; the next look finds it.
         let gone = view.go_to_unless_changed(moment, head, Some(head)).map_err(of_view)?;
@@ -239,13 +258,29 @@ impl Service {
     pub(crate) fn view_status(&self, id: u64) -> Result<v1::DirectoryStatus> {
         let grasp = self.grasp_view(id)?;
         let head = self.head(&grasp.workspace)?;
-        let held = self.hold_live(&grasp)?;
+        let held = match self.hold_live(&grasp) {
+            // Without room nothing is written for a look.
+            Err(failure) if failure.reason == Reason::Full => None,
+            held => Some(held?),
+        };
         let mut status = v1::DirectoryStatus {
             directory: Some(self.view_message(id)?),
             workspace: Some(self.workspace_message(&grasp.workspace)?),
             head: head.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
             warnings: self.room_warnings(&grasp.workspace),
             ..v1::DirectoryStatus::default()
+        };
+        let Some(held) = held else {
+            let found = differences(&self.working_tree(head)?, &grasp.live.view.fork()).map_err(of_view)?;
+            for (path, difference) in found {
+                let path = Bytes::copy_from_slice(path.as_bytes());
+                match difference {
+                    Difference::Added => status.added.push(path),
+                    Difference::Removed => status.deleted.push(path),
+                    Difference::Modified => status.modified.push(path),
+                }
+            }
+            return Ok(status);
         };
         let diff = diff_roots(&self.inner.store, self.head_root(head)?, held.root, DiffOptions::default());
         let (mut modified, mut added, mut deleted) = (Vec::new(), Vec::new(), Vec::new());

@@ -10,7 +10,7 @@ use amalgam_fuse::{Mount, MountError, MountOptions, unmount};
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_view::View;
 
-use super::book::{Mode, MountRecord};
+use super::book::{Mode, MountRecord, RecordedOptions};
 use super::local::Way;
 use super::{Mounted, Shows, ViewGrasp, follower_name, kernel, view_name};
 use crate::directory::{canonical, host_path, make_empty, path_bytes};
@@ -21,65 +21,145 @@ impl Service {
     /// Mounts a workspace or a snapshot.
     pub(crate) fn mount(&self, request: &v1::MountRequest) -> Result<v1::MountResponse> {
         self.demand_lasting()?;
+        // What is dead or gone must be out of the way before its path is looked at.
+        self.put_away_unmounted()?;
         let path = canonical(&host_path(&request.path)?)?;
-        self.refuse_mount_point(&path)?;
+        match self.find_remounted(request, &path)? {
+            Some(number) => {
+                let recovered_edits = self.recovered_edits(number);
+                Ok(v1::MountResponse {
+                    mount: Some(self.mount_message(number)?),
+                    recovered_edits,
+                    made_directory: false,
+                })
+            }
+            None => self.mount_at(request, &path, false),
+        }
+    }
+
+    /// Mounts it at a path without symlinks.
+    pub(super) fn mount_at(
+        &self,
+        request: &v1::MountRequest,
+        path: &Path,
+        remounted: bool,
+    ) -> Result<v1::MountResponse> {
+        self.refuse_mount_point(path)?;
         let options = mount_options(request.options.as_ref());
-        // Held until the mount is there: nobody closes the view meanwhile.
-        let mut grasp = None;
-        let (view, shows, workspace, mode) = match request.mode() {
+        let Showable { view, shows, workspace, mode, grasp } = self.make_showable(request)?;
+        let made_directory = make_empty(path)?;
+        let snapshot = match &shows {
+            Shows::Snapshot(snapshot) => snapshot.to_string(),
+            Shows::Live(_) | Shows::Following(..) => String::new(),
+        };
+        let record = MountRecord {
+            path: path.to_owned(),
+            mode,
+            workspace,
+            since: self.now().0,
+            private: false,
+            snapshot,
+            options: RecordedOptions::of_message(request.options.as_ref()),
+            remounted,
+        };
+        // Written down first: a process that dies in between leaves nothing that the next one does not know of.
+        let added = self.inner.views.book.add_mount(record.clone());
+        let mounted = added.and_then(|number| match Mount::at(&view, path, &options) {
+            Ok(mount) => Ok((number, mount)),
+            Err(error) => {
+                self.inner.views.book.remove_mount(number)?;
+                Err(of_mount(&error, &options))
+            }
+        });
+        let (number, mount) = match mounted {
+            Ok(mounted) => mounted,
+            Err(failure) => {
+                drop(grasp);
+                if made_directory {
+                    // Whatever is in it by now is not ours.
+                    let _ = std::fs::remove_dir(path);
+                }
+                if let Shows::Live(id) = shows {
+                    self.close_view_if_unused(id)?;
+                }
+                return Err(failure);
+            }
+        };
+        let device = kernel::device_at(path);
+        let mounted = Mounted { mount, shows, record, leaving: false, device, private: None, is_unclaimed: remounted };
+        self.inner.views.state.lock().mounts.insert(number, mounted);
+        // What was to be said of the place is past.
+        self.inner.views.problems.lock().retain(|(place, _)| place != path);
+        drop(grasp);
+        let mount = self.mount_message(number)?;
+        Ok(v1::MountResponse { mount: Some(mount), recovered_edits: self.recovered_edits(number), made_directory })
+    }
+
+    /// What a request asks to be shown, ready to be mounted.
+    fn make_showable(&self, request: &v1::MountRequest) -> Result<Showable> {
+        let asked = request.options.as_ref();
+        match request.mode() {
             v1::MountMode::ReadWrite | v1::MountMode::Unspecified => {
                 let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
                 self.await_private_end(&workspace)?;
-                let opened = grasp.insert(self.open_for_mount(&workspace)?);
-                self.place_local(opened, request.options.as_ref(), Way::Link)?;
-                (opened.live.view.clone(), Shows::Live(opened.id), workspace.to_string(), Mode::ReadWrite)
+                let grasp = self.open_for_mount(&workspace)?;
+                self.place_local(&grasp, asked, Way::Link)?;
+                let (view, shows) = (grasp.live.view.clone(), Shows::Live(grasp.id));
+                let (workspace, mode) = (workspace.to_string(), Mode::ReadWrite);
+                Ok(Showable { view, shows, workspace, mode, grasp: Some(grasp) })
             }
             v1::MountMode::Snapshot => {
-                self.refuse_local(request.options.as_ref())?;
+                self.refuse_local(asked)?;
                 let here = self.here(&request.workspace)?;
                 let snapshot = self.resolve(&request.revision, here.as_ref())?;
-                let view = self.read_only_view(snapshot)?;
-                (view, Shows::Snapshot(snapshot), String::new(), Mode::Snapshot)
+                let (view, shows) = (self.read_only_view(snapshot)?, Shows::Snapshot(snapshot));
+                Ok(Showable { view, shows, workspace: String::new(), mode: Mode::Snapshot, grasp: None })
             }
             v1::MountMode::Follow => {
-                self.refuse_local(request.options.as_ref())?;
+                self.refuse_local(asked)?;
                 let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
                 let head = self.head(&workspace)?.ok_or_else(|| {
                     let message = format!("workspace {workspace} has no snapshot to show yet; commit to it first");
                     Failure::new(Reason::NotFound, message)
                 })?;
                 let view = self.read_only_view(head)?;
-                (view.clone(), Shows::Following(view, head), workspace.to_string(), Mode::Follow)
-            }
-        };
-        let made_directory = make_empty(&path)?;
-        let record = MountRecord { path: path.clone(), mode, workspace, since: self.now().0, private: false };
-        // Written down first: a process that dies in between leaves nothing that the next one does not know of.
-        let number = self.inner.views.book.add_mount(record.clone())?;
-        let recovered_edits = self.recovered_edits(&shows);
-        match Mount::at(&view, &path, &options) {
-            Ok(mount) => {
-                let mounted = Mounted { mount, shows, record, leaving: false };
-                self.inner.views.state.lock().mounts.insert(number, mounted);
-                // What was to be said of the place is past.
-                self.inner.views.problems.lock().retain(|(place, _)| *place != path);
-            }
-            Err(error) => {
-                drop(grasp);
-                self.inner.views.book.remove_mount(number)?;
-                if made_directory {
-                    // Whatever is in it by now is not ours.
-                    let _ = std::fs::remove_dir(&path);
-                }
-                if let Shows::Live(id) = shows {
-                    self.close_view_if_unused(id)?;
-                }
-                return Err(of_mount(&error, &options));
+                let shows = Shows::Following(view.clone(), head);
+                Ok(Showable { view, shows, workspace: workspace.to_string(), mode: Mode::Follow, grasp: None })
             }
         }
-        drop(grasp);
-        let mount = self.mount_message(number)?;
-        Ok(v1::MountResponse { mount: Some(mount), recovered_edits, made_directory })
+    }
+
+    /// The mount that a request asks for, where this process has made it by itself because an earlier one died. Answered so once.
+    fn find_remounted(&self, request: &v1::MountRequest, path: &Path) -> Result<Option<u64>> {
+        let found = {
+            let state = self.inner.views.state.lock();
+            let mut unclaimed = state.mounts.iter().filter(|(_, mounted)| mounted.is_unclaimed && !mounted.leaving);
+            unclaimed
+                .find(|(_, mounted)| mounted.record.path == path)
+                .map(|(number, mounted)| (*number, mounted.record.clone()))
+        };
+        let Some((number, record)) = found else { return Ok(None) };
+        let is_asked_for = match record.mode {
+            Mode::Snapshot => {
+                let here = self.here(&request.workspace)?;
+                let asked = self.resolve(&request.revision, here.as_ref());
+                asked.is_ok_and(|snapshot| snapshot.to_string() == record.snapshot)
+            }
+            Mode::ReadWrite | Mode::Follow => {
+                amalgam_proto::workspace_id(&request.workspace).is_ok_and(|asked| asked.as_str() == record.workspace)
+            }
+        };
+        let is_same_mode = mode_of(request.mode()) == record.mode;
+        let is_same =
+            is_same_mode && is_asked_for && RecordedOptions::of_message(request.options.as_ref()) == record.options;
+        if !is_same {
+            return Ok(None);
+        }
+        if let Some(mounted) = self.inner.views.state.lock().mounts.get_mut(&number) {
+            mounted.is_unclaimed = false;
+        }
+        self.inner.views.problems.lock().retain(|(place, _)| place != path);
+        Ok(Some(number))
     }
 
     /// The view of a workspace that is to be mounted, open and where the workspace is.
@@ -99,10 +179,12 @@ impl Service {
         self.grasp_view(id)
     }
 
-    fn recovered_edits(&self, shows: &Shows) -> u64 {
-        let Shows::Live(id) = shows else { return 0 };
+    /// How many edits the view of a mount has recovered, if it is the first that shows it.
+    fn recovered_edits(&self, number: u64) -> u64 {
         let state = self.inner.views.state.lock();
-        let is_first = !state.mounts.values().any(|other| matches!(other.shows, Shows::Live(shown) if shown == *id));
+        let Some(Shows::Live(id)) = state.mounts.get(&number).map(|mounted| &mounted.shows) else { return 0 };
+        let mut others = state.mounts.iter().filter(|(other, _)| **other != number);
+        let is_first = !others.any(|(_, other)| matches!(other.shows, Shows::Live(shown) if shown == *id));
         state.open.get(id).filter(|_| is_first).map_or(0, |live| live.recovered.edits)
     }
 
@@ -248,7 +330,7 @@ impl Service {
 
     /// All mounts for the wire.
     pub(crate) fn list_mounts(&self) -> Result<v1::ListMountsResponse> {
-        self.reap()?;
+        self.put_away_unmounted()?;
         let numbers: Vec<_> = self.inner.views.state.lock().mounts.keys().copied().collect();
         let mut mounts = Vec::new();
         for number in numbers {
@@ -265,7 +347,10 @@ impl Service {
 
     /// Takes mounts away.
     pub(crate) fn unmount(&self, request: &v1::UnmountRequest) -> Result<v1::UnmountResponse> {
-        self.reap()?;
+        if let Some(v1::unmount_request::Target::Token(token)) = &request.target {
+            return self.end_private(token).map(|()| v1::UnmountResponse::default());
+        }
+        self.put_away_unmounted()?;
         let numbers = self.mounts_meant(request)?;
         let mut response = v1::UnmountResponse::default();
         let mut uncommitted = std::collections::BTreeSet::new();
@@ -307,23 +392,24 @@ impl Service {
                 let numbers: Vec<_> = of_it.map(|(number, _)| *number).collect();
                 if numbers.is_empty() { Err(nothing(format!("{workspace} is not mounted"))) } else { Ok(numbers) }
             }
-            None => Err(Failure::new(Reason::Invalid, "target: name a mount, a path or a workspace")),
+            Some(Target::Token(_)) | None => {
+                Err(Failure::new(Reason::Invalid, "target: name a mount, a path or a workspace"))
+            }
         }
     }
 
     fn unmount_one(&self, number: u64, lazy: bool) -> Result<()> {
-        let record = self.inner.views.state.lock().mounts.get(&number).map(|mounted| mounted.record.clone());
-        let Some(record) = record else { return Ok(()) };
+        let found = {
+            let state = self.inner.views.state.lock();
+            state.mounts.get(&number).map(|mounted| (mounted.record.clone(), mounted.is_at_its_path()))
+        };
+        let Some((record, is_there)) = found else { return Ok(()) };
         if record.private {
-            let message = format!(
-                "the mount of {} is in a namespace of its own, and ends with the processes in there",
-                words_of(&record)
-            );
-            return Err(Failure::new(Reason::MountBusy, message));
+            return self.await_private(number);
         }
         let mut looks = ENDED_LOOKS;
         // At its path there may be another one by now.
-        if !self.is_leaving(number) && kernel::is_mounted(&record.path) {
+        if !self.is_leaving(number) && is_there {
             // What nobody uses goes at once, however it was asked for.
             let done = match unmount(&record.path, false) {
                 Err(error) if lazy && error.kind() == io::ErrorKind::ResourceBusy => {
@@ -360,28 +446,50 @@ impl Service {
     /// Ends what is left of a mount that has ended.
     pub(super) fn put_away(&self, number: u64) -> Result<()> {
         let Some(mounted) = self.inner.views.state.lock().mounts.remove(&number) else { return Ok(()) };
-        self.inner.views.book.remove_mount(number)?;
-        let Mounted { mount, shows, record, leaving } = mounted;
+        let removed = self.inner.views.book.remove_mount(number);
+        let is_there = mounted.is_at_its_path();
+        let Mounted { mount, shows, record, leaving, .. } = mounted;
         // Nobody answers, and there is nothing left that could be refused.
         let _ = mount.unmount();
         // One whose connection was cut is still in the tree of directories, and answers nothing.
-        if !leaving && !record.private && kernel::is_mounted(&record.path) && kernel::is_dead(&record.path) {
+        if !leaving && is_there && kernel::is_dead(&record.path) {
             let _ = unmount(&record.path, true);
         }
+        self.inner.views.problems.lock().retain(|(place, _)| *place != record.path);
         match shows {
-            Shows::Live(id) => self.close_view_if_unused(id),
-            Shows::Snapshot(_) | Shows::Following(..) => Ok(()),
+            Shows::Live(id) => self.close_view_if_unused(id).and(removed),
+            Shows::Snapshot(_) | Shows::Following(..) => removed,
         }
     }
 
-    /// Puts away what was unmounted by others.
+    /// Puts away what has ended.
     pub(super) fn reap(&self) -> Result<()> {
         let ended: Vec<_> = {
             let state = self.inner.views.state.lock();
             let ended = state.mounts.iter().filter(|(_, mounted)| mounted.mount.has_ended());
             ended.map(|(number, _)| *number).collect()
         };
-        ended.into_iter().try_for_each(|number| self.put_away(number))
+        ended.into_iter().map(|number| self.put_away(number)).fold(Ok(()), Result::and)
+    }
+
+    /// Puts away what was unmounted by others, also where the thread that answers does not know of it yet.
+    pub(super) fn put_away_unmounted(&self) -> Result<()> {
+        self.reap()?;
+        let Ok(table) = kernel::mount_table() else { return Ok(()) };
+        let gone: Vec<_> = {
+            let state = self.inner.views.state.lock();
+            let listed = state.mounts.iter().filter(|(_, mounted)| !mounted.leaving);
+            let gone = listed.filter(|(_, mounted)| {
+                mounted.device.as_ref().is_some_and(|device| !kernel::has_device(&table, device))
+            });
+            gone.map(|(number, _)| *number).collect()
+        };
+        for number in gone {
+            if self.await_end(number, ENDED_LOOKS) {
+                self.put_away(number)?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes everything away, in use or not, and closes all views. Says what could not be.
@@ -391,10 +499,14 @@ impl Service {
         let mut said = Vec::new();
         let numbers: Vec<_> = self.inner.views.state.lock().mounts.keys().copied().collect();
         for number in numbers {
-            let record = self.inner.views.state.lock().mounts.get(&number).map(|mounted| mounted.record.clone());
-            if let Some(record) = record.filter(|record| !record.private && kernel::is_mounted(&record.path)) {
-                let done = unmount(&record.path, true);
-                said.extend(done.err().map(|error| of_unmount(&record.path, &error).message));
+            let there = {
+                let state = self.inner.views.state.lock();
+                let mounted = state.mounts.get(&number).filter(|mounted| mounted.is_at_its_path());
+                mounted.map(|mounted| mounted.record.path.clone())
+            };
+            if let Some(path) = there {
+                let done = unmount(&path, true);
+                said.extend(done.err().map(|error| of_unmount(&path, &error).message));
             }
             let _ = self.inner.views.book.remove_mount(number);
         }
@@ -407,18 +519,37 @@ impl Service {
 
     /// Closes a view, whoever still has files open in it.
     fn end_view(&self, id: u64) -> Result<()> {
-        let mut grasp = self.grasp_view(id)?;
-        if self.is_uncommitted(&grasp)? {
-            self.checkpoint(&grasp)?;
-        }
-        grasp.live.view.close().map_err(of_view)?;
-        *grasp.turn = true;
-        self.inner.views.state.lock().open.remove(&id);
-        Ok(())
+        let grasp = self.grasp_view(id)?;
+        self.close_view(grasp)
     }
 }
 
-fn mode_message(mode: Mode) -> v1::MountMode {
+/// What is to be mounted.
+struct Showable {
+    view: View,
+    shows: Shows,
+    workspace: String,
+    mode: Mode,
+    /// Held until the mount is there: nobody closes the view meanwhile.
+    grasp: Option<ViewGrasp>,
+}
+
+impl Mounted {
+    /// Whether it is mounted at its path, and not another one.
+    fn is_at_its_path(&self) -> bool {
+        !self.record.private && self.device.is_some() && kernel::device_at(&self.record.path) == self.device
+    }
+}
+
+fn mode_of(mode: v1::MountMode) -> Mode {
+    match mode {
+        v1::MountMode::ReadWrite | v1::MountMode::Unspecified => Mode::ReadWrite,
+        v1::MountMode::Snapshot => Mode::Snapshot,
+        v1::MountMode::Follow => Mode::Follow,
+    }
+}
+
+pub(super) fn mode_message(mode: Mode) -> v1::MountMode {
     match mode {
         Mode::ReadWrite => v1::MountMode::ReadWrite,
         Mode::Snapshot => v1::MountMode::Snapshot,
@@ -426,7 +557,7 @@ fn mode_message(mode: Mode) -> v1::MountMode {
     }
 }
 
-fn words_of(record: &MountRecord) -> String {
+pub(super) fn words_of(record: &MountRecord) -> String {
     match record.workspace.as_str() {
         "" => "a snapshot".to_owned(),
         workspace => format!("workspace {workspace}"),

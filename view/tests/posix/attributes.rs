@@ -1,7 +1,8 @@
 //! Attributes: times, extended attributes, and who may.
 
 use amalgam_engine::Time;
-use amalgam_view::{Attributes, Caller, RenameMode, Set, TimeSet, XattrSet};
+use amalgam_engine::work::Special;
+use amalgam_view::{Attributes, Caller, Device, ROOT, RenameMode, Set, TimeSet, XattrSet};
 
 use crate::kit::{EEXIST, EINVAL, ENODATA, Kit, errno};
 
@@ -76,11 +77,46 @@ fn each_change_moves_the_times_that_posix_says() {
         let before = (kit.attributes(file), kit.attributes(directory));
         act(&kit);
         let after = (kit.attributes(file), kit.attributes(directory));
-        // What is not set and not read may follow the time of writing.
+        // That of a file that is not set and not read may follow the time of writing.
         let atime_follows = |moved: (bool, bool, bool)| (false, moved.1, moved.2);
         assert_eq!(atime_follows(moved(&before.0, &after.0)), *of_file, "{what}: the file");
-        assert_eq!(atime_follows(moved(&before.1, &after.1)), *of_directory, "{what}: the directory");
+        assert_eq!(moved(&before.1, &after.1), *of_directory, "{what}: the directory");
     }
+    let before = kit.attributes(directory);
+    let kit = kit.reopen(true);
+    let after = kit.look("d").expect("it is there");
+    assert_eq!((after.atime, after.mtime), (before.atime, before.mtime), "after a remount");
+}
+
+#[test]
+fn whatever_changes_hands_acts_for_its_owner_no_more() {
+    let kit = Kit::new();
+    let owner = Caller { groups: vec![7, 8], ..Caller::owner(5, 7) };
+    let device = Device { major: 1, minor: 3 };
+    let special = |name: &str, special| kit.view.create_special(&kit.caller, ROOT, name.as_bytes(), special, 0o644);
+    let made = [
+        kit.view.create(&kit.caller, ROOT, b"file", 0o644),
+        special("fifo", Special::Fifo),
+        special("socket", Special::Socket),
+        special("character", Special::CharDevice(device)),
+        special("block", Special::BlockDevice(device)),
+    ];
+    for made in made {
+        let Attributes { ino, kind, .. } = made.expect("made");
+        for (mode, expected) in [(0o6777, 0o777), (0o6766, 0o2766), (0o644, 0o644)] {
+            let set = Set { uid: Some(5), gid: Some(7), mode: Some(mode), ..Set::default() };
+            kit.view.set_attributes(&kit.caller, ino, &set).expect("root may");
+            let after =
+                kit.view.set_attributes(&owner, ino, &Set { gid: Some(8), ..Set::default() }).expect("its owner may");
+            assert_eq!((after.mode, after.gid), (expected, 8), "{kind:?} with {mode:o}");
+        }
+    }
+    let directory = kit.directory("directory");
+    let set = Set { uid: Some(5), gid: Some(7), mode: Some(0o6777), ..Set::default() };
+    kit.view.set_attributes(&kit.caller, directory, &set).expect("root may");
+    let after =
+        kit.view.set_attributes(&owner, directory, &Set { gid: Some(8), ..Set::default() }).expect("its owner may");
+    assert_eq!(after.mode, 0o6777, "a directory acts for nobody");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Bytes: holes, copies, sizes.
 
-use amalgam_view::Seek;
+use std::sync::Arc;
 
-use crate::kit::{EDQUOT, EINVAL, ENXIO, Kit, errno, now, options};
+use amalgam_view::{Room, Seek};
+
+use crate::kit::{EDQUOT, EINVAL, ENOSPC, ENXIO, Kit, errno, now, options};
 use amalgam_engine::{Act, RefName, Store};
 
 const PIECE: usize = 64 << 10;
@@ -93,6 +95,25 @@ fn sizes_come_and_go_and_what_comes_is_zeros() {
     let expected = kit.read(ino);
     let kit = kit.reopen(false);
     assert_eq!(kit.read_path("f"), expected, "what was refused is refused again in a recovery");
+}
+
+#[test]
+fn allocating_more_than_there_is_room_for_is_refused() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let room = Room { total_bytes: 1 << 40, free_bytes: 1_000_000 };
+    let options = amalgam_view::ViewOptions { room: Some(Arc::new(move || room)), ..options() };
+    let kit = Kit::at(&Store::in_memory(), scratch.path(), options);
+    let ino = kit.file("f", &[1; 60_000]);
+    for keep_size in [false, true] {
+        assert_eq!(errno(kit.view.allocate(&kit.caller, ino, 0, 500 << 30, keep_size)), ENOSPC);
+        assert_eq!(errno(kit.view.allocate(&kit.caller, ino, 50_000, 1_010_001, keep_size)), ENOSPC);
+        assert_eq!(kit.attributes(ino).size, 60_000);
+    }
+    // What is data already needs no room.
+    kit.view.allocate(&kit.caller, ino, 50_000, 1_010_000, false).expect("there is room");
+    assert_eq!(kit.attributes(ino).size, 1_060_000);
+    kit.view.allocate(&kit.caller, ino, 0, 1_060_000, false).expect("there is room");
+    assert_eq!(errno(kit.view.allocate(&kit.caller, ino, 0, 1_060_001, false)), ENOSPC);
 }
 
 #[test]

@@ -229,6 +229,81 @@ fn a_full_disk_refuses_and_everything_goes_on_when_there_is_room() {
     assert_eq!(kit.everything(), after, "and all of it is there after a kill");
 }
 
+/// Takes all the room there is.
+fn fill(path: &Path) {
+    use std::io::Write as _;
+    let mut file = fs::File::create(path).expect("a file");
+    for length in [1 << 20, 4 << 10, 64] {
+        while file.write_all(&vec![1; length]).is_ok() {}
+    }
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+fn what_frees_room_is_written_down_on_a_full_disk() {
+    let Some(small) = Small::new(4 << 20) else {
+        eprintln!("left out: a small file system cannot be mounted here");
+        return;
+    };
+    let store = Store::in_memory();
+    let kit = Kit::at(&store, &small.path().join("journal"), options());
+    for number in 0..200 {
+        kit.file(&format!("n{number}"), b"x");
+    }
+    let big = kit.file("big", &[1; 500_000]);
+    let first = kit.commit();
+    let other = kit.file("other", &[2; 500_000]);
+    let second = kit.commit();
+    fill(&small.path().join("ballast"));
+    // What is set aside for some edits more may be used up first.
+    let mut made = 0;
+    let refused = loop {
+        match kit.view.create(&kit.caller, amalgam_view::ROOT, format!("m{made}").as_bytes(), 0o644) {
+            Ok(_) => made += 1,
+            Err(error) => break error.errno(),
+        }
+        assert!(made < 100_000, "a full disk refuses some time");
+    };
+    assert_eq!(refused, ENOSPC);
+    for number in 0..200 {
+        kit.unlink(&format!("n{number}")).expect("removing works");
+    }
+    let cut = amalgam_view::Set { size: Some(10), ..Default::default() };
+    kit.view.set_attributes(&kit.caller, big, &cut).expect("cutting works");
+    kit.view.punch(&kit.caller, other, 0, 100_000, true).expect("punching works");
+    assert_eq!(
+        errno(kit.view.create(&kit.caller, amalgam_view::ROOT, b"more", 0o644)),
+        ENOSPC,
+        "other edits are refused"
+    );
+    let expected = kit.everything();
+    assert_eq!(expected["big"].len(), 10);
+    let kit = Kit::at(&store, &small.path().join("journal"), options());
+    assert_eq!(kit.everything(), expected, "all of it is there after a kill");
+    // Going elsewhere and back, and ending, need no more.
+    kit.view.go_to(first, Some(first)).expect("it goes");
+    kit.view.settled_at(first).expect("settled");
+    kit.view.go_to(second, Some(second)).expect("it goes");
+    kit.view.settled_at(second).expect("settled");
+    kit.view.close().expect("closed");
+    let kit = Kit::at(&store, &small.path().join("journal"), options());
+    assert_eq!(kit.everything()["other"], [2; 500_000]);
+}
+
+#[test]
+fn a_closed_journal_holds_no_room_that_it_does_not_use() {
+    let kit = Kit::new();
+    kit.file("f", b"x");
+    let taken = |kit: &Kit| {
+        use std::os::unix::fs::MetadataExt as _;
+        let files = fs::read_dir(kit.journal()).expect("a directory");
+        files.map(|file| file.expect("read").metadata().expect("looked at").blocks() * 512).sum::<u64>()
+    };
+    let used = taken(&kit);
+    kit.view.close().expect("closed");
+    assert!(taken(&kit) <= 32 << 10, "{} of {used} bytes are still taken", taken(&kit));
+}
+
 #[test]
 fn a_file_whose_beginning_is_lost_takes_what_stood_on_it_along() {
     let kit = Kit::new();

@@ -60,6 +60,21 @@ impl Default for RocksOptions {
     }
 }
 
+/// RocksDB's cache of blocks.
+pub(super) struct BlockCache {
+    pub(super) cache: Cache,
+    pub(super) bytes: usize,
+}
+
+impl BlockCache {
+    /// Gives back what is in it and not in use.
+    pub(super) fn empty(&self) {
+        let mut cache = self.cache.clone();
+        cache.set_capacity(0);
+        cache.set_capacity(self.bytes);
+    }
+}
+
 pub(super) fn object_family(kind: ObjectKind) -> &'static str {
     match kind {
         ObjectKind::Chunk => CHUNKS,

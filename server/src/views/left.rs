@@ -1,0 +1,102 @@
+//! Mounts that a process left when it died. Nobody answers for them: each is taken away and mounted again, with what was not committed.
+//! What became of each is kept in words, for `mounts` and for whoever stands in one.
+
+use std::path::Path;
+
+use amalgam_fuse::unmount;
+use amalgam_proto::{Failure, Reason, v1};
+
+use super::book::MountRecord;
+use super::kernel;
+use super::mounting::{mode_message, words_of};
+use crate::directory::path_bytes;
+use crate::failure::{Result, of_io};
+use crate::service::Service;
+
+/// A mount that was left dead so soon after it was mounted again may be what ends the process: it is not mounted again.
+const REMOUNT_PAUSE_NANOSECONDS: i64 = 60_000_000_000;
+
+impl Service {
+    /// Mounts again what an earlier process left. Whoever calls holds the store, so nobody answers for it.
+    pub(super) fn remount_left(&self) {
+        for (number, record) in self.inner.views.book.read().mounts {
+            let words = self.remount_one(&record);
+            // Only now: a process that dies in between leaves the record to the next one.
+            let removed = self.inner.views.book.remove_mount(number);
+            let words = words.into_iter().chain(removed.err().map(|failure| failure.message));
+            let told = words.map(|words| (record.path.clone(), words));
+            self.inner.views.problems.lock().extend(told);
+        }
+    }
+
+    /// What became of a mount that was left.
+    fn remount_one(&self, record: &MountRecord) -> Option<String> {
+        let (path, what) = (record.path.display(), words_of(record));
+        if record.private {
+            return Some(format!(
+                "a command ran in a private mount of {what} when the background process ended; what was not committed is kept: `amalgam \
+                 run --in {} -- CMD` goes on with it",
+                record.workspace
+            ));
+        }
+        let by_hand = match record.workspace.as_str() {
+            "" => String::new(),
+            workspace => format!("; `amalgam mount {workspace} {path}` brings it back, with what was not committed"),
+        };
+        if kernel::device_at(&record.path).is_none() {
+            return Some(format!("{path} was mounted when the background process ended, and is not any more{by_hand}"));
+        }
+        if !kernel::is_dead(&record.path) {
+            return Some(format!(
+                "{path} was ours when the background process ended; another process answers for it now, so it was left alone"
+            ));
+        }
+        let since = self.now().0.saturating_sub(record.since);
+        if record.remounted && since < REMOUNT_PAUSE_NANOSECONDS {
+            let done = unmount(&record.path, true);
+            let done =
+                done.map_or_else(|error| format!("could not be unmounted: {error}"), |()| "was unmounted".to_owned());
+            return Some(format!(
+                "the background process died soon after it had mounted {path} again, so it {done}{by_hand}"
+            ));
+        }
+        Some(match self.remount(record) {
+            Ok(()) => format!(
+                "the background process had died; {what} is mounted again at {path}, with what was not committed (`cd .` takes a shell \
+                 in there along)"
+            ),
+            Err(failure) => {
+                let why = failure.message;
+                format!(
+                    "the background process had died, and {what} could not be mounted again at {path}: {why}{by_hand}"
+                )
+            }
+        })
+    }
+
+    fn remount(&self, record: &MountRecord) -> Result<()> {
+        let path = &record.path;
+        unmount(path, true).map_err(|error| of_io(&format!("unmount {}", path.display()), &error))?;
+        let workspace = match record.workspace.as_str() {
+            "" => String::new(),
+            name => format!("workspaces/{name}"),
+        };
+        let request = v1::MountRequest {
+            path: path_bytes(path),
+            mode: mode_message(record.mode).into(),
+            workspace,
+            revision: record.snapshot.clone(),
+            options: Some(record.options.message()),
+        };
+        self.mount_at(&request, path, true).map(drop)
+    }
+
+    /// What became of the mount that a path lay in, if an earlier process left it and it is not there any more.
+    pub(crate) fn refuse_left(&self, path: &Path) -> Result<()> {
+        let problems = self.inner.views.problems.lock();
+        match problems.iter().find(|(place, _)| path.starts_with(place)) {
+            Some((_, words)) => Err(Failure::new(Reason::NoDirectory, words.clone())),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Mounts in a namespace of their own: they end with the last process in there, and the kernel takes them away some moments later.
+//! Whoever needs the workspace waits for that, and is refused while a process runs in there.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use amalgam_proto::{Failure, Reason};
+
+use super::{Shows, kernel};
+use crate::failure::Result;
+use crate::service::Service;
+
+/// How long the kernel may take to end a mount that no process is in.
+const END_WITHIN: Duration = Duration::from_secs(5);
+/// How long processes that a command left get to end by themselves.
+const PROCESSES_END_WITHIN: Duration = Duration::from_millis(300);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How many processes are named.
+const NAMED_MAX: usize = 5;
+
+/// Where a private mount is.
+#[derive(Clone, Debug)]
+pub(super) struct Whereabouts {
+    /// What it was announced with.
+    pub(super) token: Vec<u8>,
+    /// Its mount namespace, if that could be found out.
+    pub(super) namespace: Option<PathBuf>,
+}
+
+impl Whereabouts {
+    fn processes(&self) -> Vec<u32> {
+        self.namespace.as_deref().map(kernel::processes_in).unwrap_or_default()
+    }
+
+    /// Who is in there, for a message.
+    pub(super) fn words(&self) -> String {
+        let processes = self.processes();
+        let named: Vec<_> = processes.iter().take(NAMED_MAX).map(u32::to_string).collect();
+        match processes.len() {
+            0 => "a command runs".to_owned(),
+            1 => format!("process {} runs", named.join("")),
+            more => {
+                format!("{more} processes ({}{}) run", named.join(", "), if more > NAMED_MAX { ", ..." } else { "" })
+            }
+        }
+    }
+}
+
+impl Service {
+    /// The command of a private mount has ended: waits until the mount has ended, too. One that was announced and never made is
+    /// forgotten.
+    pub(super) fn end_private(&self, token: &[u8]) -> Result<()> {
+        self.inner.views.expected.lock().remove(token);
+        let found = {
+            let state = self.inner.views.state.lock();
+            let mut private =
+                state.mounts.iter().filter_map(|(number, mounted)| Some((number, mounted.private.as_ref()?)));
+            private.find(|(_, private)| private.token == token).map(|(number, _)| *number)
+        };
+        found.map_or(Ok(()), |number| self.await_private(number))
+    }
+
+    /// Waits until a private mount has ended. Refused when processes run in there on and on.
+    pub(super) fn await_private(&self, number: u64) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let (private, record) = {
+                let state = self.inner.views.state.lock();
+                let Some(mounted) = state.mounts.get(&number) else { return Ok(()) };
+                if mounted.mount.has_ended() {
+                    drop(state);
+                    return self.put_away(number);
+                }
+                let Some(private) = mounted.private.clone() else { return Ok(()) };
+                (private, mounted.record.clone())
+            };
+            let is_used = began.elapsed() > PROCESSES_END_WITHIN && !private.processes().is_empty();
+            if is_used || began.elapsed() > END_WITHIN {
+                let message = format!(
+                    "{} in the private mount of {}, which ends when that has ended",
+                    private.words(),
+                    super::mounting::words_of(&record)
+                );
+                return Err(Failure::new(Reason::MountBusy, message));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Waits for mounts of a view that are about to end: unmounted by others, or left by the last process of a private one.
+    pub(super) fn await_ended_mounts(&self, id: u64) -> Result<()> {
+        self.put_away_unmounted()?;
+        let private: Vec<_> = {
+            let state = self.inner.views.state.lock();
+            let shown =
+                state.mounts.iter().filter(|(_, mounted)| matches!(mounted.shows, Shows::Live(other) if other == id));
+            shown.filter(|(_, mounted)| mounted.private.is_some()).map(|(number, _)| *number).collect()
+        };
+        for number in private {
+            match self.await_private(number) {
+                // Whoever asks is told of it with its own words.
+                Err(failure) if failure.reason == Reason::MountBusy => return Ok(()),
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+}

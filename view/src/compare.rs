@@ -1,0 +1,261 @@
+//! Two trees compared without writing anything, times not considered. Opens no directory that both have stored alike. A comparison of
+//! stored trees is quicker, but a tree under edit must be written for it, and there may be no room.
+
+use std::cmp::Ordering;
+use std::ops::ControlFlow;
+
+use amalgam_engine::object::{Entry, Node};
+use amalgam_engine::work::Stat;
+use amalgam_engine::{TreePath, WorkingTree};
+
+use crate::attributes::Kind;
+use crate::error::Result;
+
+/// Bytes of two files that are compared at once.
+const STEP_BYTES: usize = 1 << 20;
+
+/// How a path differs between two trees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// Only the second tree has it.
+    Added,
+    /// Only the first tree has it.
+    Removed,
+    /// It is something else in the second tree.
+    Modified,
+}
+
+/// Whether two trees hold the same, times not considered.
+pub fn holds_same(before: &WorkingTree, after: &WorkingTree) -> Result<bool> {
+    let mut same = true;
+    compare(before, after, &mut |_, _| {
+        same = false;
+        ControlFlow::Break(())
+    })?;
+    Ok(same)
+}
+
+/// All paths in which two trees differ, times not considered, sorted.
+pub fn differences(before: &WorkingTree, after: &WorkingTree) -> Result<Vec<(TreePath, Difference)>> {
+    let mut found = Vec::new();
+    compare(before, after, &mut |path, difference| {
+        found.push((path.clone(), difference));
+        ControlFlow::Continue(())
+    })?;
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    Ok(found)
+}
+
+type Tell<'a> = dyn FnMut(&TreePath, Difference) -> ControlFlow<()> + 'a;
+
+/// Tells of each difference until it is told to stop.
+fn compare(before: &WorkingTree, after: &WorkingTree, tell: &mut Tell<'_>) -> Result<()> {
+    let mut open = vec![TreePath::root()];
+    while let Some(directory) = open.pop() {
+        let (mut ours, mut theirs) = (before.list(&directory)?, after.list(&directory)?);
+        let (mut left, mut right) = (ours.next().transpose()?, theirs.next().transpose()?);
+        loop {
+            let order = match (&left, &right) {
+                (None, None) => break,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((one, _)), Some((other, _))) => one.cmp(other),
+            };
+            let took_left = if order.is_le() { std::mem::replace(&mut left, ours.next().transpose()?) } else { None };
+            let took_right =
+                if order.is_ge() { std::mem::replace(&mut right, theirs.next().transpose()?) } else { None };
+            let step = match (took_left, took_right) {
+                (Some((name, left)), Some((_, right))) => {
+                    if is_stored_alike(&left, &right) {
+                        continue;
+                    }
+                    let path = directory.join(&name);
+                    let are_directories = left.kind == Kind::Directory && right.kind == Kind::Directory;
+                    let same = is_same(before, after, &path, [&left, &right])?;
+                    let mut step = ControlFlow::Continue(());
+                    if !same {
+                        step = tell(&path, Difference::Modified);
+                    }
+                    if are_directories {
+                        open.push(path);
+                    } else if step.is_continue() && !same {
+                        step = below(before, &path, left.kind, Difference::Removed, tell)?;
+                        if step.is_continue() {
+                            step = below(after, &path, right.kind, Difference::Added, tell)?;
+                        }
+                    }
+                    step
+                }
+                (Some((name, left)), None) => {
+                    all_of(before, &directory.join(&name), left.kind, Difference::Removed, tell)?
+                }
+                (None, Some((name, right))) => {
+                    all_of(after, &directory.join(&name), right.kind, Difference::Added, tell)?
+                }
+                (None, None) => ControlFlow::Continue(()),
+            };
+            if step.is_break() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Tells of a path that only one tree has, and of all below it.
+fn all_of(
+    tree: &WorkingTree,
+    path: &TreePath,
+    kind: Kind,
+    difference: Difference,
+    tell: &mut Tell<'_>,
+) -> Result<ControlFlow<()>> {
+    if tell(path, difference).is_break() {
+        return Ok(ControlFlow::Break(()));
+    }
+    below(tree, path, kind, difference, tell)
+}
+
+/// Tells of all below a directory that only one tree has.
+fn below(
+    tree: &WorkingTree,
+    path: &TreePath,
+    kind: Kind,
+    difference: Difference,
+    tell: &mut Tell<'_>,
+) -> Result<ControlFlow<()>> {
+    let mut open = if kind == Kind::Directory { vec![path.clone()] } else { Vec::new() };
+    while let Some(directory) = open.pop() {
+        for found in tree.list(&directory)? {
+            let (name, stat) = found?;
+            let path = directory.join(&name);
+            if tell(&path, difference).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            if stat.kind == Kind::Directory {
+                open.push(path);
+            }
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// Whether both are stored, and nothing but their times differs.
+fn is_stored_alike(one: &Stat, other: &Stat) -> bool {
+    let (Some(left), Some(right)) = (&one.entry, &other.entry) else { return false };
+    let same_node = match (&left.node, &right.node) {
+        (Node::Directory(Some(left)), Node::Directory(Some(right))) => left.bare == right.bare,
+        (left, right) => left == right,
+    };
+    let is_linked = |entry: &Entry| entry.link().is_some();
+    same_node && left.mode == right.mode && left.extra == right.extra && !is_linked(left) && !is_linked(right)
+}
+
+/// Whether a path is the same thing on both sides, but for what is in it if it is a directory.
+fn is_same(one: &WorkingTree, other: &WorkingTree, path: &TreePath, [left, right]: [&Stat; 2]) -> Result<bool> {
+    let told = |stat: &Stat| (stat.kind, stat.mode, stat.size, stat.links, stat.owner);
+    if told(left) != told(right) || one.xattrs(path)? != other.xattrs(path)? {
+        return Ok(false);
+    }
+    if left.links > 1 && one.names_of(path)? != other.names_of(path)? {
+        return Ok(false);
+    }
+    match left.kind {
+        Kind::Directory => Ok(true),
+        Kind::Conflict => Ok(left.entry.is_some() && left.entry == right.entry),
+        _ => is_same_file(one, other, path),
+    }
+}
+
+fn is_same_file(one: &WorkingTree, other: &WorkingTree, path: &TreePath) -> Result<bool> {
+    let (left, right) = (one.loose(path)?, other.loose(path)?);
+    if left.target() != right.target() || left.device() != right.device() {
+        return Ok(false);
+    }
+    let stat = left.stat();
+    if stat.kind != Kind::File || left.stored().is_some_and(|stored| right.stored() == Some(stored)) {
+        return Ok(true);
+    }
+    let mut offset = 0;
+    while offset < stat.size {
+        if left.read_at(offset, STEP_BYTES)? != right.read_at(offset, STEP_BYTES)? {
+            return Ok(false);
+        }
+        offset += STEP_BYTES as u64;
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_engine::work::RenameMode;
+    use amalgam_engine::{Commit, DiffOptions, RefName, Store, What, diff_roots};
+
+    use super::*;
+
+    fn committed() -> WorkingTree {
+        let mut tree = WorkingTree::new(&Store::in_memory());
+        tree.create_directories("d/e").expect("made");
+        tree.create_directories("other").expect("made");
+        for path in ["a", "d/b", "d/e/c", "other/x"] {
+            tree.write(path, format!("bytes of {path}").as_bytes()).expect("written");
+        }
+        tree.link("a", "other/a").expect("linked");
+        let head = RefName::new("head/main").expect("a name");
+        tree.commit(Commit::new(&head, "all")).expect("committed");
+        tree
+    }
+
+    fn rename(tree: &mut WorkingTree, from: &str, to: &str) -> amalgam_engine::Result<()> {
+        tree.rename(from, to, RenameMode::Replace)
+    }
+
+    #[test]
+    fn what_differs_is_found_and_what_only_was_touched_is_not() {
+        type Change = fn(&mut WorkingTree) -> amalgam_engine::Result<()>;
+        let changes: [(&str, Change, bool); 9] = [
+            ("nothing", |_| Ok(()), true),
+            ("the same bytes", |tree| tree.write("d/e/c", b"bytes of d/e/c"), true),
+            ("other bytes", |tree| tree.write("d/e/c", b"bytes of d/e/x"), false),
+            ("one more", |tree| tree.write("new", b""), false),
+            ("one less", |tree| tree.remove("d/b"), false),
+            ("a mode", |tree| tree.set_mode("d/e", 0o700), false),
+            ("moved and back", |tree| rename(tree, "d", "f").and_then(|()| rename(tree, "f", "d")), true),
+            ("moved onto", |tree| rename(tree, "d/e", "e").and_then(|()| rename(tree, "other", "d/e")), false),
+            ("a link less", |tree| tree.remove("other/a").and_then(|()| tree.write("other/a", b"bytes of a")), false),
+        ];
+        for (what, change, same) in changes {
+            let tree = committed();
+            let mut edited = tree.fork();
+            change(&mut edited).expect(what);
+            assert_eq!(holds_same(&edited, &tree).expect(what), same, "{what}");
+            assert_eq!(holds_same(&tree, &edited).expect(what), same, "{what}");
+        }
+    }
+
+    #[test]
+    fn differences_are_those_that_a_comparison_of_stored_trees_finds() {
+        let tree = committed();
+        let mut edited = tree.fork();
+        rename(&mut edited, "d/e", "e").expect("moved");
+        edited.remove_all("other").expect("removed");
+        edited.write("other", b"a file now").expect("written");
+        edited.write("d/b", b"other bytes").expect("written");
+        edited.set_mode("d", 0o700).expect("set");
+        let session = tree.store().session();
+        let [before, after] = [&tree, &edited].map(|tree| tree.freeze().write(&session).expect("written"));
+        session.write_all_ahead().expect("written");
+        let stored = diff_roots(tree.store(), Some(before), Some(after), DiffOptions::default()).expect("compared");
+        let mut expected: Vec<_> = stored
+            .map(|change| change.expect("read"))
+            .map(|change| match change.what {
+                What::Added => (change.path, Difference::Added),
+                What::Removed => (change.path, Difference::Removed),
+                _ => (change.path, Difference::Modified),
+            })
+            .collect();
+        expected.sort_by(|one, other| one.0.cmp(&other.0));
+        assert_eq!(differences(&tree, &edited).expect("compared"), expected);
+        assert!(expected.len() >= 6, "{expected:?}");
+    }
+}
