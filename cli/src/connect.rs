@@ -36,7 +36,7 @@ use crate::config::Config;
 const START_WITHIN: Duration = Duration::from_secs(20);
 /// By its own rule the allocator soon takes large blocks from memory that was used before, and clears them: each mount has
 /// buffers of 16 MiB for what a kernel never sends, which then are 16 MiB of memory.
-const LARGE_BLOCKS_APART: &str = "glibc.malloc.mmap_threshold=8388608:glibc.malloc.trim_threshold=4194304";
+pub const LARGE_BLOCKS_APART: &str = "glibc.malloc.mmap_threshold=8388608:glibc.malloc.trim_threshold=4194304";
 /// How often it is looked for meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(3);
 /// How long another process that holds the store gets before its place is tried again.
