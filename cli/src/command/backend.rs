@@ -66,6 +66,8 @@ pub struct Chosen {
     pub backend: Backend,
     /// In words.
     pub why: String,
+    /// Whether files are written out only because nothing can be mounted.
+    pub is_fallback: bool,
 }
 
 impl Chosen {
@@ -102,12 +104,13 @@ impl BackendArgs {
 }
 
 fn decide(asked: Backend, task: Option<Task>, possible: Result<(), String>, clones: impl FnOnce() -> bool) -> Chosen {
-    let chosen = |backend, why: &str| Chosen { backend, why: why.to_owned() };
+    let chosen = |backend, why: &str| Chosen { backend, why: why.to_owned(), is_fallback: false };
     match (asked, possible, task) {
         (Backend::Fuse, ..) => chosen(Backend::Fuse, "asked for"),
         (Backend::Checkout, ..) => chosen(Backend::Checkout, "asked for"),
         (Backend::Auto, Err(why), _) => {
-            Chosen { backend: Backend::Checkout, why: format!("nothing can be mounted here: {why}") }
+            let why = format!("nothing can be mounted here: {why}");
+            Chosen { backend: Backend::Checkout, why, is_fallback: true }
         }
         (Backend::Auto, Ok(()), Some(Task::Build)) if clones() => {
             chosen(Backend::Checkout, "a build writes much, and this disk clones files at no cost")
@@ -229,6 +232,7 @@ mod tests {
     #[test]
     fn what_was_chosen_says_why() {
         let chosen = decide(Backend::Auto, None, Err("there is no device".to_owned()), || false);
-        assert!(chosen.why.contains("there is no device"), "{}", chosen.why);
+        assert!(chosen.is_fallback && chosen.why.contains("there is no device"), "{}", chosen.why);
+        assert!(!decide(Backend::Auto, Some(Task::Build), Ok(()), || true).is_fallback, "it is the better one");
     }
 }

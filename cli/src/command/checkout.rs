@@ -11,7 +11,7 @@ use tonic::codegen::Bytes;
 
 use super::capture::report_notices;
 use super::conflicts;
-use super::ws::workspace;
+use super::ws::{confirm, workspace};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::output::style::{self, paint};
@@ -23,8 +23,8 @@ use crate::text;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without DIR the directory of a workspace is written again that was removed, or that another one is in the place of; --here writes it
-into the directory you are in. What is there is captured first, and goes where the workspace has nothing of it. A .git that is there is
-left alone unless --with-git says otherwise; one that is not there is written.
+into the directory you are in. What is there is captured first, and goes where the workspace has nothing of it; anywhere but in the place of
+the lost directory that is asked first. A .git that is there is left alone unless --with-git says otherwise; one that is not there is written.
 
 Examples:
   amalgam checkout @~3 ../three-back --detached
@@ -45,6 +45,9 @@ pub struct Checkout {
     /// Write into a .git that is there, too
     #[arg(long, conflicts_with_all = ["dir", "workspace", "detached", "read_only"])]
     with_git: bool,
+    /// Do not ask before the files in the directory you are in are replaced
+    #[arg(short, long, requires = "here")]
+    yes: bool,
     /// The workspace it belongs to afterwards; made from REV if there is none of this name
     #[arg(long, value_name = "NAME", conflicts_with = "detached")]
     workspace: Option<String>,
@@ -142,7 +145,10 @@ impl Checkout {
         // From below the place of the lost directory, that one is meant.
         let is_its_place = place.as_ref().is_some_and(|place| place.workspace.name == found.name);
         let path = match self.here && !is_its_place {
-            true => Bytes::copy_from_slice(session.cwd.as_os_str().as_bytes()),
+            true => {
+                self.confirm_replacing(session, &name).await?;
+                Bytes::copy_from_slice(session.cwd.as_os_str().as_bytes())
+            }
             false => Bytes::new(),
         };
         let request = v1::CheckoutDirectoryRequest {
@@ -154,6 +160,17 @@ impl Checkout {
         };
         let result = drive(&session.output, client.directories.checkout_directory(request)).await?;
         self.say_back(session, &name, &found.head, &result)
+    }
+
+    /// Asks before files are replaced in a directory that is not where the lost one was.
+    async fn confirm_replacing(&self, session: &mut Session, name: &str) -> Result<(), CliError> {
+        let is_empty = session.cwd.read_dir().is_ok_and(|mut names| names.next().is_none());
+        if self.yes || is_empty {
+            return Ok(());
+        }
+        let here = session.cwd.display();
+        let question = format!("{here} is not empty. Capture what is in it, and replace it by the files of {name}?");
+        confirm(session, &question).await
     }
 
     fn say_back(&self, session: &mut Session, name: &str, head: &str, result: &v1::CheckoutResult) -> Outcome {

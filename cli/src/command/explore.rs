@@ -90,8 +90,8 @@ impl Explore {
             false => session.interrupts.clean_up(folder.path()),
         }
         let mut attempts = Vec::new();
-        let counts = before.counts.unwrap_or_default();
-        let outcome = self.attempt(session, &mut client, &place, &mut folder, &counts, &mut attempts).await;
+        let counts = before.counts.as_ref();
+        let outcome = self.attempt(session, &mut client, &place, &mut folder, counts, &mut attempts).await;
         if self.keep {
             folder.keep()?;
             say_kept(session, &attempts)?;
@@ -123,7 +123,7 @@ impl Explore {
         client: &mut Client,
         place: &Place,
         folder: &mut WorkFolder,
-        counts: &v1::Counts,
+        counts: Option<&v1::Counts>,
         attempts: &mut Vec<Attempt>,
     ) -> Outcome {
         self.prepare(session, client, place, folder, counts, attempts).await?;
@@ -148,13 +148,13 @@ impl Explore {
         client: &mut Client,
         place: &Place,
         folder: &mut WorkFolder,
-        counts: &v1::Counts,
+        counts: Option<&v1::Counts>,
         attempts: &mut Vec<Attempt>,
     ) -> Result<(), CliError> {
         let chosen = self.backend.choose(session.home(), Purpose::Shared)?;
         self.backend.say(session, chosen.word(), &chosen.why)?;
-        if chosen.backend == Backend::Checkout && self.backend.backend == Backend::Auto {
-            say_copies(&mut session.output, &chosen.why, self.number as usize, Some(counts))?;
+        if chosen.is_fallback {
+            say_copies(&mut session.output, &chosen.why, self.number as usize, counts)?;
         }
         let names = free_names(client, &format!("{}-try", place.workspace_id()), self.number as usize).await?;
         folder.expect(&names)?;

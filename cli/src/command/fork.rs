@@ -78,7 +78,7 @@ impl Fork {
                 self.backend.say(session, chosen.word(), &chosen.why)?;
                 if chosen.backend == Backend::Checkout {
                     self.options.refuse_local(&format!("this is written out: {}", chosen.why))?;
-                    if self.backend.backend == Backend::Auto {
+                    if chosen.is_fallback {
                         say_copies(&mut session.output, &chosen.why, names.len(), counts.as_ref())?;
                     }
                 }

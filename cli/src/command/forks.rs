@@ -194,7 +194,11 @@ pub async fn clean_up(
 ) -> Result<Vec<String>, CliError> {
     let failed = |error: io::Error| CliError::machine(folder.display(), &error);
     end_processes(folder);
-    let mut note = File::options().read(true).write(true).open(folder.join(NOTE)).map_err(failed)?;
+    let mut note = match File::options().read(true).write(true).open(folder.join(NOTE)) {
+        // It was removed already.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        note => note.map_err(failed)?,
+    };
     let made = read_note(&mut note);
     let mut client = session.client().await?;
     let mut removed = Vec::new();

@@ -90,6 +90,11 @@ fn a_lost_directory_can_be_written_elsewhere_and_nested_ones_are_told_apart() {
     assert!(around.contains("contains") && around.contains("which is already protected as workspace main"), "{around}");
     let nothing = said(&scratch, "amalgam checkout no-such --here");
     assert!(nothing.contains("there is no workspace no-such"), "{nothing}");
-    let detached = scratch.run("cd ../other; amalgam ws detach; rm -r d; amalgam checkout main --here; ls");
-    assert!(detached.contains("d\n"), "{detached}");
+    // Where it never was, nothing is replaced without a yes.
+    scratch.run("cd ../other; amalgam ws detach; rm -r d; echo mine > mine");
+    let asked = said(&scratch, "cd ../other; amalgam checkout main --here < /dev/null");
+    assert!(asked.contains("is not empty") && asked.contains("pass --yes"), "{asked}");
+    assert_eq!(scratch.run("cd ../other; ls"), "a\nmine\n");
+    scratch.run("cd ../other; amalgam checkout main --here --yes");
+    assert_eq!(scratch.run("cd ../other; ls; amalgam undo -q; cat mine"), "a\nd\nmine\n");
 }
