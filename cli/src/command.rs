@@ -17,6 +17,7 @@ mod du;
 mod enter;
 mod explore;
 mod fork;
+mod forks;
 mod gc;
 mod init;
 mod label;
@@ -44,6 +45,8 @@ mod verify;
 mod watch;
 mod words;
 mod ws;
+
+pub use forks::{Logs, REMOVE_ENDED, Unsaved, clean_up};
 
 use clap::Subcommand;
 

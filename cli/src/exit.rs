@@ -43,7 +43,7 @@ impl Exit {
             Reason::NoDirectory | Reason::NestedDirectory => Self::ERROR,
             Reason::DirectoryReplaced | Reason::DirectoryGone => Self::ERROR,
             Reason::Mounted | Reason::MountRefused | Reason::MountBusy => Self::ERROR,
-            Reason::DamagedStream | Reason::Purged => Self::ERROR,
+            Reason::DamagedStream | Reason::Purged | Reason::TestNotStarted => Self::ERROR,
             Reason::Corrupt | Reason::Fault | Reason::Unsupported | Reason::LocalOnly => Self::ERROR,
         }
     }

@@ -27,10 +27,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use rustix::process::Signal;
 use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
 
 use args::{Arguments, Global};
-use command::Command;
+use command::{Command, Logs, REMOVE_ENDED, Unsaved, clean_up};
 use config::Config;
 use connect::ConnectOptions;
 use error::{CliError, Outcome};
@@ -95,7 +97,28 @@ fn actor(config: &Config) -> String {
         .or_else(|| config.text("author").map(str::to_owned))
         .or_else(|| set("USER"))
         .or_else(|| set("LOGNAME"))
-        .unwrap_or_else(|| "unknown".to_owned())
+        .unwrap_or_else(login_name)
+}
+
+/// The login name of the user; the user's number where it has none.
+fn login_name() -> String {
+    let user = rustix::process::getuid().as_raw();
+    let table = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    name_in(&table, user).or_else(asked_name).unwrap_or_else(|| format!("uid-{user}"))
+}
+
+/// The name of a user in the table of users.
+fn name_in(table: &str, user: u32) -> Option<String> {
+    let mut users = table.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let found = users.find(|fields| fields.len() > 2 && fields[2].parse() == Ok(user))?;
+    Some(found[0].to_owned()).filter(|name| !name.is_empty())
+}
+
+/// The name of the user by the system's own program, which also knows users that are in no table of this machine.
+fn asked_name() -> Option<String> {
+    let told = std::process::Command::new("id").arg("-un").output().ok().filter(|told| told.status.success())?;
+    let name = String::from_utf8(told.stdout).ok()?.trim().to_owned();
+    Some(name).filter(|name| !name.is_empty())
 }
 
 fn pager(config: &Config) -> String {
@@ -152,28 +175,98 @@ fn runtime(in_process: bool) -> Result<Runtime, CliError> {
     builder.enable_all().build().map_err(|error| CliError::machine("could not start", &error))
 }
 
-/// Runs a command until it is done or Ctrl-C. A call that is dropped is cancelled on the other side.
+/// Runs a command until it is done or interrupted. A call that is dropped is cancelled on the other side, and what was made for a while
+/// is removed.
 async fn until_interrupted(command: Command, session: &mut Session) -> Outcome {
     let interrupts = session.interrupts.clone();
-    let mut work = Box::pin(async {
-        session.enter_dead_mount().await?;
-        command.run(session).await
-    });
-    loop {
-        tokio::select! {
-            outcome = &mut work => return outcome,
-            pressed = tokio::signal::ctrl_c() => {
-                pressed.map_err(|error| CliError::machine("could not listen for Ctrl-C", &error))?;
-                if !interrupts.are_left_to_child() {
-                    return Err(interrupts.failure());
+    let mut signals = Signals::listen().map_err(|error| CliError::machine("could not listen for signals", &error))?;
+    let signal = {
+        let mut work = Box::pin(async {
+            session.enter_dead_mount().await?;
+            command.run(session).await
+        });
+        loop {
+            tokio::select! {
+                outcome = &mut work => return outcome,
+                signal = signals.next() => {
+                    if !interrupts.are_left_to_child() {
+                        break signal;
+                    }
                 }
             }
         }
+    };
+    let failure = interrupts.failure(signal);
+    let Some(folder) = interrupts.work_folder() else { return Err(failure) };
+    session.output.remark("the commands are ended; their forks are being removed")?;
+    let left = format!("`{REMOVE_ENDED}` removes the forks that are left");
+    tokio::select! {
+        cleaned = clean_up(session, folder, Unsaved::Capture, Logs::Remove) => match cleaned {
+            Ok(_) => Err(failure.hint("its forks were removed")),
+            Err(error) => Err(failure.hint(format!("{left}: {}", error.message))),
+        },
+        _ = signals.next() => Err(failure.hint(left)),
     }
+}
+
+/// The signals that ask a command to end.
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    /// Nothing where a hang-up is ignored, as `nohup` asks for.
+    hang_up: Option<tokio::signal::unix::Signal>,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        let hang_up = match is_ignored(Signal::HUP) {
+            true => None,
+            false => Some(signal(SignalKind::hangup())?),
+        };
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())?, hang_up })
+    }
+
+    async fn next(&mut self) -> Signal {
+        let hang_up = async {
+            match &mut self.hang_up {
+                Some(hang_up) => {
+                    hang_up.recv().await;
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.interrupt.recv() => Signal::INT,
+            _ = self.terminate.recv() => Signal::TERM,
+            () = hang_up => Signal::HUP,
+        }
+    }
+}
+
+/// Whether whoever started this program had it ignore a signal.
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    set.is_some_and(|set| set >> (signal.as_raw() - 1) & 1 == 1)
 }
 
 /// Tells whoever reads the background process's log what went wrong.
 pub fn say_error(message: &str) {
     // Nobody can be told that standard error is closed.
     drop(writeln!(io::stderr(), "error: {message}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_name_is_found_by_the_users_number() {
+        let table = "root:x:0:0:root:/root:/bin/sh\n# a comment\n\nann:x:1000:1000::/users/ann:/bin/sh\n:x:7::::\n";
+        assert_eq!(name_in(table, 0).as_deref(), Some("root"));
+        assert_eq!(name_in(table, 1_000).as_deref(), Some("ann"));
+        assert_eq!(name_in(table, 7), None, "it has no name");
+        assert_eq!(name_in(table, 1), None);
+    }
 }

@@ -89,11 +89,15 @@ fn unshare() -> io::Result<()> {
 }
 
 /// Whether this process may mount as it is.
-fn is_capable() -> bool {
-    const SYS_ADMIN: u32 = 21;
+pub fn is_capable() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set >> SYS_ADMIN & 1 == 1)
+    status.lines().find_map(|line| line.strip_prefix("CapEff:")).is_some_and(holds_sys_admin)
+}
+
+/// Whether a set of capabilities, in hex as the kernel writes it, holds the one that mounting needs.
+pub fn holds_sys_admin(set: &str) -> bool {
+    const SYS_ADMIN: u32 = 21;
+    u64::from_str_radix(set.trim(), 16).is_ok_and(|set| set >> SYS_ADMIN & 1 == 1)
 }
 
 fn open_device() -> io::Result<OwnedFd> {

@@ -67,6 +67,12 @@ impl Standing {
         match (std::env::current_dir(), shell_path) {
             (Ok(cwd), _) => Ok(Self { cwd, is_dead }),
             (Err(_), Some(cwd)) if is_dead && cwd.is_absolute() => Ok(Self { cwd, is_dead }),
+            // A directory that was removed under the shell still has its name there.
+            (Err(error), Some(cwd))
+                if error.kind() == std::io::ErrorKind::NotFound && cwd.is_absolute() && !cwd.exists() =>
+            {
+                Ok(Self { cwd, is_dead })
+            }
             (Err(error), _) => Err(CliError::machine("the current directory", &error)),
         }
     }

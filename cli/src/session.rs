@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use amalgam_proto::{Reason, v1};
 use amalgam_server::Home;
 use jiff::Timestamp;
+use rustix::process::Signal;
 use tonic::codegen::Bytes;
 
 use crate::config::Config;
@@ -44,6 +45,7 @@ pub struct Session {
 pub struct Interrupts {
     are_left: Arc<AtomicBool>,
     hint: Arc<OnceLock<&'static str>>,
+    work_folder: Arc<OnceLock<PathBuf>>,
 }
 
 impl Interrupts {
@@ -62,9 +64,20 @@ impl Interrupts {
         self.hint.get_or_init(|| hint);
     }
 
-    /// The failure that an interrupt is.
-    pub fn failure(&self) -> CliError {
-        let error = CliError::new(Exit::INTERRUPTED, "INTERRUPTED", "interrupted");
+    /// From here on a folder with forks has to be removed when the command is interrupted.
+    pub fn clean_up(&self, folder: &Path) {
+        self.work_folder.get_or_init(|| folder.to_owned());
+    }
+
+    /// The folder that has to be removed, if there is one.
+    pub fn work_folder(&self) -> Option<&Path> {
+        self.work_folder.get().map(PathBuf::as_path)
+    }
+
+    /// The failure that an interrupt by this signal is.
+    pub fn failure(&self, signal: Signal) -> CliError {
+        let code = u8::try_from(128 + signal.as_raw()).unwrap_or(Exit::INTERRUPTED.0);
+        let error = CliError::new(Exit(code), "INTERRUPTED", "interrupted");
         match self.hint.get() {
             Some(hint) => error.hint(*hint),
             None => error,
@@ -120,6 +133,11 @@ impl Session {
     pub async fn client_of_new_store(&mut self) -> Result<Client, CliError> {
         self.connect.create = true;
         self.client().await
+    }
+
+    /// Looks for the store's process anew with the next call: the one that was found may be gone.
+    pub fn forget_client(&mut self) {
+        self.client = None;
     }
 
     /// The store's process, only if it runs.

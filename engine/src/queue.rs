@@ -78,10 +78,21 @@ pub trait Judge {
         Ok(Err("nobody here runs commands".to_owned()))
     }
 
-    /// Tries a merged tree before it lands, for an entry that asks for it; why it must not, if so.
-    fn test(&self, _entry: &QueueEntry, _tree: RootId) -> Result<Option<String>> {
-        Ok(Some("nobody here runs tests".to_owned()))
+    /// Runs the test of an entry on a merged tree before it lands.
+    fn test(&self, _entry: &QueueEntry, _tree: RootId) -> Result<TestVerdict> {
+        Ok(TestVerdict::Failed("nobody here runs tests".to_owned()))
     }
+}
+
+/// What the test of an entry came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TestVerdict {
+    /// The entry may land.
+    Passed,
+    /// The entry waits for a person, who reads this.
+    Failed(String),
+    /// The test could not be started, so it says nothing about the tree. The entry leaves the queue, and its submitter is told this.
+    NotStarted(String),
 }
 
 /// A judge asked about one entry.

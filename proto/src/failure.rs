@@ -64,6 +64,8 @@ reasons! {
     MountRefused = "MOUNT_REFUSED", FailedPrecondition;
     /// Somebody uses what is mounted.
     MountBusy = "MOUNT_BUSY", FailedPrecondition;
+    /// The test of a merge could not be started, so it says nothing about the merged files.
+    TestNotStarted = "TEST_NOT_STARTED", FailedPrecondition;
     /// Stored bytes are damaged or gone.
     Corrupt = "CORRUPT", DataLoss;
     /// A stream or a backup is cut or damaged.

@@ -18,6 +18,7 @@ pub(crate) use capture::{CAPTURE, Saying, Tally};
 pub(crate) use checkout::make_empty;
 pub(crate) use restore::{Target, words_of};
 pub(crate) use revert::{Direction, Reverted, renaming};
+pub(crate) use watch::{BackgroundWatch, Watches};
 pub(crate) use working::{EDIT, cleared_action, restore_action};
 
 use std::sync::Arc;
@@ -102,16 +103,16 @@ impl Service {
         let host = match HostDir::open(&record.path) {
             Ok(host) => host,
             Err(error) if error.kind() == Some(amalgam_engine::ErrorKind::NotFound) => {
-                let hint = "if it was moved, run `amalgam ws attach` in its new place";
+                let hint = format!(
+                    "`amalgam checkout {}` writes it again; if it was moved, run `amalgam ws attach` in its new place",
+                    record.workspace
+                );
                 return Err(Failure::new(Reason::DirectoryGone, format!("{path} is not there any more; {hint}")));
             }
             Err(error) => return Err(of_materializer(error)),
         };
         if host.identity() != record.identity() {
-            let hint = "if this is the directory you mean, run `amalgam ws attach` in it; nothing was touched";
-            let message =
-                format!("{path} is another directory than the one that belongs to {}; {hint}", record.workspace);
-            return Err(Failure::new(Reason::DirectoryReplaced, message));
+            return Err(Failure::new(Reason::DirectoryReplaced, attach::replaced(record)));
         }
         Ok(host)
     }

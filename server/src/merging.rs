@@ -17,7 +17,7 @@ mod test;
 pub(crate) use publishing::Publishing;
 pub(crate) use rules::check_rules;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -37,6 +37,8 @@ pub(crate) struct Merging {
     /// Whoever folds a target holds its lock.
     folding: Mutex<HashMap<WorkspaceName, Arc<Mutex<()>>>>,
     results: Mutex<Results>,
+    /// The ids of entries whose submitters wait for what becomes of them.
+    awaited: Mutex<HashSet<String>>,
     turn: Turn,
     publishing: Publishing,
     /// How many directories for commands were made.
@@ -70,6 +72,7 @@ impl Merging {
             queue,
             folding: Mutex::default(),
             results: Mutex::default(),
+            awaited: Mutex::default(),
             turn: Turn::default(),
             publishing,
             places: AtomicU64::new(0),
@@ -78,6 +81,16 @@ impl Merging {
 
     fn lock_of(&self, target: &WorkspaceName) -> Arc<Mutex<()>> {
         Arc::clone(self.folding.lock().entry(target.clone()).or_default())
+    }
+
+    /// Says that the submitter of an entry waits for it, for as long as the guard lives.
+    fn await_entry(&self, id: &str) -> Awaited<'_> {
+        self.awaited.lock().insert(id.to_owned());
+        Awaited { merging: self, id: id.to_owned() }
+    }
+
+    fn is_awaited(&self, id: &str) -> bool {
+        self.awaited.lock().contains(id)
     }
 
     fn result_of(&self, id: &str) -> Option<Folded> {
@@ -95,6 +108,18 @@ impl Merging {
                 results.by_id.remove(&oldest);
             }
         }
+    }
+}
+
+/// An entry whose submitter waits.
+struct Awaited<'a> {
+    merging: &'a Merging,
+    id: String,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.merging.awaited.lock().remove(&self.id);
     }
 }
 

@@ -13,6 +13,7 @@ use amalgam_materializer::Identity;
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
+use crate::directory::BackgroundWatch;
 use crate::failure::{Result, of_io};
 use crate::home::replace_file;
 
@@ -46,6 +47,9 @@ pub(crate) struct Record {
     /// The tree of the snapshot, in hex, if that is known to have no conflict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) whole: Option<String>,
+    /// The watch of it that runs in the background, in every process that holds the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) background: Option<BackgroundWatch>,
 }
 
 impl Record {

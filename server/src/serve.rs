@@ -101,7 +101,14 @@ pub async fn serve_unix(
     let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener)
         .filter(move |stream| stream.as_ref().map_or(true, same_user));
     let calls = Calls::new();
-    let until = finished(service.clone(), Arc::clone(&calls), idle, ended);
+    let until = {
+        let (finished, service) = (finished(service.clone(), Arc::clone(&calls), idle, ended), service.clone());
+        async move {
+            finished.await;
+            // Calls that watch would go on for ever, and this process with them.
+            let _ = tokio::task::spawn_blocking(move || service.end_watching()).await;
+        }
+    };
     let collector = {
         let (service, calls) = (service.clone(), Arc::clone(&calls));
         std::thread::spawn(move || service.keep_collecting(&|| calls.idle_for()))
@@ -110,6 +117,7 @@ pub async fn serve_unix(
         let service = service.clone();
         std::thread::spawn(move || service.keep_views(&|problem| say(problem)))
     };
+    service.resume_watches();
     let door = take_devices(&service, &socket.with_extension("door"))?;
     let folder = {
         let service = service.clone();
@@ -166,7 +174,7 @@ fn say(problem: &str) {
 async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: impl Future<Output = ()>) {
     let idle_too_long = async {
         while calls.idle_for() < idle
-            || service.watched() > 0
+            || service.is_watching()
             || service.mounted() > 0
             || service.is_collecting()
             || service.is_folding()

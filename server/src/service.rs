@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use amalgam_engine::history::History;
@@ -16,7 +15,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::collection::Collections;
 use crate::conflicts::Faces;
-use crate::directory::Live;
+use crate::directory::{Live, Watches};
 use crate::failure::{Result, of_engine};
 use crate::home::Home;
 use crate::merging::{Merging, Publishing};
@@ -51,7 +50,7 @@ pub(crate) struct Inner {
     /// Directories that are never captured: the store's own, and where its socket lies.
     pub(crate) ours: Vec<Identity>,
     pub(crate) live: Mutex<HashMap<String, Arc<Mutex<Live>>>>,
-    pub(crate) watched: Arc<AtomicUsize>,
+    pub(crate) watches: Arc<Watches>,
     pub(crate) collections: Collections,
     pub(crate) faces: Faces,
     pub(crate) views: Views,
@@ -128,7 +127,7 @@ impl Service {
             registry,
             ours,
             live: Mutex::default(),
-            watched: Arc::default(),
+            watches: Arc::default(),
             collections: Collections::open(home, settings)?,
             faces: Faces::default(),
             views: Views::open(home)?,
@@ -142,11 +141,6 @@ impl Service {
     /// The store.
     pub fn store(&self) -> &Store {
         &self.inner.store
-    }
-
-    /// How many directories are watched.
-    pub fn watched(&self) -> usize {
-        self.inner.watched.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Says that the store is in use, for as long as the guard lives. Nobody takes it twice.

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use crate::error::CliError;
-use crate::namespace::DEVICE;
+use crate::namespace::{DEVICE, holds_sys_admin, is_capable};
 use crate::output::json as lines;
 use crate::session::Session;
 
@@ -66,6 +66,8 @@ pub struct Chosen {
     pub backend: Backend,
     /// In words.
     pub why: String,
+    /// Whether files are written out only because nothing can be mounted.
+    pub is_fallback: bool,
 }
 
 impl Chosen {
@@ -102,12 +104,13 @@ impl BackendArgs {
 }
 
 fn decide(asked: Backend, task: Option<Task>, possible: Result<(), String>, clones: impl FnOnce() -> bool) -> Chosen {
-    let chosen = |backend, why: &str| Chosen { backend, why: why.to_owned() };
+    let chosen = |backend, why: &str| Chosen { backend, why: why.to_owned(), is_fallback: false };
     match (asked, possible, task) {
         (Backend::Fuse, ..) => chosen(Backend::Fuse, "asked for"),
         (Backend::Checkout, ..) => chosen(Backend::Checkout, "asked for"),
         (Backend::Auto, Err(why), _) => {
-            Chosen { backend: Backend::Checkout, why: format!("nothing can be mounted here: {why}") }
+            let why = format!("nothing can be mounted here: {why}");
+            Chosen { backend: Backend::Checkout, why, is_fallback: true }
         }
         (Backend::Auto, Ok(()), Some(Task::Build)) if clones() => {
             chosen(Backend::Checkout, "a build writes much, and this disk clones files at no cost")
@@ -127,16 +130,31 @@ fn decide(asked: Backend, task: Option<Task>, possible: Result<(), String>, clon
 pub fn shared() -> Result<(), String> {
     device()?;
     if rustix::process::geteuid().is_root() {
-        return Ok(());
+        return root_mounts();
     }
     helper().map(drop)
+}
+
+/// Whether root may mount here, or why not: in a container it often may not. Tried, in a process and a namespace of its own.
+fn root_mounts() -> Result<(), String> {
+    if !is_capable() {
+        return Err("root may not mount here (no CAP_SYS_ADMIN), as in most containers".to_owned());
+    }
+    let trial = ["--mount", "mount", "-t", "tmpfs", "amalgam", "/"];
+    match std::process::Command::new("unshare").args(trial).output() {
+        Ok(done) if !done.status.success() => {
+            Err(format!("root may not mount here: {}", String::from_utf8_lossy(&done.stderr).trim()))
+        }
+        // Nobody to try it with: what root may do by its capabilities must do.
+        _ => Ok(()),
+    }
 }
 
 /// Whether one command can be, or why not.
 pub fn private() -> Result<(), String> {
     device()?;
-    if rustix::process::geteuid().is_root() {
-        return Ok(());
+    if rustix::process::geteuid().is_root() && is_capable() {
+        return root_mounts();
     }
     namespaces()
 }
@@ -158,9 +176,19 @@ pub fn helper() -> Result<PathBuf, String> {
     let file = found.ok_or_else(|| format!("{NAME} is not installed"))?;
     let mode = file.metadata().map(|found| found.permissions().mode()).unwrap_or(0);
     match mode & 0o4000 {
+        _ if is_powerless() => {
+            Err(format!("no program here gains the privilege to mount, so {} can mount nothing", file.display()))
+        }
         0 => Err(format!("{} is not set-user-ID root, so it can mount nothing", file.display())),
         _ => Ok(file),
     }
+}
+
+/// Whether set-user-ID programs cannot mount either, as containers and services may ask for: they gain no privileges, or not this one.
+fn is_powerless() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let word = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    word("NoNewPrivs:") == Some("1") || word("CapBnd:").is_some_and(|set| !holds_sys_admin(set))
 }
 
 /// Whether a user namespace can be made: tried, in a process of its own.
@@ -204,6 +232,7 @@ mod tests {
     #[test]
     fn what_was_chosen_says_why() {
         let chosen = decide(Backend::Auto, None, Err("there is no device".to_owned()), || false);
-        assert!(chosen.why.contains("there is no device"), "{}", chosen.why);
+        assert!(chosen.is_fallback && chosen.why.contains("there is no device"), "{}", chosen.why);
+        assert!(!decide(Backend::Auto, Some(Task::Build), Ok(()), || true).is_fallback, "it is the better one");
     }
 }

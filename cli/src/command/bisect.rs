@@ -4,25 +4,23 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use amalgam_proto::v1;
-use amalgam_server::remove_all;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::attempt::{Apart, new_folder};
+use super::attempt::Apart;
 use super::backend::{Backend, BackendArgs, Purpose};
 use super::checkout::{Target, checkout};
 use super::fork::free_names;
+use super::forks::{self, Logs, REMOVE_ENDED, Unsaved, WorkFolder, clean_up};
 use super::log::{full, one_line};
 use super::mount::{MountArgs, mount_or_else};
-use super::umount::unmount;
 use super::words::snapshot;
-use super::ws::{Keep, delete_directory};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
 use crate::output::{drive, json as lines};
-use crate::session::{Session, here, workspace_name};
+use crate::session::{Session, here};
 use crate::text;
 
 /// Find the first snapshot in which something is broken
@@ -42,7 +40,8 @@ enum BisectCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The command runs in a directory apart, mounted where that is possible; yours is not touched. It ends with 0 where all is well, with 125 where it cannot tell,
-with another number up to 127 where it is broken; anything above stops the search.
+with another number up to 127 where it is broken; anything above stops the search. Ctrl-C ends the command and removes the directory;
+`amalgam ws rm --ended` does so for a search that was killed.
 
 Examples:
   amalgam bisect run --good v1 --bad @ -- make test
@@ -80,12 +79,11 @@ struct Known {
 /// The directory in which snapshots are tried.
 struct Bench {
     /// Goes with everything in it.
-    folder: PathBuf,
+    folder: WorkFolder,
     path: PathBuf,
     /// Mounted at its path, and not written out.
     mounted: bool,
     workspace: String,
-    has_workspace: bool,
     /// On the wire; empty until files are written.
     directory: String,
 }
@@ -99,18 +97,28 @@ impl BisectRun {
         for good in &self.good {
             known.good.push(id_of(&snapshot(&mut client, place.as_ref(), good).await?));
         }
-        let folder = new_folder(session.home(), "bisect")?;
+        forks::remark_abandoned(session)?;
+        let folder = WorkFolder::create(session.home(), "bisect")?;
+        session.interrupts.clean_up(folder.path());
         let workspace = free_names(&mut client, "bisect", 1).await?.remove(0);
-        let path = folder.join("tree");
+        let path = folder.path().join("tree");
         let chosen = self.backend.choose(session.home(), Purpose::Shared)?;
         self.backend.say(session, chosen.word(), &chosen.why)?;
         let mounted = chosen.backend == Backend::Fuse;
-        let mut bench = Bench { path, mounted, folder, workspace, has_workspace: false, directory: String::new() };
-        session.interrupts.say("the workspace of the search stays; `amalgam ws` lists it");
+        let mut bench = Bench { path, mounted, folder, workspace, directory: String::new() };
         let workspace = here(place.as_ref());
         let source = place.map(|place| place.directory.name).unwrap_or_default();
         let found = self.search(session, &mut client, known, &mut bench, (&workspace, &source)).await;
-        clean(session, &mut client, &bench).await?;
+        if found.is_err() {
+            // It may have failed because the process went away.
+            session.forget_client();
+            client = session.client().await?;
+        }
+        // What the command left behind is of no use to anybody.
+        if let Err(error) = clean_up(session, bench.folder.path(), Unsaved::Discard, Logs::Remove).await {
+            let message = format!("the search left something behind: {}; `{REMOVE_ENDED}` removes it", error.message);
+            session.output.remark(message)?;
+        }
         let mut first_bad = Vec::new();
         // Told anew, without the workspace that tried them.
         for bad in found? {
@@ -152,7 +160,8 @@ impl BisectRun {
             let Some(next) = step.next else { return Ok(step.first_bad) };
             let id = id_of(&next);
             bench.put(session, client, &id, source, &self.backend).await?;
-            let apart = Apart { words: &self.command, directory: &bench.path, environment: &[] };
+            let environment = [(forks::VARIABLE, bench.folder.path().to_string_lossy().into_owned())];
+            let apart = Apart { words: &self.command, directory: &bench.path, environment: &environment };
             let code = apart.onto_stderr().await?;
             let verdict = verdict(code)?;
             session.output.emit(&lines::line(
@@ -195,8 +204,9 @@ impl Bench {
             from: id.to_owned(),
             ..Default::default()
         };
-        client.workspaces.create_workspace(request).await?;
-        self.has_workspace = true;
+        self.folder.expect(std::slice::from_ref(&self.workspace))?;
+        let made = client.workspaces.create_workspace(request).await?.into_inner().workspace;
+        self.folder.note_made(made.as_slice())?;
         if self.mounted {
             let (output, options) = (&mut session.output, MountArgs::default());
             let made = mount_or_else(output, client, &self.workspace, &self.path, &options, backend).await?;
@@ -220,22 +230,6 @@ impl Bench {
         self.directory = made.directory.map(|directory| directory.name).unwrap_or_default();
         Ok(())
     }
-}
-
-async fn clean(session: &mut Session, client: &mut Client, bench: &Bench) -> Result<(), CliError> {
-    if !bench.directory.is_empty() && bench.mounted {
-        // What the command left behind is of no use to anybody, and goes with the workspace.
-        let request = v1::RestoreDirectoryRequest { name: bench.directory.clone(), ..Default::default() };
-        drive(&session.output, client.directories.restore_directory(request)).await?;
-        unmount(client, &bench.path).await?;
-    } else if !bench.directory.is_empty() {
-        delete_directory(&mut session.output, client, &bench.directory, Keep::Nothing).await?;
-    }
-    if bench.has_workspace {
-        let request = v1::DeleteWorkspaceRequest { name: workspace_name(&bench.workspace), ..Default::default() };
-        client.workspaces.delete_workspace(request).await?;
-    }
-    remove_all(&bench.folder).map_err(|error| CliError::machine(bench.folder.display(), &error))
 }
 
 fn id_of(snapshot: &v1::Snapshot) -> String {

@@ -1,4 +1,4 @@
-//! `amalgam checkout`: writes a snapshot into a new directory.
+//! `amalgam checkout`: writes a snapshot into a new directory, or a lost directory again.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use tonic::codegen::Bytes;
 
 use super::capture::report_notices;
 use super::conflicts;
-use super::ws::workspace;
+use super::ws::{confirm, workspace};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::output::style::{self, paint};
@@ -19,20 +19,35 @@ use crate::output::{Output, drive, json as lines};
 use crate::session::{Session, here, workspace_name};
 use crate::text;
 
-/// Write a snapshot into a new directory
+/// Write a snapshot into a new directory, or a lost directory again
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Without DIR the directory of a workspace is written again that was removed, or that another one is in the place of; --here writes it
+into the directory you are in. What is there is captured first, and goes where the workspace has nothing of it; anywhere but in the place of
+the lost directory that is asked first. A .git that is there is left alone unless --with-git says otherwise; one that is not there is written.
+
 Examples:
   amalgam checkout @~3 ../three-back --detached
   amalgam checkout v1 ../fix --workspace fix-v1
   amalgam checkout try-2@ ../try-2 --workspace try-2
-  amalgam checkout v1 ../v1 --read-only")]
+  amalgam checkout v1 ../v1 --read-only
+  amalgam checkout main                   the directory of main was removed: write it again
+  amalgam checkout main --here            the same, into the directory you are in")]
 pub struct Checkout {
-    /// The revision
-    #[arg(value_name = "REV")]
-    revision: String,
+    /// The revision; without DIR, the workspace
+    #[arg(value_name = "REV", required_unless_present = "here")]
+    revision: Option<String>,
     /// The directory; it must not exist, or be empty
-    dir: OsString,
+    dir: Option<OsString>,
+    /// Write the workspace's lost directory into the one you are in
+    #[arg(long, conflicts_with_all = ["dir", "workspace", "detached", "read_only"])]
+    here: bool,
+    /// Write into a .git that is there, too
+    #[arg(long, conflicts_with_all = ["dir", "workspace", "detached", "read_only"])]
+    with_git: bool,
+    /// Do not ask before the files in the directory you are in are replaced
+    #[arg(short, long, requires = "here")]
+    yes: bool,
     /// The workspace it belongs to afterwards; made from REV if there is none of this name
     #[arg(long, value_name = "NAME", conflicts_with = "detached")]
     workspace: Option<String>,
@@ -53,17 +68,20 @@ pub struct Checkout {
 impl Checkout {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
+        let (Some(revision), Some(dir)) = (&self.revision, &self.dir) else {
+            return self.bring_back(session).await;
+        };
         let place = session.place_if_any().await?;
         let mut client = session.client().await?;
         let workspace_here = here(place.as_ref());
-        let mut revision = self.revision.clone();
+        let mut revision = revision.clone();
         if let Some(name) = &self.workspace {
             // The short form of the revision means another thing in another workspace, so it is settled here and now.
-            let found = super::words::snapshot(&mut client, place.as_ref(), &self.revision).await?;
+            let found = super::words::snapshot(&mut client, place.as_ref(), &revision).await?;
             revision = text::id(&found.name).to_owned();
             ensure_workspace(&mut client, name, &revision).await?;
         }
-        let path = session.host_path(&self.dir);
+        let path = session.host_path(dir);
         let target = Target {
             path: &path,
             revision: &revision,
@@ -102,6 +120,96 @@ impl Checkout {
             None => String::new(),
         };
         output.done(format!("{}: {written}{belongs}", text::path(shown)))?;
+        conflicts::say(output, result.conflicts.as_ref())?;
+        report_notices(output, &result.notices)
+    }
+
+    /// Writes the lost directory of a workspace again.
+    async fn bring_back(&self, session: &mut Session) -> Outcome {
+        let place = match session.place().await {
+            Ok(place) => Some(place),
+            Err(error) if error.is(Reason::NoDirectory) => None,
+            Err(error) => return Err(error),
+        };
+        let mut client = session.client().await?;
+        let name = match (&self.revision, &place) {
+            (Some(revision), _) => revision.strip_suffix('@').unwrap_or(revision).to_owned(),
+            (None, Some(place)) => place.workspace_id().to_owned(),
+            (None, None) => {
+                let message = format!("{} is not where a workspace has its directory", session.cwd.display());
+                return Err(CliError::usage(message).hint("name the workspace: `amalgam checkout WORKSPACE --here`"));
+            }
+        };
+        let found = workspace(&mut client, &workspace_name(&name)).await.map_err(|error| {
+            match error.is(Reason::NotFound) || error.is(Reason::Invalid) {
+                true => error.hint("without DIR a workspace is named, whose directory is written again"),
+                false => error,
+            }
+        })?;
+        // From below the place of the lost directory, that one is meant.
+        let is_its_place = place.as_ref().is_some_and(|place| place.workspace.name == found.name);
+        let path = match self.here && !is_its_place {
+            true => {
+                self.confirm_replacing(session, &name).await?;
+                Bytes::copy_from_slice(session.cwd.as_os_str().as_bytes())
+            }
+            false => Bytes::new(),
+        };
+        let request = v1::CheckoutDirectoryRequest {
+            path,
+            attach_workspace: found.name.clone(),
+            again: true,
+            with_git: self.with_git,
+            ..Default::default()
+        };
+        let result = drive(&session.output, client.directories.checkout_directory(request)).await?;
+        self.say_back(session, &name, &found.head, &result)
+    }
+
+    /// Asks before files are replaced in a directory that is not where the lost one was.
+    async fn confirm_replacing(&self, session: &mut Session, name: &str) -> Result<(), CliError> {
+        let is_empty = session.cwd.read_dir().is_ok_and(|mut names| names.next().is_none());
+        if self.yes || is_empty {
+            return Ok(());
+        }
+        let here = session.cwd.display();
+        let question = format!("{here} is not empty. Capture what is in it, and replace it by the files of {name}?");
+        confirm(session, &question).await
+    }
+
+    fn say_back(&self, session: &mut Session, name: &str, head: &str, result: &v1::CheckoutResult) -> Outcome {
+        let output = &mut session.output;
+        let directory = result.directory.clone().unwrap_or_default();
+        let counts = json!({
+            "workspace": name,
+            "written": result.written,
+            "removed": result.removed,
+            "bytes": result.bytes,
+            "safety": lines::snapshot_id(result.safety.as_ref()),
+            "git_kept": result.git_kept,
+            "conflicts": result.conflicts.as_ref().map_or(0, |conflicts| conflicts.count),
+        });
+        output.emit(&lines::with_path(lines::line("checkout_again", counts), &directory.path))?;
+        let removed = match result.removed {
+            0 => String::new(),
+            number => format!(", {} removed", text::count(number)),
+        };
+        let written = format!("{} ({}{removed})", text::plural(result.written, "path"), text::bytes(result.bytes));
+        let path = text::path(&directory.path).into_owned();
+        output.done(format!("{path}: {written}, workspace {} is back", paint(style::WORKSPACE, name)))?;
+        if let Some(safety) = &result.safety {
+            let id = paint(style::ID, text::short(&safety.name));
+            output.remark(format!("what was in it is kept in {id}; `amalgam undo` brings that back"))?;
+        }
+        if result.git_kept {
+            let head = text::short(head);
+            output.remark(format!(
+                "the .git that was in it was left alone; `amalgam restore {head} --with-git` brings back the one of {name}"
+            ))?;
+        }
+        if std::env::current_dir().is_err() {
+            output.remark("your shell is in the directory that was removed: `cd .` takes it into this one")?;
+        }
         conflicts::say(output, result.conflicts.as_ref())?;
         report_notices(output, &result.notices)
     }
@@ -164,6 +272,7 @@ pub async fn checkout(
         conflicts: target.conflicts.to_owned(),
         read_only: target.read_only,
         set_id: target.set_id,
+        ..Default::default()
     };
     drive(output, client.directories.checkout_directory(request)).await
 }

@@ -9,6 +9,7 @@ use amalgam_proto::v1;
 use clap::Args;
 use serde_json::json;
 
+use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
@@ -31,6 +32,8 @@ pub struct Doctor {}
 pub enum Grade {
     /// All is well.
     Fine,
+    /// It is not there or not possible, and nothing else suffers from it.
+    Note,
     /// It works, but could work better.
     Warning,
     /// It does not work.
@@ -56,6 +59,11 @@ impl Finding {
         Self { subject, grade: Grade::Fine, message: message.into(), advice: None }
     }
 
+    /// It is not there or not possible, and nothing else suffers from it.
+    pub fn note(subject: &'static str, message: impl Into<String>) -> Self {
+        Self { subject, grade: Grade::Note, message: message.into(), advice: None }
+    }
+
     /// It works, but could work better.
     pub fn warning(subject: &'static str, message: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { subject, grade: Grade::Warning, message: message.into(), advice: Some(advice.into()) }
@@ -77,6 +85,7 @@ impl Doctor {
         findings.push(machine::file_system("directory_file_system", &session.cwd));
         findings.extend(machine::limits());
         findings.extend(mounting::findings());
+        findings.extend(leftovers(session));
         let mut exit = Exit::OK;
         for finding in &findings {
             if finding.grade == Grade::Failure {
@@ -91,6 +100,7 @@ impl Doctor {
 fn say(session: &mut Session, finding: &Finding) -> Result<(), CliError> {
     let (word, style) = match finding.grade {
         Grade::Fine => ("ok", style::GOOD),
+        Grade::Note => ("note", style::FAINT),
         Grade::Warning => ("warn", style::WARNING),
         Grade::Failure => ("fail", style::FAILURE),
     };
@@ -119,7 +129,7 @@ async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
     }
     let mut findings = vec![Finding::fine("store", home)];
     let Some(mut client) = session.client_if_running().await else {
-        findings.push(Finding::fine("process", "does not run; the next command starts it"));
+        findings.push(Finding::note("process", "does not run; the next command starts it"));
         return Ok(findings);
     };
     findings.push(match client.store.get_store(v1::GetStoreRequest {}).await {
@@ -150,6 +160,7 @@ async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
         }
         Err(status) => Finding::failure("process", CliError::from(status).message, "`amalgam stop --force` ends it"),
     });
+    findings.extend(watches(&mut client).await);
     if let Ok(answer) = client.collections.get_collection(v1::GetCollectionRequest {}).await {
         let state = answer.into_inner();
         super::gc::emit_state(&mut session.output, &state)?;
@@ -163,9 +174,27 @@ async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
     Ok(findings)
 }
 
+/// Directories that are not watched though they should be.
+async fn watches(client: &mut Client) -> Vec<Finding> {
+    let all = super::watch::directories(client).await.unwrap_or_default();
+    let unwatched = all.into_iter().filter(|directory| !directory.watch_problem.is_empty());
+    let finding = |directory: v1::Directory| {
+        let message =
+            format!("{} is not watched: {}", text::path(&directory.path), text::printable(&directory.watch_problem));
+        Finding::warning("watch", message, "`amalgam watch --stop` there gives it up")
+    };
+    unwatched.map(finding).collect()
+}
+
+/// What commands left that were killed.
+fn leftovers(session: &Session) -> Option<Finding> {
+    let words = super::forks::abandoned_words(session.home())?;
+    Some(Finding::warning("leftovers", words, format!("`{}` removes them", super::forks::REMOVE_ENDED)))
+}
+
 async fn directory(session: &mut Session) -> Finding {
     if !session.has_store() {
-        return Finding::fine("directory", "none is protected yet");
+        return Finding::note("directory", "none is protected yet");
     }
     match session.place_if_any().await {
         Ok(Some(place)) if place.directory.problem.is_empty() => {
@@ -175,9 +204,9 @@ async fn directory(session: &mut Session) -> Finding {
         Ok(Some(place)) => Finding::failure(
             "directory",
             text::printable(&place.directory.problem),
-            "`amalgam ws attach` in it takes it as it is now",
+            format!("`amalgam checkout {}` writes it again", place.workspace_id()),
         ),
-        Ok(None) => Finding::fine("directory", "this one is not protected; `amalgam init` does that"),
+        Ok(None) => Finding::note("directory", "this one is not protected; `amalgam init` does that"),
         Err(error) => Finding::failure("directory", error.to_string(), "see above"),
     }
 }

@@ -6,35 +6,35 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use amalgam_proto::v1;
-use amalgam_server::remove_all;
 use clap::Args;
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::attempt::{Apart, last_number, new_folder, of_shell};
+use super::attempt::{Apart, last_number, of_shell};
 use super::backend::{Backend, BackendArgs, Purpose};
 use super::capture::{About, capture, changed};
 use super::checkout::{Target, checkout};
-use super::fork::{fork, free_names};
+use super::fork::{fork, free_names, say_copies};
+use super::forks::{self, Logs, REMOVE_ENDED, Unsaved, WorkFolder, clean_up};
 use super::mount::{MountArgs, mount_or_else};
 use super::restore::{json_line, say_restored};
-use super::umount::unmount;
-use super::ws::{Keep, delete_directory};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::output::style::{self, paint};
 use crate::output::{Output, drive, json as lines};
 use crate::place::Place;
-use crate::session::{Session, workspace_name};
+use crate::session::Session;
 use crate::text;
 
 /// Run a command in many forks at once and keep the best result
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each attempt runs in a directory of its own, mounted where that is possible, with AMALGAM_ATTEMPT set to its number. Without --score an attempt is good if the
-command ends with 0; with it, the last number that CMD prints in the attempt's directory counts, the higher the better. The
+Each attempt runs in a directory of its own, mounted where that is possible, with AMALGAM_ATTEMPT set to its number. An attempt whose command does not end with
+0 has failed, and cannot win. With --score, the last number that CMD prints in the attempt's directory counts, the higher the better. The
 best result is restored into this directory: `amalgam undo` takes it back. If no attempt succeeds, nothing changes.
+
+Ctrl-C ends the attempts and removes their forks; `amalgam ws rm --ended` does so for an `explore` that was killed.
 
 Examples:
   amalgam explore -n 8 -- ./fix.sh
@@ -82,20 +82,39 @@ impl Explore {
         let place = session.place().await?;
         let mut client = session.client().await?;
         let here = &place.directory.name;
-        capture(&session.output, &mut client, here, About::message("before exploring")).await?;
-        let around = new_folder(session.home(), "explore")?;
-        session.interrupts.say("the forks stay; `amalgam ws` lists them");
+        forks::remark_abandoned(session)?;
+        let before = capture(&session.output, &mut client, here, About::message("before exploring")).await?;
+        let mut folder = WorkFolder::create(session.home(), "explore")?;
+        match self.keep {
+            true => session.interrupts.say("the forks stay (--keep); `amalgam ws` lists them"),
+            false => session.interrupts.clean_up(folder.path()),
+        }
         let mut attempts = Vec::new();
-        let outcome = self.attempt(session, &mut client, &place, &around, &mut attempts).await;
+        let counts = before.counts.as_ref();
+        let outcome = self.attempt(session, &mut client, &place, &mut folder, counts, &mut attempts).await;
         if self.keep {
+            folder.keep()?;
+            say_kept(session, &attempts)?;
             return outcome;
         }
-        let cleaned = clean(session, &mut client, &attempts).await;
-        if outcome.is_ok() {
-            cleaned?;
-            remove_all(&around).map_err(|error| CliError::machine(around.display(), &error))?;
+        // What was captured is all there is. Whoever failed may have failed because the process went away.
+        let unsaved = if outcome.is_ok() { Unsaved::Discard } else { Unsaved::Capture };
+        let has_logs = attempts.iter().any(|attempt| attempt.code.is_some());
+        let logs = if outcome.is_err() && has_logs { Logs::Keep } else { Logs::Remove };
+        if outcome.is_err() {
+            session.forget_client();
         }
-        outcome
+        match clean_up(session, folder.path(), unsaved, logs).await {
+            Ok(_) => outcome,
+            Err(error) if outcome.is_ok() => {
+                Err(error.hint(format!("`{REMOVE_ENDED}` removes the forks that are left")))
+            }
+            Err(error) => {
+                let message = format!("not all forks could be removed: {}; `{REMOVE_ENDED}` does that", error.message);
+                session.output.remark(message)?;
+                outcome
+            }
+        }
     }
 
     async fn attempt(
@@ -103,11 +122,13 @@ impl Explore {
         session: &mut Session,
         client: &mut Client,
         place: &Place,
-        around: &Path,
+        folder: &mut WorkFolder,
+        counts: Option<&v1::Counts>,
         attempts: &mut Vec<Attempt>,
     ) -> Outcome {
-        self.prepare(session, client, place, around, attempts).await?;
-        self.work(&mut session.output, attempts).await?;
+        self.prepare(session, client, place, folder, counts, attempts).await?;
+        let around = folder.path();
+        self.work(&mut session.output, around, attempts).await?;
         for attempt in attempts.iter_mut() {
             attempt.result = Some(self.capture(&session.output, client, attempt).await?);
         }
@@ -126,13 +147,19 @@ impl Explore {
         session: &mut Session,
         client: &mut Client,
         place: &Place,
-        around: &Path,
+        folder: &mut WorkFolder,
+        counts: Option<&v1::Counts>,
         attempts: &mut Vec<Attempt>,
     ) -> Result<(), CliError> {
         let chosen = self.backend.choose(session.home(), Purpose::Shared)?;
         self.backend.say(session, chosen.word(), &chosen.why)?;
+        if chosen.is_fallback {
+            say_copies(&mut session.output, &chosen.why, self.number as usize, counts)?;
+        }
         let names = free_names(client, &format!("{}-try", place.workspace_id()), self.number as usize).await?;
-        fork(client, place.workspace_id(), &names).await?;
+        folder.expect(&names)?;
+        folder.note_made(&fork(client, place.workspace_id(), &names).await?)?;
+        let around = folder.path();
         attempts.extend((1..).zip(names).map(|(number, workspace)| Attempt {
             number,
             workspace,
@@ -171,15 +198,16 @@ impl Explore {
     }
 
     /// Runs the command in all of them, some at a time.
-    async fn work(&self, output: &mut Output, attempts: &mut [Attempt]) -> Result<(), CliError> {
+    async fn work(&self, output: &mut Output, around: &Path, attempts: &mut [Attempt]) -> Result<(), CliError> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let places = Arc::new(Semaphore::new(self.jobs.unwrap_or(processors).max(1)));
         let mut running = JoinSet::new();
         for attempt in attempts.iter().cloned() {
             let (places, words, score) = (places.clone(), self.command.clone(), self.score.clone());
+            let around = around.to_string_lossy().into_owned();
             running.spawn(async move {
                 let _turn = places.acquire_owned().await.expect("nobody closes it");
-                one(attempt, &words, score.as_deref()).await
+                one(attempt, &words, score.as_deref(), around).await
             });
         }
         while let Some(done) = running.join_next().await {
@@ -207,14 +235,20 @@ impl Explore {
     }
 }
 
-/// Runs one attempt and scores it.
-async fn one(mut attempt: Attempt, words: &[OsString], score: Option<&str>) -> Result<Attempt, CliError> {
-    let environment = [("AMALGAM_ATTEMPT", attempt.number.to_string())];
+/// Runs one attempt and scores it. One that failed has no score.
+async fn one(
+    mut attempt: Attempt,
+    words: &[OsString],
+    score: Option<&str>,
+    around: String,
+) -> Result<Attempt, CliError> {
+    let environment = [("AMALGAM_ATTEMPT", attempt.number.to_string()), (forks::VARIABLE, around)];
     let apart = Apart { words, directory: &attempt.path, environment: &environment };
     let code = apart.with_log(&attempt.log).await?;
     attempt.code = Some(code);
     attempt.score = match score {
-        None => (code == 0).then_some(1.0),
+        _ if code != 0 => None,
+        None => Some(1.0),
         Some(line) => {
             let words = of_shell(line);
             let apart = Apart { words: &words, directory: &attempt.path, environment: &environment };
@@ -295,18 +329,17 @@ async fn take(session: &mut Session, client: &mut Client, place: &Place, winner:
     super::capture::report_notices(&mut session.output, &result.notices)
 }
 
-/// Removes the forks with their directories. `ws undelete` brings a fork back.
-async fn clean(session: &mut Session, client: &mut Client, attempts: &[Attempt]) -> Result<(), CliError> {
-    for attempt in attempts {
-        if !attempt.directory.is_empty() && attempt.mounted {
-            unmount(client, &attempt.path).await?;
-        } else if !attempt.directory.is_empty() {
-            delete_directory(&mut session.output, client, &attempt.directory, Keep::Nothing).await?;
-        }
-        let request = v1::DeleteWorkspaceRequest { name: workspace_name(&attempt.workspace), ..Default::default() };
-        client.workspaces.delete_workspace(request).await?;
+/// Says which forks are kept, and what removes them.
+fn say_kept(session: &mut Session, attempts: &[Attempt]) -> Result<(), CliError> {
+    if attempts.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let names: Vec<_> = attempts.iter().map(|attempt| attempt.workspace.as_str()).collect();
+    let how = match attempts.iter().any(|attempt| attempt.mounted) {
+        true => format!("`amalgam umount` and `amalgam ws rm {}` remove them", names.join(" ")),
+        false => format!("`amalgam ws rm --dir {}` removes them", names.join(" ")),
+    };
+    session.output.remark(format!("the forks are kept; {how}"))
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ Examples:
   amalgam fork idea                    a workspace, no files yet
   amalgam fork -n 3 --dir ../try-{n}   three workspaces with a directory each
   amalgam fork parser --dir ../{name}
-  amalgam fork -n 3 --mount ../try-{n} the same without writing any file, where FUSE is possible")]
+  amalgam fork -n 3 --mount ../try-{n} the same without writing any file, where FUSE is possible; else full copies")]
 pub struct Fork {
     /// Names of the new workspaces [default: WORKSPACE-1 and so on, those that are free]
     names: Vec<String>,
@@ -60,9 +60,11 @@ impl Fork {
         let mut client = session.client().await?;
         let source = source(session, &mut client, self.from.as_deref()).await?;
         let mut exit = Exit::OK;
+        let mut counts = None;
         if let Some(directory) = &source.directory {
             let result = capture(&session.output, &mut client, directory, About::message("before a fork")).await?;
             exit = exit.or(report_notices(&mut session.output, &result.notices)?);
+            counts = result.counts;
         }
         let names = match self.names {
             names if names.is_empty() => {
@@ -76,6 +78,9 @@ impl Fork {
                 self.backend.say(session, chosen.word(), &chosen.why)?;
                 if chosen.backend == Backend::Checkout {
                     self.options.refuse_local(&format!("this is written out: {}", chosen.why))?;
+                    if chosen.is_fallback {
+                        say_copies(&mut session.output, &chosen.why, names.len(), counts.as_ref())?;
+                    }
                 }
                 (chosen.backend == Backend::Fuse).then_some((&self.options, &self.backend))
             }
@@ -90,9 +95,13 @@ impl Fork {
             None => None,
         };
         fork(&mut client, &source.workspace, &names).await?;
+        let mut copies = Copies::default();
         for (at, name) in names.iter().enumerate() {
             let target = paths.as_ref().map(|paths| paths[at].as_path());
-            exit = exit.or(fill(&mut session.output, &mut client, &source, name, target, way).await?);
+            exit = exit.or(fill(&mut session.output, &mut client, &source, name, target, way, &mut copies).await?);
+        }
+        if self.mount.is_some() && copies.number > 0 && self.backend.backend != Backend::Checkout {
+            session.output.remark(copies.words())?;
         }
         if template.is_none() {
             session
@@ -101,6 +110,41 @@ impl Fork {
         }
         Ok(exit)
     }
+}
+
+/// What was written out for forks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Copies {
+    number: u64,
+    files: u64,
+    bytes: u64,
+    reflinked: u64,
+}
+
+impl Copies {
+    fn words(&self) -> String {
+        let cloned = match self.reflinked {
+            0 => String::new(),
+            number => format!(", {} of them cloned at no cost", text::count(number)),
+        };
+        let copies =
+            if self.number == 1 { "1 full copy" } else { &format!("{} full copies", text::count(self.number)) };
+        format!("{copies} written: {}, {}{cloned}", text::plural(self.files, "path"), text::bytes(self.bytes))
+    }
+}
+
+/// Says beforehand that files are copied, because nothing can be mounted, and how much that is, as far as it is known.
+pub fn say_copies(output: &mut Output, why: &str, number: usize, counts: Option<&v1::Counts>) -> Result<(), CliError> {
+    let copies = if number == 1 { "a full copy is".to_owned() } else { format!("{number} full copies are") };
+    let size = match counts {
+        Some(counts) => {
+            let files = text::plural(counts.files + counts.symlinks + counts.others, "file");
+            let each = if number == 1 { "" } else { " each" };
+            format!(", {files} and {}{each}", text::bytes(counts.bytes))
+        }
+        None => String::new(),
+    };
+    output.remark(format!("{why}; {copies} written instead{size}"))
 }
 
 /// Names that are all different.
@@ -143,14 +187,13 @@ pub async fn free_names(client: &mut Client, workspace: &str, number: usize) -> 
 }
 
 /// Makes the workspaces, all or none.
-pub async fn fork(client: &mut Client, workspace: &str, names: &[String]) -> Result<(), CliError> {
+pub async fn fork(client: &mut Client, workspace: &str, names: &[String]) -> Result<Vec<v1::Workspace>, CliError> {
     let request = v1::ForkWorkspaceRequest {
         name: workspace_name(workspace),
         workspace_ids: names.to_vec(),
         ..Default::default()
     };
-    client.workspaces.fork_workspace(request).await?;
-    Ok(())
+    Ok(client.workspaces.fork_workspace(request).await?.into_inner().workspaces)
 }
 
 /// The directories that a template means: different ones, and none that is there.
@@ -183,6 +226,7 @@ async fn fill(
     name: &str,
     path: Option<&Path>,
     mounted: Option<(&MountArgs, &BackendArgs)>,
+    copies: &mut Copies,
 ) -> Outcome {
     let Some(path) = path else {
         output.emit(&lines::line("fork", json!({"workspace": name, "from": source.workspace, "path": null})))?;
@@ -210,6 +254,10 @@ async fn fill(
         set_id: false,
     };
     let result = checkout(output, client, &target).await?;
+    copies.number += 1;
+    copies.files += result.written;
+    copies.bytes += result.bytes;
+    copies.reflinked += result.reflinked;
     let directory = result.directory.unwrap_or_default();
     let line = lines::line("fork", json!({"workspace": name, "from": source.workspace}));
     output.emit(&lines::with_path(line, &directory.path))?;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use amalgam_proto::{Reason, v1};
 use clap::Args;
@@ -9,6 +10,7 @@ use tonic::Status;
 use tonic::codegen::Bytes;
 
 use super::capture::{self, About};
+use super::ws::confirm;
 use crate::error::{CliError, Outcome};
 use crate::output::json;
 use crate::output::style::{self, paint};
@@ -18,7 +20,7 @@ use crate::text;
 /// Protect a directory: remember it, and take the first snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing is written into the directory. Everything in it is part of the snapshots, build outputs and .git too, unless a
+Nothing is written into the directory. The home directory, and what contains it, is protected only after a question. Everything in it is part of the snapshots, build outputs and .git too, unless a
 pattern leaves it out.
 
 Examples:
@@ -33,12 +35,16 @@ pub struct Init {
     /// Leave out what matches; like a line of .amalgamignore
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
+    /// Do not ask, even if it is the home directory or contains it
+    #[arg(short, long)]
+    yes: bool,
 }
 
 impl Init {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let path = session.host_path(self.dir.as_deref().unwrap_or(".".as_ref()));
+        confirm_wide(session, &path, self.yes).await?;
         let mut client = session.client_of_new_store().await?;
         let mut exclude = session.config.list("exclude");
         exclude.extend(self.exclude);
@@ -66,6 +72,21 @@ impl Init {
         output.remark("`amalgam status` says what changed, `amalgam diff` shows it, `amalgam undo` takes it back")?;
         capture::report_notices(output, &result.notices)
     }
+}
+
+/// Asks before the home directory, or a directory that contains it, is protected: mostly the command was started in the wrong place, and
+/// everything in there would be read and stored.
+pub async fn confirm_wide(session: &mut Session, path: &Path, yes: bool) -> Result<(), CliError> {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(|home| session.host_path(&home));
+    let what = match home {
+        _ if yes => return Ok(()),
+        _ if path == Path::new("/") => "the whole file system",
+        Some(home) if home == path => "your home directory",
+        Some(home) if home.starts_with(path) => "a directory that contains your home directory",
+        _ => return Ok(()),
+    };
+    let path = path.display();
+    confirm(session, &format!("{path} is {what}: everything in it would be read and stored. Protect it?")).await
 }
 
 /// An `init` that was interrupted leaves a directory without a snapshot: the hint helps then, too.

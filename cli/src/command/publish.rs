@@ -21,7 +21,8 @@ Examples:
   amalgam complete
   amalgam complete --dry-run
   amalgam complete try-1 --into main -m 'a better parser'
-  amalgam complete try-1 --test make --test check")]
+  amalgam complete try-1 --test 'make check'
+  amalgam complete try-1 -- make check")]
 pub struct Complete {
     #[command(flatten)]
     what: What,
@@ -39,7 +40,7 @@ Examples:
   amalgam publish --dry-run
   amalgam publish try-1 --into main --detach
   amalgam publish try-1 --every 30s --dry-run
-  amalgam publish try-1 --on-commit --test make --test check
+  amalgam publish try-1 --on-commit --test 'make check'
   amalgam publish try-1 --manual")]
 pub struct Publish {
     #[command(flatten)]
@@ -53,6 +54,17 @@ pub struct Publish {
     /// Do not publish by itself any more
     #[arg(long, conflicts_with_all = ["every", "on_commit"])]
     manual: bool,
+}
+
+/// What runs a line of the shell.
+const SHELL: [&str; 2] = ["sh", "-c"];
+
+/// A test as it was written: a line of the shell, or words.
+pub fn test_text(test: &[String]) -> String {
+    match test {
+        [shell, option, line] if [shell.as_str(), option.as_str()] == SHELL => line.clone(),
+        words => words.join(" "),
+    }
 }
 
 /// A span in seconds.
@@ -80,9 +92,9 @@ struct What {
     /// The message of the merge
     #[arg(short, long, default_value = "", hide_default_value = true)]
     message: String,
-    /// A command that must succeed with the merged files, word by word
-    #[arg(long, value_name = "WORD")]
-    test: Vec<String>,
+    /// A line of the shell that must succeed in a directory with the merged files
+    #[arg(long, value_name = "LINE")]
+    test: Option<String>,
     /// How many seconds that may take
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     test_seconds: u32,
@@ -95,14 +107,25 @@ struct What {
     /// A name for this request: the same one again changes nothing
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
+    /// The test as a command with exactly these arguments, without a shell
+    #[arg(last = true, value_name = "TEST", conflicts_with = "test")]
+    test_words: Vec<String>,
 }
 
 impl What {
     /// A dry run knows nothing of tests.
     fn say_untested(&self, session: &mut Session) -> Result<(), CliError> {
-        match self.test.is_empty() {
+        match self.test_command().is_empty() {
             true => Ok(()),
             false => session.output.remark("the test was not run"),
+        }
+    }
+
+    /// The words of the test; none without one.
+    fn test_command(&self) -> Vec<String> {
+        match &self.test {
+            Some(line) => SHELL.iter().map(|word| (*word).to_owned()).chain([line.clone()]).collect(),
+            None => self.test_words.clone(),
         }
     }
 
@@ -115,7 +138,7 @@ impl What {
             workspace,
             target: self.into.as_deref().map(workspace_name).unwrap_or_default(),
             message: self.message.clone(),
-            test: self.test.clone(),
+            test: self.test_command(),
             test_seconds: self.test_seconds,
             detach: self.detach,
             capture: true,

@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::merge::say_merge;
-use super::publish::publishing_line;
+use super::publish::{publishing_line, test_text};
 use super::ws::workspaces;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
@@ -177,7 +177,7 @@ pub fn say_entry(output: &mut Output, entry: &v1::QueueEntry) -> Result<(), CliE
     output.say(format!("Snapshot:  {}", text::id(&entry.snapshot)))?;
     output.say(format!("Time:      {}", text::wall_clock(time)))?;
     if !entry.test.is_empty() {
-        output.say(format!("Test:      {}", text::printable(&entry.test.join(" "))))?;
+        output.say(format!("Test:      {}", text::printable(&test_text(&entry.test))))?;
     }
     Ok(())
 }

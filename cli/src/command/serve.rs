@@ -13,6 +13,7 @@ use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
 use crate::session::Session;
+use crate::text;
 
 const IDLE_SECONDS: u64 = 600;
 const END_WITHIN: Duration = Duration::from_secs(20);
@@ -49,13 +50,18 @@ impl Stop {
     /// Does it, and waits until the store is free.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client_if_running().await;
+        let mut watches = 0;
         if let Some(client) = &mut client {
             let process = client.store.get_store(v1::GetStoreRequest {}).await?.into_inner().process_id;
-            client.store.stop_server(v1::StopServerRequest { force: self.force }).await?;
+            watches = client.store.stop_server(v1::StopServerRequest { force: self.force }).await?.into_inner().watches;
             wait_for_end(process).await?;
         }
-        session.output.emit(&lines::line("stopped", json!({"was_running": client.is_some()})))?;
+        session.output.emit(&lines::line("stopped", json!({"was_running": client.is_some(), "watches": watches})))?;
         session.output.done(if client.is_some() { "the background process has ended" } else { "no process runs" })?;
+        if watches > 0 {
+            let number = text::plural(u64::from(watches), "watch in the background");
+            session.output.remark(format!("{number} to be taken up by the next `amalgam` command"))?;
+        }
         Ok(Exit::OK)
     }
 }

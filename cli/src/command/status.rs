@@ -10,6 +10,7 @@ use super::capture::{report_notices, warn};
 use super::conflicts;
 use super::gc;
 use super::publish::publishing_line;
+use super::watch::warn_unwatched;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
@@ -80,6 +81,7 @@ impl Status {
         }
         say_uncovered(output, &status.uncovered)?;
         conflicts::say(output, status.conflicts.as_ref())?;
+        warn_unwatched(output, &place.directory, session.now)?;
         if let Some(publishing) = &place.workspace.publishing {
             output.remark(format!("published {}", publishing_line(publishing, session.now)))?;
         }
@@ -118,6 +120,8 @@ fn emit_status(output: &mut Output, place: &Place, status: &v1::DirectoryStatus)
             "workspace": place.workspace_id(),
             "head": lines::snapshot_id(status.head.as_ref()),
             "watched": place.directory.watched,
+            "watch_wanted": place.directory.watch_wanted,
+            "watch_problem": place.directory.watch_problem,
             "problem": place.directory.problem,
             "modified": count(&status.modified),
             "added": count(&status.added),
@@ -166,6 +170,5 @@ fn say_collection(output: &mut Output, collection: &v1::GetCollectionResponse, n
 fn unusable(output: &mut Output, place: &Place) -> Outcome {
     let status = v1::DirectoryStatus::default();
     emit_status(output, place, &status)?;
-    let message = format!("{} is not protected: {}", text::path(&place.directory.path), place.directory.problem);
-    Err(CliError::refused(message).hint("`amalgam ws attach` in it takes it as it is now"))
+    Err(CliError::refused(format!("not protected: {}", place.directory.problem)))
 }

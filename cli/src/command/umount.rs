@@ -1,10 +1,10 @@
 //! `amalgam umount`: takes mounts away.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use amalgam_proto::v1;
+use amalgam_proto::{Reason, v1};
 use clap::Args;
 use tonic::codegen::Bytes;
 
@@ -16,7 +16,7 @@ use crate::exit::Exit;
 use crate::session::{Session, workspace_name};
 use crate::text;
 
-/// Unmount a directory, or all mounts of a workspace
+/// Unmount a directory, all mounts of a workspace, or everything
 #[derive(Debug, Args)]
 #[command(after_help = "\
 What is not committed stays in the workspace and is there again with the next mount. A mount that somebody uses is refused; with
@@ -25,11 +25,15 @@ What is not committed stays in the workspace and is there again with the next mo
 Examples:
   amalgam umount ../try-2
   amalgam umount try-2
-  amalgam umount --lazy ../try-2")]
+  amalgam umount --lazy ../try-2
+  amalgam umount --all")]
 pub struct Umount {
     /// The directory, or the workspace
-    #[arg(value_name = "DIR|WORKSPACE")]
-    what: OsString,
+    #[arg(value_name = "DIR|WORKSPACE", required_unless_present = "all")]
+    what: Option<OsString>,
+    /// All mounts, but for those of `run --in`, which end with their commands
+    #[arg(long, conflicts_with = "what")]
+    all: bool,
     /// Even if somebody uses it
     #[arg(short, long, visible_alias = "force")]
     lazy: bool,
@@ -47,7 +51,49 @@ impl Umount {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let target = self.target(session, &mut client).await?;
+        match &self.what {
+            Some(what) => {
+                let target = target(session, &mut client, what).await?;
+                self.unmount(session, &mut client, target).await?;
+                Ok(Exit::OK)
+            }
+            None => self.unmount_all(session, &mut client).await,
+        }
+    }
+
+    /// Unmounts what can be, and says what cannot.
+    async fn unmount_all(&self, session: &mut Session, client: &mut Client) -> Outcome {
+        let mut exit = Exit::OK;
+        let all = mounts(client).await?.0;
+        let (private, all): (Vec<_>, Vec<_>) = all.into_iter().partition(|mount| mount.is_private);
+        for mount in &all {
+            let target = v1::unmount_request::Target::Name(mount.name.clone());
+            match self.unmount(session, client, target).await {
+                // It went in this moment.
+                Err(error) if error.is(Reason::NotFound) => {}
+                Err(error) => {
+                    session.output.failure(&error);
+                    exit = exit.or(error.exit);
+                }
+                Ok(()) => {}
+            }
+        }
+        if all.is_empty() {
+            session.output.remark("nothing is mounted")?;
+        }
+        for mount in &private {
+            let name = text::id(&mount.workspace);
+            session.output.remark(format!("the mount of {name} by `amalgam run --in` ends with its command"))?;
+        }
+        Ok(exit)
+    }
+
+    async fn unmount(
+        &self,
+        session: &mut Session,
+        client: &mut Client,
+        target: v1::unmount_request::Target,
+    ) -> Result<(), CliError> {
         let request = v1::UnmountRequest { target: Some(target), lazy: self.lazy };
         let done = client.mounts.unmount(request).await?.into_inner();
         for mount in &done.mounts {
@@ -60,18 +106,18 @@ impl Umount {
                 "{name} has uncommitted changes; they are kept, and `amalgam mount {name} DIR` shows them again"
             ))?;
         }
-        Ok(Exit::OK)
+        Ok(())
     }
+}
 
-    /// A word that is a mount's path is that, whatever workspace has the same name.
-    async fn target(&self, session: &Session, client: &mut Client) -> Result<v1::unmount_request::Target, CliError> {
-        use v1::unmount_request::Target;
-        let path = session.host_path(&self.what);
-        let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
-        let is_mount = mounts(client).await?.0.iter().any(|mount| mount.path == path);
-        match self.what.to_str() {
-            Some(name) if !is_mount && !is_path(&self.what) => Ok(Target::Workspace(workspace_name(name))),
-            _ => Ok(Target::Path(path)),
-        }
+/// A word that is a mount's path is that, whatever workspace has the same name.
+async fn target(session: &Session, client: &mut Client, what: &OsStr) -> Result<v1::unmount_request::Target, CliError> {
+    use v1::unmount_request::Target;
+    let path = session.host_path(what);
+    let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
+    let is_mount = mounts(client).await?.0.iter().any(|mount| mount.path == path);
+    match what.to_str() {
+        Some(name) if !is_mount && !is_path(what) => Ok(Target::Workspace(workspace_name(name))),
+        _ => Ok(Target::Path(path)),
     }
 }

@@ -1,25 +1,34 @@
 //! `amalgam watch`: snapshots by themselves.
 
+mod unit;
+
 use std::time::Duration;
 
 use amalgam_proto::v1;
 use amalgam_proto::v1::watch_directory_response::Event;
 use clap::Args;
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::capture;
-use crate::error::Outcome;
+use crate::connect::Client;
+use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
-use crate::output::json as lines;
+use crate::output::{Output, json as lines};
 use crate::session::Session;
 use crate::text;
 
 /// Take snapshots by itself while files change
 #[derive(Debug, Args)]
 #[command(after_help = "\
+A watch in the background goes on until --stop: each background process takes it up, so it survives `amalgam stop`, a crash and a
+restart of the machine, from the next `amalgam` command on, or with --at-login from the next log-in on. Ctrl-C ends the watch that it is
+pressed in, and no other.
+
 Examples:
   amalgam watch
   amalgam watch --quiet-for 10s --every 1h --background
+  amalgam watch --background --at-login
   amalgam watch --stop")]
 pub struct Watch {
     /// Take a snapshot after so long without a change; 0 for never
@@ -31,6 +40,9 @@ pub struct Watch {
     /// Go on in the background, until --stop
     #[arg(long)]
     background: bool,
+    /// Start the background process when you log in, by a unit of systemd
+    #[arg(long, requires = "background")]
+    at_login: bool,
     /// End what --background began
     #[arg(long, conflicts_with = "background")]
     stop: bool,
@@ -74,12 +86,81 @@ impl Watch {
             }
             output.flush()?;
         }
+        if self.background {
+            say_survival(session, self.at_login)?;
+        }
         if self.stop {
-            session.output.emit(&lines::line("watch_ended", json!({})))?;
-            session.output.say(format!("{path} is not watched any more"))?;
+            let was_watched = place.directory.watch_wanted;
+            session.output.emit(&lines::line("watch_ended", json!({"was_watched": was_watched})))?;
+            session.output.done(match was_watched {
+                true => format!("{path} is not watched in the background any more"),
+                false => format!("{path} was not watched in the background"),
+            })?;
+            if !is_any_watched(&mut client).await? && unit::remove(session.home())? {
+                session.output.remark("the background process is not started at log-in any more")?;
+            }
         }
         Ok(Exit::OK)
     }
+}
+
+/// Has the background process started at log-in if asked to, and says what takes the watch up when the process is gone.
+fn say_survival(session: &mut Session, at_login: bool) -> Result<(), CliError> {
+    if at_login {
+        let unit = unit::install(session.home())?;
+        session.output.emit(&lines::line("unit", json!({"path": unit.to_string_lossy()})))?;
+        return session.output.remark(format!("{} starts it when you log in", unit.display()));
+    }
+    let home = session.home().to_owned();
+    session.output.remark(match unit::is_installed(&home) {
+        true => "it goes on after a restart, when you log in",
+        false if unit::is_offered() => {
+            "after a restart the next `amalgam` command takes it up; --at-login has systemd do so when you log in"
+        }
+        false => "after a restart the next `amalgam` command takes it up",
+    })
+}
+
+/// Whether any directory of the store is to be watched in the background.
+async fn is_any_watched(client: &mut Client) -> Result<bool, CliError> {
+    Ok(directories(client).await?.iter().any(|directory| directory.watch_wanted))
+}
+
+/// All directories that belong to workspaces.
+pub async fn directories(client: &mut Client) -> Result<Vec<v1::Directory>, CliError> {
+    let mut request = v1::ListDirectoriesRequest { page_size: 500, page_token: String::new() };
+    let mut all = Vec::new();
+    loop {
+        let page = client.directories.list_directories(request.clone()).await?.into_inner();
+        all.extend(page.directories);
+        request.page_token = page.next_page_token;
+        if request.page_token.is_empty() {
+            return Ok(all);
+        }
+    }
+}
+
+/// For how many seconds it is told that a new process has taken a watch up.
+const RESUMED_SECONDS: i64 = 60;
+
+/// Warns when a directory is not watched that should be, and says when nobody watched it until a moment ago.
+pub fn warn_unwatched(output: &mut Output, directory: &v1::Directory, now: Timestamp) -> Result<(), CliError> {
+    if !directory.watch_problem.is_empty() {
+        let warning = format!(
+            "not watched as `amalgam watch --background` asked for: {}; `amalgam watch --stop` gives it up",
+            directory.watch_problem
+        );
+        return capture::warn(output, &[warning]);
+    }
+    let Some(resumed) = directory.watch_resume_time.as_ref() else { return Ok(()) };
+    let since = text::moment(Some(resumed));
+    if now.as_second() - since.as_second() > RESUMED_SECONDS {
+        return Ok(());
+    }
+    output.remark(format!(
+        "watched again since {}: no background process ran before, and what changed until then is in one snapshot",
+        text::ago(since, now)
+    ))
 }
 
 /// `500ms`, `2s`, `5m`, `1h`, or seconds.

@@ -6,6 +6,7 @@ mod remove;
 use amalgam_proto::v1;
 use clap::{Args, Subcommand};
 
+use super::forks::remark_abandoned;
 use super::publish::publishing_line;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
@@ -25,7 +26,7 @@ const PAGE: i32 = 500;
 Examples:
   amalgam ws
   amalgam ws show main
-  amalgam ws rm try-2 --dir
+  amalgam ws rm try-1 try-2 --dir
   amalgam ws undelete try-2")]
 pub struct Ws {
     #[command(subcommand)]
@@ -108,6 +109,7 @@ impl List {
         if workspaces.is_empty() {
             session.output.remark("there is no workspace; `amalgam init` makes one from a directory")?;
         }
+        remark_abandoned(session)?;
         Ok(Exit::OK)
     }
 }

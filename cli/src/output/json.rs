@@ -125,6 +125,8 @@ pub fn directory(directory: &v1::Directory) -> Value {
             "snapshot": or_null(&directory.snapshot),
             "last_look_time": time(directory.last_look_time.as_ref()),
             "watched": directory.watched,
+            "watch_wanted": directory.watch_wanted,
+            "watch_problem": directory.watch_problem,
             "problem": directory.problem,
             "made_by_checkout": directory.made_by_checkout,
         }),

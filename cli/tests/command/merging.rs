@@ -501,3 +501,67 @@ fn what_landed_stays_though_the_process_died_before_the_directory_followed() {
         assert!(scratch.run("amalgam log").contains(message));
     }
 }
+
+#[test]
+fn a_test_is_a_line_of_the_shell_or_exact_words() {
+    let scratch = forks("echo one > notes");
+    scratch.run("cd ../ann; echo two > notes; echo 'exit 3' > fails; amalgam commit -q");
+    let line = "amalgam publish ann --test 'grep -q two notes && ! test -e missing'";
+    assert!(said(&scratch, line).contains("merged into main"), "{}", said(&scratch, line));
+    scratch.run("cd ../ann; echo three > 'a b'; amalgam commit -q");
+    // Words are not split, nor read by a shell.
+    let words = "amalgam publish ann -- grep -q three 'a b'";
+    assert!(said(&scratch, words).contains("merged into main"));
+    scratch.run("cd ../ann; echo four > notes; amalgam commit -q");
+    let told = said(&scratch, "amalgam complete ann --test 'echo what it said; sh fails'; echo $?");
+    assert!(told.contains("what it said") && told.ends_with("\n5\n"), "{told}");
+    let id = "$(amalgam review --json | sed -n 's/.*\"id\":\"\\([0-9a-f]*\\)\".*/\\1/p')";
+    let shown = said(&scratch, &format!("amalgam review show {id}"));
+    assert!(shown.contains("Test:      echo what it said; sh fails\n"), "{shown}");
+    let both = said(&scratch, "amalgam publish ann --test true -- true; echo $?");
+    assert!(both.contains("cannot be used with") && both.ends_with("\n2\n"), "{both}");
+}
+
+#[test]
+fn a_test_that_cannot_be_started_is_an_error_and_nothing_waits() {
+    let scratch = forks("echo one > notes");
+    scratch.run("cd ../ann; echo two > notes; amalgam commit -q");
+    let before = scratch.run("amalgam show main@:notes; amalgam queue --json; amalgam review --json");
+    for arguments in [
+        "publish ann --test 'no-such-program --all'",
+        "publish ann --test '/no/such/program'",
+        "publish ann --test 'cd . && no-such-program'",
+        "publish ann --test './not-in-the-tree'",
+        "publish ann --test ./notes",
+        "publish ann --test '  '",
+        "publish ann --test 'if then'",
+        "publish ann -- no-such-program --all",
+        "publish ann -- ./not-in-the-tree",
+        "publish ann --detach --test no-such-program",
+        "publish ann --dry-run --test no-such-program",
+        "publish ann --every 1h --test no-such-program",
+        "complete ann --test no-such-program",
+    ] {
+        let told = said(&scratch, &format!("amalgam {arguments}; echo $?"));
+        assert!(told.contains("the test could not be started"), "{arguments}: {told}");
+        assert!(told.ends_with("\n1\n"), "{arguments}: {told}");
+        let after = scratch.run("amalgam show main@:notes; amalgam queue --json; amalgam review --json");
+        assert_eq!(after, before, "{arguments}");
+    }
+    let told = said(&scratch, "amalgam publish ann --json -- no-such-program");
+    assert!(told.contains("\"reason\":\"TEST_NOT_STARTED\""), "{told}");
+    // The workspace is what it was, and nobody waits for anything.
+    assert!(said(&scratch, "amalgam complete ann").contains("ann has ended"));
+}
+
+#[test]
+fn a_test_that_nobody_waits_for_and_cannot_be_started_is_left_to_a_person() {
+    let scratch = forks("echo one > notes");
+    scratch.run("cd ../ann; echo two > notes; amalgam commit -q");
+    scratch.run("amalgam publish ann --detach --test ./not-in-the-tree");
+    let begun = Instant::now();
+    while scratch.run("amalgam review --json").is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{}", said(&scratch, "amalgam queue"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

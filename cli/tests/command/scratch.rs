@@ -66,7 +66,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         // A store that was never made has no process.
-        let _ = self.output("amalgam stop --force");
+        let _ = self.shell("amalgam stop --force").current_dir(self.path()).output();
     }
 }
 

@@ -52,6 +52,11 @@ fn explore_finds_the_same_in_mounts_and_in_directories() {
             attempts.iter().map(|line| line["exit_code"].as_u64()).collect::<Vec<_>>(),
             [Some(0), Some(1), Some(0)]
         );
+        assert_eq!(
+            attempts.iter().map(|line| line["score"].as_f64()).collect::<Vec<_>>(),
+            [Some(2.0), None, Some(6.0)],
+            "one that failed has no score"
+        );
         found.push(attempts);
         nothing_is_left(&scratch);
         scratch.run("amalgam undo");
@@ -86,4 +91,16 @@ fn bisect_finds_the_same_in_mounts_and_in_directories() {
     }
     assert!(found[0].1.len() > 1, "{found:?}");
     assert_eq!(found[0], found[1]);
+}
+
+#[test]
+fn an_attempt_that_failed_does_not_win_by_its_score() {
+    let scratch = Scratch::new();
+    scratch.run("echo 0 > score; amalgam init --workspace base");
+    let attempt = "echo $AMALGAM_ATTEMPT > score; test $AMALGAM_ATTEMPT != 3";
+    let line = format!("amalgam explore -n 3 --backend checkout --score 'cat score' -- sh -c '{attempt}'");
+    scratch.run(&line);
+    assert_eq!(read(scratch.project().join("score")), "2\n");
+    let none = scratch.output("amalgam explore -n 2 --backend checkout --score 'echo 7' -- false");
+    assert!(String::from_utf8_lossy(&none.stderr).contains("no attempt succeeded"));
 }

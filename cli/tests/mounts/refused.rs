@@ -106,3 +106,21 @@ fn what_others_unmounted_is_put_away() {
     scratch.run("amalgam mount try ../try");
     assert_eq!(read(at.join("a")), "two\n");
 }
+
+#[test]
+fn all_that_is_mounted_is_unmounted_but_for_what_is_in_use() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let at = mounted(&scratch);
+    scratch.run("amalgam fork --from base other --mount ../other; amalgam mount base@ ../before");
+    let held = fs::File::open(at.join("a")).expect("opened");
+    refused(&scratch, "amalgam umount --all", 1, &["is in use", "--lazy"]);
+    assert_eq!(scratch.run("amalgam mounts").lines().count(), 1, "the others are gone");
+    drop(held);
+    scratch.run("amalgam umount --all");
+    assert_eq!(scratch.run("amalgam mounts"), "");
+    scratch.run("amalgam umount --all");
+    refused(&scratch, "amalgam umount", 2, &["required"]);
+}

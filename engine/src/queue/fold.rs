@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::entry::{self, QueueEntry};
 use super::known::{Known, Met};
-use super::{About, Judge, Queue, quick, review, take};
+use super::{About, Judge, Queue, TestVerdict, quick, review, take};
 use crate::commit::{generation_above, touched_since};
 use crate::conflict::CONFLICTS_KEY;
 use crate::diff::{Change, DiffOptions, diff_roots};
@@ -67,6 +67,8 @@ pub enum Fate {
     Already,
     /// It waits for a person; beside its conflicts, this is why.
     Review(String),
+    /// Its test could not be started, and this is why. It is in the queue no more, and nothing was changed.
+    Refused(String),
 }
 
 impl Queue {
@@ -201,10 +203,10 @@ impl Queue {
     /// Whether a workspace that was to end has landed with all that it holds.
     fn may_end(&self, done: &[Folded], at: usize) -> Result<bool> {
         let Folded { entry, fate, .. } = &done[at];
-        if !entry.wish.ends || matches!(fate, Fate::Review(_)) || entry.source == entry.target {
+        if !entry.wish.ends || is_left(fate) || entry.source == entry.target {
             return Ok(false);
         }
-        let is_put_aside = |other: &Folded| other.entry.source == entry.source && matches!(other.fate, Fate::Review(_));
+        let is_put_aside = |other: &Folded| other.entry.source == entry.source && is_left(&other.fate);
         if done.iter().any(is_put_aside) {
             return Ok(false);
         }
@@ -410,10 +412,14 @@ impl<'a> Line<'a> {
         if !entry.wish.test.is_empty() {
             self.session.write_all_ahead()?;
             let _pin = store.hold(written.id)?;
-            if let Some(reason) = judge.test(entry, written.id)? {
-                let mut put = self.put_aside(entry, &start.snapshots, made.conflicts, reason)?;
-                put.files = made.files;
-                return Ok(put);
+            match judge.test(entry, written.id)? {
+                TestVerdict::Passed => {}
+                TestVerdict::Failed(reason) => {
+                    let mut put = self.put_aside(entry, &start.snapshots, made.conflicts, reason)?;
+                    put.files = made.files;
+                    return Ok(put);
+                }
+                TestVerdict::NotStarted(reason) => return Ok(folded(entry, Fate::Refused(reason), Vec::new())),
             }
         }
         let mut record = MergeRecord { target: entry.target.to_string(), ..MergeRecord::default() };
@@ -467,6 +473,11 @@ impl<'a> Line<'a> {
 
 fn folded(entry: &QueueEntry, fate: Fate, conflicts: Vec<PathConflict>) -> Folded {
     Folded { entry: entry.clone(), fate, files: Vec::new(), conflicts, changed: 0, is_ended: false }
+}
+
+/// Whether what an entry holds is not in the target.
+fn is_left(fate: &Fate) -> bool {
+    matches!(fate, Fate::Review(_) | Fate::Refused(_))
 }
 
 /// Whether an error is about an entry and not about the store: others can be merged all the same.

@@ -170,10 +170,11 @@ impl DirectoryService for Api {
     ) -> Answer<Self::CheckoutDirectoryStream> {
         use v1::checkout_directory_response::Event;
         self.local_only()?;
-        let request = request.into_inner();
+        let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::CheckoutDirectoryResponse { event: Some(Event::Progress(progress)) };
         Ok(self.long("write", tell, move |service, progress, _| {
-            let result = service.checkout_directory(&request, progress)?;
+            let act = service.act(&actor, "")?;
+            let result = service.checkout_directory(&request, &act, progress)?;
             Ok(v1::CheckoutDirectoryResponse { event: Some(Event::Result(result)) })
         }))
     }

@@ -68,18 +68,20 @@ impl StoreService for Api {
 
     async fn stop_server(&self, request: Request<v1::StopServerRequest>) -> Answer<v1::StopServerResponse> {
         self.local_only()?;
-        let (watched, mounted, force) = (self.service.watched(), self.service.mounted(), request.into_inner().force);
+        let (watching, mounted, force) =
+            (self.service.watching_calls(), self.service.mounted(), request.into_inner().force);
         if mounted > 0 && !force {
             let message =
                 format!("{mounted} file systems are mounted; `amalgam umount` them, or `amalgam stop --force`");
             return Err(Failure::new(Reason::Busy, message).into_status());
         }
-        if watched > 0 && !force {
-            let message = format!("{watched} directories are watched; `amalgam stop --force` ends it all the same");
+        if watching > 0 && !force {
+            let message = format!("{watching} `amalgam watch` under way; end them, or `amalgam stop --force`");
             return Err(Failure::new(Reason::Busy, message).into_status());
         }
         self.calls.stop();
-        Ok(Response::new(v1::StopServerResponse {}))
+        let watches = u32::try_from(self.service.background_watches()).unwrap_or(u32::MAX);
+        Ok(Response::new(v1::StopServerResponse { watches }))
     }
 }
 

@@ -66,7 +66,13 @@ impl Service {
         };
         self.let_go_of_ended(std::slice::from_ref(&workspace))?;
         if let Some(other) = self.inner.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
-            let hint = "a second directory is a fork: `amalgam fork --dir PATH` makes one";
+            let hint = match self.open_host(other) {
+                Ok(_) => "a second directory is a fork: `amalgam fork --dir PATH` makes one".to_owned(),
+                Err(_) => format!(
+                    "that one is lost: `amalgam checkout {workspace} --here` writes it into the directory you are in, `amalgam ws attach \
+                     --workspace {workspace} --again` takes this one as it is"
+                ),
+            };
             let message = format!("workspace {workspace} has its directory at {}; {hint}", other.path.display());
             return Err(Failure::new(Reason::AlreadyExists, message));
         }
@@ -97,6 +103,7 @@ impl Service {
             conflicts: String::new(),
             aim: None,
             whole: None,
+            background: None,
         };
         record.identify(host.identity());
         Ok(record)
@@ -119,11 +126,13 @@ impl Service {
                 let message = format!("{} is not a directory that was known before; {hint}", path.display());
                 return Err(Failure::new(Reason::NoDirectory, message));
             };
-            nested(path, host, records.iter().filter(|record| record.id != found.id))?;
-            let Some(_live) = self.live(&found.id).try_lock_arc() else {
+            self.refuse_inside_or_around(path, records.iter().filter(|record| record.id != found.id))?;
+            let Some(mut live) = self.live(&found.id).try_lock_arc() else {
                 self.await_end_of_work(turn, &found.id);
                 continue;
             };
+            // The watcher looks at the directory that was there before; a watch in the background begins again with this one.
+            live.end_watch();
             let mut record = found.clone();
             record.path = path.to_owned();
             record.identify(host.identity());
@@ -131,12 +140,13 @@ impl Service {
                 record.exclude = request.exclude.clone();
             }
             self.inner.registry.put(record.clone())?;
+            self.retry_background(&record.id);
             return Ok(record);
         }
     }
 
     /// Somebody works in a directory, perhaps for long: others get their turn meanwhile.
-    fn await_end_of_work(&self, turn: MutexGuard<'_, ()>, id: &str) {
+    pub(super) fn await_end_of_work(&self, turn: MutexGuard<'_, ()>, id: &str) {
         drop(turn);
         drop(self.live(id).lock_arc());
     }
@@ -156,7 +166,48 @@ impl Service {
             };
             return Err(Failure::new(Reason::AlreadyExists, message).with("workspace", same.workspace.as_str()));
         }
-        nested(path, host, records.iter())
+        self.refuse_inside_or_around(path, records.iter())
+    }
+
+    /// Refuses a path that is, contains, or lies inside the path of another directory.
+    pub(super) fn refuse_inside_or_around<'a>(
+        &self,
+        path: &Path,
+        records: impl Iterator<Item = &'a Record>,
+    ) -> Result<()> {
+        for record in records {
+            let (other, workspace) = (record.path.display(), &record.workspace);
+            let (reason, message) = match (path.starts_with(&record.path), record.path.starts_with(path)) {
+                (true, true) => (
+                    Reason::DirectoryReplaced,
+                    format!("{}; `amalgam ws detach {workspace}` forgets it", replaced(record)),
+                ),
+                (true, _) => {
+                    let hint = match self.open_host(record) {
+                        Ok(_) => "it is covered by that one already; `amalgam status` there shows it".to_owned(),
+                        Err(_) => format!(
+                            "that one is lost: `amalgam checkout {workspace}` writes it again, `amalgam ws detach {workspace}` forgets it"
+                        ),
+                    };
+                    let message = format!(
+                        "{} lies inside {other}, which belongs to workspace {workspace}; {hint}",
+                        path.display()
+                    );
+                    (Reason::NestedDirectory, message)
+                }
+                (_, true) => {
+                    let hint = format!("`amalgam ws detach {workspace}` forgets that one; or choose another directory");
+                    let message = format!(
+                        "{} contains {other}, which is already protected as workspace {workspace}; {hint}",
+                        path.display()
+                    );
+                    (Reason::NestedDirectory, message)
+                }
+                _ => continue,
+            };
+            return Err(Failure::new(reason, message).with("workspace", workspace.as_str()));
+        }
+        Ok(())
     }
 
     /// A name for a workspace after its directory; counted up when it is taken.
@@ -315,47 +366,32 @@ impl Service {
 
     /// A directory for the wire.
     pub(crate) fn directory_message(&self, record: &Record) -> v1::Directory {
-        let watched = self.inner.live.lock().get(&record.id).cloned();
-        // Somebody who works on it holds the lock; then what is known will do.
-        let watched = watched.and_then(|live| live.try_lock().map(|live| live.watch.is_some()));
         let problem = self.open_host(record).err().map(|failure| failure.message);
-        v1::Directory {
+        let mut directory = v1::Directory {
             name: amalgam_proto::directory_name(&record.id),
             path: path_bytes(&record.path),
             workspace: format!("workspaces/{}", record.workspace),
             exclude: record.exclude.clone(),
             snapshot: record.snapshot().map(amalgam_proto::snapshot_name).unwrap_or_default(),
             last_look_time: (record.looked != 0).then(|| amalgam_proto::timestamp(Time(record.looked))),
-            watched: watched.unwrap_or(false),
             problem: problem.unwrap_or_default(),
             made_by_checkout: record.made_here,
             mounted: false,
-        }
+            ..v1::Directory::default()
+        };
+        self.tell_watch(record, &mut directory);
+        directory
     }
 }
 
-fn nested<'a>(path: &Path, _host: &HostDir, records: impl Iterator<Item = &'a Record>) -> Result<()> {
-    for record in records {
-        let (above, word) = match (path.starts_with(&record.path), record.path.starts_with(path)) {
-            (true, _) => (true, "inside"),
-            (_, true) => (false, "around"),
-            _ => continue,
-        };
-        let hint = match above {
-            true => "it is covered by that one already; `amalgam status` there shows it".to_owned(),
-            false => {
-                format!("forget that one first with `amalgam ws detach {}`, or leave this one out", record.workspace)
-            }
-        };
-        let message = format!(
-            "{} lies {word} {}, which belongs to workspace {}; {hint}",
-            path.display(),
-            record.path.display(),
-            record.workspace
-        );
-        return Err(Failure::new(Reason::NestedDirectory, message).with("workspace", record.workspace.as_str()));
-    }
-    Ok(())
+/// Says that another directory is at the path of one that belongs to a workspace, and what brings that one's files back.
+pub(super) fn replaced(record: &Record) -> String {
+    let workspace = &record.workspace;
+    format!(
+        "{} is another directory than the one that belongs to {workspace}; `amalgam checkout {workspace} --here` brings the files of {workspace} \
+         back into it, `amalgam ws attach` takes it as it is",
+        record.path.display()
+    )
 }
 
 #[cfg(test)]

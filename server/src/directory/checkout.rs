@@ -3,25 +3,26 @@
 use std::path::Path;
 
 use amalgam_conflicts::Style;
-use amalgam_engine::RootId;
 use amalgam_engine::workspace::WorkspaceName;
+use amalgam_engine::{Act, RootId};
 use amalgam_materializer::{Checkout, HostDir, Index, Pool, Progress, Times, checkout};
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::{ArcMutexGuard, RawMutex};
 
-use super::attach::{canonical, host_path};
+use super::attach::{canonical, host_path, path_bytes};
 use super::{Live, notice};
 use crate::conflicts::Seen;
 use crate::failure::{Result, of_engine, of_io, of_materializer};
 use crate::registry::Record;
-use crate::service::Service;
+use crate::service::{Held, Service};
 use crate::views::named;
 
-/// A directory that belongs to a workspace and is being written for the first time: nobody else works in it. It belongs to nobody again
-/// unless that comes to its end.
+/// A directory that belongs to a workspace and is being written: nobody else works in it. A new one belongs to nobody again unless that comes
+/// to its end; one that is written again keeps its record, and a restore does the rest.
 struct Attached<'a> {
     service: &'a Service,
     id: String,
+    is_new: bool,
     live: Option<ArcMutexGuard<RawMutex, Live>>,
 }
 
@@ -35,7 +36,7 @@ impl Attached<'_> {
 
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
-        if !self.id.is_empty() {
+        if !self.id.is_empty() && self.is_new {
             self.live = None;
             // Nothing is lost with a record that cannot be removed; it says what it is about.
             let _ = self.service.forget_directory(&self.id);
@@ -44,16 +45,20 @@ impl Drop for Attached<'_> {
 }
 
 impl Service {
-    /// Writes a snapshot into a directory that is new or empty, and makes it belong to a workspace if asked to.
+    /// Writes a snapshot into a directory that is new or empty, and makes it belong to a workspace if asked to; or writes the lost
+    /// directory of a workspace again.
     pub(crate) fn checkout_directory(
         &self,
         request: &v1::CheckoutDirectoryRequest,
+        act: &Act,
         progress: &Progress,
     ) -> Result<v1::CheckoutResult> {
+        if request.again {
+            return self.bring_back(request, act, progress);
+        }
         let here = self.here(&request.workspace)?;
         let wanted = self.hold_revision(&request.revision, here.as_ref())?;
-        let (root, snapshot) =
-            (wanted.root.expect("a revision has a tree"), wanted.snapshot.expect("and is a snapshot"));
+        let root = wanted.root.expect("a revision has a tree");
         let attach = match request.attach_workspace.as_str() {
             "" => None,
             name => Some(amalgam_proto::workspace_id(name).map_err(of_engine)?),
@@ -81,6 +86,19 @@ impl Service {
                 (HostDir::open(&path).map_err(of_materializer)?, None)
             }
         };
+        self.write_checkout(request, (&wanted, style), (host, attached), progress)
+    }
+
+    /// Writes a tree into a directory that is empty, and notes that it is in step with its workspace if it has one.
+    fn write_checkout(
+        &self,
+        request: &v1::CheckoutDirectoryRequest,
+        (wanted, style): (&Held, Style),
+        (host, attached): (HostDir, Option<Attached<'_>>),
+        progress: &Progress,
+    ) -> Result<v1::CheckoutResult> {
+        let (root, snapshot) =
+            (wanted.root.expect("a revision has a tree"), wanted.snapshot.expect("and is a snapshot"));
         // Clones come from a directory that nobody changes meanwhile; its own stamps prove each file once more.
         let source = match request.source.as_str() {
             "" => None,
@@ -92,7 +110,8 @@ impl Service {
         let job = Checkout {
             keep_git: false,
             rules: None,
-            leave_git_file: true,
+            // What names a repository elsewhere must not be shared; the one that was lost shares it with nobody.
+            leave_git_file: !request.again,
             withholds: !request.set_id && self.is_foreign(&[snapshot], None)?,
             paths: None,
             times: Times::Exact,
@@ -113,6 +132,7 @@ impl Service {
             notices: done.notices.iter().map(notice).chain(wanted.notices()).collect(),
             conflicts: Some(seen.message()),
             linked: done.linked,
+            ..v1::CheckoutResult::default()
         };
         if let Some(attached) = attached {
             let mut grasp = self.grasp(&amalgam_proto::directory_name(&attached.keep()))?;
@@ -150,17 +170,136 @@ impl Service {
         let record = Record { made_here, conflicts, aim, ..self.new_record(path, &host, workspace)? };
         self.inner.registry.put(record.clone())?;
         let live = self.live(&record.id).lock_arc();
-        Ok((host, Attached { service: self, id: record.id, live: Some(live) }))
+        Ok((host, Attached { service: self, id: record.id, is_new: true, live: Some(live) }))
+    }
+
+    /// Writes the directory of a workspace again that was lost, or that another one is in the place of. What is there is captured first.
+    fn bring_back(
+        &self,
+        request: &v1::CheckoutDirectoryRequest,
+        act: &Act,
+        progress: &Progress,
+    ) -> Result<v1::CheckoutResult> {
+        let workspace = amalgam_proto::workspace_id(&request.attach_workspace).map_err(of_engine)?;
+        let head = self.head(&workspace)?.ok_or_else(|| {
+            Failure::new(Reason::NotFound, format!("workspace {workspace} has no snapshot that could be written"))
+        })?;
+        let record = self.inner.registry.all().into_iter().find(|record| record.workspace == workspace.as_str());
+        let path = match (&record, request.path.is_empty()) {
+            (_, false) => canonical(&host_path(&request.path)?)?,
+            (Some(record), true) => record.path.clone(),
+            (None, true) => {
+                let message =
+                    format!("workspace {workspace} has no directory; name one: `amalgam checkout {workspace}@ DIR`");
+                return Err(Failure::new(Reason::NoDirectory, message));
+            }
+        };
+        if let Some(record) = record.as_ref().filter(|record| self.open_host(record).is_ok()) {
+            let message = format!(
+                "workspace {workspace} has its directory at {}, and that is not lost; `amalgam restore` in it brings files back",
+                record.path.display()
+            );
+            return Err(Failure::new(Reason::AlreadyExists, message));
+        }
+        if !is_empty_or_absent(&path)? {
+            return self.bring_back_into(&path, &workspace, record.is_some(), request, act, progress);
+        }
+        let wanted = self.hold_revision(&head.to_string(), Some(&workspace))?;
+        let root = wanted.root.expect("a revision has a tree");
+        let word = record.as_ref().map(|record| record.conflicts.clone()).unwrap_or_default();
+        let style = Style::from_word(&word).unwrap_or_default();
+        let (host, attached) = match record {
+            Some(record) => self.attach_lost(&path, &record.id, root)?,
+            None => self.attach_new(&path, &workspace, "", root)?,
+        };
+        let request = v1::CheckoutDirectoryRequest { source: String::new(), read_only: false, ..request.clone() };
+        self.write_checkout(&request, (&wanted, style), (host, Some(attached)), progress)
+    }
+
+    /// Makes a directory with other files in it that of a workspace, captures them, and restores what the workspace's head holds.
+    fn bring_back_into(
+        &self,
+        path: &Path,
+        workspace: &WorkspaceName,
+        is_known: bool,
+        request: &v1::CheckoutDirectoryRequest,
+        act: &Act,
+        progress: &Progress,
+    ) -> Result<v1::CheckoutResult> {
+        let head = self.head(workspace)?.map(|head| head.to_string()).unwrap_or_default();
+        let attach = v1::AttachDirectoryRequest {
+            path: path_bytes(path),
+            workspace_id: workspace.to_string(),
+            again: is_known,
+            ..v1::AttachDirectoryRequest::default()
+        };
+        let record = self.attach(&attach, act)?;
+        let has_git = path.join(".git").symlink_metadata().is_ok();
+        let restore = v1::RestoreDirectoryRequest {
+            name: amalgam_proto::directory_name(&record.id),
+            revision: head,
+            with_git: request.with_git || !has_git,
+            ..v1::RestoreDirectoryRequest::default()
+        };
+        let done = self.restore_directory(&restore, act, progress, |_| Ok(()))?;
+        Ok(v1::CheckoutResult {
+            directory: Some(self.directory_message(&record)),
+            written: done.written,
+            bytes: done.bytes,
+            notices: done.notices,
+            conflicts: done.conflicts,
+            safety: done.safety,
+            removed: done.removed,
+            git_kept: has_git && !request.with_git,
+            ..v1::CheckoutResult::default()
+        })
+    }
+
+    /// Makes a directory, empty, and lets the record of one that was lost be about it.
+    fn attach_lost(&self, path: &Path, id: &str, aim: RootId) -> Result<(HostDir, Attached<'_>)> {
+        loop {
+            let turn = self.inner.registry.turn();
+            let records = self.inner.registry.all();
+            let gone = || Failure::new(Reason::NoDirectory, "the directory was let go of meanwhile; try again");
+            let found = records.iter().find(|record| record.id == id).ok_or_else(gone)?;
+            self.refuse_inside_or_around(path, records.iter().filter(|record| record.id != id))?;
+            let Some(mut live) = self.live(id).try_lock_arc() else {
+                self.await_end_of_work(turn, id);
+                continue;
+            };
+            make_empty(path)?;
+            let host = HostDir::open(path).map_err(of_materializer)?;
+            live.end_watch();
+            let mut record = Record { path: path.to_owned(), aim: Some(aim.to_string()), ..found.clone() };
+            record.snapshot = None;
+            record.identify(host.identity());
+            self.inner.registry.put(record)?;
+            self.retry_background(id);
+            return Ok((host, Attached { service: self, id: id.to_owned(), is_new: false, live: Some(live) }));
+        }
     }
 
     fn refuse_second(&self, workspace: &WorkspaceName) -> Result<()> {
         match self.inner.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
             Some(other) => {
-                let message = format!("workspace {workspace} has its directory at {}", other.path.display());
+                let hint = match self.open_host(other) {
+                    Ok(_) => String::new(),
+                    Err(_) => format!(", which is lost; `amalgam checkout {workspace}` writes it again"),
+                };
+                let message = format!("workspace {workspace} has its directory at {}{hint}", other.path.display());
                 Err(Failure::new(Reason::AlreadyExists, message))
             }
             None => self.refuse_live(workspace, "no directory can be made for it"),
         }
+    }
+}
+
+/// Whether nothing is at a path, or a directory without names in it.
+fn is_empty_or_absent(path: &Path) -> Result<bool> {
+    match std::fs::read_dir(path) {
+        Ok(mut names) => Ok(names.next().is_none()),
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(true),
+        Err(source) => Err(of_io(&format!("read {}", path.display()), &source)),
     }
 }
 

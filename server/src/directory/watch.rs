@@ -1,20 +1,26 @@
-//! Keeping an eye on a directory: what happened is known without a walk, and snapshots are taken by themselves if asked for.
+//! Watching directories: what happened is known without a walk, and snapshots are taken by themselves if asked for.
+//!
+//! All watches of a directory share one watcher, and each ends by itself: a call in the foreground when its caller goes away, the one in
+//! the background when it is stopped. The watch in the background is part of the directory's record, so every process that holds the
+//! store takes it up, and tries again while the directory is gone or cannot be watched.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use amalgam_engine::TreePath;
 use amalgam_engine::workspace::Change;
+use amalgam_engine::{Time, TreePath};
 use amalgam_gc::retention::AUTOMATIC;
 use amalgam_materializer::{Dirty, Progress, Watcher};
-use amalgam_proto::v1;
 use amalgam_proto::v1::watch_directory_response::Event;
-use parking_lot::Mutex;
+use amalgam_proto::{Failure, Reason, v1};
+use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
 
 use super::capture::{CAPTURE, Saying};
 use crate::failure::{Result, of_materializer};
+use crate::registry::Record;
 use crate::service::Service;
 
 /// Nothing happened anywhere.
@@ -22,19 +28,68 @@ pub(super) static NOWHERE: &BTreeSet<TreePath> = &BTreeSet::new();
 
 /// How long a watch sleeps before it looks whether it is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often a watch looks whether its directory is still the one at its path: inotify tells nothing of one that was moved.
+const CHECK_DIRECTORY_EVERY: Duration = Duration::from_secs(2);
+/// Delay before a watch in the background that could not begin, or had to end, is tried again.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
+/// How long the end of the process waits for whoever works in a directory.
+const END_WITHIN: Duration = Duration::from_secs(2);
+/// The session of the watch in the background; those of calls have other numbers.
+const BACKGROUND: u64 = 0;
 
-/// An eye on a directory, for as long as the directory is watched.
-pub(crate) struct Watch {
-    eye: Arc<Eye>,
-    /// How many directories are watched.
-    watched: Arc<AtomicUsize>,
+/// A watch in the background, as the record of a directory keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BackgroundWatch {
+    quiet_milliseconds: u64,
+    interval_milliseconds: u64,
+    /// Who asked for it.
+    actor: String,
 }
 
-/// What the directory itself and whoever waits for something to happen share.
+/// The watches of a store.
+#[derive(Default)]
+pub(crate) struct Watches {
+    /// The ids of directories that are watched now.
+    active: Mutex<BTreeSet<String>>,
+    /// The ids of directories whose watch in the background has its thread.
+    supervised: Mutex<HashSet<String>>,
+    /// What is known of watches in the background, by the ids of their directories.
+    background: Mutex<BTreeMap<String, BackgroundState>>,
+    /// Told when a watch in the background was changed or the process ends.
+    changed: Condvar,
+    /// How many calls watch.
+    foreground: AtomicUsize,
+    last_session: AtomicU64,
+    /// Whether this process stays when a call has ended.
+    is_lasting: AtomicBool,
+    is_ending: AtomicBool,
+}
+
+/// What is known of a watch in the background.
+#[derive(Clone, Debug, Default)]
+struct BackgroundState {
+    /// Why it does not run; nothing while it runs.
+    problem: Option<String>,
+    /// When this process took it up, if another one began it.
+    resumed: Option<Time>,
+}
+
+/// The watcher of a directory, with the sessions that need it.
+pub(crate) struct Watch {
+    eye: Arc<Eye>,
+    sessions: BTreeSet<u64>,
+    /// The directory's id.
+    id: String,
+    watches: Arc<Watches>,
+}
+
+/// A watcher, and what it noted since the last capture.
 struct Eye {
     watcher: Watcher,
     /// What happened since the last capture.
     since: Mutex<Dirty>,
+    /// How many times something had happened when somebody looked. Each session remembers its own.
+    events: AtomicU64,
     ended: AtomicBool,
 }
 
@@ -45,7 +100,7 @@ impl Watch {
         std::mem::replace(&mut self.eye.since.lock(), Dirty::Nothing)
     }
 
-    /// The same for a look that changes nothing.
+    /// Where something happened since the last capture, for a look that changes nothing.
     pub(super) fn look_dirty(&self) -> Dirty {
         self.eye.gather();
         self.eye.since.lock().clone()
@@ -58,12 +113,14 @@ impl Watch {
 }
 
 impl Eye {
-    /// Reads what the kernel noted; whether there was anything.
-    fn gather(&self) -> bool {
+    /// Reads what the kernel noted.
+    fn gather(&self) {
         let mut since = self.since.lock();
         let before = std::mem::replace(&mut *since, Dirty::Nothing);
         let new = self.watcher.take_dirty();
-        let happened = new != Dirty::Nothing;
+        if new != Dirty::Nothing {
+            self.events.fetch_add(1, Ordering::Relaxed);
+        }
         *since = match (before, new) {
             (Dirty::Nothing, new) => new,
             (old, Dirty::Nothing) => old,
@@ -73,19 +130,58 @@ impl Eye {
             }
             _ => Dirty::Everything,
         };
-        happened
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         self.eye.ended.store(true, Ordering::Relaxed);
-        self.watched.fetch_sub(1, Ordering::Relaxed);
+        self.watches.active.lock().remove(&self.id);
+        self.watches.changed.notify_all();
+    }
+}
+
+impl Watches {
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, id: &str, change: impl FnOnce(&mut BackgroundState)) {
+        change(self.background.lock().entry(id.to_owned()).or_default());
+    }
+}
+
+/// A call that watches, counted for as long as it does.
+struct Foreground<'a>(&'a Watches);
+
+impl Drop for Foreground<'_> {
+    fn drop(&mut self) {
+        self.0.foreground.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Service {
-    /// Watches a directory for as long as somebody listens, or until it is told to stop.
+    /// How many directories are watched.
+    pub fn watched(&self) -> usize {
+        self.inner.watches.active.lock().len()
+    }
+
+    /// Whether something is watched, or is to be watched as soon as that is possible.
+    pub(crate) fn is_watching(&self) -> bool {
+        self.watched() > 0 || !self.inner.watches.supervised.lock().is_empty()
+    }
+
+    /// How many calls watch a directory: their watches end with this process.
+    pub(crate) fn watching_calls(&self) -> usize {
+        self.inner.watches.foreground.load(Ordering::Relaxed)
+    }
+
+    /// How many watches in the background there are to be.
+    pub(crate) fn background_watches(&self) -> usize {
+        self.inner.registry.all().iter().filter(|record| record.background.is_some()).count()
+    }
+
+    /// Watches a directory for as long as the caller listens, or in the background until it is stopped.
     pub(crate) fn watch_directory(
         &self,
         request: &v1::WatchDirectoryRequest,
@@ -94,62 +190,95 @@ impl Service {
         is_over: impl Fn() -> bool,
     ) -> Result<()> {
         if request.stop {
-            self.unwatch(&request.name)?;
-            return Ok(());
+            return self.stop_background(&request.name);
         }
-        let eye = self.begin_watch(&request.name)?;
+        let watches = &self.inner.watches;
+        if request.detach && !watches.is_lasting.load(Ordering::Relaxed) {
+            let message = "a watch in the background needs the background process; run this without --in-process";
+            return Err(Failure::new(Reason::Invalid, message));
+        }
+        let session = match request.detach {
+            true => BACKGROUND,
+            false => watches.last_session.fetch_add(1, Ordering::Relaxed) + 1,
+        };
+        let eye = self.begin_watch(&request.name, session)?;
         tell(Event::Begun(v1::WatchBegun { directories: eye.watcher.watches() as u64 }))?;
         if let Some(problem) = eye.watcher.incomplete() {
             tell(Event::Problem(problem))?;
         }
-        let pace = Pace {
-            quiet: Duration::from_millis(request.quiet_milliseconds),
-            interval: Duration::from_millis(request.interval_milliseconds),
-        };
         if request.detach {
-            let (service, name, actor) = (self.clone(), request.name.clone(), actor.to_owned());
-            std::thread::spawn(move || {
-                let over = || eye.ended.load(Ordering::Relaxed);
-                // Nobody listens: what goes wrong shows in the next status.
-                let _ = service.keep_watch(&name, &actor, &eye, &pace, &mut |_| Ok(()), &over);
-                let _ = service.unwatch(&name);
-            });
-            return Ok(());
+            let background = BackgroundWatch {
+                quiet_milliseconds: request.quiet_milliseconds,
+                interval_milliseconds: request.interval_milliseconds,
+                actor: actor.to_owned(),
+            };
+            return self.keep_in_background(&request.name, background);
         }
-        let over = || is_over() || eye.ended.load(Ordering::Relaxed);
+        watches.foreground.fetch_add(1, Ordering::Relaxed);
+        let _counted = Foreground(watches);
+        let pace = Pace::new(request.quiet_milliseconds, request.interval_milliseconds);
+        let over = || is_over() || watches.is_ending() || eye.ended.load(Ordering::Relaxed);
         let done = self.keep_watch(&request.name, actor, &eye, &pace, &mut tell, &over);
-        self.unwatch(&request.name)?;
-        done
+        self.end_session(&request.name, session)?;
+        done?;
+        match is_over() {
+            true => Ok(()),
+            false if watches.is_ending() => {
+                Err(Failure::new(Reason::Busy, "the background process was told to end; run `amalgam watch` again"))
+            }
+            false => {
+                let message = "the directory was detached or attached anew; run `amalgam watch` again to go on";
+                Err(Failure::new(Reason::NoDirectory, message))
+            }
+        }
     }
 
-    fn begin_watch(&self, name: &str) -> Result<Arc<Eye>> {
+    /// The watcher of a directory, which stays until this session has ended.
+    fn begin_watch(&self, name: &str, session: u64) -> Result<Arc<Eye>> {
         let _using = self.using();
         let mut grasp = self.grasp(name)?;
-        if let Some(Watch { eye, .. }) = &grasp.live.watch {
-            return Ok(Arc::clone(eye));
+        if let Some(watch) = &mut grasp.live.watch {
+            watch.sessions.insert(session);
+            return Ok(Arc::clone(&watch.eye));
         }
         let rules = self.rules(&grasp.record)?;
         let watcher = Watcher::start(&grasp.host, &rules).map_err(of_materializer)?;
-        // What happened before the eye was on it is found by one look everywhere.
-        let eye = Arc::new(Eye { watcher, since: Mutex::new(Dirty::Everything), ended: AtomicBool::new(false) });
-        self.inner.watched.fetch_add(1, Ordering::Relaxed);
-        grasp.live.watch = Some(Watch { eye: Arc::clone(&eye), watched: Arc::clone(&self.inner.watched) });
+        // What happened before the watcher began is found by one look everywhere.
+        let since = Mutex::new(Dirty::Everything);
+        let eye = Arc::new(Eye { watcher, since, events: AtomicU64::new(0), ended: AtomicBool::new(false) });
+        let (id, watches) = (grasp.record.id.clone(), Arc::clone(&self.inner.watches));
+        watches.active.lock().insert(id.clone());
+        let watch = Watch { eye: Arc::clone(&eye), sessions: BTreeSet::from([session]), id, watches };
+        grasp.live.watch = Some(watch);
         Ok(eye)
     }
 
-    fn unwatch(&self, name: &str) -> Result<()> {
-        // Whoever let go of the directory has ended its watch.
+    /// Ends a session, and with the last one the watcher.
+    fn end_session(&self, name: &str, session: u64) -> Result<()> {
+        // Whoever let go of the directory has ended its watches.
         let Ok(record) = self.record(name) else { return Ok(()) };
         let live = self.live(&record.id);
         let mut live = live.lock();
-        if live.watch.take().is_some()
-            && let Some(index) = &live.index
-        {
-            index.save(&self.inner.registry.index_file(&record.id)).map_err(of_materializer)?;
+        let is_last = live.watch.as_mut().is_some_and(|watch| {
+            watch.sessions.remove(&session);
+            watch.sessions.is_empty()
+        });
+        if is_last {
+            live.watch = None;
+            self.save_watched_index(&live, &record.id)?;
         }
         Ok(())
     }
 
+    /// Writes the index that was kept in memory while its directory was watched.
+    fn save_watched_index(&self, live: &super::Live, id: &str) -> Result<()> {
+        match &live.index {
+            Some(index) => index.save(&self.inner.registry.index_file(id)).map_err(of_materializer),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes snapshots of a directory until `over`. Ends with an error when the directory is gone or another one is in its place.
     fn keep_watch(
         &self,
         name: &str,
@@ -159,13 +288,23 @@ impl Service {
         tell: &mut impl FnMut(Event) -> Result<()>,
         over: &impl Fn() -> bool,
     ) -> Result<()> {
-        let mut last = Instant::now();
+        let (mut last, mut checked) = (Instant::now(), Instant::now());
         // What is there now is the first snapshot.
         let mut first = Some(last);
+        let mut seen = eye.events.load(Ordering::Relaxed);
         while !over() {
-            if eye.watcher.wait(pace.look_every()).map_err(of_materializer)? && eye.gather() {
+            if eye.watcher.wait(pace.look_every()).map_err(of_materializer)? {
+                eye.gather();
+            }
+            let events = eye.events.load(Ordering::Relaxed);
+            if events != seen {
+                seen = events;
                 last = Instant::now();
                 first.get_or_insert(last);
+            }
+            if checked.elapsed() >= CHECK_DIRECTORY_EVERY {
+                checked = Instant::now();
+                self.open_host(&self.record(name)?)?;
             }
             if !pace.is_due(first, last) {
                 continue;
@@ -174,6 +313,7 @@ impl Service {
             match self.capture_by_itself(name, actor) {
                 Ok(Some(result)) => tell(Event::Captured(result))?,
                 Ok(None) => {}
+                Err(failure) if is_lost(failure.reason) => return Err(failure),
                 Err(failure) => tell(Event::Problem(failure.message))?,
             }
         }
@@ -192,6 +332,160 @@ impl Service {
     }
 }
 
+/// The watches in the background.
+impl Service {
+    /// Takes up the watches that are to run in the background. From here on this process lasts.
+    pub(crate) fn resume_watches(&self) {
+        self.inner.watches.is_lasting.store(true, Ordering::Relaxed);
+        let now = self.now();
+        for record in self.inner.registry.all().into_iter().filter(|record| record.background.is_some()) {
+            self.inner.watches.note(&record.id, |state| state.resumed = Some(now));
+            self.supervise(&record.id);
+        }
+    }
+
+    /// Ends all watches, because the process ends. What is to run in the background is taken up by the next one.
+    pub(crate) fn end_watching(&self) {
+        let watches = &self.inner.watches;
+        watches.is_ending.store(true, Ordering::Relaxed);
+        watches.changed.notify_all();
+        let active: Vec<_> = watches.active.lock().iter().cloned().collect();
+        for id in active {
+            let live = self.live(&id);
+            if let Some(mut live) = live.try_lock_for(END_WITHIN) {
+                live.end_watch();
+                // An index that could not be written is read anew.
+                let _ = self.save_watched_index(&live, &id);
+            }
+        }
+    }
+
+    /// Writes down that a directory is to be watched in the background, and lets a thread see to it.
+    fn keep_in_background(&self, name: &str, background: BackgroundWatch) -> Result<()> {
+        let id = self.set_background(name, Some(background))?;
+        self.inner.watches.note(&id, |state| *state = BackgroundState::default());
+        self.supervise(&id);
+        Ok(())
+    }
+
+    /// Ends the watch of a directory in the background, and no other.
+    fn stop_background(&self, name: &str) -> Result<()> {
+        let id = self.set_background(name, None)?;
+        self.end_session(name, BACKGROUND)?;
+        self.inner.watches.background.lock().remove(&id);
+        self.inner.watches.changed.notify_all();
+        Ok(())
+    }
+
+    fn set_background(&self, name: &str, background: Option<BackgroundWatch>) -> Result<String> {
+        let id = self.record(name)?.id;
+        // Whoever works in the directory would write the old record down again.
+        let _turn = self.live(&id).lock_arc();
+        let record = Record { background, ..self.record(name)? };
+        if self.inner.registry.get(&id).as_ref() != Some(&record) {
+            self.inner.registry.put(record)?;
+        }
+        Ok(id)
+    }
+
+    /// Starts the thread of a watch in the background, unless there is one.
+    fn supervise(&self, id: &str) {
+        if self.inner.watches.supervised.lock().insert(id.to_owned()) {
+            let (service, id) = (self.clone(), id.to_owned());
+            std::thread::spawn(move || service.keep_background_watch(&id));
+        }
+        self.inner.watches.changed.notify_all();
+    }
+
+    /// Watches a directory for as long as its record says so, and begins again whenever that had to end.
+    fn keep_background_watch(&self, id: &str) {
+        let watches = &self.inner.watches;
+        loop {
+            let wanted = {
+                let mut supervised = watches.supervised.lock();
+                let wanted = self.inner.registry.get(id).and_then(|record| record.background);
+                match wanted.filter(|_| !watches.is_ending()) {
+                    Some(wanted) => wanted,
+                    None => {
+                        supervised.remove(id);
+                        return;
+                    }
+                }
+            };
+            let ended = self.watch_in_background(id, &wanted);
+            if let Err(failure) = ended {
+                watches.note(id, |state| state.problem = Some(failure.message));
+                let mut supervised = watches.supervised.lock();
+                if !watches.is_ending() {
+                    watches.changed.wait_for(&mut supervised, RETRY_DELAY);
+                }
+            }
+        }
+    }
+
+    fn watch_in_background(&self, id: &str, wanted: &BackgroundWatch) -> Result<()> {
+        let (name, watches) = (amalgam_proto::directory_name(id), &self.inner.watches);
+        let eye = self.begin_watch(&name, BACKGROUND)?;
+        watches.note(id, |state| state.problem = eye.watcher.incomplete());
+        let over = || {
+            let is_wanted =
+                || self.inner.registry.get(id).is_some_and(|record| record.background.as_ref() == Some(wanted));
+            watches.is_ending() || eye.ended.load(Ordering::Relaxed) || !is_wanted()
+        };
+        let mut tell = |event| {
+            watches.note(id, |state| match event {
+                Event::Problem(problem) => state.problem = Some(problem),
+                _ => state.problem = eye.watcher.incomplete(),
+            });
+            Ok(())
+        };
+        let pace = Pace::new(wanted.quiet_milliseconds, wanted.interval_milliseconds);
+        let done = self.keep_watch(&name, &wanted.actor, &eye, &pace, &mut tell, &over);
+        let is_still_wanted = self.inner.registry.get(id).is_some_and(|record| record.background.is_some());
+        // With another pace it goes on at once; the watcher stays.
+        if done.is_err() || !is_still_wanted || watches.is_ending() {
+            self.end_session(&name, BACKGROUND)?;
+        }
+        done
+    }
+
+    /// Lets a watch in the background try at once, because its directory is another one now.
+    pub(super) fn retry_background(&self, id: &str) {
+        let watches = &self.inner.watches;
+        if let Some(state) = watches.background.lock().get_mut(id) {
+            state.problem = None;
+        }
+        watches.changed.notify_all();
+    }
+
+    /// Says of a directory whether it is watched, and how its watch in the background fares.
+    pub(super) fn tell_watch(&self, record: &Record, directory: &mut v1::Directory) {
+        let watches = &self.inner.watches;
+        let state = watches.background.lock().get(&record.id).cloned().unwrap_or_default();
+        let is_active = watches.active.lock().contains(&record.id);
+        directory.watch_wanted = record.background.is_some();
+        directory.watched = is_active;
+        if !directory.watch_wanted {
+            return;
+        }
+        directory.watch_problem = match state.problem {
+            Some(problem) => problem,
+            None if !watches.is_lasting.load(Ordering::Relaxed) => {
+                "there is no background process (--in-process)".to_owned()
+            }
+            None => String::new(),
+        };
+        // One that is just being taken up misses nothing: it begins with a look everywhere.
+        directory.watched |= directory.watch_problem.is_empty();
+        directory.watch_resume_time = state.resumed.map(amalgam_proto::timestamp);
+    }
+}
+
+/// Whether a failure says that the watched directory is not there any more.
+fn is_lost(reason: Reason) -> bool {
+    matches!(reason, Reason::DirectoryGone | Reason::DirectoryReplaced | Reason::NoDirectory)
+}
+
 /// When snapshots are taken.
 struct Pace {
     quiet: Duration,
@@ -199,6 +493,12 @@ struct Pace {
 }
 
 impl Pace {
+    fn new(quiet_milliseconds: u64, interval_milliseconds: u64) -> Self {
+        let (quiet, interval) =
+            (Duration::from_millis(quiet_milliseconds), Duration::from_millis(interval_milliseconds));
+        Self { quiet, interval }
+    }
+
     fn look_every(&self) -> Duration {
         if self.quiet.is_zero() { LOOK_EVERY } else { LOOK_EVERY.min(self.quiet / 4) }
     }

@@ -163,6 +163,7 @@ impl Service {
         if request.every_seconds > EVERY_SECONDS_MAX {
             return Err(Failure::new(Reason::Invalid, "the longest interval is a year"));
         }
+        super::test::refuse_unstartable(&asked.test)?;
         let target = self.target_of(name, &asked.target)?;
         self.inner.workspaces.get(&target).map_err(of_engine)?;
         if target == *name {
@@ -265,7 +266,14 @@ impl Service {
             capture: false,
             dry_run: false,
         };
-        let merge = self.submit(&submission, false, &act)?.merge;
+        let merge = match self.submit(&submission, false, &act) {
+            Ok(done) => done.merge,
+            // The test was tried with these files, and will not start with them the next time either.
+            Err(failure) if failure.reason == Reason::TestNotStarted && failure.details.contains_key("entry") => {
+                return Ok(Some((head, Last { time: 0, how: "failed".to_owned(), reason: failure.message })));
+            }
+            Err(failure) => return Err(failure),
+        };
         let how = match merge.how() {
             v1::MergeHow::Already | v1::MergeHow::Replayed => "already",
             v1::MergeHow::Review | v1::MergeHow::Waiting => "review",

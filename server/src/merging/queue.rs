@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use amalgam_engine::merge::{MergeContents, Regenerate as _};
-use amalgam_engine::queue::{Fate, Folded, Judge, QueueEntry, Regenerated, Wish};
+use amalgam_engine::queue::{Fate, Folded, Judge, QueueEntry, Regenerated, TestVerdict, Wish};
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, ErrorKind, RootId, TreePath};
 use amalgam_merge::Rules;
@@ -12,7 +12,7 @@ use amalgam_proto::{Failure, Reason, v1, workspace_id};
 
 use super::made::Maker;
 use super::rules::PROJECT_FILE;
-use super::test::TestPlace;
+use super::test::{TestPlace, not_started, refuse_unstartable};
 use super::{conflicts_message, files_message};
 use crate::failure::{Result, of_engine};
 use crate::service::{Marks, Service};
@@ -67,10 +67,17 @@ impl Judge for Referee<'_> {
         self.maker.regenerate(tree, paths)
     }
 
-    fn test(&self, entry: &QueueEntry, tree: RootId) -> amalgam_engine::Result<Option<String>> {
+    fn test(&self, entry: &QueueEntry, tree: RootId) -> amalgam_engine::Result<TestVerdict> {
         // What the machine refuses is no verdict on the tree, and is told as the reason all the same.
         let place = TestPlace::new(&self.service.inner.home, &entry.id);
-        Ok(place.run(&self.service.inner.store, tree, entry).unwrap_or_else(|failure| Some(failure.message)))
+        let verdict = place.run(&self.service.inner.store, tree, entry);
+        Ok(match verdict.unwrap_or_else(|failure| TestVerdict::Failed(failure.message)) {
+            // Without a submitter who could be told, a person has to be.
+            TestVerdict::NotStarted(reason) if !self.service.inner.merging.is_awaited(&entry.id) => {
+                TestVerdict::Failed(reason)
+            }
+            verdict => verdict,
+        })
     }
 }
 
@@ -89,6 +96,7 @@ impl Service {
             return self.submitted(&entry, asked.detach, act);
         }
         let target = self.target_of(&source, &asked.target)?;
+        refuse_unstartable(&asked.test)?;
         if asked.dry_run {
             return self.preview_submission(asked, [&source, &target], ends, act);
         }
@@ -115,7 +123,9 @@ impl Service {
             let merge = self.nothing_done(&entry.target, v1::MergeHow::Waiting)?;
             return Ok(Submitted { entry: entry_message(entry, QUEUE), merge, is_ended: false });
         }
+        let awaited = self.inner.merging.await_entry(&entry.id);
         let (folded, merge) = self.wait_for(entry, act)?;
+        drop(awaited);
         let is_ended = folded.is_some_and(|folded| folded.is_ended)
             && self.inner.workspaces.find(&entry.source).map_err(of_engine)?.is_none();
         Ok(Submitted { entry: entry_message(entry, QUEUE), merge, is_ended })
@@ -157,6 +167,7 @@ impl Service {
             Fate::Landed(_) => (v1::MergeHow::Merged, String::new()),
             Fate::Already => (v1::MergeHow::Already, String::new()),
             Fate::Review(reason) => (v1::MergeHow::Review, reason.clone()),
+            Fate::Refused(reason) => return Err(not_started(reason.clone())),
         };
         Ok(v1::Merge {
             files: files_message(files),
@@ -312,6 +323,10 @@ impl Service {
             Fate::Landed(snapshot) => (v1::MergeHow::Merged, Some(*snapshot), String::new()),
             Fate::Already => (v1::MergeHow::Already, None, String::new()),
             Fate::Review(reason) => (v1::MergeHow::Review, None, reason.clone()),
+            Fate::Refused(reason) => {
+                let message = format!("{}; nothing was merged, and nothing waits", reason.trim_end());
+                return Err(not_started(message).with("entry", folded.entry.id.as_str()));
+            }
         };
         let head = match head {
             Some(head) => Some(head),
@@ -356,6 +371,7 @@ impl Service {
         if dry_run {
             return self.preview_entry(&entry, act);
         }
+        refuse_unstartable(&entry.wish.test)?;
         let entry = match entry.is_held {
             true => queue.release(&entry, act).map_err(of_engine)?,
             false => entry,

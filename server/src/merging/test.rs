@@ -15,10 +15,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use amalgam_engine::queue::{QueueEntry, Regenerated};
+use amalgam_engine::queue::{QueueEntry, Regenerated, TestVerdict};
 use amalgam_engine::{RootId, Store, TreePath};
 use amalgam_materializer::{Checkout, HostDir, Index, Progress, Times, checkout};
 use rustix::process::{Pid, Signal, kill_process_group};
+
+use amalgam_proto::{Failure, Reason};
 
 use crate::failure::{Result, of_io, of_materializer};
 use crate::home::Home;
@@ -33,6 +35,8 @@ const OUTPUT_BYTES_MAX: usize = 8 << 10;
 const MADE_BYTES_MAX: u64 = 64 << 20;
 /// What keeps a command of a rule in its directory.
 const BWRAP: &str = "bwrap";
+/// What a shell ends with when it found no such command, or may not run it.
+const NOT_STARTED: [i32; 2] = [126, 127];
 
 /// The directory of a test, removed when this goes.
 pub(super) struct TestPlace {
@@ -50,14 +54,14 @@ impl TestPlace {
         Self { path: home.path().join("tests").join(id) }
     }
 
-    /// Runs an entry's test with a tree; why it failed, if it did.
-    pub(super) fn run(&self, store: &Store, tree: RootId, entry: &QueueEntry) -> Result<Option<String>> {
+    /// Runs an entry's test with a tree.
+    pub(super) fn run(&self, store: &Store, tree: RootId, entry: &QueueEntry) -> Result<TestVerdict> {
         let files = self.path.join("tree");
         // Left by a process that died.
         let _ = fs::remove_dir_all(&self.path);
         fs::create_dir_all(&files).map_err(|source| of_io("make a directory for a test", &source))?;
         self.write(store, tree, &files)?;
-        let Some((program, arguments)) = entry.wish.test.split_first() else { return Ok(None) };
+        let Some((program, arguments)) = entry.wish.test.split_first() else { return Ok(TestVerdict::Passed) };
         let seconds = if entry.wish.test_seconds == 0 { SECONDS } else { entry.wish.test_seconds };
         let mut command = Command::new(program);
         command.args(arguments);
@@ -95,8 +99,9 @@ impl TestPlace {
             ]);
             boxed.args(["--tmpfs", "/tmp", "--bind"]).args([&files, &files]).arg("--chdir").arg(&files);
             boxed.args(["sh", "-c", command]);
-            if let Some(reason) = self.finish(boxed, &files, SECONDS, &format!("the command `{command}` in {BWRAP}"))? {
-                return Ok(Err(reason));
+            match self.finish(boxed, &files, SECONDS, &format!("the command `{command}` in {BWRAP}"))? {
+                TestVerdict::Passed => {}
+                TestVerdict::Failed(reason) | TestVerdict::NotStarted(reason) => return Ok(Err(reason)),
             }
             for path in paths {
                 match read_made(&files, path) {
@@ -108,8 +113,8 @@ impl TestPlace {
         Ok(Ok(found))
     }
 
-    /// Runs a command to its end; why it failed, if it did.
-    fn finish(&self, mut command: Command, files: &Path, seconds: u32, what: &str) -> Result<Option<String>> {
+    /// Runs a command to its end.
+    fn finish(&self, mut command: Command, files: &Path, seconds: u32, what: &str) -> Result<TestVerdict> {
         let hint = match command.get_program() == BWRAP {
             true => "commands of rules run in it only: install bubblewrap",
             false => "is it installed?",
@@ -120,15 +125,18 @@ impl TestPlace {
         command.current_dir(files).stdin(Stdio::null()).stdout(sink).stderr(other).process_group(0);
         let mut child = match command.spawn() {
             Ok(child) => child,
-            Err(error) => return Ok(Some(format!("{what} could not be run: {error}; {hint}"))),
+            Err(error) => return Ok(TestVerdict::NotStarted(format!("{what} could not be started: {error}; {hint}"))),
         };
         let ended = wait(&mut child, Duration::from_secs(u64::from(seconds)))
             .map_err(|source| of_io("wait for a command", &source))?;
         let said = tail(&output);
         Ok(match ended {
-            Some(status) if status.success() => None,
-            Some(status) => Some(format!("{what} failed ({status}):\n{said}")),
-            None => Some(format!("{what} took more than {seconds} s and was ended:\n{said}")),
+            Some(status) if status.success() => TestVerdict::Passed,
+            Some(status) if status.code().is_some_and(|code| NOT_STARTED.contains(&code)) => {
+                TestVerdict::NotStarted(format!("{what} could not be started ({status}):\n{said}"))
+            }
+            Some(status) => TestVerdict::Failed(format!("{what} failed ({status}):\n{said}")),
+            None => TestVerdict::Failed(format!("{what} took more than {seconds} s and was ended:\n{said}")),
         })
     }
 
@@ -149,6 +157,51 @@ impl TestPlace {
         };
         checkout(store, &host, &Index::new(host.identity()), tree, &job).map(drop).map_err(of_materializer)
     }
+}
+
+/// Refuses a test that certainly cannot be started: no words, a line that the shell cannot read, or a program that the background process
+/// does not find. What lies in the tree is known only when the test runs.
+pub(super) fn refuse_unstartable(test: &[String]) -> Result<()> {
+    let refused = |why: String| Err(not_started(format!("the test could not be started: {why}")));
+    let Some(program) = test.first() else { return Ok(()) };
+    let line = match test {
+        [shell, option, line] if shell == "sh" && option == "-c" => Some(line.trim()),
+        _ => None,
+    };
+    let word = match line {
+        Some("") => return refused("it is empty".to_owned()),
+        Some(line) => {
+            let (is_read, said) = ask_shell(&["-n", "-c", line])?;
+            if !is_read {
+                return refused(said);
+            }
+            line.split_ascii_whitespace().next().unwrap_or_default()
+        }
+        None if program.is_empty() => return refused("its first word is empty".to_owned()),
+        None => program,
+    };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._+/-".contains(c);
+    let is_in_tree = word.contains('/') && !word.starts_with('/');
+    if (line.is_some() && !word.chars().all(is_plain)) || is_in_tree {
+        return Ok(());
+    }
+    match ask_shell(&["-c", "command -v -- \"$1\"", "sh", word])? {
+        (true, _) => Ok(()),
+        (false, _) => refused(format!("the background process finds no program `{word}`")),
+    }
+}
+
+/// The failure of a test that could not be started.
+pub(super) fn not_started(message: impl Into<String>) -> Failure {
+    Failure::new(Reason::TestNotStarted, message)
+}
+
+/// Whether the shell ends well, and what it complains of.
+fn ask_shell(words: &[&str]) -> Result<(bool, String)> {
+    let mut shell = Command::new("sh");
+    shell.args(words).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
+    let done = shell.output().map_err(|source| of_io("start a shell", &source))?;
+    Ok((done.status.success(), String::from_utf8_lossy(&done.stderr).trim().to_owned()))
 }
 
 /// Where a path of a tree lies.

@@ -7,7 +7,7 @@ use amalgam_engine::merge::{
     Contest, DECIDED_KEY, Decision, MERGE_RECORD_KEY, Matter, MergeRecord, MergeRequest, Verdict, undecided_before,
 };
 use amalgam_engine::object::{Conflict, Node, Owner};
-use amalgam_engine::queue::{Fate, Judge, Queue, QueueEntry, Regenerated, Side, Take, Wish};
+use amalgam_engine::queue::{Fate, Judge, Queue, QueueEntry, Regenerated, Side, Take, TestVerdict, Wish};
 use amalgam_engine::work::RenameMode;
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
@@ -24,7 +24,7 @@ struct House {
 #[derive(Default)]
 struct Court {
     refused: Option<&'static str>,
-    verdict: Option<&'static str>,
+    verdict: Option<TestVerdict>,
     tested: Mutex<Vec<String>>,
     made: Option<std::result::Result<&'static str, &'static str>>,
 }
@@ -60,9 +60,9 @@ impl Judge for Court {
         Ok(made.map(files).map_err(str::to_owned))
     }
 
-    fn test(&self, entry: &QueueEntry, _tree: RootId) -> Result<Option<String>> {
+    fn test(&self, entry: &QueueEntry, _tree: RootId) -> Result<TestVerdict> {
         self.tested.lock().expect("no panic").push(entry.wish.test.join(" "));
-        Ok(self.verdict.map(str::to_owned))
+        Ok(self.verdict.clone().unwrap_or(TestVerdict::Passed))
     }
 }
 
@@ -405,6 +405,24 @@ fn what_may_not_land_waits_with_the_reason() {
 }
 
 #[test]
+fn an_entry_whose_test_cannot_be_started_leaves_the_queue_and_changes_nothing() {
+    let house = House::new("a=1");
+    house.fork("x", "a=2");
+    let tested = Wish { test: vec!["make".to_owned()], ends: true, ..Wish::default() };
+    house.submit("x", &tested, 10);
+    let before = house.head();
+    let court = Court { verdict: Some(TestVerdict::NotStarted("no make".to_owned())), ..Court::default() };
+    assert_eq!(house.fold_by(&court), [("x".to_owned(), Fate::Refused("no make".to_owned()))]);
+    assert_eq!(house.head(), before);
+    assert!(
+        house.queue.list(None).expect("a list").is_empty() && house.queue.reviews(None).expect("reviews").is_empty()
+    );
+    assert!(house.workspaces.find(&name("x")).expect("a look").is_some(), "it goes on");
+    house.submit("x", &tested, 20);
+    assert_eq!(landed(&house.fold()), [true], "it can be tried again");
+}
+
+#[test]
 fn a_test_that_fails_keeps_the_target_where_it_is() {
     let house = House::new("a=1");
     house.fork("x", "a=2");
@@ -412,7 +430,8 @@ fn a_test_that_fails_keeps_the_target_where_it_is() {
     let tested = Wish { test: vec!["make".to_owned(), "check".to_owned()], ..Wish::default() };
     house.submit("y", &Wish::default(), 10);
     house.submit("x", &tested, 11);
-    let court = Court { verdict: Some("it does not build"), ..Court::default() };
+    let verdict = Some(TestVerdict::Failed("it does not build".to_owned()));
+    let court = Court { verdict, ..Court::default() };
     assert_eq!(landed(&house.fold_by(&court)), [true], "others do not wait for a test");
     let before = house.head();
     assert_eq!(landed(&house.fold_by(&court)), [false]);

@@ -162,6 +162,7 @@ fn check(merged: &Merged, runs: &BTreeMap<u64, Run>, fates: &BTreeMap<String, Fa
                 tally[1] += 1;
             }
             Some((_, Fate::Already)) => panic!("{agent} changed something"),
+            Some((_, Fate::Refused(_))) => panic!("{agent} has no test"),
             None => {
                 let workspace = merged.workspaces.get(&named(format!("agent/{agent}"))).expect("it is there");
                 assert_eq!(workspace.head, Some(run.snapshot));

@@ -24,7 +24,7 @@ fn of_helper() -> Finding {
     match helper() {
         Ok(path) => Finding::fine("fuse_helper", format!("{} mounts for everybody", path.display())),
         Err(why) if rustix::process::geteuid().is_root() => {
-            Finding::fine("fuse_helper", format!("{why}; root mounts without it"))
+            Finding::note("fuse_helper", format!("{why}; root needs it not"))
         }
         Err(why) => Finding::warning("fuse_helper", why, "sudo apt-get install fuse3"),
     }
@@ -49,7 +49,7 @@ fn of_others() -> Finding {
     let root = rustix::process::geteuid().is_root();
     match is_set || root {
         true => Finding::fine("fuse_allow_other", "a mount can be opened for other users"),
-        false => Finding::fine(
+        false => Finding::note(
             "fuse_allow_other",
             "mounts are for their user alone; `user_allow_other` in /etc/fuse.conf would let others in",
         ),
@@ -60,13 +60,19 @@ fn of_others() -> Finding {
 fn of_ways() -> Finding {
     match (shared(), private()) {
         (Ok(()), Ok(())) => Finding::fine("mounts", "`amalgam mount` and `amalgam run --in` work"),
-        (Err(why), Ok(())) => {
-            Finding::fine("mounts", format!("`amalgam run --in` works; `amalgam mount` does not: {why}"))
+        (Err(why), Ok(())) => Finding::warning(
+            "mounts",
+            format!("`amalgam run --in` works; `amalgam mount` does not: {why}"),
+            "`amalgam fork --mount` and `explore` write full copies of the files instead",
+        ),
+        (Ok(()), Err(why)) => Finding::warning(
+            "mounts",
+            format!("`amalgam mount` works; `amalgam run --in` does not: {why}"),
+            "`amalgam run --in` writes a full copy of the files instead",
+        ),
+        (Err(why), Err(_)) => {
+            Finding::warning("mounts", format!("not possible: {why}"), "full copies of the files are written instead")
         }
-        (Ok(()), Err(why)) => {
-            Finding::fine("mounts", format!("`amalgam mount` works; `amalgam run --in` writes files out: {why}"))
-        }
-        (Err(why), Err(_)) => Finding::fine("mounts", format!("not possible, files are written out instead: {why}")),
     }
 }
 

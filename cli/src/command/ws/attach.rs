@@ -8,6 +8,7 @@ use clap::Args;
 use tonic::codegen::Bytes;
 
 use super::workspace;
+use crate::command::init::confirm_wide;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json;
@@ -36,12 +37,16 @@ pub struct Attach {
     /// Take it in place of the directory that the workspace has
     #[arg(long, requires = "workspace")]
     again: bool,
+    /// Do not ask, even if it is the home directory or contains it
+    #[arg(short, long)]
+    yes: bool,
 }
 
 impl Attach {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let path = session.host_path(self.dir.as_deref().unwrap_or(".".as_ref()));
+        confirm_wide(session, &path, self.yes).await?;
         let mut client = session.client_of_new_store().await?;
         let request = v1::AttachDirectoryRequest {
             path: Bytes::copy_from_slice(path.as_os_str().as_bytes()),

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::workspace;
 use crate::command::capture::{About, capture};
+use crate::command::forks::{Logs, Unsaved, abandoned, clean_up};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
@@ -19,23 +20,28 @@ use crate::output::{Output, json as lines};
 use crate::session::{Session, workspace_name};
 use crate::text;
 
-/// Remove a workspace; `ws undelete` brings it back
+/// Remove workspaces; `ws undelete` brings them back
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With --dir its directory goes, too: only one that a fork or a checkout made, and only if everything in it is in a
-snapshot, which is taken first.
+With --dir their directories go, too: only those that a fork or a checkout made, and only if everything in them is in a
+snapshot, which is taken first. Nothing is asked: `amalgam ws undelete` brings back a workspace with all its snapshots.
 
 Examples:
   amalgam ws rm try-2
-  amalgam ws rm try-2 --dir --yes")]
+  amalgam ws rm try-1 try-2 try-3 --dir
+  amalgam ws rm --ended")]
 pub struct Remove {
-    /// Its name
-    name: String,
-    /// Remove its directory, too
+    /// Their names
+    #[arg(value_name = "NAME", required_unless_present = "ended")]
+    names: Vec<String>,
+    /// Remove their directories, too
     #[arg(long)]
     dir: bool,
-    /// Do not ask
-    #[arg(short, long)]
+    /// Remove what an `explore` or a `bisect` left that was killed: its processes, workspaces, directories and mounts
+    #[arg(long, conflicts_with_all = ["names", "dir"])]
+    ended: bool,
+    /// For scripts that say it: nothing is asked anyway
+    #[arg(short, long, hide = true)]
     yes: bool,
 }
 
@@ -43,14 +49,40 @@ impl Remove {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let workspace = workspace(&mut client, &workspace_name(&self.name)).await?;
-        if !self.yes {
-            let with = if self.dir { " and its directory" } else { "" };
-            confirm(session, &format!("Remove the workspace {}{with}?", self.name)).await?;
+        if self.ended {
+            return remove_ended(session).await;
         }
+        // A slip in one of the names is found before anything goes.
+        let mut found = Vec::new();
+        for name in &self.names {
+            let one = workspace(&mut client, &workspace_name(name)).await?;
+            if !found.contains(&one) {
+                found.push(one);
+            }
+        }
+        let mut exit = Exit::OK;
+        let is_alone = found.len() == 1;
+        for workspace in &found {
+            match self.remove(session, &mut client, workspace).await {
+                Err(error) if !is_alone => {
+                    session.output.failure(&error);
+                    exit = exit.or(error.exit);
+                }
+                done => done?,
+            }
+        }
+        Ok(exit)
+    }
+
+    async fn remove(
+        &self,
+        session: &mut Session,
+        client: &mut Client,
+        workspace: &v1::Workspace,
+    ) -> Result<(), CliError> {
         for directory in &workspace.directories {
             if self.dir {
-                delete_directory(&mut session.output, &mut client, &directory.name, Keep::WhatNoSnapshotHolds).await?;
+                delete_directory(&mut session.output, client, &directory.name, Keep::WhatNoSnapshotHolds).await?;
                 session.output.done(format!("{} is gone", text::path(&directory.path)))?;
             } else {
                 let request = v1::DetachDirectoryRequest { name: directory.name.clone() };
@@ -63,16 +95,49 @@ impl Remove {
         if let Some(operation) = &deleted.operation {
             session.output.emit(&lines::operation(operation))?;
         }
-        session.output.done(format!("{} is removed", self.name))?;
-        session.output.remark(format!("`amalgam ws undelete {}` brings it back", self.name))?;
-        Ok(Exit::OK)
+        let name = text::id(&workspace.name);
+        session.output.done(format!("{name} is removed"))?;
+        session.output.remark(format!("`amalgam ws undelete {name}` brings it back"))
     }
+}
+
+/// Removes what commands left that were killed.
+async fn remove_ended(session: &mut Session) -> Outcome {
+    let mut exit = Exit::OK;
+    let (mut folders, mut workspaces) = (0, Vec::new());
+    for left in abandoned(session.home()) {
+        match clean_up(session, &left.path, Unsaved::Capture, Logs::Remove).await {
+            Ok(removed) => {
+                folders += 1;
+                workspaces.extend(removed);
+            }
+            Err(error) => {
+                session.output.failure(&error);
+                exit = exit.or(error.exit);
+            }
+        }
+    }
+    session.output.emit(&lines::line("ended_removed", json!({"workspaces": workspaces, "folders": folders})))?;
+    for name in &workspaces {
+        session.output.done(format!("{name} is removed"))?;
+    }
+    match workspaces.first() {
+        Some(first) => session.output.remark(format!("`amalgam ws undelete {first}` brings one back"))?,
+        None if exit == Exit::OK => session.output.remark("nothing was left by a command that has ended")?,
+        None => {}
+    }
+    Ok(exit)
 }
 
 /// Asks on the terminal. Whoever cannot answer has to say yes beforehand.
 pub async fn confirm(session: &mut Session, question: &str) -> Result<(), CliError> {
-    if session.no_input || !io::stdin().is_terminal() {
-        return Err(CliError::usage("this needs a yes, and nobody can be asked").hint("say --yes"));
+    if session.no_input || session.output.is_json() || !io::stdin().is_terminal() {
+        let why = match (session.no_input, session.output.is_json()) {
+            (true, _) => "prompts are disabled (--no-input)",
+            (_, true) => "--json asks nothing",
+            _ => "standard input is no terminal",
+        };
+        return Err(CliError::usage(format!("{question} Confirmation is needed, but {why}")).hint("pass --yes"));
     }
     session.output.flush()?;
     write!(io::stderr(), "{question} [y/N] ")?;
@@ -83,7 +148,7 @@ pub async fn confirm(session: &mut Session, question: &str) -> Result<(), CliErr
     let line = tokio::task::spawn_blocking(read).await.expect("reading a line does not panic");
     match line?.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(CliError::refused("nothing was removed")),
+        _ => Err(CliError::refused("nothing was changed")),
     }
 }
 

@@ -1,0 +1,389 @@
+//! The folders in the store's `forks` in which `explore` and `bisect` work: what was made for them, and how it is removed.
+//!
+//! A folder has a note that lists the workspaces that were made for it. The command holds a lock on its note while it runs, so a note
+//! without a lock belongs to a command that was killed or whose machine went down, and `amalgam ws rm --ended` removes what it left.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use amalgam_proto::{Reason, v1};
+use amalgam_server::remove_all;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::attempt::new_folder;
+use super::capture::{About, capture};
+use super::mounts::mounts;
+use super::umount::unmount;
+use super::ws::{Keep, delete_directory, workspaces};
+use crate::connect::Client;
+use crate::error::CliError;
+use crate::output::drive;
+use crate::session::Session;
+use crate::text;
+
+/// The one command that removes what was left behind.
+pub const REMOVE_ENDED: &str = "amalgam ws rm --ended";
+/// What the processes of a folder have in their environment: its path.
+pub const VARIABLE: &str = "AMALGAM_WORK_FOLDER";
+/// The file that lists what was made.
+const NOTE: &str = "note.json";
+/// How often the processes of a folder are looked for: one that was just being started may be missed.
+const PROCESS_LOOKS: usize = 10;
+
+/// A folder of a command that runs.
+pub struct WorkFolder {
+    path: PathBuf,
+    /// Holds the lock.
+    note: File,
+}
+
+/// A folder of a command that has ended without removing what it made.
+pub struct Abandoned {
+    /// The folder.
+    pub path: PathBuf,
+    made: Vec<Made>,
+    /// Holds the lock, so that two do not remove the same.
+    _note: File,
+}
+
+/// A workspace that was made for a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Made {
+    name: String,
+    /// When; nothing as long as it is only about to be made.
+    created: Option<String>,
+}
+
+/// What becomes of changes in the forks that are in no snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsaved {
+    /// They are captured, so that `ws undelete` brings them back.
+    Capture,
+    /// They go.
+    Discard,
+}
+
+/// What becomes of the folder itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logs {
+    /// It stays, with what the commands said.
+    Keep,
+    /// It goes.
+    Remove,
+}
+
+impl WorkFolder {
+    /// Makes a new folder: `explore-1`, or the first number that is free.
+    pub fn create(home: &Path, start: &str) -> Result<Self, CliError> {
+        let path = new_folder(home, start)?;
+        let failed = |error: io::Error| CliError::machine(path.display(), &error);
+        // Under its name it is locked from the beginning.
+        let apart = path.join("note.new");
+        let note = File::options().read(true).write(true).create_new(true).open(&apart).map_err(failed)?;
+        flock(&note, FlockOperation::NonBlockingLockExclusive).map_err(|error| failed(error.into()))?;
+        fs::rename(&apart, path.join(NOTE)).map_err(failed)?;
+        let mut folder = Self { path, note };
+        folder.write(&[])?;
+        Ok(folder)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Notes that workspaces are about to be made.
+    pub fn expect(&mut self, names: &[String]) -> Result<(), CliError> {
+        let made: Vec<_> = names.iter().map(|name| Made { name: name.clone(), created: None }).collect();
+        self.write(&made)
+    }
+
+    /// Notes which workspaces were made.
+    pub fn note_made(&mut self, workspaces: &[v1::Workspace]) -> Result<(), CliError> {
+        let made = |workspace: &v1::Workspace| Made {
+            name: text::id(&workspace.name).to_owned(),
+            created: Some(created(workspace)),
+        };
+        self.write(&workspaces.iter().map(made).collect::<Vec<_>>())
+    }
+
+    /// Nobody removes it: it is kept on purpose.
+    pub fn keep(&self) -> Result<(), CliError> {
+        fs::remove_file(self.path.join(NOTE)).map_err(|error| CliError::machine(self.path.display(), &error))
+    }
+
+    fn write(&mut self, made: &[Made]) -> Result<(), CliError> {
+        write_note(&mut self.note, made).map_err(|error| CliError::machine(self.path.display(), &error))
+    }
+}
+
+fn write_note(note: &mut File, made: &[Made]) -> io::Result<()> {
+    let workspaces: Vec<_> = made.iter().map(|made| json!({"name": made.name, "created": made.created})).collect();
+    let text = format!("{}\n", json!({ "workspaces": workspaces }));
+    note.rewind()?;
+    note.write_all(text.as_bytes())?;
+    note.set_len(text.len() as u64)
+}
+
+/// What a note lists; nothing where it cannot be read.
+fn read_note(note: &mut File) -> Vec<Made> {
+    let mut text = String::new();
+    if note.rewind().and_then(|()| note.read_to_string(&mut text)).is_err() {
+        return Vec::new();
+    }
+    let note: Value = serde_json::from_str(&text).unwrap_or_default();
+    let made = |made: &Value| {
+        let created = made["created"].as_str().map(str::to_owned);
+        Some(Made { name: made["name"].as_str()?.to_owned(), created })
+    };
+    note["workspaces"].as_array().into_iter().flatten().filter_map(made).collect()
+}
+
+/// When a workspace was made, as a note has it.
+fn created(workspace: &v1::Workspace) -> String {
+    let time = workspace.create_time.unwrap_or_default();
+    format!("{}.{:09}", time.seconds, time.nanos)
+}
+
+/// The folders of commands that have ended without removing what they made.
+pub fn abandoned(home: &Path) -> Vec<Abandoned> {
+    let Ok(folders) = fs::read_dir(home.join("forks")) else { return Vec::new() };
+    let mut found: Vec<_> = folders.flatten().filter_map(|folder| locked(&folder.path())).collect();
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    found
+}
+
+/// A folder whose note nobody holds a lock on.
+fn locked(path: &Path) -> Option<Abandoned> {
+    let mut note = File::options().read(true).write(true).open(path.join(NOTE)).ok()?;
+    flock(&note, FlockOperation::NonBlockingLockExclusive).ok()?;
+    Some(Abandoned { path: path.to_owned(), made: read_note(&mut note), _note: note })
+}
+
+/// What commands that were cut off left, in words for people; nothing where nothing is left.
+pub fn abandoned_words(home: &Path) -> Option<String> {
+    let left: Vec<_> = abandoned(home).into_iter().filter(|folder| !folder.made.is_empty()).collect();
+    let names: Vec<_> = left.iter().filter_map(|folder| folder.path.file_name()).map(OsStr::to_string_lossy).collect();
+    let number = left.iter().map(|folder| folder.made.len() as u64).sum();
+    let were = if names.len() == 1 { "was" } else { "were" };
+    (!left.is_empty())
+        .then(|| format!("{} {were} cut off and left {}", names.join(", "), text::plural(number, "workspace")))
+}
+
+/// Says what commands that were cut off left, and what removes it.
+pub fn remark_abandoned(session: &mut Session) -> Result<(), CliError> {
+    match abandoned_words(session.home()) {
+        Some(words) => session.output.remark(format!("{words}; `{REMOVE_ENDED}` removes them")),
+        None => Ok(()),
+    }
+}
+
+/// Ends the processes of a folder, takes its mounts away, and removes its workspaces with their directories; then the folder. The names of
+/// the workspaces that are gone.
+pub async fn clean_up(
+    session: &mut Session,
+    folder: &Path,
+    unsaved: Unsaved,
+    logs: Logs,
+) -> Result<Vec<String>, CliError> {
+    let failed = |error: io::Error| CliError::machine(folder.display(), &error);
+    end_processes(folder);
+    let mut note = match File::options().read(true).write(true).open(folder.join(NOTE)) {
+        // It was removed already.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        note => note.map_err(failed)?,
+    };
+    let made = read_note(&mut note);
+    let mut client = session.client().await?;
+    let mut removed = Vec::new();
+    for workspace in workspaces(&mut client, "").await? {
+        if is_made_for(&workspace, folder, &made) {
+            remove(session, &mut client, &workspace, folder, unsaved).await?;
+            removed.push(text::id(&workspace.name).to_owned());
+        }
+    }
+    if logs == Logs::Keep {
+        write_note(&mut note, &[]).map_err(failed)?;
+        return Ok(removed);
+    }
+    if let Some(mount) = mount_below(folder) {
+        let message = format!("{} stays: something is mounted at {}", folder.display(), mount.display());
+        return Err(CliError::refused(message).hint(format!("unmount it, then `{REMOVE_ENDED}`")));
+    }
+    remove_all(folder).map_err(failed)?;
+    Ok(removed)
+}
+
+/// Whether a workspace was made for a folder, and not by somebody else who took a name that is free again.
+fn is_made_for(workspace: &v1::Workspace, folder: &Path, made: &[Made]) -> bool {
+    let directories = workspace.directories.iter().map(|directory| &directory.path);
+    let mut places = directories.chain(&workspace.mounts).map(|path| Path::new(OsStr::from_bytes(path)));
+    if places.clone().any(|place| place.starts_with(folder)) {
+        return places.all(|place| place.starts_with(folder));
+    }
+    let is_elsewhere = places.next().is_some();
+    let noted = made.iter().find(|made| made.name == text::id(&workspace.name));
+    match noted.map(|made| &made.created) {
+        Some(Some(time)) => *time == created(workspace) && !is_elsewhere,
+        // Nobody noted that it was made: it is what it was forked from, or another one.
+        Some(None) => !is_elsewhere && workspace.live.is_empty() && workspace.head == workspace.base,
+        None => false,
+    }
+}
+
+async fn remove(
+    session: &mut Session,
+    client: &mut Client,
+    workspace: &v1::Workspace,
+    folder: &Path,
+    unsaved: Unsaved,
+) -> Result<(), CliError> {
+    if !workspace.live.is_empty() {
+        settle(session, client, &workspace.live, unsaved).await?;
+    }
+    for mount in mounts(client).await?.0.iter().filter(|mount| mount.workspace == workspace.name) {
+        let path = Path::new(OsStr::from_bytes(&mount.path));
+        if path.starts_with(folder) {
+            unmount(client, path).await?;
+        }
+    }
+    for directory in &workspace.directories {
+        if unsaved == Unsaved::Capture {
+            settle(session, client, &directory.name, unsaved).await?;
+        }
+        delete_directory(&mut session.output, client, &directory.name, Keep::Nothing).await?;
+    }
+    let request = v1::DeleteWorkspaceRequest { name: workspace.name.clone(), ..Default::default() };
+    client.workspaces.delete_workspace(request).await?;
+    Ok(())
+}
+
+/// Captures or discards what is in no snapshot.
+async fn settle(session: &Session, client: &mut Client, name: &str, unsaved: Unsaved) -> Result<(), CliError> {
+    let done = match unsaved {
+        Unsaved::Capture => {
+            let about = About::message("cut off");
+            capture(&session.output, client, name, about).await.map(drop)
+        }
+        Unsaved::Discard => {
+            let request = v1::RestoreDirectoryRequest { name: name.to_owned(), ..Default::default() };
+            drive(&session.output, client.directories.restore_directory(request)).await.map(drop)
+        }
+    };
+    match done {
+        // Its files were not written to their end, so nobody worked in it; or it is gone.
+        Err(error) if error.is(Reason::StaleHead) || error.is(Reason::DirectoryGone) => Ok(()),
+        done => done,
+    }
+}
+
+/// Ends the processes that were started for a folder and are still in it.
+fn end_processes(folder: &Path) {
+    let mut variable = format!("{VARIABLE}=").into_bytes();
+    variable.extend_from_slice(folder.as_os_str().as_bytes());
+    for _ in 0..PROCESS_LOOKS {
+        let Ok(processes) = fs::read_dir("/proc") else { return };
+        let ids = processes.flatten().filter_map(|process| process.file_name().to_str()?.parse().ok());
+        let ours: Vec<i32> = ids.filter(|id| belongs_to(*id, folder, &variable)).collect();
+        if ours.is_empty() {
+            return;
+        }
+        for id in ours.into_iter().filter_map(Pid::from_raw) {
+            // It may have ended in this moment.
+            let _ = kill_process(id, Signal::KILL);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+fn belongs_to(id: i32, folder: &Path, variable: &[u8]) -> bool {
+    let process = PathBuf::from(format!("/proc/{id}"));
+    let at = process.join("cwd");
+    let is_inside = fs::read_link(&at).is_ok_and(|at| at.starts_with(folder));
+    // Where a mount was that nobody answers for any more, its path is not known any more either.
+    let is_nowhere = || matches!(rustix::fs::statfs(&at), Err(Errno::NOTCONN | Errno::CONNABORTED));
+    let environment =
+        if is_inside || is_nowhere() { fs::read(process.join("environ")).unwrap_or_default() } else { Vec::new() };
+    environment.split(|byte| *byte == 0).any(|word| word == variable)
+}
+
+/// Something that is mounted below a folder: removing files there would remove them from what is mounted.
+fn mount_below(folder: &Path) -> Option<PathBuf> {
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let paths = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    // Folders of ours have plain names; only what is above them may be written with escapes.
+    let escaped = text_of_table(folder.as_os_str().as_bytes());
+    let below = paths.filter(|path| path.strip_prefix(&escaped[..]).is_some_and(|rest| rest.starts_with(b"/")));
+    below.map(|path| PathBuf::from(OsStr::from_bytes(path))).next()
+}
+
+/// A path as the table of mounts writes it.
+fn text_of_table(path: &[u8]) -> Vec<u8> {
+    let escape = |byte: u8| match byte {
+        b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
+        byte => vec![byte],
+    };
+    path.iter().copied().flat_map(escape).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workspace(name: &str, seconds: i64) -> v1::Workspace {
+        let create_time = Some(prost_types::Timestamp { seconds, nanos: 7 });
+        v1::Workspace { name: format!("workspaces/{name}"), create_time, ..Default::default() }
+    }
+
+    fn at(mut workspace: v1::Workspace, path: &str) -> v1::Workspace {
+        let path = path.to_owned().into();
+        workspace.directories.push(v1::WorkspaceDirectory { name: "directories/1".to_owned(), path });
+        workspace
+    }
+
+    #[test]
+    fn a_workspace_of_somebody_else_is_left_alone() {
+        let folder = Path::new("/store/forks/explore-1");
+        let noted = |created: Option<&str>| vec![Made { name: "a".to_owned(), created: created.map(str::to_owned) }];
+        let made = noted(Some("5.000000007"));
+        assert!(is_made_for(&workspace("a", 5), folder, &made));
+        assert!(is_made_for(&at(workspace("a", 5), "/store/forks/explore-1/1"), folder, &[]), "its place tells");
+        assert!(!is_made_for(&workspace("a", 6), folder, &made), "another one with the same name");
+        assert!(!is_made_for(&workspace("b", 5), folder, &made));
+        assert!(!is_made_for(&at(workspace("a", 5), "/users/ann/a"), folder, &made), "it was given a directory");
+        assert!(is_made_for(&workspace("a", 9), folder, &noted(None)), "nothing was done in it");
+        let worked_in = v1::Workspace { head: "snapshots/2".to_owned(), ..workspace("a", 9) };
+        assert!(!is_made_for(&worked_in, folder, &noted(None)));
+    }
+
+    #[test]
+    fn a_folder_is_abandoned_when_nobody_holds_its_note() {
+        let home = tempfile::tempdir().expect("a directory");
+        let mut folder = WorkFolder::create(home.path(), "explore").expect("made");
+        folder.note_made(&[workspace("a", 5)]).expect("noted");
+        assert!(abandoned(home.path()).is_empty(), "it is in use");
+        assert_eq!(abandoned_words(home.path()), None);
+        drop(folder);
+        let found = abandoned(home.path());
+        assert_eq!(found[0].made, [Made { name: "a".to_owned(), created: Some("5.000000007".to_owned()) }]);
+        drop(found);
+        let words = abandoned_words(home.path());
+        assert_eq!(words.as_deref(), Some("explore-1 was cut off and left 1 workspace"));
+        let kept = WorkFolder::create(home.path(), "explore").expect("made");
+        kept.keep().expect("kept");
+        drop(kept);
+        assert_eq!(abandoned(home.path()).len(), 1);
+    }
+
+    #[test]
+    fn the_table_of_mounts_writes_spaces_with_digits() {
+        assert_eq!(text_of_table(b"/a b\\c"), b"/a\\040b\\134c");
+        assert_eq!(mount_below(Path::new("/nowhere")), None);
+    }
+}
