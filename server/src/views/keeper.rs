@@ -7,12 +7,14 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{OperationCursor, SnapshotId};
 use amalgam_view::View;
 
-use super::Shows;
+use super::{LiveView, Shows};
 use crate::failure::{Result, of_engine, of_view};
 use crate::service::Service;
 
 /// How long the keeper waits for an operation before it looks around.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// The size up to which a collection leaves a journal as it is.
+const SHORT_JOURNAL_BYTES: u64 = 1 << 20;
 
 impl Service {
     /// Keeps views and mounts until the process ends. What goes wrong is told to whoever listens.
@@ -63,6 +65,21 @@ impl Service {
             }
         }
         Ok(())
+    }
+
+    /// Checkpoints the views whose journals take room: what was overwritten or removed since the last commit goes with the journal, and
+    /// the rest is compressed and shared in the store. A view that a call holds is left alone, and so is one whose tree cannot be written:
+    /// its journal has everything.
+    pub(crate) fn shorten_journals(&self) {
+        let shorten = |id: u64| {
+            let live = self.inner.views.state.lock().open.get(&id).cloned();
+            let is_long = |live: &LiveView| !live.turn.is_locked() && live.view.journal_bytes() > SHORT_JOURNAL_BYTES;
+            if live.is_some_and(|live| is_long(&live)) {
+                self.checkpoint(&self.grasp_view(id)?)?;
+            }
+            Ok(())
+        };
+        let _ = self.for_each_open(shorten);
     }
 
     /// Does something to every open view, whatever became of the others; the first that went wrong.
