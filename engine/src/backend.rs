@@ -22,6 +22,8 @@ pub(crate) mod rows;
 mod verify;
 
 pub use fault::{Fault, FaultPlan};
+#[cfg(feature = "rocksdb")]
+pub use home::RESERVE_FILE;
 pub use inspect::{Family, Inspect, Page, PageEnd, RowEdit};
 pub use memory::Memory;
 pub use meter::{Meter, Metered};

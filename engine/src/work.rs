@@ -148,8 +148,16 @@ impl WorkingTree {
 
     /// Whether nothing was changed since then. An edit that was undone by another counts as a change.
     pub fn is_clean(&self) -> bool {
-        let State { base, root, groups, values, .. } = &self.state;
-        base.mark.is_some() && root.edits.is_empty() && root.memo.is_set() && groups.is_empty() && values.is_empty()
+        let State { groups, values, .. } = &self.state;
+        self.has_stored_root() && groups.is_empty() && values.is_empty()
+    }
+
+    /// Whether the root directory is that of the base, with nothing edited in it. Being frozen does not make it so: a mode that was
+    /// set is in no entry of the directory.
+    fn has_stored_root(&self) -> bool {
+        let State { base, root, .. } = &self.state;
+        let stored = base.root.as_ref().filter(|_| base.mark.is_some());
+        root.edits.is_empty() && stored.is_some_and(|stored| root.memo.holds(&stored.directory))
     }
 
     /// Makes written bytes that are not committed yet durable, as far as their segments can.

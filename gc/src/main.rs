@@ -168,7 +168,7 @@ fn remains(
     if !arguments.workspaces || done.ended_in.is_some() {
         return Ok(None);
     }
-    let measured = measure_workspaces(store, &mut |at, total| {
+    let measured = measure_workspaces(store, u64::MAX, &mut |at, total| {
         show.measuring(at, total);
         if end.is_some_and(|end| Instant::now() >= end) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;

@@ -8,11 +8,12 @@
 //!
 //! Eight bytes for each object, in pages; beside them the names of the store, and what waits in such a walk.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
 
 use amalgam_engine::backend::{Family, IndexRow};
 use amalgam_engine::object::Snapshot;
+use amalgam_engine::reference::{FORGET, RefValue};
 use amalgam_engine::{Error, ObjectId, ObjectKind, Result, Rows, SnapshotId, Store, Tally};
 use bytes::Bytes;
 
@@ -47,6 +48,8 @@ pub struct StoreUsage {
     pub alive: Tally,
     /// By workspace, and all other names together at the end, if there are any.
     pub names: Vec<WorkspaceUsage>,
+    /// What no name leads to, and operations that can be undone or redone do.
+    pub undo: Tally,
 }
 
 impl StoreUsage {
@@ -70,8 +73,13 @@ pub struct SnapshotUsage {
 /// Told of how much was read, and how much there is to read. May take its time; a break ends the measuring.
 pub type WatchMeasuring<'a> = &'a mut (dyn FnMut(u64, u64) -> ControlFlow<()> + Send);
 
-/// Measures what every workspace keeps. Nothing when it was ended.
-pub fn measure_workspaces(store: &Store, watch: WatchMeasuring<'_>) -> Result<Option<StoreUsage>> {
+/// Measures what every workspace keeps, and what operations after the one with this number keep beside that. Returns nothing when it
+/// was ended.
+pub fn measure_workspaces(
+    store: &Store,
+    operations_after: u64,
+    watch: WatchMeasuring<'_>,
+) -> Result<Option<StoreUsage>> {
     let rows = store.rows()?;
     let names = Names::read(store)?;
     let mut usage = StoreUsage::default();
@@ -89,6 +97,9 @@ pub fn measure_workspaces(store: &Store, watch: WatchMeasuring<'_>) -> Result<Op
             return Ok(None);
         }
         usage.alive = measure.alive;
+        if reading + 1 == readings {
+            usage.undo = measure.beside(moved_after(store, operations_after)?)?;
+        }
         usage.names.extend(told_apart.iter().zip(measure.sums).map(|(line, sums)| WorkspaceUsage {
             workspace: line.workspace.clone(),
             reached: sums.reached,
@@ -160,6 +171,19 @@ impl Names {
                 names.lines.entry(line).or_default().extend(value.roots());
             }
         }
+    }
+}
+
+/// What operations after the one with this number moved references from and to, but for what was forgotten on purpose.
+fn moved_after(store: &Store, mut after: u64) -> Result<Vec<ObjectId>> {
+    let mut roots = BTreeSet::new();
+    loop {
+        let page = store.list_operations(after, PAGE)?;
+        let Some(last) = page.last() else { return Ok(roots.into_iter().collect()) };
+        after = last.sequence;
+        let kept = page.iter().filter(|operation| operation.draft.action != FORGET);
+        let values = kept.flat_map(|operation| &operation.changes).flat_map(|change| [&change.before, &change.after]);
+        roots.extend(values.flatten().flat_map(RefValue::roots));
     }
 }
 
@@ -309,6 +333,28 @@ impl<'a> Measure<'a> {
         }
         self.owners.set(row.number, after);
         new
+    }
+
+    /// Counts what these lead to and no owner does. Everything was passed already: where there is an owner, it has all below it, too.
+    fn beside(&mut self, mut open: Vec<ObjectId>) -> Result<Tally> {
+        let (mut found, mut next) = (Tally::default(), Vec::new());
+        while !open.is_empty() {
+            let page = open.split_off(open.len().saturating_sub(PAGE));
+            for (id, row) in page.iter().zip(self.rows.look_up(&page)?) {
+                let Some(row) = row.filter(|row| self.owners.of(row.number) == 0) else { continue };
+                self.owners.set(row.number, OTHERS);
+                add(&mut found, row.stored_bytes);
+                if matches!(id.kind, ObjectKind::Chunk | ObjectKind::Xattrs) {
+                    continue;
+                }
+                // What is gone meanwhile leads nowhere.
+                if let Some(canonical) = self.rows.read(*id)? {
+                    self.lead_on(*id, &canonical, OTHERS, &mut next)?;
+                    open.extend(next.drain(..).map(|(id, _)| id));
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// Lean trees of snapshots that no name leads to: the next collection forgets them.

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Result, of_engine, of_io};
 use crate::home::{Home, replace_file};
-use crate::room::{Added, Shortage, shortage};
+use crate::room::{Added, Disk, Shortage, shortage};
 use crate::service::Service;
 use crate::settings::SettingsSource;
 
@@ -200,7 +200,10 @@ impl Service {
         watch: &mut (dyn FnMut(&Progress) -> ControlFlow<()> + Send),
     ) -> Result<v1::CollectResult> {
         let _under_way = self.begin_collection()?;
-        let before = self.measure_disk()?.store_bytes;
+        let before = self.measure_disk()?;
+        if !how.dry_run {
+            self.shorten_journals();
+        }
         let ending = &self.inner.collections.ending;
         let looking = Progress { stage: Stage::Mark, done: 0, total: 0, deleted: 0 };
         let mut go_on = || !ending.load(Ordering::Relaxed) && watch(&looking).is_continue();
@@ -234,8 +237,8 @@ impl Service {
             let removed = self.pool()?.remove_unused();
             removed.map_err(|source| of_io("remove files that no directory shares", &source))?;
         }
-        let after = self.measure_disk()?.store_bytes;
-        let result = result_message(how, &prepared, &done, thinned, before, after);
+        let after = self.measure_disk()?;
+        let result = result_message(how, &prepared, &done, thinned, [&before, &after]);
         if !how.dry_run && done.ended_in.is_none() {
             let freed = done.freed.total();
             self.inner.collections.change(|state| {
@@ -246,8 +249,8 @@ impl Service {
                     objects: freed.objects,
                     bytes: freed.bytes,
                     thinned,
-                    disk_bytes_before: before,
-                    disk_bytes_after: after,
+                    disk_bytes_before: before.store_bytes,
+                    disk_bytes_after: after.store_bytes,
                 });
             })?;
         }
@@ -275,6 +278,12 @@ impl Service {
             plan.make_lean(&self.inner.store, &self.act(how.actor, "")?, go_on).map_err(of_engine)?;
         }
         Ok(Prepared { scope, plan, operations_from, grace, forgotten: old.len() as u64 })
+    }
+
+    /// The number of the last operation that is older than the grace time: what operations after it moved can be undone.
+    pub(crate) fn operations_kept_after(&self) -> Result<u64> {
+        let at = before(self.now(), self.settings()?.grace);
+        operations_before(&self.inner.store, at).map_err(of_engine)
     }
 
     /// What retention would do, with the grace time.
@@ -372,8 +381,7 @@ fn result_message(
     prepared: &Prepared,
     done: &Collected,
     thinned: u64,
-    before: u64,
-    after: u64,
+    [before, after]: [&Disk; 2],
 ) -> v1::CollectResult {
     let tally = |tallies: &amalgam_engine::Tallies| {
         let total = tallies.total();
@@ -389,8 +397,10 @@ fn result_message(
         thinned,
         forgotten: prepared.forgotten,
         operations_trimmed: done.operations,
-        disk_bytes_before: before,
-        disk_bytes_after: after,
+        disk_bytes_before: before.store_bytes,
+        disk_bytes_after: after.store_bytes,
+        journal_bytes_before: before.journal_bytes,
+        journal_bytes_after: after.journal_bytes,
         ended_in: done.ended_in.map(|stage| stage.word().to_owned()).unwrap_or_default(),
         grace_seconds: prepared.grace.duration().map_or(u64::MAX, |grace| grace.as_secs()),
     }

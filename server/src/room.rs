@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use amalgam_engine::backend::RESERVE_FILE;
 use amalgam_engine::{RootId, SnapshotId, Workspace, WorkspaceName};
 use amalgam_proto::{Failure, Reason};
 use amalgam_transfer::{Progress, added, added_by};
@@ -19,6 +20,12 @@ pub(crate) struct Disk {
     pub(crate) store_bytes: u64,
     /// What of it is the database's log. Some of it may be in the tables as well, or dead: see [`Disk::log_decides`].
     pub(crate) log_bytes: u64,
+    /// What of it is room set aside for a collection on a full disk.
+    pub(crate) reserve_bytes: u64,
+    /// What of it are journals of mounts.
+    pub(crate) journal_bytes: u64,
+    /// What of it are records and indexes of directories.
+    pub(crate) directory_bytes: u64,
     pub(crate) free_bytes: u64,
     pub(crate) floor_bytes: u64,
 }
@@ -53,9 +60,16 @@ impl Service {
         let home = &self.inner.home;
         let measured = disk_bytes(&home.store_path()).map_err(|error| of_io("measure the store", &error))?;
         // Not what is made anew when it is gone, nor what is in no snapshot by a rule: neither comes back by a collection.
-        let beside = [home.directories_path(), home.views_path()];
-        let beside_bytes = beside.iter().filter_map(|place| disk_bytes(place).ok()).map(|(bytes, _)| bytes);
-        Ok(Disk { store_bytes: measured.0 + beside_bytes.sum::<u64>(), log_bytes: measured.1, ..disk })
+        let beside = |place: &Path| disk_bytes(place).map_or(0, |taken| taken.bytes);
+        let (journal_bytes, directory_bytes) = (beside(&home.views_path()), beside(&home.directories_path()));
+        Ok(Disk {
+            store_bytes: measured.bytes + journal_bytes + directory_bytes,
+            log_bytes: measured.log_bytes,
+            reserve_bytes: measured.reserve_bytes,
+            journal_bytes,
+            directory_bytes,
+            ..disk
+        })
     }
 
     /// The same for somebody who has a budget. Where it is the log that reaches the budget, the log is emptied first, and what the tables
@@ -74,10 +88,9 @@ impl Service {
         let found = found.map_err(|error| of_io("measure the disk", &error.into()))?;
         let hundredth = found.f_blocks.saturating_mul(found.f_frsize) / 100;
         Ok(Disk {
-            store_bytes: 0,
-            log_bytes: 0,
             free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
             floor_bytes: settings.floor_bytes.unwrap_or(FLOOR_BYTES_MAX.min(hundredth)),
+            ..Disk::default()
         })
     }
 
@@ -208,26 +221,39 @@ pub(crate) fn human(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// What the files below a directory take, and what of that is the database's log. What the database has set aside for its log and
-/// not written yet does not count: it comes and goes.
-fn disk_bytes(directory: &Path) -> std::io::Result<(u64, u64)> {
+/// What the files below a directory take.
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    bytes: u64,
+    /// What of it is the database's log.
+    log_bytes: u64,
+    /// What of it is room set aside.
+    reserve_bytes: u64,
+}
+
+/// Measures the files below a directory. What the database has set aside for its log and not written yet does not count: it comes and
+/// goes.
+fn disk_bytes(directory: &Path) -> std::io::Result<Taken> {
     use std::os::unix::fs::MetadataExt as _;
-    let (mut bytes, mut log_bytes) = (0, 0);
+    let mut taken = Taken::default();
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         // Tables come and go while the store works.
         let Ok(metadata) = entry.metadata() else { continue };
-        let taken = (metadata.blocks() * 512).min(metadata.len().next_multiple_of(4_096));
-        bytes += taken;
+        let bytes = (metadata.blocks() * 512).min(metadata.len().next_multiple_of(4_096));
+        taken.bytes += bytes;
         if metadata.is_dir() {
-            let (below, below_log) = disk_bytes(&entry.path()).unwrap_or((0, 0));
-            bytes += below;
-            log_bytes += below_log;
+            let below = disk_bytes(&entry.path()).unwrap_or_default();
+            taken.bytes += below.bytes;
+            taken.log_bytes += below.log_bytes;
+            taken.reserve_bytes += below.reserve_bytes;
         } else if entry.path().extension().is_some_and(|suffix| suffix == "log") {
-            log_bytes += taken;
+            taken.log_bytes += bytes;
+        } else if entry.file_name() == RESERVE_FILE {
+            taken.reserve_bytes += bytes;
         }
     }
-    Ok((bytes, log_bytes))
+    Ok(taken)
 }
 
 #[cfg(test)]
@@ -237,7 +263,7 @@ mod tests {
     #[test]
     fn what_is_near_warns_and_what_is_reached_refuses() {
         let check = |store_bytes: u64, free_bytes, floor_bytes, budget| match shortage(
-            &Disk { store_bytes, log_bytes: 7, free_bytes, floor_bytes },
+            &Disk { store_bytes, log_bytes: 7, free_bytes, floor_bytes, ..Disk::default() },
             budget,
         ) {
             Shortage::None => "",

@@ -43,7 +43,8 @@ impl Service {
     }
 
     fn measure_all(&self, tell: Tell<'_>) -> Result<Vec<Event>> {
-        let measured = self.politely(tell, |watch| measure_workspaces(&self.inner.store, watch))?;
+        let after = self.operations_kept_after()?;
+        let measured = self.politely(tell, |watch| measure_workspaces(&self.inner.store, after, watch))?;
         let mut names: HashMap<_, _> =
             measured.names.iter().map(|usage| (usage.workspace.clone(), (usage.reached, usage.private))).collect();
         let disk = self.measure_disk()?;
@@ -54,6 +55,11 @@ impl Service {
             alive: Some(tally(measured.alive)),
             shared: Some(tally(measured.shared())),
             others: Some(tally(others)),
+            undo: Some(tally(measured.undo)),
+            journal_bytes: disk.journal_bytes,
+            log_bytes: disk.log_bytes,
+            reserve_bytes: disk.reserve_bytes,
+            directory_bytes: disk.directory_bytes,
         };
         let mut events = vec![Event::Store(store)];
         let (mut sizes, total, mut done) = (Sizes::default(), names.len() as u64, 0);
@@ -75,7 +81,7 @@ impl Service {
 
     fn measure_workspace(&self, name: &WorkspaceName, snapshots: usize, tell: Tell<'_>) -> Result<Vec<Event>> {
         let workspace = self.inner.workspaces.get(name).map_err(of_engine)?;
-        let measured = self.politely(tell, |watch| measure_workspaces(&self.inner.store, watch))?;
+        let measured = self.politely(tell, |watch| measure_workspaces(&self.inner.store, u64::MAX, watch))?;
         let usage = measured.names.iter().find(|usage| usage.workspace.as_deref() == Some(name.as_str()));
         let Some(usage) = usage else {
             return Err(Failure::new(Reason::NotFound, format!("workspace {name} went while it was measured")));

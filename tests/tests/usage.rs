@@ -64,7 +64,7 @@ fn alone<'a>(reach: &Reach, others: impl IntoIterator<Item = &'a Reach>) -> Tall
 }
 
 fn measure(store: &Store) -> StoreUsage {
-    measure_workspaces(store, &mut |_, _| ControlFlow::Continue(())).expect("measured").expect("to its end")
+    measure_workspaces(store, u64::MAX, &mut |_, _| ControlFlow::Continue(())).expect("measured").expect("to its end")
 }
 
 fn alive(store: &Store) -> Tally {
@@ -159,6 +159,35 @@ fn what_workspaces_keep_and_share_is_what_the_slow_way_counts() {
 }
 
 #[test]
+fn what_only_operations_lead_to_is_counted_beside_what_names_do() {
+    over_both(|place| {
+        let store = Store::new(place.backend(), &StoreOptions::default());
+        let (workspaces, main) = (Workspaces::of(&store), workspace("main"));
+        workspaces.create(&main, &NewWorkspace::default(), &act()).expect("made");
+        let commit = |length: usize| {
+            let mut tree = workspaces.open(&main).expect("open");
+            tree.write(format!("f{length}"), &Random::of(&[length as u64]).bytes(length)).expect("write");
+            workspaces.commit(&main, &mut tree, &Change::new("more"), &act()).expect("commit").snapshot
+        };
+        commit(20_000);
+        let undone = commit(30_000);
+        let undone = reach(&store, [undone.object()], false);
+        workspaces.undo(&main, &act()).expect("undone");
+        let names = by_name(&store);
+        let after = |operation: u64| {
+            let measured = measure_workspaces(&store, operation, &mut |_, _| ControlFlow::Continue(()));
+            measured.expect("measured").expect("to its end")
+        };
+        let measured = after(0);
+        assert_eq!(measured.undo, alone(&undone, names.values()));
+        assert!(measured.undo.bytes > 30_000, "{:?}", measured.undo);
+        assert_eq!(measured.alive, alive(&store), "what names lead to does not change");
+        let late = after(store.last_operation().expect("operations"));
+        assert_eq!(late.undo, Tally::default(), "past the grace time nothing is kept for an undo");
+    });
+}
+
+#[test]
 fn what_snapshots_keep_and_share_is_what_the_slow_way_counts() {
     let seed = seed();
     println!("seed {seed}");
@@ -189,7 +218,7 @@ fn a_measuring_can_be_ended_and_goes_on_beside_commits_and_collections() {
     let store = Store::in_memory();
     many(&store, &mut Random::new(7));
     let mut asked = 0;
-    let ended = measure_workspaces(&store, &mut |_, _| {
+    let ended = measure_workspaces(&store, u64::MAX, &mut |_, _| {
         asked += 1;
         if asked == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
@@ -197,7 +226,7 @@ fn a_measuring_can_be_ended_and_goes_on_beside_commits_and_collections() {
     let before = measure(&store);
     let (workspaces, first) = (Workspaces::of(&store), workspace("w0"));
     let mut number = 0_u64;
-    let beside = measure_workspaces(&store, &mut |_, _| {
+    let beside = measure_workspaces(&store, u64::MAX, &mut |_, _| {
         number += 1;
         let mut tree = workspaces.open(&first).expect("open");
         tree.write("beside", &Random::of(&[number]).bytes(3_000)).expect("write");

@@ -199,6 +199,11 @@ impl View {
         self.move_base()
     }
 
+    /// How many bytes the journal has that a recovery would read; 0 of a view that refuses changes.
+    pub fn journal_bytes(&self) -> u64 {
+        self.shared.live.read().journal.as_ref().map_or(0, Journal::bytes)
+    }
+
     /// Whether so much was written that a checkpoint is due.
     pub fn is_checkpoint_due(&self) -> bool {
         let live = self.shared.live.read();

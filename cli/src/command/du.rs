@@ -16,6 +16,8 @@ use crate::text;
 
 /// So many snapshots of a workspace are listed unless more are asked for.
 const SNAPSHOTS: u32 = 20;
+/// The size from which on a part of the store gets a line of its own.
+const PART_BYTES_MIN: u64 = 1_000_000;
 
 /// Say how much room the store, its workspaces and their snapshots take
 #[derive(Debug, Args)]
@@ -176,6 +178,11 @@ fn say_store(output: &mut Output, store: &v1::StoreAccount, home: &str) -> Resul
             "alive": tally(store.alive),
             "shared": tally(store.shared),
             "others": tally(store.others),
+            "undo": tally(store.undo),
+            "journal_bytes": store.journal_bytes,
+            "log_bytes": store.log_bytes,
+            "reserve_bytes": store.reserve_bytes,
+            "directory_bytes": store.directory_bytes,
         }),
     ))?;
     let (disk, free) = (text::bytes(store.disk_bytes), text::bytes(store.free_bytes));
@@ -185,7 +192,28 @@ fn say_store(output: &mut Output, store: &v1::StoreAccount, home: &str) -> Resul
     if store.others.unwrap_or_default().bytes > 0 {
         line += &format!(" and {} for labels and other names alone", bytes(store.others));
     }
-    output.say(line)
+    output.say(line)?;
+    parts(store).into_iter().try_for_each(|line| output.say(line))
+}
+
+/// What takes room beside what names lead to, a line each.
+fn parts(store: &v1::StoreAccount) -> Vec<String> {
+    let stored = store.alive.unwrap_or_default().bytes;
+    let undo = store.undo.unwrap_or_default().bytes;
+    let (journals, indexes) = (store.journal_bytes, store.directory_bytes);
+    let (log, reserve) = (store.log_bytes, store.reserve_bytes);
+    let known = [stored, undo, journals, indexes, log, reserve].iter().sum();
+    let rest = store.disk_bytes.saturating_sub(known);
+    let parts = [
+        (undo, "kept for undo and redo until the grace time is over; `amalgam gc --grace none` frees it"),
+        (journals, "in journals: uncommitted work of mounts; `amalgam gc` or a commit moves it into the store"),
+        (indexes, "for the indexes of directories"),
+        (log, "in the log of the database; `amalgam gc` empties it"),
+        (reserve, "set aside for a collection on a full disk"),
+        (rest, "for the tables of the database, and what nothing leads to, which `amalgam gc` frees"),
+    ];
+    let lines = parts.into_iter().filter(|(bytes, _)| *bytes >= PART_BYTES_MIN);
+    lines.map(|(bytes, words)| format!("{} {words}", text::bytes(bytes))).collect()
 }
 
 fn name_of(account: &v1::WorkspaceAccount) -> &str {

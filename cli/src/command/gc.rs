@@ -197,6 +197,8 @@ fn report(output: &mut Output, result: &v1::CollectResult) -> Result<(), CliErro
             "operations_trimmed": result.operations_trimmed,
             "disk_bytes_before": result.disk_bytes_before,
             "disk_bytes_after": result.disk_bytes_after,
+            "journal_bytes_before": result.journal_bytes_before,
+            "journal_bytes_after": result.journal_bytes_after,
             "grace_seconds": (result.grace_seconds < u64::MAX).then_some(result.grace_seconds),
             "ended_in": (!result.ended_in.is_empty()).then_some(&result.ended_in),
         }),
@@ -224,6 +226,13 @@ fn report(output: &mut Output, result: &v1::CollectResult) -> Result<(), CliErro
         output.say(format!("{}: {}", paint(style::GOOD, "freed"), tally_words(result.freed)))?;
         let (before, after) = (text::bytes(result.disk_bytes_before), text::bytes(result.disk_bytes_after));
         output.say(format!("on disk: {before} before, {after} after"))?;
+        if result.journal_bytes_before > result.journal_bytes_after {
+            let (before, after) = (text::bytes(result.journal_bytes_before), text::bytes(result.journal_bytes_after));
+            output.say(format!("uncommitted work of mounts: {before} of journals before, {after} after"))?;
+        }
+    }
+    if result.grace_seconds > 0 {
+        output.remark("`amalgam du` says how much is kept for undo until the grace time is over")?;
     }
     match result.ended_in.as_str() {
         "" => Ok(()),

@@ -189,6 +189,41 @@ fn whoever_writes_to_a_file_that_acts_for_its_owner_does_not_wait_for_another_mo
 }
 
 #[test]
+fn a_collection_shortens_the_journal_and_du_says_what_takes_room() {
+    const MEGABYTE: u64 = 1_000_000;
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let at = mounted(&scratch);
+    for _ in 0..8 {
+        scratch.run("cd ../try && head -c 1000000 /dev/urandom > big");
+    }
+    let wanted = fs::read(at.join("big")).expect("read");
+    let usage = || json(&scratch.run("amalgam du --json")).remove(0);
+    let before = usage();
+    assert!(before["journal_bytes"].as_u64() > Some(8 * MEGABYTE), "{before}");
+    let told = scratch.run("amalgam du");
+    assert!(told.contains("in journals: uncommitted work of mounts"), "{told}");
+    let would = json(&scratch.run("amalgam gc --dry-run --json")).remove(0);
+    assert_eq!(would["journal_bytes_before"], would["journal_bytes_after"], "a dry run leaves journals alone");
+    let done = json(&scratch.run("amalgam gc --json")).remove(0);
+    assert!(done["journal_bytes_before"].as_u64() > Some(8 * MEGABYTE), "{done}");
+    assert!(done["journal_bytes_after"].as_u64() < Some(MEGABYTE / 10), "{done}");
+    let after = usage();
+    let stored = after["alive"]["bytes"].as_u64().expect("bytes");
+    assert!((MEGABYTE..2 * MEGABYTE).contains(&stored), "the last version alone: {after}");
+    assert!(after["disk_bytes"].as_u64() < Some(2 * stored), "{after}");
+    assert_eq!(fs::read(at.join("big")).expect("read"), wanted);
+    assert!(scratch.run("cd ../try && amalgam status").contains("A big"), "it is no commit");
+    crash(&scratch);
+    scratch.run("amalgam mount try ../try");
+    assert_eq!(fs::read(at.join("big")).expect("read"), wanted);
+    scratch.run("cd ../try && amalgam commit -m big");
+    scratch.run("amalgam umount try && amalgam verify --read-data");
+}
+
+#[test]
 fn work_that_was_not_committed_survives_a_crash() {
     if !can_mount() {
         return;

@@ -13,7 +13,8 @@ const STORE_FORMAT_OLDEST: u32 = 1;
 const HEADER_FILE: &str = "AMALGAM";
 const LOCK_FILE: &str = "LOCK";
 const MARK_FILE: &str = "MARK";
-const RESERVE_FILE: &str = "RESERVE";
+/// The file with which a store sets room aside for a collection on a full disk.
+pub const RESERVE_FILE: &str = "RESERVE";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeaderState {

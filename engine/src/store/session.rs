@@ -129,7 +129,7 @@ pub(crate) enum Is {
     Unknown,
 }
 
-/// Tells, afterwards, whether a session's objects became part of the store, and keeps them there.
+/// Tells, afterwards, whether a session's objects became part of the store, by a commit or by a pin, and keeps them there.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SessionMark(Arc<OnceLock<Pin>>);
 
@@ -466,6 +466,19 @@ impl WriteSession {
         }
         pending.failed = pending.failed.take().or(written.clone().err());
         written
+    }
+
+    /// Ends the session without moving a reference: writes what is still pending, and pins `root`. What was built in this session
+    /// stays in the store for as long as the pin lives or any of it is remembered.
+    pub(crate) fn keep(self, root: RootId) -> Result<Pin> {
+        self.write_all_ahead()?;
+        if let Some(error) = self.pending.lock().failed.take() {
+            return Err(error);
+        }
+        // Pinned before the session closes, so that there is no moment without protection.
+        let pin = self.store.pin(root);
+        self.mark.0.get_or_init(|| pin.clone());
+        Ok(pin)
     }
 
     /// Ends the session in one transaction: what is still pending, the references, the operation record.

@@ -311,11 +311,9 @@ impl WorkingTree {
     /// The paths that were edited since the base, or above something that was, sorted; and with them what was edited back.
     pub fn edited(&self) -> Vec<TreePath> {
         let mut found = Vec::new();
-        let mut open = vec![(TreePath::root(), &self.state.root)];
+        let root = (!self.has_stored_root()).then_some((TreePath::root(), &self.state.root));
+        let mut open: Vec<_> = root.into_iter().collect();
         while let Some((path, dir)) = open.pop() {
-            if dir.memo.stored().is_some() && dir.edits.is_empty() {
-                continue;
-            }
             found.push(path.clone());
             for (name, child) in dir.edits.iter() {
                 match child {

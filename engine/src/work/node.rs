@@ -80,9 +80,9 @@ impl Memo {
         (mark.is_committed() || mark.is_same(session)).then(|| entry.clone())
     }
 
-    /// Whether the node is as a freeze or the store left it.
-    pub(super) fn is_set(&self) -> bool {
-        self.0.lock().is_some()
+    /// Whether the node is this entry. False of a node that was edited since it was last frozen.
+    pub(super) fn holds(&self, stored: &Entry) -> bool {
+        self.0.lock().as_ref().is_some_and(|(entry, _)| entry == stored)
     }
 
     /// The entry, if its objects are in the store.

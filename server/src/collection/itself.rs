@@ -125,7 +125,7 @@ mod tests {
         const MB: u64 = 1_000_000;
         let check = |base: u64, hours_ago: i64, store: u64, free: u64, budget: Option<u64>, idle: u64| {
             let last = Last { time: -hours_ago * HOUR_NANOSECONDS, disk_bytes_after: base, ..Last::default() };
-            let disk = Disk { store_bytes: store, log_bytes: 0, free_bytes: free, floor_bytes: 1_000 * MB };
+            let disk = Disk { store_bytes: store, free_bytes: free, floor_bytes: 1_000 * MB, ..Disk::default() };
             due(&Watchfulness::default(), Some(&last), &disk, budget, Time(0), Duration::from_secs(idle))
         };
         let plenty = 100_000 * MB;
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(check(100 * MB, 0, 110 * MB, 500 * MB, None, 0), None, "it was tried just now");
         assert_eq!(check(100 * MB, 1, 100 * MB, 500 * MB, None, 0), Some(Why::Room));
         assert_eq!(check(100 * MB, 2, 100 * MB, plenty, Some(105 * MB), 0), Some(Why::Room));
-        let new = Disk { store_bytes: MB, log_bytes: 0, free_bytes: plenty, floor_bytes: 0 };
+        let new = Disk { store_bytes: MB, free_bytes: plenty, ..Disk::default() };
         assert_eq!(due(&Watchfulness::default(), None, &new, None, Time(0), Duration::from_secs(60)), Some(Why::Time));
     }
 

@@ -19,6 +19,8 @@ const RELEASE_AFTER_LOOKS: u32 = 50;
 /// With less than this part of a disk free, and with less than so many bytes, room is short.
 const SHORT_ONE_IN: u64 = 50;
 const SHORT_BYTES_MAX: u64 = 2 << 30;
+/// The size up to which a collection leaves a journal as it is.
+const SHORT_JOURNAL_BYTES: u64 = 1 << 20;
 
 impl Service {
     /// Keeps views and mounts until the process ends. What goes wrong is told to whoever listens.
@@ -102,6 +104,21 @@ impl Service {
             done => done?,
         }
         Ok(())
+    }
+
+    /// Checkpoints the views whose journals take room: what was overwritten or removed since the last commit goes with the journal, and
+    /// the rest is compressed and shared in the store. A view that a call holds is left alone, and so is one whose tree cannot be written:
+    /// its journal has everything.
+    pub(crate) fn shorten_journals(&self) {
+        let shorten = |id: u64| {
+            let live = self.inner.views.state.lock().open.get(&id).cloned();
+            let is_long = |live: &LiveView| !live.turn.is_locked() && live.view.journal_bytes() > SHORT_JOURNAL_BYTES;
+            if live.is_some_and(|live| is_long(&live)) {
+                self.checkpoint(&self.grasp_view(id)?)?;
+            }
+            Ok(())
+        };
+        let _ = self.for_each_open(shorten);
     }
 
     /// Does something to every open view, whatever became of the others; the first that went wrong.

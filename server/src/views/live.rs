@@ -42,11 +42,7 @@ impl Service {
     }
 
     pub(super) fn hold_tree(&self, tree: &WorkingTree) -> Result<Held> {
-        let session = self.inner.store.session();
-        let root = tree.freeze().write(&session).map_err(of_engine)?;
-        session.write_all_ahead().map_err(of_engine)?;
-        // The session keeps what it wrote for as long as it lives, the pin after that.
-        let pin = self.inner.store.hold(root).map_err(of_engine)?;
+        let (root, pin) = tree.freeze().hold().map_err(of_engine)?;
         Ok(Held { root: Some(root), snapshot: None, lean: None, _pin: Some(pin) })
     }
 

@@ -149,6 +149,8 @@ pub(super) fn database_options() -> Options {
     database.set_advise_random_on_open(false);
     // Many systems allow a process 1,024 files.
     database.set_max_open_files(512);
+    // By default each family opens its files on sixteen threads: a small store would start 150 of them before it answers.
+    database.set_max_file_opening_threads(1);
     database.set_max_total_wal_size(LOG_BYTES_MAX);
     // After a power cut the log ends where it was last whole: a suffix may be lost, never the middle.
     database.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
