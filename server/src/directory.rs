@@ -6,7 +6,9 @@
 mod attach;
 mod capture;
 mod checkout;
+mod contents;
 mod merged;
+mod renames;
 mod restore;
 mod revert;
 mod watch;
@@ -15,6 +17,7 @@ mod writing;
 pub(crate) use attach::{canonical, host_path, path_bytes};
 pub(crate) use capture::{CAPTURE, Saying, Tally};
 pub(crate) use checkout::make_empty;
+pub(crate) use renames::{is_directory, renamed_message};
 pub(crate) use restore::{Target, words_of};
 
 use std::sync::Arc;
@@ -67,7 +70,7 @@ impl Service {
     /// The record of a directory by its resource name.
     pub(crate) fn record(&self, name: &str) -> Result<Record> {
         if named(name).is_some() {
-            let message = "this is a mount, no directory of the host; `amalgam umount` takes it away";
+            let message = "this is a mount, not a directory; `amalgam umount` unmounts it";
             return Err(Failure::new(Reason::Invalid, message));
         }
         let id = amalgam_proto::directory_id(name).map_err(of_engine)?;
@@ -100,14 +103,13 @@ impl Service {
             Ok(host) => host,
             Err(error) if error.kind() == Some(amalgam_engine::ErrorKind::NotFound) => {
                 let hint = "if it was moved, run `amalgam ws attach` in its new place";
-                return Err(Failure::new(Reason::DirectoryGone, format!("{path} is not there any more; {hint}")));
+                return Err(Failure::new(Reason::DirectoryGone, format!("{path} no longer exists; {hint}")));
             }
             Err(error) => return Err(of_materializer(error)),
         };
         if host.identity() != record.identity() {
             let hint = "if this is the directory you mean, run `amalgam ws attach` in it; nothing was touched";
-            let message =
-                format!("{path} is another directory than the one that belongs to {}; {hint}", record.workspace);
+            let message = format!("{path} is not the directory that was protected as {}; {hint}", record.workspace);
             return Err(Failure::new(Reason::DirectoryReplaced, message));
         }
         Ok(host)
@@ -131,8 +133,7 @@ impl Service {
             None => Ok(None),
             Some(Named::View(id)) => Ok(Some(id)),
             Some(Named::Follower) => {
-                let message =
-                    "this mount only shows what its workspace holds; nothing can be changed, so nothing differs";
+                let message = "this mount is read-only and follows its workspace, so it never has changes";
                 Err(Failure::new(Reason::Invalid, message))
             }
         }

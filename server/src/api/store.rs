@@ -70,12 +70,13 @@ impl StoreService for Api {
         self.local_only()?;
         let (watched, mounted, force) = (self.service.watched(), self.service.mounted(), request.into_inner().force);
         if mounted > 0 && !force {
-            let message =
-                format!("{mounted} file systems are mounted; `amalgam umount` them, or `amalgam stop --force`");
+            let what = if mounted == 1 { "1 file system is" } else { &format!("{mounted} file systems are") };
+            let message = format!("{what} mounted; `amalgam umount` first, or `amalgam stop --force`");
             return Err(Failure::new(Reason::Busy, message).into_status());
         }
         if watched > 0 && !force {
-            let message = format!("{watched} directories are watched; `amalgam stop --force` ends it all the same");
+            let what = if watched == 1 { "1 directory is" } else { &format!("{watched} directories are") };
+            let message = format!("{what} being watched; `amalgam stop --force` stops anyway");
             return Err(Failure::new(Reason::Busy, message).into_status());
         }
         self.calls.stop();

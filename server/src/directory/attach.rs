@@ -321,18 +321,18 @@ impl Service {
 fn nested<'a>(path: &Path, _host: &HostDir, records: impl Iterator<Item = &'a Record>) -> Result<()> {
     for record in records {
         let (above, word) = match (path.starts_with(&record.path), record.path.starts_with(path)) {
-            (true, _) => (true, "inside"),
-            (_, true) => (false, "around"),
+            (true, _) => (true, "is inside"),
+            (_, true) => (false, "contains"),
             _ => continue,
         };
         let hint = match above {
-            true => "it is covered by that one already; `amalgam status` there shows it".to_owned(),
+            true => "run `amalgam status` there".to_owned(),
             false => {
-                format!("forget that one first with `amalgam ws detach {}`, or leave this one out", record.workspace)
+                format!("`amalgam ws detach {}` releases it", record.workspace)
             }
         };
         let message = format!(
-            "{} lies {word} {}, which belongs to workspace {}; {hint}",
+            "{} {word} {}, which is already protected (workspace {}); {hint}",
             path.display(),
             record.path.display(),
             record.workspace

@@ -103,6 +103,7 @@ impl Service {
         let (root, snapshot) =
             (wanted.root.expect("a revision has a tree"), wanted.snapshot.expect("and is a snapshot"));
         self.check_paths(&grasp, &wanted, &paths)?;
+        let (root, _pin) = self.with_contents(root, &request.contents)?;
         let words = format!("restore {}", snapshot.short());
         let (safety, ignored) = match request.dry_run {
             // A look only: a snapshot would move the head, and then `@` in the restore that follows were another one.

@@ -34,7 +34,7 @@ impl Service {
         match &first {
             Some(first) if !first.changes.iter().any(begins) => Ok(()),
             _ => {
-                let message = format!("there is nothing to undo in {workspace}: this is its first snapshot");
+                let message = format!("nothing to undo in {workspace}: this is its first snapshot");
                 Err(Failure::new(Reason::NothingToRevert, message))
             }
         }

@@ -78,7 +78,7 @@ impl Service {
     }
 
     fn take_over(&self, token: &[u8], device: OwnedFd) -> Result<()> {
-        let unknown = || Failure::new(Reason::NotFound, "nobody announced this mount, or its token was used before");
+        let unknown = || Failure::new(Reason::NotFound, "unknown mount token, or one that was used before");
         let view = self.inner.views.expected.lock().get(token).map(|expected| expected.view).ok_or_else(unknown)?;
         let _using = self.using();
         // Held until the mount is there: nobody closes the view meanwhile.

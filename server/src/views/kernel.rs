@@ -71,10 +71,10 @@ pub(super) fn clean_up_after_the_dead(book: &Book) -> Vec<(PathBuf, String)> {
             workspace => format!("; `amalgam mount {workspace} {path}` brings it back, with what was not committed"),
         };
         let words = if !mounted.contains(&mount.path) {
-            format!("{path} was mounted when the last process ended, and is not any more{again}")
+            format!("{path} was mounted by the previous background process, and is no longer{again}")
         } else if !is_dead(&mount.path) {
             format!(
-                "{path} was ours when the last process ended; somebody else answers for it now, so it was left alone"
+                "{path} was mounted by the previous background process; another program serves it now, so it was left as it is"
             )
         } else {
             match unmount(&mount.path, true) {

@@ -11,7 +11,7 @@ use amalgam_view::Folding;
 use bytes::Bytes;
 
 use super::{Shows, ViewGrasp, checkpoint_reference, view_name};
-use crate::directory::{CAPTURE, Tally};
+use crate::directory::{CAPTURE, Tally, is_directory, renamed_message};
 use crate::failure::{Result, of_engine, of_view};
 use crate::service::{Held, Marks, Service};
 
@@ -303,12 +303,21 @@ impl Service {
         for change in diff.map_err(of_engine)? {
             let change = change.map_err(of_engine)?;
             let path = Bytes::copy_from_slice(change.path.as_bytes());
+            if is_directory(&change) {
+                status.directories.push(path.clone());
+            }
             match change.what {
                 What::Added => status.added.push(path),
                 What::Removed => status.deleted.push(path),
+                What::Metadata => {
+                    status.attributes.push(path.clone());
+                    status.modified.push(path);
+                }
                 _ => status.modified.push(path),
             }
         }
+        let renamed = self.renamed_files(self.head_root(head)?, held.root)?;
+        status.renamed = renamed.iter().map(renamed_message).collect();
         Ok(status)
     }
 
