@@ -13,6 +13,7 @@ mod config;
 mod connect;
 mod error;
 mod exit;
+mod help;
 mod namespace;
 mod output;
 mod place;
@@ -26,7 +27,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::ValueEnum;
 use tokio::runtime::{Builder, Runtime};
 
 use args::{Arguments, Global};
@@ -35,6 +36,7 @@ use config::Config;
 use connect::ConnectOptions;
 use error::{CliError, Outcome};
 use exit::Exit;
+use help::Answer;
 use output::{Color, Output, OutputOptions};
 use session::Session;
 
@@ -42,8 +44,12 @@ use session::Session;
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let bare = OutputOptions { json: arguments.global.json, ..OutputOptions::default() };
+    let words: Vec<_> = env::args_os().collect();
+    let bare = OutputOptions { json: help::wants_json(&words), ..OutputOptions::default() };
+    let arguments = match help::parse(words) {
+        Ok(arguments) => arguments,
+        Err(answer) => return ExitCode::from(tell(answer, bare).0),
+    };
     let outcome = match begin(&arguments.global) {
         Ok(session) => run(arguments, session),
         Err(error) => {
@@ -52,6 +58,26 @@ fn main() -> ExitCode {
         }
     };
     ExitCode::from(outcome.0)
+}
+
+/// Prints the answer to a command line that asks for help or cannot be read.
+fn tell(answer: Answer, options: OutputOptions) -> Exit {
+    match answer {
+        Answer::Text(text) => {
+            let mut output = Output::new(OutputOptions { json: false, ..options });
+            // Nobody is there to be told when the output is closed.
+            drop(output.say(text).and_then(|()| output.finish()));
+            Exit::OK
+        }
+        Answer::Failure { error, text: Some(text) } if !options.json => {
+            Output::new(options).failure_text(&text);
+            error.exit
+        }
+        Answer::Failure { error, .. } => {
+            Output::new(options).failure(&error);
+            error.exit
+        }
+    }
 }
 
 fn begin(global: &Global) -> Result<Session, CliError> {

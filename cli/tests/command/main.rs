@@ -7,6 +7,7 @@ mod interrupts;
 mod json;
 mod killed;
 mod merging;
+mod reading;
 mod scratch;
 mod transcripts;
 mod transfer;
