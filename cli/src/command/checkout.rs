@@ -28,18 +28,18 @@ Examples:
   amalgam checkout try-2@ ../try-2 --workspace try-2
   amalgam checkout v1 ../v1 --read-only")]
 pub struct Checkout {
-    /// The revision
+    /// The revision; `amalgam help revisions` explains how snapshots are named
     #[arg(value_name = "REV")]
     revision: String,
-    /// The directory; it must not exist, or be empty
+    /// The new directory; it must not exist, or be empty
     dir: OsString,
-    /// The workspace it belongs to afterwards; made from REV if there is none of this name
+    /// The workspace that the directory will belong to; made from REV if it does not exist
     #[arg(long, value_name = "NAME", conflicts_with = "detached")]
     workspace: Option<String>,
-    /// It belongs to no workspace; the default
+    /// The directory belongs to no workspace; the default
     #[arg(long)]
     detached: bool,
-    /// For reading: nobody may write to its files, which are kept once for all such directories
+    /// Make the files read-only; such directories share their files on the disk
     #[arg(long, conflicts_with = "workspace")]
     read_only: bool,
     /// How conflicts are shown: as files with markers, or by one side
@@ -108,7 +108,7 @@ async fn ensure_workspace(client: &mut Client, name: &str, snapshot: &str) -> Re
     match workspace(client, &workspace_name(name)).await {
         Ok(found) if text::id(&found.head) == snapshot => Ok(()),
         Ok(found) => {
-            let message = format!("{name} is there and stands at {}", text::short(&found.head));
+            let message = format!("workspace {name} exists and is at {}", text::short(&found.head));
             Err(CliError::refused(message).hint(format!("`amalgam checkout {name}@ DIR --workspace {name}` gets that")))
         }
         Err(error) if error.is(Reason::NotFound) => {

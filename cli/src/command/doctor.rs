@@ -16,7 +16,7 @@ use crate::output::style::{self, paint};
 use crate::session::Session;
 use crate::text;
 
-/// Look for what could hinder the store on this machine
+/// Check the store and this machine for problems
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Ends with 1 if something does not work at all.
@@ -115,11 +115,11 @@ fn say(session: &mut Session, finding: &Finding) -> Result<(), CliError> {
 async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
     let home = session.home().display().to_string();
     if !session.has_store() {
-        return Ok(vec![Finding::warning("store", format!("there is none at {home}"), "`amalgam init` makes one")]);
+        return Ok(vec![Finding::warning("store", format!("none at {home}"), "`amalgam init` creates one")]);
     }
     let mut findings = vec![Finding::fine("store", home)];
     let Some(mut client) = session.client_if_running().await else {
-        findings.push(Finding::fine("process", "does not run; the next command starts it"));
+        findings.push(Finding::fine("process", "not running; the next command starts it"));
         return Ok(findings);
     };
     findings.push(match client.store.get_store(v1::GetStoreRequest {}).await {
@@ -137,7 +137,7 @@ async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
             ))?;
             let since = text::ago(text::moment(store.start_time.as_ref()), session.now);
             let message = format!(
-                "version {}, number {}, began {since}, {} watched",
+                "version {}, process id {}, started {since}, {} watched",
                 store.version,
                 store.process_id,
                 text::plural(u64::from(store.watched), "directory"),
@@ -156,7 +156,7 @@ async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
         let words = super::gc::state_words(&state, session.now);
         findings.push(match state.warnings.first() {
             Some(warning) => Finding::warning("collection", warning.clone(), format!("`amalgam gc` collects; {words}")),
-            None if state.paused => Finding::warning("collection", words, "`amalgam gc --resume` goes on"),
+            None if state.paused => Finding::warning("collection", words, "`amalgam gc --resume` resumes it"),
             None => Finding::fine("collection", words),
         });
     }
@@ -165,7 +165,7 @@ async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
 
 async fn directory(session: &mut Session) -> Finding {
     if !session.has_store() {
-        return Finding::fine("directory", "none is protected yet");
+        return Finding::fine("directory", "no directory is protected yet");
     }
     match session.place_if_any().await {
         Ok(Some(place)) if place.directory.problem.is_empty() => {
@@ -175,9 +175,9 @@ async fn directory(session: &mut Session) -> Finding {
         Ok(Some(place)) => Finding::failure(
             "directory",
             text::printable(&place.directory.problem),
-            "`amalgam ws attach` in it takes it as it is now",
+            "`amalgam ws attach` in it accepts it as it is now",
         ),
-        Ok(None) => Finding::fine("directory", "this one is not protected; `amalgam init` does that"),
+        Ok(None) => Finding::fine("directory", "not protected; `amalgam init` protects it"),
         Err(error) => Finding::failure("directory", error.to_string(), "see above"),
     }
 }

@@ -13,7 +13,7 @@ use crate::output::{Output, drive, json as lines};
 use crate::session::{Session, incomplete};
 use crate::text;
 
-/// Take the last thing back: changes that are in no snapshot, or else the last operation
+/// Undo the last thing that happened
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Nothing is lost: what is taken back stays in a snapshot, and `amalgam redo` does it again.
@@ -22,16 +22,16 @@ Examples:
   amalgam undo
   amalgam undo --op 17                 an operation of any workspace, by its number in `op log`")]
 pub struct Undo {
-    /// Take this operation back instead; files on the disk stay as they are
+    /// Undo this operation instead; files on the disk stay as they are
     #[arg(long, value_name = "N")]
     op: Option<u64>,
 }
 
-/// Do again what was taken back last
+/// Redo what was undone last
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam redo\n  amalgam redo --op 18")]
 pub struct Redo {
-    /// Do again what this undo took back; files on the disk stay as they are
+    /// Redo what this undo took back; files on the disk stay as they are
     #[arg(long, value_name = "N")]
     op: Option<u64>,
 }

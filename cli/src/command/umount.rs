@@ -30,7 +30,7 @@ pub struct Umount {
     /// The directory, or the workspace
     #[arg(value_name = "DIR|WORKSPACE")]
     what: OsString,
-    /// Even if somebody uses it
+    /// Unmount even if it is in use
     #[arg(short, long, visible_alias = "force")]
     lazy: bool,
 }

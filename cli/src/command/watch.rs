@@ -14,7 +14,7 @@ use crate::output::json as lines;
 use crate::session::Session;
 use crate::text;
 
-/// Take snapshots by itself while files change
+/// Watch the directory and take snapshots automatically
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -22,16 +22,16 @@ Examples:
   amalgam watch --quiet-for 10s --every 1h --background
   amalgam watch --stop")]
 pub struct Watch {
-    /// Take a snapshot after so long without a change; 0 for never
+    /// Take a snapshot when nothing has changed for this long; 0 for never
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     quiet_for: Duration,
-    /// Take a snapshot at least so often while files change; 0 for never
+    /// Take a snapshot at least this often while files change; 0 for never
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
     every: Duration,
-    /// Go on in the background, until --stop
+    /// Watch in the background until --stop
     #[arg(long)]
     background: bool,
-    /// End what --background began
+    /// Stop watching in the background
     #[arg(long, conflicts_with = "background")]
     stop: bool,
 }
@@ -63,7 +63,7 @@ impl Watch {
                 }
                 Some(Event::Captured(result)) => {
                     output.emit(&capture::json_line("commit", &result))?;
-                    output.say(capture::line(&result))?;
+                    output.done(capture::line(&result))?;
                     capture::report_notices(output, &result.notices)?;
                 }
                 Some(Event::Problem(problem)) => {
@@ -76,7 +76,7 @@ impl Watch {
         }
         if self.stop {
             session.output.emit(&lines::line("watch_ended", json!({})))?;
-            session.output.say(format!("{path} is not watched any more"))?;
+            session.output.done(format!("{path} is no longer watched"))?;
         }
         Ok(Exit::OK)
     }
@@ -90,7 +90,7 @@ fn duration(words: &str) -> Result<Duration, String> {
         "" | "s" => 1_000,
         "m" => 60_000,
         "h" => 3_600_000,
-        other => return Err(format!("`{other}` is no unit of time; there are ms, s, m and h")),
+        other => return Err(format!("`{other}` is not a unit of time; use ms, s, m or h")),
     };
     let number: u64 = digits.parse().map_err(|_| "a whole number and a unit are needed, such as 2s".to_owned())?;
     number.checked_mul(unit).map(Duration::from_millis).ok_or_else(|| "that is too long".to_owned())

@@ -29,12 +29,12 @@ Examples:
   amalgam ws rm try-2
   amalgam ws rm try-2 --dir --yes")]
 pub struct Remove {
-    /// Its name
+    /// The workspace
     name: String,
     /// Remove its directory, too
     #[arg(long)]
     dir: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
@@ -72,7 +72,9 @@ impl Remove {
 /// Asks on the terminal. Whoever cannot answer has to say yes beforehand.
 pub async fn confirm(session: &mut Session, question: &str) -> Result<(), CliError> {
     if session.no_input || !io::stdin().is_terminal() {
-        return Err(CliError::usage("this needs a yes, and nobody can be asked").hint("say --yes"));
+        return Err(
+            CliError::usage("confirmation needed, but prompts are disabled or there is no terminal").hint("pass --yes")
+        );
     }
     session.output.flush()?;
     write!(io::stderr(), "{question} [y/N] ")?;
@@ -106,10 +108,10 @@ pub async fn delete_directory(
     let directory = find(client, name).await?;
     let path = Path::new(OsStr::from_bytes(&directory.path));
     let refused = |why: String| {
-        CliError::refused(format!("{} stays: {why}", path.display())).hint("remove it yourself if that is meant")
+        CliError::refused(format!("{} stays: {why}", path.display())).hint("remove it by hand if that is what you want")
     };
     if !directory.made_by_checkout {
-        return Err(refused("no checkout made it".to_owned()));
+        return Err(refused("it was not made by a checkout".to_owned()));
     }
     if !directory.problem.is_empty() && path.exists() {
         return Err(refused(directory.problem));
@@ -139,7 +141,7 @@ async fn find(client: &mut Client, name: &str) -> Result<v1::Directory, CliError
         }
         request.page_token = page.next_page_token;
         if request.page_token.is_empty() {
-            return Err(CliError::refused(format!("{name} is not known any more")));
+            return Err(CliError::refused(format!("{name} is no longer known")));
         }
     }
 }
