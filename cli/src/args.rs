@@ -9,7 +9,8 @@ use crate::output::Color;
 
 /// Snapshots, undo and forks for directories that people and agents work in.
 #[derive(Debug, Parser)]
-#[command(name = "amalgam", version, max_term_width = 100, after_help = EXAMPLES, infer_subcommands = false)]
+#[command(name = "amalgam", version, max_term_width = 100, after_help = EXAMPLES, infer_subcommands = false,
+    disable_help_subcommand = true)]
 pub struct Arguments {
     #[command(flatten)]
     pub global: Global,
@@ -24,13 +25,15 @@ Examples:
   amalgam diff                     what changed since the last snapshot
   amalgam undo                     take the last thing back
   amalgam fork -n 3 --dir ../try-{n}
-                                   three copies to try three things in";
+                                   three copies to try three things in
+
+`amalgam help COMMAND` explains a command, `amalgam help revisions` how snapshots are named.";
 
 /// What every command takes.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {
-    /// Where the store lies [default: $XDG_DATA_HOME/amalgam or ~/.local/share/amalgam]
+    /// The directory of the store [default: $XDG_DATA_HOME/amalgam or ~/.local/share/amalgam]
     #[arg(long, global = true, value_name = "PATH", env = "AMALGAM_STORE", hide_env_values = true)]
     pub store: Option<PathBuf>,
     /// Print JSON lines
@@ -42,16 +45,16 @@ pub struct Global {
     /// Print more
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
-    /// Ask nothing; what would need an answer fails
+    /// Do not prompt; fail where a confirmation is needed
     #[arg(long, global = true)]
     pub no_input: bool,
-    /// When to colour [default: auto]
+    /// When to use colours [default: auto]
     #[arg(long, global = true, value_name = "WHEN")]
     pub color: Option<Color>,
-    /// Show nothing in a pager
+    /// Do not use a pager
     #[arg(long, global = true)]
     pub no_pager: bool,
-    /// Hold the store in this process instead of a background one
+    /// Open the store in this process instead of a background process
     #[arg(long, global = true)]
     pub in_process: bool,
     /// Run as if started in DIR

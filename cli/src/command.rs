@@ -6,6 +6,7 @@ mod backup;
 mod bisect;
 mod blame;
 mod capture;
+mod cat;
 mod checkout;
 mod commit;
 mod completions;
@@ -16,9 +17,12 @@ mod doctor;
 mod du;
 mod enter;
 mod explore;
+mod find;
 mod fork;
 mod forks;
 mod gc;
+mod grep;
+mod help;
 mod init;
 mod label;
 mod log;
@@ -63,6 +67,10 @@ pub enum Command {
     Log(log::Log),
     Diff(diff::Diff),
     Show(show::Show),
+    Ls(cat::Ls),
+    Cat(cat::Cat),
+    Grep(grep::Grep),
+    Find(find::Find),
     Restore(restore::Restore),
     Undo(revert::Undo),
     Redo(revert::Redo),
@@ -97,6 +105,7 @@ pub enum Command {
     Config(config::ConfigCommand),
     Doctor(doctor::Doctor),
     Completions(completions::Completions),
+    Help(help::Help),
     #[command(hide = true)]
     Man(completions::Man),
     #[command(hide = true)]
@@ -117,6 +126,10 @@ impl Command {
             Self::Log(log) => Box::pin(log.run(session)).await,
             Self::Diff(diff) => Box::pin(diff.run(session)).await,
             Self::Show(show) => Box::pin(show.run(session)).await,
+            Self::Ls(ls) => Box::pin(ls.run(session)).await,
+            Self::Cat(cat) => Box::pin(cat.run(session)).await,
+            Self::Grep(grep) => Box::pin(grep.run(session)).await,
+            Self::Find(find) => Box::pin(find.run(session)).await,
             Self::Restore(restore) => Box::pin(restore.run(session)).await,
             Self::Undo(undo) => Box::pin(undo.run(session)).await,
             Self::Redo(redo) => Box::pin(redo.run(session)).await,
@@ -151,6 +164,7 @@ impl Command {
             Self::Config(config) => config.run(session),
             Self::Doctor(doctor) => Box::pin(doctor.run(session)).await,
             Self::Completions(completions) => completions.run(session),
+            Self::Help(help) => help.run(session),
             Self::Man(man) => man.run(session),
             Self::Stop(stop) => Box::pin(stop.run(session)).await,
             Self::Serve(_) | Self::Enter(_) => unreachable!("it runs before any runtime does"),

@@ -78,7 +78,7 @@ pub const KEYS: [Key; 24] = [
         name: "gc.keep-operations-max",
         kind: Kind::Number,
         default: "20000",
-        doc: "so many of the newest operations it keeps; what is within the grace time stays in any case",
+        doc: "number of newest operations that it keeps; those within the grace time always stay",
     },
     Key {
         name: "idle_seconds",
@@ -108,7 +108,7 @@ pub const KEYS: [Key; 24] = [
         name: "retention.automatic.last",
         kind: Kind::Number,
         default: "0",
-        doc: "so many automatic snapshots of a workspace stay whatever their age",
+        doc: "number of newest automatic snapshots of a workspace that always stay",
     },
     Key {
         name: "retention.automatic.all",
@@ -138,7 +138,7 @@ pub const KEYS: [Key; 24] = [
         name: "retention.people.last",
         kind: Kind::Number,
         default: "0",
-        doc: "so many snapshots that somebody made stay whatever their age",
+        doc: "number of newest snapshots that people made that always stay",
     },
     Key {
         name: "retention.people.all",

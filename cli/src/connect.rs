@@ -23,6 +23,8 @@ use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use amalgam_proto::{API_VERSION, Failure, Reason, v1};
 use amalgam_server::{Home, Service, api, serve};
 use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use tokio::net::UnixStream;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -286,7 +288,15 @@ pub fn open(home: &Home, runtime: &Path) -> Result<Service, Failure> {
         let settings = Config::load(&place).and_then(|config| config.settings());
         settings.map_err(|error| Failure::new(Reason::Invalid, error.to_string()))
     };
-    Service::open_with(home, now, &[ours], Arc::new(settings))
+    let service = Service::open_with(home, now, &[ours], Arc::new(settings))?;
+    service.set_utc_offset(utc_offset);
+    Ok(service)
+}
+
+/// Seconds by which the system's time zone is ahead of UTC at a time.
+fn utc_offset(time: Time) -> i64 {
+    let time = Timestamp::from_nanosecond(time.0.into()).unwrap_or(Timestamp::UNIX_EPOCH);
+    TimeZone::system().to_offset(time).seconds().into()
 }
 
 /// Where sockets lie: the user's runtime directory, or one of our own that nobody else can enter.

@@ -58,6 +58,11 @@ impl CliError {
         self.reason == CLOSED
     }
 
+    /// Whether Ctrl-C ended the command: nothing is wrong.
+    pub fn is_interrupt(&self) -> bool {
+        self.exit == Exit::INTERRUPTED
+    }
+
     /// Whether the API gave this reason.
     pub fn is(&self, reason: Reason) -> bool {
         self.reason == reason.word()
@@ -65,6 +70,8 @@ impl CliError {
 }
 
 const CLOSED: &str = "OUTPUT_CLOSED";
+/// How the server begins to tell of a panic.
+const BUG: &str = "a bug in the server";
 
 impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,7 +88,7 @@ impl std::error::Error for CliError {}
 impl From<io::Error> for CliError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => Self::new(Exit::OK, CLOSED, "nobody reads the output"),
+            io::ErrorKind::BrokenPipe => Self::new(Exit::OK, CLOSED, "the output was closed"),
             _ => Self::machine("could not write the output", &error),
         }
     }
@@ -90,11 +97,14 @@ impl From<io::Error> for CliError {
 impl From<Status> for CliError {
     fn from(status: Status) -> Self {
         let Some(failure) = Failure::of_status(&status) else {
-            let message = match status.code() {
-                Code::Unavailable => format!("the background process does not answer: {}", status.message()),
-                code => format!("the background process failed ({code:?}): {}", status.message()),
+            let is_bug = status.code() == Code::Internal && status.message().starts_with(BUG);
+            return match is_bug {
+                true => Self::new(Exit::ERROR, "UNAVAILABLE", status.message()),
+                // Whatever else has no reason of ours comes of a connection that broke.
+                false => {
+                    Self::new(Exit::ERROR, "UNAVAILABLE", "the background process died").hint("run the command again")
+                }
             };
-            return Self::new(Exit::ERROR, "UNAVAILABLE", message).hint("`amalgam doctor` looks for the cause");
         };
         Self::from(failure)
     }
@@ -117,7 +127,7 @@ impl From<NoWay> for CliError {
             NoWay::NoStore(home) => {
                 let message = format!("there is no store at {}", home.display());
                 let error = Self::new(Exit::NO_STORE, "NO_STORE", message);
-                error.hint("`amalgam init` makes one, --store PATH names another one")
+                error.hint("`amalgam init` creates one, --store PATH names another one")
             }
         }
     }
@@ -128,10 +138,11 @@ fn hint_of(reason: Reason) -> Option<&'static str> {
     match reason {
         Reason::NoDirectory => Some("`amalgam init` protects a directory, -C DIR names another one"),
         Reason::StaleHead => Some("look at `amalgam log`, then try again"),
+        Reason::NothingToRevert => Some("`amalgam op log` shows what happened"),
         Reason::MovedSince => Some("`amalgam op log` shows what happened since"),
-        Reason::UncommittedChanges => Some("`amalgam commit` keeps them first"),
-        Reason::DirectoryReplaced | Reason::DirectoryGone => Some("`amalgam ws attach` in it takes it as it is now"),
-        Reason::Corrupt => Some("`amalgam verify --repair` looks at the store"),
+        Reason::UncommittedChanges => Some("`amalgam commit` first keeps them"),
+        Reason::DirectoryReplaced | Reason::DirectoryGone => Some("`amalgam ws attach` in it accepts it as it is now"),
+        Reason::Corrupt => Some("`amalgam verify --repair` checks and repairs the store"),
         Reason::Full => Some(
             "make room on the store's disk, then try again: `amalgam gc --grace none` gives back what nothing needs, and deleting files \
              in a mount, `amalgam umount` and `amalgam ws rm` work without room",
@@ -155,6 +166,14 @@ mod tests {
     fn what_the_message_says_already_is_not_said_twice() {
         let error = CliError::from(Failure::new(Reason::NoDirectory, "none here; try amalgam init").into_status());
         assert_eq!(error.to_string(), "none here; try amalgam init");
+    }
+
+    #[test]
+    fn a_connection_that_breaks_means_that_the_process_died() {
+        let broken = Status::new(Code::Unknown, "h2 protocol error: error reading a body from connection");
+        assert_eq!(CliError::from(broken).to_string(), "the background process died; run the command again");
+        let bug = Status::internal("a bug in the server: it panicked; its log says more");
+        assert_eq!(CliError::from(bug).to_string(), "a bug in the server: it panicked; its log says more");
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod config;
 mod connect;
 mod error;
 mod exit;
+mod help;
 mod namespace;
 mod output;
 mod place;
@@ -26,7 +27,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::ValueEnum;
 use rustix::process::Signal;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,6 +38,7 @@ use config::Config;
 use connect::ConnectOptions;
 use error::{CliError, Outcome};
 use exit::Exit;
+use help::Answer;
 use output::{Color, Output, OutputOptions};
 use place::Standing;
 use session::Session;
@@ -50,8 +52,12 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let bare = OutputOptions { json: arguments.global.json, ..OutputOptions::default() };
+    let words: Vec<_> = env::args_os().collect();
+    let bare = OutputOptions { json: help::wants_json(&words), ..OutputOptions::default() };
+    let arguments = match help::parse(words) {
+        Ok(arguments) => arguments,
+        Err(answer) => return ExitCode::from(tell(answer, bare).0),
+    };
     let outcome = match begin(&arguments.global) {
         Ok(session) => run(arguments, session),
         Err(error) => {
@@ -60,6 +66,26 @@ fn main() -> ExitCode {
         }
     };
     ExitCode::from(outcome.0)
+}
+
+/// Prints the answer to a command line that asks for help or cannot be read.
+fn tell(answer: Answer, options: OutputOptions) -> Exit {
+    match answer {
+        Answer::Text(text) => {
+            let mut output = Output::new(OutputOptions { json: false, ..options });
+            // Nobody is there to be told when the output is closed.
+            drop(output.say(text).and_then(|()| output.finish()));
+            Exit::OK
+        }
+        Answer::Failure { error, text: Some(text) } if !options.json => {
+            Output::new(options).failure_text(&text);
+            error.exit
+        }
+        Answer::Failure { error, .. } => {
+            Output::new(options).failure(&error);
+            error.exit
+        }
+    }
 }
 
 fn begin(global: &Global) -> Result<Session, CliError> {

@@ -71,6 +71,11 @@ impl Output {
         self.options.json
     }
 
+    /// Whether only results are wanted.
+    pub fn is_quiet(&self) -> bool {
+        self.options.quiet
+    }
+
     /// Whether more should be said.
     pub fn is_verbose(&self) -> bool {
         self.options.verbose > 0
@@ -161,10 +166,17 @@ impl Output {
                 "type": "error", "reason": error.reason, "message": error.message, "hint": error.hint,
             });
             self.to_stderr(&line.to_string());
+        } else if error.is_interrupt() {
+            self.to_stderr(&error.to_string());
         } else {
             let style = style::FAILURE;
             self.to_stderr(&format!("{style}error:{style:#} {error}"));
         }
+    }
+
+    /// A failure in words that were made before, as they are.
+    pub fn failure_text(&mut self, text: &str) {
+        self.to_stderr(text);
     }
 
     fn to_stderr(&self, line: &str) {

@@ -140,6 +140,19 @@ fn push_octal(text: &mut String, bytes: &[u8]) {
     }
 }
 
+/// The part of a path that ends with its first name `.git`; nothing if it has none.
+pub fn git_part(path: &[u8]) -> Option<&[u8]> {
+    let mut end = 0;
+    for name in path.split(|byte| *byte == b'/') {
+        end += name.len();
+        if name == b".git" {
+            return Some(&path[..end]);
+        }
+        end += 1;
+    }
+    None
+}
+
 /// The letter of a change in a list.
 pub fn letter(kind: v1::ChangeKind) -> char {
     match kind {
@@ -247,6 +260,14 @@ mod tests {
         assert_eq!(path(b"a\xffb"), "\"a\\377b\"");
         assert_eq!(path(b"esc\x1b[2J"), "\"esc\\033[2J\"");
         assert_eq!(path(b"say \"hi\""), "\"say \\\"hi\\\"\"");
+    }
+
+    #[test]
+    fn what_lies_in_git_belongs_to_that_directory() {
+        assert_eq!(git_part(b".git/HEAD"), Some(b".git".as_slice()));
+        assert_eq!(git_part(b"a/.git"), Some(b"a/.git".as_slice()));
+        assert_eq!(git_part(b"a/.gitignore"), None);
+        assert_eq!(git_part(b"a.git/b"), None);
     }
 
     #[test]

@@ -72,7 +72,12 @@ pub struct DiffOptions {
     /// Report entries that differ in nothing but their time. Off by default: two trees that differ in times only are equal,
     /// and found to be so at the top.
     pub times: bool,
+    /// Leave out every entry called `.git`, with all below it.
+    pub without_git: bool,
 }
+
+/// The name of a Git repository in a directory.
+const GIT: &[u8] = b".git";
 
 impl MetadataChange {
     pub(crate) fn between(before: &Entry, after: &Entry, times: bool) -> Self {
@@ -246,6 +251,9 @@ impl Diff {
                 (Some(item), _) | (None, Some(item)) => item.name.clone(),
                 (None, None) => unreachable!("one side is there"),
             };
+            if self.options.without_git && name.as_bytes() == GIT {
+                continue;
+            }
             self.count.add(1)?;
             let path = frame.path.join(&name);
             let (before, after) = (differing.0.map(|item| item.entry), differing.1.map(|item| item.entry));

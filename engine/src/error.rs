@@ -43,7 +43,7 @@ pub enum ErrorKind {
 #[non_exhaustive]
 pub enum Error {
     /// An object that something refers to is not in the store.
-    #[error("{id} is missing from the store; run a verification to see what it affects")]
+    #[error("{id} is missing from the store; a verification shows what that affects")]
     Missing {
         /// The object.
         id: ObjectId,
@@ -57,7 +57,7 @@ pub enum Error {
         tombstone: Box<Tombstone>,
     },
     /// Bytes that were purged are to be stored again.
-    #[error("{id} was purged {tombstone}; leave it out, or take its tombstone away first")]
+    #[error("{id} was purged {tombstone}; leave it out, or remove its tombstone first")]
     Unwanted {
         /// The object.
         id: ObjectId,
@@ -138,8 +138,18 @@ pub enum Error {
         /// What could be meant, or done.
         hint: String,
     },
+    /// There is nothing to undo or to redo.
+    #[error("nothing to {word} in {name}{hint}")]
+    NothingToRevert {
+        /// `undo` or `redo`.
+        word: &'static str,
+        /// In what.
+        name: String,
+        /// Why there may have been something, after a separator; or nothing.
+        hint: String,
+    },
     /// A name that stands for several things.
-    #[error("{text} could be {}; say more of it", .candidates.join(", "))]
+    #[error("`{text}` is ambiguous: it could be {}; write more of it", .candidates.join(", "))]
     Ambiguous {
         /// What was written.
         text: String,
@@ -184,7 +194,7 @@ pub enum Error {
         path: TreePath,
     },
     /// Another kind of entry was needed.
-    #[error("{path}: {wanted} is needed here, and this is {found}")]
+    #[error("{path}: expected {wanted}, found {found}")]
     WrongKind {
         /// The path.
         path: TreePath,
@@ -206,7 +216,7 @@ pub enum Error {
         path: TreePath,
     },
     /// A limit of the format or of a call.
-    #[error("{what} of {value}; the most is {max}")]
+    #[error("{what} of {value} exceeds the limit of {max}")]
     TooLarge {
         /// Whose limit.
         what: &'static str,
@@ -248,13 +258,15 @@ pub enum Error {
         path: PathBuf,
     },
     /// Another process, or another handle in this one, has the store open.
-    #[error("{}: the store is open in another process; close that one or talk to it", .path.display())]
+    #[error("{}: another process has the store open; end that process, or use its API", .path.display())]
     Busy {
         /// The store.
         path: PathBuf,
     },
     /// The disk is full.
-    #[error("no room left while trying to {action}: {why}; reads still work, free some room and try again")]
+    #[error(
+        "no space left on the disk while trying to {action}: {why}; free some space and try again (reading still works)"
+    )]
     Full {
         /// What was being done.
         action: &'static str,
@@ -295,6 +307,7 @@ impl Error {
             | Self::NotFound { .. }
             | Self::NoStore { .. }
             | Self::Trimmed { .. }
+            | Self::NothingToRevert { .. }
             | Self::Absent { .. } => ErrorKind::NotFound,
             Self::Exists { .. } | Self::NotEmpty { .. } | Self::Taken { .. } => ErrorKind::Exists,
             Self::Unwanted { .. }

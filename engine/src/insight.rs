@@ -72,6 +72,8 @@ pub struct InsightOptions {
     pub file_bytes_max: u64,
     /// How many added bytes of a file are searched for credentials.
     pub scan_bytes_max: usize,
+    /// Leave out every entry called `.git`, with all below it.
+    pub without_git: bool,
     /// From when on growth is a risk.
     pub growth: GrowthLimit,
 }
@@ -83,6 +85,7 @@ impl Default for InsightOptions {
             renames: Some(RenameOptions::default()),
             file_bytes_max: 16 << 20,
             scan_bytes_max: 1 << 20,
+            without_git: false,
             growth: GrowthLimit::default(),
         }
     }
@@ -110,7 +113,7 @@ pub fn insight(
     after: Option<RootId>,
     options: &InsightOptions,
 ) -> Result<Insight> {
-    let diff = DiffOptions { times: options.times };
+    let diff = DiffOptions { times: options.times, without_git: options.without_git };
     let mut summary = Summary::default();
     let changes = match &options.renames {
         None => Changes::Read(Box::new(diff_roots(store, before, after, diff)?)),

@@ -101,7 +101,7 @@ pub use name::{AsTreePath, DEPTH_MAX, InvalidName, NAME_BYTES_MAX, Name, TreePat
 pub use object::{Entry, EntryKind};
 pub use operation::{Act, OperationCursor, Past};
 pub use reference::{RefName, RequestId};
-pub use revision::Revision;
+pub use revision::{Now, Revision};
 pub use store::{Pin, RefMove, Rows, Store, StoreOptions, SweepRound, SweepScope, Swept, Tallies, Tally, WriteSession};
 pub use time::Time;
 pub use tombstone::Tombstone;

@@ -212,6 +212,11 @@ impl TreePath {
             _ => None,
         }
     }
+
+    /// Whether one of its names is `.git`: whether it is a Git repository of a directory, or lies in one.
+    pub fn is_in_git(&self) -> bool {
+        self.0.split(|byte| *byte == b'/').any(|name| name == b".git")
+    }
 }
 
 /// What a path can be given as: bytes, which are checked, or a path that was checked before.

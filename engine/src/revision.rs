@@ -1,11 +1,19 @@
 //! How snapshots are named by people, read in one place.
 
+mod time;
+
+pub use time::Now;
+
 use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind, SnapshotId};
+use crate::operation::{operation, snapshot_of};
+use crate::reference::Operation;
 use crate::store::Store;
+use crate::time::Time;
 use crate::workspace::{LabelName, Labels, WorkspaceName, Workspaces, nearest};
+use time::Moment;
 
 /// The shortest beginning of an id that is looked for.
 const PREFIX_DIGITS_MIN: usize = 4;
@@ -15,7 +23,9 @@ const NAMES_LOOKED_AT: usize = 1_000;
 /// A name for a snapshot, as it was written:
 ///
 /// - `@`: the head of the workspace at hand; `main@`: the head of another one
-/// - `v1`: what a label is on
+/// - `@{10 minutes ago}`, `main@{yesterday 14:00}`: the head that a workspace had at that time
+/// - `@{op:123}`: the head that a workspace had right after an operation
+/// - `v1`: what a label is on; or else `main`: the head of a workspace
 /// - `3f9a`: the only snapshot whose id starts so, from four digits on
 /// - any of these followed by `~` or `~3`: its first parent, or the third one back
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,9 +37,17 @@ pub struct Revision {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Start {
-    Here,
-    Workspace(WorkspaceName),
+    /// A head of the workspace at hand, or of a named one.
+    Head(Option<WorkspaceName>, When),
     Name(String),
+}
+
+/// When a workspace had a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Now,
+    At(Moment),
+    After { operation: u64 },
 }
 
 impl Revision {
@@ -45,27 +63,30 @@ impl Revision {
             };
             back = back.checked_add(count).ok_or_else(|| wrong("that is too far back".to_owned()))?;
         }
-        let start = match start.strip_suffix('@') {
-            Some("") => Start::Here,
-            Some(name) => Start::Workspace(WorkspaceName::new(name)?),
-            None if start.is_empty() => return Err(wrong("a name is needed, such as @, main@ or a label".to_owned())),
-            None if start.contains('@') => return Err(wrong("nothing but ~ may follow the @".to_owned())),
+        let start = match start.find('@') {
+            Some(at) => {
+                let name = if at == 0 { None } else { Some(WorkspaceName::new(&start[..at])?) };
+                let when = When::parse(&start[at + 1..]).map_err(wrong)?;
+                Start::Head(name, when)
+            }
+            None if start.is_empty() => {
+                return Err(wrong("a name is needed, such as @, a workspace or a label".to_owned()));
+            }
             None => Start::Name(start.to_owned()),
         };
         Ok(Self { text: text.to_owned(), start, back })
     }
 
     /// The snapshot it names. `here` is the workspace that `@` stands for.
-    pub fn resolve(&self, store: &Store, here: Option<&WorkspaceName>) -> Result<SnapshotId> {
+    pub fn resolve(&self, store: &Store, here: Option<&WorkspaceName>, now: &Now) -> Result<SnapshotId> {
         let mut found = match &self.start {
-            Start::Here => {
-                let here = here.ok_or_else(|| Error::Invalid {
+            Start::Head(name, when) => {
+                let name = name.as_ref().or(here).ok_or_else(|| Error::Invalid {
                     what: "snapshot name",
-                    why: "@ needs a workspace at hand; write NAME@ for one".to_owned(),
+                    why: format!("`{}`: @ needs a workspace at hand; write its name before the @", self.text),
                 })?;
-                head(store, here)?
+                when.head(store, name, now)?
             }
-            Start::Workspace(name) => head(store, name)?,
             Start::Name(name) => by_name(store, name)?,
         };
         for step in 0..self.back {
@@ -75,6 +96,36 @@ impl Revision {
             })?;
         }
         Ok(found)
+    }
+}
+
+impl When {
+    /// Reads what follows the `@`.
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        if text.is_empty() {
+            return Ok(Self::Now);
+        }
+        let Some(inside) = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')) else {
+            return Err("after the @ only ~, ~N or {TIME} may follow".to_owned());
+        };
+        if let Some(number) = inside.trim().strip_prefix("op:") {
+            let operation = number.trim().parse();
+            let operation =
+                operation.map_err(|_| format!("after op: the number of an operation is needed, not `{number}`"));
+            return Ok(Self::After { operation: operation? });
+        }
+        Moment::parse(inside).map(Self::At).ok_or_else(|| {
+            format!("`{inside}` is not a time; write 10 minutes ago, yesterday 14:00, 2026-01-31 09:30 or op:123")
+        })
+    }
+
+    /// The head that the workspace had then.
+    fn head(self, store: &Store, name: &WorkspaceName, now: &Now) -> Result<SnapshotId> {
+        match self {
+            Self::Now => head(store, name),
+            Self::At(moment) => head_at(store, name, moment.resolve(now)),
+            Self::After { operation } => head_after(store, name, operation),
+        }
     }
 }
 
@@ -91,12 +142,85 @@ fn head(store: &Store, name: &WorkspaceName) -> Result<SnapshotId> {
     })
 }
 
-/// A label goes before an id that happens to start so.
+/// The heads of a workspace, newest first: the operation that set each, and the head. Ends where the log of operations or the
+/// workspace begins.
+fn heads(store: &Store, name: &WorkspaceName) -> Result<impl Iterator<Item = Result<(Operation, Option<SnapshotId>)>>> {
+    let reference = name.reference();
+    let mut sequence = store.last_move(&reference)?;
+    let store = store.clone();
+    Ok(std::iter::from_fn(move || {
+        if sequence == 0 {
+            return None;
+        }
+        let moved = match operation(&store, sequence) {
+            Ok(moved) => moved,
+            Err(Error::Trimmed { .. } | Error::Absent { .. }) => return None,
+            Err(error) => return Some(Err(error)),
+        };
+        let change = moved.changes.iter().find(|change| change.name == reference)?;
+        sequence = change.previous;
+        let head = change.after.as_ref().and_then(|value| value.target).and_then(snapshot_of);
+        Some(Ok((moved, head)))
+    }))
+}
+
+/// The head of a workspace at a time. Before the workspace began, or where the log of operations was shortened, its history
+/// decides: the newest first parent of that age.
+fn head_at(store: &Store, name: &WorkspaceName, time: Time) -> Result<SnapshotId> {
+    let mut oldest = Workspaces::of(store).get(name)?.head;
+    for moved in heads(store, name)? {
+        let (moved, head) = moved?;
+        oldest = head.or(oldest);
+        if let (true, Some(head)) = (moved.draft.time <= time, head) {
+            return Ok(head);
+        }
+    }
+    let mut first = None;
+    while let Some(id) = oldest {
+        let snapshot = store.snapshot(id)?;
+        if snapshot.time <= time {
+            return Ok(id);
+        }
+        (first, oldest) = (Some(id), snapshot.parents.first().copied());
+    }
+    let hint = first.map_or_else(
+        || "nothing was committed to it yet".to_owned(),
+        |first| format!("its history begins later, at {}", first.short()),
+    );
+    Err(Error::Absent { what: format!("snapshot of {name} that is so old"), hint })
+}
+
+/// The head of a workspace right after an operation.
+fn head_after(store: &Store, name: &WorkspaceName, operation: u64) -> Result<SnapshotId> {
+    let last = store.last_operation()?;
+    if operation > last {
+        let hint = format!("the log of operations ends at {last}");
+        return Err(Error::Absent { what: format!("operation {operation}"), hint });
+    }
+    Workspaces::of(store).get(name)?;
+    let mut first = None;
+    for moved in heads(store, name)? {
+        let (moved, head) = moved?;
+        if let (true, Some(head)) = (moved.sequence <= operation, head) {
+            return Ok(head);
+        }
+        first = Some(moved.sequence);
+    }
+    let hint = first.map_or_else(String::new, |first| format!("the log knows of it from operation {first} on"));
+    Err(Error::Absent { what: format!("head of {name} at operation {operation}"), hint })
+}
+
+/// A label goes before a workspace, and both before an id that happens to start so.
 fn by_name(store: &Store, name: &str) -> Result<SnapshotId> {
     if let Ok(label) = LabelName::new(name)
         && let Some(found) = Labels::of(store).find(&label)?
     {
         return Ok(found);
+    }
+    if let Ok(workspace) = WorkspaceName::new(name)
+        && Workspaces::of(store).find(&workspace)?.is_some()
+    {
+        return head(store, &workspace);
     }
     if name.len() >= PREFIX_DIGITS_MIN && name.len() <= 64 && name.chars().all(|c| c.is_ascii_hexdigit()) {
         let found = by_prefix(store, &name.to_ascii_lowercase())?;
@@ -145,12 +269,9 @@ fn describe(store: &Store, id: SnapshotId) -> Result<String> {
 /// What could have been meant.
 fn near(store: &Store, name: &str) -> Result<String> {
     let workspaces = Workspaces::of(store).list("", None, NAMES_LOOKED_AT)?;
-    if workspaces.iter().any(|workspace| workspace.name.as_str() == name) {
-        return Ok(format!("the head of workspace {name} is {name}@"));
-    }
     let labels = Labels::of(store).list("", None, NAMES_LOOKED_AT)?;
     let mut names: Vec<_> = labels.into_iter().map(|(label, _)| label.to_string()).collect();
-    names.extend(workspaces.into_iter().map(|workspace| format!("{}@", workspace.name)));
+    names.extend(workspaces.into_iter().map(|workspace| workspace.name.to_string()));
     Ok(nearest(names, name).unwrap_or_else(|| "the store has no labels and no workspaces yet".to_owned()))
 }
 
@@ -160,12 +281,35 @@ mod tests {
 
     #[test]
     fn texts_are_read_or_refused() {
-        for (text, back) in
-            [("@", 0), ("@~", 1), ("@~2", 2), ("main@~~3", 4), ("v1", 0), ("agent/7@", 0), ("3f9a~1", 1)]
-        {
+        for (text, back) in [
+            ("@", 0),
+            ("@~", 1),
+            ("@~2", 2),
+            ("main@~~3", 4),
+            ("v1", 0),
+            ("agent/7@", 0),
+            ("3f9a~1", 1),
+            ("@{1h ago}~", 1),
+            ("a@{op:3}", 0),
+        ] {
             assert_eq!(Revision::parse(text).expect(text).back, back, "{text}");
         }
-        for text in ["", "~2", "@x", "a@b", "@~x", "@~18446744073709551616", "a b@", "@~18446744073709551615~"] {
+        for text in [
+            "",
+            "~2",
+            "@x",
+            "a@b",
+            "@{",
+            "@{}",
+            "@{soon}",
+            "@{op:}",
+            "@{op:x}",
+            "@{now}x",
+            "@~x",
+            "@~18446744073709551616",
+            "a b@",
+            "@~18446744073709551615~",
+        ] {
             assert!(Revision::parse(text).is_err(), "{text}");
         }
     }

@@ -15,6 +15,7 @@ use crate::compare::{Compared, Likeness, compare};
 use crate::error::Result;
 use crate::host::{HostDir, is_absent};
 use crate::index::{Held, Index, Leaf, Trust};
+use crate::renames::{Renamed, find_renames};
 use crate::report::{Notice, Why};
 use crate::stamp::Stamp;
 
@@ -27,6 +28,12 @@ pub struct Changes {
     pub added: Vec<TreePath>,
     /// Paths that are gone: a directory, and all below it.
     pub deleted: Vec<TreePath>,
+    /// Those of `modified` that differ in nothing but permissions or owner.
+    pub attributes: Vec<TreePath>,
+    /// Those of `added` and `deleted` that are directories.
+    pub directories: Vec<TreePath>,
+    /// Files of `deleted` that are in `added` with the same contents.
+    pub renamed: Vec<Renamed>,
     /// What could not be compared, sorted by path.
     pub notices: Vec<Notice>,
     /// What the stored tree holds, and what comparing took.
@@ -60,7 +67,7 @@ pub fn detect_changes(store: &Store, directory: &HostDir, index: &mut Index, job
         found: Mutex::new(Differences::default()),
     };
     run(comparison.jobs(edits), job.progress, |job, _| comparison.work(job))?;
-    let Differences { mut changes, learned, read } = comparison.found.into_inner();
+    let (base, Differences { mut changes, learned, read, added_files }) = comparison.finish();
     for (at, name, leaf) in learned {
         if let Some(held) = index.directory_mut(at).get_mut(&name) {
             *held = Held::Leaf(leaf);
@@ -69,12 +76,16 @@ pub fn detect_changes(store: &Store, directory: &HostDir, index: &mut Index, job
     changes.counts = counts(index, scan.ignored, read);
     changes.notices.append(&mut scan.notices);
     changes.notices.sort_by(|a, b| a.path.cmp(&b.path));
-    for list in [&mut changes.modified, &mut changes.added, &mut changes.deleted] {
+    let Changes { modified, added, deleted, attributes, directories, .. } = &mut changes;
+    for list in [modified, added, deleted, attributes, directories] {
         list.sort();
         list.dedup();
     }
     // A directory that is there again goes before what was seen of its name earlier.
     changes.deleted.retain(|path| changes.added.binary_search(path).is_err());
+    if let Some(base) = base {
+        changes.renamed = find_renames(store, directory, &base, &changes, added_files, job.progress)?;
+    }
     Ok(changes)
 }
 
@@ -94,6 +105,7 @@ struct Differences {
     changes: Changes,
     learned: Vec<(usize, Name, Leaf)>,
     read: (u64, u64),
+    added_files: Vec<(TreePath, Stamp)>,
 }
 
 struct Job {
@@ -104,6 +116,11 @@ struct Job {
 }
 
 impl Comparison<'_> {
+    /// The tree that was compared with, and what differs.
+    fn finish(self) -> (Option<Arc<Root>>, Differences) {
+        (self.base, self.found.into_inner())
+    }
+
     fn jobs(&self, edits: Vec<Vec<Edit>>) -> Vec<Job> {
         let mut jobs = Vec::new();
         for (slot, edits) in edits.into_iter().enumerate() {
@@ -135,8 +152,18 @@ impl Comparison<'_> {
             }
             match (held, now) {
                 (None, None) => {}
-                (None, Some(_)) => self.found.lock().changes.added.push(path),
-                (Some(_), None) => self.found.lock().changes.deleted.push(path),
+                (None, Some(stamp)) => {
+                    let mut found = self.found.lock();
+                    found.added_files.push((path.clone(), stamp));
+                    found.changes.added.push(path);
+                }
+                (Some(held), None) => {
+                    let mut found = self.found.lock();
+                    if matches!(held, Held::Directory(_)) {
+                        found.changes.directories.push(path.clone());
+                    }
+                    found.changes.deleted.push(path);
+                }
                 (Some(Held::Directory(_)), Some(_)) => self.found.lock().changes.modified.push(path),
                 (Some(Held::Leaf(leaf)), Some(stamp)) => {
                     if leaf.trust == Trust::Bytes && leaf.stamp == stamp {
@@ -152,13 +179,19 @@ impl Comparison<'_> {
                         }
                     };
                     let likeness = self.compare(open, &name, &path, stamp)?;
+                    let is_attributes = likeness == Likeness::Differs && self.is_attributes(leaf, &stamp, &path)?;
                     let mut found = self.found.lock();
                     match likeness {
                         Likeness::Equal(stamp) => {
                             let at = slot.known.expect("it holds a leaf");
                             found.learned.push((at, name, self.learned(leaf, stamp, &path)?));
                         }
-                        Likeness::Differs => found.changes.modified.push(path),
+                        Likeness::Differs => {
+                            if is_attributes {
+                                found.changes.attributes.push(path.clone());
+                            }
+                            found.changes.modified.push(path);
+                        }
                         Likeness::Gone => found.changes.deleted.push(path),
                         Likeness::Unknown => {}
                     }
@@ -166,6 +199,17 @@ impl Comparison<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a file that differs has other permissions or another owner, and was not written to.
+    fn is_attributes(&self, leaf: &Leaf, stamp: &Stamp, path: &TreePath) -> Result<bool> {
+        let known = &leaf.stamp;
+        let is_written = known.inode != stamp.inode || known.size != stamp.size || known.mtime != stamp.mtime;
+        if is_written || leaf.trust != Trust::Sure || known.kind() != stamp.kind() {
+            return Ok(false);
+        }
+        let stored = self.stored(path)?;
+        Ok(stored.is_some_and(|entry| entry.mode != stamp.permissions() || entry.owner() != self.owner_of(stamp)))
     }
 
     /// What the index learns of a name that was only touched.
@@ -186,7 +230,9 @@ impl Comparison<'_> {
                 let name = slot.path.split_last().map(|(_, name)| name);
                 let held = parent.zip(name).and_then(|(at, name)| self.index.directory(at).get(&name));
                 if held.is_none() && !slot.path.is_root() {
-                    self.found.lock().changes.added.push(slot.path.clone());
+                    let mut found = self.found.lock();
+                    found.changes.added.push(slot.path.clone());
+                    found.changes.directories.push(slot.path.clone());
                 }
                 held.is_some()
             }
@@ -201,24 +247,31 @@ impl Comparison<'_> {
             },
         };
         if is_modified {
-            self.found.lock().changes.modified.push(slot.path.clone());
+            let mut found = self.found.lock();
+            found.changes.modified.push(slot.path.clone());
+            if slot.known.is_some() {
+                found.changes.attributes.push(slot.path.clone());
+            }
         }
         Ok(())
     }
 
     fn deleted_below(&self, at: usize, path: &TreePath) {
         let mut open = vec![(at, path.clone())];
-        let mut deleted = Vec::new();
+        let (mut deleted, mut directories) = (Vec::new(), Vec::new());
         while let Some((at, path)) = open.pop() {
             for item in &self.index.directory(at).names {
                 let path = path.join(&item.name);
                 if let Held::Directory(below) = item.held {
                     open.push((below as usize, path.clone()));
+                    directories.push(path.clone());
                 }
                 deleted.push(path);
             }
         }
-        self.found.lock().changes.deleted.append(&mut deleted);
+        let mut found = self.found.lock();
+        found.changes.deleted.append(&mut deleted);
+        found.changes.directories.append(&mut directories);
     }
 
     fn stored(&self, path: &TreePath) -> Result<Option<Entry>> {

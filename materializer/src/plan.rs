@@ -291,7 +291,7 @@ impl<'a> Aim<'a> {
         directory: &TreePath,
         contents: Contents,
     ) -> Result<impl Iterator<Item = Result<Step>>> {
-        let options = DiffOptions { times: self.is_exact() };
+        let options = DiffOptions { times: self.is_exact(), ..DiffOptions::default() };
         let differing = diff_directories(store, contents.before, contents.after, options)?;
         Ok(differing.filter_map(move |item| match item {
             Err(error) => Some(Err(error.into())),

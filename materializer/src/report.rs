@@ -58,6 +58,16 @@ impl Why {
     }
 }
 
+/// Actions that need not be named: nothing else is done to a path that is only read.
+const READING: [&str; 4] = ["open", "list", "look into", "open the directory of"];
+
+/// The system's words as a part of a sentence: `permission denied`.
+fn plain(error: &str) -> String {
+    let words = error.split(" (os error").next().unwrap_or(error);
+    let mut letters = words.chars();
+    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+}
+
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -65,13 +75,14 @@ impl fmt::Display for Why {
             Self::Uncovered => write!(f, "stays as it is on the disk: ignore rules left it out"),
             Self::Ours => write!(f, "belongs to Amalgam"),
             Self::OtherFileSystem => write!(f, "another file system is mounted here; its contents are left out"),
-            Self::Failed { action, error } => write!(f, "could not {action}: {error}"),
-            Self::Purged(words) => write!(f, "was purged {words}"),
-            Self::Changing => write!(f, "kept changing while it was read"),
-            Self::ChangedSince => write!(f, "changed in the meantime and was left alone"),
+            Self::Failed { action, error } if READING.contains(action) => f.write_str(&plain(error)),
+            Self::Failed { action, error } => write!(f, "could not {action}: {}", plain(error)),
+            Self::Purged(words) => write!(f, "purged {words}"),
+            Self::Changing => write!(f, "it kept changing while it was read"),
+            Self::ChangedSince => write!(f, "changed meanwhile, left as it is"),
             Self::Unsupported(why) => write!(f, "cannot be kept: {why}"),
-            Self::NotEmpty => write!(f, "still holds files that are not part of the snapshot"),
-            Self::OwnerNotSet => write!(f, "its owner could not be set without privilege"),
+            Self::NotEmpty => write!(f, "not empty: it holds files that no snapshot knows"),
+            Self::OwnerNotSet => write!(f, "its owner could not be set: that needs root"),
             Self::Withheld => {
                 write!(
                     f,
@@ -80,5 +91,17 @@ impl fmt::Display for Why {
             }
             Self::GitFile => write!(f, "names a repository elsewhere (a worktree or submodule) and was left out"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_told_in_the_words_of_the_system() {
+        let failed = |action| Why::Failed { action, error: "Permission denied (os error 13)".to_owned() }.to_string();
+        assert_eq!(failed("open"), "permission denied");
+        assert_eq!(failed("write"), "could not write: permission denied");
     }
 }

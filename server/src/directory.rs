@@ -6,7 +6,9 @@
 mod attach;
 mod capture;
 mod checkout;
+mod contents;
 mod merged;
+mod renames;
 mod restore;
 mod revert;
 mod watch;
@@ -16,6 +18,7 @@ mod writing;
 pub(crate) use attach::{canonical, host_path, path_bytes};
 pub(crate) use capture::{CAPTURE, Saying, Tally};
 pub(crate) use checkout::make_empty;
+pub(crate) use renames::{is_directory, renamed_message};
 pub(crate) use restore::{Target, words_of};
 pub(crate) use revert::{Direction, Reverted, renaming};
 pub(crate) use watch::{BackgroundWatch, Watches};
@@ -71,7 +74,7 @@ impl Service {
     /// The record of a directory by its resource name.
     pub(crate) fn record(&self, name: &str) -> Result<Record> {
         if named(name).is_some() {
-            let message = "this is a mount, no directory of the host; `amalgam umount` takes it away";
+            let message = "this is a mount, not a directory; `amalgam umount` unmounts it";
             return Err(Failure::new(Reason::Invalid, message));
         }
         let id = amalgam_proto::directory_id(name).map_err(of_engine)?;
@@ -107,7 +110,7 @@ impl Service {
                     "`amalgam checkout {}` writes it again; if it was moved, run `amalgam ws attach` in its new place",
                     record.workspace
                 );
-                return Err(Failure::new(Reason::DirectoryGone, format!("{path} is not there any more; {hint}")));
+                return Err(Failure::new(Reason::DirectoryGone, format!("{path} no longer exists; {hint}")));
             }
             Err(error) => return Err(of_materializer(error)),
         };
@@ -135,8 +138,7 @@ impl Service {
             None => Ok(None),
             Some(Named::View(id)) => Ok(Some(id)),
             Some(Named::Follower) => {
-                let message =
-                    "this mount only shows what its workspace holds; nothing can be changed, so nothing differs";
+                let message = "this mount is read-only and follows its workspace, so it never has changes";
                 Err(Failure::new(Reason::Invalid, message))
             }
         }

@@ -12,6 +12,7 @@ pub fn of_engine(error: Error) -> Failure {
         ErrorKind::Stale if matches!(error, Error::MovedSince { .. }) => Reason::MovedSince,
         ErrorKind::Stale => Reason::StaleHead,
         _ if matches!(error, Error::Purged { .. }) => Reason::Purged,
+        _ if matches!(error, Error::NothingToRevert { .. }) => Reason::NothingToRevert,
         ErrorKind::NotFound => Reason::NotFound,
         ErrorKind::Exists => Reason::AlreadyExists,
         ErrorKind::Invalid if matches!(error, Error::Ambiguous { .. }) => Reason::Ambiguous,
@@ -41,7 +42,10 @@ pub fn of_materializer(error: amalgam_materializer::Error) -> Failure {
         }
         (Host::Cancelled, _) => Reason::Cancelled,
         (_, Some(ErrorKind::Full)) => {
-            return Failure::new(Reason::Full, format!("{error}; free some room and run it again: nothing is lost"));
+            return Failure::new(
+                Reason::Full,
+                format!("{error}; free some space and run the command again: nothing is lost"),
+            );
         }
         (_, Some(ErrorKind::NotFound)) => Reason::NotFound,
         (_, Some(ErrorKind::Invalid)) => Reason::Invalid,
@@ -57,7 +61,7 @@ pub fn of_view(error: amalgam_view::Error) -> Failure {
         Live::Engine(error) => of_engine(error),
         Live::Quota { .. } => Failure::new(Reason::Full, error.to_string()),
         Live::Unplaceable { .. } => Failure::new(Reason::Invalid, error.to_string()),
-        Live::ReadOnly => Failure::new(Reason::Invalid, "what is mounted there cannot be changed"),
+        Live::ReadOnly => Failure::new(Reason::Invalid, "the mount is read-only"),
         other => Failure::new(Reason::Fault, other.to_string()),
     }
 }
@@ -87,7 +91,7 @@ pub fn of_transfer(error: amalgam_transfer::Error) -> Failure {
 pub fn of_io(action: &str, source: &std::io::Error) -> Failure {
     match source.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-            Failure::new(Reason::Full, format!("could not {action}: {source}; free some room and try again"))
+            Failure::new(Reason::Full, format!("could not {action}: {source}; free some space and try again"))
         }
         _ => Failure::new(Reason::Fault, format!("could not {action}: {source}")),
     }

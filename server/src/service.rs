@@ -1,14 +1,14 @@
 //! The service itself: one store, its workspaces and the directories that belong to them.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use amalgam_engine::history::History;
 use amalgam_engine::lean::{Lean, hold_tree, lean_tree};
 use amalgam_engine::queue::Queue;
 use amalgam_engine::workspace::{LabelName, Labels, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, Pin, RequestId, Revision, RootId, SnapshotId, Store, Time, TreePath};
+use amalgam_engine::{Act, Now, Pin, RequestId, Revision, RootId, SnapshotId, Store, Time, TreePath};
 use amalgam_materializer::Identity;
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -56,6 +56,8 @@ pub(crate) struct Inner {
     pub(crate) views: Views,
     pub(crate) merging: Merging,
     pub(crate) started: Time,
+    /// Seconds by which local time is ahead of UTC at a time.
+    utc_offset: OnceLock<fn(Time) -> i64>,
     /// What could not be read when the service began.
     pub(crate) problems: Vec<String>,
     /// Read by whoever uses the store, written by whoever wants it alone.
@@ -75,11 +77,11 @@ impl Held {
     /// Says of every cache that it was not kept.
     pub(crate) fn notices(&self) -> Vec<v1::Notice> {
         let Some(lean) = &self.lean else { return Vec::new() };
-        let more = (lean.left_out_more > 0).then(|| format!("is {CACHE_NOT_KEPT}; so are {} more", lean.left_out_more));
+        let more = (lean.left_out_more > 0).then(|| format!("{CACHE_NOT_KEPT}; so are {} more", lean.left_out_more));
         let notice = |path: &TreePath| v1::Notice {
             path: bytes::Bytes::copy_from_slice(path.as_bytes()),
             kind: v1::NoticeKind::CacheNotKept.into(),
-            message: format!("is {CACHE_NOT_KEPT}"),
+            message: CACHE_NOT_KEPT.to_owned(),
             failure: true,
         };
         let mut notices: Vec<_> = lean.left_out.iter().map(notice).collect();
@@ -132,10 +134,16 @@ impl Service {
             faces: Faces::default(),
             views: Views::open(home)?,
             started: clock(),
+            utc_offset: OnceLock::new(),
             problems,
             gate: RwLock::new(()),
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Says by how many seconds local time is ahead of UTC at a time, for revisions such as `@{yesterday 14:00}`; UTC until then.
+    pub fn set_utc_offset(&self, utc_offset: fn(Time) -> i64) {
+        self.inner.utc_offset.get_or_init(|| utc_offset);
     }
 
     /// The store.
@@ -151,7 +159,8 @@ impl Service {
     /// The store without anybody else, as soon as the calls under way are done.
     pub(crate) fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>> {
         let guard = self.inner.gate.try_write_for(ALONE_WITHIN).ok_or_else(|| {
-            let message = "this needs the store alone, and other calls are under way; try again when they are done";
+            let message =
+                "the store is in use by other calls, and this needs it exclusively; try again when they are done";
             Failure::new(Reason::Busy, message)
         })?;
         self.let_go_of_faces();
@@ -180,7 +189,11 @@ impl Service {
     /// A snapshot as people write it.
     pub(crate) fn resolve(&self, revision: &str, here: Option<&WorkspaceName>) -> Result<SnapshotId> {
         let revision = Revision::parse(if revision.is_empty() { "@" } else { revision }).map_err(of_engine)?;
-        revision.resolve(&self.inner.store, here).map_err(of_engine)
+        let now = match self.inner.utc_offset.get() {
+            Some(utc_offset) => Now { time: self.now(), utc_offset: *utc_offset },
+            None => Now::utc(self.now()),
+        };
+        revision.resolve(&self.inner.store, here, &now).map_err(of_engine)
     }
 
     /// A state however it is named, but for live directories, which are captured by whoever may.
@@ -190,7 +203,7 @@ impl Service {
         self.inner.store.snapshot(snapshot).map_err(of_engine)?;
         let gone = |_| {
             let message =
-                format!("snapshot {} keeps its record only: its tree was dropped on thinning", snapshot.short());
+                format!("the tree of snapshot {} was dropped by retention; only its record is left", snapshot.short());
             Failure::new(Reason::NotFound, message)
         };
         let held = hold_tree(&self.inner.store, snapshot).map_err(gone)?;

@@ -84,7 +84,7 @@ impl Service {
         let measured = self.politely(tell, |watch| measure_workspaces(&self.inner.store, u64::MAX, watch))?;
         let usage = measured.names.iter().find(|usage| usage.workspace.as_deref() == Some(name.as_str()));
         let Some(usage) = usage else {
-            return Err(Failure::new(Reason::NotFound, format!("workspace {name} went while it was measured")));
+            return Err(Failure::new(Reason::NotFound, format!("workspace {name} was removed while it was measured")));
         };
         let mut events = vec![Event::Workspace(v1::WorkspaceAccount {
             files: Some(self.workspace_usage(&workspace, &mut Sizes::default())?),

@@ -307,7 +307,7 @@ impl Service {
                 )
             }
             None if self.is_expected(id) => {
-                format!("somebody is about to mount workspace {workspace}, so {what}; try again in a minute")
+                format!("workspace {workspace} is being mounted, so {what}; try again in a minute")
             }
             None => return Ok(()),
         };
@@ -381,7 +381,8 @@ impl Service {
         match self.mounted() {
             0 => Ok(()),
             number => {
-                let message = format!("{number} file systems are mounted, and {why}; `amalgam mounts` lists them");
+                let what = if number == 1 { "1 file system is" } else { &format!("{number} file systems are") };
+                let message = format!("{what} mounted, and {why}; `amalgam mounts` lists them");
                 Err(Failure::new(Reason::Mounted, message))
             }
         }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use amalgam_engine::object::{Device, EntryKind, Node};
 use amalgam_engine::work::RenameMode;
 use amalgam_engine::{
-    Change, DiffOptions, LinkGroup, MetadataChange, SnapshotId, Store, Time, TreePath, What, WorkingTree, diff,
-    diff_roots, diff_state, diff_with_renames,
+    Change, Commit, DiffOptions, LinkGroup, MetadataChange, RefName, SnapshotId, Store, Time, TreePath, What,
+    WorkingTree, diff, diff_roots, diff_state, diff_with_renames,
 };
 use amalgam_tests::model::{Fill, Model, Op, Raw, STATE_KEYS, Seen, cases, commit, contents, op, ops, perform};
 use proptest::prelude::*;
@@ -69,13 +69,13 @@ fn plain_diff(before: &Plain, after: &Plain, times: bool) -> Vec<(TreePath, What
 }
 
 fn collect(store: &Store, before: SnapshotId, after: SnapshotId, times: bool) -> Vec<Change> {
-    let changes = diff(store, before, after, DiffOptions { times }).expect("diff");
+    let changes = diff(store, before, after, DiffOptions { times, ..DiffOptions::default() }).expect("diff");
     changes.map(|change| change.expect("change")).collect()
 }
 
 fn renames(store: &Store, before: SnapshotId, after: SnapshotId, times: bool) -> Vec<Change> {
     let root = |snapshot| Some(store.snapshot(snapshot).expect("snapshot").root);
-    diff_with_renames(store, root(before), root(after), DiffOptions { times }).expect("diff")
+    diff_with_renames(store, root(before), root(after), DiffOptions { times, ..DiffOptions::default() }).expect("diff")
 }
 
 /// Does to the one map what the changes say; what is not in them must be the same already.
@@ -512,4 +512,35 @@ proptest! {
         let expected: Vec<_> = numbers.iter().filter(|number| what(number).is_some()).map(|number| name(*number)).collect();
         prop_assert_eq!(states, expected);
     }
+}
+
+#[test]
+fn entries_called_git_are_left_out_when_asked() {
+    let store = Store::in_memory();
+    let commit = |name: &str, files: &[(&str, &str)]| {
+        let mut tree = WorkingTree::new(&store);
+        for (path, text) in files {
+            let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+            tree.create_directories(parent).expect("directories");
+            tree.write(path, text.as_bytes()).expect("write");
+        }
+        let name = RefName::new(name).expect("a name");
+        tree.commit(Commit::new(&name, "files")).expect("commit").snapshot
+    };
+    let before = commit(
+        "head/before",
+        &[(".git/HEAD", "1"), ("a", "1"), ("sub/.git/HEAD", "1"), ("gone/x", "x"), ("gone/.git/x", "y")],
+    );
+    let after = commit(
+        "head/after",
+        &[(".git/HEAD", "2"), (".git/new", "2"), ("a", "2"), ("sub/.git/HEAD", "2"), ("made/.git/x", "1")],
+    );
+    let options = DiffOptions { without_git: true, ..DiffOptions::default() };
+    let changes = diff(&store, before, after, options).expect("diff").map(|change| change.expect("a change"));
+    let found: Vec<_> = changes.map(|change| change.path.to_string()).collect();
+    assert_eq!(found, ["a", "gone", "gone/x", "made"]);
+    let root = |snapshot| Some(store.snapshot(snapshot).expect("snapshot").root);
+    let renames = diff_with_renames(&store, root(before), root(after), options).expect("diff");
+    let found: Vec<_> = renames.iter().map(|change| change.path.to_string()).collect();
+    assert_eq!(found, ["a", "gone", "gone/x", "made"]);
 }

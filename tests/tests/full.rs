@@ -47,7 +47,7 @@ fn fill(store: &Store, random: &mut Random, step_bytes: usize, acknowledged: &mu
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Full, "{error:?}");
                 let words = error.to_string();
-                assert!(words.contains("no room left") && words.contains("free some room"), "{words}");
+                assert!(words.contains("no space left") && words.contains("free some space"), "{words}");
                 assert_eq!(store.read_ref(&head).expect("references can be read"), before, "a failed commit moved it");
                 return tree;
             }

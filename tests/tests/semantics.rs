@@ -98,7 +98,8 @@ fn paths_have_up_to_2048_names_and_need_little_stack() {
         assert_eq!(changes, 2);
         let nothing = WorkingTree::new(&store).commit(Commit::new(&RefName::new("head/empty").expect("name"), ""));
         let nothing = nothing.expect("commit").snapshot;
-        let changes = diff(&store, nothing, full, DiffOptions { times: true }).expect("diff").count();
+        let changes =
+            diff(&store, nothing, full, DiffOptions { times: true, ..DiffOptions::default() }).expect("diff").count();
         assert_eq!(changes, DEPTH_MAX + 1);
         drop(tree);
         let mut tree = WorkingTree::open(&store, full).expect("open");
@@ -168,7 +169,7 @@ fn symlinks_are_never_followed() {
     }
     refused(Refusal::NotADirectory, |tree| tree.write("s/below", b""));
     let error = sample().write("s", b"x").expect_err("a symlink");
-    assert_eq!(error.to_string(), "s: a file is needed here, and this is a symlink");
+    assert_eq!(error.to_string(), "s: expected a file, found a symlink");
     assert_eq!(sample().read_link("s").expect("read"), &b"f"[..]);
     refused(Refusal::WrongKind, |tree| tree.read_link("f"));
 }

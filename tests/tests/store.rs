@@ -543,7 +543,7 @@ fn a_fault_fails_and_heals() {
     plan.full_after_writes(0);
     let error = tree.commit(Commit::new(&head, "first")).expect_err("the disk is full");
     assert_eq!((error.kind(), plan.hits()), (ErrorKind::Full, 1));
-    assert!(error.to_string().contains("free some room"), "{error}");
+    assert!(error.to_string().contains("free some space"), "{error}");
     plan.heal();
     plan.fail_after_reads(0);
     let error = store.read_ref(&head).expect_err("nothing can be read");

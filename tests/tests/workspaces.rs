@@ -6,7 +6,7 @@ use std::time::Duration;
 use amalgam_engine::reference::{RefName, RefValue, RequestId};
 use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace};
 use amalgam_engine::{
-    Act, Error, ErrorKind, OperationCursor, Revision, SnapshotId, Store, Swept, Time, TreePath, WorkspaceName,
+    Act, Error, ErrorKind, Now, OperationCursor, Revision, SnapshotId, Store, Swept, Time, TreePath, WorkspaceName,
     Workspaces,
 };
 use amalgam_tests::harness::over_both;
@@ -249,7 +249,9 @@ fn names_of_snapshots_are_found_or_the_error_says_what_could_be_meant() {
     let store = Store::in_memory();
     let workspaces = started(&store);
     let (main, here) = (ws("main"), Some(ws("main")));
-    let find = |text: &str| Revision::parse(text).and_then(|revision| revision.resolve(&store, here.as_ref()));
+    let find = |text: &str| {
+        Revision::parse(text).and_then(|revision| revision.resolve(&store, here.as_ref(), &Now::utc(Time(0))))
+    };
     assert_eq!(find("@").expect_err("nothing yet").kind(), ErrorKind::NotFound);
     let ids: Vec<_> = (0..300).map(|number| write(&workspaces, &main, "a", &number.to_string())).collect();
     let last = ids.len() - 1;
@@ -263,7 +265,11 @@ fn names_of_snapshots_are_found_or_the_error_says_what_could_be_meant() {
     assert_eq!(find(&ids[7].short().to_uppercase()).expect("short id"), ids[7]);
     let hint = |text: &str| find(text).expect_err("not there").to_string();
     assert!(hint("v2").contains("v1"), "{}", hint("v2"));
-    assert!(hint("main").contains("main@"), "{}", hint("main"));
+    assert_eq!(find("main").expect("a workspace by its bare name"), ids[last]);
+    assert_eq!(find("main~2").expect("two back"), ids[last - 2]);
+    Labels::of(&store).set(&LabelName::new("main").expect("a name"), Some(ids[5]), &ada()).expect("label");
+    assert_eq!(find("main").expect("a label goes before a workspace"), ids[5]);
+    assert_eq!(find("main@").expect("and this is the workspace"), ids[last]);
     assert!(hint("mian@").contains("main"), "{}", hint("mian@"));
     assert!(hint("@~300").contains("history begins 299 back"), "{}", hint("@~300"));
     assert_eq!(find("@@").expect_err("nonsense").kind(), ErrorKind::Invalid);
@@ -280,6 +286,44 @@ fn names_of_snapshots_are_found_or_the_error_says_what_could_be_meant() {
         }
     }
     assert_eq!(find(&pair[0][..digits + 4]).expect("unique").to_string(), pair[0]);
+}
+
+#[test]
+fn a_head_is_found_by_time_and_by_operation() {
+    let second = |seconds: i64| Time::from_seconds(seconds, 0);
+    let store = Store::in_memory();
+    let workspaces = Workspaces::of(&store);
+    let (main, other) = (ws("main"), ws("other"));
+    let at = |seconds| Act::new("ada", second(seconds));
+    workspaces.create(&main, &NewWorkspace::default(), &at(1_000)).expect("made");
+    let commit = |number: i64| {
+        let mut tree = workspaces.open(&main).expect("open");
+        tree.write("a", number.to_string().as_bytes()).expect("write");
+        workspaces.commit(&main, &mut tree, &Change::new("more"), &at(number)).expect("commit").snapshot
+    };
+    let (first, middle, last) = (commit(1_100), commit(1_200), commit(1_300));
+    let operation = store.last_operation().expect("the log");
+    // The head moves back: what was is told by the log of operations, not by the history of the head.
+    workspaces.restore(&main, first, &at(1_400)).expect("restored");
+    workspaces.fork(&main, std::slice::from_ref(&other), &at(1_500)).expect("forked");
+    let find = |text: &str| {
+        let now = Now::utc(second(1_600));
+        Revision::parse(text).and_then(|revision| revision.resolve(&store, Some(&main), &now))
+    };
+    let tree_of = |id: SnapshotId| store.snapshot(id).expect("a snapshot").root;
+    assert_eq!(tree_of(find("@{now}").expect("the head")), tree_of(first));
+    assert_eq!(find("@{250 seconds ago}").expect("by time"), last);
+    assert_eq!(find("main@{350 seconds ago}").expect("by time"), middle);
+    assert_eq!(find("@{1970-01-01T00:19:00Z}").expect("by time"), first);
+    assert_eq!(find("@{250 seconds ago}~2").expect("and back"), first);
+    assert_eq!(find("other@{450 seconds ago}").expect("before it was forked, its history"), first);
+    assert_eq!(find(&format!("@{{op:{operation}}}")).expect("by operation"), last);
+    assert_eq!(find(&format!("@{{op:{}}}", operation - 1)).expect("by operation"), middle);
+    let error = |text: &str| find(text).expect_err("not there").to_string();
+    assert!(error("@{1 hour ago}").contains("its history begins later"), "{}", error("@{1 hour ago}"));
+    assert!(error("@{op:99}").contains("the log of operations ends at"), "{}", error("@{op:99}"));
+    assert!(error("other@{op:2}").contains("the log knows of it from operation"), "{}", error("other@{op:2}"));
+    assert_eq!(find("@{soon}").expect_err("no time").kind(), ErrorKind::Invalid);
 }
 
 #[test]

@@ -57,13 +57,13 @@ pub enum Error {
     #[error("{0} is not supported")]
     Unsupported(&'static str),
     /// No data or hole behind this offset.
-    #[error("nothing behind this offset")]
+    #[error("no data after this offset")]
     NothingThere,
     /// A listing that went on behind a name that is gone and remembered no more.
     #[error("the listing cannot go on where it stopped; list the directory again")]
     LostPlace,
     /// Somebody else holds a lock.
-    #[error("locked by somebody else")]
+    #[error("locked by another process")]
     Locked,
     /// A wait that was given up.
     #[error("interrupted")]

@@ -28,7 +28,13 @@ impl Differing {
     pub(crate) fn between(before: &WorkingTree, after: &WorkingTree) -> Result<Vec<Self>> {
         let mut edited: BTreeSet<TreePath> = before.edited().into_iter().chain(after.edited()).collect();
         let (old, new) = (before.base_directory().cloned(), after.base_directory().cloned());
-        let changes = diff_entries(before.store(), TreePath::root(), old, new, DiffOptions { times: true })?;
+        let changes = diff_entries(
+            before.store(),
+            TreePath::root(),
+            old,
+            new,
+            DiffOptions { times: true, ..DiffOptions::default() },
+        )?;
         if edited.is_empty() {
             let stored = |change: Change| Self { path: change.path, stored: Some([change.before, change.after]) };
             return Ok(changes.map(|change| change.map(stored)).collect::<Result<_, _>>()?);

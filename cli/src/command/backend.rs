@@ -16,23 +16,23 @@ use crate::session::Session;
 /// How files come to be seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
-    /// Whichever this machine can do, and does better
+    /// The better of those that work on this machine
     #[default]
     Auto,
-    /// Mounted: nothing is written out, and it is there at once
+    /// Mount the files with FUSE: available at once, nothing is copied
     Fuse,
-    /// Real files, written out
+    /// Write the files to the disk
     Checkout,
 }
 
 /// What the files are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Task {
-    /// Much is read and written
+    /// Reads and writes a lot
     Build,
-    /// Some of it is read
+    /// Reads a little
     Browse,
-    /// Much is read, little is written
+    /// Reads a lot, writes little
     Test,
 }
 
@@ -51,7 +51,7 @@ pub struct BackendArgs {
     /// Mount the files, or write them out
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub backend: Backend,
-    /// What the files are for: a hint for --backend auto
+    /// What the files are used for: a hint for --backend auto
     #[arg(long = "for", value_name = "TASK")]
     pub task: Option<Task>,
     /// Say which backend was chosen, and why

@@ -25,7 +25,7 @@ Examples:
   amalgam backup /mnt/disk/amalgam --verify
   amalgam restore-backup /mnt/disk/amalgam --store ~/amalgam-again")]
 pub struct Backup {
-    /// The directory; made if there is none
+    /// The directory of the backup; created if it does not exist
     dir: OsString,
     /// Restore all of it into a scratch store in the directory afterwards, and fail if anything would not come back
     #[arg(long)]
@@ -37,7 +37,7 @@ impl Backup {
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let path = session.host_path(&self.dir);
-        session.interrupts.say("the parts that were written before are as they were");
+        session.interrupts.say("earlier parts of the backup are intact");
         let directory = Bytes::copy_from_slice(path.as_os_str().as_bytes());
         let request = v1::BackUpStoreRequest { directory, verify: self.verify };
         let done = drive(&session.output, client.transfer.back_up_store(request)).await?;
@@ -55,7 +55,7 @@ impl Backup {
     }
 }
 
-/// Bring a backup back into a new store
+/// Restore a backup into a new store
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Merges that waited in the queue come back held: nothing is merged and no test runs before `amalgam queue release`. What breaks a
@@ -75,15 +75,15 @@ impl RestoreBackup {
     pub async fn run(self, session: &mut Session) -> Outcome {
         let path = session.host_path(&self.dir);
         if !path.join("BACKUP").is_file() {
-            let message = format!("{} holds no backup", path.display());
+            let message = format!("{} is not a backup", path.display());
             return Err(CliError::refused(message).hint("name the directory that `amalgam backup` wrote"));
         }
         let mut client = session.client_of_new_store().await?;
-        session.interrupts.say("nothing shows in the new store; run it again");
+        session.interrupts.say("the new store is still empty; run the command again");
         let request = v1::RestoreBackupRequest { directory: Bytes::copy_from_slice(path.as_os_str().as_bytes()) };
         let received = drive(&session.output, client.transfer.restore_backup(request)).await;
         let received = received.map_err(|error| match error.is(Reason::AlreadyExists) {
-            true => error.hint("--store NEW names one"),
+            true => error.hint("pass --store NEW"),
             false => error,
         })?;
         receive::report(&mut session.output, &received)?;

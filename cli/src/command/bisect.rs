@@ -47,7 +47,7 @@ Examples:
   amalgam bisect run --good v1 --bad @ -- make test
   amalgam bisect run --good @~20 --bad @ -- sh -c '! grep -q oops log.txt'")]
 struct BisectRun {
-    /// A snapshot that works; may be given again
+    /// A snapshot that works; repeatable
     #[arg(long, value_name = "REV", required = true)]
     good: Vec<String>,
     /// A snapshot that is broken
@@ -129,12 +129,14 @@ impl BisectRun {
         output.emit(&lines::line("bisect", json!({"first_bad": ids})))?;
         match first_bad.as_slice() {
             [only] => {
-                output.say(paint(style::TITLE, "the first broken one is"))?;
+                output.say(paint(style::TITLE, "the first broken snapshot is"))?;
                 full(only, session.now).into_iter().try_for_each(|line| output.say(line))?;
             }
             several => {
-                output
-                    .say(paint(style::TITLE, "one of these is the first broken one; the others could not be told"))?;
+                output.say(paint(
+                    style::TITLE,
+                    "one of these is the first broken snapshot; the others could not be tested",
+                ))?;
                 several.iter().try_for_each(|snapshot| output.say(one_line(snapshot, session.now)))?;
             }
         }
@@ -242,8 +244,8 @@ fn verdict(code: u8) -> Result<&'static str, CliError> {
         0 => Ok("good"),
         125 => Ok("skipped"),
         1..=127 => Ok("bad"),
-        code => Err(CliError::refused(format!("the command ended with {code}, which says nothing about a snapshot"))
-            .hint("codes up to 127 do; the search was stopped")),
+        code => Err(CliError::refused(format!("the command ended with {code}, which is neither good nor bad"))
+            .hint("use 0 for good, 125 to skip, other codes up to 127 for bad; the search was stopped")),
     }
 }
 

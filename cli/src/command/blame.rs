@@ -6,7 +6,7 @@ use amalgam_proto::v1;
 use clap::Args;
 use serde_json::json;
 
-use super::words::{text_of, tree_path};
+use super::words::{revision_and_path, text_of, tree_path};
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json as lines;
@@ -18,7 +18,7 @@ use crate::text;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam blame src/main.rs\n  amalgam blame v1 src/main.rs")]
 pub struct Blame {
-    /// The revision [default: @], and the file
+    /// The revision [default: @], and the file; or REV:PATH
     #[arg(value_name = "[REV] PATH", required = true, num_args = 1..=2)]
     words: Vec<OsString>,
 }
@@ -28,15 +28,21 @@ impl Blame {
     pub async fn run(self, session: &mut Session) -> Outcome {
         let place = session.place_if_any().await?;
         let (revision, path) = match self.words.as_slice() {
-            [path] => ("@", path),
-            [revision, path] => (text_of(revision)?, path),
+            [path] if session.cwd.join(path).symlink_metadata().is_ok() => {
+                (None, tree_path(session, place.as_ref(), path)?)
+            }
+            [path] => match revision_and_path(session, place.as_ref(), path)? {
+                Some((revision, path)) => (Some(revision), path),
+                None => (None, tree_path(session, place.as_ref(), path)?),
+            },
+            [revision, path] => (Some(text_of(revision)?.to_owned()), tree_path(session, place.as_ref(), path)?),
             _ => return Err(CliError::usage("a file is needed")),
         };
         let mut client = session.client().await?;
         let request = v1::BlameFileRequest {
-            revision: revision.to_owned(),
+            revision: revision.unwrap_or_else(|| "@".to_owned()),
             workspace: here(place.as_ref()),
-            path: tree_path(session, place.as_ref(), path)?,
+            path,
         };
         let blame = client.snapshots.blame_file(request).await?.into_inner();
         session.output.page();

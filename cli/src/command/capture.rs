@@ -12,7 +12,7 @@ use crate::output::style::{self, paint};
 use crate::output::{Output, drive, json as lines};
 use crate::text;
 
-/// At most so many notices are shown unless more are asked for.
+/// Most notices that are shown unless more are asked for.
 const NOTICES_MAX: usize = 20;
 
 /// What to say about a snapshot.
@@ -101,7 +101,7 @@ pub fn json_line(kind: &str, result: &v1::CaptureResult) -> Value {
     )
 }
 
-/// Says what room is getting short.
+/// Prints warnings about space that is getting short.
 pub fn warn(output: &mut Output, warnings: &[String]) -> Result<(), CliError> {
     for warning in warnings {
         output.emit(&lines::line("warning", json!({"message": warning})))?;
@@ -110,18 +110,18 @@ pub fn warn(output: &mut Output, warnings: &[String]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Says which paths were not dealt with as asked. The ending that follows from it.
+/// Says which paths were skipped. Returns the exit code that follows from it.
 pub fn report_notices(output: &mut Output, notices: &[v1::Notice]) -> Result<Exit, CliError> {
     for notice in notices {
         output.emit(&lines::notice(notice))?;
     }
     let (failures, others): (Vec<_>, Vec<_>) = notices.iter().partition(|notice| notice.failure);
     let show = |notice: &v1::Notice, style| {
-        format!("{} {}", paint(style, text::path(&notice.path)), text::printable(&notice.message))
+        format!("{}: {}", paint(style, text::path(&notice.path)), text::printable(&notice.message))
     };
     let shown = if output.is_verbose() { usize::MAX } else { NOTICES_MAX };
     for notice in failures.iter().take(shown) {
-        output.remark(format!("{} {}", paint(style::WARNING, "not done:"), show(notice, style::TITLE)))?;
+        output.remark(format!("{} {}", paint(style::WARNING, "skipped"), show(notice, style::TITLE)))?;
     }
     if failures.len() > shown {
         output.remark(format!("... and {} more; -v shows all", text::count((failures.len() - shown) as u64)))?;

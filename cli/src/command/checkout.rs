@@ -34,27 +34,27 @@ Examples:
   amalgam checkout main                   the directory of main was removed: write it again
   amalgam checkout main --here            the same, into the directory you are in")]
 pub struct Checkout {
-    /// The revision; without DIR, the workspace
+    /// The revision; without DIR, the workspace. `amalgam help revisions` explains how snapshots are named
     #[arg(value_name = "REV", required_unless_present = "here")]
     revision: Option<String>,
-    /// The directory; it must not exist, or be empty
+    /// The new directory; it must not exist, or be empty
     dir: Option<OsString>,
-    /// Write the workspace's lost directory into the one you are in
+    /// Write the workspace's lost directory into the current directory
     #[arg(long, conflicts_with_all = ["dir", "workspace", "detached", "read_only"])]
     here: bool,
     /// Write into a .git that is there, too
     #[arg(long, conflicts_with_all = ["dir", "workspace", "detached", "read_only"])]
     with_git: bool,
-    /// Do not ask before the files in the directory you are in are replaced
+    /// Do not ask before files in the current directory are replaced
     #[arg(short, long, requires = "here")]
     yes: bool,
-    /// The workspace it belongs to afterwards; made from REV if there is none of this name
+    /// The workspace that the directory will belong to; made from REV if it does not exist
     #[arg(long, value_name = "NAME", conflicts_with = "detached")]
     workspace: Option<String>,
-    /// It belongs to no workspace; the default
+    /// The directory belongs to no workspace; the default
     #[arg(long)]
     detached: bool,
-    /// For reading: nobody may write to its files, which are kept once for all such directories
+    /// Make the files read-only; such directories share their files on the disk
     #[arg(long, conflicts_with = "workspace")]
     read_only: bool,
     /// Set set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received, too
@@ -220,7 +220,7 @@ async fn ensure_workspace(client: &mut Client, name: &str, snapshot: &str) -> Re
     match workspace(client, &workspace_name(name)).await {
         Ok(found) if text::id(&found.head) == snapshot => Ok(()),
         Ok(found) => {
-            let message = format!("{name} is there and stands at {}", text::short(&found.head));
+            let message = format!("workspace {name} exists and is at {}", text::short(&found.head));
             Err(CliError::refused(message).hint(format!("`amalgam checkout {name}@ DIR --workspace {name}` gets that")))
         }
         Err(error) if error.is(Reason::NotFound) => {

@@ -15,10 +15,10 @@ Examples:
   amalgam commit
   amalgam commit -m 'before the migration' --label before-migration")]
 pub struct Commit {
-    /// Why
+    /// A message that says what changed, or why
     #[arg(short, long, value_name = "MESSAGE", default_value = "")]
     message: String,
-    /// Put a label on it
+    /// Put a label on the snapshot
     #[arg(long, value_name = "LABEL")]
     label: Vec<String>,
 }

@@ -11,7 +11,7 @@ use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::session::Session;
 
-/// Print completions for a shell
+/// Print a completion script for a shell
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -37,7 +37,7 @@ impl Completions {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam man --out ~/.local/share/man/man1")]
 pub struct Man {
-    /// Where to
+    /// The directory to write to
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }

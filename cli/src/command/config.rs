@@ -27,25 +27,25 @@ pub struct ConfigCommand {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List all settings; what `amalgam config` does
+    /// List all settings; the default
     #[command(after_help = "Examples:\n  amalgam config list")]
     List,
-    /// Print what a setting is set to; end with 1 if it is not
+    /// Print the value of a setting; end with 1 if it is not set
     #[command(after_help = "Examples:\n  amalgam config get author")]
     Get {
         /// The setting
         name: String,
     },
-    /// Set a setting
+    /// Change a setting
     #[command(after_help = "Examples:\n  amalgam config set color never\n  amalgam config set exclude '*.o' target")]
     Set {
         /// The setting
         name: String,
-        /// What to set it to; several for a list
+        /// The value; several for a list
         #[arg(required = true)]
         values: Vec<String>,
     },
-    /// Go back to what holds without a setting
+    /// Remove a setting, so that its default applies
     #[command(after_help = "Examples:\n  amalgam config unset color")]
     Unset {
         /// The setting
@@ -65,7 +65,7 @@ impl ConfigCommand {
                 let named = known(&name)?;
                 let Some(value) = session.config.shown(&named) else {
                     let error = CliError::new(Exit::ERROR, "NOT_SET", format!("{name} is not set"));
-                    return Err(error.hint(format!("without it {} holds", default(&named))));
+                    return Err(error.hint(format!("the default is {}", default(&named))));
                 };
                 session.output.emit(&line(session, &named))?;
                 session.output.say(value)?;
@@ -74,14 +74,14 @@ impl ConfigCommand {
                 let named = known(&name)?;
                 session.config.set(&named, &values)?;
                 session.config.save()?;
-                say(session, &named)?;
+                say_changed(session, &named)?;
             }
             Verb::Unset { name } => {
                 let named = known(&name)?;
                 if session.config.unset(&named) {
                     session.config.save()?;
                 }
-                say(session, &named)?;
+                say_changed(session, &named)?;
             }
         }
         Ok(Exit::OK)
@@ -90,7 +90,12 @@ impl ConfigCommand {
 
 /// What holds without it.
 fn default(named: &Named) -> &'static str {
-    if named.workspace.is_some() { "what holds for all workspaces" } else { named.key.default }
+    if named.workspace.is_some() { "the value for all workspaces" } else { named.key.default }
+}
+
+/// A setting that was changed.
+fn say_changed(session: &mut Session, named: &Named) -> Result<(), CliError> {
+    if session.output.is_quiet() { session.output.emit(&line(session, named)) } else { say(session, named) }
 }
 
 fn say(session: &mut Session, named: &Named) -> Result<(), CliError> {

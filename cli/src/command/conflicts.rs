@@ -20,7 +20,7 @@ use crate::session::{Session, here, live, revision};
 use crate::text;
 
 const PAGE: i32 = 500;
-/// So many paths are named with a summary.
+/// Most paths that are named with a summary.
 const PATHS_MAX: usize = 10;
 
 /// List, show and resolve conflicts
@@ -54,7 +54,7 @@ enum Verb {
     Forget(Forget),
 }
 
-/// List conflicts; what `amalgam conflicts` does
+/// List conflicts; the default
 #[derive(Debug, Default, Args)]
 #[command(after_help = "\
 Examples:
@@ -62,9 +62,9 @@ Examples:
   amalgam conflicts list --rev main@ src
   amalgam conflicts list --exit-code || echo some are left")]
 struct List {
-    /// Only these and what is below them
+    /// List only these paths and what is below them
     paths: Vec<OsString>,
-    /// Of this revision [default: the directory as it is, or the head]
+    /// The revision [default: the directory as it is, or the head]
     #[arg(long, value_name = "REV")]
     rev: Option<String>,
     /// End with 5 if there are any
@@ -79,22 +79,22 @@ Examples:
   amalgam conflicts show src/main.rs
   amalgam conflicts show logo.png --version theirs > theirs.png")]
 struct Show {
-    /// Where it is
+    /// The path of the conflict
     path: OsString,
     /// A version: ours, base, theirs, draft, side-2 and so on, or the workspace whose it is
     #[arg(long, value_name = "NAME", default_value = "")]
     version: String,
-    /// Of this revision [default: the directory as it is, or the head]
+    /// The revision [default: the directory as it is, or the head]
     #[arg(long, value_name = "REV")]
     rev: Option<String>,
 }
 
-/// List the resolutions that are remembered
+/// List remembered resolutions
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam conflicts remembered")]
 struct Remembered {}
 
-/// Forget resolutions, so that the same conflict is one again
+/// Forget remembered resolutions, so that the same conflict has to be resolved again
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -104,11 +104,11 @@ struct Forget {
     /// The beginnings of their ids
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     ids: Vec<String>,
-    /// All of them
+    /// Forget all of them
     #[arg(long)]
     all: bool,
-    /// Say which it would be, and leave everything as it is
-    #[arg(short = 'n', long)]
+    /// Print what would be done, change nothing
+    #[arg(long)]
     dry_run: bool,
 }
 

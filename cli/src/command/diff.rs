@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 use tonic::codegen::Bytes;
 
-use super::words::tree_path;
+use super::words::{Wanted, tell_apart};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
@@ -16,23 +16,22 @@ use crate::output::{Output, json as lines};
 use crate::session::{Session, here, live, revision};
 use crate::text;
 
-/// Show what differs
+/// Show what differs between two states
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without a revision: the last snapshot against the files on the disk. With one: that snapshot against the disk. With two:
-from the first to the second.
+Without a revision: the last snapshot against the files on the disk. With one: that snapshot against the disk. With two, or a range
+A..B: from the first to the second. Changes in .git are left out unless --with-git or a path in it is given. `amalgam help revisions`
+explains how snapshots are named.
 
 Examples:
   amalgam diff
-  amalgam diff --stat @~3
-  amalgam diff try-1@ try-2@ -- src")]
+  amalgam diff src/main.rs
+  amalgam diff --stat '@{1 hour ago}'
+  amalgam diff try-1..try-2 -- src")]
 pub struct Diff {
-    /// Before [default: @]
-    #[arg(value_name = "FROM")]
-    from: Option<String>,
-    /// After [default: the files on the disk]
-    #[arg(value_name = "TO")]
-    to: Option<String>,
+    /// Revisions: before [default: @], then after [default: the files on the disk]; then paths
+    #[arg(value_name = "REV|PATH")]
+    words: Vec<OsString>,
     #[command(flatten)]
     form: Form,
     /// End with 4 if something differs
@@ -61,9 +60,17 @@ pub struct Form {
     /// What the change comes to: languages, sizes, risks
     #[arg(long)]
     pub insight: bool,
+    /// Show changes in .git, too
+    #[arg(long)]
+    pub with_git: bool,
 }
 
 impl Form {
+    /// Whether any form was asked for.
+    pub fn is_asked_for(&self) -> bool {
+        self.patch || self.stat || self.name_only || self.name_status || self.insight
+    }
+
     fn wants_patch(&self, is_json: bool) -> bool {
         self.patch || !(is_json || self.stat || self.name_only || self.name_status || self.insight)
     }
@@ -89,45 +96,80 @@ pub struct Sides {
 impl Diff {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let place = match &self.to {
-            Some(_) => session.place_if_any().await?,
-            None => Some(session.place().await?),
+        let place = session.place_if_any().await?;
+        let wanted = Wanted { revisions_max: 2, ranges: true };
+        let mut words = tell_apart(session, place.as_ref(), &self.words, &self.paths, wanted).await?;
+        if words.revisions.is_empty() && words.ranges.is_empty() {
+            words = words.without_doubt()?;
+        }
+        let (from, to) = match (&words.revisions[..], &words.ranges[..]) {
+            ([], [range]) => (Some(range.from.clone()), Some(range.to.clone())),
+            (revisions, []) => (revisions.first().cloned(), revisions.get(1).cloned()),
+            _ => return Err(CliError::usage("either a range or revisions")),
         };
-        let paths = self.paths.iter().map(|path| tree_path(session, place.as_ref(), path)).collect::<Result<_, _>>()?;
-        let before = match (&self.from, &place) {
+        // Outside of a directory this says so.
+        let place = if to.is_none() { Some(session.place().await?) } else { place };
+        let before = match (&from, &place) {
             (Some(from), _) => revision(from),
             (None, Some(place)) if place.workspace.head.is_empty() => crate::session::empty(),
             (None, _) => revision("@"),
         };
-        let after = match (&self.to, &place) {
+        let after = match (&to, &place) {
             (Some(to), _) => revision(to),
             (None, Some(place)) => live(place),
             (None, None) => return Err(CliError::usage("a second revision is needed outside of a directory")),
         };
-        let sides = Sides { before, after, workspace: here(place.as_ref()), paths };
+        let sides = Sides { before, after, workspace: here(place.as_ref()), paths: words.paths };
         let mut client = session.client().await?;
         let differs = show(&mut session.output, &mut client, &sides, &self.form).await?;
         Ok(if differs && self.exit_code { Exit::DIFFERS } else { Exit::OK })
     }
 }
 
-/// Shows what differs between two sides. Says whether anything does.
+/// Shows what differs between two sides. Returns whether anything does.
 pub async fn show(output: &mut Output, client: &mut Client, sides: &Sides, form: &Form) -> Result<bool, CliError> {
     output.page();
-    let mut differs = false;
+    let mut seen = Seen { without_git: !form.with_git && !sides.is_about_git(), ..Seen::default() };
     if form.wants_names(output.is_json()) {
-        differs |= names(output, client, sides, form).await?;
+        names(output, client, sides, form, &mut seen).await?;
     }
     if form.stat || form.insight {
-        differs |= inspect(output, client, sides, form).await?;
+        inspect(output, client, sides, form, &mut seen).await?;
     }
     if form.wants_patch(output.is_json()) {
-        differs |= patch(output, client, sides).await?;
+        patch(output, client, sides, &mut seen).await?;
     }
-    Ok(differs)
+    if seen.git_changes > 0 {
+        output.emit(&lines::line("git_changes", json!({"left_out": seen.git_changes})))?;
+        let changes = text::plural(seen.git_changes, "change");
+        output.remark(format!("{changes} in .git left out; --with-git shows them"))?;
+    }
+    Ok(seen.differs)
 }
 
-async fn names(output: &mut Output, client: &mut Client, sides: &Sides, form: &Form) -> Result<bool, CliError> {
+/// What the parts of a comparison have in common.
+#[derive(Default)]
+struct Seen {
+    without_git: bool,
+    differs: bool,
+    /// How many changes in `.git` were left out.
+    git_changes: u64,
+}
+
+impl Sides {
+    /// Whether a path in `.git` is asked for by name.
+    fn is_about_git(&self) -> bool {
+        self.paths.iter().any(|path| text::git_part(path).is_some())
+    }
+}
+
+async fn names(
+    output: &mut Output,
+    client: &mut Client,
+    sides: &Sides,
+    form: &Form,
+    seen: &mut Seen,
+) -> Result<(), CliError> {
     let request = v1::DiffStatesRequest {
         before: Some(sides.before.clone()),
         after: Some(sides.after.clone()),
@@ -135,20 +177,22 @@ async fn names(output: &mut Output, client: &mut Client, sides: &Sides, form: &F
         paths: sides.paths.clone(),
         times: false,
         renames: true,
+        without_git: seen.without_git,
     };
     let mut stream = client.snapshots.diff_states(request).await?.into_inner();
-    let mut differs = false;
     while let Some(part) = stream.message().await? {
+        seen.git_changes = seen.git_changes.max(part.git_changes);
         for change in &part.changes {
-            differs = true;
+            seen.differs = true;
             output.emit(&lines::change(change))?;
             output.say(if form.name_status { named(change) } else { text::path(&change.path).into_owned() })?;
         }
     }
-    Ok(differs)
+    Ok(())
 }
 
-fn named(change: &v1::Change) -> String {
+/// A change in one line, with its letter.
+pub fn named(change: &v1::Change) -> String {
     let letter = paint(style_of(change.kind()), text::letter(change.kind()));
     let is_conflict = change.after.as_ref().is_some_and(|entry| entry.kind() == v1::EntryKind::Conflict);
     match change.kind() {
@@ -170,17 +214,25 @@ pub fn style_of(kind: v1::ChangeKind) -> anstyle::Style {
     }
 }
 
-async fn inspect(output: &mut Output, client: &mut Client, sides: &Sides, form: &Form) -> Result<bool, CliError> {
+async fn inspect(
+    output: &mut Output,
+    client: &mut Client,
+    sides: &Sides,
+    form: &Form,
+    seen: &mut Seen,
+) -> Result<(), CliError> {
     let request = v1::InspectChangeRequest {
         before: Some(sides.before.clone()),
         after: Some(sides.after.clone()),
         workspace: sides.workspace.clone(),
         paths: sides.paths.clone(),
+        without_git: seen.without_git,
     };
     let mut stream = client.snapshots.inspect_change(request).await?.into_inner();
     let mut summary = v1::ChangeSummary::default();
     let mut differs = false;
     while let Some(part) = stream.message().await? {
+        seen.git_changes = seen.git_changes.max(part.git_changes);
         for file in &part.files {
             differs = true;
             output.emit(&file_json(file))?;
@@ -194,7 +246,8 @@ async fn inspect(output: &mut Output, client: &mut Client, sides: &Sides, form: 
     if differs {
         summary_lines(&summary, form.insight).into_iter().try_for_each(|line| output.say(line))?;
     }
-    Ok(differs)
+    seen.differs |= differs;
+    Ok(())
 }
 
 fn file_line(file: &v1::FileInsight, with_insight: bool) -> String {
@@ -287,20 +340,21 @@ fn summary_json(summary: &v1::ChangeSummary) -> serde_json::Value {
     )
 }
 
-async fn patch(output: &mut Output, client: &mut Client, sides: &Sides) -> Result<bool, CliError> {
+async fn patch(output: &mut Output, client: &mut Client, sides: &Sides, seen: &mut Seen) -> Result<(), CliError> {
     let request = v1::GetPatchRequest {
         before: Some(sides.before.clone()),
         after: Some(sides.after.clone()),
         workspace: sides.workspace.clone(),
         paths: sides.paths.clone(),
         context_lines: None,
+        without_git: seen.without_git,
     };
     let mut stream = client.snapshots.get_patch(request).await?.into_inner();
     let mut lines_of = Lines::default();
     let mut left_out = Vec::new();
-    let mut differs = false;
     while let Some(part) = stream.message().await? {
-        differs |= !part.data.is_empty() || !part.left_out.is_empty();
+        seen.git_changes = seen.git_changes.max(part.git_changes);
+        seen.differs |= !part.data.is_empty() || !part.left_out.is_empty();
         lines_of.push(output, &part.data)?;
         left_out.extend(part.left_out);
     }
@@ -314,7 +368,7 @@ async fn patch(output: &mut Output, client: &mut Client, sides: &Sides) -> Resul
             text::printable(&omission.message)
         ))?;
     }
-    Ok(differs)
+    Ok(())
 }
 
 /// A patch as it arrives: cut into lines for colours, or gathered for one line of JSON.
@@ -348,7 +402,8 @@ impl Lines {
     }
 }
 
-fn patch_style(line: &[u8]) -> anstyle::Style {
+/// The colour of a line of a patch.
+pub fn patch_style(line: &[u8]) -> anstyle::Style {
     let titles: [&[u8]; 4] = [b"diff ", b"--- ", b"+++ ", b"index "];
     match line.first() {
         _ if titles.iter().any(|title| line.starts_with(title)) => style::TITLE,

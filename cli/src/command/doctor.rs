@@ -17,7 +17,7 @@ use crate::output::style::{self, paint};
 use crate::session::Session;
 use crate::text;
 
-/// Look for what could hinder the store on this machine
+/// Check the store and this machine for problems
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Ends with 1 if something does not work at all.
@@ -125,11 +125,11 @@ fn say(session: &mut Session, finding: &Finding) -> Result<(), CliError> {
 async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
     let home = session.home().display().to_string();
     if !session.has_store() {
-        return Ok(vec![Finding::warning("store", format!("there is none at {home}"), "`amalgam init` makes one")]);
+        return Ok(vec![Finding::warning("store", format!("none at {home}"), "`amalgam init` creates one")]);
     }
     let mut findings = vec![Finding::fine("store", home)];
     let Some(mut client) = session.client_if_running().await else {
-        findings.push(Finding::note("process", "does not run; the next command starts it"));
+        findings.push(Finding::note("process", "not running; the next command starts it"));
         return Ok(findings);
     };
     findings.push(match client.store.get_store(v1::GetStoreRequest {}).await {
@@ -147,7 +147,7 @@ async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
             ))?;
             let since = text::ago(text::moment(store.start_time.as_ref()), session.now);
             let message = format!(
-                "version {}, number {}, began {since}, {} watched",
+                "version {}, process id {}, started {since}, {} watched",
                 store.version,
                 store.process_id,
                 text::plural(u64::from(store.watched), "directory"),
@@ -167,7 +167,7 @@ async fn store(session: &mut Session) -> Result<Vec<Finding>, CliError> {
         let words = super::gc::state_words(&state, session.now);
         findings.push(match state.warnings.first() {
             Some(warning) => Finding::warning("collection", warning.clone(), format!("`amalgam gc` collects; {words}")),
-            None if state.paused => Finding::warning("collection", words, "`amalgam gc --resume` goes on"),
+            None if state.paused => Finding::warning("collection", words, "`amalgam gc --resume` resumes it"),
             None => Finding::fine("collection", words),
         });
     }
@@ -194,7 +194,7 @@ fn leftovers(session: &Session) -> Option<Finding> {
 
 async fn directory(session: &mut Session) -> Finding {
     if !session.has_store() {
-        return Finding::note("directory", "none is protected yet");
+        return Finding::note("directory", "no directory is protected yet");
     }
     match session.place_if_any().await {
         Ok(Some(place)) if place.directory.problem.is_empty() => {
@@ -206,7 +206,7 @@ async fn directory(session: &mut Session) -> Finding {
             text::printable(&place.directory.problem),
             format!("`amalgam checkout {}` writes it again", place.workspace_id()),
         ),
-        Ok(None) => Finding::note("directory", "this one is not protected; `amalgam init` does that"),
+        Ok(None) => Finding::note("directory", "not protected; `amalgam init` protects it"),
         Err(error) => Finding::failure("directory", error.to_string(), "see above"),
     }
 }

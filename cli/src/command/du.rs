@@ -14,12 +14,12 @@ use crate::output::{Output, advance, json as lines, progress_bar};
 use crate::session::{Session, here, incomplete, workspace_name};
 use crate::text;
 
-/// So many snapshots of a workspace are listed unless more are asked for.
+/// Most snapshots of a workspace that are listed unless more are asked for.
 const SNAPSHOTS: u32 = 20;
 /// The size from which on a part of the store gets a line of its own.
 const PART_BYTES_MIN: u64 = 1_000_000;
 
-/// Say how much room the store, its workspaces and their snapshots take
+/// Show how much space the store, workspaces and snapshots take
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Workspaces share what is equal, so the store is smaller than the sum of their files. What a workspace has in the store is
@@ -36,16 +36,16 @@ Examples:
   amalgam du --exact @~3               or without the tree of a snapshot
   amalgam du --json")]
 pub struct Du {
-    /// Only this workspace and its snapshots, or this snapshot
+    /// Measure only this workspace and its snapshots, or this snapshot
     #[arg(value_name = "WORKSPACE|SNAPSHOT", conflicts_with = "exact")]
     subject: Option<String>,
-    /// Only what each snapshot brought
+    /// Show only what each snapshot added
     #[arg(long, requires = "subject")]
     growth: bool,
-    /// At most so many snapshots [default: 20]
+    /// List at most N snapshots [default: 20]
     #[arg(short = 'n', long, value_name = "N", requires = "subject")]
     limit: Option<u32>,
-    /// What would come free if this workspace, or the tree of this snapshot, went and its grace time were over
+    /// Show how much space would be freed without this workspace, or without the tree of this snapshot
     #[arg(long, value_name = "WORKSPACE|SNAPSHOT")]
     exact: Option<String>,
 }

@@ -40,14 +40,14 @@ Examples:
   amalgam explore -n 8 -- ./fix.sh
   amalgam explore -n 8 --jobs 2 --score './bench | tail -1' -- my-agent --seed-from-env")]
 pub struct Explore {
-    /// So many attempts
+    /// Number of attempts
     #[arg(short = 'n', long = "number", value_name = "N", default_value = "8",
           value_parser = clap::value_parser!(u32).range(1..=1_000))]
     number: u32,
-    /// A command of the shell that prints the score
+    /// A shell command that prints the score of an attempt
     #[arg(long, value_name = "CMD")]
     score: Option<String>,
-    /// So many at once [default: one per processor]
+    /// Number of attempts that run at the same time [default: one per processor]
     #[arg(long, value_name = "J")]
     jobs: Option<usize>,
     /// Keep the forks and their directories
@@ -137,7 +137,7 @@ impl Explore {
         match attempts.iter().find(|attempt| Some(attempt.number) == best) {
             Some(winner) => take(session, client, place, winner).await,
             None => Err(CliError::refused("no attempt succeeded; nothing was changed")
-                .hint(format!("{} holds what they said", around.display()))),
+                .hint(format!("their output is in {}", around.display()))),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::output::{Output, json as lines};
 use crate::session::{Session, workspace_name};
 use crate::text;
 
-/// Make workspaces that begin where this one stands
+/// Make new workspaces that begin at the state of this one
 #[derive(Debug, Args)]
 #[command(after_help = "\
 If the directory changed since its last snapshot, one is taken first, so a fork begins with what you see. In the template
@@ -31,25 +31,25 @@ Examples:
   amalgam fork idea                    a workspace, no files yet
   amalgam fork -n 3 --dir ../try-{n}   three workspaces with a directory each
   amalgam fork parser --dir ../{name}
-  amalgam fork -n 3 --mount ../try-{n} the same without writing any file, where FUSE is possible; else full copies")]
+  amalgam fork -n 3 --mount ../try-{n} the same without writing files, where FUSE works; else full copies")]
 pub struct Fork {
-    /// Names of the new workspaces [default: WORKSPACE-1 and so on, those that are free]
+    /// Names of the new workspaces [default: WORKSPACE-1, WORKSPACE-2, ...]
     names: Vec<String>,
-    /// So many
+    /// Number of forks
     #[arg(short = 'n', long = "number", value_name = "N", conflicts_with = "names",
           value_parser = clap::value_parser!(u32).range(1..=1_000))]
     number: Option<u32>,
     /// Write the files into new directories, named by this template
     #[arg(long, value_name = "TEMPLATE")]
     dir: Option<String>,
-    /// Mount them at new directories, named by this template; files are written out where nothing can be mounted
+    /// Mount them at new directories, named by this template; where mounting is not possible, write the files
     #[arg(long, value_name = "TEMPLATE", conflicts_with = "dir")]
     mount: Option<String>,
     #[command(flatten)]
     options: MountArgs,
     #[command(flatten)]
     backend: BackendArgs,
-    /// Begin from this workspace [default: the one of this directory]
+    /// Fork this workspace [default: the one of this directory]
     #[arg(long, value_name = "WORKSPACE")]
     from: Option<String>,
 }
@@ -205,7 +205,7 @@ fn paths(session: &Session, template: &str, names: &[String]) -> Result<Vec<Path
         return Err(CliError::usage(format!("`{template}` gives several forks one directory")).hint(hint));
     }
     match paths.iter().find(|path| !is_free(path)) {
-        Some(path) => Err(CliError::refused(format!("{} is there and not empty", path.display()))
+        Some(path) => Err(CliError::refused(format!("{} exists and is not empty", path.display()))
             .hint("name another directory; nothing was forked")),
         None => Ok(paths),
     }
@@ -230,7 +230,7 @@ async fn fill(
 ) -> Outcome {
     let Some(path) = path else {
         output.emit(&lines::line("fork", json!({"workspace": name, "from": source.workspace, "path": null})))?;
-        output.say(paint(style::WORKSPACE, name))?;
+        output.done(paint(style::WORKSPACE, name))?;
         return Ok(Exit::OK);
     };
     let mount = match mounted {
@@ -240,7 +240,7 @@ async fn fill(
     if let Some(mount) = mount {
         let line = lines::line("fork", json!({"workspace": name, "from": source.workspace}));
         output.emit(&lines::with_path(line, &mount.path))?;
-        output.say(format!("{}  {}", paint(style::WORKSPACE, name), text::path(&mount.path)))?;
+        output.done(format!("{}  {}", paint(style::WORKSPACE, name), text::path(&mount.path)))?;
         return Ok(Exit::OK);
     }
     let target = Target {
@@ -261,7 +261,7 @@ async fn fill(
     let directory = result.directory.unwrap_or_default();
     let line = lines::line("fork", json!({"workspace": name, "from": source.workspace}));
     output.emit(&lines::with_path(line, &directory.path))?;
-    output.say(format!("{}  {}", paint(style::WORKSPACE, name), text::path(&directory.path)))?;
+    output.done(format!("{}  {}", paint(style::WORKSPACE, name), text::path(&directory.path)))?;
     report_notices(output, &result.notices)
 }
 

@@ -14,10 +14,10 @@ use crate::output::{Output, advance, json as lines, progress_bar};
 use crate::session::{Session, incomplete, workspace_name};
 use crate::text;
 
-/// So many snapshots that stay are listed unless more are asked for.
+/// Most snapshots that stay that are listed unless more are asked for.
 const STAYING_MAX: usize = 100;
 
-/// Delete what nothing leads to, and give its room back
+/// Delete unreachable data and free its space
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The store's process does this by itself: when the store has grown by a quarter, once a day, and when room is short.
@@ -33,28 +33,28 @@ Examples:
   amalgam gc --grace none              now, with what could still be undone
   amalgam gc --pause --for 2h          leave the disk to something else for a while")]
 pub struct Gc {
-    /// Say what would go, and leave it
-    #[arg(short = 'n', long)]
+    /// Print what would be deleted, change nothing
+    #[arg(long)]
     dry_run: bool,
     /// Keep what can be undone for this long instead: 90s, 30m, 24h, 30d, none
     #[arg(long, value_name = "TIME")]
     grace: Option<Span>,
-    /// Say of each snapshot whether it stays, and why; change nothing
+    /// Print for each snapshot whether it is kept, and why; change nothing
     #[arg(long, conflicts_with = "dry_run")]
     plan: bool,
-    /// With --plan: only the history of this workspace
+    /// With --plan: show only the history of this workspace
     #[arg(long, value_name = "WORKSPACE", requires = "plan")]
     workspace: Option<String>,
-    /// Collect nothing by itself until --resume; end what runs by itself
+    /// Pause automatic collection until --resume, and end one that is running
     #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace"])]
     pause: bool,
     /// With --pause: only for this long
     #[arg(long = "for", value_name = "TIME", requires = "pause")]
     pause_for: Option<Span>,
-    /// Collect by itself again
+    /// Resume automatic collection
     #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace", "pause"])]
     resume: bool,
-    /// Say what the last collection came to, whether it is paused, and when the next one comes
+    /// Show what the last collection did, whether collection is paused, and when the next one is due
     #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace", "pause", "resume"])]
     status: bool,
 }
@@ -70,7 +70,7 @@ impl Gc {
             let workspace = self.workspace.as_deref().map(workspace_name).unwrap_or_default();
             return plan(session, v1::PlanCollectionRequest { workspace, grace_seconds }).await;
         }
-        session.interrupts.say("the store is whole; what was freed is freed, and `amalgam gc` does the rest");
+        session.interrupts.say("the store is intact; `amalgam gc` does the rest");
         let request = v1::CollectStoreRequest { dry_run: self.dry_run, grace_seconds };
         let result = follow(session, request).await?;
         report(&mut session.output, &result)?;
@@ -129,7 +129,7 @@ pub fn state_words(state: &v1::GetCollectionResponse, now: Timestamp) -> String 
         None => "not collected yet".to_owned(),
     };
     let how = match (state.under_way, state.paused, &state.paused_until) {
-        (true, ..) => "one is under way".to_owned(),
+        (true, ..) => "a collection is running".to_owned(),
         (false, true, None) => "paused until `amalgam gc --resume`".to_owned(),
         (false, true, Some(end)) => format!("paused for {} more", text::until(text::moment(Some(end)), now)),
         (false, false, _) => format!("the next one {}", next_words(state, now)),
@@ -145,7 +145,7 @@ fn next_words(state: &v1::GetCollectionResponse, now: Timestamp) -> String {
         true => "at a quiet moment".to_owned(),
         false => format!("in {}", text::until(time, now)),
     };
-    format!("{moment}, when the store takes {}, or when room is short", text::bytes(state.next_bytes))
+    format!("{moment}, when the store takes {}, or when space is short", text::bytes(state.next_bytes))
 }
 
 /// Follows a collection to its end, with a bar on a terminal.
@@ -203,32 +203,34 @@ fn report(output: &mut Output, result: &v1::CollectResult) -> Result<(), CliErro
             "ended_in": (!result.ended_in.is_empty()).then_some(&result.ended_in),
         }),
     ))?;
+    // What would be done is what was asked for; what was done is not wanted where only the exit code is.
+    let mut say = |line: String| if result.dry_run { output.say(line) } else { output.done(line) };
     let kept = format!("{} from {}", tally_words(result.alive), text::plural(result.roots, "root"));
-    output.say(format!("kept: {kept}"))?;
+    say(format!("kept: {kept}"))?;
     if result.young.unwrap_or_default().objects > 0 {
-        output.say(format!("too young to go: {}", tally_words(result.young)))?;
+        say(format!("kept because too young: {}", tally_words(result.young)))?;
     }
     if result.forgotten > 0 {
-        output.say(format!("forgotten: {}", text::plural(result.forgotten, "deleted workspace")))?;
+        say(format!("forgotten: {}", text::plural(result.forgotten, "deleted workspace")))?;
     }
     if result.operations_trimmed > 0 {
         let trimmed = text::plural(result.operations_trimmed, "operation");
-        output.say(format!("the log is shorter by {trimmed}"))?;
+        say(format!("log of operations shortened by {trimmed}"))?;
     }
     if result.thinned > 0 {
         let thinned = text::plural(result.thinned, "snapshot");
-        output.say(format!("thinned: {thinned}, of which the record stays and the tree goes"))?;
+        say(format!("thinned: {thinned} (records are kept, trees are dropped)"))?;
     }
     if result.dry_run {
-        output.say(format!("{}: {}", paint(style::TITLE, "would be freed"), tally_words(result.dead)))?;
-        output.say(format!("on disk: {}; nothing was deleted", text::bytes(result.disk_bytes_before)))?;
+        say(format!("{}: {}", paint(style::TITLE, "would be freed"), tally_words(result.dead)))?;
+        say(format!("on disk: {}; nothing was deleted", text::bytes(result.disk_bytes_before)))?;
     } else {
-        output.say(format!("{}: {}", paint(style::GOOD, "freed"), tally_words(result.freed)))?;
+        say(format!("{}: {}", paint(style::GOOD, "freed"), tally_words(result.freed)))?;
         let (before, after) = (text::bytes(result.disk_bytes_before), text::bytes(result.disk_bytes_after));
-        output.say(format!("on disk: {before} before, {after} after"))?;
+        say(format!("on disk: {before} before, {after} after"))?;
         if result.journal_bytes_before > result.journal_bytes_after {
             let (before, after) = (text::bytes(result.journal_bytes_before), text::bytes(result.journal_bytes_after));
-            output.say(format!("uncommitted work of mounts: {before} of journals before, {after} after"))?;
+            say(format!("uncommitted work of mounts: {before} of journals before, {after} after"))?;
         }
     }
     if result.grace_seconds > 0 {
@@ -236,7 +238,7 @@ fn report(output: &mut Output, result: &v1::CollectResult) -> Result<(), CliErro
     }
     match result.ended_in.as_str() {
         "" => Ok(()),
-        stage => output.say(format!("ended during {stage}; `amalgam gc` does the rest")),
+        stage => output.say(format!("stopped during {stage}; `amalgam gc` does the rest")),
     }
 }
 
@@ -295,7 +297,7 @@ fn emit_planned(output: &mut Output, planned: &v1::PlannedSnapshot, word: &str) 
 fn planned_line(planned: &v1::PlannedSnapshot, word: &str, style: anstyle::Style, now: Timestamp) -> String {
     let why = match word {
         "goes" => ": no rule keeps it".to_owned(),
-        "gone" => ": its tree was dropped on thinning".to_owned(),
+        "gone" => ": its tree was dropped by retention".to_owned(),
         "soon" => {
             let seconds = text::moment(planned.go_time.as_ref()).as_second() - now.as_second();
             format!(": goes in {} h ({})", (seconds.max(0) + 3_599) / 3_600, planned.why)

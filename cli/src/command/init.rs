@@ -17,7 +17,7 @@ use crate::output::style::{self, paint};
 use crate::session::{Session, incomplete};
 use crate::text;
 
-/// Protect a directory: remember it, and take the first snapshot
+/// Protect a directory and take its first snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Nothing is written into the directory. The home directory, and what contains it, is protected only after a question. Everything in it is part of the snapshots, build outputs and .git too, unless a
@@ -27,12 +27,12 @@ Examples:
   amalgam init
   amalgam init ~/project --workspace main --exclude '*.iso'")]
 pub struct Init {
-    /// The directory [default: the one you are in]
+    /// The directory [default: the current one]
     dir: Option<OsString>,
     /// The name of its workspace [default: named after the directory]
     #[arg(long, value_name = "NAME")]
     workspace: Option<String>,
-    /// Leave out what matches; like a line of .amalgamignore
+    /// Leave out what matches, like a line of .amalgamignore
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
     /// Do not ask, even if it is the home directory or contains it

@@ -13,7 +13,7 @@ use crate::text;
 
 const PAGE: i32 = 500;
 
-/// List labels, put one on a snapshot, or take one away
+/// List labels, put a label on a snapshot, or remove one
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -22,12 +22,12 @@ Examples:
   amalgam label works @~2              moves it there
   amalgam label works --delete")]
 pub struct Label {
-    /// The label
+    /// The name of the label
     name: Option<String>,
-    /// The revision [default: @]
+    /// The revision it is put on [default: @]
     #[arg(value_name = "REV", conflicts_with = "delete")]
     revision: Option<String>,
-    /// Take it away
+    /// Remove the label; the snapshot stays
     #[arg(long, requires = "name")]
     delete: bool,
 }
@@ -42,7 +42,7 @@ impl Label {
             let request = v1::DeleteLabelRequest { name: format!("labels/{name}"), workspace, ..Default::default() };
             client.snapshots.delete_label(request).await?;
             session.output.emit(&lines::line("label_deleted", json!({"name": name})))?;
-            session.output.done(format!("the label {name} is gone"))?;
+            session.output.done(format!("removed the label {name}"))?;
             return Ok(Exit::OK);
         }
         let place = session.place_if_any().await?;

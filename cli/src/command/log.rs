@@ -8,7 +8,9 @@ use clap::Args;
 use jiff::Timestamp;
 use tonic::codegen::Bytes;
 
-use super::words::revisions_and_paths;
+use super::diff::{self, Form};
+use super::show::of_snapshot;
+use super::words::{Wanted, neither, snapshot, tell_apart};
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::graph::{Drawing, Drawn};
@@ -22,60 +24,87 @@ const PAGE: i32 = 200;
 
 /// List snapshots, newest first
 #[derive(Debug, Args)]
-#[command(after_help = "\
-A revision is @ (the head of this workspace), NAME@ (the head of another one), a label, or the beginning of an id; ~ or ~3
-behind it goes back.
+#[command(
+    allow_negative_numbers = true,
+    after_help = "\
+Without a revision: what led to the last snapshot of this workspace; with --graph, to those of all workspaces of this project, which are
+those that share history with it. A range A..B lists the snapshots that led to B and not to A. `amalgam help revisions` explains how
+snapshots are named.
 
 Examples:
-  amalgam log -n 10
-  amalgam log --graph
-  amalgam log main@ try-1@ -- src/main.rs")]
+  amalgam log -5
+  amalgam log --stat main..
+  amalgam log -p src/main.rs
+  amalgam log --graph"
+)]
 pub struct Log {
-    /// Where to begin, then at most one path [default: the head of this workspace]
+    /// Where to begin [default: the head of this workspace], or a range; then at most one path
     #[arg(value_name = "REV|PATH")]
     words: Vec<OsString>,
-    /// Draw how snapshots follow from each other; of all workspaces unless revisions are given
+    /// Draw how snapshots follow from each other; of the whole project unless revisions are given
     #[arg(long)]
     graph: bool,
-    /// Snapshots of all workspaces and labels
+    /// List snapshots of all workspaces and labels of the store
     #[arg(long)]
     all: bool,
-    /// At most so many
+    /// List at most N snapshots; -5 is short for -n 5
     #[arg(short = 'n', long = "limit", value_name = "N")]
     limit: Option<usize>,
-    /// Only snapshots that changed this path
+    /// Print one line for each snapshot; the default unless what it changed is shown
+    #[arg(long)]
+    oneline: bool,
+    #[command(flatten)]
+    form: Form,
+    /// List only snapshots that changed this path
     #[arg(last = true, value_name = "PATH")]
     paths: Vec<OsString>,
 }
 
 impl Log {
     /// Does it.
-    pub async fn run(self, session: &mut Session) -> Outcome {
+    pub async fn run(mut self, session: &mut Session) -> Outcome {
+        self.take_number()?;
         let place = session.place_if_any().await?;
         let mut client = session.client().await?;
-        let (revisions, paths) =
-            revisions_and_paths(session, place.as_ref(), &self.words, &self.paths, usize::MAX).await?;
-        let all = self.all || (revisions.is_empty() && (self.graph || place.is_none()));
-        let mut left = self.limit.unwrap_or(usize::MAX);
+        let wanted = Wanted { revisions_max: usize::MAX, ranges: true };
+        let words = tell_apart(session, place.as_ref(), &self.words, &self.paths, wanted).await?;
+        let mut revisions = words.revisions;
+        revisions.extend(words.ranges.iter().map(|range| range.to.clone()));
+        let mut exclude = Vec::new();
+        for range in &words.ranges {
+            // By its id, so that a workspace that moves meanwhile does not shift the pages.
+            exclude.push(text::id(&snapshot(&mut client, place.as_ref(), &range.from).await?.name).to_owned());
+        }
+        let is_free = revisions.is_empty() && !self.all;
         let mut request = v1::ListSnapshotsRequest {
+            all: self.all || (is_free && place.is_none()),
+            project: is_free && self.graph && place.is_some(),
             revisions,
             workspace: here(place.as_ref()),
-            all,
             page_size: PAGE,
             page_token: String::new(),
-            paths: paths.clone(),
+            paths: words.paths.clone(),
+            exclude,
         };
         let head = place.as_ref().map(|place| place.workspace.head.clone()).unwrap_or_default();
         // With a path most snapshots are missing, and lines between the rest would be wrong.
-        let drawing = (self.graph && paths.is_empty()).then(Drawing::default);
-        let mut writer = Writer { drawing, head, now: session.now };
+        let drawing = (self.graph && words.paths.is_empty()).then(Drawing::default);
+        let shows_changes = self.form.is_asked_for();
+        let in_full = !self.oneline && (session.output.is_verbose() || shows_changes);
+        let mut writer = Writer { drawing, head, in_full, now: session.now };
         session.output.page();
+        let mut left = self.limit.unwrap_or(usize::MAX);
         let mut shown = 0_usize;
         while left > 0 {
             request.page_size = PAGE.min(i32::try_from(left).unwrap_or(PAGE));
             let page = client.snapshots.list_snapshots(request.clone()).await?.into_inner();
             for snapshot in page.snapshots.iter().take(left) {
                 writer.write(&mut session.output, snapshot)?;
+                if shows_changes && !snapshot.thinned {
+                    let sides = of_snapshot(snapshot, words.paths.clone());
+                    diff::show(&mut session.output, &mut client, &sides, &self.form).await?;
+                    session.output.say("")?;
+                }
             }
             shown += page.snapshots.len();
             left = left.saturating_sub(page.snapshots.len());
@@ -85,15 +114,34 @@ impl Log {
                 break;
             }
         }
-        if shown == 0 {
-            session.output.remark(nothing(place.as_ref(), &paths))?;
+        match words.doubtful {
+            Some((word, error)) if shown == 0 => return Err(neither(&word, &error)),
+            _ if shown == 0 => {
+                session.output.remark(nothing(place.as_ref(), &words.paths, !request.exclude.is_empty()))?
+            }
+            _ => {}
         }
         Ok(Exit::OK)
     }
+
+    /// Takes a word such as `-5` as the number of snapshots.
+    fn take_number(&mut self) -> Result<(), CliError> {
+        let number = |word: &OsString| word.to_str()?.strip_prefix('-')?.parse::<usize>().ok();
+        let Some(found) = self.words.iter().find_map(number) else { return Ok(()) };
+        self.words.retain(|word| number(word).is_none());
+        match self.limit {
+            Some(limit) if limit != found => Err(CliError::usage(format!("-n {limit} and -{found} are two numbers"))),
+            _ => {
+                self.limit = Some(found);
+                Ok(())
+            }
+        }
+    }
 }
 
-fn nothing(place: Option<&Place>, paths: &[Bytes]) -> String {
+fn nothing(place: Option<&Place>, paths: &[Bytes], is_range: bool) -> String {
     match (paths.first(), place) {
+        (None, _) if is_range => "no snapshot is in this range".to_owned(),
         (Some(path), _) => format!("no snapshot changed {}", text::path(path)),
         (None, Some(place)) => format!("{} has no snapshot yet; `amalgam commit` takes one", place.workspace_id()),
         (None, None) => "there is no snapshot yet".to_owned(),
@@ -103,13 +151,15 @@ fn nothing(place: Option<&Place>, paths: &[Bytes]) -> String {
 struct Writer {
     drawing: Option<Drawing>,
     head: String,
+    /// Whether each snapshot is shown with all that is known of it.
+    in_full: bool,
     now: Timestamp,
 }
 
 impl Writer {
     fn write(&mut self, output: &mut Output, snapshot: &v1::Snapshot) -> Result<(), CliError> {
         output.emit(&json::snapshot(snapshot))?;
-        let lines = if output.is_verbose() { full(snapshot, self.now) } else { vec![one_line(snapshot, self.now)] };
+        let lines = if self.in_full { full(snapshot, self.now) } else { vec![one_line(snapshot, self.now)] };
         let Some(drawn) = self.draw(snapshot)? else {
             return lines.into_iter().try_for_each(|line| output.say(line));
         };

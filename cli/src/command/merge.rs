@@ -14,10 +14,10 @@ use crate::output::{Output, json as lines};
 use crate::session::{Session, incomplete, workspace_name};
 use crate::text;
 
-/// So many paths are named in one line.
+/// How many paths are named in one line.
 const PATHS_MAX: usize = 10;
 
-/// Merge workspaces into another
+/// Merge workspaces into another one
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Files that both sides changed are merged as the rules say (`amalgam rules`). What cannot be merged stays in the target as a
@@ -32,19 +32,19 @@ pub struct Merge {
     /// The workspaces to merge
     #[arg(required = true, value_name = "WORKSPACE")]
     sources: Vec<String>,
-    /// The workspace that gets it all [default: the one of this directory]
+    /// The workspace to merge into [default: the one of this directory]
     #[arg(long, value_name = "WORKSPACE")]
     into: Option<String>,
-    /// Say what would come of it, and leave everything as it is
+    /// Print what would be done, change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Move the target's head, or do nothing
+    /// Fast-forward only: move the target's head, or fail
     #[arg(long)]
     ff_only: bool,
     /// The message of the snapshot
     #[arg(short, long, default_value = "", hide_default_value = true)]
     message: String,
-    /// How paths are merged, this once
+    /// How paths are merged in this call
     #[arg(long = "way", value_name = "PATH=WAY")]
     ways: Vec<String>,
     /// Leave conflicts that were resolved before as conflicts
@@ -172,7 +172,7 @@ fn words(merge: &v1::Merge, target: &str, dry_run: bool) -> String {
     let changed = text::plural(merge.changed, "path");
     let conflicts = text::plural(conflict_files(merge), "conflict");
     match merge.how() {
-        v1::MergeHow::Already => format!("{target} has it already"),
+        v1::MergeHow::Already => format!("{target} already has it"),
         v1::MergeHow::Forward if dry_run => format!("{target} would move on; nothing was changed"),
         v1::MergeHow::Forward => format!("{target} moved on to {head}"),
         v1::MergeHow::Merged if dry_run && merge.conflicts.is_empty() => {

@@ -39,17 +39,17 @@ pub struct Mount {
     /// The workspace, or the revision of a snapshot
     #[arg(value_name = "WORKSPACE|REV")]
     what: String,
-    /// Where; it must be empty, or not be there yet
+    /// The mount point; it must be empty, or not exist yet
     dir: OsString,
     #[command(flatten)]
     options: MountArgs,
-    /// Show the workspace's last snapshot, and let nobody change it
+    /// Mount the last snapshot of the workspace, read-only
     #[arg(long)]
     read_only: bool,
-    /// The same, and show each new snapshot as soon as it is the last one
+    /// Read-only, and follow the workspace: each new snapshot appears at once
     #[arg(long)]
     follow: bool,
-    /// Make the workspace, empty, if there is none of this name
+    /// Create the workspace, empty, if it does not exist
     #[arg(long, conflicts_with_all = ["read_only", "follow"])]
     create: bool,
 }
@@ -57,16 +57,16 @@ pub struct Mount {
 /// How to mount.
 #[derive(Clone, Debug, Default, Args)]
 pub struct MountArgs {
-    /// Let other users enter; needs root, or `user_allow_other` in /etc/fuse.conf
+    /// Give other users access; needs root, or `user_allow_other` in /etc/fuse.conf
     #[arg(long)]
     pub allow_other: bool,
-    /// Let the kernel hold writes back: faster for many small writes; what it holds is in no snapshot, and a crash loses it
+    /// Enable the kernel's write-back cache: faster for many small writes, but cached writes are in no snapshot and are lost in a crash
     #[arg(long)]
     pub writeback: bool,
-    /// So many threads do what may take long, beside the one that answers
+    /// Number of worker threads for slow requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: Option<u32>,
-    /// Keep this directory out of snapshots, on the disk's own files; from the root of the workspace, may be given again
+    /// Keep this directory (from the root of the workspace) on the local disk and out of snapshots; repeatable
     #[arg(long, value_name = "PATH")]
     pub local: Vec<OsString>,
 }
@@ -87,7 +87,7 @@ impl MountArgs {
         if self.local.is_empty() {
             return Ok(());
         }
-        Err(CliError::usage(format!("--local is for what is mounted, and {why}"))
+        Err(CliError::usage(format!("--local works only in a mount, and {why}"))
             .hint("leave it out; in a directory .amalgamignore keeps paths out of snapshots"))
     }
 }

@@ -13,7 +13,7 @@ use crate::output::style::{self, paint};
 use crate::session::Session;
 use crate::text;
 
-/// List what is mounted
+/// List mounts
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam mounts\n  amalgam mounts --json")]
 pub struct Mounts {}
@@ -34,7 +34,7 @@ impl Mounts {
             session.output.remark(format!("{} {problem}", paint(style::WARNING, "warning:")))?;
         }
         if mounts.is_empty() {
-            session.output.remark("nothing is mounted; `amalgam mount WORKSPACE DIR` does that")?;
+            session.output.remark("nothing is mounted; `amalgam mount WORKSPACE DIR` mounts a workspace")?;
         }
         Ok(Exit::OK)
     }

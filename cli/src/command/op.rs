@@ -16,7 +16,7 @@ use crate::text;
 
 const PAGE: i32 = 200;
 
-/// List and show operations: everything that ever moved a workspace or a label
+/// List and show operations: every change of a workspace or a label
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam op log -n 5\n  amalgam op show 17\n  amalgam undo --op 17")]
 pub struct Op {
@@ -34,10 +34,10 @@ enum OpCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam op log\n  amalgam op log -n 5 --workspace main")]
 struct OpLog {
-    /// At most so many
+    /// List at most N operations; -5 is short for -n 5
     #[arg(short = 'n', long = "limit", value_name = "N")]
     limit: Option<usize>,
-    /// Only those that touched this workspace
+    /// List only operations that moved this workspace
     #[arg(long, value_name = "NAME", default_value = "")]
     workspace: String,
 }
@@ -46,7 +46,7 @@ struct OpLog {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam op show 17")]
 struct OpShow {
-    /// Its number
+    /// The number of the operation
     number: u64,
 }
 
@@ -119,7 +119,7 @@ impl OpShow {
         output.say(format!("Actor:  {}", text::printable(&operation.actor)))?;
         output.say(format!("Time:   {} ({})", text::wall_clock(time), text::ago(time, session.now)))?;
         if operation.reverts > 0 {
-            output.say(format!("Takes back operation {}", operation.reverts))?;
+            output.say(format!("Undoes operation {}", operation.reverts))?;
         }
         output.say("")?;
         let side = |name: &str| if name.is_empty() { "nothing".to_owned() } else { text::short(name).to_owned() };

@@ -98,7 +98,7 @@ impl Target {
         let written = writing.await.expect("writing does not panic");
         written.map_err(|error| match error.kind() {
             // Half a stream is nothing: whoever waits for it has to know.
-            io::ErrorKind::BrokenPipe => CliError::refused("whoever read the stream went away before its end"),
+            io::ErrorKind::BrokenPipe => CliError::refused("the reader of the stream closed it before its end"),
             _ => CliError::machine(&shown, &error),
         })?;
         if let Some(unfinished) = unfinished.filter(|_| is_whole) {

@@ -11,7 +11,7 @@ use crate::output::json as lines;
 use crate::session::{Session, incomplete, workspace_name};
 use crate::text;
 
-/// Merge a workspace into its target and end it
+/// Merge a workspace into its target and remove the workspace
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Its directory or what was left of its mount is captured first. One that is mounted has to be unmounted before. The workspace ends when all it holds has landed; what cannot be merged waits for
@@ -28,7 +28,7 @@ pub struct Complete {
     what: What,
 }
 
-/// Merge a workspace into its target and go on in it, now or by itself
+/// Merge a workspace into its target and keep it, now or automatically
 #[derive(Debug, Args)]
 #[command(after_help = "\
 With --every or --on-commit the process that holds the store publishes by itself, from then on: each head once. With an interval
@@ -45,13 +45,13 @@ Examples:
 pub struct Publish {
     #[command(flatten)]
     what: What,
-    /// Publish by itself, so often: 30s, 5m, 1h
+    /// Publish automatically at this interval: 30s, 5m, 1h
     #[arg(long, value_name = "SPAN", value_parser = seconds)]
     every: Option<u32>,
-    /// Publish by itself after each commit
+    /// Publish automatically after each commit
     #[arg(long)]
     on_commit: bool,
-    /// Do not publish by itself any more
+    /// Stop publishing automatically
     #[arg(long, conflicts_with_all = ["every", "on_commit"])]
     manual: bool,
 }
@@ -76,9 +76,9 @@ fn seconds(text: &str) -> Result<u32, String> {
         "m" => 60,
         "h" => 3_600,
         "d" => 86_400,
-        _ => return Err("say it as in 30s, 5m, 1h or 1d".to_owned()),
+        _ => return Err("write it as 30s, 5m, 1h or 1d".to_owned()),
     };
-    let count: u32 = digits.parse().map_err(|_| "say it as in 30s, 5m, 1h or 1d".to_owned())?;
+    let count: u32 = digits.parse().map_err(|_| "write it as 30s, 5m, 1h or 1d".to_owned())?;
     count.checked_mul(unit).filter(|seconds| *seconds > 0).ok_or_else(|| "at least 1s, at most a year".to_owned())
 }
 
@@ -86,7 +86,7 @@ fn seconds(text: &str) -> Result<u32, String> {
 struct What {
     /// The workspace [default: the one of this directory]
     workspace: Option<String>,
-    /// The workspace that gets it [default: the one it was forked from]
+    /// The workspace to merge into [default: the one it was forked from]
     #[arg(long, value_name = "WORKSPACE")]
     into: Option<String>,
     /// The message of the merge
@@ -98,13 +98,13 @@ struct What {
     /// How many seconds that may take
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     test_seconds: u32,
-    /// Do not wait until it is merged
+    /// Return without waiting for the merge
     #[arg(long)]
     detach: bool,
     /// Say what would be captured and merged and what would wait for a person, and leave everything as it is
     #[arg(long, conflicts_with = "detach")]
     dry_run: bool,
-    /// A name for this request: the same one again changes nothing
+    /// An id for this request: the same id again changes nothing
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
     /// The test as a command with exactly these arguments, without a shell

@@ -21,11 +21,11 @@ use crate::output::{Output, drive, json as lines};
 use crate::session::Session;
 use crate::text;
 
-/// So much of a plan is listed; the rest is counted.
+/// Most lines of a plan that are listed; the rest is counted.
 const LISTED_MAX: usize = 20;
 const PAGE: i32 = 500;
 
-/// Forget the bytes of a file for good, in all snapshots
+/// Delete the bytes of a file for good, in all snapshots
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Snapshots keep their ids and everything else; who reads the file is told that it was purged, when and why. The same bytes are
@@ -41,22 +41,22 @@ pub struct Purge {
     /// A file, whatever it held in any snapshot; or a content by chunk:ID or rope:ID
     #[arg(value_name = "PATH|OBJECT", required_unless_present_any = ["list", "forget"])]
     what: Option<OsString>,
-    /// What other files hold, too
+    /// Purge the bytes even if other files have them, too
     #[arg(long)]
     everywhere: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
-    /// Say what would be done, and do nothing
+    /// Print what would be done, change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Why, for whoever looks for it
+    /// The reason, shown to those who look for the file
     #[arg(short = 'm', long = "message", value_name = "REASON", default_value = "")]
     reason: String,
     /// List the tombstones: what was purged
     #[arg(long, conflicts_with_all = ["what", "everywhere", "yes", "dry_run", "reason", "forget"])]
     list: bool,
-    /// Take a tombstone away, so that the same bytes may be stored again. What is gone stays gone
+    /// Remove a tombstone, so that the same bytes may be stored again; purged bytes do not come back
     #[arg(long, value_name = "OBJECT", conflicts_with_all = ["what", "everywhere", "dry_run", "reason"])]
     forget: Option<String>,
 }
@@ -77,8 +77,8 @@ impl Purge {
         say_plan(&mut session.output, &plan)?;
         let on_disk = on_disk(&mut client, &plan).await?;
         if plan.chunks == 0 && plan.purged_before == 0 {
-            let message = "nothing would go: other files hold all of these bytes";
-            return Err(CliError::refused(message).hint("--everywhere takes them from those, too"));
+            let message = "nothing to purge: other files have all of these bytes, too";
+            return Err(CliError::refused(message).hint("--everywhere purges them from those, too"));
         }
         if self.dry_run {
             session.output.say("nothing was purged")?;
@@ -109,7 +109,7 @@ impl Purge {
                 "remove it, or leave it out with a line in .amalgamignore: purged bytes are not stored again",
             )?;
         }
-        output.remark("backups, streams and other stores still have it, if it was in them")?;
+        output.remark("backups, streams and other stores may still have it")?;
         Ok(Exit::OK)
     }
 
@@ -169,7 +169,7 @@ async fn forget(session: &mut Session, object: &str, yes: bool) -> Outcome {
     let forgotten = client.transfer.forget_tombstone(request).await?.into_inner().tombstone.unwrap_or_default();
     let output = &mut session.output;
     output.emit(&lines::line("tombstone_forgotten", tombstone_fields(&forgotten)))?;
-    output.done(format!("{} may be stored again; what was purged stays gone until it is", forgotten.object))?;
+    output.done(format!("{} may be stored again; purged bytes do not come back by themselves", forgotten.object))?;
     Ok(Exit::OK)
 }
 

@@ -14,7 +14,7 @@ use crate::output::{Output, json as lines};
 use crate::session::{Session, incomplete, workspace_name};
 use crate::text;
 
-/// List, show, release and withdraw what waits to be merged
+/// List, show, release and withdraw queued merges
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam queue\n  amalgam queue list main\n  amalgam queue show 4f1c")]
 pub struct Queue {
@@ -30,11 +30,11 @@ enum QueueCommand {
     Withdraw(Withdraw),
 }
 
-/// List what waits, the oldest of each target first; what `amalgam queue` does
+/// List queued merges, the oldest of each target first; the default
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam queue list\n  amalgam queue list main")]
 struct List {
-    /// Only for this target
+    /// List only merges into this target
     target: Option<String>,
 }
 
@@ -42,28 +42,28 @@ struct List {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam queue show 4f1c")]
 struct Show {
-    /// Its id, or the beginning of it
+    /// The id of the entry, or the beginning of it
     id: String,
 }
 
-/// Merge an entry that an undo brought back
+/// Merge an entry that an undo put back into the queue
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam queue release 4f1c\n  amalgam queue release 4f1c --dry-run")]
 struct Release {
-    /// Its id, or the beginning of it
+    /// The id of the entry, or the beginning of it
     id: String,
-    /// Say what would come of it, and leave everything as it is
+    /// Print what would be done, change nothing
     #[arg(long)]
     dry_run: bool,
 }
 
-/// Take an entry out of the queue, unmerged
+/// Remove an entry from the queue without merging it
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam queue withdraw 4f1c\n  amalgam queue withdraw 4f1c --dry-run")]
 struct Withdraw {
-    /// Its id, or the beginning of it
+    /// The id of the entry, or the beginning of it
     id: String,
-    /// Say which it would be, and leave everything as it is
+    /// Print what would be done, change nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -97,7 +97,7 @@ impl List {
             session.output.say(line(entry))?;
         }
         if entries.is_empty() {
-            session.output.remark("nothing waits to be merged")?;
+            session.output.remark("the queue is empty")?;
         }
         for workspace in workspaces(&mut client, "").await? {
             let Some(publishing) = workspace.publishing.as_ref().filter(|_| is_shown(&workspace)) else { continue };

@@ -19,7 +19,7 @@ use crate::output::{Output, count_bytes, json as lines};
 use crate::session::Session;
 use crate::text;
 
-/// So many names are listed; the others are counted.
+/// Most names that are listed; the others are counted.
 const NAMES_MAX: usize = 20;
 
 /// Receive snapshots that another store sends
@@ -36,19 +36,19 @@ Examples:
   amalgam receive main.stream --under laptop
                                    main arrives as laptop/main")]
 pub struct Receive {
-    /// Where from; - is standard input
+    /// The file to read; - is standard input
     #[arg(value_name = "FILE|-", default_value = "-")]
     file: OsString,
     /// Print what this store has, for `send --since` on the other side
     #[arg(long, conflicts_with_all = ["file", "under", "no_names", "replace", "tombstones"])]
     have: bool,
-    /// Put workspaces and labels under a word: main arrives as WORD/main
+    /// Prefix the names of workspaces and labels: main arrives as WORD/main
     #[arg(long, value_name = "WORD")]
     under: Option<String>,
-    /// Set no workspaces and labels
+    /// Do not set workspaces and labels
     #[arg(long, conflicts_with = "under")]
     no_names: bool,
-    /// Move workspaces and labels that are here to what was sent, even if that is no later state
+    /// Overwrite workspaces and labels of the same names, even if what was sent is not newer
     #[arg(long)]
     replace: bool,
     /// Take over what the sender has purged, and refuse the same bytes from now on
@@ -63,13 +63,13 @@ impl Receive {
             return have(session).await;
         }
         if self.file == "-" && io::stdin().is_terminal() {
-            return Err(CliError::usage("nobody types a stream")
+            return Err(CliError::usage("a stream is not read from a terminal")
                 .hint("name a file, or pipe one: `amalgam send --all | ssh HOST amalgam receive -`"));
         }
         let path = if self.file == "-" { self.file.clone() } else { session.cwd.join(&self.file).into_os_string() };
         let source = pipe::source(&path)?;
         let mut client = session.client_of_new_store().await?;
-        session.interrupts.say("what has arrived is kept; send it again, and it goes on");
+        session.interrupts.say("what has arrived is kept; send it again to continue");
         let (pieces, reading) = pipe::pieces(source);
         let passed = Arc::new(AtomicU64::new(0));
         let result = {
@@ -113,10 +113,10 @@ async fn have(session: &mut Session) -> Outcome {
 
 fn hinted(error: CliError) -> CliError {
     if error.is(Reason::AlreadyExists) {
-        return error.hint("--under WORD puts it beside what is here, --replace moves what is here");
+        return error.hint("--under WORD receives it under another name, --replace overwrites what is here");
     }
     if error.is(Reason::DamagedStream) && error.message.contains("tombstones are welcome") {
-        return error.hint("--tombstones says so");
+        return error.hint("pass --tombstones");
     }
     error
 }

@@ -1,5 +1,8 @@
 //! `amalgam restore`: makes the directory, or paths of it, what a snapshot holds.
 
+mod choose;
+mod hunks;
+
 use std::ffi::OsString;
 
 use amalgam_proto::v1;
@@ -16,8 +19,9 @@ use crate::output::style::{self, paint};
 use crate::output::{Output, drive_with, json as lines};
 use crate::session::Session;
 use crate::text;
+use choose::{Choice, choose};
 
-/// Make the directory, or paths of it, what a snapshot holds
+/// Bring the directory, or paths of it, back to a snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "\
 What is there now is kept, so nothing is lost: `amalgam undo` brings it back. A whole restore is a new snapshot. A restore of
@@ -26,18 +30,22 @@ paths changes these paths only and commits nothing. .git is left alone unless it
 Examples:
   amalgam restore src/main.rs          as it was in the last snapshot
   amalgam restore @~2 --dry-run
+  amalgam restore -p main src          choose hunk by hunk
   amalgam restore before-migration -- db schema.sql")]
 pub struct Restore {
-    /// The revision [default: @], then paths [default: all]
+    /// The revision [default: @], then paths [default: everything]
     #[arg(value_name = "REV|PATH")]
     words: Vec<OsString>,
-    /// Say what would be done, and leave the files as they are
+    /// Print what would be done, change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Choose interactively which hunks are restored
+    #[arg(short, long, conflicts_with = "dry_run")]
+    patch: bool,
     /// Include .git
     #[arg(long)]
     with_git: bool,
-    /// Only these paths and what is below them
+    /// Restore only these paths and what is below them
     #[arg(last = true, value_name = "PATH")]
     paths: Vec<OsString>,
 }
@@ -48,15 +56,27 @@ impl Restore {
         let place = session.place().await?;
         let (revisions, paths) = revisions_and_paths(session, Some(&place), &self.words, &self.paths, 1).await?;
         let revision = revisions.into_iter().next().unwrap_or_else(|| "@".to_owned());
+        let mut client = session.client().await?;
+        let choice = match self.patch {
+            true if session.no_input || session.output.is_json() => {
+                return Err(CliError::usage("--patch asks questions, but prompts are disabled (--no-input, --json)"));
+            }
+            true => choose(session, &mut client, &place, &revision, &paths, self.with_git).await?,
+            false => Choice { paths, ..Choice::default() },
+        };
+        if self.patch && choice.paths.is_empty() {
+            session.output.done("nothing was chosen, nothing was changed")?;
+            return Ok(Exit::OK);
+        }
         let request = v1::RestoreDirectoryRequest {
             name: place.directory.name,
             revision: revision.clone(),
-            paths,
+            paths: choice.paths,
+            contents: choice.contents,
             dry_run: self.dry_run,
             with_git: self.with_git,
             ..Default::default()
         };
-        let mut client = session.client().await?;
         let mut plan = Vec::new();
         let call = client.directories.restore_directory(request);
         let result = drive_with(&session.output, call, |part| plan.extend(part.changes)).await?;

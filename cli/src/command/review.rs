@@ -17,7 +17,7 @@ use crate::output::{Output, json as lines};
 use crate::session::{Session, incomplete, workspace_name};
 use crate::text;
 
-/// List, show and decide what waits for a person
+/// List, show and decide merges that need a decision
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -40,11 +40,11 @@ enum ReviewCommand {
     Reject(Reject),
 }
 
-/// List what waits; what `amalgam review` does
+/// List merges that need a decision; the default
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam review list\n  amalgam review list main")]
 struct List {
-    /// Only for this target
+    /// List only merges into this target
     target: Option<String>,
 }
 
@@ -52,22 +52,22 @@ struct List {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam review show 4f1c")]
 struct Show {
-    /// Its id, or the beginning of it
+    /// The id of the merge, or the beginning of it
     id: String,
 }
 
-/// Merge it with what conflicts left in the target as conflicts
+/// Merge it; what conflicts stays a conflict in the target
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam review accept 4f1c")]
 struct Accept {
-    /// Its id, or the beginning of it
+    /// The id of the merge, or the beginning of it
     id: String,
-    /// Say what would come of it
+    /// Print what would be done, change nothing
     #[arg(long)]
     dry_run: bool,
 }
 
-/// Merge it with one version taken wherever both cannot be had
+/// Merge it and take one side wherever both conflict
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The words are those of `amalgam conflicts take`: ours is what the target has, theirs what is merged, base what both began
@@ -78,15 +78,15 @@ Examples:
   amalgam review take 4f1c ours src/main.rs
   amalgam review take 4f1c --base src/main.rs")]
 struct Take {
-    /// Its id, or the beginning of it
+    /// The id of the merge, or the beginning of it
     id: String,
     /// The version, unless an option says it; then only these paths and what is below them [default: all that conflicts]
     #[arg(value_name = "VERSION] [PATHS")]
     words: Vec<OsString>,
     #[command(flatten)]
     version: VersionFlags,
-    /// Say what would come of it
-    #[arg(short = 'n', long)]
+    /// Print what would be done, change nothing
+    #[arg(long)]
     dry_run: bool,
 }
 
@@ -128,13 +128,13 @@ impl Take {
     }
 }
 
-/// Do not merge it; the workspace stays what it is
+/// Do not merge it; the workspace stays as it is
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam review reject 4f1c\n  amalgam review reject 4f1c --dry-run")]
 struct Reject {
-    /// Its id, or the beginning of it
+    /// The id of the merge, or the beginning of it
     id: String,
-    /// Say whose it is, and leave everything as it is
+    /// Print what would be done, change nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -167,7 +167,7 @@ impl List {
             session.output.say(format!("{}  {conflicts}", queue::line(entry)))?;
         }
         if reviews.is_empty() {
-            session.output.remark("nothing waits for a person")?;
+            session.output.remark("no merge needs a decision")?;
         }
         Ok(Exit::OK)
     }

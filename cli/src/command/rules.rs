@@ -38,11 +38,11 @@ enum RulesCommand {
     Explain(Explain),
 }
 
-/// Show the rules of the project and of the store; what `amalgam rules` does
+/// Show the rules of the project and of the store; the default
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam rules show\n  amalgam rules show --built-in")]
 struct Show {
-    /// Those that are built in, too
+    /// Show built-in rules, too
     #[arg(long)]
     built_in: bool,
     /// The workspace that would be merged into [default: the one of this directory]
@@ -50,7 +50,7 @@ struct Show {
     into: Option<String>,
 }
 
-/// Say what is wrong with a file of rules
+/// Check a file of rules
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam rules check merge.toml")]
 struct Check {
@@ -58,16 +58,16 @@ struct Check {
     file: OsString,
 }
 
-/// Say in which way a path is merged, and why
+/// Show which rule a path is merged by, and why
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam rules explain src/main.rs\n  amalgam rules explain logo.png --binary")]
 struct Explain {
     /// The path, from the root of the tree
     path: OsString,
-    /// As a file that is no text
+    /// Treat it as a binary file
     #[arg(long)]
     binary: bool,
-    /// With this rule before all others
+    /// Try this rule before all others
     #[arg(long = "way", value_name = "PATH=WAY")]
     ways: Vec<String>,
     /// The workspace that would be merged into [default: the one of this directory]
@@ -143,7 +143,7 @@ impl Check {
             ))?;
         }
         if complaints.is_empty() {
-            session.output.done("nothing is wrong with them")?;
+            session.output.done("the rules are valid")?;
             return Ok(Exit::OK);
         }
         Ok(Exit::ERROR)
@@ -171,7 +171,7 @@ impl Explain {
         session.output.say(format!("{}: {} ({})", text::path(&path), found.way, found.what))?;
         session.output.say(format!("by `{}` in {}, line {}", found.pattern, found.source, found.line))?;
         for rule in found.tried.iter().filter(|rule| rule.other_content) {
-            let sort = if self.binary { "is for text" } else { "is for what is no text" };
+            let sort = if self.binary { "is for text files" } else { "is for binary files" };
             session.output.say(format!("not by {}, line {}, which {sort}", rule.source, rule.line))?;
         }
         if !found.groups.is_empty() {

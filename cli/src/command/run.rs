@@ -46,7 +46,7 @@ Examples:
   amalgam run --in try-2 -- make test
   amalgam run --in try-2 --local target -- cargo test")]
 pub struct Run {
-    /// Why
+    /// The message of the snapshot that is taken afterwards
     #[arg(short, long, value_name = "MESSAGE")]
     message: Option<String>,
     /// Run in this workspace

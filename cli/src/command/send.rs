@@ -32,16 +32,16 @@ Examples:
   amalgam send main@ v1 -o main.stream
   amalgam send main@ --since v1 -o since-v1.stream")]
 pub struct Send {
-    /// What to send [default: @]
+    /// Workspaces, labels or other revisions to send [default: @]
     #[arg(value_name = "REV")]
     revisions: Vec<String>,
-    /// Everything: all workspaces, labels and notes
+    /// Send everything: all workspaces, labels and notes
     #[arg(long, conflicts_with = "revisions")]
     all: bool,
     /// Leave out what the receiver has: a file or standard input (-) with what its `receive --have` printed, or a revision
     #[arg(long, value_name = "FILE|REV")]
     since: Vec<OsString>,
-    /// Where to [default: standard output]
+    /// The file to write [default: standard output]
     #[arg(short, long, value_name = "FILE|-")]
     output: Option<OsString>,
 }
@@ -52,12 +52,12 @@ impl Send {
         let target = self.output.clone().unwrap_or_else(|| "-".into());
         let is_piped = target == "-";
         if is_piped && self.output.is_none() && io::stdout().is_terminal() {
-            return Err(CliError::usage("a stream is nothing for a terminal")
-                .hint("-o FILE writes it, `amalgam send --all | ssh HOST amalgam receive -` hands it on"));
+            return Err(CliError::usage("a stream is not written to a terminal")
+                .hint("pass -o FILE, or pipe it: `amalgam send --all | ssh HOST amalgam receive -`"));
         }
         if is_piped && session.output.is_json() {
             return Err(
-                CliError::usage("the stream takes standard output, where JSON lines would go").hint("say -o FILE")
+                CliError::usage("the stream takes standard output, where JSON lines would go").hint("pass -o FILE")
             );
         }
         let place = session.place_if_any().await?;
@@ -70,7 +70,7 @@ impl Send {
         if !request.all && request.revisions.is_empty() {
             if place.is_none() {
                 return Err(CliError::usage("nothing is named, and this directory belongs to no workspace")
-                    .hint("name workspaces or labels, or say --all"));
+                    .hint("name workspaces or labels, or pass --all"));
             }
             request.revisions.push("@".to_owned());
         }
@@ -119,7 +119,7 @@ async fn have(session: &Session, word: &OsStr) -> Result<Option<Bytes>, CliError
     let shown = if word == "-" { "standard input".into() } else { word.to_string_lossy() };
     let bytes = read.await.expect("reading does not panic").map_err(|error| CliError::machine(&shown, &error))?;
     if !bytes.starts_with(b"amalgam have ") {
-        return Err(CliError::usage(format!("{shown} has no list of what a store has"))
+        return Err(CliError::usage(format!("{shown} does not hold a list of what a store has"))
             .hint("`amalgam receive --have` prints one on the other side"));
     }
     Ok(Some(Bytes::from(bytes)))

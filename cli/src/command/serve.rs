@@ -19,7 +19,7 @@ const IDLE_SECONDS: u64 = 600;
 const END_WITHIN: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Hold the store and answer calls; other commands start this by themselves
+/// Serve the store in the background; other commands start this automatically
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam serve --socket /run/user/1000/amalgam/store.sock")]
 pub struct Serve {
@@ -41,7 +41,7 @@ impl Serve {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam stop\n  amalgam stop --force")]
 pub struct Stop {
-    /// Even if directories are watched or calls are under way
+    /// Stop even if directories are watched or calls are in progress
     #[arg(long)]
     force: bool,
 }
@@ -57,7 +57,11 @@ impl Stop {
             wait_for_end(process).await?;
         }
         session.output.emit(&lines::line("stopped", json!({"was_running": client.is_some(), "watches": watches})))?;
-        session.output.done(if client.is_some() { "the background process has ended" } else { "no process runs" })?;
+        session.output.done(if client.is_some() {
+            "the background process ended"
+        } else {
+            "no background process is running"
+        })?;
         if watches > 0 {
             let number = text::plural(u64::from(watches), "watch in the background");
             session.output.remark(format!("{number} to be taken up by the next `amalgam` command"))?;

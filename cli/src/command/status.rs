@@ -1,8 +1,11 @@
 //! `amalgam status`: whether the directory is protected, and what is in no snapshot yet.
 
+mod fold;
+
+use std::collections::{HashMap, HashSet};
+
 use amalgam_proto::v1;
 use clap::Args;
-use jiff::Timestamp;
 use serde_json::json;
 use tonic::codegen::Bytes;
 
@@ -18,20 +21,22 @@ use crate::output::{Output, drive, json as lines};
 use crate::place::Place;
 use crate::session::Session;
 use crate::text;
+use fold::Changes;
 
-/// So many paths are listed unless more are asked for.
-const PATHS_MAX: usize = 100;
+/// Most lines that are printed unless more are asked for.
+const LINES_MAX: usize = 100;
 
-/// Say whether the directory is protected, and what changed since the last snapshot
+/// Show what changed since the last snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "\
-M: other contents or attributes; A: new; D: gone.
+M: other contents; A: new; D: gone; R: renamed; m: other permissions, owner or attributes, the same contents. A directory that is new,
+gone or renamed as a whole is one line. Changes in .git are counted in one line; -v lists every path.
 
 Examples:
   amalgam status
   amalgam status --exit-code && echo nothing changed")]
 pub struct Status {
-    /// End with 4 if something changed, with 5 if there are conflicts
+    /// End with 4 if something changed outside of .git, with 5 if there are conflicts
     #[arg(long)]
     exit_code: bool,
 }
@@ -49,29 +54,13 @@ impl Status {
         let collection = client.collections.get_collection(v1::GetCollectionRequest {}).await?.into_inner();
         let output = &mut session.output;
         say_where(output, &place, status.head.as_ref())?;
-        let lists = [
-            ("modified", 'M', style::MODIFIED, &status.modified),
-            ("added", 'A', style::ADDED, &status.added),
-            ("deleted", 'D', style::REMOVED, &status.deleted),
-        ];
-        let all: usize = lists.iter().map(|(.., paths)| paths.len()).sum();
-        emit_status(output, &place, &status)?;
-        let mut left = if output.is_verbose() { usize::MAX } else { PATHS_MAX };
-        for (word, letter, style, paths) in lists {
-            for path in paths {
-                output.emit(&lines::with_path(lines::line("status_path", json!({"kind": word})), path))?;
-            }
-            for path in paths.iter().take(left) {
-                output.say(format!("{} {}", paint(style, letter), text::path(path)))?;
-            }
-            left = left.saturating_sub(paths.len());
-        }
-        if all > PATHS_MAX && !output.is_verbose() {
-            output.say(format!("... and {} more; -v shows all", text::count((all - PATHS_MAX) as u64)))?;
-        }
+        let changes = Changes::new(&status);
+        emit_status(output, &place, &status, &changes)?;
+        emit_paths(output, &status)?;
+        say_changes(output, &changes)?;
         match &status.head {
-            _ if all > 0 => {
-                output.remark(format!("{}; `amalgam diff` shows them", text::plural(all as u64, "change")))?;
+            _ if changes.count > 0 => {
+                output.remark(format!("{}; `amalgam diff` shows them", text::plural(changes.count, "change")))?;
             }
             Some(head) => {
                 let since = text::ago(text::moment(head.time.as_ref()), session.now);
@@ -85,17 +74,66 @@ impl Status {
         if let Some(publishing) = &place.workspace.publishing {
             output.remark(format!("published {}", publishing_line(publishing, session.now)))?;
         }
-        say_collection(output, &collection, session.now)?;
+        gc::emit_state(output, &collection)?;
+        if !status.warnings.is_empty() || output.is_verbose() {
+            output.remark(format!("room: {}", gc::state_words(&collection, session.now)))?;
+        }
         warn(output, &status.warnings)?;
         let noticed = report_notices(output, &status.notices)?;
         let has_conflicts = status.conflicts.as_ref().is_some_and(|conflicts| conflicts.count > 0);
         let differs = match self.exit_code {
             true if has_conflicts => Exit::CONFLICTS,
-            true if lists.iter().any(|(.., paths)| paths.iter().any(|path| !is_in_git(path))) => Exit::DIFFERS,
+            true if changes.count > 0 => Exit::DIFFERS,
             _ => Exit::OK,
         };
         Ok(differs.or(noticed))
     }
+}
+
+/// The lines of the listing: folded, or every path.
+fn say_changes(output: &mut Output, changes: &Changes) -> Result<(), CliError> {
+    let is_verbose = output.is_verbose();
+    let lines = if is_verbose { &changes.every_path } else { &changes.folded };
+    let shown = if is_verbose { usize::MAX } else { LINES_MAX };
+    for line in lines.iter().take(shown) {
+        let style = match line.letter {
+            'A' => style::ADDED,
+            'D' => style::REMOVED,
+            _ => style::MODIFIED,
+        };
+        output.say(format!("{} {}", paint(style, line.letter), line.text))?;
+    }
+    if lines.len() > shown {
+        output.say(format!("... and {} more; -v shows all", text::count((lines.len() - shown) as u64)))?;
+    }
+    if !is_verbose {
+        for (path, count) in &changes.git {
+            let changes = text::plural(*count, "change");
+            output.say(format!("{}: {changes} (-v lists them)", text::path(path)))?;
+        }
+    }
+    Ok(())
+}
+
+fn emit_paths(output: &mut Output, status: &v1::DirectoryStatus) -> Result<(), CliError> {
+    let renamed: HashMap<_, _> = status.renamed.iter().map(|rename| (&rename.path, &rename.from_path)).collect();
+    let (attributes, directories): (HashSet<_>, HashSet<_>) =
+        (status.attributes.iter().collect(), status.directories.iter().collect());
+    let lists = [("modified", &status.modified), ("added", &status.added), ("deleted", &status.deleted)];
+    for (word, path) in lists.into_iter().flat_map(|(word, paths)| paths.iter().map(move |path| (word, path))) {
+        let fields = json!({
+            "kind": word,
+            "attributes_only": word == "modified" && attributes.contains(path),
+            "directory": directories.contains(path),
+            "in_git": text::git_part(path).is_some(),
+        });
+        let mut line = lines::with_path(lines::line("status_path", fields), path);
+        if let Some(from) = renamed.get(path).filter(|_| word == "added") {
+            lines::put_bytes(&mut line, "from_path", from);
+        }
+        output.emit(&line)?;
+    }
+    Ok(())
 }
 
 fn say_where(output: &mut Output, place: &Place, head: Option<&v1::Snapshot>) -> Result<(), CliError> {
@@ -112,8 +150,12 @@ fn say_where(output: &mut Output, place: &Place, head: Option<&v1::Snapshot>) ->
     output.say(format!("{} in workspace {workspace} at {head}{watched}", text::path(&place.directory.path)))
 }
 
-fn emit_status(output: &mut Output, place: &Place, status: &v1::DirectoryStatus) -> Result<(), CliError> {
-    let count = |paths: &[Bytes]| paths.len();
+fn emit_status(
+    output: &mut Output,
+    place: &Place,
+    status: &v1::DirectoryStatus,
+    changes: &Changes,
+) -> Result<(), CliError> {
     let line = lines::line(
         "status",
         json!({
@@ -123,10 +165,13 @@ fn emit_status(output: &mut Output, place: &Place, status: &v1::DirectoryStatus)
             "watch_wanted": place.directory.watch_wanted,
             "watch_problem": place.directory.watch_problem,
             "problem": place.directory.problem,
-            "modified": count(&status.modified),
-            "added": count(&status.added),
-            "deleted": count(&status.deleted),
-            "uncovered": count(&status.uncovered),
+            "modified": status.modified.len(),
+            "added": status.added.len(),
+            "deleted": status.deleted.len(),
+            "uncovered": status.uncovered.len(),
+            "renamed": status.renamed.len(),
+            "attributes_only": status.attributes.len(),
+            "git_changes": changes.git.values().sum::<u64>(),
             "counts": status.counts.as_ref().map(lines::counts),
             "conflicts": status.conflicts.as_ref().map_or(0, |conflicts| conflicts.count),
             "mounted": place.directory.mounted,
@@ -135,16 +180,12 @@ fn emit_status(output: &mut Output, place: &Place, status: &v1::DirectoryStatus)
     output.emit(&lines::with_path(line, &place.directory.path))
 }
 
-/// Whether a path is a `.git`, or lies in one: what undo and restore leave alone.
-fn is_in_git(path: &[u8]) -> bool {
-    path.split(|byte| *byte == b'/').any(|name| name == b".git")
-}
-
 /// Names the paths of the head that ignore rules leave out by now: the outermost of them, sorted.
 fn say_uncovered(output: &mut Output, paths: &[Bytes]) -> Result<(), CliError> {
     let mut outermost: Vec<&Bytes> = Vec::new();
     for path in paths {
-        output.emit(&lines::with_path(lines::line("status_path", json!({"kind": "uncovered"})), path))?;
+        let fields = json!({"kind": "uncovered", "attributes_only": false, "directory": false, "in_git": false});
+        output.emit(&lines::with_path(lines::line("status_path", fields), path))?;
         let is_below = |above: &&Bytes| path.strip_prefix(&above[..]).is_some_and(|rest| rest.first() == Some(&b'/'));
         if !outermost.last().is_some_and(is_below) {
             outermost.push(path);
@@ -159,16 +200,8 @@ fn say_uncovered(output: &mut Output, paths: &[Bytes]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// When room came back last, and when it does next. Nothing for people in a store that is too young for either.
-fn say_collection(output: &mut Output, collection: &v1::GetCollectionResponse, now: Timestamp) -> Result<(), CliError> {
-    gc::emit_state(output, collection)?;
-    let is_news = collection.last.is_some() || collection.paused || collection.under_way;
-    if is_news { output.remark(format!("room: {}", gc::state_words(collection, now))) } else { Ok(()) }
-}
-
 /// The directory is known, but not as it is now.
 fn unusable(output: &mut Output, place: &Place) -> Outcome {
-    let status = v1::DirectoryStatus::default();
-    emit_status(output, place, &status)?;
+    emit_status(output, place, &v1::DirectoryStatus::default(), &Changes::default())?;
     Err(CliError::refused(format!("not protected: {}", place.directory.problem)))
 }

@@ -34,7 +34,7 @@ pub struct Umount {
     /// All mounts, but for those of `run --in`, which end with their commands
     #[arg(long, conflicts_with = "what")]
     all: bool,
-    /// Even if somebody uses it
+    /// Unmount even if it is in use
     #[arg(short, long, visible_alias = "force")]
     lazy: bool,
 }

@@ -11,7 +11,7 @@ use crate::output::{drive, json as lines};
 use crate::session::Session;
 use crate::text;
 
-/// Look at everything that is stored
+/// Check everything that is stored
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Ends with 1 if something is damaged.
@@ -24,7 +24,7 @@ pub struct Verify {
     /// Read and hash all contents, too
     #[arg(long)]
     read_data: bool,
-    /// Repair what can be, and put aside what cannot
+    /// Repair what can be repaired, and quarantine the rest
     #[arg(long)]
     repair: bool,
 }
@@ -61,17 +61,18 @@ impl Verify {
         result.repaired.iter().try_for_each(|done| output.say(format!("repaired: {}", text::printable(done))))?;
         let seen = format!("{}, {}", text::plural(result.objects, "object"), text::bytes(result.bytes));
         if result.purged > 0 {
-            output.say(format!("{} purged on purpose", text::plural(result.purged, "object")))?;
+            output.done(format!("{} purged on purpose", text::plural(result.purged, "object")))?;
         }
         if result.clean {
-            let contents = if self.read_data { "contents included" } else { "contents not read; --read-data does" };
-            output.say(format!("{}: {seen}; {contents}", paint(style::GOOD, "all is well")))?;
+            let contents =
+                if self.read_data { "contents included" } else { "contents not read; --read-data reads them" };
+            output.done(format!("{}: {seen}; {contents}", paint(style::GOOD, "all is well")))?;
             return Ok(Exit::OK);
         }
         let damaged = text::plural(result.problems.len() as u64, "problem");
         output.say(format!("{} among {seen}", paint(style::FAILURE, damaged)))?;
         if !self.repair {
-            output.remark("`amalgam verify --repair` repairs what can be")?;
+            output.remark("`amalgam verify --repair` repairs what can be repaired")?;
         }
         Ok(Exit::ERROR)
     }

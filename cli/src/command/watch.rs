@@ -18,7 +18,7 @@ use crate::output::{Output, json as lines};
 use crate::session::Session;
 use crate::text;
 
-/// Take snapshots by itself while files change
+/// Watch the directory and take snapshots automatically
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A watch in the background goes on until --stop: each background process takes it up, so it survives `amalgam stop`, a crash and a
@@ -31,19 +31,19 @@ Examples:
   amalgam watch --background --at-login
   amalgam watch --stop")]
 pub struct Watch {
-    /// Take a snapshot after so long without a change; 0 for never
+    /// Take a snapshot when nothing has changed for this long; 0 for never
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     quiet_for: Duration,
-    /// Take a snapshot at least so often while files change; 0 for never
+    /// Take a snapshot at least this often while files change; 0 for never
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
     every: Duration,
-    /// Go on in the background, until --stop
+    /// Watch in the background until --stop
     #[arg(long)]
     background: bool,
     /// Start the background process when you log in, by a unit of systemd
     #[arg(long, requires = "background")]
     at_login: bool,
-    /// End what --background began
+    /// Stop watching in the background
     #[arg(long, conflicts_with = "background")]
     stop: bool,
 }
@@ -75,7 +75,7 @@ impl Watch {
                 }
                 Some(Event::Captured(result)) => {
                     output.emit(&capture::json_line("commit", &result))?;
-                    output.say(capture::line(&result))?;
+                    output.done(capture::line(&result))?;
                     capture::report_notices(output, &result.notices)?;
                 }
                 Some(Event::Problem(problem)) => {
@@ -93,7 +93,7 @@ impl Watch {
             let was_watched = place.directory.watch_wanted;
             session.output.emit(&lines::line("watch_ended", json!({"was_watched": was_watched})))?;
             session.output.done(match was_watched {
-                true => format!("{path} is not watched in the background any more"),
+                true => format!("{path} is no longer watched in the background"),
                 false => format!("{path} was not watched in the background"),
             })?;
             if !is_any_watched(&mut client).await? && unit::remove(session.home())? {
@@ -171,7 +171,7 @@ fn duration(words: &str) -> Result<Duration, String> {
         "" | "s" => 1_000,
         "m" => 60_000,
         "h" => 3_600_000,
-        other => return Err(format!("`{other}` is no unit of time; there are ms, s, m and h")),
+        other => return Err(format!("`{other}` is not a unit of time; use ms, s, m or h")),
     };
     let number: u64 = digits.parse().map_err(|_| "a whole number and a unit are needed, such as 2s".to_owned())?;
     number.checked_mul(unit).map(Duration::from_millis).ok_or_else(|| "that is too long".to_owned())

@@ -1,14 +1,15 @@
 //! Words on the command line that are revisions or paths, told apart.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 
 use amalgam_proto::{Reason, v1};
 use tonic::codegen::Bytes;
 
 use crate::connect::Client;
 use crate::error::CliError;
-use crate::place::Place;
-use crate::session::{Session, here};
+use crate::place::{Place, path_behind_revision};
+use crate::session::{Session, here, revision};
 
 /// The snapshot that a revision names.
 pub async fn snapshot(client: &mut Client, place: Option<&Place>, revision: &str) -> Result<v1::Snapshot, CliError> {
@@ -17,8 +18,100 @@ pub async fn snapshot(client: &mut Client, place: Option<&Place>, revision: &str
     found.snapshot.ok_or_else(|| crate::session::incomplete("snapshot"))
 }
 
-/// The revisions among the first words, at most `revisions_max` of them; the words behind them are paths. Words behind `--`
-/// are paths in any case, and then all before it are revisions.
+/// Two revisions written as `A..B`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// The one before the dots; `@` where there is none.
+    pub from: String,
+    /// The one behind them; `@` where there is none.
+    pub to: String,
+}
+
+impl Range {
+    /// Reads a range; nothing if there are no two dots in it.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (from, to) = text.split_once("..")?;
+        let side = |text: &str| if text.is_empty() { "@".to_owned() } else { text.to_owned() };
+        Some(Self { from: side(from), to: side(to) })
+    }
+}
+
+/// Words of a command line, told apart.
+#[derive(Debug, Default)]
+pub struct Words {
+    /// Single revisions.
+    pub revisions: Vec<String>,
+    /// Ranges of revisions.
+    pub ranges: Vec<Range>,
+    /// Paths in the tree.
+    pub paths: Vec<Bytes>,
+    /// The first path that is neither on the disk nor in the last snapshot and was not said to be a path, with the reason why it is no
+    /// revision.
+    pub doubtful: Option<(String, CliError)>,
+}
+
+impl Words {
+    /// Fails if one of the words is neither a revision nor a path that is there.
+    pub fn without_doubt(self) -> Result<Self, CliError> {
+        match self.doubtful {
+            Some((word, error)) => Err(neither(&word, &error)),
+            None => Ok(self),
+        }
+    }
+}
+
+/// A word that is neither a revision nor a path.
+pub fn neither(word: &str, error: &CliError) -> CliError {
+    let message = format!("`{word}` is neither a path nor a revision: {}", error.message);
+    CliError::new(error.exit, &error.reason, message)
+}
+
+/// Which words of a command line are revisions.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// At most so many revisions; the words behind them are paths.
+    pub revisions_max: usize,
+    /// Whether `A..B` is taken as well.
+    pub ranges: bool,
+}
+
+/// Tells revisions and paths apart. Words behind `--` are paths in any case, and then all before it are revisions.
+pub async fn tell_apart(
+    session: &mut Session,
+    place: Option<&Place>,
+    words: &[OsString],
+    behind_dashes: &[OsString],
+    wanted: Wanted,
+) -> Result<Words, CliError> {
+    let mut client = session.client().await?;
+    let mut found = Words::default();
+    let mut rest = words;
+    while let [word, behind @ ..] = rest {
+        let count = found.revisions.len() + 2 * found.ranges.len();
+        if count >= wanted.revisions_max {
+            break;
+        }
+        let all_are = !behind_dashes.is_empty();
+        match meaning(session, &mut client, place, word, wanted.ranges).await? {
+            Meaning::Revision(revision) => found.revisions.push(revision),
+            Meaning::Range(range) => found.ranges.push(range),
+            Meaning::Path(Some(error)) if all_are => return Err(error),
+            Meaning::Path(doubt) => {
+                found.doubtful = doubt.map(|error| (word.to_string_lossy().into_owned(), error));
+                break;
+            }
+        }
+        rest = behind;
+    }
+    if !behind_dashes.is_empty() && !rest.is_empty() {
+        return Err(CliError::usage(format!("`{}` is one revision too many", rest[0].to_string_lossy())));
+    }
+    let paths = rest.iter().chain(behind_dashes);
+    found.paths = paths.map(|path| tree_path(session, place, path)).collect::<Result<_, _>>()?;
+    Ok(found)
+}
+
+/// The revisions among the first words, at most `revisions_max` of them; the words behind them are paths.
 pub async fn revisions_and_paths(
     session: &mut Session,
     place: Option<&Place>,
@@ -26,54 +119,119 @@ pub async fn revisions_and_paths(
     behind_dashes: &[OsString],
     revisions_max: usize,
 ) -> Result<(Vec<String>, Vec<Bytes>), CliError> {
-    let mut client = session.client().await?;
-    let mut revisions = Vec::new();
-    let mut rest = words;
-    while let [word, behind @ ..] = rest {
-        let all_are = !behind_dashes.is_empty();
-        if revisions.len() == revisions_max || !(all_are || is_revision(session, &mut client, place, word).await?) {
-            break;
-        }
-        revisions.push(text_of(word)?.to_owned());
-        rest = behind;
-    }
-    if !behind_dashes.is_empty() && !rest.is_empty() {
-        return Err(CliError::usage(format!("`{}` is one revision too many", rest[0].to_string_lossy())));
-    }
-    let paths = rest.iter().chain(behind_dashes);
-    let paths = paths.map(|path| tree_path(session, place, path)).collect::<Result<_, _>>()?;
-    Ok((revisions, paths))
+    let wanted = Wanted { revisions_max, ranges: false };
+    let found = tell_apart(session, place, words, behind_dashes, wanted).await?;
+    Ok((found.revisions, found.paths))
+}
+
+/// A revision and a path of it, as `REV:PATH`; nothing if there is no colon outside of braces. Without a revision it is `@`.
+pub fn revision_and_path(
+    session: &Session,
+    place: Option<&Place>,
+    word: &OsStr,
+) -> Result<Option<(String, Bytes)>, CliError> {
+    let bytes = word.as_bytes();
+    let Some(colon) = colon(bytes) else { return Ok(None) };
+    let name = text_of(OsStr::from_bytes(&bytes[..colon]))?;
+    let name = if name.is_empty() { "@" } else { name };
+    let path = path_behind_revision(place, &session.cwd, OsStr::from_bytes(&bytes[colon + 1..]))?;
+    Ok(Some((name.to_owned(), path)))
+}
+
+/// Where a path begins behind a revision: the first colon that is not part of a time in braces.
+fn colon(bytes: &[u8]) -> Option<usize> {
+    let mut is_inside = false;
+    bytes.iter().position(|byte| {
+        is_inside = (is_inside || *byte == b'{') && *byte != b'}';
+        *byte == b':' && !is_inside
+    })
 }
 
 /// The path in the tree that a word means. Outside of any directory it is taken as it is.
 pub fn tree_path(session: &Session, place: Option<&Place>, word: &OsStr) -> Result<Bytes, CliError> {
     match place {
         Some(place) => place.tree_path(&session.cwd, word),
-        None => crate::place::path_behind_revision(None, &session.cwd, word),
+        None => path_behind_revision(None, &session.cwd, word),
     }
 }
 
 /// A word that must be text.
 pub fn text_of(word: &OsStr) -> Result<&str, CliError> {
-    word.to_str().ok_or_else(|| CliError::usage(format!("`{}` is no revision", word.to_string_lossy())))
+    word.to_str().ok_or_else(|| CliError::usage(format!("`{}` is not a revision", word.to_string_lossy())))
 }
 
-async fn is_revision(
+/// What a word means.
+enum Meaning {
+    Revision(String),
+    Range(Range),
+    /// A path; with the reason why it is no revision if nothing is there.
+    Path(Option<CliError>),
+}
+
+async fn meaning(
     session: &Session,
     client: &mut Client,
     place: Option<&Place>,
     word: &OsStr,
-) -> Result<bool, CliError> {
-    let Some(text) = word.to_str() else { return Ok(false) };
-    let is_path = session.cwd.join(word).symlink_metadata().is_ok();
-    match snapshot(client, place, text).await {
-        Ok(_) if is_path => Err(CliError::usage(format!("`{text}` is a revision and a path"))
-            .hint("put -- before paths, or write ./ before the path")),
-        Ok(_) => Ok(true),
-        Err(error) if error.is(Reason::NotFound) || error.is(Reason::Invalid) => {
-            // What can be nothing but a revision is not taken for the path of a deleted file.
-            if !is_path && (text.contains('@') || text.contains('~')) { Err(error) } else { Ok(false) }
+    ranges: bool,
+) -> Result<Meaning, CliError> {
+    let Some(text) = word.to_str() else { return Ok(Meaning::Path(None)) };
+    let is_on_disk = session.cwd.join(word).symlink_metadata().is_ok();
+    let error = match snapshot(client, place, text).await {
+        Ok(_) if is_on_disk || is_in_head(session, client, place, word).await => {
+            return Err(CliError::usage(format!("`{text}` is a revision and a path"))
+                .hint("put -- before paths; NAME@ is the head of a workspace"));
         }
-        Err(error) => Err(error),
+        Ok(_) => return Ok(Meaning::Revision(text.to_owned())),
+        Err(error) if error.is(Reason::NotFound) || error.is(Reason::Invalid) => error,
+        Err(error) => return Err(error),
+    };
+    if is_on_disk {
+        return Ok(Meaning::Path(None));
+    }
+    if let Some(range) = Range::parse(text).filter(|_| ranges && !text.contains('/')) {
+        for side in [&range.from, &range.to] {
+            snapshot(client, place, side).await?;
+        }
+        return Ok(Meaning::Range(range));
+    }
+    // What can be nothing but a revision is not taken for the path of a deleted file.
+    if text.contains('@') || text.contains('~') {
+        return Err(error);
+    }
+    let is_there = is_in_head(session, client, place, word).await;
+    Ok(Meaning::Path(Some(error).filter(|_| !is_there)))
+}
+
+/// Whether the last snapshot has a path.
+async fn is_in_head(session: &Session, client: &mut Client, place: Option<&Place>, word: &OsStr) -> bool {
+    let Some(place) = place.filter(|place| !place.workspace.head.is_empty()) else { return false };
+    let Ok(path) = place.tree_path(&session.cwd, word) else { return false };
+    let request =
+        v1::ListEntriesRequest { state: Some(revision("@")), workspace: here(Some(place)), path, recursive: false };
+    match client.snapshots.list_entries(request).await {
+        Ok(entries) => entries.into_inner().message().await.is_ok(),
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_have_two_sides() {
+        let range = |from: &str, to: &str| Some(Range { from: from.to_owned(), to: to.to_owned() });
+        assert_eq!(Range::parse("a..b~2"), range("a", "b~2"));
+        assert_eq!(Range::parse("v1.."), range("v1", "@"));
+        assert_eq!(Range::parse("..v1"), range("@", "v1"));
+        assert_eq!(Range::parse("v1.0"), None);
+    }
+
+    #[test]
+    fn the_colon_of_a_time_is_not_that_of_a_path() {
+        assert_eq!(colon(b"@{14:00}:a"), Some(8));
+        assert_eq!(colon(b"@{op:7}"), None);
+        assert_eq!(colon(b"main:src/a:b"), Some(4));
     }
 }

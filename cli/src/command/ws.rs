@@ -48,7 +48,7 @@ enum WsCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam ws list\n  amalgam ws list --prefix try-")]
 struct List {
-    /// Only names that start so
+    /// List only names that begin with this
     #[arg(long, default_value = "")]
     prefix: String,
 }
@@ -57,17 +57,17 @@ struct List {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam ws show\n  amalgam ws show main")]
 struct Show {
-    /// Its name [default: the one of this directory]
+    /// The workspace [default: the one of this directory]
     name: Option<String>,
 }
 
-/// Give a workspace another name
+/// Rename a workspace
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam ws rename try-2 parser")]
 struct Rename {
-    /// What it is called now
+    /// The present name
     from: String,
-    /// What it will be called
+    /// The new name
     to: String,
 }
 
@@ -75,7 +75,7 @@ struct Rename {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam ws undelete try-2")]
 struct Undelete {
-    /// What it was called
+    /// The name it had
     name: String,
 }
 
@@ -107,7 +107,7 @@ impl List {
             session.output.say(line(workspace, &here, width))?;
         }
         if workspaces.is_empty() {
-            session.output.remark("there is no workspace; `amalgam init` makes one from a directory")?;
+            session.output.remark("no workspaces yet; `amalgam init` makes one from a directory")?;
         }
         remark_abandoned(session)?;
         Ok(Exit::OK)

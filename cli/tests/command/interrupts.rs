@@ -56,7 +56,7 @@ fn ctrl_c_ends_a_long_call_with_130() {
     scratch.run("echo a > a; amalgam init");
     let (code, said) = interrupted(&scratch, "amalgam watch", "watching");
     assert_eq!(code, Some(130), "{said}");
-    assert!(said.contains("error: interrupted"), "{said}");
+    assert!(said.ends_with("interrupted\n") && !said.contains("error"), "{said}");
     // The process goes on, and so does the directory.
     scratch.run("echo b > b; amalgam commit");
 }

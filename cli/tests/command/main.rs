@@ -10,6 +10,7 @@ mod killed;
 mod lost;
 mod machine;
 mod merging;
+mod reading;
 mod scratch;
 mod transcripts;
 mod transfer;

@@ -141,7 +141,7 @@ fn bad_input_of_a_transfer_is_told() {
     fails(&scratch.output("amalgam receive < /dev/null"), 1, "not a stream of snapshots");
     fails(&scratch.output("amalgam receive ../nowhere"), 1, "../nowhere");
     fails(&scratch.output("amalgam receive .."), 1, "..");
-    fails(&scratch.output("echo x | amalgam send --since - -o ../x"), 2, "no list of what a store has");
+    fails(&scratch.output("echo x | amalgam send --since - -o ../x"), 2, "does not hold a list of what a store has");
     fails(&scratch.output("amalgam send nosuch -o ../x"), 1, "nosuch");
     fails(&scratch.output("amalgam send --all -o /nowhere/x"), 1, "/nowhere/x");
     fails(&scratch.output("amalgam send --all --json"), 2, "-o FILE");
@@ -153,7 +153,7 @@ fn bad_input_of_a_transfer_is_told() {
     assert!(left.into_iter().all(|entry| !entry.expect("an entry").file_name().to_string_lossy().ends_with(".new")));
     let done = scratch.output("(amalgam send --all; echo $? > ../code) | true");
     assert_eq!(std::fs::read_to_string(scratch.path().join("code")).expect("written"), "1\n");
-    fails(&Output { status: scratch.output("exit 1").status, ..done }, 1, "went away before its end");
+    fails(&Output { status: scratch.output("exit 1").status, ..done }, 1, "closed it before its end");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_backup_is_written_twice_and_comes_back() {
     let done = second(&scratch, "amalgam restore-backup ../backup");
     fails(&done, 1, "is not empty");
     fails(&done, 1, "--store NEW");
-    fails(&scratch.output("amalgam restore-backup ../nothing"), 1, "holds no backup");
+    fails(&scratch.output("amalgam restore-backup ../nothing"), 1, "is not a backup");
     fails(&scratch.output("amalgam backup a"), 1, "could not");
     fails(&scratch.output("amalgam --store ../none backup ../b"), 10, "no store");
     let part = scratch.path().join("backup/000001.stream");
@@ -212,7 +212,7 @@ fn what_was_purged_is_listed_and_may_be_stored_again_once_that_is_forgotten() {
     let object = told.split(' ').next().expect("an object").to_owned();
     let line: serde_json::Value = serde_json::from_str(&scratch.run("amalgam purge --list --json")).expect("JSON");
     assert_eq!((&line["object"], &line["reason"]), (&object.as_str().into(), &"a key".into()));
-    fails(&scratch.output("echo KEY=hunter2 > again; amalgam commit"), 3, "again was purged on ");
+    fails(&scratch.output("echo KEY=hunter2 > again; amalgam commit"), 3, "again: purged on ");
 
     let forget = format!("amalgam purge --forget {object}");
     fails(&scratch.output(&format!("{forget} < /dev/null")), 2, "--yes");
@@ -225,7 +225,7 @@ fn what_was_purged_is_listed_and_may_be_stored_again_once_that_is_forgotten() {
     assert!(scratch.run("amalgam verify --read-data").contains("all is well"));
 
     fails(&scratch.output(&format!("{forget} --yes")), 1, "was never purged here");
-    fails(&scratch.output("amalgam purge --forget chunk:12 --yes"), 1, "`chunk:12` is no chunk:ID with 64 hex digits");
+    fails(&scratch.output("amalgam purge --forget chunk:12 --yes"), 1, "`chunk:12` is not chunk:ID with 64 hex digits");
     fails(&scratch.output("amalgam purge --list again"), 2, "cannot be used with");
     fails(&scratch.output("amalgam purge"), 2, "PATH|OBJECT");
 }
@@ -253,17 +253,17 @@ fn reads_of_many_paths_go_on_around_what_was_purged() {
     scratch.run("echo KEY-hunter2-sesame > .env; echo b > b; amalgam commit -q --label env");
     scratch.run("amalgam purge .env --yes -q && rm .env");
     let done = scratch.output("cd .. && amalgam checkout project@ out");
-    fails(&done, 3, ".env was purged on ");
+    fails(&done, 3, ".env: purged on ");
     scratch.run("cmp ../out/b b && cmp ../out/numbers numbers && test ! -e ../out/.env");
     let done = scratch.output("amalgam restore");
-    fails(&done, 3, ".env was purged on ");
+    fails(&done, 3, ".env: purged on ");
     let done = scratch.output("amalgam diff env~ env --patch");
     fails(&Output { status: scratch.output("exit 1").status, ..done.clone() }, 1, ".env: purged on ");
     assert!(String::from_utf8_lossy(&done.stdout).contains("+b"), "the rest is in the patch");
     scratch.run("amalgam diff env~ env --insight");
     // The same bytes do not come back with the next capture; what was committed stays as it is.
     let done = scratch.output("echo KEY-hunter2-sesame > elsewhere; echo c > c; amalgam commit");
-    fails(&done, 3, "elsewhere was purged on ");
+    fails(&done, 3, "elsewhere: purged on ");
     assert_eq!(scratch.run("amalgam show @:c"), "c\n");
     fails(&scratch.output("amalgam show @:elsewhere"), 1, "elsewhere");
 }

@@ -29,7 +29,7 @@ fn nested_directories_are_refused_with_a_hint() {
     kit.write("inner/file", "one\n");
     kit.run(&["init"]).ends(0);
     let refused = kit.run(&["init", "inner"]).ends(1);
-    assert!(refused.err.contains("covered"), "{}", refused.err);
+    assert!(refused.err.contains("is inside") && refused.err.contains("already protected"), "{}", refused.err);
     let refused = kit.run(&["init", "..", "--yes"]).ends(1);
     assert!(refused.err.contains("contains") && refused.err.contains("detach"), "{}", refused.err);
     let refused = kit.run(&["init"]).ends(1);
@@ -45,7 +45,7 @@ fn a_directory_that_moved_is_recognised_and_another_one_refused() {
     fs::create_dir(kit.work()).expect("a directory");
     kit.write("file", "another directory\n");
     let refused = kit.run(&["commit"]).ends(1);
-    assert!(refused.err.contains("another directory"), "{}", refused.err);
+    assert!(refused.err.contains("is not the directory that was protected"), "{}", refused.err);
     let refused = kit.run_in(&kit.path("elsewhere"), &["status"]).ends(1);
     assert!(refused.err.contains("attach"), "{}", refused.err);
     kit.run_in(&kit.path("elsewhere"), &["ws", "attach"]).ends(0);

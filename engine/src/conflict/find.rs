@@ -98,7 +98,7 @@ pub fn conflicts_after(
 ) -> Result<Vec<PlacedConflict>> {
     let mut found: BTreeMap<_, _> = known.iter().map(|placed| (placed.path.clone(), placed.conflict.clone())).collect();
     // Terms that differ in times only are other terms.
-    for change in diff_roots(store, Some(before), Some(after), DiffOptions { times: true })? {
+    for change in diff_roots(store, Some(before), Some(after), DiffOptions { times: true, ..DiffOptions::default() })? {
         let change = change?;
         match change.after {
             Some(Entry { node: Node::Conflict(conflict), .. }) => drop(found.insert(change.path, conflict)),

@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 use bytes::Bytes;
 
-use super::{Change, Diff, DiffOptions, MetadataChange, What, contents};
+use super::{Change, Diff, DiffOptions, GIT, MetadataChange, What, contents};
 use crate::directory;
 use crate::error::Result;
 use crate::id::RootId;
@@ -72,7 +72,7 @@ pub(crate) fn find(
     }
     let mut finder = Finder { options, changes };
     let (removed, added) = finder.whole_directories(removed, added);
-    let removed = expand_all(store, removed, &mut count)?;
+    let removed = expand_all(store, removed, options, &mut count)?;
     finder.match_below(store, removed, added, &mut count)?;
     finder.changes.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(finder.changes)
@@ -209,7 +209,7 @@ impl Finder {
                 self.renamed(from, place);
             } else {
                 let mut below = Vec::new();
-                expand(store, &place, &mut below, count)?;
+                expand(store, &place, self.options, &mut below, count)?;
                 self.changes.push(one_sided(What::Added, place));
                 added.extend(below.into_iter().rev());
             }
@@ -241,9 +241,18 @@ fn one_sided(what: What, place: Place) -> Change {
 }
 
 /// The names directly in a directory; none of anything else.
-fn expand(store: &Store, place: &Place, into: &mut Vec<Place>, count: &mut PathCount) -> Result<()> {
+fn expand(
+    store: &Store,
+    place: &Place,
+    options: DiffOptions,
+    into: &mut Vec<Place>,
+    count: &mut PathCount,
+) -> Result<()> {
     for item in directory::list(store, contents(&place.entry))? {
         let item = item?;
+        if options.without_git && item.name.as_bytes() == GIT {
+            continue;
+        }
         count.add(1)?;
         into.push(Place { path: place.path.join(&item.name), entry: item.entry });
     }
@@ -251,12 +260,17 @@ fn expand(store: &Store, place: &Place, into: &mut Vec<Place>, count: &mut PathC
 }
 
 /// The places and all below them, sorted by path.
-fn expand_all(store: &Store, mut places: Vec<Place>, count: &mut PathCount) -> Result<Vec<Place>> {
+fn expand_all(
+    store: &Store,
+    mut places: Vec<Place>,
+    options: DiffOptions,
+    count: &mut PathCount,
+) -> Result<Vec<Place>> {
     let mut all = Vec::new();
     places.reverse();
     while let Some(place) = places.pop() {
         let mut below = Vec::new();
-        expand(store, &place, &mut below, count)?;
+        expand(store, &place, options, &mut below, count)?;
         all.push(place);
         places.extend(below.into_iter().rev());
     }

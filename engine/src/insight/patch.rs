@@ -35,6 +35,8 @@ pub struct PatchOptions {
     pub renames: Option<RenameOptions>,
     /// List in the report what differs in its time.
     pub times: bool,
+    /// Leave out every entry called `.git`, with all below it, without a word in the report.
+    pub without_git: bool,
     /// Larger files are written as binary ones.
     pub text_bytes_max: u64,
     /// Larger files are left out.
@@ -48,6 +50,7 @@ impl Default for PatchOptions {
             paths: Vec::new(),
             renames: Some(RenameOptions::default()),
             times: false,
+            without_git: false,
             text_bytes_max: 16 << 20,
             file_bytes_max: 256 << 20,
         }
@@ -121,7 +124,7 @@ pub fn patch(
     options: &PatchOptions,
     out: &mut impl io::Write,
 ) -> Result<PatchReport> {
-    let diff = DiffOptions { times: options.times };
+    let diff = DiffOptions { times: options.times, without_git: options.without_git };
     let mut report = PatchReport::default();
     let found: Box<dyn Iterator<Item = Result<Found>>> = match &options.renames {
         None => {

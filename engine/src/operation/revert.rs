@@ -256,8 +256,8 @@ fn newest_before(store: &Store, name: &RefName, before: u64) -> Result<Option<Ar
 fn nothing(store: &Store, word: &'static str, name: &RefName) -> Result<Error> {
     let first = store.first_operation()?;
     let hint = match first {
-        1 => "list its operations to see why".to_owned(),
-        _ => format!("the log reaches back to operation {first} of {}", operation(store, first)?.draft.time.date()),
+        1 => String::new(),
+        _ => format!("; the log reaches back to operation {first} of {}", operation(store, first)?.draft.time.date()),
     };
-    Ok(Error::Absent { what: format!("anything to {word} for {name}"), hint })
+    Ok(Error::NothingToRevert { word, name: name.as_str().replacen('/', " ", 1), hint })
 }

@@ -115,7 +115,7 @@ impl CollectionService for Api {
                 let freed = service.measure_without(BTreeSet::new(), Some(snapshot))?;
                 Ok(v1::MeasureExactlyResponse { freed: Some(freed), subject: snapshot.short() })
             }
-            None => Err(Failure::new(Reason::Invalid, "say of which workspace or snapshot")),
+            None => Err(Failure::new(Reason::Invalid, "name a workspace or a snapshot")),
         })
         .await
     }
@@ -165,7 +165,7 @@ impl CollectionService for Api {
                     service.inner.workspaces.get(&workspace).map_err(of_engine)?.head
                 }
                 Some(Target::Revision(revision)) => Some(known_snapshot(service, revision, &request.here)?),
-                None => return Err(Failure::new(Reason::Invalid, "say of which workspace or snapshot")),
+                None => return Err(Failure::new(Reason::Invalid, "name a workspace or a snapshot")),
             };
             let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
             let marks = service.marks()?;

@@ -13,7 +13,7 @@ type Answer<T> = Result<Response<T>, Status>;
 
 /// What is to be put into the queue, which a request always has.
 fn submission(asked: Option<v1::Submission>) -> Result<v1::Submission> {
-    asked.ok_or_else(|| Failure::new(Reason::Invalid, "submission: it is missing"))
+    asked.ok_or_else(|| Failure::new(Reason::Invalid, "submission: missing"))
 }
 
 impl Api {

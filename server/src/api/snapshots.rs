@@ -2,6 +2,7 @@
 
 mod compare;
 mod content;
+mod find;
 mod past;
 
 use amalgam_engine::workspace::{LabelName, WorkspaceName};
@@ -52,6 +53,8 @@ impl Service {
 impl SnapshotService for Api {
     type ListEntriesStream = Answers<v1::ListEntriesResponse>;
     type ReadFileStream = Answers<v1::ReadFileResponse>;
+    type SearchFilesStream = Answers<v1::SearchFilesResponse>;
+    type FindPathsStream = Answers<v1::FindPathsResponse>;
     type DiffStatesStream = Answers<v1::DiffStatesResponse>;
     type InspectChangeStream = Answers<v1::InspectChangeResponse>;
     type GetPatchStream = Answers<v1::GetPatchResponse>;
@@ -82,6 +85,17 @@ impl SnapshotService for Api {
         let request = request.into_inner();
         self.check_state(request.state.as_ref())?;
         Ok(self.stream(move |service, sender| content::read(service, &request, sender)))
+    }
+
+    async fn search_files(&self, request: Request<v1::SearchFilesRequest>) -> Answer<Self::SearchFilesStream> {
+        let request = request.into_inner();
+        self.check_state(request.state.as_ref())?;
+        Ok(self.stream(move |service, sender| find::lines(service, &request, sender)))
+    }
+
+    async fn find_paths(&self, request: Request<v1::FindPathsRequest>) -> Answer<Self::FindPathsStream> {
+        let request = request.into_inner();
+        Ok(self.stream(move |service, sender| find::paths(service, &request, sender)))
     }
 
     async fn diff_states(&self, request: Request<v1::DiffStatesRequest>) -> Answer<Self::DiffStatesStream> {

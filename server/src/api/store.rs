@@ -71,12 +71,13 @@ impl StoreService for Api {
         let (watching, mounted, force) =
             (self.service.watching_calls(), self.service.mounted(), request.into_inner().force);
         if mounted > 0 && !force {
-            let message =
-                format!("{mounted} file systems are mounted; `amalgam umount` them, or `amalgam stop --force`");
+            let what = if mounted == 1 { "1 file system is" } else { &format!("{mounted} file systems are") };
+            let message = format!("{what} mounted; `amalgam umount` first, or `amalgam stop --force`");
             return Err(Failure::new(Reason::Busy, message).into_status());
         }
         if watching > 0 && !force {
-            let message = format!("{watching} `amalgam watch` under way; end them, or `amalgam stop --force`");
+            let what = if watching == 1 { "1 `amalgam watch` is" } else { &format!("{watching} `amalgam watch` are") };
+            let message = format!("{what} running; end it first, or `amalgam stop --force`");
             return Err(Failure::new(Reason::Busy, message).into_status());
         }
         self.calls.stop();

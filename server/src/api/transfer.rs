@@ -85,7 +85,9 @@ impl TransferService for Api {
         self.short(move |service| {
             let names = match (options.no_names, options.under.as_str()) {
                 (true, "") => Names::None,
-                (true, _) => return Err(Failure::new(Reason::Invalid, "no names, and names under a word: choose one")),
+                (true, _) => {
+                    return Err(Failure::new(Reason::Invalid, "choose either no names or names under a prefix"));
+                }
                 (false, "") => Names::AsSent,
                 (false, word) => Names::Under(checked_word(word)?),
             };
@@ -182,7 +184,7 @@ fn had(service: &Service, request: &v1::SendSnapshotsRequest) -> Result<Vec<Snap
     let mut had = match &request.have[..] {
         [] => Vec::new(),
         text => {
-            let wrong = |_| Failure::new(Reason::Invalid, "what the receiver has is no text");
+            let wrong = |_| Failure::new(Reason::Invalid, "the receiver's list is not valid UTF-8");
             Have::decode(str::from_utf8(text).map_err(wrong)?).map_err(of_transfer)?.snapshots
         }
     };
@@ -198,7 +200,7 @@ fn select(service: &Service, request: &v1::SendSnapshotsRequest) -> Result<Selec
     let store = &service.inner.store;
     match (request.all, request.revisions.is_empty()) {
         (true, true) => return Selection::everything(store).map_err(of_transfer),
-        (true, false) => return Err(Failure::new(Reason::Invalid, "everything, or some revisions: choose one")),
+        (true, false) => return Err(Failure::new(Reason::Invalid, "choose either everything or some revisions")),
         (false, true) => return Err(Failure::new(Reason::Invalid, "say what to send")),
         (false, false) => {}
     }
@@ -226,9 +228,15 @@ fn name_of(
             name => Some(format!("workspace/{name}")),
         });
     }
-    let Ok(label) = LabelName::new(revision) else { return Ok(None) };
-    let found = service.inner.labels.find(&label).map_err(of_engine)?;
-    Ok(found.map(|_| format!("label/{revision}")))
+    // As everywhere, a label goes before a workspace of the same name.
+    if let Ok(label) = LabelName::new(revision)
+        && service.inner.labels.find(&label).map_err(of_engine)?.is_some()
+    {
+        return Ok(Some(format!("label/{revision}")));
+    }
+    let Ok(workspace) = amalgam_engine::WorkspaceName::new(revision) else { return Ok(None) };
+    let found = service.inner.workspaces.find(&workspace).map_err(of_engine)?;
+    Ok(found.map(|_| workspace.reference().as_str().to_owned()))
 }
 
 /// A word that names can be filed under: one part of a workspace's name.

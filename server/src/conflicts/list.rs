@@ -191,7 +191,7 @@ impl Service {
         act: &Act,
     ) -> Result<v1::ForgetResolutionsResponse> {
         if request.ids.is_empty() != request.all {
-            return Err(Failure::new(Reason::Invalid, "name resolutions, or ask for all of them"));
+            return Err(Failure::new(Reason::Invalid, "name resolutions, or choose all"));
         }
         let mut known: Vec<Remembered> = Vec::new();
         loop {
@@ -213,7 +213,12 @@ impl Service {
                 (None, _) => {
                     return Err(Failure::new(Reason::NotFound, format!("no resolution {id} is remembered")));
                 }
-                _ => return Err(Failure::new(Reason::Ambiguous, format!("{id} stands for several resolutions"))),
+                _ => {
+                    return Err(Failure::new(
+                        Reason::Ambiguous,
+                        format!("{id} is ambiguous: several resolutions begin so"),
+                    ));
+                }
             }
         }
         let act = Act { request: None, ..act.clone() };

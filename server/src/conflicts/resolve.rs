@@ -49,7 +49,10 @@ impl Service {
     ) -> Result<v1::ResolveConflictsResponse> {
         let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
         if request.resolution.is_none() {
-            return Err(Failure::new(Reason::Invalid, "say how: a version, contents, or what is remembered"));
+            return Err(Failure::new(
+                Reason::Invalid,
+                "choose how to resolve: a version, contents, or a remembered resolution",
+            ));
         }
         if let Some(first) = self.resolved_before(&workspace, act)? {
             return Ok(first);
@@ -154,10 +157,10 @@ impl Service {
             return Err(nothing(&paths));
         }
         if matches!(request.resolution, Some(Resolution::Content(_))) && wanted.is_empty() {
-            return Err(Failure::new(Reason::Invalid, "this is not about contents: take ours or theirs"));
+            return Err(Failure::new(Reason::Invalid, "this conflict is not about contents; choose ours or theirs"));
         }
         if matches!(request.resolution, Some(Resolution::Content(_))) && wanted.len() != 1 {
-            return Err(Failure::new(Reason::Invalid, "contents resolve one conflict; name it"));
+            return Err(Failure::new(Reason::Invalid, "contents resolve one conflict only; name its path"));
         }
         let mut exchange = Exchange::new(store, root, &[]).map_err(of_engine)?;
         let mut done = Vec::new();

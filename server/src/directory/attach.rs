@@ -184,13 +184,13 @@ impl Service {
                 ),
                 (true, _) => {
                     let hint = match self.open_host(record) {
-                        Ok(_) => "it is covered by that one already; `amalgam status` there shows it".to_owned(),
+                        Ok(_) => "run `amalgam status` there".to_owned(),
                         Err(_) => format!(
                             "that one is lost: `amalgam checkout {workspace}` writes it again, `amalgam ws detach {workspace}` forgets it"
                         ),
                     };
                     let message = format!(
-                        "{} lies inside {other}, which belongs to workspace {workspace}; {hint}",
+                        "{} is inside {other}, which is already protected as workspace {workspace}; {hint}",
                         path.display()
                     );
                     (Reason::NestedDirectory, message)

@@ -13,6 +13,7 @@ use amalgam_materializer::{
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
 
+use super::renames::{is_directory, renamed_message};
 use super::{Grasp, notice};
 use crate::conflicts::Seen;
 use crate::failure::{Result, of_engine, of_materializer};
@@ -313,6 +314,9 @@ impl Service {
             counts: Some(counts(&changes.counts)),
             conflicts: Some(grasp.seen.message()),
             uncovered: paths(uncovered),
+            renamed: changes.renamed.iter().map(renamed_message).collect(),
+            attributes: paths(changes.attributes),
+            directories: paths(changes.directories),
         })
     }
 
@@ -338,12 +342,20 @@ impl Service {
             diff_roots(&self.inner.store, head, Some(captured.root), DiffOptions::default()).map_err(of_engine)?;
         for change in diff {
             let change = change.map_err(of_engine)?;
+            if is_directory(&change) {
+                changes.directories.push(change.path.clone());
+            }
             match change.what {
                 What::Added => changes.added.push(change.path),
                 What::Removed => changes.deleted.push(change.path),
+                What::Metadata => {
+                    changes.attributes.push(change.path.clone());
+                    changes.modified.push(change.path);
+                }
                 _ => changes.modified.push(change.path),
             }
         }
+        changes.renamed = self.renamed_files(head, Some(captured.root))?;
         Ok(changes)
     }
 }

@@ -71,7 +71,7 @@ impl Service {
             })?,
         };
         if request.read_only && attach.is_some() {
-            let message = "a directory that is read-only belongs to no workspace: what would be changed in it?";
+            let message = "a read-only directory cannot belong to a workspace; leave out --workspace or --read-only";
             return Err(Failure::new(Reason::Invalid, message));
         }
         let path = canonical(&host_path(&request.path)?)?;

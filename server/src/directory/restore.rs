@@ -114,6 +114,7 @@ impl Service {
             return self.restore_result(&Brought::default(), self.head(&grasp.workspace)?);
         }
         self.check_paths(&grasp, &wanted, &paths)?;
+        let (root, _contents) = self.with_contents(root, &request.contents)?;
         let words = match paths.is_empty() {
             true => format!("restore {}", snapshot.short()),
             false => format!("restore {} from {}", words_of(&paths), snapshot.short()),

@@ -42,7 +42,7 @@ impl Service {
         let heads = self.heads_of(&target, &sources)?;
         if request.fast_forward_only && !self.is_behind(&heads)? {
             let mut merge = self.nothing_done(&target, v1::MergeHow::Refused)?;
-            merge.reason = format!("{target} has changes of its own, so that its head cannot just move on");
+            merge.reason = format!("{target} has changes of its own, so a fast-forward is not possible");
             return Ok(merge);
         }
         // What was in the directory is in the head now, its rules too.
@@ -138,7 +138,7 @@ impl Service {
         message.captures = looked.iter().filter_map(|ahead| ahead.capture.clone()).collect();
         if request.fast_forward_only && !self.is_behind(&heads)? {
             message.how = v1::MergeHow::Refused.into();
-            message.reason = format!("{target} has changes of its own, so that its head cannot just move on");
+            message.reason = format!("{target} has changes of its own, so a fast-forward is not possible");
             return Ok(message);
         }
         let options = self.options_for(&heads, rules, contents, act)?;

@@ -185,7 +185,7 @@ impl Service {
             return workspace_id(asked).map_err(of_engine);
         }
         self.inner.workspaces.get(source).map_err(of_engine)?.target.ok_or_else(|| {
-            let message = format!("nobody said what {source} is to be merged into; name it with --into");
+            let message = format!("{source} has no target to merge into; name one with --into");
             Failure::new(Reason::Invalid, message)
         })
     }
@@ -225,7 +225,7 @@ impl Service {
                 return Ok((Some(folded), v1::Merge { safety, written, removed, notices, ..merge }));
             }
         }
-        Err(Failure::new(Reason::Busy, format!("the queue of {} does not get empty; try again", entry.target)))
+        Err(Failure::new(Reason::Busy, format!("the queue of {} stays busy; try again", entry.target)))
     }
 
     /// One fold of a target, and its directory brought along. Nothing when nothing waits. Whoever calls has the target's lock.

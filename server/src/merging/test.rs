@@ -215,7 +215,7 @@ fn read_made(files: &Path, path: &TreePath) -> std::io::Result<Vec<u8>> {
     let found = made.canonicalize()?;
     let size = fs::symlink_metadata(&made)?.len();
     if !found.starts_with(&within) || !fs::symlink_metadata(&made)?.is_file() || size > MADE_BYTES_MAX {
-        return Err(std::io::Error::other("it is no file of a reasonable size"));
+        return Err(std::io::Error::other("not a regular file, or too large"));
     }
     fs::read(found)
 }

@@ -81,7 +81,7 @@ impl Service {
 
     /// Answers on a device that a process has mounted in its own namespace.
     fn take_over(&self, token: &[u8], device: OwnedFd, process: Pid) -> Result<()> {
-        let unknown = || Failure::new(Reason::NotFound, "nobody announced this mount, or its token was used before");
+        let unknown = || Failure::new(Reason::NotFound, "unknown mount token, or one that was used before");
         let view = self.inner.views.expected.lock().get(token).map(|expected| expected.view).ok_or_else(unknown)?;
         let _using = self.using();
         // Held until the mount is there: nobody closes the view meanwhile.

@@ -13,7 +13,7 @@ use amalgam_view::{Difference, Folding, differences, holds_same};
 use bytes::Bytes;
 
 use super::{Shows, ViewGrasp, checkpoint_reference, view_name};
-use crate::directory::{CAPTURE, Tally};
+use crate::directory::{CAPTURE, Tally, is_directory, renamed_message};
 use crate::failure::{Result, of_engine, of_view};
 use crate::left_alone::without_holders_of_git;
 use crate::service::{Held, Marks, Service};
@@ -282,16 +282,26 @@ impl Service {
         let (mut modified, mut added, mut deleted) = (Vec::new(), Vec::new(), Vec::new());
         for change in diff.map_err(of_engine)? {
             let change = change.map_err(of_engine)?;
+            if is_directory(&change) {
+                status.directories.push(Bytes::copy_from_slice(change.path.as_bytes()));
+            }
             match change.what {
                 What::Added => added.push(change.path),
                 What::Removed => deleted.push(change.path),
-                _ => modified.push(change.path),
+                what => {
+                    if matches!(what, What::Metadata) {
+                        status.attributes.push(Bytes::copy_from_slice(change.path.as_bytes()));
+                    }
+                    modified.push(change.path);
+                }
             }
         }
         without_holders_of_git(&mut added);
         without_holders_of_git(&mut deleted);
         let bytes = |paths: &[TreePath]| paths.iter().map(|path| Bytes::copy_from_slice(path.as_bytes())).collect();
         (status.modified, status.added, status.deleted) = (bytes(&modified), bytes(&added), bytes(&deleted));
+        let renamed = self.renamed_files(self.head_root(head)?, held.root)?;
+        status.renamed = renamed.iter().map(renamed_message).collect();
         Ok(status)
     }
 

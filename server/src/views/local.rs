@@ -130,7 +130,7 @@ impl Service {
     fn make_local(&self, id: u64, path: &TreePath) -> Result<PathBuf> {
         let name = escaped(path);
         if name.len() > NAME_BYTES_MAX {
-            let message = format!("{path} is too long to be local: a shorter path, please");
+            let message = format!("{path} is too long for a local path; use a shorter one");
             return Err(Failure::new(Reason::Invalid, message));
         }
         let source = self.local_directory(id).join(name);

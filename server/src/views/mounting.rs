@@ -284,7 +284,7 @@ impl Service {
 
     /// A mount for the wire.
     pub(super) fn mount_message(&self, number: u64) -> Result<v1::MountPoint> {
-        let gone = || Failure::new(Reason::NotFound, "it is not mounted any more");
+        let gone = || Failure::new(Reason::NotFound, "it is no longer mounted");
         let (record, shown, leaving) = {
             let state = self.inner.views.state.lock();
             let mounted = state.mounts.get(&number).ok_or_else(gone)?;

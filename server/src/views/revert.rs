@@ -39,6 +39,10 @@ impl Service {
         act: &Act,
         mut part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<v1::RestoreResult> {
+        if !request.contents.is_empty() {
+            let message = "parts of files cannot be restored in a mount; restore whole files, or edit them";
+            return Err(Failure::new(Reason::Invalid, message));
+        }
         let grasp = self.grasp_view(id)?;
         let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
         let paths = paths.map_err(|source| of_engine(source.into()))?;

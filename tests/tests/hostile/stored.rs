@@ -76,7 +76,8 @@ fn read_all(tree: &WorkingTree) -> Result<()> {
 }
 
 fn diff_all(store: &Store, root: RootId) -> Result<()> {
-    diff_roots(store, None, Some(root), DiffOptions { times: true })?.try_for_each(|change| change.map(drop))
+    diff_roots(store, None, Some(root), DiffOptions { times: true, ..DiffOptions::default() })?
+        .try_for_each(|change| change.map(drop))
 }
 
 /// Reads a tree, compares it with nothing, edits and commits it; returns the first error of each.

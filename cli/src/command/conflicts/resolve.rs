@@ -36,7 +36,7 @@ Examples:
   amalgam conflicts resolve src/main.rs --edit
   amalgam conflicts resolve src/main.rs --tool 'meld \"$LOCAL\" \"$MERGED\" \"$REMOTE\"'")]
 pub struct Resolve {
-    /// These conflicts, or all below these paths
+    /// Paths of conflicts, or of directories with conflicts
     #[arg(required_unless_present = "all")]
     paths: Vec<OsString>,
     /// All conflicts
@@ -44,13 +44,13 @@ pub struct Resolve {
     all: bool,
     #[command(flatten)]
     how: How,
-    /// Say what would be done, change nothing
-    #[arg(short = 'n', long)]
+    /// Print what would be done, change nothing
+    #[arg(long)]
     dry_run: bool,
-    /// Do not remember it
+    /// Do not remember the resolution
     #[arg(long)]
     no_remember: bool,
-    /// In this workspace [default: the one of this directory]
+    /// The workspace [default: the one of this directory]
     #[arg(long, value_name = "NAME")]
     workspace: Option<String>,
 }
@@ -117,7 +117,7 @@ struct How {
     /// Edit the file with markers in $VISUAL or $EDITOR
     #[arg(long)]
     edit: bool,
-    /// Run a tool; without a command the one of the setting merge_tool
+    /// Run a merge tool [default: the setting merge_tool]
     #[arg(long, value_name = "COMMAND", num_args = 0..=1, default_missing_value = "")]
     tool: Option<String>,
     /// Take what the same conflict was resolved with before; others stay
@@ -188,8 +188,9 @@ impl Resolve {
         let command = match &self.how.tool {
             None => None,
             Some(command) if command.is_empty() => {
-                let unset =
-                    || CliError::usage("no tool is set").hint("`amalgam config set merge_tool COMMAND`, or name one");
+                let unset = || {
+                    CliError::usage("no merge tool is set").hint("`amalgam config set merge_tool COMMAND`, or name one")
+                };
                 Some(session.config.text("merge_tool").ok_or_else(unset)?.to_owned())
             }
             Some(command) => Some(command.clone()),
@@ -197,11 +198,11 @@ impl Resolve {
         let rev = place.is_none().then(|| format!("{}@", text::id(&request.workspace)));
         let found = list(client, place, rev.as_deref(), request.paths.clone()).await?;
         if found.is_empty() {
-            return Err(CliError::refused("there is no conflict"));
+            return Err(CliError::refused("there are no conflicts"));
         }
         let found: Vec<_> = found.into_iter().filter(|conflict| !conflict.undecided).collect();
         if found.is_empty() {
-            return Err(CliError::refused("this is not about contents").hint("take --ours or --theirs"));
+            return Err(CliError::refused("this conflict is not about contents").hint("pass --ours or --theirs"));
         }
         if let Some(many) = found.iter().find(|conflict| command.is_some() && competing(conflict) > 2) {
             let message = format!("{} has {} sides, and a tool is given two", text::path(&many.path), competing(many));

@@ -54,12 +54,12 @@ fn room(place: &Path) -> Finding {
             let free = found.f_bavail.saturating_mul(found.f_frsize);
             let message = format!("{} free", text::bytes(free));
             if free < FREE_BYTES_LOW {
-                Finding::warning("disk", message, "make room; a full disk refuses snapshots")
+                Finding::warning("disk", message, "free some space; no snapshots can be taken on a full disk")
             } else {
                 Finding::fine("disk", message)
             }
         }
-        Err(error) => Finding::failure("disk", error.to_string(), "look at the disk"),
+        Err(error) => Finding::failure("disk", error.to_string(), "check the disk"),
     }
 }
 
@@ -67,15 +67,15 @@ fn room(place: &Path) -> Finding {
 pub fn file_system(subject: &'static str, place: &Path) -> Finding {
     let found = match statfs(place) {
         Ok(found) => found,
-        Err(error) => return Finding::failure(subject, error.to_string(), "look at the disk"),
+        Err(error) => return Finding::failure(subject, error.to_string(), "check the disk"),
     };
     let number = u64::try_from(found.f_type).unwrap_or(0) & 0xffff_ffff;
     let Some((_, name, clones)) = FILE_SYSTEMS.iter().find(|(known, ..)| *known == number) else {
-        return Finding::fine(subject, format!("of the kind {number:#x}"));
+        return Finding::fine(subject, format!("unknown type {number:#x}"));
     };
     match clones {
         Clones::Far => {
-            Finding::warning(subject, format!("{name}, on another machine"), "a local disk is faster and safer")
+            Finding::warning(subject, format!("{name}, a network file system"), "a local disk is faster and safer")
         }
         Clones::Yes => Finding::fine(subject, format!("{name}, clones files")),
         Clones::Perhaps => Finding::fine(subject, format!("{name}, may clone files")),
@@ -104,7 +104,7 @@ fn cloning(place: &Path) -> Finding {
     match tried_clone(place) {
         Ok(true) => Finding::fine("cloning", "files are cloned, not copied"),
         Ok(false) => Finding::note("cloning", "not possible: files are copied; btrfs or xfs would clone them"),
-        Err(error) => Finding::failure("cloning", error.to_string(), "the store's place must be writable"),
+        Err(error) => Finding::failure("cloning", error.to_string(), "the directory of the store must be writable"),
     }
 }
 
@@ -126,7 +126,7 @@ fn number_in(path: &str) -> Option<u64> {
 fn watches() -> Finding {
     let key = "fs.inotify.max_user_watches";
     match number_in("/proc/sys/fs/inotify/max_user_watches") {
-        None => Finding::warning("inotify", "not there", "`amalgam watch` looks at everything instead"),
+        None => Finding::warning("inotify", "not available", "`amalgam watch` scans the whole directory instead"),
         Some(number) if number < WATCHES_LOW => Finding::warning(
             "inotify",
             format!("{} directories can be watched", text::count(number)),

@@ -84,7 +84,7 @@ fn of_dead() -> Vec<Finding> {
     let paths = ours.filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
     let dead = paths.filter(|path| matches!(rustix::fs::statfs(path), Err(rustix::io::Errno::NOTCONN)));
     dead.map(|path| {
-        let message = format!("{} is a mount that nobody answers for", path.display());
+        let message = format!("{} is a dead mount: no process serves it", path.display());
         Finding::warning("dead_mount", message, format!("fusermount3 -u -z {}", path.display()))
     })
     .collect()

@@ -26,15 +26,15 @@ Examples:
   amalgam ws attach --workspace main
   amalgam ws attach ~/copy --workspace main --again")]
 pub struct Attach {
-    /// The directory [default: the one you are in]
+    /// The directory [default: the current one]
     dir: Option<OsString>,
     /// The workspace [default: the one it belonged to, or a new one, named after the directory]
     #[arg(long, value_name = "NAME")]
     workspace: Option<String>,
-    /// Leave out what matches
+    /// Leave out what matches, like a line of .amalgamignore
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
-    /// Take it in place of the directory that the workspace has
+    /// Replace the directory that the workspace has now
     #[arg(long, requires = "workspace")]
     again: bool,
     /// Do not ask, even if it is the home directory or contains it
@@ -74,7 +74,7 @@ impl Attach {
     }
 }
 
-/// Forget that a directory belongs to a workspace; both stay
+/// Separate a directory from its workspace; both stay
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam ws detach\n  amalgam ws detach try-2")]
 pub struct Detach {
@@ -98,7 +98,7 @@ impl Detach {
             client.directories.detach_directory(request).await?;
             let line = json::line("detached", serde_json::json!({"id": text::id(&directory.name)}));
             session.output.emit(&json::with_path(line, &directory.path))?;
-            session.output.done(format!("{} belongs to no workspace any more", text::path(&directory.path)))?;
+            session.output.done(format!("{} no longer belongs to a workspace", text::path(&directory.path)))?;
         }
         if directories.is_empty() {
             session.output.remark("no directory belongs to it")?;

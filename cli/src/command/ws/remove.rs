@@ -31,7 +31,7 @@ Examples:
   amalgam ws rm try-1 try-2 try-3 --dir
   amalgam ws rm --ended")]
 pub struct Remove {
-    /// Their names
+    /// The workspaces
     #[arg(value_name = "NAME", required_unless_present = "ended")]
     names: Vec<String>,
     /// Remove their directories, too
@@ -171,10 +171,10 @@ pub async fn delete_directory(
     let directory = find(client, name).await?;
     let path = Path::new(OsStr::from_bytes(&directory.path));
     let refused = |why: String| {
-        CliError::refused(format!("{} stays: {why}", path.display())).hint("remove it yourself if that is meant")
+        CliError::refused(format!("{} stays: {why}", path.display())).hint("remove it by hand if that is what you want")
     };
     if !directory.made_by_checkout {
-        return Err(refused("no checkout made it".to_owned()));
+        return Err(refused("it was not made by a checkout".to_owned()));
     }
     if !directory.problem.is_empty() && path.exists() {
         return Err(refused(directory.problem));
@@ -204,7 +204,7 @@ async fn find(client: &mut Client, name: &str) -> Result<v1::Directory, CliError
         }
         request.page_token = page.next_page_token;
         if request.page_token.is_empty() {
-            return Err(CliError::refused(format!("{name} is not known any more")));
+            return Err(CliError::refused(format!("{name} is no longer known")));
         }
     }
 }

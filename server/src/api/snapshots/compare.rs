@@ -72,7 +72,7 @@ fn send_changes(
     wanted: &[TreePath],
     sender: &Sender<v1::DiffStatesResponse>,
 ) -> Result<()> {
-    let options = DiffOptions { times: request.times };
+    let options = DiffOptions { times: request.times, without_git: request.without_git };
     let store = &service.inner.store;
     let found: Box<dyn Iterator<Item = amalgam_engine::Result<Change>>> = match request.renames {
         true => {
@@ -87,10 +87,22 @@ fn send_changes(
             changes.push(change_message(&change));
         }
         if changes.len() == AT_ONCE {
-            sender.send(v1::DiffStatesResponse { changes: std::mem::take(&mut changes) })?;
+            sender.send(v1::DiffStatesResponse { changes: std::mem::take(&mut changes), git_changes: 0 })?;
         }
     }
-    sender.send(v1::DiffStatesResponse { changes })
+    let git_changes = if request.without_git { git_changes(service, &before, &after, &wanted)? } else { 0 };
+    sender.send(v1::DiffStatesResponse { changes, git_changes })
+}
+
+/// How many paths in `.git` differ.
+fn git_changes(service: &Service, before: &Held, after: &Held, wanted: &[TreePath]) -> Result<u64> {
+    let mut count = 0;
+    let diff = diff_roots(&service.inner.store, before.root, after.root, DiffOptions::default());
+    for change in diff.map_err(of_engine)? {
+        let path = change.map_err(of_engine)?.path;
+        count += u64::from(path.is_in_git() && is_wanted(&path, wanted));
+    }
+    Ok(count)
 }
 
 /// What a change comes to.
@@ -101,16 +113,17 @@ pub(super) fn inspect(
 ) -> Result<()> {
     let wanted = tree_paths(&request.paths)?;
     let (before, after) = hold(service, request.before.as_ref(), request.after.as_ref(), &request.workspace)?;
-    sender.walking(|| send_insight(service, [&before, &after], &wanted, sender))
+    sender.walking(|| send_insight(service, request, [&before, &after], &wanted, sender))
 }
 
 fn send_insight(
     service: &Service,
+    request: &v1::InspectChangeRequest,
     [before, after]: [&Held; 2],
     wanted: &[TreePath],
     sender: &Sender<v1::InspectChangeResponse>,
 ) -> Result<()> {
-    let options = InsightOptions::default();
+    let options = InsightOptions { without_git: request.without_git, ..InsightOptions::default() };
     let mut found = insight(&service.inner.store, before.root, after.root, &options).map_err(of_engine)?;
     let mut files = Vec::new();
     for file in found.by_ref() {
@@ -119,11 +132,13 @@ fn send_insight(
             files.push(file_message(&file));
         }
         if files.len() == AT_ONCE {
-            sender.send(v1::InspectChangeResponse { files: std::mem::take(&mut files), summary: None })?;
+            let files = std::mem::take(&mut files);
+            sender.send(v1::InspectChangeResponse { files, ..Default::default() })?;
         }
     }
     let summary = summary_message(found.summary());
-    sender.send(v1::InspectChangeResponse { files, summary: Some(summary) })
+    let git_changes = if request.without_git { git_changes(service, &before, &after, &wanted)? } else { 0 };
+    sender.send(v1::InspectChangeResponse { files, summary: Some(summary), git_changes })
 }
 
 fn file_message(file: &FileInsight) -> v1::FileInsight {
@@ -151,16 +166,18 @@ fn file_message(file: &FileInsight) -> v1::FileInsight {
 
 fn risk_words(hint: &RiskHint) -> String {
     match hint {
-        RiskHint::Executable => "can be executed now".to_owned(),
-        RiskHint::SetId { bits } => format!("runs with the rights of its owner or group now ({bits:o})"),
-        RiskHint::LockFile => "a list of exact dependencies".to_owned(),
-        RiskHint::CiFile => "what an automatic build does".to_owned(),
-        RiskHint::CredentialName => "its name is one that credentials have".to_owned(),
+        RiskHint::Executable => "became executable".to_owned(),
+        RiskHint::SetId { bits } => format!("set-user-ID or set-group-ID bit set ({bits:o})"),
+        RiskHint::LockFile => "a lock file: exact versions of dependencies".to_owned(),
+        RiskHint::CiFile => "configures continuous integration".to_owned(),
+        RiskHint::CredentialName => "named like a file with credentials".to_owned(),
         RiskHint::Credential { shape, line } => format!("line {line} looks like {shape}"),
         RiskHint::Growth { before, after } => format!("grew from {before} to {after} bytes"),
-        RiskHint::TestRemoved => "a test is gone".to_owned(),
+        RiskHint::TestRemoved => "a test was removed".to_owned(),
         RiskHint::BinaryAdded { bytes } => format!("a new binary file of {bytes} bytes"),
-        RiskHint::SymlinkOutside { target } => format!("leads out of the tree, to {}", String::from_utf8_lossy(target)),
+        RiskHint::SymlinkOutside { target } => {
+            format!("symlink out of the tree, to {}", String::from_utf8_lossy(target))
+        }
         other => other.word().to_owned(),
     }
 }
@@ -193,7 +210,8 @@ pub(super) fn patch(
 ) -> Result<()> {
     let paths = tree_paths(&request.paths)?;
     let (before, after) = hold(service, request.before.as_ref(), request.after.as_ref(), &request.workspace)?;
-    let mut options = PatchOptions { paths, ..PatchOptions::default() };
+    let git_changes = if request.without_git { git_changes(service, &before, &after, &paths)? } else { 0 };
+    let mut options = PatchOptions { paths, without_git: request.without_git, ..PatchOptions::default() };
     if let Some(lines) = request.context_lines {
         options.context_lines = lines as usize;
     }
@@ -209,18 +227,18 @@ pub(super) fn patch(
         path: Bytes::copy_from_slice(left.path.as_bytes()),
         message: omission_words(left.why),
     });
-    sender.send(v1::GetPatchResponse { data, left_out: left_out.collect() })
+    sender.send(v1::GetPatchResponse { data, left_out: left_out.collect(), git_changes })
 }
 
 fn omission_words(why: Omission) -> String {
     match why {
-        Omission::EmptyDirectory => "an empty directory; a patch has none".to_owned(),
-        Omission::Kind(kind) => format!("{}; a patch has none", kind.word()),
+        Omission::EmptyDirectory => "an empty directory, which a patch cannot hold".to_owned(),
+        Omission::Kind(kind) => format!("{}, which a patch cannot hold", kind.word()),
         Omission::Mode => "permission bits other than the executable one".to_owned(),
         Omission::Time => "its time".to_owned(),
         Omission::Owner => "its owner".to_owned(),
         Omission::Xattrs => "its extended attributes".to_owned(),
-        Omission::HardLink => "that several names are one file".to_owned(),
+        Omission::HardLink => "hard links".to_owned(),
         Omission::TooLarge { bytes } => format!("too large for a patch ({bytes} bytes)"),
         Omission::Purged { time } => format!("purged on {}", time.date()),
         Omission::GitDirectory => "inside .git; Git refuses such patches".to_owned(),
@@ -239,7 +257,7 @@ impl io::Write for Pieces<'_> {
         self.waiting.extend_from_slice(bytes);
         if self.waiting.len() >= PIECE_BYTES {
             let data = Bytes::from(std::mem::take(&mut self.waiting));
-            let sent = self.sender.send(v1::GetPatchResponse { data, left_out: Vec::new() });
+            let sent = self.sender.send(v1::GetPatchResponse { data, ..Default::default() });
             sent.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
         }
         Ok(bytes.len())

@@ -96,7 +96,12 @@ pub(super) fn read(
             return sender.send(v1::ReadFileResponse { entry: Some(message), data: target.clone() });
         }
         Node::Directory(_) => return Err(of_engine(Error::IsADirectory { path })),
-        _ => return Err(Failure::new(Reason::Invalid, format!("{path}: {} holds no bytes", entry.kind().word()))),
+        _ => {
+            return Err(Failure::new(
+                Reason::Invalid,
+                format!("{path} is {}, which has no contents", entry.kind().word()),
+            ));
+        }
     };
     let end = match request.length {
         0 => size,

@@ -1,7 +1,9 @@
 //! What led to a state.
 
-use amalgam_engine::SnapshotId;
+use std::collections::HashSet;
+
 use amalgam_engine::history::{LogOrder, PathChange};
+use amalgam_engine::{Error, SnapshotId, WorkspaceName};
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
 
@@ -17,25 +19,30 @@ pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Res
     let limit = page_size(request.page_size);
     let paths = tree_paths(&request.paths)?;
     let (heads, skip) = match request.page_token.as_str() {
-        "" => (heads(service, request, here.as_ref())?, 0),
+        "" => {
+            let from = From { revisions: &request.revisions, all: request.all, project: request.project };
+            (heads(service, &from, here.as_ref())?, 0)
+        }
         token => read_token(token)?,
     };
     let history = &service.inner.history;
+    let excluded = ancestors(service, &request.exclude, here.as_ref())?;
+    let is_listed = |id: &amalgam_engine::Result<SnapshotId>| id.as_ref().map_or(true, |id| !excluded.contains(id));
     let mut found: Vec<SnapshotId> = match &paths[..] {
         [] => {
             let log = history.log(&heads, LogOrder::Time).map_err(of_engine)?;
-            let page = log.skip(skip).take(limit + 1).map(|entry| entry.map(|entry| entry.id));
-            page.collect::<Result<_, _>>().map_err(of_engine)?
+            let ids = log.map(|entry| entry.map(|entry| entry.id)).filter(is_listed);
+            ids.skip(skip).take(limit + 1).collect::<Result<_, _>>().map_err(of_engine)?
         }
         [path] => {
             let [head] = heads[..] else {
-                return Err(Failure::new(Reason::Invalid, "the versions of a path need one snapshot to begin from"));
+                return Err(Failure::new(Reason::Invalid, "with a path, name one revision at most"));
             };
             let versions = history.versions(head, path, false).map_err(of_engine)?;
-            let page = versions.skip(skip).take(limit + 1).map(|version| version.map(|version| version.id));
-            page.collect::<Result<_, _>>().map_err(of_engine)?
+            let ids = versions.map(|version| version.map(|version| version.id)).filter(is_listed);
+            ids.skip(skip).take(limit + 1).collect::<Result<_, _>>().map_err(of_engine)?
         }
-        _ => return Err(Failure::new(Reason::Invalid, "paths: at most one for now")),
+        _ => return Err(Failure::new(Reason::Invalid, "name one path at most")),
     };
     let is_last = found.len() <= limit;
     found.truncate(limit);
@@ -45,26 +52,73 @@ pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Res
     Ok(v1::ListSnapshotsResponse { snapshots, next_page_token })
 }
 
-fn heads(
-    service: &Service,
-    request: &v1::ListSnapshotsRequest,
-    here: Option<&amalgam_engine::WorkspaceName>,
-) -> Result<Vec<SnapshotId>> {
-    if request.all {
+/// Where a search through history begins.
+pub(super) struct From<'a> {
+    /// Snapshots as people write them; none for the workspace's head.
+    pub(super) revisions: &'a [String],
+    /// All workspaces and labels.
+    pub(super) all: bool,
+    /// All workspaces and labels that share history with the workspace.
+    pub(super) project: bool,
+}
+
+/// The snapshots that a search through history begins from.
+pub(super) fn heads(service: &Service, from: &From<'_>, here: Option<&WorkspaceName>) -> Result<Vec<SnapshotId>> {
+    if from.all || from.project {
         let marks = service.marks()?;
         let mut heads: Vec<_> = marks.workspaces.into_keys().chain(marks.labels.into_keys()).collect();
         heads.sort_unstable();
         heads.dedup();
-        return Ok(heads);
+        return if from.all { Ok(heads) } else { related(service, heads, here) };
     }
-    if request.revisions.is_empty() {
+    if from.revisions.is_empty() {
         let Some(here) = here else {
             return Err(Failure::new(Reason::Invalid, "name a workspace or a snapshot to begin from"));
         };
         let head = service.inner.workspaces.get(here).map_err(of_engine)?.head;
         return Ok(head.into_iter().collect());
     }
-    request.revisions.iter().map(|revision| service.resolve(revision, here)).collect()
+    from.revisions.iter().map(|revision| service.resolve(revision, here)).collect()
+}
+
+/// These snapshots and all that led to them.
+fn ancestors(service: &Service, revisions: &[String], here: Option<&WorkspaceName>) -> Result<HashSet<SnapshotId>> {
+    let heads = revisions.iter().map(|revision| service.resolve(revision, here)).collect::<Result<Vec<_>>>()?;
+    let log = service.inner.history.log(&heads, LogOrder::Generation).map_err(of_engine)?;
+    log.map(|entry| entry.map(|entry| entry.id)).collect::<Result<_, _>>().map_err(of_engine)
+}
+
+/// Those of some heads whose history meets that of a workspace, its own included.
+fn related(service: &Service, heads: Vec<SnapshotId>, here: Option<&WorkspaceName>) -> Result<Vec<SnapshotId>> {
+    let Some(here) = here else {
+        return Err(Failure::new(Reason::Invalid, "name the workspace whose project is meant"));
+    };
+    let Some(head) = service.inner.workspaces.get(here).map_err(of_engine)?.head else { return Ok(Vec::new()) };
+    let mut related = ancestors(service, &[head.to_string()], None)?;
+    let mut unrelated = HashSet::new();
+    let mut found = Vec::new();
+    for head in heads {
+        let (mut open, mut seen, mut meets) = (vec![head], HashSet::new(), false);
+        while let Some(id) = open.pop() {
+            if related.contains(&id) {
+                meets = true;
+            } else if !unrelated.contains(&id) && seen.insert(id) {
+                match service.inner.store.snapshot(id) {
+                    Ok(snapshot) => open.extend(&snapshot.parents),
+                    // Its record was collected; history ends here.
+                    Err(Error::Missing { .. }) => {}
+                    Err(error) => return Err(of_engine(error)),
+                }
+            }
+        }
+        if meets {
+            found.push(head);
+            related.extend(seen);
+        } else {
+            unrelated.extend(seen);
+        }
+    }
+    Ok(found)
 }
 
 /// Heads beyond this many are not repeated in a token; the pages of such a log begin anew from the present heads.

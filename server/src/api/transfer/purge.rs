@@ -98,7 +98,7 @@ pub(super) fn forget(
 
 /// What a tombstone is of: chunks have them, nothing else.
 fn buried(text: &str) -> Result<ObjectId> {
-    let wrong = || Failure::new(Reason::Invalid, format!("`{text}` is no chunk:ID with 64 hex digits"));
+    let wrong = || Failure::new(Reason::Invalid, format!("`{text}` is not chunk:ID with 64 hex digits"));
     let hex = text.strip_prefix("chunk:").unwrap_or(text);
     ChunkId::from_hex(hex).map(|chunk| chunk.object()).ok_or_else(wrong)
 }
@@ -139,7 +139,7 @@ fn meant(service: &Service, target: Option<&v1::PurgeTarget>, everywhere: bool) 
 
 /// An object by its kind and id, or by its id alone.
 fn object(service: &Service, text: &str) -> Result<ObjectId> {
-    let wrong = || Failure::new(Reason::Invalid, format!("`{text}` is no chunk:ID or rope:ID with 64 hex digits"));
+    let wrong = || Failure::new(Reason::Invalid, format!("`{text}` is not chunk:ID or rope:ID with 64 hex digits"));
     let (kinds, hex) = match text.split_once(':') {
         Some(("chunk", hex)) => (&[ObjectKind::Chunk][..], hex),
         Some(("rope", hex)) => (&[ObjectKind::Rope][..], hex),

@@ -1,0 +1,96 @@
+//! `amalgam find`: paths that are, or were, in some snapshot.
+
+use amalgam_proto::v1;
+use clap::Args;
+use serde_json::json;
+
+use super::words::{Wanted, tell_apart};
+use crate::error::Outcome;
+use crate::exit::Exit;
+use crate::output::json as lines;
+use crate::output::style::{self, paint};
+use crate::session::{Session, here};
+use crate::text;
+
+/// Find files by name in all snapshots, those that are gone too
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A pattern without a slash is compared with names, one with a slash with whole paths from the root; * stands for any part of a name, **
+for any number of directories. Each path is listed once, with the newest snapshot that has it. Searches this workspace's history; with
+--all, those of all workspaces and labels of the store. Ends with 1 if nothing is found.
+
+Examples:
+  amalgam find '*.sql'
+  amalgam find 'src/**/old_*'
+  amalgam find notes.txt --gone")]
+pub struct Find {
+    /// The pattern
+    #[arg(value_name = "GLOB")]
+    pattern: String,
+    /// Search what led to these [default: @]
+    #[arg(value_name = "REV")]
+    revisions: Vec<std::ffi::OsString>,
+    /// Search the histories of all workspaces and labels
+    #[arg(long, conflicts_with = "revisions")]
+    all: bool,
+    /// List only what is gone
+    #[arg(long)]
+    gone: bool,
+    /// Search .git, too
+    #[arg(long)]
+    with_git: bool,
+}
+
+impl Find {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let place = session.place_if_any().await?;
+        let wanted = Wanted { revisions_max: usize::MAX, ranges: false };
+        let words = tell_apart(session, place.as_ref(), &self.revisions, &[], wanted).await?.without_doubt()?;
+        let request = v1::FindPathsRequest {
+            without_git: !self.with_git && text::git_part(self.pattern.as_bytes()).is_none(),
+            pattern: self.pattern,
+            all: self.all || (words.revisions.is_empty() && place.is_none()),
+            revisions: words.revisions,
+            workspace: here(place.as_ref()),
+            project: false,
+        };
+        let mut client = session.client().await?;
+        let mut stream = client.snapshots.find_paths(request).await?.into_inner();
+        session.output.page();
+        let mut count = 0_u64;
+        while let Some(found) = stream.message().await? {
+            if self.gone && found.removed_in.is_none() {
+                continue;
+            }
+            count += 1;
+            let entry = found.entry.clone().unwrap_or_default();
+            let line = lines::line(
+                "found",
+                json!({
+                    "kind": text::kind_word(entry.kind()),
+                    "size": entry.size,
+                    "snapshot": lines::snapshot_id(found.snapshot.as_ref()),
+                    "removed_in": lines::snapshot_id(found.removed_in.as_ref()),
+                }),
+            );
+            session.output.emit(&lines::with_path(line, &entry.path))?;
+            let newest = found.snapshot.unwrap_or_default();
+            let id = paint(style::ID, text::short(&newest.name));
+            let slash = if entry.kind() == v1::EntryKind::Directory { "/" } else { "" };
+            let path = format!("{}{slash}", text::path(&entry.path));
+            session.output.say(match &found.removed_in {
+                None => format!("{id}  {path}"),
+                Some(removed) => {
+                    let age = text::ago(text::moment(removed.time.as_ref()), session.now);
+                    let gone = format!("gone since {}, {age}", text::short(&removed.name));
+                    format!("{id}  {path}  {}", paint(style::FAINT, gone))
+                }
+            })?;
+        }
+        if count == 0 {
+            session.output.remark("nothing found")?;
+        }
+        Ok(if count == 0 { Exit::ERROR } else { Exit::OK })
+    }
+}

@@ -1,0 +1,99 @@
+//! `amalgam grep`: lines of a snapshot's files that match a pattern.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+
+use amalgam_proto::v1;
+use clap::Args;
+use serde_json::json;
+
+use super::words::{Wanted, tell_apart};
+use crate::error::Outcome;
+use crate::exit::Exit;
+use crate::output::json as lines;
+use crate::output::style::{self, paint};
+use crate::session::{Session, here, revision};
+use crate::text;
+
+/// Search the files of a snapshot for a pattern
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The pattern is a regular expression, matched line by line. Without a revision, the last snapshot is searched. Files in .git and binary
+files are treated as in `git grep`: .git is left out, of binary files only the name is printed. Ends with 1 if nothing matches.
+
+Examples:
+  amalgam grep TODO
+  amalgam grep 'fn \\w+_all' main src
+  amalgam grep -F 'a[0]' '@{yesterday}'")]
+pub struct Grep {
+    /// The pattern
+    pattern: String,
+    /// The revision [default: @], then paths [default: all]
+    #[arg(value_name = "REV|PATH")]
+    words: Vec<OsString>,
+    /// Take the pattern as plain text
+    #[arg(short = 'F', long)]
+    fixed_strings: bool,
+    /// Take upper and lower case as the same
+    #[arg(short, long)]
+    ignore_case: bool,
+    /// Print the names of files only
+    #[arg(long)]
+    files_with_matches: bool,
+    /// Search .git, too
+    #[arg(long)]
+    with_git: bool,
+    /// Search only these paths and what is below them
+    #[arg(last = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+}
+
+impl Grep {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        let place = session.place_if_any().await?;
+        let wanted = Wanted { revisions_max: 1, ranges: false };
+        let words = tell_apart(session, place.as_ref(), &self.words, &self.paths, wanted).await?;
+        let words = if words.revisions.is_empty() { words.without_doubt()? } else { words };
+        let request = v1::SearchFilesRequest {
+            state: Some(revision(words.revisions.first().map_or("@", String::as_str))),
+            workspace: here(place.as_ref()),
+            without_git: !self.with_git && !words.paths.iter().any(|path| text::git_part(path).is_some()),
+            paths: words.paths,
+            pattern: self.pattern,
+            fixed: self.fixed_strings,
+            ignore_case: self.ignore_case,
+        };
+        let mut client = session.client().await?;
+        let mut stream = client.snapshots.search_files(request).await?.into_inner();
+        session.output.page();
+        let mut names = BTreeSet::new();
+        while let Some(part) = stream.message().await? {
+            for found in &part.matches {
+                let is_first = names.insert(found.path.clone());
+                let line = lines::line(
+                    "match",
+                    json!({"line": (!found.binary).then_some(found.line), "binary": found.binary}),
+                );
+                let mut line = lines::with_path(line, &found.path);
+                lines::put_bytes(&mut line, "text", &found.text);
+                session.output.emit(&line)?;
+                if !self.files_with_matches {
+                    session.output.say(shown(found))?;
+                } else if is_first {
+                    session.output.say(paint(style::TITLE, text::path(&found.path)))?;
+                }
+            }
+        }
+        Ok(if names.is_empty() { Exit::ERROR } else { Exit::OK })
+    }
+}
+
+fn shown(found: &v1::MatchedLine) -> String {
+    let path = paint(style::TITLE, text::path(&found.path));
+    if found.binary {
+        return format!("{path}: a binary file matches");
+    }
+    let line = String::from_utf8_lossy(&found.text);
+    format!("{path}:{}: {}", paint(style::HUNK, found.line), text::printable(&line))
+}

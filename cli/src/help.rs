@@ -1,0 +1,375 @@
+//! The help: commands in groups, prose before options, options of every command once, and pages about topics. Also what is said to a
+//! command line that cannot be read.
+
+use std::ffi::OsString;
+
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory as _, FromArgMatches as _};
+
+use crate::args::Arguments;
+use crate::error::CliError;
+
+/// The commands by what they are for.
+const GROUPS: [(&str, &[&str]); 9] = [
+    ("Protect a directory", &["init", "status", "commit", "watch"]),
+    ("See what differs, and find things", &["diff", "log", "show", "ls", "cat", "grep", "find", "blame", "bisect"]),
+    ("Go back", &["restore", "undo", "redo", "op"]),
+    ("Lines of work, each with files of its own", &["fork", "checkout", "ws", "label"]),
+    ("Workspaces and snapshots as file systems", &["mount", "umount", "mounts"]),
+    ("Commands and attempts", &["run", "explore"]),
+    ("Merge workspaces", &["merge", "complete", "publish", "queue", "review", "conflicts", "rules"]),
+    ("Other stores, backups", &["send", "receive", "backup", "restore-backup"]),
+    (
+        "The store, the machine, the settings",
+        &["du", "gc", "verify", "purge", "doctor", "config", "completions", "help"],
+    ),
+];
+
+/// What habits from Git and other tools are called here.
+const HABITS: [(&str, &str); 24] = [
+    ("add", "nothing needs to be staged: `amalgam commit` takes everything"),
+    ("branch", "`amalgam fork NAME` begins a line of work, `amalgam ws` lists them"),
+    ("checkpoint", "`amalgam commit` takes a snapshot"),
+    ("cherry-pick", "`amalgam restore REV -- PATH` takes paths of another snapshot, `amalgam merge` whole workspaces"),
+    ("clean", "`amalgam restore @` makes the directory what the last snapshot holds"),
+    ("clone", "`amalgam fork NAME --dir DIR` makes a copy to work in, `amalgam send` reaches another store"),
+    ("delete", "`amalgam ws rm NAME` removes a workspace"),
+    ("history", "`amalgam log` lists snapshots, `amalgam op log` all that happened"),
+    ("list", "`amalgam log` lists snapshots, `amalgam ws` workspaces"),
+    ("pull", "`amalgam merge NAME` takes the work of another workspace over"),
+    ("push", "`amalgam publish` hands work on to the workspace it was forked from, `amalgam send` to another store"),
+    ("rebase", "`amalgam merge NAME` takes the work of another workspace over"),
+    ("reflog", "`amalgam op log` lists all that happened"),
+    ("reset", "`amalgam undo` takes the last thing back, `amalgam restore REV` goes back to a snapshot"),
+    ("revert", "`amalgam undo` takes the last thing back, `amalgam restore REV -- PATH` brings paths back"),
+    ("rollback", "`amalgam undo` takes the last thing back, `amalgam restore REV` goes back to a snapshot"),
+    ("save", "`amalgam commit` takes a snapshot"),
+    ("snapshot", "`amalgam commit` takes a snapshot, `amalgam log` lists them"),
+    ("stash", "`amalgam commit` and `amalgam restore @~` put changes aside, `amalgam restore REV` brings them back"),
+    (
+        "switch",
+        "`amalgam checkout REV DIR` writes another line of work into a directory, `amalgam restore NAME` into this one",
+    ),
+    ("tag", "`amalgam label NAME` puts a name on a snapshot"),
+    ("unmount", "`amalgam umount` takes a mount away"),
+    ("workspace", "`amalgam ws` lists workspaces"),
+    ("worktree", "`amalgam fork NAME --dir DIR` makes a copy to work in"),
+];
+
+/// Pages that are about no command.
+const TOPICS: [(&str, &str); 1] = [("revisions", REVISIONS)];
+
+const REVISIONS: &str = "\
+A revision names a snapshot. Every command that takes one takes all of these:
+
+  @                        the last snapshot of the workspace of this directory
+  main, main@              the last snapshot of a workspace
+  v1                       the snapshot that a label is on; a label goes before a workspace
+                           of the same name, and NAME@ is always the workspace
+  3f9a2c1e                 the snapshot whose id begins so, from four digits on
+  @~, @~3, main~           one snapshot back, three back, one before main
+  @{10 minutes ago}        the last snapshot of the workspace at that time
+  @{yesterday 14:00}       units: seconds, minutes, hours, days, weeks, months, years;
+  @{14:00}                 days: today, yesterday, 2026-01-31; a day without a time is its end;
+  main@{2026-01-31 09:30}  times are local, unless they end with Z or an offset such as +02:00
+  @{op:123}                the last snapshot of the workspace right after operation 123;
+                           `amalgam op log` lists operations
+
+`diff` and `log` take ranges:
+
+  amalgam diff A..B        what differs from A to B, like `amalgam diff A B`
+  amalgam log A..B         the snapshots that led to B and not to A
+  A.., ..B                 the side that is absent is @
+
+`show`, `ls` and `cat` take a path behind a colon: main:src/lib.rs, @{1 hour ago}:notes.txt. It goes from the root of the
+snapshot; one that begins with ./ or ../ goes from where you are.
+
+The shell takes braces and spaces for itself: put such a revision in quotes.
+
+Examples:
+  amalgam log -5 main
+  amalgam diff --stat '@{yesterday 14:00}'
+  amalgam restore '@{10 minutes ago}' -- src
+  amalgam cat v1:README.md";
+
+const ROOT_TEMPLATE: &str = "\
+{about-with-newline}
+{usage-heading} {usage}
+
+{before-help}Options of every command:
+{options}{after-help}";
+
+const TEMPLATE: &str = "\
+{about-with-newline}
+{before-help}{usage-heading} {usage}
+
+{all-args}{after-help}";
+
+/// What ends the help of each command.
+const FOOTER: &str = "`amalgam help` lists the options of every command, such as --json, -q and -C DIR.";
+
+/// clap makes a line break of `{n}`. With this in between it does not; [`printed`] takes it out again.
+const JOINER: &str = "\u{2060}";
+
+/// How a command line is answered that asks for help or cannot be read.
+pub enum Answer {
+    /// A text for standard output.
+    Text(String),
+    /// A failure, and how it is told to a person if not by its own words.
+    Failure { error: CliError, text: Option<String> },
+}
+
+/// Reads a command line.
+pub fn parse(words: Vec<OsString>) -> Result<Arguments, Answer> {
+    let plain = Arguments::command().try_get_matches_from(words.clone());
+    if let Ok(arguments) = plain.and_then(|matches| Arguments::from_arg_matches(&matches)) {
+        return Ok(arguments);
+    }
+    // Arranging the help takes longer than reading most command lines, so only those that need it pay for it.
+    let mut command = command();
+    let read = command.try_get_matches_from_mut(words);
+    read.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(|error| answer(&error, &command))
+}
+
+/// Whether a program reads what comes of a command line, as far as that can be told before it is read.
+pub fn wants_json(words: &[OsString]) -> bool {
+    words.iter().take_while(|word| *word != "--").any(|word| word == "--json")
+}
+
+/// The page about a command or a topic; with no words, the list of commands.
+pub fn page(words: &[String]) -> Result<String, CliError> {
+    if let [topic] = words
+        && let Some((_, text)) = TOPICS.iter().find(|(name, _)| name == topic)
+    {
+        return Ok((*text).to_owned());
+    }
+    let mut root = command();
+    let mut here = &mut root;
+    for word in words {
+        let name = here.get_name().to_owned();
+        here = match here.find_subcommand_mut(word) {
+            Some(found) => found,
+            None if name == "amalgam" => return Err(unknown(word, &[])),
+            None => return Err(CliError::usage(format!("`amalgam {name}` has no command `{word}`"))),
+        };
+    }
+    Ok(printed(&here.render_long_help()))
+}
+
+fn answer(error: &clap::Error, command: &Command) -> Answer {
+    let text = printed(&error.render());
+    let text = text.trim_end();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Answer::Text(text.to_owned()),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let error = CliError::usage("a command is needed").hint("`amalgam help` lists them");
+            Answer::Failure { error, text: Some(text.to_owned()) }
+        }
+        ErrorKind::InvalidSubcommand => match (error.get(ContextKind::InvalidSubcommand), is_of_root(error, command)) {
+            (Some(ContextValue::String(name)), true) => {
+                Answer::Failure { error: unknown(name, &suggested(error, command)), text: None }
+            }
+            _ => usage(text),
+        },
+        _ => usage(text),
+    }
+}
+
+/// A failure of the words that clap has for it.
+fn usage(text: &str) -> Answer {
+    let plain = anstream::adapter::strip_str(text).to_string();
+    let mut parts = plain
+        .split("\n\n")
+        .map(|part| part.trim().trim_start_matches("error: ").trim_start_matches("tip: ").replace("\n  ", " "));
+    let error = CliError::usage(parts.next().unwrap_or_default());
+    let hint = parts.filter(|part| !part.starts_with("For more information")).collect::<Vec<_>>().join("; ");
+    let error = if hint.is_empty() { error } else { error.hint(hint) };
+    Answer::Failure { error, text: Some(text.to_owned()) }
+}
+
+/// Whether what is unknown stands where a command of the program is expected, and not one of a command.
+fn is_of_root(error: &clap::Error, command: &Command) -> bool {
+    let usage = match error.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => usage.to_string(),
+        _ => String::new(),
+    };
+    let below = command.get_subcommands().map(|one| format!("amalgam {} ", one.get_name()));
+    !below.into_iter().any(|start| usage.contains(&start))
+}
+
+fn suggested(error: &clap::Error, command: &Command) -> Vec<String> {
+    let names = match error.get(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(names)) => names.clone(),
+        Some(ContextValue::String(name)) => vec![name.clone()],
+        _ => Vec::new(),
+    };
+    names.into_iter().filter(|name| command.find_subcommand(name).is_some_and(|found| !found.is_hide_set())).collect()
+}
+
+/// There is no such command.
+fn unknown(name: &str, suggested: &[String]) -> CliError {
+    let error = CliError::usage(format!("there is no command `{name}`"));
+    if let Some((_, habit)) = HABITS.iter().find(|(habit, _)| *habit == name) {
+        return error.hint(*habit);
+    }
+    // The likeliest comes last.
+    match suggested.last() {
+        None => error.hint("`amalgam help` lists the commands"),
+        Some(name) => error.hint(format!("did you mean `{name}`?")),
+    }
+}
+
+/// The command line with its help as it is printed.
+fn command() -> Command {
+    let mut root = Arguments::command();
+    root.build();
+    let groups = groups(&root);
+    let examples = root.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let root = root.mut_subcommands(arranged);
+    root.help_template(ROOT_TEMPLATE).before_help(kept(&groups)).after_help(kept(&examples))
+}
+
+/// A command with prose first, and without the options of every command.
+fn arranged(command: Command) -> Command {
+    let text = |text: Option<&StyledStr>| text.map(|text| text.to_string()).unwrap_or_default();
+    let after = text(command.get_after_help());
+    let (prose, examples) = after.split_at(after.find("Examples:").unwrap_or(after.len()));
+    let (prose, examples) = (kept(&unwrapped(prose.trim())), kept(examples.trim()));
+    let after = if examples.is_empty() { FOOTER.to_owned() } else { format!("{examples}\n\n{FOOTER}") };
+    let about = kept(&text(command.get_about()));
+    let command = command.mut_args(|argument| {
+        let help = argument.get_help().map(|help| kept(&help.to_string()));
+        let argument = if argument.is_global_set() { argument.hide(true) } else { argument };
+        match help {
+            Some(help) if help.contains(JOINER) => argument.help(help),
+            _ => argument,
+        }
+    });
+    let command = command.help_template(TEMPLATE).about(about).after_help(after).mut_subcommands(arranged);
+    if prose.is_empty() { command } else { command.before_help(prose) }
+}
+
+fn groups(root: &Command) -> String {
+    let about = |name: &str| {
+        let found = root.find_subcommand(name).filter(|found| !found.is_hide_set())?;
+        let about = found.get_about().map(|about| about.to_string()).unwrap_or_default();
+        Some(format!("  {name:<15} {about}\n"))
+    };
+    let mut text = String::new();
+    for (title, names) in GROUPS {
+        text.push_str(&format!("{title}:\n"));
+        text.extend(names.iter().filter_map(|name| about(name)));
+        text.push('\n');
+    }
+    text.trim_end().to_owned()
+}
+
+/// Prose with each paragraph in one line, so that it is wrapped where it is printed. Lines that begin with spaces stay.
+fn unwrapped(text: &str) -> String {
+    let paragraph = |text: &str| match text.lines().any(|line| line.starts_with(' ')) {
+        true => text.to_owned(),
+        false => text.replace('\n', " "),
+    };
+    text.split("\n\n").map(paragraph).collect::<Vec<_>>().join("\n\n")
+}
+
+/// A text that clap prints as it is.
+fn kept(text: &str) -> String {
+    text.replace("{n}", &format!("{{{JOINER}n}}"))
+}
+
+/// What clap made of texts, as it is printed.
+fn printed(text: &StyledStr) -> String {
+    text.ansi().to_string().replace(JOINER, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn failure(line: &str) -> CliError {
+        match parse(line.split(' ').map(OsString::from).collect()) {
+            Err(Answer::Failure { error, .. }) => error,
+            Err(Answer::Text(text)) => panic!("{line}: {text}"),
+            Ok(arguments) => panic!("{line}: {arguments:?}"),
+        }
+    }
+
+    fn text(words: &[&str]) -> String {
+        let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+        anstream::adapter::strip_str(&page(&words).expect("a page")).to_string()
+    }
+
+    #[test]
+    fn every_command_is_in_one_group() {
+        let root = Arguments::command();
+        let seen: BTreeSet<_> =
+            root.get_subcommands().filter(|one| !one.is_hide_set()).map(|one| one.get_name()).collect();
+        let grouped: Vec<_> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        assert_eq!(grouped.iter().copied().collect::<BTreeSet<_>>(), seen);
+        assert_eq!(grouped.len(), seen.len(), "each once");
+        let habits = HABITS.iter().filter(|(name, _)| root.find_subcommand(name).is_some()).collect::<Vec<_>>();
+        assert!(habits.is_empty(), "{habits:?}");
+    }
+
+    #[test]
+    fn prose_comes_first_and_options_of_every_command_come_once() {
+        let root = text(&[]);
+        assert!(root.contains("\nGo back:\n  restore"), "{root}");
+        assert!(root.contains("--in-process"), "{root}");
+        assert!(root.contains("../try-{n}"), "{root}");
+        let fork = text(&["fork"]);
+        assert!(!fork.contains("--in-process"), "{fork}");
+        assert!(fork.contains("{n} for its number"), "{fork}");
+        assert!(fork.find("{n} for its number") < fork.find("Usage:"), "{fork}");
+        assert!(fork.find("Usage:") < fork.find("Examples:"), "{fork}");
+        assert!(text(&["revisions"]).contains("@{10 minutes ago}"));
+        assert!(text(&["ws", "rm"]).contains("--dir"));
+    }
+
+    #[test]
+    fn an_unknown_command_gets_a_pointer_and_never_a_hidden_one() {
+        let stash = failure("amalgam stash");
+        assert_eq!(stash.message, "there is no command `stash`");
+        assert!(stash.hint.is_some_and(|hint| hint.contains("amalgam commit")));
+        assert_eq!(failure("amalgam comit").hint.as_deref(), Some("did you mean `commit`?"));
+        for hidden in ["amalgam serv", "amalgam ente", "amalgam sto"] {
+            let hint = failure(hidden).hint.unwrap_or_default();
+            assert!(!["serve", "enter", "stop"].iter().any(|name| hint.contains(name)), "{hidden}: {hint}");
+        }
+    }
+
+    #[test]
+    fn a_usage_error_has_a_message_and_a_hint() {
+        let error = failure("amalgam status --nowhere");
+        assert_eq!(error.reason, "USAGE");
+        assert_eq!(error.message, "unexpected argument '--nowhere' found");
+        assert!(error.hint.is_some_and(|hint| hint.contains("Usage: amalgam status")));
+    }
+
+    #[test]
+    fn a_short_option_means_the_same_everywhere() {
+        /// Options that share a letter because they mean the same.
+        const SAME: [(char, &[&str]); 1] = [('n', &["limit", "number"])];
+        fn letters(command: &Command, name: &str, seen: &mut Vec<(char, String, String)>) {
+            for argument in command.get_arguments() {
+                if let (Some(short), Some(long)) = (argument.get_short(), argument.get_long()) {
+                    seen.push((short, long.to_owned(), name.to_owned()));
+                }
+            }
+            command.get_subcommands().for_each(|one| letters(one, &format!("{name} {}", one.get_name()), seen));
+        }
+        let mut seen = Vec::new();
+        letters(&Arguments::command(), "amalgam", &mut seen);
+        for (short, long, name) in &seen {
+            let (_, first, other) = seen.iter().find(|(letter, ..)| letter == short).expect("it is in the list");
+            let same = SAME.iter().any(|(letter, longs)| {
+                letter == short && longs.contains(&long.as_str()) && longs.contains(&first.as_str())
+            });
+            assert!(long == first || same, "-{short} is --{long} of {name} and --{first} of {other}");
+        }
+    }
+}
