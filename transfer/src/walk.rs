@@ -27,17 +27,18 @@ impl Seen {
     }
 
     /// The hash is keyed by the kind, so it alone says which object it is.
-    fn place(id: ObjectId) -> usize {
+    fn place(&self, id: ObjectId) -> usize {
         let [a, b, c, d, ..] = id.hash;
-        u32::from_le_bytes([a, b, c, d]) as usize % SEEN_PLACES
+        u32::from_le_bytes([a, b, c, d]) as usize % self.0.len()
     }
 
     pub(crate) fn has(&self, id: ObjectId) -> bool {
-        self.0[Self::place(id)] == id.hash
+        self.0[self.place(id)] == id.hash
     }
 
     pub(crate) fn add(&mut self, id: ObjectId) {
-        self.0[Self::place(id)] = id.hash;
+        let place = self.place(id);
+        self.0[place] = id.hash;
     }
 }
 
@@ -167,5 +168,44 @@ impl Beside {
             others.iter().map(|other| other.id).filter(|id| id.kind == child.id.kind).take(BESIDE_MAX).collect();
         versions.extend(self.lower.iter().copied().filter(|id| id.kind == child.id.kind));
         versions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_engine::object::{Directories, DirectoryItem, DirectoryRef, Entry, Node, Root, SequenceNode};
+    use amalgam_engine::{DirectoryId, Name, RefMove, Time, WriteSession};
+
+    fn put(session: &WriteSession, items: Vec<(&str, Node)>) -> Node {
+        let item = |(name, node): (&str, Node)| DirectoryItem {
+            name: Name::new(name.as_bytes()).expect("a name"),
+            entry: Entry::new(node, 0o755, Time::EPOCH),
+        };
+        let node = SequenceNode::<Directories>::Leaf(items.into_iter().map(item).collect());
+        session.admit(ObjectKind::Directory, node.encode()).expect("valid");
+        Node::Directory(Some(DirectoryRef { id: DirectoryId::of(&node.encode()), bare: node.bare(), linked: 0 }))
+    }
+
+    #[test]
+    fn a_table_that_forgets_everything_walks_no_node_twice() {
+        let store = Store::in_memory();
+        let session = store.session();
+        let between = put(&session, vec![("other", Node::Fifo)]);
+        let mut below = put(&session, vec![("pipe", Node::Fifo)]);
+        // Each has the one below it under two names, with another between them that takes its place in the table.
+        for _ in 0..40 {
+            below = put(&session, vec![("a", below.clone()), ("b", between.clone()), ("c", below)]);
+        }
+        let directory = Entry::new(below, 0o755, Time::EPOCH);
+        let root = session.put_root(&Root { directory, links: None, state: None }).expect("put");
+        session.commit(root, RefMove::default()).expect("committed");
+        let (mut seen, mut met) = (Seen(vec![[0; 32]; 1]), 0);
+        let walked = walk(&store, root.object(), Vec::new(), &mut seen, &mut |_| {
+            met += 1;
+            Ok(())
+        });
+        walked.expect("walked");
+        assert_eq!(met, 43, "forty directories, the two below them, and the root");
     }
 }

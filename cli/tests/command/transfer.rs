@@ -321,7 +321,9 @@ fn a_stream_that_brings_a_command_is_refused_and_the_command_never_runs() {
         fails(&done, 1, "a stream sets workspaces, labels, notes, rewards, episodes and steps");
     }
     // The names that do travel can still be had from its sender; the objects are here.
-    scratch.run("amalgam receive -q ../armed.stream --no-names; amalgam stop > /dev/null; amalgam queue; sleep 1; amalgam ws ls");
+    scratch.run(
+        "amalgam receive -q ../armed.stream --no-names; amalgam stop > /dev/null; amalgam queue; sleep 1; amalgam ws",
+    );
     assert!(!owned.exists(), "the sender's command ran");
     scratch.run("amalgam verify");
 }
