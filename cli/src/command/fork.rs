@@ -75,12 +75,12 @@ impl Fork {
                 let chosen = self.backend.choose(session.home(), Purpose::Shared)?;
                 self.backend.say(session, chosen.word(), &chosen.why)?;
                 if chosen.backend == Backend::Checkout {
-                    self.options.refuse_local(&format!("this is written out: {}", chosen.why))?;
+                    self.options.refuse_local(&format!("files are written to the disk: {}", chosen.why))?;
                 }
                 (chosen.backend == Backend::Fuse).then_some((&self.options, &self.backend))
             }
             None => {
-                self.options.refuse_local("without --mount nothing is")?;
+                self.options.refuse_local("without --mount nothing is mounted")?;
                 None
             }
         };
