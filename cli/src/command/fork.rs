@@ -85,7 +85,7 @@ impl Fork {
                 (chosen.backend == Backend::Fuse).then_some((&self.options, &self.backend))
             }
             None => {
-                self.options.refuse_local("without --mount nothing is")?;
+                self.options.refuse_local("without --mount nothing is mounted")?;
                 None
             }
         };

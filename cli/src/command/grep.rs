@@ -22,7 +22,7 @@ The pattern is a regular expression, matched line by line. Without a revision, t
 files are treated as in `git grep`: .git is left out, of binary files only the name is printed. Ends with 1 if nothing matches.
 
 Examples:
-  amalgam grep TODO
+  amalgam grep deprecated
   amalgam grep 'fn \\w+_all' main src
   amalgam grep -F 'a[0]' '@{yesterday}'")]
 pub struct Grep {

@@ -87,7 +87,7 @@ impl MountArgs {
         if self.local.is_empty() {
             return Ok(());
         }
-        Err(CliError::usage(format!("--local works only in a mount, and {why}"))
+        Err(CliError::usage(format!("--local works only in a mount: {why}"))
             .hint("leave it out; in a directory .amalgamignore keeps paths out of snapshots"))
     }
 }
@@ -179,7 +179,7 @@ pub async fn mount_or_else(
     match mount(client, workspace, path, options).await {
         Ok(mount) => Ok(Some(mount)),
         Err(error) if error.is(Reason::MountRefused) && backend.backend == Backend::Auto => {
-            options.refuse_local(&format!("this could not be: {}", error.message))?;
+            options.refuse_local(&format!("mounting is not possible: {}", error.message))?;
             output.remark(format!("{}; the files are written out instead", error.message))?;
             Ok(None)
         }

@@ -66,7 +66,7 @@ impl Run {
     pub async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let Some(workspace) = &self.inside else {
-            self.options.refuse_local("without --in nothing is")?;
+            self.options.refuse_local("without --in nothing is mounted")?;
             let directory = session.place().await?.directory.name;
             return self.between(session, &mut client, &directory, plain(&self.command)).await;
         };
@@ -83,7 +83,7 @@ impl Run {
         self.backend.say(session, chosen.word(), &chosen.why)?;
         match chosen.backend {
             Backend::Checkout => {
-                self.options.refuse_local(&format!("this is written out: {}", chosen.why))?;
+                self.options.refuse_local(&format!("files are written to the disk: {}", chosen.why))?;
                 self.in_checkout(session, &mut client, workspace).await
             }
             _ => self.in_mount(session, &mut client, workspace).await,

@@ -20,7 +20,9 @@ use scratch::Scratch;
 /// Every path of a directory with its kind, mode and contents. `.git`, at any depth, is apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copy {
+    /// All but `.git`.
     pub files: BTreeMap<String, String>,
+    /// Every `.git` and what is in it.
     pub git: BTreeMap<String, String>,
 }
 

@@ -118,10 +118,10 @@ fn paths_that_cannot_be_local_are_refused_and_nothing_is_mounted() {
     refused(&scratch, "amalgam mount try ../new --local target", 1, &["is mounted already", "amalgam umount try"]);
     refused(&scratch, "amalgam mount @ ../new --local target", 1, &["mounted to be changed"]);
     refused(&scratch, "amalgam mount base ../new --follow --local target", 1, &["mounted to be changed"]);
-    refused(&scratch, "amalgam run --local target -- true", 2, &["--local is for what is mounted"]);
-    refused(&scratch, "amalgam fork other --dir ../new --local target", 2, &["--local is for what is mounted"]);
+    refused(&scratch, "amalgam run --local target -- true", 2, &["--local works only in a mount"]);
+    refused(&scratch, "amalgam fork other --dir ../new --local target", 2, &["--local works only in a mount"]);
     let out = "amalgam fork other --mount ../new --backend checkout --local target";
-    refused(&scratch, out, 2, &["--local is for what is mounted", ".amalgamignore"]);
+    refused(&scratch, out, 2, &["--local works only in a mount", ".amalgamignore"]);
     refused(&scratch, "amalgam config set mount.local target /x", 2, &["`/x` cannot be local"]);
     assert_eq!(read(at.join("a")), "one\n");
 }

@@ -68,7 +68,7 @@ fn a_mount_is_edited_committed_compared_restored_and_undone() {
     assert_eq!(read(at.join("a")), "one\n");
     scratch.run("cd ../try && echo two > a && rm -r d && mkdir new && echo n > new/n");
     let status = scratch.run("cd ../try && amalgam status");
-    for line in ["M a", "D d", "A new", "A new/n"] {
+    for line in ["M a", "D d/ (1 file)", "A new/ (1 file)"] {
         assert!(status.lines().any(|other| other == line), "{line} in {status}");
     }
     let diff = scratch.run("cd ../try/new && amalgam diff");
