@@ -77,7 +77,7 @@ impl Fork {
                 let chosen = self.backend.choose(session.home(), Purpose::Shared)?;
                 self.backend.say(session, chosen.word(), &chosen.why)?;
                 if chosen.backend == Backend::Checkout {
-                    self.options.refuse_local(&format!("this is written out: {}", chosen.why))?;
+                    self.options.refuse_local(&format!("files are written to the disk: {}", chosen.why))?;
                     if chosen.is_fallback {
                         say_copies(&mut session.output, &chosen.why, names.len(), counts.as_ref())?;
                     }

@@ -50,7 +50,9 @@ impl Open {
     fn new(store: &Store, pair: Pair) -> Result<Self> {
         let (mut below, mut paths) = (Vec::new(), 0);
         if pair[0] != pair[1] {
-            for change in diff_directories(store, pair[0], pair[1], DiffOptions { times: true, ..DiffOptions::default() })? {
+            for change in
+                diff_directories(store, pair[0], pair[1], DiffOptions { times: true, ..DiffOptions::default() })?
+            {
                 let change = change?;
                 let side = |entry: &Option<Entry>| entry.as_ref().and_then(contents);
                 let pair = [side(&change.before), side(&change.after)];

@@ -134,7 +134,8 @@ pub(crate) fn take(
     }
     let mut removed: Option<TreePath> = None;
     let exact = times == Taken::AsItWas;
-    for change in diff_entries(&store, path.clone(), old, new, DiffOptions { times: exact, ..DiffOptions::default() })? {
+    for change in diff_entries(&store, path.clone(), old, new, DiffOptions { times: exact, ..DiffOptions::default() })?
+    {
         let change = change?;
         if removed.as_ref().is_some_and(|removed| change.path.below(removed).is_some()) {
             continue;

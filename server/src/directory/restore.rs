@@ -70,7 +70,8 @@ impl Service {
         progress: &Progress,
     ) -> Result<(Brought, Captured)> {
         let rules = self.rules(&grasp.record)?;
-        let job = Checkout { withholds: self.withholds(grasp, target)?, ..checkout_job(target, &rules, times, progress) };
+        let job =
+            Checkout { withholds: self.withholds(grasp, target)?, ..checkout_job(target, &rules, times, progress) };
         let faced = self.faced_in(grasp, target.root)?;
         self.aim_at(grasp, target.root, target.paths)?;
         let planned = plan(&self.inner.store, grasp.index(), faced.face, &job).map_err(of_materializer)?;
@@ -235,7 +236,8 @@ impl Service {
         mut part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<()> {
         let rules = self.rules(&grasp.record)?;
-        let job = Checkout { withholds: self.withholds(grasp, target)?, ..checkout_job(target, &rules, times, progress) };
+        let job =
+            Checkout { withholds: self.withholds(grasp, target)?, ..checkout_job(target, &rules, times, progress) };
         let face = self.faced_in(grasp, target.root)?.face;
         let planned = plan(&self.inner.store, grasp.index(), face, &job).map_err(of_materializer)?;
         for changes in planned.changes.chunks(PLAN_PART) {
