@@ -316,6 +316,35 @@ mod tests {
     }
 
     #[test]
+    fn what_sides_add_to_a_list_without_names_is_shown_with_each_of_them() {
+        let text = |element: &str| format!("a: 1\nlist:\n  - x\n  - y\n{element}b: 2\n");
+        let base = text("");
+        let sides = [text("  - one\n"), text("  - two\n"), text("  - three\n").replace("a: 1", "a: 3")];
+        let sides: Vec<_> = sides.iter().map(|side| Some(side.as_str())).collect();
+        let shown = shown("yaml", Some(&base), &sides).expect("text");
+        assert_eq!(
+            shown,
+            dedent(
+                r#"
+            a: 3
+            list:
+              - x
+              - y
+            <<<<<<< main (ours) [amalgam TAG 1/1]
+              - one
+            ||||||| base [amalgam TAG 1/1]
+            ======= b (side-2) [amalgam TAG 1/1]
+              - two
+            ======= c (side-3) [amalgam TAG 1/1]
+              - three
+            >>>>>>> end of 3 versions [amalgam TAG 1/1]
+            b: 2
+        "#
+            )
+        );
+    }
+
+    #[test]
     fn labels_alone_do_not_make_another_conflict() {
         let versions = |label: &str| Versions {
             added: vec![

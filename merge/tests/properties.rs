@@ -96,7 +96,7 @@ proptest! {
 
 /// Documents of several sides: which of the keys each one changed.
 fn many_sides() -> impl Strategy<Value = Vec<BTreeSet<usize>>> {
-    prop::collection::vec(prop::collection::btree_set(0..8_usize, 0..5), 3..6)
+    prop::collection::vec(prop::collection::btree_set(0..9_usize, 0..5), 3..6)
 }
 
 proptest! {
@@ -106,17 +106,19 @@ proptest! {
     #[test]
     fn many_sides_of_a_document_are_shown_at_what_they_dispute(sides in many_sides()) {
         let changed_by = |key: usize| sides.iter().filter(|side| side.contains(&key)).count();
-        prop_assume!((0..8).any(|key| changed_by(key) > 1));
+        prop_assume!((0..9).any(|key| changed_by(key) > 1));
         for (way, open, is, comma, close) in
             [("json", "{\n", ": ", ",", "}\n"), ("yaml", "", ": ", "", ""), ("toml", "", " = ", "", "")]
         {
             let document = |value: &dyn Fn(usize) -> String| {
                 let line = |key: usize| {
                     let name = if way == "json" { format!("\"k{key}\"") } else { format!("k{key}") };
-                    let comma = if key < 7 { comma } else { "" };
-                    format!("{name}{is}\"{}\"{comma}\n", value(key))
+                    let comma = if key < 8 { comma } else { "" };
+                    // The last one is a list without names, to which sides add something.
+                    let value = if key < 8 { format!("\"{}\"", value(key)) } else { format!("[1, \"{}\"]", value(key)) };
+                    format!("{name}{is}{value}{comma}\n")
                 };
-                format!("{open}{}{close}", (0..8).map(line).collect::<String>())
+                format!("{open}{}{close}", (0..9).map(line).collect::<String>())
             };
             let base = document(&|key| format!("base{key}"));
             let texts: Vec<_> = sides.iter().enumerate().map(|(at, side)| {
@@ -129,8 +131,12 @@ proptest! {
             let rendered = show(&versions, Some(&self::way(way)), &Setting::default()).expect("texts that differ");
             let shown = text(&rendered.bytes);
             let (mut inside, mut outside, mut is_inside) = (String::new(), String::new(), false);
+            let mut is_base = false;
             for line in shown.lines() {
                 is_inside |= line.starts_with("<<<<<<<");
+                is_base = line.starts_with("|||||||") || (is_base && !line.starts_with("======="));
+                let is_of_a_side = line.contains("\"side") && !line.starts_with("|||||||");
+                prop_assert!(!(is_base && is_of_a_side), "{way}: a side as the base in\n{shown}");
                 (if is_inside { &mut inside } else { &mut outside }).push_str(&format!("{line}\n"));
                 is_inside &= !line.starts_with(">>>>>>>");
             }

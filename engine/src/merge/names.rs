@@ -34,7 +34,9 @@ pub fn side_names(history: &History, head: SnapshotId, path: &TreePath, conflict
                 continue;
             }
             let version = version.map(|entry| entry.node);
-            let unnamed = sides.iter().zip(&mut names).find(|(side, known)| known.is_empty() && **side == version);
+            // Of equal sides the last one was merged last, and its merge is met first.
+            let mut unnamed = sides.iter().zip(&mut names).rev();
+            let unnamed = unnamed.find(|(side, known)| known.is_empty() && **side == version);
             if let Some((_, unnamed)) = unnamed {
                 unnamed.clone_from(name);
             }

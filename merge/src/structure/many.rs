@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::{Format, with_merged};
-use crate::lines::{BASE, THEIRS};
+use crate::lines::{BASE, OURS, THEIRS};
 use crate::outcome::{Sides, Why};
 use crate::way::Options;
 
@@ -26,25 +26,35 @@ pub(crate) fn views_of_many(base: &[u8], sides: &[&[u8]], options: &Options, for
     if sides.len() > SIDES_MAX {
         return None;
     }
-    let mut disputed = BTreeSet::new();
+    let (mut disputed, mut disputants) = (BTreeSet::new(), BTreeSet::new());
     for (at, ours) in sides.iter().enumerate() {
-        for theirs in &sides[..at] {
-            disputed.extend(step(base, ours, theirs, options, format, &BTreeSet::new()).ok()??.clashes);
+        for (other, theirs) in sides[..at].iter().enumerate() {
+            let clashes = step(base, ours, theirs, options, format, &BTreeSet::new()).ok()??.clashes;
+            if !clashes.is_empty() {
+                disputants.extend([at, other]);
+            }
+            for path in clashes {
+                disputed.insert(named_part(&path)?);
+            }
         }
     }
     for _ in 0..ROUNDS_MAX {
         topmost(&mut disputed);
         match views(base, sides, options, format, &disputed).ok()? {
-            Ok(views) => return is_shown(&views, base, sides, format).then_some(views),
-            // What is disputed among three, or in a list without names, is so as the whole that holds it.
+            Ok(views) => {
+                let is_told_apart = disputants.iter().all(|side| views.sides[*side] != views.base);
+                let is_whole = is_told_apart
+                    && is_shown(&views, base, sides, format)
+                    && views.sides.iter().zip(sides).all(|(view, side)| has_all_of(view, base, side, options, format));
+                return is_whole.then_some(views);
+            }
+            // What is disputed among three is so as the whole that holds it.
             Err(more) => {
                 for path in more {
-                    let mut above = path.as_str();
-                    loop {
-                        above = above.rsplit_once('/').map(|(above, _)| above).filter(|above| !above.is_empty())?;
-                        if disputed.insert(above.to_owned()) {
-                            break;
-                        }
+                    let mut above = named_part(&path)?;
+                    while !disputed.insert(above.clone()) {
+                        let (shorter, _) = above.rsplit_once('/').filter(|(shorter, _)| !shorter.is_empty())?;
+                        above = shorter.to_owned();
                     }
                 }
             }
@@ -103,6 +113,23 @@ fn views(
         }
     }
     Ok(Ok(Views { base: merged, sides: texts }))
+}
+
+/// The part of a path that names alone lead to: elements of a list without names are disputed as the list, because each merge counts
+/// them anew. Nothing where that is the document.
+fn named_part(path: &str) -> Option<String> {
+    let is_index = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let named: Vec<_> = path.split('/').take_while(|part| !is_index(part)).collect();
+    Some(named.join("/")).filter(|path| !path.is_empty())
+}
+
+/// Whether a text has all that a side changed, so that nothing of it is hidden.
+fn has_all_of(view: &str, base: &[u8], side: &[u8], options: &Options, format: &Format) -> bool {
+    let sides = Sides { base: Some(base), ours: view.as_bytes(), theirs: side };
+    let merged = with_merged(&sides, options, format, &BTreeSet::new(), |clashes, _, view| {
+        Ok(if clashes.is_empty() { Some(view(OURS)?) } else { None })
+    });
+    matches!(merged, Ok(Some(Some(merged))) if merged == view)
 }
 
 /// Leaves out what lies below another path.
