@@ -26,6 +26,7 @@ impl Place {
         let job = Checkout {
             keep_git: false,
             rules: None,
+            withholds: false,
             leave_git_file: false,
             paths: None,
             times: Times::Exact,

@@ -197,6 +197,7 @@ fn a_checkout_is_refused_before_anything_is_written_and_a_part_can_be_had() {
         let progress = Progress::default();
         let job = |paths| Checkout {
             keep_git: true,
+            rules: None,
             leave_git_file: false,
             withholds: false,
             paths,

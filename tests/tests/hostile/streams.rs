@@ -7,7 +7,7 @@ use std::path::Path;
 use amalgam_engine::backend::StoredObject;
 use amalgam_engine::lean::{CacheFinder, lean_tree};
 use amalgam_engine::object::{GENERATION_MAX, Snapshot};
-use amalgam_engine::queue::{Judge, Queue, QueueEntry, Wish};
+use amalgam_engine::queue::{Judge, Queue, QueueEntry, TestVerdict, Wish};
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue};
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
@@ -201,7 +201,7 @@ impl Judge for Tripwire {
         panic!("an entry that is held is not merged")
     }
 
-    fn test(&self, entry: &QueueEntry, _tree: RootId) -> Result<Option<String>> {
+    fn test(&self, entry: &QueueEntry, _tree: RootId) -> Result<TestVerdict> {
         panic!("it would run {:?}", entry.wish.test)
     }
 }
