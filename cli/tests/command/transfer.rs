@@ -342,9 +342,9 @@ fn rights_that_a_received_tree_would_give_are_withheld_unless_asked_for() {
     // What is built on it is as foreign, and a restore withholds as well.
     second_ok(
         &scratch,
-        "amalgam checkout -q project@ ../work --workspace project && cd ../work && echo more > more && amalgam commit -q && rm tool && amalgam restore -q @",
+        "amalgam checkout -q project@ ../edited --workspace project && cd ../edited && echo more > more && amalgam commit -q && rm tool && amalgam restore -q @",
     );
-    assert_eq!(scratch.run("stat -c %a ../work/tool"), "755\n");
+    assert_eq!(scratch.run("stat -c %a ../edited/tool"), "755\n");
 }
 
 #[test]

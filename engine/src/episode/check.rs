@@ -3,8 +3,9 @@
 use super::name::{EpisodeName, PREFIX, STEP_PREFIX};
 use super::record::{Episode, Step};
 use crate::error::{Error, Result};
+use crate::queue;
 use crate::reference::{RefName, RefValue};
-use crate::{queue, workspace};
+use crate::workspace;
 
 /// Checks that a reference from outside follows the rules of its name (`docs/FORMAT.md`), so that whoever lists workspaces, labels
 /// or episodes can read it. Says nothing of what it points at.

@@ -228,7 +228,11 @@ fn what_waits_in_a_backup_comes_back_held_and_its_test_does_not_run() {
     let queue = Queue::of(&workspaces, &History::of(&from));
     let wish = Wish { test: vec!["sh".to_owned(), "-c".to_owned(), "touch /tmp/owned".to_owned()], ..Wish::default() };
     queue.submit(&side, &main, &wish, &by()).expect("submit");
-    assert_eq!(queue.targets().expect("targets"), [main.clone()], "it waits to be merged where it was put");
+    assert_eq!(
+        queue.targets().expect("targets"),
+        std::slice::from_ref(&main),
+        "it waits to be merged where it was put"
+    );
 
     // Twice: what is held stays held.
     let directory = tempfile::tempdir().expect("a directory");

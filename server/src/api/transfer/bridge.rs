@@ -113,8 +113,12 @@ fn stalled(stall_max: Duration) -> String {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn a_stream_that_stalls_fails_and_one_that_trickles_does_too() {
+    #[test]
+    fn a_stream_that_stalls_fails_and_one_that_trickles_does_too() {
+        tokio::runtime::Runtime::new().expect("a runtime").block_on(stall_and_trickle());
+    }
+
+    async fn stall_and_trickle() {
         let piece = |bytes: usize| {
             let data = Bytes::from(vec![7; bytes]);
             Ok(v1::ReceiveSnapshotsRequest { event: Some(v1::receive_snapshots_request::Event::Data(data)) })
