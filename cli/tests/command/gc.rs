@@ -430,7 +430,7 @@ fn a_snapshot_without_its_caches_is_restored_and_thinned_like_others_and_sent_as
     // Its record arrives. What is left of its tree stays at home: nobody over there could tell whether it is that.
     let there = format!("amalgam --store ../second show {first}:n 2>&1; amalgam --store ../second verify --read-data");
     let told = scratch.run(&format!("{there}; code=$?; amalgam --store ../second stop > /dev/null; exit $code"));
-    assert!(told.contains("its tree was dropped on thinning") && told.contains("all is well"), "{told}");
+    assert!(told.contains("was dropped by retention") && told.contains("all is well"), "{told}");
 
     scratch.run("echo 3 > n; amalgam commit; for part in all hourly daily; do amalgam config set retention.automatic.$part none; done");
     scratch.run("amalgam config set retention.automatic.last 0");

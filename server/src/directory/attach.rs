@@ -388,8 +388,8 @@ impl Service {
 pub(super) fn replaced(record: &Record) -> String {
     let workspace = &record.workspace;
     format!(
-        "{} is another directory than the one that belongs to {workspace}; `amalgam checkout {workspace} --here` brings the files of {workspace} \
-         back into it, `amalgam ws attach` takes it as it is",
+        "{} is not the directory that was protected as {workspace}; `amalgam checkout {workspace} --here` writes the files of {workspace} \
+         into it, `amalgam ws attach` accepts it as it is",
         record.path.display()
     )
 }

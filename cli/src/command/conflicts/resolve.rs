@@ -75,7 +75,7 @@ pub struct Take {
     #[arg(long, conflicts_with = "paths")]
     all: bool,
     /// Say what would be done, change nothing
-    #[arg(short = 'n', long)]
+    #[arg(long)]
     dry_run: bool,
     /// Do not remember it
     #[arg(long)]
