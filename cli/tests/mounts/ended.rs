@@ -69,7 +69,7 @@ fn a_command_in_a_dead_mount_brings_it_back() {
             scratch.path().display()
         ),
     );
-    assert!(out.contains("A sub/b") && out.ends_with("two\n"), "{out}");
+    assert!(out.contains("A sub/ (1 file)") && out.ends_with("two\n"), "{out}");
     let words = format!("the background process had died; {}/sub is mounted again", at.display());
     assert!(err.contains(&words) && err.contains("`cd .`"), "{err}");
     assert!(read(scratch.path().join("again")).contains("sub/b"), "also while the shell stands in what is gone");
