@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test lint bench bench-store bench-history bench-files bench-gc bench-transfer bench-merge bench-views conformance soak powercut fuzz clean
+.PHONY: help demo tour test lint bench bench-store bench-history bench-files bench-gc bench-transfer bench-merge bench-views conformance soak daily powercut fuzz clean
 
 ready = scripts/setup $(1) && source target/amalgam-env
 title = printf '\n== %s\n' $(1)
@@ -80,6 +80,10 @@ bench-merge: ## contents, trees and the queue merged, beside git (ARGS=...)
 soak: ## the long tests: all of them, one after another
 	@$(call ready,soak)
 	cargo run --release --locked -p amalgam-tests --bin soak -- all
+
+daily: ## random sequences of edits, Git, undo, redo and restore against their model (SEQUENCES=10000)
+	@$(call ready,test)
+	AMALGAM_DAILY_SEQUENCES=$${SEQUENCES:-10000} cargo test --release --locked -p amalgam-cli --test daily random
 
 powercut: ## cut the power under a store, again and again (needs root)
 	@$(call ready,soak)
