@@ -222,7 +222,7 @@ fn purged_bytes_come_back_only_when_the_tombstone_is_taken_away() {
         let error = tree.commit(Commit::new(&name("head/main"), "again")).expect_err("it was purged");
         assert!(matches!(error, Error::Unwanted { .. }), "{error:?}");
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert!(error.to_string().contains("take its tombstone away"), "{error}");
+        assert!(error.to_string().contains("remove its tombstone first"), "{error}");
         tree.remove("elsewhere").expect("remove");
         tree.write("fine", b"another").expect("write");
         tree.commit(Commit::new(&name("head/main"), "without it")).expect("commit");

@@ -105,7 +105,7 @@ fn a_second_opener_in_this_process_is_told_so() {
     let (error, words) = refusal(&path);
     assert!(matches!(error, Error::Busy { .. }), "{error:?}");
     assert_eq!(error.kind(), ErrorKind::Busy);
-    assert!(words.contains("open in another process") && words.contains("close that one"), "{words}");
+    assert!(words.contains("has the store open") && words.contains("end that process"), "{words}");
     drop(first);
     Store::open(&path).expect("the first is closed");
 }
