@@ -90,7 +90,7 @@ fn send_changes(
             sender.send(v1::DiffStatesResponse { changes: std::mem::take(&mut changes), git_changes: 0 })?;
         }
     }
-    let git_changes = if request.without_git { git_changes(service, &before, &after, &wanted)? } else { 0 };
+    let git_changes = if request.without_git { git_changes(service, before, after, wanted)? } else { 0 };
     sender.send(v1::DiffStatesResponse { changes, git_changes })
 }
 
@@ -137,7 +137,7 @@ fn send_insight(
         }
     }
     let summary = summary_message(found.summary());
-    let git_changes = if request.without_git { git_changes(service, &before, &after, &wanted)? } else { 0 };
+    let git_changes = if request.without_git { git_changes(service, before, after, wanted)? } else { 0 };
     sender.send(v1::InspectChangeResponse { files, summary: Some(summary), git_changes })
 }
 
