@@ -34,7 +34,7 @@ pub use error::{Error, Result};
 pub use host::{HostDir, Identity, is_absent};
 pub use index::Index;
 pub use known::Known;
-pub use plan::{Plan, PlannedChange, PlannedKind, is_in_git, plan};
+pub use plan::{Plan, PlannedChange, PlannedKind, plan};
 pub use pool::Pool;
 pub use progress::Progress;
 pub use renames::Renamed;

@@ -351,18 +351,13 @@ impl<'a> Aim<'a> {
         let Some(paths) = &self.paths else { return false };
         let mut here = Some(path.clone());
         while let Some(ancestor) = here {
-            if paths.contains(&ancestor) && is_in_git(&ancestor) {
+            if paths.contains(&ancestor) && ancestor.is_in_git() {
                 return true;
             }
             here = ancestor.split_last().map(|(parent, _)| parent);
         }
         false
     }
-}
-
-/// Whether a path is a `.git`, or lies in one.
-pub fn is_in_git(path: &TreePath) -> bool {
-    path.names().any(|name| name.as_bytes() == GIT)
 }
 
 /// What stands for an entry in a directory. A conflict is shown by the first of its versions that is there.

@@ -5,7 +5,6 @@
 
 use amalgam_engine::workspace::{Taken, WorkspaceName, with_paths_of};
 use amalgam_engine::{DiffOptions, Entry, EntryKind, RootId, TreePath, WorkingTree, diff_roots};
-use amalgam_materializer::is_in_git;
 
 use crate::failure::{Result, of_engine};
 use crate::service::Service;
@@ -25,7 +24,7 @@ impl GitScope {
     }
 
     fn covers(self, path: &TreePath) -> bool {
-        self.includes() || !is_in_git(path)
+        self.includes() || !path.is_in_git()
     }
 }
 
@@ -73,7 +72,7 @@ impl Service {
         for change in
             diff_roots(&self.inner.store, Some(wanted), Some(there), DiffOptions::default()).map_err(of_engine)?
         {
-            count += u64::from(is_in_git(&change.map_err(of_engine)?.path));
+            count += u64::from(change.map_err(of_engine)?.path.is_in_git());
         }
         Ok(count)
     }
@@ -88,7 +87,7 @@ impl Service {
         for change in diff_roots(store, Some(tree), Some(other), DiffOptions::default()).map_err(of_engine)? {
             let path = change.map_err(of_engine)?.path;
             // Paths come in order: what lies in a `.git` follows it.
-            if is_in_git(&path) && paths.last().is_none_or(|last| path.below(last).is_none()) {
+            if path.is_in_git() && paths.last().is_none_or(|last| path.below(last).is_none()) {
                 paths.push(outermost_git(&path));
             }
         }
@@ -101,13 +100,13 @@ impl Service {
 
 /// Takes directories out of a sorted list of paths that are there only because of a `.git` in the list: they come and go with it.
 pub(crate) fn without_holders_of_git(paths: &mut Vec<TreePath>) {
-    let in_git: Vec<_> = paths.iter().filter(|path| is_in_git(path)).cloned().collect();
+    let in_git: Vec<_> = paths.iter().filter(|path| path.is_in_git()).cloned().collect();
     if in_git.is_empty() {
         return;
     }
     paths.retain(|path| {
         let next = in_git.get(in_git.partition_point(|git| git < path));
-        is_in_git(path) || next.is_none_or(|next| next.below(path).is_none())
+        path.is_in_git() || next.is_none_or(|next| next.below(path).is_none())
     });
 }
 
@@ -115,7 +114,7 @@ pub(crate) fn without_holders_of_git(paths: &mut Vec<TreePath>) {
 fn outermost_git(path: &TreePath) -> TreePath {
     let mut found = path.clone();
     let mut here = Some(path.clone());
-    while let Some(ancestor) = here.filter(is_in_git) {
+    while let Some(ancestor) = here.filter(TreePath::is_in_git) {
         here = ancestor.split_last().map(|(parent, _)| parent);
         found = ancestor;
     }

@@ -45,6 +45,12 @@ impl Change {
         Self { message: message.into(), ..Self::default() }
     }
 
+    /// What the snapshot of this change says of itself.
+    pub(super) fn words(&self, act: &Act) -> Words {
+        let (message, metadata) = (self.message.clone(), self.metadata.clone());
+        Words { author: act.actor.clone(), time: act.time, message, metadata }
+    }
+
     /// The same with a label on its snapshot.
     #[must_use]
     pub fn label(mut self, label: LabelName) -> Self {
@@ -161,13 +167,7 @@ impl Workspaces {
         }
         let mut parents: Vec<_> = tree.base().into_iter().collect();
         parents.extend(change.other_parents.iter().copied());
-        let words = Words {
-            author: act.actor.clone(),
-            time: act.time,
-            message: change.message.clone(),
-            metadata: change.metadata.clone(),
-        };
-        let landed = prepared.land(parents, words, |snapshot| {
+        let landed = prepared.land(parents, change.words(act), |snapshot| {
             let mut refs = RefMove { operation: act.draft(action), durability: act.durability, ..RefMove::default() };
             let value = workspace.committed(snapshot, change.journaled)?;
             refs.expect.push((name.reference(), Some(workspace.value().clone())));

@@ -4,10 +4,7 @@
 //! before and after them is recorded as a snapshot that the workspace's reference keeps, so that each can be undone and redone.
 //! The head does not move: what differs from it is still a change that is not committed.
 
-use std::collections::BTreeMap;
-
 use super::{Change, WorkspaceName, Workspaces};
-use crate::commit::Words;
 use crate::error::Result;
 use crate::id::SnapshotId;
 use crate::operation::{Act, Step, hold_snapshot, trying};
@@ -28,14 +25,8 @@ impl Workspaces {
     ) -> Result<SnapshotId> {
         trying(|| {
             let workspace = self.get(name)?;
-            let words = Words {
-                author: act.actor.clone(),
-                time: act.time,
-                message: change.message.clone(),
-                metadata: change.metadata.clone(),
-            };
             let parents = workspace.head.into_iter().collect();
-            let landed = tree.freeze().prepare()?.land(parents, words, |snapshot| {
+            let landed = tree.freeze().prepare()?.land(parents, change.words(act), |snapshot| {
                 let value = workspace.working_at(Some(snapshot))?;
                 Ok(RefMove {
                     expect: vec![(name.reference(), Some(workspace.value().clone()))],
@@ -76,12 +67,7 @@ impl Workspaces {
         let reference = name.aside_reference();
         trying(|| {
             let before = self.store.read_ref(&reference)?;
-            let words = Words {
-                author: act.actor.clone(),
-                time: act.time,
-                message: message.to_owned(),
-                metadata: BTreeMap::new(),
-            };
+            let words = Change::new(message).words(act);
             let parents = self.get(name)?.head.into_iter().collect();
             let landed = tree.freeze().prepare()?.land(parents, words, |snapshot| {
                 Ok(RefMove {

@@ -8,7 +8,7 @@ use amalgam_engine::operation::operation;
 use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
 use amalgam_engine::{Act, DiffOptions, Error, RootId, SnapshotId, TreePath, What, diff_roots};
 use amalgam_materializer::{
-    Capture, Captured, Changes, Counts, Dirty, Known, Progress, Scope, capture, detect_changes, is_in_git,
+    Capture, Captured, Changes, Counts, Dirty, Known, Progress, Scope, capture, detect_changes,
 };
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
@@ -90,7 +90,7 @@ impl Service {
         let mut tally = Tally::default();
         for change in diff_roots(&self.inner.store, before, after, DiffOptions::default()).map_err(of_engine)? {
             let change = change.map_err(of_engine)?;
-            tally.in_git += u64::from(is_in_git(&change.path));
+            tally.in_git += u64::from(change.path.is_in_git());
             match change.what {
                 What::Added => tally.added += 1,
                 What::Removed => tally.removed += 1,

@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 
 use amalgam_engine::workspace::Change;
 use amalgam_engine::{Act, EntryKind, RootId, SnapshotId, TreePath, WorkspaceName};
-use amalgam_materializer::{
-    Captured, Checkout, Notice, PlannedKind, Progress, Rules, Times, checkout, is_in_git, plan,
-};
+use amalgam_materializer::{Captured, Checkout, Notice, PlannedKind, Progress, Rules, Times, checkout, plan};
 use amalgam_proto::v1;
 use bytes::Bytes;
 
@@ -135,7 +133,7 @@ impl Service {
             return Ok(v1::RestoreResult { left_alone, ..v1::RestoreResult::default() });
         }
         // A `.git` that is named is in scope.
-        let scope = if paths.iter().any(is_in_git) { GitScope::Include } else { git };
+        let scope = if paths.iter().any(TreePath::is_in_git) { GitScope::Include } else { git };
         let safety = self.record_edits(&grasp, &captured, &words, scope, act)?;
         let (brought, captured) = self.bring_to(&mut grasp, &target, times, progress)?;
         let left_alone = self.count_left_alone_of(&target, captured.root, git)?;

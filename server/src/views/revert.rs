@@ -3,7 +3,6 @@
 
 use amalgam_engine::workspace::{Change, Taken, WorkspaceName, with_paths_of};
 use amalgam_engine::{Act, RootId, TreePath, WorkingTree, entry_at};
-use amalgam_materializer::is_in_git;
 use amalgam_proto::{Failure, Reason, v1};
 
 use super::live::Secured;
@@ -56,7 +55,7 @@ impl Service {
         self.check_view_paths(&grasp, wanted_root, &paths)?;
         let git = self.git_scope(&grasp.workspace, request.with_git)?;
         // A `.git` that is named is in scope.
-        let scope = if paths.iter().any(is_in_git) { GitScope::Include } else { git };
+        let scope = if paths.iter().any(TreePath::is_in_git) { GitScope::Include } else { git };
         let made = self.restored_tree(wanted_root, live.edited, &paths, scope, act)?;
         let root = made.root.expect("it was written");
         let left_alone = if paths.is_empty() { self.count_left_alone(wanted_root, root, git)? } else { 0 };
