@@ -19,7 +19,7 @@ fn play(scratch: &Scratch, place: &Path, steps: &[&str]) {
             copies.push(copy);
         }
     }
-    // Edits that nobody committed are one more step.
+    // Uncommitted edits are one more step.
     shell(scratch, place, "echo draft >draft.txt");
     copies.push(Copy::of(place));
     let git = copies.last().expect("a copy").git.clone();

@@ -1,4 +1,4 @@
-//! An operation in the words of whoever did it: `commit 1f8099ca "parser"`.
+//! Describes an operation in the words of the command that made it, for example `commit 1f8099ca "parser"`.
 
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::reference::{Operation, RefChange, RefValue};
