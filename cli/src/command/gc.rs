@@ -20,11 +20,12 @@ const STAYING_MAX: usize = 100;
 /// Delete unreachable data and free its space
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The store's process does this by itself: when the store has grown by a quarter, once a day, and when room is short.
-What can be undone or undeleted stays for the grace time (`amalgam config get gc.grace`, 24h). Labelled snapshots stay.
-Snapshots that were thinned keep their place in the log, and lose their files.
-Operations that are a month old, or beyond the newest 20,000, and past the grace time go from the log of operations
-(`gc.keep-operations`, `gc.keep-operations-max`): then `amalgam op log` and `amalgam undo` reach back no further.
+The background process collects garbage automatically: when the store has grown by a quarter, once a day, and when the
+disk is nearly full. Data that can be undone or undeleted stays for the grace time (`amalgam config get gc.grace`, 24h).
+Labelled snapshots stay. Thinned snapshots stay in the log without their files.
+
+Operations leave the operation log when they are older than a month (`gc.keep-operations`), or not among the newest
+20,000 (`gc.keep-operations-max`), and past the grace time. `amalgam op log` and `amalgam undo` reach back no further.
 
 Examples:
   amalgam gc --dry-run

@@ -22,9 +22,9 @@ use crate::text;
 /// Mount a workspace or a snapshot at a directory
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A workspace is mounted to be changed: nothing is written out, files come from the store as they are read. All commands work in the
-mount as they do in a directory. What is not committed survives `umount` and a crash, and is there again with the next mount. A
-snapshot is mounted read-only.
+A workspace is mounted read-write. No file is copied: files are read from the store on demand. All commands work in the
+mount as in a directory. Uncommitted changes survive `umount` and a crash, and the next mount shows them. A snapshot is
+mounted read-only.
 
 Examples:
   amalgam mount try-2 ../try-2

@@ -24,8 +24,9 @@ use choose::{Choice, choose};
 /// Bring the directory, or paths of it, back to a snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What is there now is kept, so nothing is lost: `amalgam undo` brings it back. A whole restore is a new snapshot. A restore of
-paths changes these paths only and commits nothing. .git is left alone unless it is named, or --with-git is given.
+The present state is kept, so nothing is lost: `amalgam undo` brings it back. Restoring everything makes a new snapshot.
+Restoring paths changes only these paths and commits nothing. .git is left alone unless it is named, or --with-git is
+given.
 
 Examples:
   amalgam restore src/main.rs          as it was in the last snapshot

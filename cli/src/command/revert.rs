@@ -16,12 +16,12 @@ use crate::text;
 /// Undo the last thing: changes that are not committed, or else the last operation
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing is lost: what is undone stays in a snapshot, and `amalgam redo` does it again. Git moves its own files, so .git is left
-alone and does not count as a change, unless --with-git or the setting `workspace.git` takes it in.
+Nothing is lost: the undone state stays in a snapshot, and `amalgam redo` brings it back. Git changes its own files, so
+.git is left alone and does not count as a change, unless --with-git or the setting `workspace.git` includes it.
 
 Examples:
   amalgam undo
-  amalgam undo --with-git              .git included, for example after `amalgam run -- git reset --hard`
+  amalgam undo --with-git              .git included, for example after `git reset --hard`
   amalgam undo --op 17                 an operation of any workspace, by its number in `op log`")]
 pub struct Undo {
     /// Undo this operation instead; files on the disk stay as they are

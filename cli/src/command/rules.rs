@@ -18,9 +18,8 @@ use crate::text;
 /// Show, check and explain the rules of merging
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Rules of a call (--way) go before those of the project, which are in .amalgam/rules.toml of the workspace that is merged into;
-those before the rules of the store, in merge.toml in its home; and those before the built-in ones. docs/MERGE.md says what may
-stand there.
+Rules are tried in this order: those of the call (--way); those of the project, in .amalgam/rules.toml of the target
+workspace; those of the store, in merge.toml in its home; the built-in ones. docs/MERGE.md describes the format.
 
 Examples:
   amalgam rules

@@ -34,11 +34,11 @@ use crate::text;
 /// Run a command between two snapshots
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The command gets the terminal and Ctrl-C. This ends as the command ends, with its code, or 128 and the number of the signal
-that ended it.
+The command gets the terminal and Ctrl-C. `amalgam run` exits with the command's exit code, or with 128 plus the number
+of the signal that ended it.
 
-With --in the command runs in that workspace instead, wherever you are: mounted in a namespace of its own, which no other process
-sees and which needs no privilege, at a path that is the same each time.
+With --in the command runs in that workspace instead, whatever the current directory is. The workspace is mounted in a
+private namespace, which other processes do not see and which needs no privilege, always at the same path.
 
 Examples:
   amalgam run -- make test
