@@ -72,8 +72,8 @@ pub(crate) enum By {
 }
 
 impl Faced {
-    /// The face of a tree whose conflicts are these, by the rules that are built in and without names. A tree without any is its own
-    /// face.
+    /// The face of a tree whose conflicts are these, by the rules that are built in and without names. A tree without any is its
+    /// own face.
     pub fn new(store: &Store, tree: RootId, conflicts: &[PlacedConflict], style: Style) -> Result<Self> {
         Self::captioned(store, tree, conflicts, style, &plain)
     }

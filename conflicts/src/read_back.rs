@@ -233,8 +233,8 @@ impl Reading<'_> {
     }
 
     /// A version that was shown as it is resolves the conflict when it is edited, unless markers of ours are left in it: then
-    /// it was a draft once. Where another side removed the file, or where all sides could have been shown and one was asked for, an
-    /// edit says nothing of the others: it changes the version.
+    /// it was a draft once. Where another side removed the file, or where all sides could have been shown and one was asked for,
+    /// an edit says nothing of the others: it changes the version.
     fn edited_version(&self, shown: &Shown, at: usize, now: &Entry) -> Result<Meaning> {
         let conflict = &shown.conflict;
         let Some(bytes) = read_whole(self.store, now, EDITED_BYTES_MAX)? else { return Ok(Meaning::Resolved) };

@@ -121,8 +121,8 @@ pub trait Backend: Send + Sync + 'static {
         found.iter().enumerate().try_for_each(|(place, stored)| look(place, stored.as_deref()))
     }
 
-    /// Shows bytes that may be those of chunks which were written one after the other, without asking where each of them is: `look`
-    /// says whether they are, which takes a hash. Returns the places of all others: of all, where nothing is guessed.
+    /// Shows bytes that may be those of chunks which were written one after the other, without asking where each of them is:
+    /// `look` says whether they are, which takes a hash. Returns the places of all others: of all, where nothing is guessed.
     fn guess_many(&self, ids: &[ObjectId], _look: &mut Guess<'_>) -> Result<Vec<usize>> {
         Ok((0..ids.len()).collect())
     }

@@ -1,9 +1,9 @@
 //! Lean trees: what stays of a snapshot when the caches in it are not worth their room any more.
 //!
-//! A directory with a valid `CACHEDIR.TAG` says of itself that all in it can be made anew. Snapshots are immutable, so nothing is taken
-//! out of one: a second tree is made that has everything else, a reference keeps it, and the snapshot is thinned like any other. So
-//! every tree that is there is whole, and a collection needs no rule of its own. Whoever asks for the tree of such a snapshot gets
-//! the lean one, and is told what it lacks.
+//! A directory with a valid `CACHEDIR.TAG` says of itself that all in it can be made anew. Snapshots are immutable, so nothing is
+//! taken out of one: a second tree is made that has everything else, a reference keeps it, and the snapshot is thinned like any
+//! other. So every tree that is there is whole, and a collection needs no rule of its own. Whoever asks for the tree of such a
+//! snapshot gets the lean one, and is told what it lacks.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,8 @@
 //! Limits of one call: how many paths a walk visits at most, and whether the caller still waits for its result.
 //!
-//! A tree is a graph: one directory may lie at very many paths, so a few kilobytes can stand for more paths than anybody can list.
-//! What can be answered by looking at each distinct directory once is; a walk over paths counts them, and ends with an error.
+//! A tree is a graph: one directory may lie at very many paths, so a few kilobytes can stand for more paths than anybody can
+//! list. What can be answered by looking at each distinct directory once is; a walk over paths counts them, and ends with an
+//! error.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Forgetting: the bytes of a file's content taken out of a store, everywhere or at one path, with a tombstone left for each chunk.
+//! Forgetting: the bytes of a file's content taken out of a store, everywhere or at one path, with a tombstone left for each
+//! chunk.
 //!
 //! ```
 //! use amalgam_engine::purge::{PurgeOptions, PurgeTarget, plan_purge, purge};

@@ -316,8 +316,8 @@ impl Store {
         self.inner.backend.empty_log()
     }
 
-    /// Gives back memory that only makes things quicker: decoded objects, blocks of the database, and rows that wait to be put in files.
-    /// What is asked for again is read again.
+    /// Gives back memory that only makes things quicker: decoded objects, blocks of the database, and rows that wait to be put in
+    /// files. What is asked for again is read again.
     pub fn release_memory(&self) -> Result<()> {
         self.inner.cache.clear();
         self.inner.backend.release_memory()

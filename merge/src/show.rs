@@ -40,8 +40,8 @@ impl Versions<'_> {
     }
 }
 
-/// The versions as one text with markers, by structure where the way knows one and by lines otherwise. Where neither clashes, all that
-/// differs stands between one pair of them. Nothing for versions that are equal, too large, or no text.
+/// The versions as one text with markers, by structure where the way knows one and by lines otherwise. Where neither clashes, all
+/// that differs stands between one pair of them. Nothing for versions that are equal, too large, or no text.
 pub fn show(versions: &Versions<'_>, way: Option<&Way>, setting: &Setting) -> Option<Rendered> {
     let mut there = versions.added.iter().filter_map(|side| side.bytes);
     let is_one_text = there.next().is_some_and(|first| there.all(|bytes| bytes == first));
@@ -97,8 +97,8 @@ fn show_structure(many: &Many<'_>, way: Option<&Way>, setting: &Setting, marks: 
     Some(many::render(&Many { added, removed, gone: many.gone.clone() }, marks))
 }
 
-/// Carries an edit of a conflict's file over to the file of the same conflict with more versions. Nothing where what was edited is
-/// not the same in both.
+/// Carries an edit of a conflict's file over to the file of the same conflict with more versions. Nothing where what was edited
+/// is not the same in both.
 pub fn carry_edit(before: &Rendered, after: &Rendered, edited: &[u8]) -> Option<Vec<u8>> {
     let sides = Sides { base: Some(&before.bytes), ours: edited, theirs: &after.bytes };
     match text::merge(&sides, &Labels::default()) {

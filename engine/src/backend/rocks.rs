@@ -394,8 +394,8 @@ impl Rocks {
         Ok(())
     }
 
-    /// Shows what lies between the first and the last of some chunks, if it is as many rows as they are; otherwise tries the halves
-    /// of them. `others` gets the places of what was not there.
+    /// Shows what lies between the first and the last of some chunks, if it is as many rows as they are; otherwise tries the
+    /// halves of them. `others` gets the places of what was not there.
     fn guess_in_a_row(
         &self,
         ids: &[ObjectId],

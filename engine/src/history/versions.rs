@@ -155,8 +155,8 @@ impl Iterator for Versions {
     }
 }
 
-/// Goes along first parents for as long as a path is certain to be the same there, and returns where that ends: at an ancestor from
-/// which the versions go on as they would from here. Nothing if that is here.
+/// Goes along first parents for as long as a path is certain to be the same there, and returns where that ends: at an ancestor
+/// from which the versions go on as they would from here. Nothing if that is here.
 ///
 /// From a tree it goes only to one that is there, because what snapshots without trees did shows in the next one; and it passes a
 /// merge only if both its tree and its first parent's are there, because otherwise the other parents have their part in it.

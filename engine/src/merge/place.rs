@@ -68,8 +68,8 @@ impl Merge<'_> {
         }
     }
 
-    /// Returns the new paths of directories that one side renamed without moving them as a whole, and of directories that follow a
-    /// directory rename of the other side.
+    /// Returns the new paths of directories that one side renamed without moving them as a whole, and of directories that follow
+    /// a directory rename of the other side.
     fn directories_led_elsewhere(&self) -> Result<Vec<TreePath>> {
         let mut found = Vec::new();
         for (path, fate) in self.theirs.fates.iter().filter(|(_, fate)| is_directory(&fate.before)) {

@@ -17,8 +17,8 @@ pub struct OperationCursor {
 }
 
 impl OperationCursor {
-    /// A cursor behind the operation with this number; 0 is before the first of all. Reading fails where the log has been shortened
-    /// beyond it: something would be missed.
+    /// A cursor behind the operation with this number; 0 is before the first of all. Reading fails where the log has been
+    /// shortened beyond it: something would be missed.
     pub fn after(store: &Store, sequence: u64) -> Self {
         Self { store: store.clone(), after: sequence }
     }

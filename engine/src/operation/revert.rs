@@ -148,8 +148,8 @@ fn revert(
     Err(Error::MovedSince { word, operation: sequence, moved })
 }
 
-/// Whether an operation set a reference beside something else: a resolution with a commit, a label in a workspace. One that was set
-/// anew or removed since stays as it is and does not keep the rest from being reverted.
+/// Whether an operation set a reference beside something else: a resolution with a commit, a label in a workspace. One that was
+/// set anew or removed since stays as it is and does not keep the rest from being reverted.
 fn is_beside(name: &RefName, found: &Operation) -> bool {
     let is_label = found.draft.action == LABEL && name.as_str().starts_with("label/");
     found.changes.len() > 1 && (is_label || name.as_str().starts_with(RESOLUTIONS))

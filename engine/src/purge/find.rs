@@ -45,8 +45,8 @@ impl<'a> Finder<'a> {
 
     /// Calls back with every file of a tree that holds wanted chunks: its path, its content, and those chunks.
     ///
-    /// Of a tree where more paths lead to them than [`PATHS_MAX`], the first ones are visited, and of each content that comes behind
-    /// those at least two places, as far as there are two.
+    /// Of a tree where more paths lead to them than [`PATHS_MAX`], the first ones are visited, and of each content that comes
+    /// behind those at least two places, as far as there are two.
     pub(super) fn places(
         &mut self,
         root: RootId,

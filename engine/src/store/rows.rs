@@ -13,8 +13,8 @@ use crate::touched;
 
 const ROOM_BYTES: usize = 1 << 20;
 
-/// The rows of a store. Reads, fills no cache, and keeps nobody from anything: commits and collections go on meanwhile, so what was
-/// there a moment ago may be gone.
+/// The rows of a store. Reads, fills no cache, and keeps nobody from anything: commits and collections go on meanwhile, so what
+/// was there a moment ago may be gone.
 pub struct Rows {
     store: Store,
     numbers_end: u64,
@@ -41,8 +41,8 @@ impl Rows {
         read_row(&self.store, id)
     }
 
-    /// Shows the rows of a family of objects with numbers in a range, in the order of writing, in their canonical bytes. A row may
-    /// be shown that no row of the index names.
+    /// Shows the rows of a family of objects with numbers in a range, in the order of writing, in their canonical bytes. A row
+    /// may be shown that no row of the index names.
     pub fn show(
         &self,
         family: Family,

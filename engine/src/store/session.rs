@@ -194,8 +194,8 @@ impl WriteSession {
         &self.mark
     }
 
-    /// What this thread puts meanwhile lies by this number among all that is written at once. Work that is done by several threads
-    /// lies in its own order then, not in theirs.
+    /// What this thread puts meanwhile lies by this number among all that is written at once. Work that is done by several
+    /// threads lies in its own order then, not in theirs.
     pub fn in_place<T>(place: u64, put: impl FnOnce() -> T) -> T {
         let before = PLACE.replace(place);
         let done = put();
@@ -208,8 +208,8 @@ impl WriteSession {
         self.put_packed(self.pack_chunk(raw)?)
     }
 
-    /// Does the work of putting a chunk, all but putting it: those who do that on several threads put them in order afterwards, so
-    /// that they lie in that order.
+    /// Does the work of putting a chunk, all but putting it: those who do that on several threads put them in order afterwards,
+    /// so that they lie in that order.
     pub(crate) fn pack_chunk(&self, raw: &[u8]) -> Result<PackedChunk> {
         object::check_chunk(raw.len()).map_err(|source| Error::Refused { kind: ObjectKind::Chunk, source })?;
         let id = ChunkId::of(raw);
@@ -431,8 +431,8 @@ impl WriteSession {
         self.write_ahead(false)
     }
 
-    /// Those of the objects that are not in the store yet, in the order in which they are to lie: what was put in one place is read
-    /// together later, and chunks are guessed to lie side by side. The others are kept from collection from now on.
+    /// Those of the objects that are not in the store yet, in the order in which they are to lie: what was put in one place is
+    /// read together later, and chunks are guessed to lie side by side. The others are kept from collection from now on.
     fn new_ones(&self, mut objects: Vec<Waiting>) -> Result<Vec<StoredObject>> {
         objects.sort_by_key(|waiting| (waiting.object.id.kind != ObjectKind::Chunk, waiting.place));
         let unknown = objects.iter().filter(|waiting| waiting.is == Is::Unknown);

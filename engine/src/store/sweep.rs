@@ -19,8 +19,8 @@ const PAGE: usize = 256;
 /// From where a collection marks, beside what references hold now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweepScope {
-    /// What a reference held in an operation after this number counts, too, so that the operation can be taken back. Without one only
-    /// operations from the beginning of the round on count. What was forgotten does not: that it can go is why it was.
+    /// What a reference held in an operation after this number counts, too, so that the operation can be taken back. Without one
+    /// only operations from the beginning of the round on count. What was forgotten does not: that it can go is why it was.
     pub operations_after: Option<u64>,
     /// As if these references were not there: to see what would go with them. A round with some of them sweeps nothing.
     pub without: BTreeSet<RefName>,
@@ -207,8 +207,8 @@ impl SweepRound {
         Ok(roots)
     }
 
-    /// Whether what an operation moved is kept: all that came since the round began, for the gap's sake, and before it whatever was
-    /// not forgotten on purpose.
+    /// Whether what an operation moved is kept: all that came since the round began, for the gap's sake, and before it whatever
+    /// was not forgotten on purpose.
     fn counts(&self, operation: &Operation) -> bool {
         operation.sequence > self.begun_after || operation.draft.action != FORGET
     }
@@ -275,8 +275,8 @@ impl SweepRound {
         let (alive, unmarked): (Vec<&IndexRow>, Vec<&IndexRow>) =
             page.iter().filter(of_stage).partition(|row| is_alive(row));
         if self.stage == Stage::Roots {
-            // What lies below such a root may be older than it is. Roots that were made in this epoch were made from marked ones; one
-            // that was there before was only met, by somebody who may not have asked for all of it.
+            // What lies below such a root may be older than it is. Roots that were made in this epoch were made from marked ones;
+            // one that was there before was only met, by somebody who may not have asked for all of it.
             let was_there = |row: &IndexRow| row.epoch < self.epoch || row.number < self.numbers_end;
             let too_young = unmarked.iter().filter(|row| row.epoch >= self.older_than && was_there(row));
             let too_young: Vec<_> = too_young.map(|row| row.id).collect();
@@ -313,8 +313,8 @@ impl SweepRound {
         Ok(Swept::Some { rows: page.len() as u64 })
     }
 
-    /// Shortens the log of operations: those before this number go, at most so many, the oldest first. Those that count as roots of
-    /// this round stay. Returns the number of the oldest that is left.
+    /// Shortens the log of operations: those before this number go, at most so many, the oldest first. Those that count as roots
+    /// of this round stay. Returns the number of the oldest that is left.
     pub fn trim_operations(&self, before: u64, limit: usize) -> Result<u64> {
         self.store.inner.backend.trim_operations(before.min(self.counts_after.saturating_add(1)), limit)
     }

@@ -9,7 +9,8 @@ use crate::lean;
 use crate::operation::snapshot_of;
 use crate::reference::{RefName, RefValue};
 
-/// Checks a reference to a workspace, a label, a lean tree, a note or a reward by the rules of its name. Those of other names have none.
+/// Checks a reference to a workspace, a label, a lean tree, a note or a reward by the rules of its name. Those of other names
+/// have none.
 pub(crate) fn check_reference(reference: &RefName, value: &RefValue) -> Result<()> {
     let wrong = |why: &str| Err(Error::Invalid { what: "reference", why: format!("{reference}: {why}") });
     let text = reference.as_str();

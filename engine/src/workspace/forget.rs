@@ -35,8 +35,8 @@ impl Workspaces {
         }
     }
 
-    /// Forgets workspaces that were deleted, under the names of [`deleted_before`](Self::deleted_before). They cannot be brought back,
-    /// and what they alone held goes with the next collection. Those that somebody brought back meanwhile are left alone.
+    /// Forgets workspaces that were deleted, under the names of [`deleted_before`](Self::deleted_before). They cannot be brought
+    /// back, and what they alone held goes with the next collection. Those that somebody brought back meanwhile are left alone.
     pub fn forget_deleted(&self, names: &[RefName], act: &Act) -> Result<Option<Operation>> {
         let mut steps = Vec::new();
         for name in names.iter().filter(|name| name.as_str().starts_with(DELETED_PREFIX)) {

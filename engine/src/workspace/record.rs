@@ -140,8 +140,8 @@ pub fn receive_workspace(name: &RefName, value: RefValue, here: Option<&RefValue
     Ok(RefValue { note: record.value(None, None)?.note, ..value })
 }
 
-/// Returns what another store gets to see of a workspace's reference: all but its working snapshot, which holds files that were not
-/// committed. Other references are as they are.
+/// Returns what another store gets to see of a workspace's reference: all but its working snapshot, which holds files that were
+/// not committed. Other references are as they are.
 pub fn share_workspace(name: &RefName, mut value: RefValue) -> Result<RefValue> {
     if !is_workspace(name) {
         return Ok(value);

@@ -15,8 +15,8 @@ use crate::time::Time;
 use crate::work::WorkingTree;
 
 impl Workspaces {
-    /// Makes the tree of a snapshot the workspace's newest one, times included. The head it had is the parent. Of a snapshot whose
-    /// caches were not kept it is the tree without them ([`lean`](crate::lean)).
+    /// Makes the tree of a snapshot the workspace's newest one, times included. The head it had is the parent. Of a snapshot
+    /// whose caches were not kept it is the tree without them ([`lean`](crate::lean)).
     pub fn restore(&self, name: &WorkspaceName, to: SnapshotId, act: &Act) -> Result<Committed> {
         let held = hold_tree(&self.store, to)?;
         self.restore_with(name, act, format!("restore {}", to.short()), |head| {

@@ -1,7 +1,7 @@
 //! Documents of more than two sides, each written with all that no two sides dispute.
 //!
-//! The places that any two sides dispute are found first. Then everything else is merged, side by side, into one document, which is
-//! written once as the base has those places and once as each side has them. The texts differ in these places alone.
+//! The places that any two sides dispute are found first. Then everything else is merged, side by side, into one document, which
+//! is written once as the base has those places and once as each side has them. The texts differ in these places alone.
 
 use std::collections::BTreeSet;
 
@@ -115,8 +115,8 @@ fn views(
     Ok(Ok(Views { base: merged, sides: texts }))
 }
 
-/// The part of a path that names alone lead to: elements of a list without names are disputed as the list, because each merge counts
-/// them anew. Nothing where that is the document.
+/// The part of a path that names alone lead to: elements of a list without names are disputed as the list, because each merge
+/// counts them anew. Nothing where that is the document.
 fn named_part(path: &str) -> Option<String> {
     let is_index = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let named: Vec<_> = path.split('/').take_while(|part| !is_index(part)).collect();

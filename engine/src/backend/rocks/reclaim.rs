@@ -27,8 +27,8 @@ const DEAD_ONE_IN: u64 = 20;
 const STEP_ONE_IN: u64 = 20;
 const STEP_BYTES_MIN: u64 = 16 << 20;
 const READAHEAD_BYTES: usize = 1 << 20;
-/// So many neighbours that are each smaller than this become one: what little is left of each of many collections would else be a file of
-/// its own for ever.
+/// So many neighbours that are each smaller than this become one: what little is left of each of many collections would else be a
+/// file of its own for ever.
 const CRUMBS_MIN: usize = 8;
 const CRUMB_BYTES: u64 = 1 << 20;
 

@@ -117,7 +117,8 @@ pub(super) fn family_options(name: &str, options: &RocksOptions, cache: &Cache) 
     match name {
         CHUNKS => {
             table.set_block_size(16 << 10);
-            // What is read without filling the cache would not find them there: they stay with their files, of which so many are open.
+            // What is read without filling the cache would not find them there: they stay with their files, of which so many are
+            // open.
             table.set_cache_index_and_filter_blocks(false);
             family.set_write_buffer_size(options.chunk_buffer_bytes);
             family.set_target_file_size_base(64 << 20);

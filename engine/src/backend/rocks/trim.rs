@@ -1,5 +1,5 @@
-//! The log of operations, shortened. Each batch of the oldest operations goes with the requests that they were and with the note that
-//! says where the log begins, all or nothing; their room comes back with that of the objects.
+//! The log of operations, shortened. Each batch of the oldest operations goes with the requests that they were and with the note
+//! that says where the log begins, all or nothing; their room comes back with that of the objects.
 
 use std::sync::atomic::Ordering;
 
