@@ -417,7 +417,7 @@ impl Rocks {
             return self.guess_in_a_row(ids, middle..places.end, look, others);
         }
         let mut options = reading(CHUNKS);
-        // `look` compares the hash, and a mismatch is looked up by id with all checks.
+        // `look` compares the hash, and a mismatch is read by id with all checks.
         options.set_verify_checksums(false);
         // An estimate of their size from the first and the last one. If it is too small, one more read is needed.
         let bytes = (first.stored_bytes + last.stored_bytes) / 2 * places.len() as u64;
@@ -438,7 +438,7 @@ impl Rocks {
                 others.push(place);
             }
         }
-        // A row that cannot be read produces an error when it is looked up by id.
+        // A row that cannot be read produces an error when it is read by id.
         Ok(())
     }
 }
