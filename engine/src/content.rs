@@ -1,9 +1,9 @@
 //! Converts the bytes of a file into chunks and holes, and back.
 //!
-//! A [`Content`] depends only on the bytes of the file. A file of up to 64 KiB is one chunk. In a larger file every run of zeros
-//! of 64 KiB or more is a hole, and FastCDC cuts the data between the holes into chunks: of about 8 KiB in files of up to 64 MiB,
-//! of about 32 KiB in larger ones. After a change, cutting starts at the segment before the change and stops where the new cuts
-//! coincide with the old ones.
+//! A [`Content`](crate::object::Content) depends only on the bytes of the file. A file of up to 64 KiB is one chunk. In a larger
+//! file every run of zeros of 64 KiB or more is a hole, and FastCDC cuts the data between the holes into chunks: of about 8 KiB
+//! in files of up to 64 MiB, of about 32 KiB in larger ones. After a change, cutting starts at the segment before the change and
+//! stops where the new cuts coincide with the old ones.
 
 mod cut;
 mod read;

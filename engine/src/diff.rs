@@ -1,4 +1,6 @@
 //! Compares two trees in time proportional to their difference: equal sub-trees are never read.
+//!
+//! It reports paths and entries. [`insight`](crate::insight()) compares the lines of files and finds similar renames.
 
 mod rename;
 mod width;

@@ -1,4 +1,5 @@
-//! A stored directory as a map: lookup, listing and edits.
+//! A stored directory as a map: lookup, listing and edits. Works on stored objects only; [`WorkingTree`](crate::WorkingTree)
+//! holds edits in memory.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! History: ancestors and merge bases, the log, versions and blame of files, and bisection.
 //!
 //! A [`History`] caches the graph that it has walked, about 200 bytes per snapshot, so a program with many queries should keep
-//! one. Snapshots never change, so the cache is never stale.
+//! one. Snapshots never change, so the cache is never stale. The history is read-only: commits and merges create snapshots.
 
 mod bases;
 mod bisect;
@@ -72,7 +72,8 @@ impl History {
         Ok(false)
     }
 
-    /// Returns the ancestors of a snapshot, itself included, that are not ancestors of others. Children come before parents.
+    /// Returns the ancestors of a snapshot, itself included, that are not ancestors of others. Children come before
+    /// parents. For example the snapshots of a fork since it left `main`: `range(fork, &[main])`.
     pub fn range(&self, of: SnapshotId, but_not: &[SnapshotId]) -> Result<Vec<SnapshotId>> {
         let mut graph = self.graph.lock();
         let places = self.range_of(&mut graph, of, but_not)?;

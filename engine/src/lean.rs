@@ -51,7 +51,7 @@ pub struct CacheFinder {
 #[derive(Clone, Copy)]
 struct Known {
     is_cache: bool,
-    /// Number of caches below it; saturates above the limit. Not counted below a cache.
+    /// Number of paths to caches below it, saturating. Caches inside a cache are not counted.
     caches: u64,
 }
 

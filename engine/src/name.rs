@@ -202,7 +202,8 @@ impl TreePath {
         Self(bytes.into())
     }
 
-    /// Returns the rest of this path below `ancestor`, or `None` if it is not at or below it.
+    /// Returns the rest of this path below `ancestor`, or `None` if it is not at or below it. For example the rest of `a/b/c`
+    /// below `a` is `b/c`, and that of `a` below `a` is empty.
     pub fn below<'a>(&'a self, ancestor: &Self) -> Option<&'a [u8]> {
         if ancestor.is_root() {
             return Some(&self.0);

@@ -1,4 +1,4 @@
-//! Parses and resolves the names that users write for snapshots.
+//! Parses and resolves the names that users write for snapshots. The only parser of such names: other modules take ids.
 
 mod time;
 

@@ -12,7 +12,7 @@
 //! ```
 //! use amalgam_engine::search::{Choice, Problem, Search, SearchOptions};
 //!
-//! /// Three digits, one after another; worth as much as their sum.
+//! /// Finds three digits, one after another. The reward is proportional to their sum.
 //! struct Digits;
 //!
 //! impl Problem for Digits {

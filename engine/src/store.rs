@@ -1,4 +1,8 @@
 //! The store: typed objects, verified on read, decoded once and cached.
+//!
+//! [`Store`] is the handle that all other modules use. It adds types, verification, a cache, pins and write sessions to a
+//! [`Backend`](crate::backend::Backend), which stores plain bytes. It knows no workspaces: those are references with a meaning of
+//! their own ([`workspace`](crate::workspace)).
 
 mod cache;
 mod pin;

@@ -1,5 +1,8 @@
 //! Workspaces: named lines of work, each with a head that moves by compare-and-swap.
 //!
+//! A workspace is a reference: its head, its base and a small record. Not in this module: files on disk and mounts, which show a
+//! workspace to programs, and the [`queue`](crate::queue), which merges workspaces in the background.
+//!
 //! ```
 //! use amalgam_engine::{Act, Store, Time};
 //! use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};

@@ -74,7 +74,7 @@ pub struct Metered<B> {
 }
 
 impl<B> Metered<B> {
-    /// Puts a meter in front of a backend.
+    /// Wraps a backend with a meter.
     pub fn new(inner: B, meter: Arc<Meter>) -> Self {
         Self { inner, meter }
     }

@@ -20,9 +20,9 @@ pub(super) struct SizeClass {
     max: usize,
 }
 
-/// Files of 64 KiB to 64 MiB.
+/// Chunk sizes of files of 64 KiB to 64 MiB.
 const MEDIUM: SizeClass = SizeClass { min: 2 << 10, average: 8 << 10, max: 64 << 10 };
-/// Larger files.
+/// Chunk sizes of larger files.
 const LARGE: SizeClass = SizeClass { min: 8 << 10, average: 32 << 10, max: 128 << 10 };
 const MEDIUM_FILE_BYTES_MAX: u64 = 64 << 20;
 

@@ -94,10 +94,12 @@ pub struct Summary {
 impl Summary {
     /// Returns the weight of the change as a simple sum: the larger, the more there is to review.
     ///
-    /// `lines_added + lines_removed`
-    /// `+ 10 x (files added + files removed + files of another kind + binary + too_large)`
-    /// `+ 2 x (files renamed + files with other attributes only + directories changed)`
-    /// `+ 100 x conflicts + risk_weight`
+    /// ```text
+    /// lines_added + lines_removed
+    ///   + 10 x (files added + files removed + files of another kind + binary + too_large)
+    ///   + 2 x (files renamed + files with other attributes only + directories changed)
+    ///   + 100 x conflicts + risk_weight
+    /// ```
     ///
     /// A reward function may subtract a share of it. Equal trees score 0.
     pub fn score(&self) -> u64 {

@@ -27,7 +27,8 @@ pub enum Settled {
 }
 
 impl Conflict {
-    /// Cancels equal pairs of added and removed terms and returns the remaining term or conflict.
+    /// Cancels equal pairs of added and removed terms and returns the remaining term or conflict. For example `[a, b, b]` settles
+    /// to `a`: only one side changed `b`.
     pub fn settle(mut terms: Vec<Option<Entry>>) -> Result<Settled, Malformed> {
         check(&terms)?;
         while let Some((added, removed)) = equal_pair(&terms) {

@@ -30,7 +30,7 @@ pub struct Entry {
     pub extra: Option<Box<Extra>>,
 }
 
-/// The kinds of entry.
+/// The kind of an entry with its data.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Node {
     /// A regular file.

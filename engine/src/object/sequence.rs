@@ -1,7 +1,7 @@
 //! Merkle sequences: the data structure behind directories, ropes and maps.
 //!
 //! Leaf nodes hold items, inner nodes hold links to nodes one level below, up to a single top node. The items alone decide where
-//! a node ends: at the first item, after at least 8, whose hash has four low zero bits, and after 128 items at the latest. So
+//! a node ends: at the first item, from the 8th on, whose hash has four low zero bits, and after 128 items at the latest. So
 //! equal items produce equal nodes and an equal id regardless of the history of edits, and a change of one item rewrites O(log n)
 //! nodes.
 

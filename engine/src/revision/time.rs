@@ -80,7 +80,7 @@ impl Moment {
     }
 }
 
-/// `10 minutes ago`, `1h ago`, `2.days.ago`.
+/// Parses `10 minutes ago`, `1h ago`, `2.days.ago`.
 fn ago(text: &str) -> Option<Moment> {
     let text = text.replace('.', " ");
     let amount = text.trim().strip_suffix("ago")?.trim();

@@ -13,8 +13,8 @@ use crate::touched;
 
 const ROOM_BYTES: usize = 1 << 20;
 
-/// The rows of a store. Read-only; it fills no cache and takes no locks. Commits and collections continue meanwhile, so that a
-/// row may be gone a moment later.
+/// The rows of a store. Read-only; it fills no cache and does not block other operations. Commits and collections continue
+/// meanwhile, so that a row may be gone a moment later.
 pub struct Rows {
     store: Store,
     numbers_end: u64,

@@ -17,9 +17,9 @@ pub(super) const CUT: u8 = 1;
 pub(super) const TOP: u8 = 2;
 /// At least two items.
 pub(super) const SEVERAL: u8 = 4;
-/// The first item is a hole, or is in the first child.
+/// The first item of a leaf is a hole.
 pub(super) const HOLE_FIRST: u8 = 8;
-/// The last item is a hole, or is in the last child.
+/// The last item of a leaf is a hole.
 pub(super) const HOLE_LAST: u8 = 16;
 
 /// The facts about an object that other objects refer to.
