@@ -84,8 +84,8 @@ pub struct PathConflict {
     pub kind: ConflictKind,
     /// Related paths: the old path, further paths of the item, the other paths of the unit.
     pub others: Vec<TreePath>,
-    /// Whether there is a conflict entry at the path. If not, the tree holds all versions of the item, and a user should check
-    /// it.
+    /// Whether there is a conflict entry at the path. If not, the tree holds ours or all versions of the item, depending on the
+    /// kind, and a user should check it.
     pub is_entry: bool,
     /// For an item whose path the sides disagree on: its path in ours and its path in theirs.
     pub places: [Option<TreePath>; 2],

@@ -71,7 +71,8 @@ pub(crate) struct Step {
     pub(crate) after: Option<RefValue>,
 }
 
-/// Moves references, all or none. The caller must have pinned the objects of the new values.
+/// Moves references, all or none. The caller must ensure that the objects of the new values stay in the store meanwhile, for
+/// example with pins.
 pub(crate) fn move_refs(store: &Store, act: &Act, draft: OperationDraft, steps: Vec<Step>) -> Result<Committed> {
     let mut transaction = Transaction { operation: Some(draft), durability: act.durability, ..Transaction::default() };
     for Step { name, before, after } in steps {

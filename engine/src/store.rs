@@ -321,8 +321,8 @@ impl Store {
         self.inner.backend.empty_log()
     }
 
-    /// Frees memory that only serves as a cache: decoded objects, database blocks and the write buffer. Later requests read from
-    /// disk again.
+    /// Frees memory that only improves performance: the caches of decoded objects and database blocks, and the write buffer,
+    /// which is flushed. Later requests read from disk again.
     pub fn release_memory(&self) -> Result<()> {
         self.inner.cache.clear();
         self.inner.backend.release_memory()

@@ -1,8 +1,8 @@
 //! Merges JSON documents by rules that never produce a conflict (`*.crdt.json`).
 //!
-//! Such a file contains no history, so this is a three-way merge that always succeeds: fields by name, lists with the insertions
-//! of both sides, counters that add up, texts by characters. `docs/MERGE.md` describes the conventions. The result does not
-//! depend on which side is ours: the sides are put into a canonical order first.
+//! Such a file contains no history, so this is a merge of three versions, not of histories: fields by name, lists with the
+//! insertions of both sides, counters that add up, texts by characters. `docs/MERGE.md` describes the conventions. The result
+//! does not depend on which side is ours: the sides are put into a canonical order first.
 
 mod counter;
 mod value;

@@ -1,8 +1,8 @@
 //! Merging of file contents: takes three versions of one file and returns one version, or a conflict as data.
 //!
 //! The crate works on bytes and, except for the module `trees`, knows neither trees nor stores. Other crates decide which files
-//! to merge, handle renames, modes and conflict entries, and run commands. All functions are pure: equal versions give equal
-//! bytes. No input makes them panic, recurse without bound or run for minutes.
+//! to merge, handle renames, modes and conflict entries, and run commands. All functions are pure: the same versions always give
+//! the same bytes. No input makes them panic, recurse without bound or run for minutes.
 //!
 //! A file is merged by a [`Way`], a merge strategy. [`merge`] applies one; [`merge_down`] falls back to the next one if a
 //! strategy is unable, and reports that. [`Rules`] choose the strategy by path. [`markers`] renders a conflict in a file.

@@ -37,8 +37,9 @@ impl Exchange {
         self.assembly.session()
     }
 
-    /// Replaces the entry at a path, with everything below it, or removes it with `None`. The parent directory keeps its
-    /// attributes. The new entry has a single name: other hard links of its files, and of files below it, are dropped.
+    /// Replaces the entry at a path, with everything below it, or removes it with `None`. The parent directory stays, with its
+    /// attributes, even if it becomes empty. The new entry has a single name: other hard links of its files, and of files below
+    /// it, are dropped.
     pub fn set(&mut self, path: &TreePath, entry: Option<&Entry>) -> Result<()> {
         if path.is_root() {
             return Err(Error::Invalid { what: "exchange", why: "the root of a tree has no place".to_owned() });

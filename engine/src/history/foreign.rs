@@ -12,7 +12,7 @@ use crate::store::{RefMove, Store};
 
 const PREFIX: &str = "foreign/";
 const PAGE: usize = 1_024;
-/// The note of such a reference.
+/// The note of a reference that marks snapshots from another store.
 const NOTE: &[u8] = b"stream";
 
 /// Records that these snapshots and their ancestors came from another store.

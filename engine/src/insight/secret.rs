@@ -140,7 +140,7 @@ const SECRET_WORDS: [&[u8]; 11] = [
     b"auth_key",
 ];
 
-/// Returns whether the text before the assignment sign ends in such a name, quoted or not.
+/// Returns whether the text before the assignment sign ends in the name of a secret, quoted or not.
 fn is_secret_name(before: &[u8]) -> bool {
     let end =
         before.iter().rposition(|byte| !matches!(byte, b' ' | b'\t' | b'"' | b'\'' | b']')).map_or(0, |at| at + 1);

@@ -167,8 +167,8 @@ impl Applying<'_, '_> {
         let now = self.merge.options.time;
         let kind = self.tree.stat(path.as_bytes())?.map(|stat| stat.kind);
         if kind != Some(EntryKind::Directory) {
-            // An entry at this path was already removed, or will be removed together with the new entry; only a name above it can
-            // be taken.
+            // Entries in the way were already vacated, or are replaced when the items are put. So the directory is created only
+            // if the path is free.
             if kind.is_none() {
                 self.make_parents(path)?;
                 self.tree.put_entry(path, theirs, now)?;

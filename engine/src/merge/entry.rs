@@ -255,7 +255,7 @@ fn value_of(list: &[Xattr], name: &[u8]) -> Option<Bytes> {
 }
 
 /// Merges modes bit by bit: a bit that one side changed is changed. Without a base the result has the bits that both sides have,
-/// and the execute bits that either side has.
+/// and the execute bits that either side has. For example `0o644` and `0o755` without a base give `0o755`.
 fn merge_modes(base: Option<u32>, ours: u32, theirs: u32) -> u32 {
     match base {
         Some(base) => base ^ ((base ^ ours) | (base ^ theirs)),

@@ -106,7 +106,8 @@ impl Merge<'_> {
             match from.filter(apart) {
                 // Another kind of entry replaces a directory above it: its entries are moved one by one first.
                 Some(from) if self.is_covered(&from)? => self.theirs.open(&self.trees.store, &base, true)?,
-                // Entries that our side added elsewhere follow the same rename: the name is taken before the directory arrives.
+                // A rename of theirs also places another directory of ours at this target: the name is taken before this one
+                // arrives.
                 Some(_) if self.is_met(&base, &to, &sources)? => self.theirs.open(&self.trees.store, &base, true)?,
                 Some(from) if is_vacant(&self.trees.store, &self.trees.ours, &to)? => {
                     moves.push(WholeMove { base, from, to });

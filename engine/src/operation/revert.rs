@@ -51,7 +51,7 @@ pub fn redo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
     }
 }
 
-/// Undoes an operation of any kind, if no reference of it has moved since, even to the same value. An undo is undone by redoing
+/// Undoes an operation of any kind, if no reference of it has moved since, not even away and back. An undo is undone by redoing
 /// the operation that it undid, and the other way round.
 pub fn undo_operation(store: &Store, sequence: u64, act: &Act) -> Result<Operation> {
     let mut chain = Chain::new(store);

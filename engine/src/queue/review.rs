@@ -100,7 +100,7 @@ impl Queue {
         QueueEntry::new(source, target, *snapshot, &wish, agent, act)
     }
 
-    /// Puts a review back into the queue as such an entry.
+    /// Puts a review back into the queue as this entry, for example one from [`again`](Self::again).
     pub fn resubmit(&self, review: &Review, entry: &QueueEntry, act: &Act) -> Result<()> {
         let _pins = hold_snapshot(self.store(), entry.snapshot)?;
         let steps = vec![

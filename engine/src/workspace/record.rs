@@ -47,7 +47,7 @@ pub struct JournalPlace {
 }
 
 /// A commit that was taken from a live view. It is stored together with the head, so that a journal that lost its end, and with
-/// it the record of the commit, is replayed from the right position.
+/// it the record of the commit, is replayed from the position after the commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Journaled {
     /// The committed snapshot.

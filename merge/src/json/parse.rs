@@ -293,7 +293,8 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Returns the meaning of a string, a number or a word: its text, but for a string without escapes and without the closing quote.
+/// Returns the meaning of a string, a number or a word: its text; for a string, the text with escapes decoded and without the
+/// closing quote.
 fn meaning(written: &str) -> Cow<'_, str> {
     match written.strip_suffix('"') {
         Some(text) if text.contains('\\') => decode(&text[1..]).map_or(Cow::Borrowed(text), |inner| quoted(&inner)),
