@@ -1,4 +1,4 @@
-//! The directory of a store: its header, its lock, its mark. Knows nothing of what the database in it is.
+//! The directory of a store: its header, its lock file and its closing mark. Independent of the database in it.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -7,24 +7,24 @@ use std::path::Path;
 pub(super) use super::rows::damaged;
 use crate::error::{Error, Result};
 
-/// The store format this version writes, and the newest it reads. The first had no tombstones.
+/// The store format that this version writes, and the newest it reads. Format 1 had no tombstones.
 const STORE_FORMAT: u32 = 2;
 const STORE_FORMAT_OLDEST: u32 = 1;
 const HEADER_FILE: &str = "AMALGAM";
 const LOCK_FILE: &str = "LOCK";
 const MARK_FILE: &str = "MARK";
-/// The file with which a store sets room aside for a collection on a full disk.
+/// The file that reserves disk space for a collection on a full disk.
 pub const RESERVE_FILE: &str = "RESERVE";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeaderState {
     Creating,
-    /// Of a format before this one.
+    /// An older format.
     Older,
     Ready,
 }
 
-/// Reads the header of a store, or writes one where there is nothing yet.
+/// Reads the header of a store, or writes one into an empty directory.
 pub(super) fn prepare(directory: &Path, must_exist: bool) -> Result<HeaderState> {
     let action = "open the store";
     let no_store = || Err(Error::NoStore { path: directory.to_owned() });
@@ -63,7 +63,7 @@ pub(super) fn prepare(directory: &Path, must_exist: bool) -> Result<HeaderState>
     }
 }
 
-/// Makes a directory and those above it, names included: a power cut must not take a store with all its commits.
+/// Creates a directory and its parents durably: a power failure must not lose a store with all its commits.
 fn create_directory(directory: &Path) -> std::io::Result<()> {
     if directory.is_dir() {
         return Ok(());
@@ -108,7 +108,7 @@ fn temporary(name: &str) -> String {
     format!("{name}.new")
 }
 
-/// Replaces a file so that after a power cut either the old or the new one is there, whole.
+/// Replaces a file atomically: after a power failure either the old or the new file exists, complete.
 fn write_file(directory: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     let new = directory.join(temporary(name));
     let mut file = File::create(&new)?;
@@ -118,16 +118,17 @@ fn write_file(directory: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()>
     File::open(directory)?.sync_all()
 }
 
-/// What a closed store must still be when it is opened next.
+/// The state of a closed store, checked when it is opened next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// How far the operation log had come: one that ends earlier later on was damaged.
+    /// The last operation in the log. If the log ends earlier when the store is opened, it is damaged.
     pub(super) last_operation: u64,
-    /// The catalogue of the database, as it was. It only grows, and a database may not see that its end is gone.
+    /// The fingerprint of the database's manifest. A manifest is only appended to, and the database may not notice that its end
+    /// is missing.
     pub(super) catalogue: Fingerprint,
 }
 
-/// The beginning of a file.
+/// The length and hash of the beginning of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     pub(super) name: String,
@@ -136,13 +137,13 @@ pub(super) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// All of a file as it is now.
+    /// Computes the fingerprint of a whole file.
     pub(super) fn of(directory: &Path, name: &str) -> std::io::Result<Self> {
         let bytes = fs::read(directory.join(name))?;
         Ok(Self { name: name.to_owned(), length: bytes.len() as u64, hash: blake3::hash(&bytes) })
     }
 
-    /// Whether the file still begins like this.
+    /// Returns whether the file still begins with these bytes.
     pub(super) fn holds(&self, directory: &Path) -> std::io::Result<bool> {
         let mut bytes = Vec::new();
         File::open(directory.join(&self.name))?.take(self.length).read_to_end(&mut bytes)?;
@@ -195,7 +196,7 @@ pub(super) fn lock(directory: &Path) -> Result<File> {
     }
 }
 
-/// Keeps a file of about this size that nobody needs.
+/// Creates a file of about this size that only reserves disk space.
 pub(super) fn keep_reserve(directory: &Path, bytes: u64) -> std::io::Result<()> {
     let path = directory.join(RESERVE_FILE);
     let has = fs::metadata(&path).map_or(0, |metadata| metadata.len());
@@ -203,14 +204,14 @@ pub(super) fn keep_reserve(directory: &Path, bytes: u64) -> std::io::Result<()> 
         return Ok(());
     }
     let written = File::options().create(true).append(true).open(&path).and_then(|mut file| {
-        // Zeros that were written have their place on the disk; a length that was only set has none.
+        // Written zeros occupy disk blocks; a file that was only extended does not.
         std::io::copy(&mut std::io::repeat(0).take(bytes - has), &mut file)?;
         file.sync_all()
     });
     written.inspect_err(|_| fs::remove_file(&path).unwrap_or_default())
 }
 
-/// Gives that room back.
+/// Frees the reserved disk space.
 pub(super) fn release_reserve(directory: &Path) -> Result<()> {
     match fs::remove_file(directory.join(RESERVE_FILE)) {
         Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(Error::from_io("make room", &source)),

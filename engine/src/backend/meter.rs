@@ -1,4 +1,4 @@
-//! A backend that counts what passes through it.
+//! A backend that counts calls and bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::id::ObjectId;
 use crate::reference::{Operation, RefName, RefValue, RequestId};
 use crate::tombstone::Tombstone;
 
-/// Counters, shared with whoever wants to read them.
+/// Counters, shared with their readers.
 #[derive(Debug, Default)]
 pub struct Meter {
     gets: AtomicU64,
@@ -26,32 +26,32 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Objects asked for.
+    /// Returns the number of requested objects.
     pub fn gets(&self) -> u64 {
         self.gets.load(Ordering::Relaxed)
     }
 
-    /// Stored bytes returned.
+    /// Returns the number of stored bytes returned.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// Ids looked up in the index.
+    /// Returns the number of ids looked up in the index.
     pub fn lookups(&self) -> u64 {
         self.lookups.load(Ordering::Relaxed)
     }
 
-    /// Objects written.
+    /// Returns the number of objects written.
     pub fn objects_written(&self) -> u64 {
         self.objects_written.load(Ordering::Relaxed)
     }
 
-    /// Stored bytes of those.
+    /// Returns the number of stored bytes written.
     pub fn bytes_written(&self) -> u64 {
         self.bytes_written.load(Ordering::Relaxed)
     }
 
-    /// Transactions done.
+    /// Returns the number of completed transactions.
     pub fn transactions(&self) -> u64 {
         self.transactions.load(Ordering::Relaxed)
     }
@@ -67,14 +67,14 @@ impl Meter {
     }
 }
 
-/// Counts and passes on.
+/// Counts calls and forwards them to a backend.
 pub struct Metered<B> {
     inner: B,
     meter: Arc<Meter>,
 }
 
 impl<B> Metered<B> {
-    /// Puts a meter in front of a backend.
+    /// Wraps a backend with a meter.
     pub fn new(inner: B, meter: Arc<Meter>) -> Self {
         Self { inner, meter }
     }

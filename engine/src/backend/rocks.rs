@@ -1,12 +1,11 @@
-//! The embedded store on disk, in RocksDB. Only this file and its folder know RocksDB.
+//! The store on disk, in RocksDB. Only this file and its folder depend on RocksDB.
 //!
-//! Families: `index` (hash -> kind, epoch, stored size, number) answers `contains`, scans and accounting; `chunks`, `trees`
-//! and `snapshots` hold the objects, keyed by a number in the order of writing. So what was written
-//! together is read together, and compaction moves files of objects instead of sorting them by hash again and again.
-//! `refs`, `operations` and `requests` are small; `quarantine` holds what repair took out of the others, `tombstones` what is
-//! left of purged objects. Chunks come compressed, so RocksDB's own compression is off. Transactions
-//! go through group commit: one leader compares, numbers and writes for all that wait, which makes the operation log gapless
-//! and shares the fsync.
+//! Families: `index` (hash -> kind, epoch, stored size, number) serves `contains`, scans and accounting. `chunks`, `trees` and
+//! `snapshots` hold the objects, keyed by a number in write order. So objects that were written together are read together, and
+//! compaction moves whole files of objects instead of sorting them by hash again and again. `refs`, `operations` and `requests`
+//! are small. `quarantine` holds rows that a repair removed from the others, `tombstones` the records of purged objects. Chunks
+//! are already compressed, so RocksDB's compression is off. Transactions use group commit: one leader compares, numbers and
+//! writes for all waiting threads, which makes the operation log gapless and shares the fsync.
 
 mod inspect;
 mod reclaim;
@@ -50,10 +49,10 @@ use settings::{
 const DATABASE_DIRECTORY: &str = "db";
 const INGEST_DIRECTORY: &str = "ingest";
 
-/// From this many bytes of chunks on, a batch is written as a file of its own instead of through the log.
+/// From this many bytes of chunks on, a batch is ingested as a file instead of written through the log.
 const INGEST_BYTES_MIN: usize = 4 << 20;
 const STRIPES: usize = 256;
-/// Some, and more than can be counted.
+/// A placeholder for an unknown positive count.
 const UNKNOWN: u64 = 1 << 62;
 
 /// A store in a directory.
@@ -62,28 +61,28 @@ pub struct Rocks {
     chunk_options: Options,
     directory: PathBuf,
     commits: Group<Prepared, Result<Committed>>,
-    /// Held by the leader of a group alone; here so that it outlives the group.
+    /// Only accessed by the leader of a group; it is here because it outlives the group.
     next_operation: AtomicU64,
-    /// The oldest operation that the log has.
+    /// The oldest operation in the log.
     first_operation: AtomicU64,
-    /// The key of the next object, in whichever family.
+    /// The key of the next object in any family.
     next_object: AtomicU64,
     next_ingest: AtomicU64,
-    /// Held for reading around every write of the index, so that what is written later never carries an earlier epoch.
+    /// Read-locked around every write of the index, so that a later write never carries an earlier epoch.
     epoch: RwLock<Epoch>,
-    /// A sweep's check and delete, a session's check and stamp, and a put of one object exclude each other.
+    /// Lock stripes: a sweep's check and delete, a session's check and stamp, and the put of an object exclude each other.
     stripes: Vec<Mutex<()>>,
-    /// Held for reading from the moment in which an object gets its number until the index has it.
+    /// Read-locked from the moment an object gets its number until it is in the index.
     numbering: RwLock<()>,
     doomed: Doomed,
-    /// Objects that were taken out of the index since their room came back; not known how many after an opening.
+    /// Number of objects removed from the index whose space is not reclaimed; unknown after opening.
     unreclaimed: AtomicU64,
     reserve_one_in: u64,
     block_cache: BlockCache,
     _lock: File,
 }
 
-/// A transaction whose rows are ready: only comparing and numbering is left to the leader.
+/// A transaction with its rows prepared: the leader only compares and numbers.
 struct Prepared {
     objects: Vec<ObjectRow>,
     expect: Vec<(RefName, Option<RefValue>)>,
@@ -92,7 +91,7 @@ struct Prepared {
     durability: Durability,
 }
 
-/// What an object becomes in the database; the epoch is filled in when it is written.
+/// The database row of an object. The epoch is set when it is written.
 struct ObjectRow {
     id: ObjectId,
     index: IndexValue,
@@ -100,7 +99,7 @@ struct ObjectRow {
 }
 
 impl Rocks {
-    /// Opens the store in a directory, or makes one where there is nothing yet.
+    /// Opens the store in a directory, or creates it in an empty one.
     pub fn open(directory: &Path, options: &RocksOptions) -> Result<Self> {
         let state = home::prepare(directory, options.must_exist)?;
         let lock = home::lock(directory)?;
@@ -112,7 +111,7 @@ impl Rocks {
             });
         }
         if state == HeaderState::Older {
-            // Before the database has anything that its older versions do not know.
+            // Update the header before the database contains anything that older versions do not support.
             home::write_header(directory, HeaderState::Ready)?;
         }
         let mark = home::read_mark(directory)?;
@@ -158,7 +157,7 @@ impl Rocks {
         Ok(rocks)
     }
 
-    /// `marked` is where the operation log stood when the store was closed.
+    /// Loads the counters. `marked` is the last operation when the store was closed.
     fn load_counters(&self, marked: u64) -> Result<()> {
         let last_operation = self.last_number(OPERATIONS)?.unwrap_or(0);
         if marked > last_operation {
@@ -183,7 +182,7 @@ impl Rocks {
         Ok(())
     }
 
-    /// Sets room aside for a collection on a full disk, if the store is large enough to need it and there is room now.
+    /// Reserves disk space for a collection on a full disk, if the store is large enough to need it and there is space.
     fn keep_reserve(&self) {
         let Ok(bytes) = self.files_bytes() else { return };
         let wanted = bytes.checked_div(self.reserve_one_in).unwrap_or(0).min(RESERVE_BYTES_MAX);
@@ -221,7 +220,7 @@ impl Rocks {
         self.read(REFS, name.as_str().as_bytes())?.map(RefRow::decode).transpose()
     }
 
-    /// The rows of many hashes, whatever their kinds.
+    /// Returns the index rows of many hashes, regardless of their kinds.
     fn index_rows(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexValue>>> {
         let hashes: Vec<_> = ids.iter().map(|id| id.hash).collect();
         let rows = self.database.batched_multi_get_cf(self.family(INDEX), &hashes, hashes.is_sorted());
@@ -233,7 +232,7 @@ impl Rocks {
         batch.put_cf(self.family(INDEX), id.hash, value.encode());
     }
 
-    /// The rows of objects, numbered in the order they come.
+    /// Builds the rows of objects, numbered in order.
     fn rows(&self, objects: Vec<StoredObject>) -> Vec<ObjectRow> {
         let first = self.next_object.fetch_add(objects.len() as u64, Ordering::SeqCst);
         let row = |(number, StoredObject { id, bytes }): (u64, StoredObject)| ObjectRow {
@@ -253,7 +252,7 @@ impl Rocks {
         self.put_index(batch, object.id, &object.index);
     }
 
-    /// Writes chunk rows as a sorted file and hands it to RocksDB whole: no log, no memtable, no compaction.
+    /// Writes chunk rows as a sorted file and ingests it into RocksDB as a whole: no log, no memtable, no compaction.
     fn ingest(&self, chunks: &[&ObjectRow]) -> Result<()> {
         let action = "write imported chunks";
         let ingest = self.directory.join(INGEST_DIRECTORY);
@@ -271,13 +270,13 @@ impl Rocks {
             self.database.ingest_external_file_cf_opts(self.family(CHUNKS), &options, vec![&path])
         })();
         written.map_err(|source| {
-            // Whatever is left of the file is cleared when the store is opened next.
+            // A leftover of the file is removed when the store is opened next.
             fs::remove_file(&path).ok();
             fault(action, &source)
         })
     }
 
-    /// Leads a group: compares, numbers, writes once, and says to each what came of it.
+    /// Leads a group: compares, numbers, writes once, and returns each result.
     fn commit_group(&self, group: Vec<Prepared>) -> Vec<Result<Committed>> {
         let epoch = self.epoch.read();
         let _stripes = self.lock_stripes(group.iter().flat_map(|prepared| &prepared.objects).map(|object| object.id));
@@ -317,14 +316,14 @@ impl Rocks {
         &self.stripes[usize::from(id.hash[0]) % STRIPES]
     }
 
-    /// Takes the locks of these objects, in the one order in which everybody takes them.
+    /// Locks the stripes of these objects, always in the same order, to avoid deadlocks.
     fn lock_stripes(&self, ids: impl IntoIterator<Item = ObjectId>) -> Vec<MutexGuard<'_, ()>> {
         let mut wanted = [false; STRIPES];
         ids.into_iter().for_each(|id| wanted[usize::from(id.hash[0]) % STRIPES] = true);
         self.stripes.iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(stripe, _)| stripe.lock()).collect()
     }
 
-    /// Stamps an object with the present epoch, unless a sweep took it in the meantime.
+    /// Stamps an object with the current epoch, unless a sweep deleted it in the meantime.
     fn stamp(&self, id: ObjectId) -> Result<bool> {
         let epoch = self.epoch.read();
         let _guard = self.stripe(id).lock();
@@ -336,7 +335,7 @@ impl Rocks {
         Ok(true)
     }
 
-    /// Shows the objects of one family, read in the order of their numbers.
+    /// Calls `look` for the objects of one family, read in the order of their numbers.
     fn object_rows(
         &self,
         family: &'static str,
@@ -353,14 +352,14 @@ impl Rocks {
         for (Wanted { place, .. }, row) in wanted.iter().zip(rows) {
             match row.map_err(|source| fault("read", &source))? {
                 Some(row) => look(*place, Some(&row))?,
-                // Whoever put the object once more moved it.
+                // A concurrent put of the same object moved it.
                 None => look(*place, self.get(ids[*place])?.as_deref())?,
             }
         }
         Ok(())
     }
 
-    /// The same for chunks that lie side by side: one question to the disk instead of one for each.
+    /// Calls `look` for adjacent chunks with one sequential read instead of one read for each.
     fn rows_in_a_row(&self, wanted: &[Wanted], ids: &[ObjectId], look: &mut Look<'_>) -> Result<()> {
         let mut options = reading(CHUNKS);
         let bytes: u64 = wanted.iter().map(|wanted| wanted.stored_bytes).sum();
@@ -379,7 +378,7 @@ impl Rocks {
                         rows.seek(key);
                     }
                 }
-                // Behind it already: it is not there. At the beginning there is no place yet.
+                // The iterator is past the key: the row does not exist. Initially the iterator has no position.
                 Some(_) => {}
                 None => rows.seek(key),
             }
@@ -394,8 +393,8 @@ impl Rocks {
         Ok(())
     }
 
-    /// Shows what lies between the first and the last of some chunks, if it is as many rows as they are; otherwise tries the halves
-    /// of them. `others` gets the places of what was not there.
+    /// Reads the rows between the first and the last of some chunks, if their number matches; otherwise tries each half. `others`
+    /// receives the indices of chunks that were not found.
     fn guess_in_a_row(
         &self,
         ids: &[ObjectId],
@@ -418,9 +417,9 @@ impl Rocks {
             return self.guess_in_a_row(ids, middle..places.end, look, others);
         }
         let mut options = reading(CHUNKS);
-        // Whoever looks compares the hash, and what it does not fit is asked for by its name, with all checks.
+        // `look` compares the hash, and a mismatch is read by id with all checks.
         options.set_verify_checksums(false);
-        // About what they take, if the ends are like the others. What that lacks is one more question to the disk.
+        // An estimate of their size from the first and the last one. If it is too small, one more read is needed.
         let bytes = (first.stored_bytes + last.stored_bytes) / 2 * places.len() as u64;
         options.set_readahead_size(usize::try_from(bytes).unwrap_or(usize::MAX).min(READAHEAD_BYTES_MAX));
         options.set_iterate_upper_bound(last.number.saturating_add(1).to_be_bytes());
@@ -439,34 +438,35 @@ impl Rocks {
                 others.push(place);
             }
         }
-        // A row that cannot be read is told of when it is asked for by its name.
+        // A row that cannot be read produces an error when it is read by id.
         Ok(())
     }
 }
 
-/// So many chunks at least are worth a guess.
+/// Minimum number of chunks for a guess to be worthwhile.
 const GUESSED_MIN: usize = 8;
 
-/// An object that is to be read: the key of its bytes, how many they are, and its place among those asked for.
+/// An object to read: the key of its bytes, their length, and its index in the request.
 struct Wanted {
     number: u64,
     stored_bytes: u64,
     place: usize,
 }
 
-/// So many at least are worth going along their rows.
+/// Minimum number of objects for a sequential read to be worthwhile.
 const IN_A_ROW_MIN: usize = 4;
-/// The most that is read at once on the way.
+/// Maximum read-ahead, in bytes.
 const READAHEAD_BYTES_MAX: usize = 2 << 20;
 
-/// Whether objects lie side by side, but for a few between them.
+/// Returns whether objects are adjacent, except for a few others between them.
 fn is_dense(sorted: &[Wanted]) -> bool {
     let (Some(first), Some(last)) = (sorted.first(), sorted.last()) else { return false };
     let rows = last.number - first.number;
     sorted.len() >= IN_A_ROW_MIN && rows < sorted.len() as u64 * 5 / 4
 }
 
-/// Files are read once, and then held by the kernel or by whoever wanted them: in the cache they would only push others out.
+/// Returns read options. Chunks are read once and then cached by the kernel or by the caller: in the block cache they would only
+/// evict other data.
 fn reading(family: &'static str) -> ReadOptions {
     let mut options = ReadOptions::default();
     options.fill_cache(family != CHUNKS);
@@ -479,7 +479,7 @@ impl Backend for Rocks {
         loop {
             let Some(value) = self.index_row(id)? else { return Ok(None) };
             let found = self.read(object_family(id.kind), &value.number.to_be_bytes())?;
-            // Whoever put the object once more moved it, and a collection took the row where it was.
+            // A concurrent put of the same object moved it, and a collection deleted the old row.
             if found.is_some() || number == Some(value.number) {
                 return Ok(found);
             }
@@ -538,7 +538,7 @@ impl Backend for Rocks {
         let (chunks, others): (Vec<_>, Vec<_>) = objects.iter().partition(|object| object.id.kind == ObjectKind::Chunk);
         others.into_iter().for_each(|object| self.add_object(&mut batch, object));
         if chunks.iter().map(|chunk| chunk.bytes.len()).sum::<usize>() >= INGEST_BYTES_MIN {
-            // The chunks are on disk before the index says so; a crash in between leaves rows that nothing names.
+            // The chunks are on disk before the index refers to them; a crash in between leaves unreferenced rows.
             self.ingest(&chunks)?;
         } else {
             chunks.into_iter().for_each(|chunk| self.add_object(&mut batch, chunk));
@@ -562,7 +562,7 @@ impl Backend for Rocks {
     }
 
     fn empty_log(&self) -> Result<()> {
-        // A family that has rows in memory alone keeps the whole log from the moment of the first of them.
+        // A family with rows only in memory keeps the whole log since the first of them.
         let flush = |name: &&'static str| self.database.flush_cf(self.family(name));
         FAMILIES.iter().try_for_each(flush).map_err(|source| fault("empty the log", &source))
     }
@@ -620,7 +620,7 @@ impl Backend for Rocks {
                     .map_err(|why| damaged("operation", &why))
             })
             .collect();
-        // It may have been shortened since.
+        // The log may have been trimmed since.
         self.check_reach(after)?;
         listed
     }
@@ -640,7 +640,7 @@ impl Backend for Rocks {
         let sequence = number(&key, REQUESTS)?;
         let Some(bytes) = self.read(OPERATIONS, &key)? else {
             if sequence < self.first_operation.load(Ordering::SeqCst) {
-                // The log was shortened between the two looks.
+                // The log was trimmed between the two reads.
                 return Ok(None);
             }
             return Err(damaged("operation log", &format!("operation {sequence} is missing")));
@@ -654,14 +654,14 @@ impl Backend for Rocks {
 }
 
 impl Drop for Rocks {
-    /// Empties the log into files, so that the next opening replays nothing, and leaves the mark that the next opening
-    /// compares with. A failure here loses nothing: the log is still there.
+    /// Flushes the log into files, so that the next opening replays nothing, and writes the mark that the next opening compares
+    /// with. A failure loses nothing: the log still exists.
     fn drop(&mut self) {
         if self.empty_log().is_err() || self.database.flush_wal(true).is_err() {
             return;
         }
         self.keep_reserve();
-        // From here on nothing is added to the catalogue.
+        // From here on nothing is appended to the manifest.
         self.database.cancel_all_background_work(true);
         let last_operation = self.next_operation.load(Ordering::SeqCst) - 1;
         let database_path = self.directory.join(DATABASE_DIRECTORY);
@@ -672,13 +672,14 @@ impl Drop for Rocks {
     }
 }
 
-/// The manifest in use. RocksDB begins a new one at every opening and then only appends to it.
+/// Returns the name of the current manifest. RocksDB creates a new one at every opening and then only appends to it.
 fn catalogue_name(database_path: &Path) -> std::io::Result<String> {
     Ok(fs::read_to_string(database_path.join("CURRENT"))?.trim_end().to_owned())
 }
 
-/// A manifest that lost its end is taken for one that was never longer, and one with a certain damage is read for ever. So
-/// the one that the store was closed with is looked at first; another one belongs to a later opening, which ended early.
+/// Checks the manifest before RocksDB reads it. RocksDB does not notice a manifest that lost its end, and loops forever on a
+/// certain kind of damage. A manifest with another name than the marked one belongs to a later opening that did not close
+/// cleanly, and is not checked.
 fn check_catalogue(database_path: &Path, marked: &Fingerprint) -> Result<()> {
     let holds = match catalogue_name(database_path) {
         Ok(name) if name != marked.name => return Ok(()),

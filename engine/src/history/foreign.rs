@@ -1,5 +1,5 @@
-//! Which snapshots came from elsewhere. A stream leaves a reference for each line of history that it brought, named after its
-//! newest snapshot: what it came of and what comes of it may hold what a stranger made.
+//! Tracks snapshots from other stores. A received stream leaves a reference for each line of history, named after its newest
+//! snapshot: its ancestors and descendants may contain data from an untrusted source.
 
 use std::collections::HashSet;
 
@@ -12,10 +12,10 @@ use crate::store::{RefMove, Store};
 
 const PREFIX: &str = "foreign/";
 const PAGE: usize = 1_024;
-/// What such a reference says.
+/// The note of a reference that marks snapshots from another store.
 const NOTE: &[u8] = b"stream";
 
-/// Remembers that these snapshots, with what they came of, came from elsewhere.
+/// Records that these snapshots and their ancestors came from another store.
 pub fn mark_foreign(store: &Store, newest: impl IntoIterator<Item = SnapshotId>, act: &Act) -> Result<()> {
     let mut new = Vec::new();
     for name in newest.into_iter().map(reference) {
@@ -52,14 +52,14 @@ fn marks(store: &Store) -> Result<HashSet<SnapshotId>> {
 }
 
 impl History {
-    /// Whether one of these snapshots came from elsewhere or has something in its history that did, or a tree is that of such a
-    /// snapshot. Costs nothing in a store that never received a stream, and a walk over history otherwise.
+    /// Returns whether one of these snapshots came from another store or has an ancestor that did, or whether a tree is that of
+    /// such a snapshot. Free in a store that never received a stream; otherwise walks the history.
     pub fn is_foreign(&self, snapshots: &[SnapshotId], root: Option<RootId>) -> Result<bool> {
         let mut marked = marks(&self.store)?;
         if marked.is_empty() {
             return Ok(false);
         }
-        // A record may be gone by now.
+        // The record of a snapshot may have been deleted.
         marked.retain(|id| self.store.snapshot(*id).is_ok());
         let heads: Vec<_> = marked.iter().copied().collect();
         for entry in self.log(&heads, LogOrder::Generation)? {

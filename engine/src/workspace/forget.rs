@@ -1,4 +1,4 @@
-//! Forgetting what was deleted, so that a collection may take what it held.
+//! Forgets deleted workspaces, so that a collection may delete their objects.
 
 use super::Workspaces;
 use super::name::DELETED_PREFIX;
@@ -10,7 +10,7 @@ use crate::time::Time;
 const PAGE: usize = 256;
 
 impl Workspaces {
-    /// The names under which workspaces that were deleted before this time are still kept.
+    /// Returns the references of workspaces that were deleted before this time and are still kept.
     pub fn deleted_before(&self, time: Time) -> Result<Vec<RefName>> {
         let mut found = Vec::new();
         let mut after = None;
@@ -22,9 +22,9 @@ impl Workspaces {
                 let moved = self.store.last_move(&name)?;
                 let deleted = match operation(&self.store, moved) {
                     Ok(found) => found.draft.time,
-                    // Before the oldest operation that is left, and nobody knows how long.
+                    // Deleted before the oldest operation in the log, at an unknown time.
                     Err(Error::Trimmed { since, .. }) => since,
-                    // Somebody brought it back meanwhile.
+                    // It was undeleted meanwhile.
                     Err(Error::Absent { .. }) if moved == 0 => continue,
                     Err(error) => return Err(error),
                 };
@@ -35,8 +35,9 @@ impl Workspaces {
         }
     }
 
-    /// Forgets workspaces that were deleted, under the names of [`deleted_before`](Self::deleted_before). They cannot be brought back,
-    /// and what they alone held goes with the next collection. Those that somebody brought back meanwhile are left alone.
+    /// Forgets deleted workspaces, given by the references from [`deleted_before`](Self::deleted_before). They cannot be
+    /// restored, and the next collection deletes the objects that only they kept alive. Workspaces that were undeleted meanwhile
+    /// are skipped.
     pub fn forget_deleted(&self, names: &[RefName], act: &Act) -> Result<Option<Operation>> {
         let mut steps = Vec::new();
         for name in names.iter().filter(|name| name.as_str().starts_with(DELETED_PREFIX)) {

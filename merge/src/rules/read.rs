@@ -1,4 +1,4 @@
-//! Reads rules from TOML, and says of what it does not take where it stands and what may stand there.
+//! Reads rules from TOML. Errors state the location and the allowed values.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,20 +12,20 @@ use crate::way::{Lists, Options, Way};
 
 const RULE: &str = "rule";
 const GROUP: &str = "group";
-/// What every rule may say.
+/// The keys that every rule may have.
 const OF_EVERY_RULE: [&str; 4] = ["path", "way", "type", "max_bytes"];
 const OF_A_GROUP: [&str; 2] = ["name", "paths"];
 
-/// One thing that is wrong.
+/// An error in a rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint {
-    /// What the rules were called.
+    /// The name of the layer.
     pub source: String,
-    /// Where, counted from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// Where in the line, in bytes, counted from 1.
+    /// The byte in the line, counted from 1.
     pub column: usize,
-    /// What is wrong, and what may stand there.
+    /// The problem and the allowed values.
     pub what: String,
 }
 
@@ -35,10 +35,10 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// Rules that were not taken: everything that is wrong with them.
+/// Rules that were rejected, with all their errors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct BadRules {
-    /// One for each place.
+    /// One error for each location.
     pub complaints: Vec<Complaint>,
 }
 
@@ -214,7 +214,7 @@ impl Reader<'_> {
         patterns
     }
 
-    /// A list of texts.
+    /// Reads a list of strings.
     fn texts(&mut self, name: &str, item: &Item) -> Vec<String> {
         let texts = item
             .as_array()
@@ -230,7 +230,7 @@ fn span_of(key: Option<&Key>) -> Option<Range<usize>> {
     key.and_then(Key::span)
 }
 
-/// A value as it may be shown in one line.
+/// Returns a value in a form that fits on one line.
 fn shown(item: &Item) -> String {
     match item.as_str() {
         Some(text) => format!("{text:?}"),
