@@ -1,5 +1,9 @@
 //! Time as a value. The engine reads no clock: whoever calls it says what time it is.
 
+mod lived;
+
+pub use lived::{GAP_MAX, Jump, LivedTime};
+
 use std::fmt;
 
 /// Nanoseconds since 1970-01-01T00:00Z; before it, negative. Reaches from 1677 to 2262.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amalgam_engine::history::History;
 use amalgam_engine::lean::{Lean, hold_tree, lean_tree};
@@ -25,6 +25,23 @@ use crate::views::Views;
 
 /// What time it is.
 pub type Clock = fn() -> Time;
+
+/// The clocks of a service.
+#[derive(Clone, Copy)]
+pub struct Clocks {
+    /// What time it is.
+    pub wall: Clock,
+    /// For how long the machine runs, sleep included. It never jumps.
+    pub uptime: fn() -> Duration,
+}
+
+impl From<Clock> for Clocks {
+    /// With the monotonic clock of the standard library.
+    fn from(wall: Clock) -> Self {
+        static BEGUN: OnceLock<Instant> = OnceLock::new();
+        Self { wall, uptime: || BEGUN.get_or_init(Instant::now).elapsed() }
+    }
+}
 
 /// Names that a listing reads at once.
 pub(crate) const PAGE: usize = 256;
@@ -107,11 +124,12 @@ impl Held {
 impl Service {
     /// Opens the store of a home and everything beside it. `ours` are directories that are never captured.
     pub fn open(home: &Home, clock: Clock, ours: &[Identity]) -> Result<Self> {
-        Self::open_with(home, clock, ours, Arc::new(|| Ok(Settings::default())))
+        Self::open_with(home, clock.into(), ours, Arc::new(|| Ok(Settings::default())))
     }
 
-    /// The same with settings, which are asked for whenever they are needed.
-    pub fn open_with(home: &Home, clock: Clock, ours: &[Identity], settings: SettingsSource) -> Result<Self> {
+    /// The same with two clocks, and with settings, which are asked for whenever they are needed.
+    pub fn open_with(home: &Home, clocks: Clocks, ours: &[Identity], settings: SettingsSource) -> Result<Self> {
+        let clock = clocks.wall;
         let store = home.open()?;
         let (registry, mut problems) = Registry::open(&home.directories_path())?;
         let (publishing, problem) = Publishing::open(home)?;
@@ -123,20 +141,20 @@ impl Service {
             workspaces,
             labels: Labels::of(&store),
             history,
-            store,
             home: home.clone(),
             clock,
             registry,
             ours,
             live: Mutex::default(),
             watches: Arc::default(),
-            collections: Collections::open(home, settings)?,
+            collections: Collections::open(home, &store, clocks, settings)?,
             faces: Faces::default(),
             views: Views::open(home)?,
             started: clock(),
             utc_offset: OnceLock::new(),
             problems,
             gate: RwLock::new(()),
+            store,
         };
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -97,6 +97,10 @@ impl CollectionService for Api {
         .await
     }
 
+    async fn confirm_clock(&self, _request: Request<v1::ConfirmClockRequest>) -> Answer<v1::ConfirmClockResponse> {
+        self.short(|service| Ok(v1::ConfirmClockResponse { counted_seconds: service.confirm_clock() })).await
+    }
+
     async fn measure_exactly(&self, request: Request<v1::MeasureExactlyRequest>) -> Answer<v1::MeasureExactlyResponse> {
         let request = request.into_inner();
         self.short(move |service| match request.target.as_ref() {
