@@ -160,6 +160,40 @@ pub trait Backend: Send + Sync + 'static {
     /// Up to `limit` references whose name starts with `prefix` and follows `after`, by name.
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>>;
 
+    /// The names of the labels and workspaces that point at an object, by name.
+    fn names_of(&self, target: ObjectId) -> Result<Vec<RefName>> {
+        let mut found = Vec::new();
+        for prefix in ["label/", "workspace/"] {
+            self.each_ref(prefix, &mut |name, value| {
+                if value.target == Some(target) {
+                    found.push(name);
+                }
+            })?;
+        }
+        Ok(found)
+    }
+
+    /// The greatest number behind a prefix, which is `deleted/`, a name and an `@`, among the references there are.
+    fn greatest_deleted(&self, prefix: &str) -> Result<Option<u64>> {
+        let mut greatest = None;
+        self.each_ref(prefix, &mut |name, _| {
+            let number = name.as_str().strip_prefix(prefix).and_then(|number| number.parse().ok());
+            greatest = greatest.max(number);
+        })?;
+        Ok(greatest)
+    }
+
+    /// Shows all references whose name starts with `prefix`.
+    fn each_ref(&self, prefix: &str, show: &mut dyn FnMut(RefName, RefValue)) -> Result<()> {
+        let mut after = None;
+        loop {
+            let page = self.list_refs(prefix, after.as_ref(), 256)?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            after = Some(last.clone());
+            page.into_iter().for_each(|(name, value)| show(name, value));
+        }
+    }
+
     /// Up to `limit` operations that follow the one with this sequence number, without a gap. Numbers start at 1, and a log that
     /// was shortened has none before [`first_operation`](Self::first_operation): who asks for those is told.
     fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>>;

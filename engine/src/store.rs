@@ -285,6 +285,16 @@ impl Store {
         self.inner.backend.list_refs(prefix, after, limit)
     }
 
+    /// The names of the labels and workspaces that point at a snapshot, by name.
+    pub fn names_of(&self, snapshot: SnapshotId) -> Result<Vec<RefName>> {
+        self.inner.backend.names_of(snapshot.object())
+    }
+
+    /// The greatest number among the references `deleted/NAME@NUMBER` with this prefix before the number.
+    pub(crate) fn greatest_deleted(&self, prefix: &str) -> Result<Option<u64>> {
+        self.inner.backend.greatest_deleted(prefix)
+    }
+
     /// Up to `limit` operations that follow the one with this sequence number. Numbers start at 1; where the log was shortened,
     /// what is asked for must not lie before [`first_operation`](Self::first_operation).
     pub fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {

@@ -10,6 +10,7 @@ pub(crate) use itself::Watchfulness;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,8 @@ use amalgam_engine::object::Snapshot;
 use amalgam_engine::{RefName, SnapshotId, Store, SweepScope, Time, WorkspaceName};
 use amalgam_gc::retention::Span;
 use amalgam_gc::{
-    CollectOptions, Collected, Courtesy, KeepAll, LivedClock, Pace, Plan, Progress, Retention, Stage, collect,
-    log_begins, operations_before, plan, yielding_readers,
+    CollectOptions, Collected, Courtesy, KeepAll, LivedClock, Pace, Plan, Progress, Retention, Stage, StoreUsage,
+    collect, log_begins, operations_before, plan, yielding_readers,
 };
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::Mutex;
@@ -51,6 +52,8 @@ pub(crate) struct Collections {
     quota_is_near: AtomicBool,
     /// What workspaces with a quota have added. A collection changes that.
     pub(crate) added: Mutex<HashMap<WorkspaceName, Added>>,
+    /// What workspaces kept when they were last measured, and the last operation by then. A collection changes that.
+    pub(crate) measured: Mutex<Option<(u64, Arc<StoreUsage>)>>,
     pub(crate) watchfulness: Watchfulness,
     /// How old things are.
     lived: Mutex<LivedClock>,
@@ -143,6 +146,7 @@ impl Collections {
             wanted: AtomicBool::new(false),
             quota_is_near: AtomicBool::new(false),
             added: Mutex::default(),
+            measured: Mutex::default(),
             watchfulness: Watchfulness::default(),
             lived: Mutex::new(lived),
             uptime: clocks.uptime,
@@ -242,6 +246,7 @@ impl Service {
         };
         let done = collect(&self.inner.store, &options, &mut watch).map_err(of_engine)?;
         self.inner.collections.added.lock().clear();
+        *self.inner.collections.measured.lock() = None;
         if !how.dry_run && self.inner.home.pool_path().exists() {
             let removed = self.pool()?.remove_unused();
             removed.map_err(|source| of_io("remove files that no directory shares", &source))?;

@@ -172,7 +172,7 @@ impl CollectionService for Api {
                 None => return Err(Failure::new(Reason::Invalid, "name a workspace or a snapshot")),
             };
             let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-            let marks = service.marks()?;
+            let marks = service.marks();
             for snapshot in service.log_of(head, limit)? {
                 let account = service.growth_of(snapshot, &marks)?;
                 sender.send(v1::ListGrowthResponse { snapshot: Some(account) })?;
