@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test lint dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-merge bench-views conformance soak daily powercut fuzz clean
+.PHONY: help demo tour test lint dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-merge bench-views bench-scale conformance soak daily powercut fuzz clean
 
 ready = scripts/setup $(1) && source target/amalgam-env
 title = printf '\n== %s\n' $(1)
@@ -60,7 +60,7 @@ deb: dist ## a Debian package: target/debian
 	@$(call ready,deb)
 	cargo deb --locked --no-build --profile dist -p amalgam-cli --output target/debian/
 
-bench: bench-store bench-history bench-files bench-gc bench-transfer bench-merge bench-views ## every benchmark
+bench: bench-store bench-history bench-files bench-gc bench-transfer bench-merge bench-views bench-scale ## every benchmark
 
 bench-store: ## forks, commits, diffs and the Linux tree put into a store (ARGS=...)
 	@$(call ready,bench)
@@ -78,6 +78,10 @@ bench-files: ## real directories, beside cp, git, restic and borg (ARGS=...)
 bench-gc: ## collection: rates, memory, room that comes back, commits beside it (ARGS=...)
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-gc -- $(ARGS)
+
+bench-scale: ## 1 k to 100 k workspaces, 1 M operations and references (ARGS=...)
+	@$(call ready,bench)
+	cargo run --release --locked -q -p amalgam-benches --bin bench-scale -- $(ARGS)
 
 bench-transfer: ## stores sent to each other, and backups (ARGS=...)
 	@$(call ready,bench)

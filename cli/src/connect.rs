@@ -21,7 +21,7 @@ use amalgam_proto::v1::store_service_client::StoreServiceClient;
 use amalgam_proto::v1::transfer_service_client::TransferServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use amalgam_proto::{API_VERSION, Failure, Reason, v1};
-use amalgam_server::{Home, Service, api, serve};
+use amalgam_server::{Clocks, Home, Service, api, serve};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -138,6 +138,12 @@ pub fn now() -> Time {
     let now = std::time::SystemTime::now();
     let since = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Time(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+}
+
+/// For how long the machine runs, with the time that it slept.
+fn uptime() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Finds the process that holds the store, or starts it.
@@ -288,7 +294,7 @@ pub fn open(home: &Home, runtime: &Path) -> Result<Service, Failure> {
         let settings = Config::load(&place).and_then(|config| config.settings());
         settings.map_err(|error| Failure::new(Reason::Invalid, error.to_string()))
     };
-    let service = Service::open_with(home, now, &[ours], Arc::new(settings))?;
+    let service = Service::open_with(home, Clocks { wall: now, uptime }, &[ours], Arc::new(settings))?;
     service.set_utc_offset(utc_offset);
     Ok(service)
 }

@@ -24,7 +24,10 @@ pub fn count(number: u64) -> String {
 pub fn plural(number: u64, one: &str) -> String {
     match number {
         1 => format!("1 {one}"),
-        _ if one.ends_with('y') => format!("{} {}ies", count(number), one.trim_end_matches('y')),
+        // `directories`, but `days`.
+        _ if one.ends_with('y') && !["ay", "ey", "oy", "uy"].iter().any(|end| one.ends_with(end)) => {
+            format!("{} {}ies", count(number), one.trim_end_matches('y'))
+        }
         _ => format!("{} {one}s", count(number)),
     }
 }
@@ -223,6 +226,7 @@ mod tests {
         }
         assert_eq!(plural(1, "file"), "1 file");
         assert_eq!(plural(0, "directory"), "0 directories");
+        assert_eq!(plural(3_651, "day"), "3,651 days");
     }
 
     #[test]

@@ -161,6 +161,40 @@ pub trait Backend: Send + Sync + 'static {
     /// Lists up to `limit` references after `after` whose name starts with `prefix`, by name.
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>>;
 
+    /// Returns the names of the labels and workspaces that point at an object, by name.
+    fn names_of(&self, target: ObjectId) -> Result<Vec<RefName>> {
+        let mut found = Vec::new();
+        for prefix in ["label/", "workspace/"] {
+            self.each_ref(prefix, &mut |name, value| {
+                if value.target == Some(target) {
+                    found.push(name);
+                }
+            })?;
+        }
+        Ok(found)
+    }
+
+    /// Returns the greatest number among the references `PREFIX NUMBER`, where the prefix is `deleted/NAME@`.
+    fn greatest_deleted(&self, prefix: &str) -> Result<Option<u64>> {
+        let mut greatest = None;
+        self.each_ref(prefix, &mut |name, _| {
+            let number = name.as_str().strip_prefix(prefix).and_then(|number| number.parse().ok());
+            greatest = greatest.max(number);
+        })?;
+        Ok(greatest)
+    }
+
+    /// Calls `show` for each reference whose name starts with `prefix`.
+    fn each_ref(&self, prefix: &str, show: &mut dyn FnMut(RefName, RefValue)) -> Result<()> {
+        let mut after = None;
+        loop {
+            let page = self.list_refs(prefix, after.as_ref(), 256)?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            after = Some(last.clone());
+            page.into_iter().for_each(|(name, value)| show(name, value));
+        }
+    }
+
     /// Lists up to `limit` operations after this sequence number, without a gap. Numbers start at 1. A request that starts before
     /// [`first_operation`](Self::first_operation) of a trimmed log fails.
     fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>>;

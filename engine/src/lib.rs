@@ -103,7 +103,7 @@ pub use operation::{Act, OperationCursor, Past};
 pub use reference::{RefName, RequestId};
 pub use revision::{Now, Revision};
 pub use store::{Pin, RefMove, Rows, Store, StoreOptions, SweepRound, SweepScope, Swept, Tallies, Tally, WriteSession};
-pub use time::Time;
+pub use time::{GAP_MAX, Jump, LivedTime, Time};
 pub use tombstone::Tombstone;
 pub use verify::{VerifyOptions, VerifyReport, repair, verify};
 pub use work::WorkingTree;

@@ -290,6 +290,16 @@ impl Store {
         self.inner.backend.list_refs(prefix, after, limit)
     }
 
+    /// Returns the names of the labels and workspaces that point at a snapshot, by name.
+    pub fn names_of(&self, snapshot: SnapshotId) -> Result<Vec<RefName>> {
+        self.inner.backend.names_of(snapshot.object())
+    }
+
+    /// Returns the greatest number among the references `deleted/NAME@NUMBER` with this prefix before the number.
+    pub(crate) fn greatest_deleted(&self, prefix: &str) -> Result<Option<u64>> {
+        self.inner.backend.greatest_deleted(prefix)
+    }
+
     /// Lists up to `limit` operations after this sequence number. Numbers start at 1. If the log was trimmed, the request must
     /// not start before [`first_operation`](Self::first_operation).
     pub fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {

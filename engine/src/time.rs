@@ -1,5 +1,9 @@
 //! Time as a value. The engine reads no clock: the caller passes the time.
 
+mod lived;
+
+pub use lived::{GAP_MAX, Jump, LivedTime};
+
 use std::fmt;
 
 /// Nanoseconds since 1970-01-01T00:00Z; negative before that. The range is 1677 to 2262.

@@ -45,7 +45,7 @@ pub use restore::{Taken, with_paths_of};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::operation::{self, Act, Step, hold_snapshot, move_refs, recorded, trying};
-use crate::reference::{Operation, RefName, RefValue};
+use crate::reference::{Operation, RefValue};
 use crate::store::Store;
 use crate::work::WorkingTree;
 use record::Record;
@@ -190,10 +190,10 @@ impl Workspaces {
     /// Returns the reference updates that delete a workspace.
     pub(crate) fn ending(&self, name: &WorkspaceName) -> Result<Vec<Step>> {
         let value = self.get(name)?.into_value();
-        let number = match self.deleted(name)?.last() {
+        let number = match self.store.greatest_deleted(&name.deleted_prefix())? {
             None => 1,
-            Some((number, _)) if *number < name::DELETED_NUMBER_MAX => number + 1,
-            Some((number, _)) => {
+            Some(number) if number < name::DELETED_NUMBER_MAX => number + 1,
+            Some(number) => {
                 let why = format!("{name} was deleted under the number {number} before, the greatest there is");
                 return Err(Error::Invalid { what: "deletion", why });
             }
@@ -210,7 +210,7 @@ impl Workspaces {
             if self.find(name)?.is_some() {
                 return Err(Error::Taken { what: format!("workspace {name}") });
             }
-            let Some((number, value)) = self.deleted(name)?.pop() else {
+            let Some((number, value)) = self.last_deleted(name)? else {
                 let hint = "no workspace of this name was deleted, or it was forgotten since".to_owned();
                 return Err(Error::Absent { what: format!("deleted workspace {name}"), hint });
             };
@@ -232,20 +232,11 @@ impl Workspaces {
         operation::redo(&self.store, &name.reference(), act)
     }
 
-    /// Returns the deletions of a workspace by number, oldest first.
-    fn deleted(&self, name: &WorkspaceName) -> Result<Vec<(u64, RefValue)>> {
-        let prefix = name.deleted_prefix();
-        let mut found = Vec::new();
-        let mut after = None;
-        loop {
-            let page = self.store.list_refs(&prefix, after.as_ref(), 256)?;
-            let Some((last, _)) = page.last() else { break };
-            after = Some(last.clone());
-            let number = |name: &RefName| name.as_str().strip_prefix(&prefix).and_then(|number| number.parse().ok());
-            found.extend(page.into_iter().filter_map(|(name, value)| Some((number(&name)?, value))));
-        }
-        found.sort_by_key(|(number, _)| *number);
-        Ok(found)
+    /// Returns the last deletion of a workspace of this name, with its number.
+    fn last_deleted(&self, name: &WorkspaceName) -> Result<Option<(u64, RefValue)>> {
+        let Some(number) = self.store.greatest_deleted(&name.deleted_prefix())? else { return Ok(None) };
+        let value = self.store.read_ref(&name.deleted_reference(number))?;
+        Ok(value.map(|value| (number, value)))
     }
 
     fn move_by(&self, act: &Act, action: &str, steps: Vec<Step>) -> Result<Operation> {
@@ -254,7 +245,7 @@ impl Workspaces {
 
     fn absent(&self, name: &WorkspaceName) -> Result<Error> {
         let names = self.list("", None, NAMES_LOOKED_AT)?.into_iter().map(|workspace| workspace.name.to_string());
-        let hint = match (self.deleted(name)?.is_empty(), nearest(names.collect(), name.as_str())) {
+        let hint = match (self.last_deleted(name)?.is_none(), nearest(names.collect(), name.as_str())) {
             (false, _) => "it was deleted; undelete brings it back".to_owned(),
             (true, None) => "the store has none yet; create one first".to_owned(),
             (true, Some(near)) => near,

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 
-use amalgam_engine::{Error, ErrorKind, Tallies, Tally};
+use amalgam_engine::{Error, ErrorKind, Jump, Tallies, Tally};
 use amalgam_gc::{Collected, Progress, Stage, WorkspaceUsage};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
@@ -65,6 +65,19 @@ impl Show {
             bar.set_position(done);
             bar.set_prefix("measure");
             bar.set_message("");
+        }
+    }
+
+    /// The clock jumped: what retention counts.
+    pub fn clock(&mut self, jump: Option<Jump>) {
+        let Some(jump) = jump else { return };
+        if self.json {
+            let seconds = |nanoseconds: i64| nanoseconds / 1_000_000_000;
+            line(
+                &json!({"type": "clock", "jump_seconds": seconds(jump.by), "uncounted_seconds": seconds(jump.missing)}),
+            );
+        } else {
+            eprintln!("amalgam-gc: {}", jump.words());
         }
     }
 

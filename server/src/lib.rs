@@ -25,5 +25,5 @@ mod views;
 
 pub use amalgam_gc::retention;
 pub use home::{Home, identity_of, remove_all};
-pub use service::{Clock, Service};
+pub use service::{Clock, Clocks, Service};
 pub use settings::{Settings, SettingsSource, local_paths};

@@ -97,6 +97,7 @@ const STORY: &[&str] = &[
     "amalgam gc --json --dry-run",
     "amalgam gc --json --plan",
     "amalgam gc --json",
+    "amalgam gc --json --confirm-clock",
     "amalgam gc --json --pause",
     "amalgam config set workspace.quota $(amalgam status --json | sed -n '/\"type\":\"status\"/s/.*\"bytes\":\\([0-9]*\\).*/\\1/p') > /dev/null; amalgam status --json",
     "amalgam config unset workspace.quota > /dev/null",

@@ -147,6 +147,14 @@ impl<B: Backend> Backend for Fault<B> {
         self.inner.last_operation()
     }
 
+    fn names_of(&self, target: ObjectId) -> Result<Vec<RefName>> {
+        self.inner.names_of(target)
+    }
+
+    fn greatest_deleted(&self, prefix: &str) -> Result<Option<u64>> {
+        self.inner.greatest_deleted(prefix)
+    }
+
     fn first_operation(&self) -> Result<u64> {
         self.inner.first_operation()
     }

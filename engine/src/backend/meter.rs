@@ -23,6 +23,7 @@ pub struct Meter {
     objects_written: AtomicU64,
     bytes_written: AtomicU64,
     transactions: AtomicU64,
+    refs_listed: AtomicU64,
 }
 
 impl Meter {
@@ -54,6 +55,11 @@ impl Meter {
     /// Returns the number of completed transactions.
     pub fn transactions(&self) -> u64 {
         self.transactions.load(Ordering::Relaxed)
+    }
+
+    /// References that listings returned.
+    pub fn refs_listed(&self) -> u64 {
+        self.refs_listed.load(Ordering::Relaxed)
     }
 
     fn wrote(&self, objects: u64, bytes: u64) {
@@ -164,7 +170,9 @@ impl<B: Backend> Backend for Metered<B> {
     }
 
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
-        self.inner.list_refs(prefix, after, limit)
+        let listed = self.inner.list_refs(prefix, after, limit)?;
+        self.meter.refs_listed.fetch_add(listed.len() as u64, Ordering::Relaxed);
+        Ok(listed)
     }
 
     fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {
@@ -173,6 +181,14 @@ impl<B: Backend> Backend for Metered<B> {
 
     fn last_operation(&self) -> Result<u64> {
         self.inner.last_operation()
+    }
+
+    fn names_of(&self, target: ObjectId) -> Result<Vec<RefName>> {
+        self.inner.names_of(target)
+    }
+
+    fn greatest_deleted(&self, prefix: &str) -> Result<Option<u64>> {
+        self.inner.greatest_deleted(prefix)
     }
 
     fn first_operation(&self) -> Result<u64> {

@@ -8,6 +8,7 @@
 //! writes for all waiting threads, which makes the operation log gapless and shares the fsync.
 
 mod inspect;
+mod names;
 mod reclaim;
 mod round;
 mod settings;
@@ -20,7 +21,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -74,6 +75,8 @@ pub struct Rocks {
     stripes: Vec<Mutex<()>>,
     /// Read-locked from the moment an object gets its number until it is in the index.
     numbering: RwLock<()>,
+    /// Whether the index of references is complete.
+    names_are_indexed: AtomicBool,
     doomed: Doomed,
     /// Number of objects removed from the index whose space is not reclaimed; unknown after opening.
     unreclaimed: AtomicU64,
@@ -140,6 +143,7 @@ impl Rocks {
             epoch: RwLock::new(0),
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             numbering: RwLock::new(()),
+            names_are_indexed: AtomicBool::new(false),
             doomed,
             unreclaimed: AtomicU64::new(0),
             reserve_one_in: options.reserve_one_in,
@@ -168,6 +172,7 @@ impl Rocks {
         }
         self.next_operation.store(last_operation + 1, Ordering::SeqCst);
         self.load_first_operation(last_operation)?;
+        self.load_indexed(last_operation)?;
         for family in OBJECT_FAMILIES {
             if let Some(last) = self.last_number(family)? {
                 self.next_object.fetch_max(last + 1, Ordering::SeqCst);
@@ -290,7 +295,10 @@ impl Rocks {
         };
         let durable = group.iter().any(|prepared| prepared.durability == Durability::Durable);
         let mut results: Vec<_> = group.into_iter().map(|prepared| round.add(prepared)).collect();
-        let Round { batch, next_operation, .. } = round;
+        let Round { mut batch, next_operation, .. } = round;
+        if next_operation != self.next_operation.load(Ordering::SeqCst) {
+            self.note_indexed(&mut batch, next_operation - 1);
+        }
         if let Err(error) = self.write(batch, durable) {
             for result in &mut results {
                 if result.is_ok() {
@@ -587,10 +595,12 @@ impl Backend for Rocks {
 
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
         let start = after.map_or(prefix, |name| name.as_str().max(prefix));
+        let mut options = ReadOptions::default();
+        // Behind the prefix there may be any number of rows that were deleted, and each would be looked at.
+        options.set_iterate_upper_bound(names::after_prefix(prefix.as_bytes()));
+        let mode = IteratorMode::From(start.as_bytes(), Direction::Forward);
         let mut listed = Vec::new();
-        for row in
-            self.database.iterator_cf(self.family(REFS), IteratorMode::From(start.as_bytes(), Direction::Forward))
-        {
+        for row in self.database.iterator_cf_opt(self.family(REFS), options, mode) {
             let (key, value) = row.map_err(|source| fault("list references", &source))?;
             if listed.len() == limit || !key.starts_with(prefix.as_bytes()) {
                 break;
@@ -603,6 +613,14 @@ impl Backend for Rocks {
             listed.push((name, RefRow::decode(Bytes::from(value))?.value));
         }
         Ok(listed)
+    }
+
+    fn names_of(&self, target: ObjectId) -> Result<Vec<RefName>> {
+        self.indexed_names(target)
+    }
+
+    fn greatest_deleted(&self, prefix: &str) -> Result<Option<u64>> {
+        self.indexed_number(prefix)
     }
 
     fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {

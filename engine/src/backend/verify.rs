@@ -87,6 +87,14 @@ impl<B: Backend> Backend for Verify<B> {
         self.0.last_operation()
     }
 
+    fn names_of(&self, target: ObjectId) -> Result<Vec<RefName>> {
+        self.0.names_of(target)
+    }
+
+    fn greatest_deleted(&self, prefix: &str) -> Result<Option<u64>> {
+        self.0.greatest_deleted(prefix)
+    }
+
     fn first_operation(&self) -> Result<u64> {
         self.0.first_operation()
     }

@@ -5,13 +5,15 @@ use super::name::DELETED_PREFIX;
 use crate::error::{Error, Result};
 use crate::operation::{Act, Step, move_refs, operation, recorded};
 use crate::reference::{FORGET, Operation, RefName};
-use crate::time::Time;
+use crate::time::{LivedTime, Time};
 
 const PAGE: usize = 256;
+/// Workspaces that one operation forgets.
+const FORGET_AT_ONCE: usize = 512;
 
 impl Workspaces {
-    /// Returns the references of workspaces that were deleted before this time and are still kept.
-    pub fn deleted_before(&self, time: Time) -> Result<Vec<RefName>> {
+    /// Returns the references of workspaces that were deleted before this time, in lived time, and are still kept.
+    pub fn deleted_before(&self, time: Time, lived: &LivedTime) -> Result<Vec<RefName>> {
         let mut found = Vec::new();
         let mut after = None;
         loop {
@@ -28,7 +30,7 @@ impl Workspaces {
                     Err(Error::Absent { .. }) if moved == 0 => continue,
                     Err(error) => return Err(error),
                 };
-                if deleted < time {
+                if lived.place(deleted) < time {
                     found.push(name);
                 }
             }
@@ -37,17 +39,20 @@ impl Workspaces {
 
     /// Forgets deleted workspaces, given by the references from [`deleted_before`](Self::deleted_before). They cannot be
     /// restored, and the next collection deletes the objects that only they kept alive. Workspaces that were undeleted meanwhile
-    /// are skipped.
+    /// are skipped. One operation forgets at most 512 workspaces; returns the last operation.
     pub fn forget_deleted(&self, names: &[RefName], act: &Act) -> Result<Option<Operation>> {
-        let mut steps = Vec::new();
-        for name in names.iter().filter(|name| name.as_str().starts_with(DELETED_PREFIX)) {
-            if let Some(value) = self.store.read_ref(name)? {
-                steps.push(Step { name: name.clone(), before: Some(value), after: None });
+        let mut last = None;
+        for some in names.chunks(FORGET_AT_ONCE) {
+            let mut steps = Vec::new();
+            for name in some.iter().filter(|name| name.as_str().starts_with(DELETED_PREFIX)) {
+                if let Some(value) = self.store.read_ref(name)? {
+                    steps.push(Step { name: name.clone(), before: Some(value), after: None });
+                }
+            }
+            if !steps.is_empty() {
+                last = Some(move_refs(&self.store, act, act.draft(FORGET), steps).map(recorded)?);
             }
         }
-        if steps.is_empty() {
-            return Ok(None);
-        }
-        move_refs(&self.store, act, act.draft(FORGET), steps).map(recorded).map(Some)
+        Ok(last)
     }
 }

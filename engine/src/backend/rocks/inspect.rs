@@ -50,6 +50,9 @@ impl Inspect for Rocks {
     fn edit(&self, edits: Vec<RowEdit>) -> Result<()> {
         self.doomed.clear();
         let mut batch = WriteBatch::default();
+        if edits.iter().any(|edit| matches!(edit.family, Family::Refs | Family::Operations)) {
+            self.forget_indexed(&mut batch);
+        }
         for RowEdit { family, key, value } in edits {
             match &value {
                 Some(value) => batch.put_cf(self.family(family.name()), &key, value),

@@ -55,6 +55,7 @@ impl Round<'_> {
             }
             self.moved.insert(name.clone(), (after.clone(), self.next_operation));
             let (before, previous) = before.remove(&name).unwrap_or_default();
+            self.rocks.index_move(&mut self.batch, &name, before.as_ref(), after.as_ref());
             let previous = if before.is_some() { previous } else { 0 };
             changes.push(RefChange { name, before, after, previous });
         }
