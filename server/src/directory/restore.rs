@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use amalgam_engine::workspace::Change;
 use amalgam_engine::{Act, EntryKind, RootId, SnapshotId, TreePath, WorkspaceName};
-use amalgam_materializer::{Captured, Checkout, Notice, PlannedKind, Progress, Rules, Times, checkout, plan};
+use amalgam_materializer::{
+    Captured, Checkout, Notice, PlannedKind, Progress, Rules, Staging, Times, checkout_staged, plan,
+};
 use amalgam_proto::v1;
 use bytes::Bytes;
 
@@ -75,9 +77,10 @@ impl Service {
         let planned = plan(&self.inner.store, grasp.index(), faced.face, &job).map_err(of_materializer)?;
         let parents = planned.changes.iter().filter_map(|change| Some(change.path.split_last()?.0));
         let directories: BTreeSet<TreePath> = parents.collect();
-        let _writing = self.writing(&grasp.record.id, &directories)?;
-        let done =
-            checkout(&self.inner.store, &grasp.host, grasp.index(), faced.face, &job).map_err(of_materializer)?;
+        let staging = Staging::new();
+        let _writing = self.writing(&grasp.record.id, &staging, &directories)?;
+        let done = checkout_staged(&self.inner.store, &grasp.host, grasp.index(), faced.face, &job, &staging);
+        let done = done.map_err(of_materializer)?;
         let captured = self.look_where(grasp, &done, progress)?;
         let brought = Brought {
             written: done.written,

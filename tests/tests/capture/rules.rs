@@ -95,11 +95,22 @@ fn a_bad_rule_is_named() {
 }
 
 #[test]
+fn files_with_names_like_temporary_ones_are_captured_like_any() {
+    let long = format!(".amalgam-tmp.{}", "0a".repeat(100));
+    let exact = ".amalgam-tmp.0123456789abcdef-00000001";
+    let directory = ".amalgam-tmp.0a1f/deep/file";
+    let world = world(&[], &[(".amalgam-tmp.0a1f0a1f0a1f0a1f", "a"), (&long, "b"), (exact, "c"), (directory, "d")]);
+    let captured = world.fresh();
+    for (name, bytes) in [(".amalgam-tmp.0a1f0a1f0a1f0a1f", "a"), (&long, "b"), (exact, "c"), (directory, "d")] {
+        assert_eq!(captured.tree.read(name).expect("it is captured"), bytes.as_bytes(), "{name}");
+    }
+}
+
+#[test]
 fn what_is_ours_is_never_entered() {
-    let mut world =
-        world(&[], &[("store/object", ""), ("file", ""), (".amalgam-tmp.0a1f", ""), (".amalgam-tmp.x", "")]);
+    let mut world = world(&[], &[("store/object", ""), ("file", "")]);
     let ours = HostDir::open(world.at("store")).expect("it opens").identity();
     world.rules = Rules::new(&[]).expect("no rules").never(&[ours]);
-    assert_eq!(names(&world), [".amalgam-tmp.x", "file"]);
+    assert_eq!(names(&world), ["file"]);
     assert_eq!(world.fresh().notices, [Notice { path: path("store"), why: Why::Ours }]);
 }

@@ -11,7 +11,9 @@ use std::time::Duration;
 use amalgam_engine::object::{Device, Owner};
 use amalgam_engine::work::Special;
 use amalgam_engine::{ErrorKind, RootId, Store, TreePath, WorkingTree};
-use amalgam_materializer::{Checkout, HostDir, Index, Known, Notice, Scope, Why, checkout, clean_leftovers};
+use amalgam_materializer::{
+    Checkout, HostDir, Index, Known, Notice, Scope, Staging, Why, checkout, checkout_staged, clean_leftovers,
+};
 use amalgam_tests::harness::{Random, seed};
 use amalgam_tests::model::contents;
 use rustix::fs::{CWD, RenameFlags};
@@ -154,7 +156,8 @@ fn killed_at_any_moment_it_leaves_old_or_new_and_can_be_finished() {
         let mut command = again(test, &[], INSIDE, &job);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        lines.map_while(Result::ok).find(|line| line.contains("ready")).expect("it gets ready");
+        let ready = lines.map_while(Result::ok).find(|line| line.contains("ready")).expect("it gets ready");
+        let token = ready.rsplit(' ').next().expect("a word").to_owned();
         std::thread::sleep(Duration::from_micros(random.below(25_000)));
         child.kill().expect("it is killed");
         child.wait().expect("it ended");
@@ -167,7 +170,7 @@ fn killed_at_any_moment_it_leaves_old_or_new_and_can_be_finished() {
         world.store = Store::open(&directory).expect("it opens");
         let tree = WorkingTree::open_root(&world.store, roots[target]).expect("it opens");
         let directories: Vec<TreePath> = paths(world.host.path()).into_iter().collect();
-        clean_leftovers(&world.host, &directories).expect("cleaned");
+        clean_leftovers(&world.host, &directories, &token).expect("cleaned");
         let done = world.checkout(&world.look(), &tree);
         assert_eq!(done.notices, [], "round {round}");
         world.expect(&tree);
@@ -184,8 +187,9 @@ fn check_out_until_killed(job: &str) {
     let bytes = (0..32).map(|at| u8::from_str_radix(&root[at * 2..at * 2 + 2], 16).expect("two digits"));
     let root = RootId::from_bytes(bytes.collect::<Vec<_>>().try_into().expect("32 bytes"));
     let index = world.look();
-    println!("ready");
-    checkout(&world.store, &world.host, &index, root, &world.job()).expect("it is checked out");
+    let staging = Staging::new();
+    println!("ready {}", staging.token());
+    checkout_staged(&world.store, &world.host, &index, root, &world.job(), &staging).expect("it is checked out");
     std::thread::sleep(Duration::from_secs(60));
 }
 
