@@ -28,7 +28,7 @@ pub enum Error {
     #[error("interrupted")]
     Cancelled,
     /// A checkout stopped in the middle, after it had changed some paths.
-    #[error("{source}; before that, {written} {} written and {removed} removed", if *.written == 1 { "path was" } else { "paths were" })]
+    #[error("{source}; {written} written and {removed} removed before that")]
     Partly {
         /// How many paths were written.
         written: u64,

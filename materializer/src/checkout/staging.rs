@@ -55,6 +55,16 @@ impl<'a> Staging<'a> {
         format!("{:016x}", self.token)
     }
 
+    /// Whether a checkout with this token runs in this process.
+    pub fn is_running(token: &str) -> bool {
+        u64::from_str_radix(token, 16).is_ok_and(|token| RUNNING.lock().contains(&token))
+    }
+
+    /// Whether a name is a temporary one of the checkout with this token.
+    pub fn has_token(name: &Name, token: &str) -> bool {
+        u64::from_str_radix(token, 16).is_ok_and(|token| token_of(name.as_bytes()) == Some(token))
+    }
+
     /// The next temporary name.
     pub(super) fn name(&self) -> Name {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
