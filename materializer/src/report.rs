@@ -25,6 +25,8 @@ pub enum Why {
     Ours,
     /// Its bytes were purged: when, by whom and why. They are neither written nor stored again.
     Purged(String),
+    /// Its bytes are damaged in the store or missing there: the store's words. They are not written.
+    Damaged(String),
     /// Another file system is mounted there. Its directory is kept, its contents are not.
     OtherFileSystem,
     /// Not allowed, or the machine failed: the system's words.
@@ -38,6 +40,8 @@ pub enum Why {
     Changing,
     /// It changed since the plan was made, and was left alone.
     ChangedSince,
+    /// It was replaced twice while it was being replaced. The newest version has the name, an earlier one this other name.
+    KeptBeside(String),
     /// The tree cannot hold such a thing: what is wrong with it.
     Unsupported(String),
     /// A directory that should go still holds things that are not part of the tree.
@@ -78,6 +82,10 @@ impl fmt::Display for Why {
             Self::Failed { action, error } if READING.contains(action) => f.write_str(&plain(error)),
             Self::Failed { action, error } => write!(f, "could not {action}: {}", plain(error)),
             Self::Purged(words) => write!(f, "purged {words}"),
+            Self::Damaged(words) => write!(f, "not written: {words}; `amalgam verify` finds what else is damaged"),
+            Self::KeptBeside(name) => {
+                write!(f, "changed again while it was put back; an earlier version is kept beside it as {name}")
+            }
             Self::Changing => write!(f, "it kept changing while it was read"),
             Self::ChangedSince => write!(f, "changed meanwhile, left as it is"),
             Self::Unsupported(why) => write!(f, "cannot be kept: {why}"),

@@ -11,6 +11,7 @@ mod merged;
 mod renames;
 mod restore;
 mod revert;
+mod unfinished;
 mod watch;
 mod working;
 mod writing;
@@ -128,7 +129,7 @@ impl Service {
         let mut grasp = self.grasp(name)?;
         let captured = self.look(&mut grasp, &Progress::default())?;
         let pin = self.inner.store.hold(captured.root).map_err(of_engine)?;
-        grasp.save(self)?;
+        grasp.save(self);
         Ok(Held { root: Some(captured.root), snapshot: None, lean: None, _pin: Some(pin) })
     }
 
@@ -184,17 +185,23 @@ impl Grasp {
         self.live.face = Some(face);
     }
 
-    /// Writes the index and the record, for whoever comes next.
-    pub(crate) fn save(&self, service: &Service) -> Result<()> {
+    /// Writes the index and the record, for the next process. What they say has happened already, so a failure (a full disk) is only a
+    /// warning: both hold in memory, the next call writes them, and an index that is missing or old costs reading the files again.
+    pub(crate) fn save(&self, service: &Service) -> Vec<String> {
+        let mut warnings = Vec::new();
         // While it is watched, the index in memory is the better one; writing it would cost more than what changed.
         if self.live.watch.is_none() {
             let file = service.inner.registry.index_file(&self.record.id);
-            self.index().save(&file).map_err(of_materializer)?;
+            if let Err(error) = self.index().save(&file) {
+                warnings.push(format!("the index of the directory was not saved, so files may be read again: {error}"));
+            }
         }
-        if service.inner.registry.get(&self.record.id).as_ref() != Some(&self.record) {
-            service.inner.registry.put(self.record.clone())?;
+        if let Err(failure) = service.inner.registry.note(&self.record) {
+            let message = failure.message;
+            warnings
+                .push(format!("the record of the directory was not saved; the next command tries again: {message}"));
         }
-        Ok(())
+        warnings
     }
 }
 
@@ -206,10 +213,11 @@ pub(crate) fn notice(notice: &Notice) -> v1::Notice {
         Why::OtherFileSystem => v1::NoticeKind::OtherFileSystem,
         Why::Failed { .. } => v1::NoticeKind::Failed,
         Why::Changing => v1::NoticeKind::Changing,
-        Why::ChangedSince => v1::NoticeKind::ChangedSince,
+        Why::ChangedSince | Why::KeptBeside(_) => v1::NoticeKind::ChangedSince,
         Why::Unsupported(_) => v1::NoticeKind::Unsupported,
         Why::NotEmpty => v1::NoticeKind::NotEmpty,
         Why::Purged(_) => v1::NoticeKind::Purged,
+        Why::Damaged(_) => v1::NoticeKind::Damaged,
         Why::OwnerNotSet => v1::NoticeKind::OwnerNotSet,
         Why::Withheld => v1::NoticeKind::Withheld,
         _ => v1::NoticeKind::Unspecified,

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::json;
 use tonic::codegen::Bytes;
 
-use super::capture::report_notices;
+use super::capture::{report_notices, warn};
 use super::conflicts;
 use super::ws::{confirm, workspace};
 use crate::connect::Client;
@@ -124,6 +124,7 @@ impl Checkout {
         };
         output.done(format!("{}: {written}{belongs}", text::path(shown)))?;
         conflicts::say(output, result.conflicts.as_ref())?;
+        warn(output, &result.warnings)?;
         report_notices(output, &result.notices)
     }
 

@@ -9,7 +9,7 @@ use amalgam_proto::v1;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::capture::report_notices;
+use super::capture::{report_notices, warn};
 use super::conflicts;
 use super::diff::style_of;
 use super::words::revisions_and_paths;
@@ -93,6 +93,7 @@ impl Restore {
         if result.changed {
             session.output.remark("`amalgam undo` takes this back")?;
         }
+        warn(&mut session.output, &result.warnings)?;
         report_notices(&mut session.output, &result.notices)
     }
 }

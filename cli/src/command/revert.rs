@@ -4,7 +4,7 @@ use amalgam_proto::v1;
 use clap::Args;
 use serde_json::json;
 
-use super::capture::report_notices;
+use super::capture::{report_notices, warn};
 use super::restore::{json_line, say_left_alone, say_restored};
 use crate::error::Outcome;
 use crate::exit::Exit;
@@ -106,5 +106,6 @@ fn say_reverted(session: &mut Session, result: &v1::RevertResult, kind: &str, wh
     }
     say_left_alone(output, &restored)?;
     output.remark(next)?;
+    warn(output, &restored.warnings)?;
     report_notices(output, &restored.notices)
 }

@@ -57,9 +57,10 @@ impl Run<'_> {
             other => other?,
         };
         if !is_direct {
+            let ours = made.handle.stamp().map_err(|source| Error::host("look at", path, source))?;
             let placed = self.place(at, &made_as, name, path, before.as_ref());
             if !matches!(placed, Ok(Placed::There)) {
-                unlink(at, &made_as).ok();
+                self.discard(at, &made_as, ours.inode);
             }
             if let Placed::Left(why) = placed? {
                 self.notice(path, why);

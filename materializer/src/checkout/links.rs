@@ -149,7 +149,7 @@ impl Run<'_> {
         debug_assert!(is_directory(Some(before)) || before.link().is_none() || donor.inode != 0, "a donor is a file");
         let placed = self.place(at, &made_as, name, path, Some(before));
         if !matches!(placed, Ok(Placed::There)) {
-            unlink(at, &made_as).ok();
+            self.discard(at, &made_as, donor.inode);
         }
         self.refresh(donor)?;
         placed

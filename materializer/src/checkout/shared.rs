@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
 
 use amalgam_engine::object::{Content, Node};
 use amalgam_engine::{Entry, Name, TreePath};
@@ -87,7 +86,7 @@ impl Run<'_> {
         (size, content): (u64, &Content),
         bytes: Option<&Bytes>,
     ) -> Result<()> {
-        let unfinished = kept.unfinished(self.next_temporary.fetch_add(1, Ordering::Relaxed));
+        let unfinished = kept.unfinished(self.staging.number());
         let file = pool.begin(kept, &unfinished).map_err(|errno| Error::host("make", path, errno))?;
         let file = File::from(file);
         let filled = (|| {

@@ -34,8 +34,12 @@ impl Index {
         let mut apart = file.as_os_str().to_owned();
         apart.push(".new");
         let failed = |source: io::Error| Error::Host { action: "write", path: file.display().to_string(), source };
-        fs::write(&apart, self.encode()).map_err(failed)?;
-        fs::rename(&apart, file).map_err(failed)
+        let written = fs::write(&apart, self.encode()).and_then(|()| fs::rename(&apart, file));
+        if written.is_err() {
+            // Half an index takes room on a disk that may be full.
+            fs::remove_file(&apart).ok();
+        }
+        written.map_err(failed)
     }
 
     /// Reads it from a file. Nothing when there is none, or none that this version wrote undamaged.

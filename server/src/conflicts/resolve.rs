@@ -133,7 +133,7 @@ impl Service {
             response.snapshot = Some(self.snapshot_message(snapshot, &Marks::default())?);
             response.notices = brought.notices.iter().map(notice).collect();
         }
-        grasp.save(self)?;
+        grasp.save(self);
         response.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
         Ok(response)
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use amalgam_conflicts::Style;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, RootId};
-use amalgam_materializer::{Checkout, HostDir, Index, Pool, Progress, Times, checkout};
+use amalgam_materializer::{Checkout, HostDir, Index, Pool, Progress, Staging, Times, checkout_staged};
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::{ArcMutexGuard, RawMutex};
 
@@ -75,6 +75,7 @@ impl Service {
             return Err(Failure::new(Reason::Invalid, message));
         }
         let path = canonical(&host_path(&request.path)?)?;
+        self.clean_unfinished(&path)?;
         let (host, attached) = match &attach {
             Some(workspace) => {
                 let conflicts = if style == Style::default() { "" } else { style.word() };
@@ -122,7 +123,10 @@ impl Service {
         let index = Index::new(host.identity());
         let seen = Seen { conflicts: self.conflicts_of(root, None)?, ..Seen::default() };
         let faced = self.faced(root, style, None)?;
-        let done = checkout(&self.inner.store, &host, &index, faced.face, &job).map_err(of_materializer)?;
+        let staging = Staging::new();
+        let begun = self.begin_checkout(&host, faced.face, &staging)?;
+        let done = checkout_staged(&self.inner.store, &host, &index, faced.face, &job, &staging);
+        let done = done.map_err(of_materializer)?;
         drop(source);
         let mut result = v1::CheckoutResult {
             directory: None,
@@ -139,11 +143,12 @@ impl Service {
             self.look_where(&mut grasp, &done, &Progress::default())?;
             grasp.record.in_step(Some(snapshot), self.now());
             self.note_conflicts(&mut grasp)?;
-            grasp.save(self)?;
+            result.warnings = grasp.save(self);
             let record = grasp.record.clone();
             drop(grasp);
             result.directory = Some(self.directory_message(&record));
         }
+        begun.finish();
         Ok(result)
     }
 
@@ -195,6 +200,10 @@ impl Service {
             }
         };
         if let Some(record) = record.as_ref().filter(|record| self.open_host(record).is_ok()) {
+            // It was being written when the process died: a restore goes on.
+            if record.snapshot().is_none() && record.aim.is_some() {
+                return self.bring_back_into(&path, &workspace, true, request, act, progress);
+            }
             let message = format!(
                 "workspace {workspace} has its directory at {}, and that is not lost; `amalgam restore` in it brings files back",
                 record.path.display()

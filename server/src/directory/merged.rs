@@ -69,7 +69,7 @@ impl Service {
                 self.refuse_out_of_step(&grasp, head)?;
                 let captured = self.look(&mut grasp, &Progress::default())?;
                 let pin = store.hold(captured.root).map_err(of_engine)?;
-                grasp.save(self)?;
+                grasp.save(self);
                 (captured.root, pin)
             }
             Place::View(grasp) => {
@@ -253,7 +253,7 @@ impl Service {
         // What the merge wrote has its time already, and all else is there.
         let (brought, _) = self.bring_to(grasp, &target, Times::OfBytes(act.time), &Progress::default())?;
         grasp.record.in_step(head, act.time);
-        grasp.save(self)?;
+        grasp.save(self);
         (merge.written, merge.removed) = (brought.written, brought.removed);
         merge.notices = brought.notices.iter().map(notice).collect();
         Ok(())

@@ -4,10 +4,10 @@ use amalgam_engine::reference::{Operation, RefChange};
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, RootId, SnapshotId, operation};
 use amalgam_gc::retention::AUTOMATIC;
-use amalgam_materializer::{Progress, Times};
+use amalgam_materializer::{Captured, Progress, Times};
 use amalgam_proto::{Failure, Reason, v1};
 
-use super::restore::Target;
+use super::restore::{Target, add_skipped, with_hint};
 use super::working::wrote_git;
 use super::{CAPTURE, Grasp};
 use crate::failure::{Result, of_engine};
@@ -53,14 +53,14 @@ impl Service {
         let git = self.git_scope(&grasp.workspace, request.with_git)?;
         let captured = self.look_as(&mut grasp, progress, true)?;
         let recorded = self.record_edits(&grasp, &captured, "undo", git, act)?;
-        grasp.save(self)?;
+        grasp.save(self);
         let next = self.next_to_revert(&grasp.workspace, Direction::Undo)?;
         if let Some((from, to)) = renaming(&next, Direction::Undo) {
             drop(grasp);
             return self.revert_renaming(&next, &from, &to, Direction::Undo, act);
         }
         let reverted = self.revert_visibly(&grasp.workspace, next, captured.root, git, Direction::Undo, act)?;
-        let mut result = self.follow_reverted(&mut grasp, &reverted, captured.counts.ignored, act, progress)?;
+        let mut result = self.follow_reverted(&mut grasp, &reverted, &captured, act, progress)?;
         result.took_back_changes = recorded.is_some();
         Ok(result)
     }
@@ -81,7 +81,7 @@ impl Service {
         }
         let git = self.git_scope(&grasp.workspace, request.with_git)?;
         let captured = self.look_as(&mut grasp, progress, true)?;
-        grasp.save(self)?;
+        grasp.save(self);
         let next = self.next_to_redo(&grasp.workspace, captured.root)?;
         if let Some((from, to)) = renaming(&next, Direction::Redo) {
             drop(grasp);
@@ -93,7 +93,7 @@ impl Service {
             safety = Some(aside.map_err(of_engine)?);
         }
         let reverted = self.revert_visibly(&grasp.workspace, next, captured.root, git, Direction::Redo, act)?;
-        let mut result = self.follow_reverted(&mut grasp, &reverted, captured.counts.ignored, act, progress)?;
+        let mut result = self.follow_reverted(&mut grasp, &reverted, &captured, act, progress)?;
         if let (Some(safety), Some(restored)) = (safety, &mut result.restored) {
             restored.safety = Some(self.snapshot_message(safety, &Marks::default())?);
             self.drop_aside(&grasp.workspace, act)?;
@@ -216,7 +216,7 @@ impl Service {
         &self,
         grasp: &mut Grasp,
         reverted: &Reverted,
-        ignored: u64,
+        there: &Captured,
         act: &Act,
         progress: &Progress,
     ) -> Result<v1::RevertResult> {
@@ -228,14 +228,17 @@ impl Service {
             )
         })?;
         let target = Target { root, paths: None, with_git: reverted.git.includes() };
-        let times = if ignored == 0 { Times::Exact } else { Times::OfBytes(act.time) };
-        let (brought, captured) = self.bring_to(grasp, &target, times, progress)?;
+        let times = if there.counts.ignored == 0 { Times::Exact } else { Times::OfBytes(act.time) };
+        let brought = self.bring_to(grasp, &target, times, progress);
+        let (brought, captured) = brought.map_err(|failure| with_hint(failure, "run the command again to go on"))?;
         grasp.record.in_step(workspace.head, act.time);
         if workspace.working.is_none() {
             self.note_conflicts(grasp)?;
         }
-        grasp.save(self)?;
+        let warnings = grasp.save(self);
         let mut restored = self.restore_result(&brought, workspace.head)?;
+        add_skipped(&mut restored.notices, there);
+        restored.warnings = warnings;
         restored.left_alone = self.count_left_alone(root, captured.root, reverted.git)?;
         self.revert_result(reverted, restored)
     }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use amalgam_engine::queue::{QueueEntry, Regenerated, TestVerdict};
 use amalgam_engine::{RootId, Store, TreePath};
-use amalgam_materializer::{Checkout, HostDir, Index, Progress, Times, checkout};
+use amalgam_materializer::{Checkout, HostDir, Index, Notice, Progress, Times, Why, checkout};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use amalgam_proto::{Failure, Reason};
@@ -155,7 +155,11 @@ impl TestPlace {
             pool: None,
             progress: &progress,
         };
-        checkout(store, &host, &Index::new(host.identity()), tree, &job).map(drop).map_err(of_materializer)
+        let done = checkout(store, &host, &Index::new(host.identity()), tree, &job).map_err(of_materializer)?;
+        match done.notices.iter().find(|notice| matches!(notice.why, Why::Damaged(_))) {
+            Some(Notice { path, why }) => Err(Failure::new(Reason::Corrupt, format!("{path}: {why}"))),
+            None => Ok(()),
+        }
     }
 }
 
