@@ -189,7 +189,17 @@ impl TreePath {
         })
     }
 
-    /// The path of a name in this directory.
+    /// How many names it has.
+    pub fn depth(&self) -> usize {
+        if self.is_root() { 0 } else { 1 + self.0.iter().filter(|byte| **byte == b'/').count() }
+    }
+
+    /// The path of a new name in this directory. Refuses one that has too many names, as [`new`](Self::new) does.
+    pub fn child(&self, name: &Name) -> Result<Self, InvalidName> {
+        if self.depth() < DEPTH_MAX { Ok(self.join(name)) } else { Err(InvalidName::TooDeep) }
+    }
+
+    /// The path of a name that was found in this directory. Does not count the names: for a new one use [`child`](Self::child).
     pub fn join(&self, name: &Name) -> Self {
         if self.is_root() {
             return Self(Bytes::copy_from_slice(name.as_bytes()));
@@ -302,7 +312,13 @@ mod tests {
             assert!(TreePath::new(path).is_err(), "{path}");
         }
         assert_eq!(TreePath::new("a/".repeat(DEPTH_MAX) + "a"), Err(InvalidName::TooDeep));
-        assert!(TreePath::new("a/".repeat(DEPTH_MAX - 1) + "a").is_ok());
+        let deepest = TreePath::new("a/".repeat(DEPTH_MAX - 1) + "a").expect("as deep as can be");
+        assert_eq!(deepest.depth(), DEPTH_MAX);
+        let name = Name::new(b"a").expect("valid");
+        assert_eq!(deepest.child(&name), Err(InvalidName::TooDeep));
+        let (above, name) = deepest.split_last().expect("not the root");
+        assert_eq!(above.child(&name), Ok(deepest));
+        assert_eq!((TreePath::root().depth(), TreePath::root().child(&name).map(|path| path.depth())), (0, Ok(1)));
     }
 
     #[test]

@@ -270,7 +270,7 @@ fn freeze_links(
 }
 
 /// Refuses the path of a hard link that would make a node of the map of links larger than an object may be.
-fn check_linked_path(path: &TreePath) -> Result<()> {
+pub(super) fn check_linked_path(path: &TreePath) -> Result<()> {
     let bytes = path.as_bytes().len();
     if bytes <= LINKED_PATH_BYTES_MAX {
         return Ok(());
