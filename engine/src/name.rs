@@ -190,7 +190,17 @@ impl TreePath {
         })
     }
 
-    /// Returns the path of a name in this directory.
+    /// Returns the number of names in the path.
+    pub fn depth(&self) -> usize {
+        if self.is_root() { 0 } else { 1 + self.0.iter().filter(|byte| **byte == b'/').count() }
+    }
+
+    /// Returns the path of a new name in this directory, or an error if it has too many names, as [`new`](Self::new) does.
+    pub fn child(&self, name: &Name) -> Result<Self, InvalidName> {
+        if self.depth() < DEPTH_MAX { Ok(self.join(name)) } else { Err(InvalidName::TooDeep) }
+    }
+
+    /// Returns the path of an existing name in this directory, without a check of its depth; for a new name use [`child`](Self::child).
     pub fn join(&self, name: &Name) -> Self {
         if self.is_root() {
             return Self(Bytes::copy_from_slice(name.as_bytes()));
@@ -304,7 +314,13 @@ mod tests {
             assert!(TreePath::new(path).is_err(), "{path}");
         }
         assert_eq!(TreePath::new("a/".repeat(DEPTH_MAX) + "a"), Err(InvalidName::TooDeep));
-        assert!(TreePath::new("a/".repeat(DEPTH_MAX - 1) + "a").is_ok());
+        let deepest = TreePath::new("a/".repeat(DEPTH_MAX - 1) + "a").expect("as deep as can be");
+        assert_eq!(deepest.depth(), DEPTH_MAX);
+        let name = Name::new(b"a").expect("valid");
+        assert_eq!(deepest.child(&name), Err(InvalidName::TooDeep));
+        let (above, name) = deepest.split_last().expect("not the root");
+        assert_eq!(above.child(&name), Ok(deepest));
+        assert_eq!((TreePath::root().depth(), TreePath::root().child(&name).map(|path| path.depth())), (0, Ok(1)));
     }
 
     #[test]

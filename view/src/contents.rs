@@ -270,6 +270,10 @@ impl View {
             Some(journal) => journal.unsynced()?,
             None => return Ok(()),
         };
+        if unsynced.needs_store {
+            let store = self.shared.live.read().tree.store().clone();
+            store.sync()?;
+        }
         let synced = unsynced.sync();
         let live = &mut *self.shared.live.write();
         live.end_sync(&unsynced, synced)

@@ -22,6 +22,13 @@ struct Parent {
     attributes: Attributes,
 }
 
+impl Parent {
+    /// The path of a name that is made here, or moved or removed. Where a path is made its depth is checked.
+    fn child(&self, name: &Name) -> Result<TreePath> {
+        Ok(self.path.child(name).map_err(EngineError::from)?)
+    }
+}
+
 impl View {
     /// What a name stands for, held until it is forgotten as often.
     pub fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attributes> {
@@ -109,7 +116,7 @@ impl View {
         let name = checked(name)?;
         let live = &mut *self.shared.live.write();
         let directory = self.changeable(live, caller, parent)?;
-        let path = directory.path.join(&name);
+        let path = directory.child(&name)?;
         if live.is_placed(&path) || live.tree.exists(&path)? {
             return Err(EngineError::Exists { path }.into());
         }
@@ -147,7 +154,7 @@ impl View {
         let Some(existing) = live.path(ino)? else {
             return Err(EngineError::NotFound { path: TreePath::root() }.into());
         };
-        let new = directory.path.join(&name);
+        let new = directory.child(&name)?;
         if live.is_placed(&new) || live.tree.exists(&new)? {
             return Err(EngineError::Exists { path: new }.into());
         }
@@ -169,7 +176,7 @@ impl View {
         let live = &mut *self.shared.live.write();
         let directory = self.changeable(live, caller, parent)?;
         let place = Place { parent, name };
-        let path = directory.path.join(&place.name);
+        let path = directory.child(&place.name)?;
         let found = self.removable(live, caller, &directory, place.clone())?;
         live.demand_free(&path)?;
         if found.kind == Kind::Directory {
@@ -191,7 +198,7 @@ impl View {
         let live = &mut *self.shared.live.write();
         let directory = self.changeable(live, caller, parent)?;
         let place = Place { parent, name };
-        let path = directory.path.join(&place.name);
+        let path = directory.child(&place.name)?;
         let found = self.removable(live, caller, &directory, place.clone())?;
         live.demand_free(&path)?;
         if found.kind != Kind::Directory {
@@ -215,7 +222,7 @@ impl View {
         let live = &mut *self.shared.live.write();
         let source_directory = self.changeable(live, caller, source.parent)?;
         let target_directory = self.changeable(live, caller, target.parent)?;
-        let (from, to) = (source_directory.path.join(&source.name), target_directory.path.join(&target.name));
+        let (from, to) = (source_directory.child(&source.name)?, target_directory.child(&target.name)?);
         let moving = self.removable(live, caller, &source_directory, source.clone())?;
         live.demand_free(&from)?;
         live.demand_free(&to)?;

@@ -257,9 +257,15 @@ impl Live {
         }
     }
 
+    /// An edit that the tree refuses is taken out of the journal: doing it again must give what was seen.
     fn do_edit(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<()> {
+        let end = self.journal.as_ref().ok_or(Error::ReadOnly)?.end();
         let range = self.write_down(edit, now, data)?;
-        Ok(edit.apply(&mut self.tree, now, range)?)
+        if let Err(refused) = edit.apply(&mut self.tree, now, range) {
+            self.journal.iter_mut().for_each(|journal| journal.cut(end));
+            return Err(refused.into());
+        }
+        Ok(())
     }
 
     pub(crate) fn write_down(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<Option<SegmentRange>> {

@@ -101,12 +101,14 @@ impl Mount {
         let mount = done.mount.ok_or_else(|| incomplete("mount"))?;
         let mut line = json_line("mount", &mount);
         line["recovered_edits"] = json!(done.recovered_edits);
+        line["warnings"] = json!(done.warnings);
         session.output.emit(&line)?;
         session.output.done(format!("{}: {}", text::path(&mount.path), words(&mount)))?;
         if done.recovered_edits > 0 {
             let edits = text::plural(done.recovered_edits, "change");
             session.output.remark(format!("{edits} that were not committed are back; `amalgam diff` shows them"))?;
         }
+        super::capture::warn(&mut session.output, &done.warnings)?;
         Ok(Exit::OK)
     }
 

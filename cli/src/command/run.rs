@@ -95,6 +95,7 @@ impl Run {
         let request =
             v1::PrepareMountRequest { workspace: workspace_name(workspace), options: Some(self.options.message()) };
         let prepared = client.mounts.prepare_mount(request).await?.into_inner();
+        super::capture::warn(&mut session.output, &prepared.warnings)?;
         let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
         let program = std::env::current_exe().map_err(|error| CliError::machine("find this program", &error))?;
         let mut child = Command::new(program);

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::WorkingTree;
 use super::file::FileData;
+use super::freeze::check_linked_path;
 use super::look::{Listing, Lookup, not_a_file};
 use super::node::{Body, Child, Dir, GroupKey, Leaf, Meta, XattrsNow, dir_mut, leaf_mut};
 use super::segment::SegmentRange;
@@ -160,8 +161,10 @@ impl WorkingTree {
             _ => {}
         }
         let (parent, name) = self.vacant(&*new.tree_path()?)?;
-        let key = self.group_of(existing)?;
         let path = parent.join(&name);
+        check_linked_path(existing)?;
+        check_linked_path(&path)?;
+        let key = self.group_of(existing)?;
         self.place(&parent, name, Child::Linked(key))?;
         self.group_mut(key).members.insert(path, ());
         Ok(())
@@ -289,7 +292,8 @@ impl WorkingTree {
     /// Checks that a rename makes no path too deep. Only a move to a deeper level is checked, and of the moved entry only its
     /// directories are read.
     fn check_depth(&self, from: &TreePath, to: &TreePath) -> Result<()> {
-        let (before, after) = (from.names().count(), to.names().count());
+        demand_depth(to)?;
+        let (before, after) = (from.depth(), to.depth());
         if after <= before {
             return Ok(());
         }
@@ -396,11 +400,12 @@ impl WorkingTree {
         self.place_in_known(&parent, name, Child::Leaf(leaf))
     }
 
-    /// Checks that a path does not exist and its parent directory does. Returns the parent and the name.
+    /// Checks that a path does not exist and is not too deep, and that its parent directory exists. Returns the parent and the name.
     pub(super) fn vacant(&self, path: &TreePath) -> Result<(TreePath, Name)> {
         let Some((parent, name)) = path.split_last() else {
             return Err(Error::Exists { path: path.clone() });
         };
+        demand_depth(path)?;
         let is_there = match self.existing(&parent)? {
             Lookup::Dir(dir) => match dir.edits.get(&name) {
                 Some(child) => child.is_some(),
@@ -602,6 +607,9 @@ fn renamed_links(links: Vec<(TreePath, GroupKey)>, from: &TreePath, to: &TreePat
             [] => to.clone(),
             rest => TreePath::new([to.as_bytes(), b"/", rest].concat())?,
         };
+        if after.as_bytes().len() > before.as_bytes().len() {
+            check_linked_path(&after)?;
+        }
         Ok(RenamedLink { key, before, after })
     };
     links.into_iter().map(renamed).collect()
@@ -616,6 +624,11 @@ fn linked_child(child: Child) -> Child {
         },
         other => other,
     }
+}
+
+/// Refuses a path with too many names: it may have been joined from parts that were checked one by one.
+fn demand_depth(path: &TreePath) -> Result<()> {
+    if path.depth() <= DEPTH_MAX { Ok(()) } else { Err(Error::Name { source: InvalidName::TooDeep }) }
 }
 
 fn split(path: &TreePath) -> Result<(TreePath, Name)> {

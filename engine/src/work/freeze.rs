@@ -272,7 +272,7 @@ fn freeze_links(
 }
 
 /// Rejects a path of a hard link that would make a node of the hard-link map larger than the object size limit.
-fn check_linked_path(path: &TreePath) -> Result<()> {
+pub(super) fn check_linked_path(path: &TreePath) -> Result<()> {
     let bytes = path.as_bytes().len();
     if bytes <= LINKED_PATH_BYTES_MAX {
         return Ok(());

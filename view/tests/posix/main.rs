@@ -7,6 +7,7 @@ mod bases;
 mod conflicts;
 mod contents;
 mod kit;
+mod limits;
 mod listing;
 mod live;
 mod names;
