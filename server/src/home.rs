@@ -1,8 +1,6 @@
 //! Where everything of one user's store lies: the engine's store, the registry of directories with their indexes, the log.
 
-use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use amalgam_engine::Store;
@@ -101,28 +99,4 @@ pub(crate) fn replace_file(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
 /// By what a directory is known.
 pub fn identity_of(path: &Path) -> Result<Identity> {
     HostDir::open(path).map(|directory| directory.identity()).map_err(of_materializer)
-}
-
-/// Removes a tree; directories that forbid it (module caches do) are opened first.
-pub fn remove_all(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            open_up(path)?;
-            fs::remove_dir_all(path)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        done => done,
-    }
-}
-
-fn open_up(path: &Path) -> io::Result<()> {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        // The type of the entry itself: a symlink is never followed.
-        if entry.file_type()?.is_dir() {
-            open_up(&entry.path())?;
-        }
-    }
-    Ok(())
 }

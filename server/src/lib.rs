@@ -24,6 +24,7 @@ mod usage;
 mod views;
 
 pub use amalgam_gc::retention;
-pub use home::{Home, identity_of, remove_all};
+pub use amalgam_materializer::remove_tree;
+pub use home::{Home, identity_of};
 pub use service::{Clock, Service};
 pub use settings::{Settings, SettingsSource, local_paths};

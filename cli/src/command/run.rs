@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use amalgam_proto::{Reason, v1};
-use amalgam_server::remove_all;
+use amalgam_server::remove_tree;
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -138,7 +138,7 @@ impl Run {
         child.current_dir(&path).env("PWD", &path);
         let outcome = self.between(session, client, &made.name, child).await;
         delete_directory(&mut session.output, client, &made.name, Keep::WhatNoSnapshotHolds).await?;
-        remove_all(&folder).map_err(|error| CliError::machine(folder.display(), &error))?;
+        remove_tree(&folder).map_err(|error| CliError::machine(folder.display(), &error))?;
         outcome
     }
 
