@@ -20,6 +20,7 @@ mod room;
 pub mod serve;
 mod service;
 mod settings;
+mod socket;
 mod usage;
 mod views;
 
@@ -27,4 +28,4 @@ pub use amalgam_gc::retention;
 pub use amalgam_materializer::remove_tree;
 pub use home::{Home, identity_of};
 pub use service::{Clock, Service};
-pub use settings::{Settings, SettingsSource, local_paths};
+pub use settings::{CommandSettings, Settings, SettingsSource, local_paths};

@@ -1,5 +1,7 @@
 //! `amalgam rules`: how files are merged, and why.
 
+mod approval;
+
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
@@ -20,7 +22,7 @@ use crate::text;
 #[command(after_help = "\
 Rules of a call (--way) go before those of the project, which are in .amalgam/rules.toml of the workspace that is merged into;
 those before the rules of the store, in merge.toml in its home; and those before the built-in ones. docs/MERGE.md says what may
-stand there.
+stand there. A command of a project's rules runs only after it was approved (`amalgam rules approve`).
 
 Examples:
   amalgam rules
@@ -36,6 +38,9 @@ enum RulesCommand {
     Show(Show),
     Check(Check),
     Explain(Explain),
+    Commands(approval::Commands),
+    Approve(approval::Approve),
+    Revoke(approval::Revoke),
 }
 
 /// Show the rules of the project and of the store; the default
@@ -91,6 +96,9 @@ impl Rules {
             Some(RulesCommand::Show(show)) => show.run(session).await,
             Some(RulesCommand::Check(check)) => check.run(session).await,
             Some(RulesCommand::Explain(explain)) => explain.run(session).await,
+            Some(RulesCommand::Commands(commands)) => commands.run(session).await,
+            Some(RulesCommand::Approve(approve)) => approve.run(session).await,
+            Some(RulesCommand::Revoke(revoke)) => revoke.run(session).await,
         }
     }
 }

@@ -20,12 +20,13 @@ use super::attempt::new_folder;
 use super::backend::{Backend, BackendArgs, Purpose};
 use super::capture::{About, capture, changed, report_notices};
 use super::checkout::{Target, checkout};
-use super::enter::{TOKEN, hex_of};
+use super::enter::hex_of;
 use super::mount::MountArgs;
 use super::ws::{Keep, delete_directory};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::namespace::TOKEN;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
 use crate::session::{Session, workspace_name};
@@ -197,7 +198,7 @@ impl Run {
 
 fn plain(words: &[OsString]) -> Command {
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]);
+    command.args(&words[1..]).env_remove(TOKEN);
     command
 }
 
