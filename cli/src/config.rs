@@ -2,8 +2,9 @@
 //!
 //! Comments and order that a person gave the file survive a change by `amalgam config`.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use amalgam_server::retention::Span;
@@ -43,7 +44,7 @@ pub struct Key {
 }
 
 /// All keys. Those of [`FOR_WORKSPACES`] also hold for one workspace, as `workspace.NAME.KEY`.
-pub const KEYS: [Key; 24] = [
+pub const KEYS: [Key; 26] = [
     Key {
         name: "author",
         kind: Kind::Text,
@@ -55,6 +56,18 @@ pub const KEYS: [Key; 24] = [
         kind: Kind::Choice(&["auto", "always", "never"]),
         default: "auto",
         doc: "when to colour; --color and NO_COLOR win",
+    },
+    Key {
+        name: ENVIRONMENT,
+        kind: Kind::List,
+        default: "nothing",
+        doc: "names of variables that tests of the queue get beside PATH, HOME, LANG and the like: `CI`, `DATABASE_URL`",
+    },
+    Key {
+        name: TOOLCHAIN,
+        kind: Kind::List,
+        default: "nothing",
+        doc: "directories outside /usr that commands of rules can read and run programs from; others are hidden from them",
     },
     Key {
         name: "exclude",
@@ -195,6 +208,8 @@ const FOR_WORKSPACES: &str = "retention.";
 const QUOTA: &str = "workspace.quota";
 const GIT: &str = "workspace.git";
 const LOCAL: &str = "mount.local";
+const ENVIRONMENT: &str = "commands.environment";
+const TOOLCHAIN: &str = "commands.toolchain";
 
 /// A key that was named, for all or for one workspace.
 #[derive(Clone, Debug)]
@@ -283,6 +298,18 @@ impl Config {
         array.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     }
 
+    /// The names of variables that tests get, beside those that all get.
+    pub fn command_environment(&self) -> Vec<String> {
+        self.leaves_of(ENVIRONMENT)
+    }
+
+    /// The texts of a list, wherever it stands in the file.
+    fn leaves_of(&self, name: &str) -> Vec<String> {
+        let item = name.split('.').try_fold(self.document.as_item(), |item, part| item.get(part));
+        let array = item.and_then(Item::as_array);
+        array.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    }
+
     /// What a key is set to, as a person would write it; nothing if it is not set.
     pub fn shown(&self, named: &Named) -> Option<String> {
         let item = named.path().into_iter().try_fold(self.document.as_item(), |item, name| item.get(name))?;
@@ -324,6 +351,10 @@ impl Config {
             }
             Kind::List if named.key.name == LOCAL => {
                 local_paths(words).map_err(|why| CliError::usage(format!("`{name}`: {why}")))?;
+                value(words.iter().map(String::as_str).collect::<Array>())
+            }
+            Kind::List if named.key.name == TOOLCHAIN => {
+                toolchain(words).map_err(|why| CliError::usage(format!("`{name}`: {why}")))?;
                 value(words.iter().map(String::as_str).collect::<Array>())
             }
             Kind::List => value(words.iter().map(String::as_str).collect::<Array>()),
@@ -370,6 +401,8 @@ impl Config {
             }
             leaves.push((named, plain(item)));
         }
+        settings.commands.toolchain = toolchain(&self.leaves_of(TOOLCHAIN))
+            .map_err(|why| CliError::refused(format!("setting `{TOOLCHAIN}`: {why}")))?;
         // What holds for all is what those of one workspace begin with.
         leaves.sort_by_key(|(named, _)| named.workspace.is_some());
         for (named, text) in &leaves {
@@ -403,10 +436,12 @@ impl Config {
     pub fn save(&self) -> Result<(), CliError> {
         let failed = |error: io::Error| CliError::machine(self.path.display(), &error);
         if let Some(home) = self.path.parent() {
-            fs::create_dir_all(home).map_err(failed)?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(home).map_err(failed)?;
         }
         let apart = self.path.with_extension("toml.new");
-        fs::write(&apart, self.document.to_string()).map_err(failed)?;
+        let mut file =
+            File::options().write(true).create(true).truncate(true).mode(0o600).open(&apart).map_err(failed)?;
+        file.write_all(self.document.to_string().as_bytes()).map_err(failed)?;
         fs::rename(&apart, &self.path).map_err(failed)
     }
 }
@@ -447,6 +482,18 @@ fn apply(settings: &mut Settings, named: &Named, text: &str) -> Result<(), Strin
         }
     }
     Ok(())
+}
+
+/// Directories that commands of rules can read, as somebody wrote them. In words what is wrong with one.
+fn toolchain(words: &[String]) -> Result<Vec<PathBuf>, String> {
+    let directory = |word: &String| {
+        let path = PathBuf::from(word);
+        match path.is_absolute() && path.parent().is_some() {
+            true => Ok(path),
+            false => Err(format!("`{word}` must be the absolute path of a directory below /")),
+        }
+    };
+    words.iter().map(directory).collect()
 }
 
 /// Bytes as people write them: `500MB`, `20 GiB`, `1000000`.

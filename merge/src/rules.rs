@@ -145,6 +145,12 @@ impl Rules {
         None
     }
 
+    /// Returns the commands that regenerate files, with the places of their rules.
+    pub fn commands(&self) -> impl Iterator<Item = (&str, &Place)> {
+        let commands = self.rules.iter().map(|rule| (rule.way.options.command.as_str(), &rule.place));
+        commands.filter(|(command, _)| !command.is_empty())
+    }
+
     /// Returns whether there are any groups.
     pub fn has_groups(&self) -> bool {
         !self.groups.is_empty()
@@ -205,6 +211,14 @@ mod tests {
         assert_eq!(tried, [("merge.toml, line 5".to_owned(), NoMatch::Path)]);
         let explained = rules.explain(b"a.rs", Content::Text).expect("a rule");
         assert!(explained.tried.iter().any(|(_, why)| *why == NoMatch::Content));
+    }
+
+    #[test]
+    fn commands_are_listed_with_their_places() {
+        let text = "[[rule]]\npath = \"a\"\nway = \"union\"\n\n[[rule]]\npath = \"lock\"\nway = \"regenerate\"\ncommand = \"make lock\"\n";
+        let rules = Rules::built_in().and(Rules::read(text, "project").expect("rules"));
+        let listed: Vec<_> = rules.commands().map(|(command, place)| (command, place.to_string())).collect();
+        assert_eq!(listed, [("make lock", "project, line 5".to_owned())]);
     }
 
     #[test]

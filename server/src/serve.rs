@@ -29,6 +29,7 @@ use tonic::transport::{Channel, Endpoint, Server, Uri};
 
 use crate::api::Api;
 use crate::service::Service;
+use crate::socket::{Listening, make_free};
 
 /// Messages may be as large as a large page; contents come in blocks.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -82,19 +83,18 @@ impl Calls {
 
 /// Serves on a Unix socket until nothing happened for `idle`, somebody asks to stop, or `ended` does.
 ///
-/// Whoever calls holds the store, so a socket that is there already is one that a dead process left.
+/// The caller holds the store, so a socket of this user at that path is one that a dead process left. The store's home says where
+/// this process listens, for commands that would look for it elsewhere.
 pub async fn serve_unix(
     service: Service,
     socket: &Path,
     idle: Duration,
     ended: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
-    match std::fs::remove_file(socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    make_free(socket)?;
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
+    let listening = Listening::record(&service.inner.home, socket)?;
     let user = rustix::process::geteuid().as_raw();
     let same_user = move |stream: &UnixStream| stream.peer_cred().is_ok_and(|peer| peer.uid() == user);
     // The socket's mode keeps others out already; who comes through all the same is refused here.
@@ -129,6 +129,7 @@ pub async fn serve_unix(
     };
     let end_collecting = service.clone();
     let served = router(service, calls).serve_with_incoming_shutdown(incoming, until).await;
+    drop(listening);
     let _ = std::fs::remove_file(socket);
     door.abort();
     let _ = std::fs::remove_file(socket.with_extension("door"));
@@ -146,10 +147,7 @@ pub async fn serve_unix(
 
 /// Listens where devices are handed over that others have mounted.
 fn take_devices(service: &Service, socket: &Path) -> io::Result<tokio::task::JoinHandle<()>> {
-    match std::fs::remove_file(socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    make_free(socket)?;
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
     service.begin_mounting(socket);

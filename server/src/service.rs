@@ -18,7 +18,7 @@ use crate::conflicts::Faces;
 use crate::directory::{Live, Watches};
 use crate::failure::{Result, of_engine};
 use crate::home::Home;
-use crate::merging::{Merging, Publishing};
+use crate::merging::{Approvals, Merging, Publishing};
 use crate::registry::Registry;
 use crate::settings::{Settings, SettingsSource};
 use crate::views::Views;
@@ -137,7 +137,7 @@ impl Service {
         let ours = ours.iter().copied().chain([home.identity()?]).collect();
         let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
         let inner = Inner {
-            merging: Merging::new(Queue::of(&workspaces, &history), publishing),
+            merging: Merging::new(Queue::of(&workspaces, &history), publishing, Approvals::open(home)?),
             workspaces,
             labels: Labels::of(&store),
             history,

@@ -430,7 +430,7 @@ impl Service {
         self.refuse_shown(id, workspace, "what it has cannot be put away")?;
         self.inner.views.book.change(|pages| drop(pages.views.remove(&id)))?;
         // It holds numbers and times only; what is left of it harms nobody.
-        let _ = std::fs::remove_dir_all(self.view_directory(id));
+        let _ = amalgam_materializer::remove_tree(&self.view_directory(id));
         self.remove_local(id)
     }
 }

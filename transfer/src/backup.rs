@@ -104,14 +104,16 @@ pub fn restore_backup(directory: &Path, store: &Store, act: &Act, progress: &Pro
 }
 
 /// Restores a backup into a scratch store beside it, checks that store, and removes it: whatever would not come back is an error now
-/// and not when it is needed.
+/// and not when it is needed. `remove` removes a tree, which need not be there.
 #[cfg(feature = "rocksdb")]
-pub fn verify_backup(directory: &Path, act: &Act, progress: &Progress) -> Result<()> {
+pub fn verify_backup(
+    directory: &Path,
+    act: &Act,
+    progress: &Progress,
+    remove: impl Fn(&Path) -> std::io::Result<()>,
+) -> Result<()> {
     let scratch = directory.join(SCRATCH);
-    let removed = || match fs::remove_dir_all(&scratch) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(failed("remove", &scratch, source)),
-        _ => Ok(()),
-    };
+    let removed = || remove(&scratch).map_err(|source| failed("remove", &scratch, source));
     removed()?;
     let verified = verify_in(directory, &scratch, act, progress);
     removed()?;

@@ -1,5 +1,7 @@
 //! `amalgam rules`: how files are merged, and why.
 
+mod approval;
+
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
@@ -19,7 +21,8 @@ use crate::text;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Rules are tried in this order: those of the call (--way); those of the project, in .amalgam/rules.toml of the target
-workspace; those of the store, in merge.toml in its home; the built-in ones. docs/MERGE.md describes the format.
+workspace; those of the store, in merge.toml in its home; the built-in ones. A command in a project's rules runs only
+after `amalgam rules approve`. docs/MERGE.md describes the format.
 
 Examples:
   amalgam rules
@@ -35,6 +38,9 @@ enum RulesCommand {
     Show(Show),
     Check(Check),
     Explain(Explain),
+    Commands(approval::Commands),
+    Approve(approval::Approve),
+    Revoke(approval::Revoke),
 }
 
 /// Show the rules of the project and of the store; the default
@@ -90,6 +96,9 @@ impl Rules {
             Some(RulesCommand::Show(show)) => show.run(session).await,
             Some(RulesCommand::Check(check)) => check.run(session).await,
             Some(RulesCommand::Explain(explain)) => explain.run(session).await,
+            Some(RulesCommand::Commands(commands)) => commands.run(session).await,
+            Some(RulesCommand::Approve(approve)) => approve.run(session).await,
+            Some(RulesCommand::Revoke(revoke)) => revoke.run(session).await,
         }
     }
 }

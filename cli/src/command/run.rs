@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use amalgam_proto::{Reason, v1};
-use amalgam_server::remove_all;
+use amalgam_server::remove_tree;
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -20,12 +20,13 @@ use super::attempt::new_folder;
 use super::backend::{Backend, BackendArgs, Purpose};
 use super::capture::{About, capture, changed, report_notices};
 use super::checkout::{Target, checkout};
-use super::enter::{TOKEN, hex_of};
+use super::enter::hex_of;
 use super::mount::MountArgs;
 use super::ws::{Keep, delete_directory};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::namespace::TOKEN;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
 use crate::session::{Session, workspace_name};
@@ -139,7 +140,7 @@ impl Run {
         child.current_dir(&path).env("PWD", &path);
         let outcome = self.between(session, client, &made.name, child).await;
         delete_directory(&mut session.output, client, &made.name, Keep::WhatNoSnapshotHolds).await?;
-        remove_all(&folder).map_err(|error| CliError::machine(folder.display(), &error))?;
+        remove_tree(&folder).map_err(|error| CliError::machine(folder.display(), &error))?;
         outcome
     }
 
@@ -198,7 +199,7 @@ impl Run {
 
 fn plain(words: &[OsString]) -> Command {
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]);
+    command.args(&words[1..]).env_remove(TOKEN);
     command
 }
 

@@ -219,10 +219,18 @@ pub(super) fn release_reserve(directory: &Path) -> Result<()> {
     }
 }
 
+/// Removes the files that an import left behind. Only files are there: a directory, or a mount, is an error and stays.
 pub(super) fn clear(ingest: &Path) -> Result<()> {
-    match fs::remove_dir_all(ingest) {
-        Ok(()) => Ok(()),
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(Error::from_io("clear what an import left behind", &source)),
+    let cleared = || {
+        for entry in fs::read_dir(ingest)? {
+            fs::remove_file(entry?.path())?;
+        }
+        fs::remove_dir(ingest)
+    };
+    match cleared() {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::from_io("clear what an import left behind", &source))
+        }
+        _ => Ok(()),
     }
 }

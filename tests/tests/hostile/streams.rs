@@ -442,14 +442,16 @@ fn a_restore_leaves_a_bad_snapshot_out_and_its_workspace_falls_back_to_the_paren
     assert_eq!(told, [&*evil.object().to_string(), "label/evil", "workspace/main"]);
     assert_sound(&store);
 
-    let error =
-        amalgam_transfer::verify_backup(directory.path(), &by(), &Progress::default()).expect_err("not as it was");
+    let verify = |directory: &Path| {
+        amalgam_transfer::verify_backup(directory, &by(), &Progress::default(), amalgam_materializer::remove_tree)
+    };
+    let error = verify(directory.path()).expect_err("not as it was");
     assert!(matches!(&error, Error::Backup { .. }), "{error}");
     assert!(!directory.path().join("verify.new").exists());
     let (good, _, _) = sent();
     let directory = tempfile::tempdir().expect("a directory");
     backup(&good, directory.path(), Time(1), &Progress::default()).expect("backup");
-    amalgam_transfer::verify_backup(directory.path(), &by(), &Progress::default()).expect("all of it comes back");
+    verify(directory.path()).expect("all of it comes back");
 }
 
 #[test]
