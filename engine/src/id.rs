@@ -90,7 +90,7 @@ impl ObjectId {
 }
 
 impl Hash for ObjectId {
-    /// The bytes are a hash already: eight of them suffice for a hash table.
+    /// Hashes the first eight bytes: they are part of a hash already, and suffice for a hash table.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let [a, b, c, d, e, f, g, h, ..] = self.hash;
         state.write_u64(u64::from_le_bytes([a, b, c, d, e, f, g, h]));

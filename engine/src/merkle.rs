@@ -1,5 +1,5 @@
-//! Builds, edits, searches and compares Merkle sequences of any kind. Knows items and links only by the [`Sequence`] trait: the
-//! modules of [`object`](crate::object) define the kinds and their cut rule.
+//! Builds, edits, searches and compares Merkle sequences of any kind. Knows items and links only by the
+//! [`Sequence`](crate::object::Sequence) trait: the modules of [`object`](crate::object) define the kinds and their cut rule.
 //!
 //! An edit is a splice: it replaces items of the old sequence with others. It reads and writes only the nodes around the change,
 //! level by level, until the cuts of the new nodes coincide with those of the old ones again. The result is the same as building

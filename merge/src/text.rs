@@ -217,7 +217,7 @@ fn moved(range: &Range<usize>, by: isize) -> Range<usize> {
     range.start.saturating_add_signed(by)..range.end.saturating_add_signed(by)
 }
 
-/// Without a base, equal lines are common and all others are a conflict.
+/// Returns the regions without a base: equal lines are common, and all others are a conflict.
 fn added(three: &Three<'_>) -> Vec<Region> {
     let hunks = hunks(three.tokens(OURS), three.tokens(THEIRS), three.count()).into_iter();
     let region = |hunk: Hunk| Region { kind: Kind::Conflict, base: 0..0, ours: hunk.before, theirs: hunk.after };

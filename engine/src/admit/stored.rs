@@ -57,7 +57,7 @@ impl WriteSession {
         self.admit_looked(&looked)
     }
 
-    /// First phase of [`admit_stored`](Self::admit_stored): hashes objects on all cores. Earlier objects need not be admitted
+    /// Hashes objects on all cores: the first phase of [`admit_stored`](Self::admit_stored). Earlier objects need not be admitted
     /// yet.
     pub fn look_at_stored(&self, objects: Vec<StoredObject>) -> Result<Vec<Looked>> {
         let ids: Vec<_> = objects.iter().map(|object| object.id).collect();
@@ -69,7 +69,7 @@ impl WriteSession {
         Ok(objects.into_par_iter().zip(there).with_min_len(8).map(look).collect())
     }
 
-    /// Second phase of [`admit_stored`](Self::admit_stored): admits the objects in this order.
+    /// Admits the hashed objects in this order: the second phase of [`admit_stored`](Self::admit_stored).
     pub fn admit_looked(&self, looked: &[Looked]) -> Result<Vec<bool>, NotAdmitted> {
         let mut new = Vec::with_capacity(looked.len());
         for (at, Looked { object, there, raw_bytes }) in looked.iter().enumerate() {

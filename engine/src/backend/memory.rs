@@ -373,7 +373,7 @@ impl Inspect for Memory {
         Ok(())
     }
 
-    /// Removed rows are gone from memory already.
+    /// Does nothing: removed rows are gone from memory already.
     fn scrub(&self, _removed: &[(Family, Bytes)]) -> Result<()> {
         Ok(())
     }

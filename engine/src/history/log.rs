@@ -133,7 +133,7 @@ impl Iterator for Log {
 }
 
 impl Open {
-    /// The sort key: by rank, then the later one, then by id.
+    /// Returns the sort key: by rank, then the later one, then by id.
     fn key(&self) -> ((Time, u64), Time, SnapshotId) {
         (self.rank, self.snapshot.time, self.id)
     }

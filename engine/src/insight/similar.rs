@@ -400,7 +400,7 @@ impl Spans {
     }
 }
 
-/// A short, fast, platform-independent hash. A collision only makes two files look slightly more similar.
+/// Returns a short, fast, platform-independent hash. A collision only makes two files look slightly more similar.
 fn hash(span: &[u8]) -> u32 {
     const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
     let (words, rest) = span.as_chunks::<8>();

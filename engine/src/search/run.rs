@@ -129,7 +129,7 @@ impl<P: Problem> Search<P> {
         ids.iter().for_each(|id| shared.arena.touch(*id));
     }
 
-    /// The main loop of one thread.
+    /// Runs the main loop of one thread.
     fn work(&self, stop: &(impl Fn(&Statistics) -> bool + Sync)) {
         while let Some(mut claim) = self.claim() {
             let Task { depth, state, choice, .. } = claim.task.as_ref().expect("a claim holds its task until it ends");

@@ -178,8 +178,9 @@ impl SweepRound {
         self.store.inner.backend.objects_estimate()
     }
 
-    /// The first call returns every object that a reference holds, or held at any time since the round began or in an operation
-    /// within the scope, and every pinned object. Later calls return the objects that joined these since the previous call.
+    /// Returns the roots to mark from. The first call returns every object that a reference holds, or held at any time since the
+    /// round began or in an operation within the scope, and every pinned object. Later calls return the objects that joined these
+    /// since the previous call.
     ///
     /// The log covers the case of a reference that is renamed from after the reader's position to before it.
     pub fn roots(&mut self) -> Result<Vec<ObjectId>> {
