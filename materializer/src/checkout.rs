@@ -14,6 +14,7 @@
 
 mod attributes;
 mod fill;
+mod grant;
 mod late;
 mod leftovers;
 mod links;
@@ -34,7 +35,8 @@ use amalgam_engine::{Entry, Name, RootId, Store, Time, TreePath, entry_at};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-pub(crate) use attributes::LENT_RULES;
+pub(crate) use attributes::{LENT_RULES, lacks_set_id};
+pub use grant::grant_withheld;
 pub use leftovers::clean_leftovers;
 
 use crate::compare::{Likeness, compare};
