@@ -484,7 +484,7 @@ fn apply(settings: &mut Settings, named: &Named, text: &str) -> Result<(), Strin
     Ok(())
 }
 
-/// Directories that commands of rules can read, as somebody wrote them. In words what is wrong with one.
+/// Directories that commands of rules can read, as the settings have them. In words what is wrong with one.
 fn toolchain(words: &[String]) -> Result<Vec<PathBuf>, String> {
     let directory = |word: &String| {
         let path = PathBuf::from(word);

@@ -54,7 +54,7 @@ pub fn become_command(enter: &Enter<'_>) -> Refused {
         Ok(()) => {
             let at: PathBuf = enter.at.to_owned();
             let mut command = Command::new(&enter.words[0]);
-            // Whoever has the token can mount in the command's place.
+            // A process that has the token can mount in the command's place.
             command.args(&enter.words[1..]).current_dir(&at).env("PWD", &at).env_remove(TOKEN);
             Refused::Start(command.exec())
         }

@@ -10,7 +10,7 @@ use amalgam_server::Home;
 
 use crate::error::CliError;
 
-/// The variable that lists homes, separated by colons, that are opened whoever owns them.
+/// The variable that lists homes, separated by colons, that are opened although another user owns them.
 const SAFE: &str = "AMALGAM_SAFE_STORES";
 /// What in a home names commands, or decides where they come from.
 const NAMING_COMMANDS: [&str; 6] =

@@ -33,12 +33,13 @@ use graph::{Graph, Place};
 pub struct History {
     store: Store,
     graph: Arc<Mutex<Graph>>,
+    foreign: Arc<Mutex<foreign::Memo>>,
 }
 
 impl History {
     /// Creates the history of a store. Reads nothing yet.
     pub fn of(store: &Store) -> Self {
-        Self { store: store.clone(), graph: Arc::default() }
+        Self { store: store.clone(), graph: Arc::default(), foreign: Arc::default() }
     }
 
     /// Returns the store.

@@ -15,6 +15,7 @@
 
 mod attributes;
 mod fill;
+mod grant;
 mod late;
 mod links;
 mod place;
@@ -35,7 +36,8 @@ use amalgam_engine::{Entry, ErrorKind, Name, RootId, Store, Time, TreePath, entr
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-pub(crate) use attributes::LENT_RULES;
+pub(crate) use attributes::{LENT_RULES, lacks_set_id};
+pub use grant::grant_withheld;
 pub(crate) use staging::is_staged;
 pub use staging::{Staging, clean_leftovers};
 

@@ -30,7 +30,7 @@ mod watch;
 
 pub use capture::{Capture, Captured, Counts, Scope, capture};
 pub use changes::{Changes, detect_changes};
-pub use checkout::{CheckedOut, Checkout, Staging, Times, checkout, checkout_staged, clean_leftovers};
+pub use checkout::{CheckedOut, Checkout, Staging, Times, checkout, checkout_staged, clean_leftovers, grant_withheld};
 pub use error::{Error, Result};
 pub use host::{HostDir, Identity, is_absent};
 pub use index::Index;

@@ -46,6 +46,9 @@ pub struct Restore {
     /// Include .git
     #[arg(long)]
     with_git: bool,
+    /// Set set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received, too
+    #[arg(long)]
+    set_id: bool,
     /// Restore only these paths and what is below them
     #[arg(last = true, value_name = "PATH")]
     paths: Vec<OsString>,
@@ -76,6 +79,7 @@ impl Restore {
             contents: choice.contents,
             dry_run: self.dry_run,
             with_git: self.with_git,
+            set_id: self.set_id,
             ..Default::default()
         };
         let mut plan = Vec::new();

@@ -30,6 +30,9 @@ pub struct Undo {
     /// Include .git
     #[arg(long, conflicts_with = "op")]
     with_git: bool,
+    /// Set set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received, too
+    #[arg(long, conflicts_with = "op")]
+    set_id: bool,
 }
 
 /// Redo what was undone last
@@ -42,6 +45,9 @@ pub struct Redo {
     /// Include .git
     #[arg(long, conflicts_with = "op")]
     with_git: bool,
+    /// Set set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received, too
+    #[arg(long, conflicts_with = "op")]
+    set_id: bool,
 }
 
 impl Undo {
@@ -56,8 +62,8 @@ impl Undo {
         }
         let place = session.place().await?;
         let mut client = session.client().await?;
-        let with_git = self.with_git;
-        let request = v1::UndoDirectoryRequest { name: place.directory.name, with_git, ..Default::default() };
+        let (with_git, set_id) = (self.with_git, self.set_id);
+        let request = v1::UndoDirectoryRequest { name: place.directory.name, with_git, set_id, ..Default::default() };
         let result = drive(&session.output, client.directories.undo_directory(request)).await?;
         let what = format!("undid {}", result.description);
         say_reverted(session, &result, "undone", &what, "`amalgam redo` does it again")
@@ -76,8 +82,8 @@ impl Redo {
         }
         let place = session.place().await?;
         let mut client = session.client().await?;
-        let with_git = self.with_git;
-        let request = v1::RedoDirectoryRequest { name: place.directory.name, with_git, ..Default::default() };
+        let (with_git, set_id) = (self.with_git, self.set_id);
+        let request = v1::RedoDirectoryRequest { name: place.directory.name, with_git, set_id, ..Default::default() };
         let result = drive(&session.output, client.directories.redo_directory(request)).await?;
         let what = format!("redid {}", result.description);
         say_reverted(session, &result, "redone", &what, "`amalgam undo` takes it back")

@@ -98,7 +98,7 @@ fn a_command_with_another_runtime_directory_finds_the_process() {
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     scratch.run("XDG_RUNTIME_DIR=$PWD/../elsewhere amalgam stop");
     assert!(!scratch.path().join("store/socket").exists(), "the record goes with the process");
-    // A record that a killed process left misleads nobody.
+    // A record that a killed process left is no obstacle.
     scratch.run("echo -n $PWD/../runtime/nothing.sock > ../store/socket; amalgam log");
 }
 

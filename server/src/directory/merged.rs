@@ -249,7 +249,7 @@ impl Service {
         if grasp.record.snapshot() == head {
             return Ok(());
         }
-        let target = Target { root, paths: None, with_git: false };
+        let target = Target { root, paths: None, with_git: false, set_id: false };
         // What the merge wrote has its time already, and all else is there.
         let (brought, _) = self.bring_to(grasp, &target, Times::OfBytes(act.time), &Progress::default())?;
         grasp.record.in_step(head, act.time);

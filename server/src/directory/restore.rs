@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use amalgam_engine::workspace::Change;
 use amalgam_engine::{Act, EntryKind, RootId, SnapshotId, TreePath, WorkspaceName};
 use amalgam_materializer::{
-    Captured, Checkout, Notice, PlannedKind, Progress, Rules, Staging, Times, checkout_staged, plan,
+    Captured, Checkout, Notice, PlannedKind, Progress, Rules, Staging, Times, checkout_staged, grant_withheld, plan,
 };
 use amalgam_proto::{Failure, v1};
 use bytes::Bytes;
@@ -26,6 +26,8 @@ pub(crate) struct Target<'a> {
     pub(crate) root: RootId,
     pub(crate) paths: Option<&'a [TreePath]>,
     pub(crate) with_git: bool,
+    /// Whether files get set-ID bits, capabilities and devices of foreign trees, too.
+    pub(crate) set_id: bool,
 }
 
 /// What was done to a directory.
@@ -80,7 +82,12 @@ impl Service {
         let staging = Staging::new();
         let _writing = self.writing(&grasp.record.id, &staging, &directories)?;
         let done = checkout_staged(&self.inner.store, &grasp.host, grasp.index(), faced.face, &job, &staging);
-        let done = done.map_err(of_materializer)?;
+        let mut done = done.map_err(of_materializer)?;
+        if target.set_id {
+            let (store, index) = (&self.inner.store, grasp.index());
+            grant_withheld(store, &grasp.host, index, faced.face, target.paths, progress, &mut done)
+                .map_err(of_materializer)?;
+        }
         let captured = self.look_where(grasp, &done, progress)?;
         let brought = Brought {
             written: done.written,
@@ -123,7 +130,12 @@ impl Service {
         };
         let git = self.git_scope(&grasp.workspace, request.with_git)?;
         let captured = self.look_as(&mut grasp, progress, true)?;
-        let target = Target { root, paths: (!paths.is_empty()).then_some(&paths[..]), with_git: git.includes() };
+        let target = Target {
+            root,
+            paths: (!paths.is_empty()).then_some(&paths[..]),
+            with_git: git.includes(),
+            set_id: request.set_id,
+        };
         // Old times are right only where everything is exchanged: beside a newer build output that stays, they would keep a
         // build from happening.
         let times = match paths.is_empty() && captured.counts.ignored == 0 {
@@ -210,6 +222,9 @@ impl Service {
 
     /// Whether a directory is made into a tree that came from elsewhere, or is that of a workspace whose history did.
     fn withholds(&self, grasp: &Grasp, target: &Target<'_>) -> Result<bool> {
+        if target.set_id {
+            return Ok(false);
+        }
         let head = WorkspaceName::new(grasp.record.workspace.clone()).map_err(of_engine)?;
         let head = self.inner.workspaces.find(&head).map_err(of_engine)?.and_then(|workspace| workspace.head);
         let known: Vec<_> = head.into_iter().chain(grasp.record.snapshot()).collect();

@@ -32,6 +32,8 @@ pub(crate) struct Reverted {
     pub(crate) of: Operation,
     /// Whether `.git` is written, too.
     pub(crate) git: GitScope,
+    /// Whether files get set-ID bits, capabilities and devices of foreign trees, too.
+    pub(crate) set_id: bool,
 }
 
 impl Service {
@@ -60,6 +62,7 @@ impl Service {
             return self.revert_renaming(&next, &from, &to, Direction::Undo, act);
         }
         let reverted = self.revert_visibly(&grasp.workspace, next, captured.root, git, Direction::Undo, act)?;
+        let reverted = Reverted { set_id: request.set_id, ..reverted };
         let mut result = self.follow_reverted(&mut grasp, &reverted, &captured, act, progress)?;
         result.took_back_changes = recorded.is_some();
         Ok(result)
@@ -93,6 +96,7 @@ impl Service {
             safety = Some(aside.map_err(of_engine)?);
         }
         let reverted = self.revert_visibly(&grasp.workspace, next, captured.root, git, Direction::Redo, act)?;
+        let reverted = Reverted { set_id: request.set_id, ..reverted };
         let mut result = self.follow_reverted(&mut grasp, &reverted, &captured, act, progress)?;
         if let (Some(safety), Some(restored)) = (safety, &mut result.restored) {
             restored.safety = Some(self.snapshot_message(safety, &Marks::default())?);
@@ -169,7 +173,7 @@ impl Service {
             let git = if wrote_git(&next.draft.action) { GitScope::Include } else { git };
             let is_seen =
                 !self.is_automatic(workspace, &next)? || self.differs(self.state_root(workspace)?, Some(there), git)?;
-            let reverted = Reverted { by, of: next, git };
+            let reverted = Reverted { by, of: next, git, set_id: false };
             match self.next_to_revert(workspace, direction) {
                 Ok(further) if !is_seen && further.draft.action != RENAME => next = further,
                 _ => return Ok(reverted),
@@ -208,7 +212,10 @@ impl Service {
             Ok(())
         })?;
         let by = by.expect("it was done");
-        self.revert_result(&Reverted { by, of: next.clone(), git: GitScope::LeaveAlone }, v1::RestoreResult::default())
+        self.revert_result(
+            &Reverted { by, of: next.clone(), git: GitScope::LeaveAlone, set_id: false },
+            v1::RestoreResult::default(),
+        )
     }
 
     /// Brings a directory to the state that its workspace has after an undo or a redo.
@@ -227,7 +234,7 @@ impl Service {
                 "the workspace has no snapshot any more; the directory is left as it is",
             )
         })?;
-        let target = Target { root, paths: None, with_git: reverted.git.includes() };
+        let target = Target { root, paths: None, with_git: reverted.git.includes(), set_id: reverted.set_id };
         let times = if there.counts.ignored == 0 { Times::Exact } else { Times::OfBytes(act.time) };
         let brought = self.bring_to(grasp, &target, times, progress);
         let (brought, captured) = brought.map_err(|failure| with_hint(failure, "run the command again to go on"))?;
