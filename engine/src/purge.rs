@@ -23,12 +23,14 @@
 //! holds too stays, and the plan says where; [`PurgeOptions::everywhere`] takes it as well. The same bytes are not stored again
 //! until [`forget_tombstone`] allows it: a secret that was purged on purpose does not come back with the next capture.
 //!
-//! A plan reads every tree of the store once; it holds about 60 bytes for each of their nodes.
+//! A plan reads every tree of the store once; it holds about 60 bytes for each of their nodes. A purge reads every chunk once: the same
+//! bytes may lie in rows that the index does not name.
 //!
 //! What is not reached: names of files, symlink targets, attributes, state values and messages, which are in objects that stay;
-//! rows that a crash left over; working trees in memory and their segments; other stores, streams and backups.
+//! working trees in memory and their segments; other stores, streams and backups.
 
 mod act;
+mod copies;
 mod find;
 
 pub use act::{Purged, forget_tombstone, purge, tombstones};
