@@ -5,7 +5,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use amalgam_engine::Store;
+use amalgam_engine::backend::recover;
+use amalgam_engine::{ErrorKind, Store};
 use amalgam_materializer::{HostDir, Identity};
 
 use crate::failure::{Result, of_engine, of_io, of_materializer};
@@ -81,6 +82,18 @@ impl Home {
         make(&self.path).map_err(|source| of_io("make the store's directory", &source))?;
         make(&self.directories_path()).map_err(|source| of_io("make the store's directory", &source))?;
         Store::open(self.store_path()).map_err(of_engine)
+    }
+
+    /// Rebuilds what keeps the store from being opened. Returns what was done, in words. Where there is no store, or another process has it
+    /// open, nothing is done.
+    pub fn recover(&self) -> Result<Vec<String>> {
+        if !self.store_path().join("db").is_dir() {
+            return Ok(Vec::new());
+        }
+        match recover(&self.store_path()) {
+            Err(error) if error.kind() == ErrorKind::Busy => Ok(Vec::new()),
+            done => done.map_err(of_engine),
+        }
     }
 
     /// By what its directory is known, so that it is never captured.
