@@ -29,7 +29,7 @@ pub use meter::{Meter, Metered};
 pub use numbers::Numbers;
 pub use reclaim::{Named, ReclaimProgress, Reclaimed, WatchReclaim};
 #[cfg(feature = "rocksdb")]
-pub use rocks::{Rocks, RocksOptions};
+pub use rocks::{Rocks, RocksOptions, recover};
 pub use verify::Verify;
 
 use bytes::Bytes;

@@ -23,12 +23,14 @@
 //! content also contains is kept, and the plan lists its locations; [`PurgeOptions::everywhere`] deletes it as well. The same
 //! bytes are rejected until [`forget_tombstone`] allows them again: a purged secret does not come back with the next capture.
 //!
-//! A plan reads every tree of the store once. It takes about 60 bytes of memory for each of their nodes.
+//! A plan reads every tree of the store once and takes about 60 bytes of memory for each node. A purge reads every chunk once,
+//! because rows that the index does not name can hold the same bytes.
 //!
-//! Not purged: names of files, symlink targets, attributes, state values and messages, which are in objects that stay; rows left
-//! by a crash; working trees in memory and their segments; other stores, streams and backups.
+//! Not purged: names of files, symlink targets, attributes, state values and messages, which are in objects that stay;
+//! working trees in memory and their segments; other stores, streams and backups.
 
 mod act;
+mod copies;
 mod find;
 
 pub use act::{Purged, forget_tombstone, purge, tombstones};

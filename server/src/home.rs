@@ -3,7 +3,8 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use amalgam_engine::Store;
+use amalgam_engine::backend::recover;
+use amalgam_engine::{ErrorKind, Store};
 use amalgam_materializer::{HostDir, Identity};
 
 use crate::failure::{Result, of_engine, of_io, of_materializer};
@@ -91,6 +92,18 @@ impl Home {
         let home = close(&self.path)?;
         close(&self.store_path())?;
         Ok(home)
+    }
+
+    /// Rebuilds what keeps the store from being opened. Returns what was done, in words. Where there is no store, or another process has it
+    /// open, nothing is done.
+    pub fn recover(&self) -> Result<Vec<String>> {
+        if !self.store_path().join("db").is_dir() {
+            return Ok(Vec::new());
+        }
+        match recover(&self.store_path()) {
+            Err(error) if error.kind() == ErrorKind::Busy => Ok(Vec::new()),
+            done => done.map_err(of_engine),
+        }
     }
 
     /// By what its directory is known, so that it is never captured.

@@ -13,6 +13,10 @@ const STORE_FORMAT_OLDEST: u32 = 1;
 const HEADER_FILE: &str = "AMALGAM";
 const LOCK_FILE: &str = "LOCK";
 const MARK_FILE: &str = "MARK";
+/// Hash of the mark file. If both files exist and do not match, the mark is damaged and is ignored.
+const MARK_HASH_FILE: &str = "MARK.hash";
+/// Hint for damage that prevents a store from being opened.
+pub(super) const RECOVER_HINT: &str = "`amalgam verify --repair` rebuilds what can be rebuilt";
 /// The file that reserves disk space for a collection on a full disk.
 pub const RESERVE_FILE: &str = "RESERVE";
 
@@ -58,9 +62,13 @@ pub(super) fn prepare(directory: &Path, must_exist: bool) -> Result<HeaderState>
             write_header(directory, HeaderState::Creating)?;
             Ok(HeaderState::Creating)
         }
-        Err(source) if source.kind() == std::io::ErrorKind::InvalidData => Err(damaged("header", &"it is not text")),
+        Err(source) if source.kind() == std::io::ErrorKind::InvalidData => Err(damaged_header("it is not text")),
         Err(source) => Err(Error::from_io(action, &source)),
     }
+}
+
+fn damaged_header(why: &str) -> Error {
+    damaged("header", &format!("{why} (file {HEADER_FILE}); {RECOVER_HINT}"))
 }
 
 /// Creates a directory and its parents durably: a power failure must not lose a store with all its commits.
@@ -80,6 +88,10 @@ fn create_directory(directory: &Path) -> std::io::Result<()> {
 fn read_header(directory: &Path, header: &str) -> Result<HeaderState> {
     let mut lines = header.lines();
     if lines.next() != Some("amalgam store") {
+        // Where a database of ours lies beside it, it is a header that was damaged.
+        if directory.join("db").join("CURRENT").exists() {
+            return Err(damaged_header("it does not begin as a header does"));
+        }
         let why = format!("its file {HEADER_FILE} is another program's");
         return Err(Error::ForeignDirectory { path: directory.to_owned(), why });
     }
@@ -91,7 +103,7 @@ fn read_header(directory: &Path, header: &str) -> Result<HeaderState> {
         (Some(STORE_FORMAT), Some("state ready")) => Ok(HeaderState::Ready),
         (Some(STORE_FORMAT_OLDEST..STORE_FORMAT), Some("state ready")) => Ok(HeaderState::Older),
         (Some(STORE_FORMAT_OLDEST..=STORE_FORMAT), Some("state creating")) => Ok(HeaderState::Creating),
-        _ => Err(damaged("header", &"it does not say format and state")),
+        _ => Err(damaged_header("it does not say format and state")),
     }
 }
 
@@ -153,22 +165,39 @@ impl Fingerprint {
 
 pub(super) fn write_mark(directory: &Path, mark: &Mark) -> std::io::Result<()> {
     let Mark { last_operation, catalogue: Fingerprint { name, length, hash } } = mark;
-    write_file(
-        directory,
-        MARK_FILE,
-        format!("operation {last_operation}\ncatalogue {name} {length} {hash}\n").as_bytes(),
-    )
+    let text = format!("operation {last_operation}\ncatalogue {name} {length} {hash}\n");
+    write_file(directory, MARK_FILE, text.as_bytes())?;
+    write_file(directory, MARK_HASH_FILE, blake3::hash(text.as_bytes()).to_hex().as_bytes())
 }
 
+/// The mark, if there is one that can be read. It only says what else would go unnoticed: a store is opened without it.
 pub(super) fn read_mark(directory: &Path) -> Result<Option<Mark>> {
-    match fs::read_to_string(directory.join(MARK_FILE)) {
-        Ok(text) => {
-            parse_mark(&text).map(Some).ok_or_else(|| damaged("mark", &"it does not say operation and catalogue"))
-        }
+    match fs::read(directory.join(MARK_FILE)) {
+        Ok(bytes) => Ok(std::str::from_utf8(&bytes).ok().and_then(parse_mark)),
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) if source.kind() == std::io::ErrorKind::InvalidData => Err(damaged("mark", &"it is not text")),
         Err(source) => Err(Error::from_io("open the store", &source)),
     }
+}
+
+/// Whether the mark itself was damaged: it does not have its hash. One without a hash, of an older version, is believed.
+pub(super) fn is_mark_damaged(directory: &Path) -> bool {
+    match (fs::read(directory.join(MARK_FILE)), fs::read(directory.join(MARK_HASH_FILE))) {
+        (Ok(mark), Ok(hash)) => blake3::hash(&mark).to_hex().as_bytes() != hash,
+        _ => false,
+    }
+}
+
+/// Takes the mark away: the next closing leaves another.
+pub(super) fn remove_mark(directory: &Path) -> Result<()> {
+    for name in [MARK_FILE, MARK_HASH_FILE] {
+        match fs::remove_file(directory.join(name)) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::from_io("remove the mark", &source));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn parse_mark(text: &str) -> Option<Mark> {

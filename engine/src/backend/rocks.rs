@@ -10,11 +10,13 @@
 mod inspect;
 mod names;
 mod reclaim;
+mod recover;
 mod round;
 mod settings;
 mod sweep;
 mod trim;
 
+pub use recover::recover;
 pub use settings::RocksOptions;
 
 use std::collections::HashMap;
@@ -44,7 +46,7 @@ use round::Round;
 use settings::{
     BlockCache, CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS,
     RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TOMBSTONES, UNRECLAIMED_KEY, database_options, families, family_options,
-    fault, object_family, opening,
+    fault, hinting, object_family, opening,
 };
 
 const DATABASE_DIRECTORY: &str = "db";
@@ -110,16 +112,20 @@ impl Rocks {
         if state != HeaderState::Creating && !database_path.join("CURRENT").exists() {
             return Err(Error::DamagedRecord {
                 what: format!("directory {}", database_path.display()),
-                why: "the database is gone".to_owned(),
+                why: "the database is gone, or its file CURRENT; the latter comes back with `amalgam verify --repair`"
+                    .to_owned(),
             });
         }
         if state == HeaderState::Older {
             // Update the header before the database contains anything that older versions do not support.
             home::write_header(directory, HeaderState::Ready)?;
         }
-        let mark = home::read_mark(directory)?;
-        if let Some(mark) = &mark {
-            check_catalogue(&database_path, &mark.catalogue)?;
+        let mut mark = home::read_mark(directory)?;
+        if let Some(Err(error)) = mark.as_ref().map(|mark| check_catalogue(&database_path, &mark.catalogue)) {
+            if !home::is_mark_damaged(directory) {
+                return Err(error);
+            }
+            mark = None;
         }
         home::clear(&directory.join(INGEST_DIRECTORY))?;
         if options.for_collection {
@@ -150,7 +156,8 @@ impl Rocks {
             block_cache: BlockCache { cache, bytes: options.block_cache_bytes },
             _lock: lock,
         };
-        rocks.load_counters(mark.map_or(0, |mark| mark.last_operation))?;
+        let marked = mark.filter(|_| !home::is_mark_damaged(directory)).map_or(0, |mark| mark.last_operation);
+        rocks.load_counters(marked).map_err(hinting)?;
         if state == HeaderState::Creating {
             rocks.database.flush_wal(true).map_err(|source| fault("create the store", &source))?;
             home::write_header(directory, HeaderState::Ready)?;
@@ -167,7 +174,7 @@ impl Rocks {
         if marked > last_operation {
             return Err(Error::DamagedRecord {
                 what: "operation log".to_owned(),
-                why: format!("it ends at {last_operation}, but was closed at {marked}"),
+                why: format!("it ends at {last_operation}, but was closed at {marked}; {}", home::RECOVER_HINT),
             });
         }
         self.next_operation.store(last_operation + 1, Ordering::SeqCst);
@@ -706,12 +713,15 @@ fn check_catalogue(database_path: &Path, marked: &Fingerprint) -> Result<()> {
     };
     match holds {
         Ok(true) => Ok(()),
-        Ok(false) => Err(damaged("database", &format!("its file {} is not as it was closed", marked.name))),
+        Ok(false) => {
+            let why = format!("its file {} is not as it was closed; {}", marked.name, home::RECOVER_HINT);
+            Err(damaged("database", &why))
+        }
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
-            Err(damaged("database", &format!("its file {} is gone", marked.name)))
+            Err(damaged("database", &format!("its file {} is gone; {}", marked.name, home::RECOVER_HINT)))
         }
         Err(source) if source.kind() == std::io::ErrorKind::InvalidData => {
-            Err(damaged("database", &"its file CURRENT is not text"))
+            Err(damaged("database", &format!("its file CURRENT is not text; {}", home::RECOVER_HINT)))
         }
         Err(source) => Err(Error::from_io("open the store", &source)),
     }

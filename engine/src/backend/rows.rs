@@ -119,4 +119,13 @@ impl Quarantined {
         bytes.extend(&self.bytes);
         bytes
     }
+
+    /// Reads that; nothing if it is of another form.
+    pub(crate) fn decode(bytes: &Bytes) -> Option<Self> {
+        let (kind, rest) = bytes.split_first()?;
+        let (length, rest) = rest.split_first_chunk::<4>()?;
+        let length = u32::from_be_bytes(*length) as usize;
+        let reason = String::from_utf8_lossy(rest.get(..length)?).into_owned();
+        Some(Self { kind: *kind, reason, bytes: bytes.slice(5 + length..) })
+    }
 }

@@ -1,10 +1,14 @@
 //! Executes a purge, and removes tombstones.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 
 use super::PurgePlan;
+use super::copies::{Wanted, find_copies};
 use crate::backend::rows::{IndexValue, tombstone_key};
 use crate::backend::{Family, PageEnd, RowEdit, Transaction};
+use crate::compress;
 use crate::error::{Error, Result};
 use crate::id::{ChunkId, ObjectId, ObjectKind};
 use crate::operation::Act;
@@ -39,6 +43,7 @@ pub fn purge(store: &Store, plan: &PurgePlan, reason: &str, act: &Act) -> Result
     }
     let tombstone = Tombstone { time: act.time, actor: act.actor.clone(), reason: reason.to_owned() };
     tombstone.check().map_err(|why| wrong(why.to_string()))?;
+    let copies = find_copies(store, &wanted(store, plan)?)?;
     let mut removed = Vec::new();
     for chunks in plan.chunks.chunks(BATCH) {
         let mut edits = Vec::new();
@@ -47,6 +52,11 @@ pub fn purge(store: &Store, plan: &PurgePlan, reason: &str, act: &Act) -> Result
         }
         store.inspect().edit(edits)?;
     }
+    for rows in copies.chunks(BATCH) {
+        let edit = |(family, key): &(Family, Bytes)| RowEdit { family: *family, key: key.clone(), value: None };
+        store.inspect().edit(rows.iter().map(edit).collect())?;
+    }
+    removed.extend(copies);
     if !plan.purged_before.is_empty() {
         // It is unknown whether their files were rewritten at that time, and which files these were.
         removed.push((Family::Chunks, Bytes::new()));
@@ -55,6 +65,24 @@ pub fn purge(store: &Store, plan: &PurgePlan, reason: &str, act: &Act) -> Result
     let operation = Some(act.draft("purge"));
     store.transact(Transaction { operation, durability: act.durability, ..Transaction::default() })?;
     Ok(Purged { chunks: plan.chunks.len() as u64, bytes: plan.bytes })
+}
+
+/// Returns the chunks that a plan deletes and those of earlier purges, which can have left a copy.
+fn wanted(store: &Store, plan: &PurgePlan) -> Result<Wanted> {
+    let mut lengths = Some(HashSet::new());
+    for ids in plan.chunks.chunks(BATCH) {
+        let ids: Vec<_> = ids.iter().map(|chunk| chunk.object()).collect();
+        for stored in store.stored_many(&ids)? {
+            match stored.map(|stored| compress::chunk_bytes(&stored)) {
+                Some(Ok(length)) => drop(lengths.as_mut().map(|lengths: &mut HashSet<_>| lengths.insert(length))),
+                _ => lengths = None,
+            }
+        }
+    }
+    if !plan.purged_before.is_empty() {
+        lengths = None;
+    }
+    Ok(Wanted { chunks: plan.chunks.iter().chain(&plan.purged_before).copied().collect(), lengths })
 }
 
 /// Adds the edits that replace a chunk with a tombstone.

@@ -4,6 +4,7 @@ use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionTyp
 
 use super::reclaim::Doomed;
 use crate::backend::Family;
+use crate::backend::home::RECOVER_HINT;
 use crate::error::Error;
 use crate::id::ObjectKind;
 
@@ -176,12 +177,22 @@ pub(super) fn fault(action: &'static str, source: &rocksdb::Error) -> Error {
     }
 }
 
+/// Adds the recovery hint to a damage error.
+pub(super) fn hinting(error: Error) -> Error {
+    match error {
+        Error::DamagedRecord { what, why } if !why.contains(RECOVER_HINT) => {
+            Error::DamagedRecord { what, why: format!("{why}; {RECOVER_HINT}") }
+        }
+        other => other,
+    }
+}
+
 pub(super) fn opening(source: &rocksdb::Error) -> Error {
     match fault("open the store", source) {
         // A database that cannot be opened because a file is missing is damaged, regardless of RocksDB's error code.
         Error::Fault { why, .. } if why.contains("No such file") => {
-            Error::DamagedRecord { what: "database".to_owned(), why }
+            hinting(Error::DamagedRecord { what: "database".to_owned(), why })
         }
-        other => other,
+        other => hinting(other),
     }
 }
