@@ -292,11 +292,11 @@ impl View {
     /// Refuses what the disk has no room for.
     fn demand_room(&self, bytes: u64) -> Result<()> {
         let Some(room) = &self.shared.options.room else { return Ok(()) };
-        let free = room().free_bytes;
-        if bytes <= free {
+        let usable = room().usable_bytes();
+        if bytes <= usable {
             return Ok(());
         }
-        let why = format!("{bytes} bytes are wanted and {free} are free");
+        let why = format!("{bytes} bytes are wanted and {usable} may be used");
         Err(EngineError::Full { action: "allocate room for a file", why }.into())
     }
 

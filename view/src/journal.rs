@@ -35,6 +35,7 @@ pub(crate) use record::Edit;
 use record::{Reader, Writer};
 pub use replay::Recovered;
 use replay::{has_record, keep_aside, replay};
+use room::Disk;
 
 const MAGIC: &[u8; 8] = b"AMVIEW1\n";
 /// The magic, what the file follows, and a check sum.
@@ -60,6 +61,8 @@ pub(crate) struct Journal {
     end: u64,
     /// Up to where room is set aside for this file.
     aside_end: u64,
+    /// What the disk below has, where somebody says so.
+    disk: Option<Disk>,
     /// The first file that is needed to come back, and this one's number.
     first: u64,
     number: u64,
@@ -169,6 +172,7 @@ impl Journal {
             current,
             end: BEGINNING_BYTES as u64,
             aside_end: 0,
+            disk: None,
             first,
             number,
             unsynced: Vec::new(),

@@ -46,7 +46,7 @@ pub struct ViewOptions {
     pub quota_bytes: Option<u64>,
     /// From so many bytes of journal on the tree is written to the store in between, so that recovery stays quick.
     pub checkpoint_bytes: u64,
-    /// What `statfs` says of the disk below.
+    /// What `statfs` says of the disk below. What would take its floor is refused.
     pub room: Option<Arc<dyn Fn() -> Room + Send + Sync>>,
     /// How conflicts are shown. What is written to such a file takes the conflict's place. Without it, and where it gives no
     /// file, the first version is shown, and cannot be written to.
@@ -129,7 +129,10 @@ impl View {
         !matches!(Journal::base(directory), Ok(None))
     }
 
-    fn with(tree: WorkingTree, inodes: Inodes, journal: Option<Journal>, options: ViewOptions) -> Self {
+    fn with(tree: WorkingTree, inodes: Inodes, mut journal: Option<Journal>, options: ViewOptions) -> Self {
+        if let (Some(journal), Some(room)) = (&mut journal, &options.room) {
+            journal.watch_room(Arc::clone(room));
+        }
         let shared = Shared {
             live: RwLock::new(Live {
                 tree,
@@ -231,6 +234,18 @@ impl Live {
             self.journal.iter_mut().for_each(|journal| journal.cut(end));
         }
         self.forget_seen(path);
+        done
+    }
+
+    /// Does several edits, or none of them.
+    pub(crate) fn edit_all<'a>(&mut self, edits: impl IntoIterator<Item = &'a Edit>, now: Time) -> Result<()> {
+        let end = self.journal.as_ref().ok_or(Error::ReadOnly)?.end();
+        let tree = self.tree.fork();
+        let done = edits.into_iter().try_for_each(|edit| self.edit(edit, now, &[]));
+        if done.is_err() {
+            self.tree = tree;
+            self.journal.iter_mut().for_each(|journal| journal.cut(end));
+        }
         done
     }
 
