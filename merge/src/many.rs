@@ -77,7 +77,7 @@ impl<'a> Laid<'a> {
             })
             .collect();
         let added = many.added.len();
-        // A base, if there is any: what nobody changed is what it has.
+        // A base, if there is any: what no side changed is what it has.
         let anchor = if texts.len() > added { added } else { 0 };
         Self { texts, added, anchor, count: interner.num_tokens() }
     }

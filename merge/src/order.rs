@@ -1,4 +1,4 @@
-//! The order of a merged list of names: what both have in the order of whoever changed it, and between that what one added.
+//! The order of a merged list of names: what both have in the order of the side that changed it, and between that what one added.
 
 use std::collections::HashMap;
 

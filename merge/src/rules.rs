@@ -44,7 +44,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Paths that merge as a unit. Whoever merges trees applies them.
+/// Paths that merge as a unit. The merge of trees applies them.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// Where it stands.
@@ -128,7 +128,7 @@ impl Rules {
         self.explain(path, content).map(|explained| explained.way)
     }
 
-    /// The same, with the reasons.
+    /// Finds the rule of a path as well, with the reasons.
     pub fn explain(&self, path: &[u8], content: Content) -> Option<Explained<'_>> {
         let mut tried = Vec::new();
         for rule in self.rules.iter().rev() {

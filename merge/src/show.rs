@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(parse(&one.bytes, &other), Parsed::Untouched);
         let edited = [&one.bytes[..], b"more\n"].concat();
         assert_eq!(parse(&edited, &other), Parsed::StillHas(1));
-        // What somebody wrote on a marker line is no label.
+        // What a person wrote on a marker line is not a label.
         let noted = String::from_utf8(one.bytes).expect("text").replacen("<<<<<<< ours", "<<<<<<< ours, see #7", 1);
         assert_eq!(parse(noted.as_bytes(), &other), Parsed::StillHas(1));
     }

@@ -1,7 +1,7 @@
 //! Documents merged by structure and kept in their own text.
 //!
 //! A format's parser makes a tree of [`Node`]s, each with the very text it was read from. The merge decides by meaning and
-//! puts pieces of text together: what nobody touched stays byte for byte, comments and number formats included. What came
+//! puts pieces of text together: what no side touched stays byte for byte, comments and number formats included. What came
 //! out is parsed again and must mean what was intended; where it does not, the caller falls to lines.
 
 mod list;
@@ -88,7 +88,7 @@ fn merge(job: &Job<'_>, format: &Format) -> Result<Outcome, Why> {
 type View<'a> = dyn Fn(usize) -> Result<String, Why> + 'a;
 
 /// Merges three documents and hands on where they clash, what came of them, and how to write it; nothing where they clash as a
-/// whole. The paths that are `forced` count as clashes whoever changed them.
+/// whole. The paths that are `forced` count as clashes whichever side changed them.
 fn with_merged<T>(
     sides: &Sides<'_>,
     options: &Options,
@@ -127,7 +127,7 @@ fn with_merged<T>(
     then(merger.clashes, &root, &view).map(Some)
 }
 
-/// Makes sure that whoever resolves a conflict sees every comment: each that a side has, unless the other side took it away.
+/// Makes sure that the person who resolves a conflict sees every comment: each that a side has, unless the other side took it away.
 fn check_shown(shown: &[u8], sides: &Sides<'_>, comments: for<'a> fn(&'a str) -> Vec<&'a str>) -> Result<(), Why> {
     let of = |bytes: &[u8]| -> BTreeSet<String> {
         let text = std::str::from_utf8(bytes).unwrap_or_default();

@@ -1,5 +1,5 @@
 //! The seam between the two halves of merging: the engine shows files that both sides changed, and rules say what to do.
-//! Behind the feature `engine`, so that whoever merges bytes needs no store.
+//! Behind the feature `engine`, so that a caller that merges bytes needs no store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl ByRules {
     /// A file that is too large to be looked at: only a way that takes one side as it is can decide about it.
     fn decide_unseen(&self, contest: &Contest<'_>, bytes: u64) -> Verdict {
         let way = self.rules.choose(contest.path.as_bytes(), Content::Binary);
-        let too_large = || Verdict::Conflict { way: format!("{bytes} bytes are too many to be looked at") };
+        let too_large = || Verdict::Conflict { way: format!("{bytes} bytes are too many to merge") };
         let Some(way) = way else { return too_large() };
         if !["ours", "theirs", "last-writer", "priority"].contains(&way.name()) {
             return too_large();

@@ -50,7 +50,7 @@ const WAYS: &[Row] = &[
 /// How a list without keys takes what both sides put into one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lists {
-    /// As a conflict: nobody knows which comes first.
+    /// As a conflict: which comes first is not known.
     #[default]
     Conflict,
     /// Both, the smaller first.

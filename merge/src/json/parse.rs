@@ -1,4 +1,4 @@
-//! A JSON parser that takes nothing but JSON. It reads a document once, into a [`Tape`]: values become nodes where somebody
+//! A JSON parser that takes nothing but JSON. It reads a document once, into a [`Tape`]: values become nodes where a caller
 //! looks at them.
 
 use std::borrow::Cow;

@@ -72,7 +72,7 @@ pub(super) struct Merger<'a> {
     pub(super) options: &'a Options,
     /// The paths where the sides disagree.
     pub(super) clashes: Vec<String>,
-    /// Paths that count as clashes, whoever changed them.
+    /// Paths that count as clashes, whichever side changed them.
     forced: &'a BTreeSet<String>,
     path: Vec<Step<'a>>,
 }

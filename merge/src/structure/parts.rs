@@ -1,4 +1,4 @@
-//! The parts of maps and lists: there already, or on a tape and unfolded when somebody first looks at them.
+//! The parts of maps and lists: there already, or on a tape and unfolded at the first look at them.
 //!
 //! Of a large document a merge looks at what changed and at what leads there. A parser that writes a tape makes one
 //! allocation for all of a document; the rest of it never becomes nodes.
