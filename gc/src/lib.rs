@@ -21,7 +21,7 @@
 //!
 //! # What is absent
 //!
-//! Which snapshots are to be thinned is an argument ([`Retention`]; a [`Plan`] is one). Nothing here reads a clock: whoever wants a pace brings the sleep.
+//! Which snapshots are to be thinned is an argument ([`Retention`]; a [`Plan`] is one). Nothing here reads a clock: a caller that wants a pace brings the sleep.
 
 mod collect;
 mod courtesy;

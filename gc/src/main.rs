@@ -1,4 +1,4 @@
-//! `amalgam-gc STORE`: a collection of a store that nobody has open. Works where the disk is full.
+//! `amalgam-gc STORE`: a collection of a store that no process has open. Works where the disk is full.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people and scripts")]
 
 mod show;
@@ -25,7 +25,7 @@ use show::Show;
 /// Each time it begins anew after the disk was full there is more room; this many times suffice for the largest stores.
 const TRIES_MAX: u32 = 1_000;
 
-/// Collects what nothing leads to in a store that nobody has open, and gives its room back.
+/// Collects what nothing leads to in a store that no process has open, and gives its room back.
 #[derive(Parser)]
 #[command(name = "amalgam-gc", version)]
 struct Arguments {
@@ -70,7 +70,7 @@ struct Arguments {
 
 /// A part of a policy and its value; whether they are right is seen where they are set.
 fn part(text: &str) -> std::result::Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write a part and its value, as automatic.daily=90d")?;
+    let (name, value) = text.split_once('=').ok_or("write a key and its value, such as automatic.daily=90d")?;
     Policy::default().set(name, value)?;
     Ok((name.to_owned(), value.to_owned()))
 }

@@ -40,7 +40,7 @@ pub struct Planned {
     pub time: Time,
     /// What it says.
     pub message: String,
-    /// Whether nobody asked for it.
+    /// Whether it was taken automatically.
     pub automatic: bool,
     /// The workspace in whose history it was found first; nothing for those that only labels and the like lead to.
     pub workspace: Option<String>,
@@ -318,7 +318,7 @@ fn words(part: Part, policy: &Policy, automatic: bool) -> String {
     let rule = if automatic { &policy.automatic } else { &policy.people };
     match part {
         Part::Last => format!("one of the last {}", rule.last),
-        Part::All if !automatic && rule.all == Span::Forever => "somebody made it".to_owned(),
+        Part::All if !automatic && rule.all == Span::Forever => "taken by a person".to_owned(),
         Part::All => format!("younger than {}", rule.all),
         Part::Hourly => "the newest of its hour".to_owned(),
         Part::Daily => "the newest of its day".to_owned(),

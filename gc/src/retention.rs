@@ -60,7 +60,7 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no time: write 90s, 30m, 24h, 30d, 8w, none or forever");
+        let wrong = || format!("`{text}` is not a time; write 90s, 30m, 24h, 30d, 8w, none or forever");
         match text {
             "none" | "0" => return Ok(Self::NONE),
             "forever" => return Ok(Self::Forever),
@@ -132,9 +132,9 @@ impl Rule {
 /// What is kept of a workspace's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Of snapshots that nobody asked for one by one.
+    /// Of automatic snapshots.
     pub automatic: Rule,
-    /// Of those that somebody made.
+    /// Of snapshots that people took.
     pub people: Rule,
 }
 
@@ -159,7 +159,7 @@ impl Policy {
             _ => return Err(wrong()),
         };
         match part {
-            "last" => rule.last = text.parse().map_err(|_| format!("`{text}` is no whole number"))?,
+            "last" => rule.last = text.parse().map_err(|_| format!("`{text}` is not a whole number"))?,
             "all" => rule.all = text.parse()?,
             "hourly" => rule.hourly = text.parse()?,
             "daily" => rule.daily = text.parse()?,
@@ -193,7 +193,7 @@ pub struct Aged {
     pub time: Time,
     /// The same by the time that the store lived through since: how old it is.
     pub placed: Time,
-    /// Whether nobody asked for it.
+    /// Whether it was taken automatically.
     pub automatic: bool,
 }
 

@@ -260,7 +260,7 @@ struct Sums {
 struct Measure<'a> {
     rows: &'a Rows,
     lean: &'a HashMap<SnapshotId, Vec<ObjectId>>,
-    /// Snapshots that own their trees; without them a tree belongs to whoever leads to its snapshot.
+    /// Snapshots that own their trees; without them a tree belongs to every workspace that leads to its snapshot.
     snapshots: Option<&'a HashMap<SnapshotId, u64>>,
     owners: Owners,
     to_come: ToCome,

@@ -5,7 +5,7 @@
 //! reported, and what is unknown is never overwritten or deleted. The look cannot be one step with the change, so whatever leaves its
 //! name is moved aside first, compared once more, and put back if it is not what was looked at ([`place`]). In directories that were there before, files are written
 //! apart and moved into place, so that a reader, or a machine that dies, finds the old or the new one under each name; in
-//! directories that the checkout made itself nobody expects anything yet, and files are written under their names.
+//! directories that the checkout made itself no other program expects anything yet, and files are written under their names.
 //!
 //! Three things wait until the walk is over: directories that go or make room, once what was in them is gone; files with several
 //! names; and the attributes of directories whose names changed late.
@@ -77,7 +77,7 @@ pub struct Checkout<'a> {
     /// A directory whose index proves what its files hold: they are cloned from it where the file system can, and copied as long
     /// as they are in memory.
     pub source: Option<(&'a HostDir, &'a Index)>,
-    /// Makes a directory for reading: its files can be written by nobody, and are shared with all others that have them from this pool.
+    /// Makes a directory for reading: no user may write to its files, and they are shared with all others that have them from this pool.
     pub pool: Option<&'a Pool>,
     /// Where it counts and listens.
     pub progress: &'a Progress,

@@ -75,29 +75,29 @@ fn plain(error: &str) -> String {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ignored => write!(f, "ignored by a rule"),
-            Self::Uncovered => write!(f, "stays as it is on the disk: ignore rules left it out"),
-            Self::Ours => write!(f, "belongs to Amalgam"),
+            Self::Ignored => write!(f, "excluded by an ignore rule"),
+            Self::Uncovered => write!(f, "left as it is on the disk: ignore rules exclude it"),
+            Self::Ours => write!(f, "belongs to Amalgam's own store"),
             Self::OtherFileSystem => write!(f, "another file system is mounted here; its contents are left out"),
             Self::Failed { action, error } if READING.contains(action) => f.write_str(&plain(error)),
             Self::Failed { action, error } => write!(f, "could not {action}: {}", plain(error)),
-            Self::Purged(words) => write!(f, "purged {words}"),
+            Self::Purged(words) => write!(f, "not written: its bytes were purged {words}"),
             Self::Damaged(words) => write!(f, "not written: {words}; `amalgam verify` finds what else is damaged"),
             Self::KeptBeside(name) => {
                 write!(f, "changed again while it was put back; an earlier version is kept beside it as {name}")
             }
-            Self::Changing => write!(f, "it kept changing while it was read"),
-            Self::ChangedSince => write!(f, "changed meanwhile, left as it is"),
-            Self::Unsupported(why) => write!(f, "cannot be kept: {why}"),
-            Self::NotEmpty => write!(f, "not empty: it holds files that no snapshot knows"),
+            Self::Changing => write!(f, "kept changing while it was read; the bytes of the last try are kept"),
+            Self::ChangedSince => write!(f, "another program changed it meanwhile; left as it is"),
+            Self::Unsupported(why) => write!(f, "cannot be captured: {why}"),
+            Self::NotEmpty => write!(f, "not removed: it holds files that no snapshot has"),
             Self::OwnerNotSet => write!(f, "its owner could not be set: that needs root"),
             Self::Withheld => {
                 write!(
                     f,
-                    "its set-user-ID or set-group-ID bit, its capability or the device it is came from elsewhere and was withheld"
+                    "withheld: set-user-ID and set-group-ID bits, capabilities and devices of received trees are not written"
                 )
             }
-            Self::GitFile => write!(f, "names a repository elsewhere (a worktree or submodule) and was left out"),
+            Self::GitFile => write!(f, "left out: it names a repository elsewhere (a worktree or submodule)"),
         }
     }
 }

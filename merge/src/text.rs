@@ -286,7 +286,7 @@ mod tests {
         };
         assert_eq!(why(&options), "ours is binary");
         options.bytes_max = Some(2);
-        assert_eq!(why(&options), "3 bytes; the most is 2");
+        assert_eq!(why(&options), "3 bytes are more than the limit of 2");
         assert_eq!(Way::named("text").map(|way| way.takes().len()), Some(0));
     }
 }

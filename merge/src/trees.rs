@@ -37,7 +37,7 @@ impl ByRules {
     /// Decides about a file that is too large to read: only a strategy that takes one side as a whole can.
     fn decide_unseen(&self, contest: &Contest<'_>, bytes: u64) -> Verdict {
         let way = self.rules.choose(contest.path.as_bytes(), Content::Binary);
-        let too_large = || Verdict::Conflict { way: format!("{bytes} bytes are too many to be looked at") };
+        let too_large = || Verdict::Conflict { way: format!("{bytes} bytes are too many to merge") };
         let Some(way) = way else { return too_large() };
         if !["ours", "theirs", "last-writer", "priority"].contains(&way.name()) {
             return too_large();

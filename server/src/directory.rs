@@ -1,6 +1,6 @@
 //! Real directories: finding them, looking at them, and keeping them and their workspaces in step.
 //!
-//! One thing at a time happens to a directory: whoever comes second waits. A directory is known by its inode; the same path with
+//! One thing at a time happens to a directory: a second call waits. A directory is known by its inode; the same path with
 //! another directory under it is refused, so that nothing is captured or overwritten by mistake.
 
 mod attach;
@@ -49,7 +49,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Nobody looks after the directory any more.
+    /// Ends the watch of the directory.
     fn end_watch(&mut self) {
         self.watch = None;
     }
@@ -59,7 +59,7 @@ impl Live {
     }
 }
 
-/// A directory that nobody else touches while this lives.
+/// A directory that no other call touches while this lives.
 pub(crate) struct Grasp {
     pub(crate) record: Record,
     pub(crate) workspace: WorkspaceName,
@@ -92,7 +92,7 @@ impl Service {
     pub(crate) fn grasp(&self, name: &str) -> Result<Grasp> {
         let id = self.record(name)?.id;
         let live = Mutex::lock_arc(&self.live(&id));
-        // Whoever had it before may have changed the record.
+        // The call before may have changed the record.
         let record = self.record(name)?;
         let host = self.open_host(&record)?;
         let workspace = WorkspaceName::new(record.workspace.as_str()).map_err(of_engine)?;

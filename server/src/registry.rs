@@ -113,7 +113,7 @@ impl Registry {
         Ok((Self { place: place.to_owned(), records, unwritten, turn }, problems))
     }
 
-    /// The turn of whoever decides by the records what to add or to take away: nobody else decides meanwhile. Taken before the lock
+    /// The turn of a call that decides by the records what to add or to take away: no other call decides meanwhile. Taken before the lock
     /// of a directory or the grasp of a view, never after.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
@@ -127,7 +127,7 @@ impl Registry {
         self.records.lock().get(id).cloned()
     }
 
-    /// An id that none has and none ever had: somebody may still go by an old one. Counted up, so that names stay short. To be asked
+    /// An id that none has and none ever had: a client may still go by an old one. Counted up, so that names stay short. To be asked
     /// for in the turn in which it is used.
     pub(crate) fn new_id(&self) -> Result<String> {
         let there = self.records.lock().keys().filter_map(|id| id.parse().ok()).max();

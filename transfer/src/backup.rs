@@ -74,7 +74,7 @@ pub fn backup(store: &Store, directory: &Path, time: Time, progress: &Progress) 
 /// those falls back to the nearest first parent that came back. Merges that wait in the queue come back held.
 pub fn restore_backup(directory: &Path, store: &Store, act: &Act, progress: &Progress) -> Result<Received> {
     if store.last_operation()? != 0 {
-        let why = "the store is in use already; bring the backup back into a new one".to_owned();
+        let why = "the store is not empty; restore the backup into a new store".to_owned();
         return Err(EngineError::Invalid { what: "restore", why }.into());
     }
     let Some(manifest) = Manifest::read(directory)? else {
@@ -180,12 +180,12 @@ fn check_length(directory: &Path, part: &Part) -> Result<()> {
     let wrong = |why: String| Err(Error::Backup { part: part.stream(), why });
     match fs::metadata(&path) {
         Ok(found) if found.len() == part.length => {}
-        Ok(found) => return wrong(format!("it has {} bytes, and {} were written", found.len(), part.length)),
+        Ok(found) => return wrong(format!("it has {} bytes instead of {}", found.len(), part.length)),
         Err(source) => return Err(gone(part, &source)),
     }
     match read_check(&path) {
         Ok(check) if check == part.check => Ok(()),
-        Ok(_) => wrong("its checksum is that of another".to_owned()),
+        Ok(_) => wrong("its checksum does not match".to_owned()),
         Err(source) => wrong(source.to_string()),
     }
 }

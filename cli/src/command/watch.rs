@@ -61,6 +61,9 @@ impl Watch {
             stop: self.stop,
         };
         let mut stream = client.directories.watch_directory(request).await?.into_inner();
+        if !self.background {
+            session.interrupts.say_instead("stopped watching; no further snapshots are taken automatically");
+        }
         let path = text::path(&place.directory.path).into_owned();
         while let Some(message) = stream.message().await? {
             let output = &mut session.output;

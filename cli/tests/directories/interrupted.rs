@@ -64,6 +64,26 @@ fn undo_redo_and_restore_report_what_their_capture_skipped() {
     assert_eq!(fs::read_to_string(kit.work().join("secret")).expect("there"), "nobody can read this\n");
 }
 
+#[test]
+fn files_with_names_like_temporary_ones_come_back_after_their_directory_was_removed() {
+    let kit = Kit::new();
+    kit.write("file", "one\n");
+    kit.run(&["init", "--workspace", "base"]).ends(0);
+    kit.run(&["fork", "try", "--dir", "../try"]).ends(0);
+    let tree = kit.path("try");
+    fs::create_dir(tree.join(".amalgam-tmp.0a1f")).expect("made");
+    for name in [".amalgam-tmp.0a1f/inside", ".amalgam-tmp.0a1f0a1f0a1f0a1f"] {
+        fs::write(tree.join(name), "mine\n").expect("written");
+    }
+    kit.own("try".as_ref());
+    kit.run(&["ws", "rm", "try", "--dir", "--yes"]).ends(0);
+    assert!(!tree.exists());
+    kit.run(&["ws", "undelete", "try"]).ends(0);
+    for name in [".amalgam-tmp.0a1f/inside", ".amalgam-tmp.0a1f0a1f0a1f0a1f"] {
+        assert_eq!(kit.run(&["show", &format!("try@:{name}")]).ends(0).out, "mine\n");
+    }
+}
+
 fn fill(kit: &Kit) {
     for number in 0..3_000 {
         let file = kit.work().join(format!("d{}/f{number}", number % 37));

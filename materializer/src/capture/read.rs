@@ -356,7 +356,7 @@ impl ByteSource for Source<'_> {
 impl Large<'_> {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> amalgam_engine::Result<()> {
         let stop = |error: std::io::Error| amalgam_engine::Error::from_io("read a file", &error);
-        // Whoever gets this error asks again whether somebody wants to stop.
+        // The caller that gets this error asks again whether to stop.
         self.progress.check().map_err(|_| stop(std::io::ErrorKind::Interrupted.into()))?;
         fill(self.file, offset, buffer).map_err(|error| {
             *self.failed.lock() = Some(failed("read", error));

@@ -119,7 +119,7 @@ impl Run<'_> {
                     Err(Errno::PERM | Errno::INVAL) if after.owner().is_some() => {
                         self.notice(path, Why::OwnerNotSet);
                     }
-                    // Whoever may not give files away makes their own.
+                    // A user who may not give files away keeps the new ones.
                     Err(Errno::PERM | Errno::INVAL) => {}
                     Err(errno) => return Err(Error::host("set the owner of", path, errno)),
                 }

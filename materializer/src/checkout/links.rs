@@ -139,7 +139,7 @@ impl Run<'_> {
         }
         let linked = Stamp::at(at.handle.as_fd(), &made_as).map_err(|source| Error::host("look at", path, source));
         if !linked.as_ref().is_ok_and(|stamp| stamp.inode == donor.inode) {
-            // Somebody put something else under the donor's name.
+            // Another program put something else under the donor's name.
             unlink(at, &made_as).ok();
             linked?;
             return Ok(Placed::Left(Why::ChangedSince));

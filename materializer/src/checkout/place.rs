@@ -302,11 +302,10 @@ impl Run<'_> {
                 let act = |proof: &Proof| self.exchange(at, &temporary, name, path, proof);
                 let made = self.while_unchanged(at, name, path, before, act);
                 if !matches!(made, Ok(Some(()))) {
-                    match remove_directory(at, &temporary) {
-                        // Another program put something into it while it had the name.
-                        Err(Errno::NOTEMPTY | Errno::EXIST) => self.keep_beside(at, &temporary, name, path)?,
-                        // After a failure it may be the old file that has this name.
-                        _ => {}
+                    // Another program may have put something into it while it had the name. After a failure it may be the old
+                    // file that has this name.
+                    if let Err(Errno::NOTEMPTY | Errno::EXIST) = remove_directory(at, &temporary) {
+                        self.keep_beside(at, &temporary, name, path)?;
                     }
                 }
                 if made?.is_none() {

@@ -18,11 +18,11 @@ use crate::error::{Error, Result};
 use crate::pool::{Kept, Pool};
 use crate::stamp::Stamp;
 
-/// What nobody has in a read-only directory.
+/// The permission bits that no file of a read-only directory has.
 const WRITE: u32 = 0o222;
 
 impl Run<'_> {
-    /// What something is in the directory: files that are shared can be written by nobody.
+    /// What something is in the directory: no user may write to files that are shared.
     pub(super) fn as_shown(&self, entry: &Entry) -> Entry {
         match (&entry.node, self.job.pool) {
             (Node::File { .. }, Some(_)) => Entry { mode: entry.mode & !WRITE, ..entry.clone() },

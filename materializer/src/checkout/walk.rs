@@ -40,7 +40,7 @@ struct Task {
 pub(super) struct Open {
     pub(super) path: TreePath,
     pub(super) handle: OwnedFd,
-    /// Whether this checkout made it, so that nobody expects anything there yet.
+    /// Whether this checkout made it, so that no other program expects anything there yet.
     pub(super) is_fresh: bool,
     /// Whether names in it were changed.
     pub(super) is_touched: AtomicBool,
@@ -131,7 +131,7 @@ impl<'a> Run<'a> {
             }
             (_, Some(EntryKind::Directory)) => {
                 if !is_inside && pair.before.is_some() {
-                    let error = "something that is not to be touched is in the way".to_owned();
+                    let error = "a file that the restore does not include is in the way".to_owned();
                     self.notice(&path, Why::Failed { action: "make the directory", error });
                     return Ok(());
                 }
@@ -346,7 +346,7 @@ impl<'a> Run<'a> {
         self.settle(path, dressed).map(|_| ())
     }
 
-    /// Whoever changes a name in a directory changes its time too: it gets that of the tree.
+    /// Sets a directory's time to that of the tree, because each change of a name in it changed its time.
     pub(super) fn set_directory_time(&self, handle: Handle<'_>, path: &TreePath, after: &Entry) -> Result<()> {
         if !self.aim.is_exact() {
             return Ok(());

@@ -29,7 +29,7 @@ const HAS_CONTENTS: u8 = 32;
 const CTIME_IS_MTIME: u8 = 64;
 
 impl Index {
-    /// Writes it to a file, in one step: whoever reads meanwhile sees the old one or the new one.
+    /// Writes it to a file, in one step: a reader sees the old one or the new one.
     pub fn save(&self, file: &Path) -> Result<()> {
         let mut apart = file.as_os_str().to_owned();
         apart.push(".new");

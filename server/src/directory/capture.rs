@@ -44,12 +44,12 @@ pub(crate) struct Saying<'a> {
 }
 
 impl Service {
-    /// Captures a directory: all of it, or where something happened if somebody has kept an eye on it.
+    /// Captures a directory: all of it, or only where something happened if it is watched.
     pub(super) fn look(&self, grasp: &mut Grasp, progress: &Progress) -> Result<Captured> {
         self.look_as(grasp, progress, false)
     }
 
-    /// The same, everywhere if `whole`: then what is left out by rules is counted in full.
+    /// Captures a directory as [`Self::look`] does, everywhere if `whole`: then what is left out by rules is counted in full.
     pub(crate) fn look_as(&self, grasp: &mut Grasp, progress: &Progress, whole: bool) -> Result<Captured> {
         let rules = self.rules(&grasp.record)?;
         let dirty = grasp.live.watch.as_ref().map(|watch| watch.take_dirty());
@@ -146,7 +146,7 @@ impl Service {
     /// Whether a directory came of its workspace's head.
     pub(super) fn is_in_step(&self, grasp: &Grasp, head: Option<SnapshotId>) -> Result<bool> {
         let known = grasp.record.snapshot();
-        // Being written for the first time, or left so by a process that died: what is absent was removed by nobody.
+        // Being written for the first time, or left so by a process that died: what is absent was not removed by a user.
         if known.is_none() && grasp.record.aim.is_some() {
             return Ok(head.is_none());
         }
@@ -162,8 +162,8 @@ impl Service {
         }
         let now = head.map_or_else(|| "nothing".to_owned(), |head| head.short());
         let message = format!(
-            "workspace {} has moved on to {now} since this directory was last in step with it; `amalgam restore @` takes that \
-             over (what is here is captured first), `amalgam fork` keeps what is here beside it",
+            "workspace {} was moved to {now} elsewhere, and a commit of this directory would undo that; `amalgam restore @` brings the \
+             directory to {now} (its files are captured first), `amalgam fork` keeps its files as another workspace",
             grasp.workspace
         );
         Err(Failure::new(Reason::StaleHead, message))

@@ -146,8 +146,8 @@ impl Service {
         let snapshot = after.and_then(|change| change.after.as_ref()).and_then(|value| value.target);
         let id = snapshot.map(|id| SnapshotId::from_bytes(id.hash).short()).unwrap_or_default();
         let message = format!(
-            "files were changed since the undo, and a redo would overwrite them; `amalgam restore {id}` goes there all the same, and \
-             an undo then brings your changes back"
+            "files were changed since the undo, and a redo would overwrite them; `amalgam restore {id}` overwrites them, and `amalgam \
+             undo` then brings them back"
         );
         Err(Failure::new(Reason::UncommittedChanges, message))
     }

@@ -45,8 +45,11 @@ fn before_and_after(world: &World) -> (WorkingTree, WorkingTree) {
 
 const FILES: [&str; 6] = ["replaced", "removed", "turned", "linked", "linked too", "dressed"];
 
-/// Ways in which a program changes a file, with what is there afterwards.
-fn ways() -> Vec<(&'static str, fn(&Path))> {
+/// What another program does to a file.
+type Change = fn(&Path);
+
+/// Ways in which a program changes a file, in words and in deed.
+fn ways() -> Vec<(&'static str, Change)> {
     vec![
         ("another file is renamed to it", |path| {
             let apart = path.with_file_name("apart");
