@@ -81,7 +81,7 @@ impl fmt::Display for Why {
             Self::OtherFileSystem => write!(f, "another file system is mounted here; its contents are left out"),
             Self::Failed { action, error } if READING.contains(action) => f.write_str(&plain(error)),
             Self::Failed { action, error } => write!(f, "could not {action}: {}", plain(error)),
-            Self::Purged(words) => write!(f, "not written: its bytes were purged {words}"),
+            Self::Purged(words) => write!(f, "purged {words}"),
             Self::Damaged(words) => write!(f, "not written: {words}; `amalgam verify` finds what else is damaged"),
             Self::KeptBeside(name) => {
                 write!(f, "changed again while it was put back; an earlier version is kept beside it as {name}")

@@ -86,7 +86,7 @@ pub enum Error {
     },
     /// A name is in use for something else.
     #[error(
-        "{name} exists here and is not an older state of what was sent; receive it under another name (--under), or replace it (--replace)"
+        "{name} is here already and is not an older state of what was sent; receive it under another name, or replace it"
     )]
     Diverged {
         /// The name.
