@@ -73,7 +73,7 @@ mod tests {
 
     /// The commands about merging, and what of them only looks. Whatever else they get changes something.
     const MERGING: [&str; 7] = ["merge", "conflicts", "complete", "publish", "queue", "review", "rules"];
-    const LOOKS: [&str; 10] = [
+    const LOOKS: [&str; 11] = [
         "conflicts list",
         "conflicts show",
         "conflicts remembered",
@@ -84,6 +84,7 @@ mod tests {
         "rules show",
         "rules check",
         "rules explain",
+        "rules commands",
     ];
 
     /// The commands without commands below them, with their names in full.

@@ -575,7 +575,9 @@ mod tests {
     fn unknown_keys_and_wrong_values_are_refused() {
         let mut config = config("");
         let error = set(&mut config, "colour", &["auto"]).expect_err("unknown");
-        assert!(error.to_string().starts_with("`colour` is no setting; there are author, color, exclude, gc.grace"));
+        assert!(
+            error.to_string().starts_with("`colour` is no setting; there are author, color, commands.environment, ")
+        );
         assert!(set(&mut config, "color", &["red"]).is_err());
         assert!(set(&mut config, "idle_seconds", &["-1"]).is_err());
         assert!(set(&mut config, "pager", &[]).is_err());

@@ -43,6 +43,7 @@ fn a_projects_command_runs_only_after_exactly_it_was_approved() {
     // It shows the command, and asks.
     let shown = said(&scratch, &format!("cd ../bob; {approve}"));
     assert!(shown.contains("    echo made > lock\n") && shown.contains("pass --yes"), "{shown}");
+    scratch.run(&format!("{approve} --dry-run"));
     assert!(said(&scratch, "amalgam rules commands").contains("not approved"));
     scratch.run(&format!("cd ../bob; {approve} --yes"));
     assert!(said(&scratch, "amalgam rules commands").contains("approved by ann"));
@@ -58,7 +59,9 @@ fn a_projects_command_runs_only_after_exactly_it_was_approved() {
     let hash = approve.split(' ').nth(3).expect("a hash");
     scratch.run("amalgam undo -q; sed -i 's/echo made/echo  made/' .amalgam/rules.toml; amalgam commit -q");
     assert!(said(&scratch, "amalgam merge bob").contains("is not approved"));
-    scratch.run(&format!("amalgam undo -q; amalgam undo -q; amalgam rules revoke {hash}"));
+    scratch.run(&format!(
+        "amalgam undo -q; amalgam undo -q; amalgam rules revoke --dry-run {hash} && amalgam rules revoke {hash}"
+    ));
     assert!(said(&scratch, "amalgam merge bob").contains("is not approved"));
 }
 

@@ -48,6 +48,9 @@ pub struct Approve {
     /// Do not ask
     #[arg(long)]
     yes: bool,
+    /// Show what would be approved, approve nothing
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// Take approvals of commands back
@@ -57,6 +60,9 @@ pub struct Revoke {
     /// The first digits of the commands' hashes
     #[arg(value_name = "HASH", required = true)]
     hashes: Vec<String>,
+    /// Show what would be taken back, change nothing
+    #[arg(long)]
+    dry_run: bool,
 }
 
 impl Commands {
@@ -92,6 +98,13 @@ impl Approve {
         for command in &chosen {
             say(session, command)?;
         }
+        if self.dry_run {
+            for command in &chosen {
+                session.output.emit(&json_line(command))?;
+            }
+            session.output.remark("nothing was approved (--dry-run)")?;
+            return Ok(Exit::OK);
+        }
         if !self.yes {
             let number = text::plural(chosen.len() as u64, "command");
             confirm(session, &format!("Let {number} run, in a sandbox, when files are made anew?")).await?;
@@ -116,10 +129,19 @@ impl Revoke {
         let mut client = session.client().await?;
         for hash in &self.hashes {
             let command = find(&listed, hash)?;
+            let fields = json!({"hash": command.hash, "dry_run": self.dry_run});
+            if self.dry_run {
+                session.output.emit(&lines::line("rule_command_revoked", fields))?;
+                say(session, command)?;
+                session.output.remark("nothing was taken back (--dry-run)")?;
+                continue;
+            }
             let request = v1::RevokeRuleCommandRequest { hash: command.hash.clone() };
             client.merges.revoke_rule_command(request).await?;
-            session.output.emit(&lines::line("rule_command_revoked", json!({"hash": command.hash})))?;
-            session.output.done(format!("{} is not approved any more", &command.hash[..SHORT]))?;
+            session.output.emit(&lines::line("rule_command_revoked", fields))?;
+            session
+                .output
+                .done(format!("{} is not approved any more", command.hash.get(..SHORT).unwrap_or(&command.hash)))?;
         }
         Ok(Exit::OK)
     }
