@@ -208,6 +208,11 @@ impl View {
         self.shared.live.read().journal.as_ref().map_or(0, Journal::bytes)
     }
 
+    /// Gives back the room that the journal has set aside for later edits, but for those that free room. Returns whether there was any.
+    pub fn release_ahead(&self) -> bool {
+        self.shared.live.write().journal.as_mut().is_some_and(Journal::release_ahead)
+    }
+
     /// Whether so much was written that a checkpoint is due.
     pub fn is_checkpoint_due(&self) -> bool {
         let live = self.shared.live.read();

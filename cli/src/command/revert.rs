@@ -105,13 +105,19 @@ fn say_reverted(session: &mut Session, result: &v1::RevertResult, kind: &str, wh
     line["operation"] = json!(result.operation.as_ref().map(|operation| operation.sequence));
     line["took_back_changes"] = json!(result.took_back_changes);
     line["description"] = json!(result.description);
+    line["cannot_redo"] = json!(result.cannot_redo);
     output.emit(&line)?;
     output.done(paint(style::TITLE, text::printable(what)))?;
     if restored.changed {
         say_restored(output, &restored, "what it was")?;
     }
     say_left_alone(output, &restored)?;
-    output.remark(next)?;
+    match result.cannot_redo {
+        true => {
+            output.remark("the disk has no room to keep these changes, so `amalgam redo` cannot bring them back")?
+        }
+        false => output.remark(next)?,
+    }
     warn(output, &restored.warnings)?;
     report_notices(output, &restored.notices)
 }

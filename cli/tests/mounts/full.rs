@@ -71,6 +71,8 @@ fn a_mount_on_a_full_disk_is_looked_at_and_unmounted() {
     assert_eq!(listed[0]["uncommitted"], true);
     assert_eq!(fs::metadata(at.join("big")).expect("it is there").len(), 5_000_000);
     scratch.run("cd ../try && amalgam status | grep 'A big'");
+    // What the store has given back since is taken again.
+    small.fill();
     refused(scratch, "cd ../try && amalgam commit", 13, &["nothing is committed", "amalgam gc"]);
     scratch.run("amalgam umount ../try && amalgam umount ../snapshot");
     assert!(!at.join("a").exists());
@@ -142,10 +144,44 @@ fn a_mount_leaves_the_free_floor_alone_and_what_was_written_is_undone() {
     let free = small.free_bytes();
     // What the journal has set aside is given back when it is closed.
     assert!(free > 30_000_000, "{free} bytes are left of a floor of 40 MB");
-    assert!(fs::write(at.join("more"), "x").is_err());
+    assert!(fs::write(at.join("more"), vec![7; 4 << 20]).is_err());
     scratch.run("cd ../try && amalgam undo");
     assert!(!at.join("big").exists());
     assert_eq!(read(at.join("a")), "one\n");
     until("there is room again", || small.free_bytes() > 45_000_000);
     fs::write(at.join("more"), "x").expect("there is room");
+}
+
+#[test]
+fn uncommitted_changes_are_undone_without_room_and_make_room() {
+    let Some(small) = small(128) else { return };
+    let scratch = &small.scratch;
+    let at = super::mounted(scratch);
+    scratch.run("cd ../try && echo two > a && rm d/e/x && head -c 25000000 /dev/urandom > big");
+    small.fill();
+    let done = json(&scratch.run("cd ../try && amalgam undo --json")).remove(0);
+    assert_eq!((&done["took_back_changes"], &done["cannot_redo"]), (&true.into(), &true.into()), "{done}");
+    assert_eq!((&done["written"], &done["removed"]), (&2.into(), &1.into()), "{done}");
+    assert_eq!(read(at.join("a")), "one\n");
+    assert_eq!(read(at.join("d/e/x")), "x\n");
+    assert!(!at.join("big").exists());
+    until("there is room again", || small.free_bytes() > 20_000_000);
+    scratch.run("cd ../try && amalgam status --exit-code && echo more > more && amalgam commit");
+    scratch.run("amalgam umount try && amalgam verify --read-data");
+}
+
+#[test]
+fn small_changes_are_compared_undone_and_redone_without_room() {
+    let Some(small) = small(64) else { return };
+    let scratch = &small.scratch;
+    let at = super::mounted(scratch);
+    scratch.run("cd ../try && echo two > a");
+    small.fill();
+    let told = scratch.run("cd ../try && amalgam diff");
+    assert!(told.contains("+two"), "{told}");
+    let told = scratch.output("cd ../try && amalgam undo");
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    assert_eq!(read(at.join("a")), "one\n");
+    scratch.run("cd ../try && amalgam redo");
+    assert_eq!(read(at.join("a")), "two\n");
 }

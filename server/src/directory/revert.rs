@@ -256,6 +256,7 @@ impl Service {
             reverted: Some(crate::api::operation_message(&reverted.of)),
             operation: Some(crate::api::operation_message(&reverted.by)),
             took_back_changes: false,
+            cannot_redo: false,
             restored: Some(restored),
             description: self.describe_operation(&reverted.of)?,
         })

@@ -38,7 +38,15 @@ impl Service {
     }
 
     pub(super) fn hold_live(&self, grasp: &ViewGrasp) -> Result<Held> {
-        self.hold_tree(&grasp.live.view.fork())
+        self.hold_pressed(grasp, &grasp.live.view.fork())
+    }
+
+    /// Writes a tree of a view, with the room that its journal has set aside where there is no other.
+    pub(super) fn hold_pressed(&self, grasp: &ViewGrasp, tree: &WorkingTree) -> Result<Held> {
+        match self.hold_tree(tree) {
+            Err(failure) if failure.reason == Reason::Full && grasp.live.view.release_ahead() => self.hold_tree(tree),
+            held => held,
+        }
     }
 
     pub(super) fn hold_tree(&self, tree: &WorkingTree) -> Result<Held> {
@@ -72,7 +80,7 @@ impl Service {
         Ok(!holds_same(&other, &view.fork()).map_err(of_view)?)
     }
 
-    fn working_tree(&self, snapshot: Option<SnapshotId>) -> Result<WorkingTree> {
+    pub(super) fn working_tree(&self, snapshot: Option<SnapshotId>) -> Result<WorkingTree> {
         let opened = snapshot.map(|snapshot| WorkingTree::open(&self.inner.store, snapshot)).transpose();
         Ok(opened.map_err(of_engine)?.unwrap_or_else(|| WorkingTree::new(&self.inner.store)))
     }
@@ -254,7 +262,7 @@ impl Service {
     pub(crate) fn view_status(&self, id: u64) -> Result<v1::DirectoryStatus> {
         let grasp = self.grasp_view(id)?;
         let head = self.head(&grasp.workspace)?;
-        let held = match self.hold_live(&grasp) {
+        let held = match self.hold_tree(&grasp.live.view.fork()) {
             // Without room nothing is written for a look.
             Err(failure) if failure.reason == Reason::Full => None,
             held => Some(held?),

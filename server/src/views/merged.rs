@@ -61,7 +61,7 @@ impl Service {
     /// What a view holds, and the same with conflicts for what they are.
     pub(crate) fn hold_edited(&self, grasp: &ViewGrasp) -> Result<(Held, RootId)> {
         let tree = grasp.live.view.fork();
-        let held = self.hold_tree(&tree)?;
+        let held = self.hold_pressed(grasp, &tree)?;
         let root = held.root.expect("a live tree has a root");
         Ok(match self.conflicts_in(&tree)? {
             Some(back) => (held, back.root),

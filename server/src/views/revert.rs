@@ -4,6 +4,7 @@
 use amalgam_engine::workspace::{Change, Taken, WorkspaceName, with_paths_of};
 use amalgam_engine::{Act, RootId, TreePath, WorkingTree, entry_at};
 use amalgam_proto::{Failure, Reason, v1};
+use amalgam_view::{Difference, differences};
 
 use super::live::Secured;
 use super::{Shows, ViewGrasp};
@@ -181,8 +182,14 @@ impl Service {
             return Ok(v1::RevertResult::default());
         }
         let git = self.git_scope(&grasp.workspace, with_git)?;
-        let live = self.look_at(&grasp)?;
-        let recorded = self.record_view_edits(&grasp, &live, "undo", git, act)?;
+        let looked = self.look_at(&grasp).and_then(|live| {
+            let recorded = self.record_view_edits(&grasp, &live, "undo", git, act)?;
+            Ok((live, recorded))
+        });
+        let (live, recorded) = match looked {
+            Err(failure) if failure.reason == Reason::Full => return self.undo_without_room(&grasp, git, failure),
+            looked => looked?,
+        };
         let next = self.next_to_revert(&grasp.workspace, Direction::Undo)?;
         if let Some((from, to)) = renaming(&next, Direction::Undo) {
             drop(grasp);
@@ -192,6 +199,47 @@ impl Service {
         let mut result = self.view_reverted(&grasp, &reverted, &live, act)?;
         result.took_back_changes = recorded.is_some();
         Ok(result)
+    }
+
+    /// Takes back changes that are in no snapshot where there is no room to keep them: the journal gives back what they took, and they
+    /// cannot be done again. `full` is why they could not be kept, for when nothing is taken back.
+    fn undo_without_room(&self, grasp: &ViewGrasp, git: GitScope, full: Failure) -> Result<v1::RevertResult> {
+        let view = &grasp.live.view;
+        let workspace = self.inner.workspaces.get(&grasp.workspace).map_err(of_engine)?;
+        let (Some(head), Some(state)) = (workspace.head, workspace.state()) else { return Err(full) };
+        let found = differences(&self.working_tree(Some(state))?, &view.fork()).map_err(of_view)?;
+        // A tree with the `.git` of another one would have to be written.
+        if found.is_empty() || (!git.includes() && found.iter().any(|(path, _)| path.is_in_git())) {
+            return Err(full);
+        }
+        view.go_to(state, Some(head)).map_err(of_view)?;
+        // What there is no room for is done by the next commit or checkpoint.
+        let unless_full = |done: Result<()>| match done {
+            Err(failure) if failure.reason == Reason::Full => Ok(()),
+            done => done,
+        };
+        if state == head {
+            unless_full(view.settled_at(head).map_err(of_view))?;
+            unless_full(self.drop_checkpoint(grasp))?;
+        } else {
+            unless_full(self.checkpoint(grasp))?;
+        }
+        self.await_told(|shows| matches!(shows, Shows::Live(id) if *id == grasp.id));
+        let removed = found.iter().filter(|(_, difference)| *difference == Difference::Added).count() as u64;
+        let restored = v1::RestoreResult {
+            snapshot: Some(self.snapshot_message(head, &Marks::default())?),
+            written: found.len() as u64 - removed,
+            removed,
+            changed: true,
+            ..v1::RestoreResult::default()
+        };
+        Ok(v1::RevertResult {
+            took_back_changes: true,
+            cannot_redo: true,
+            restored: Some(restored),
+            description: "changes that were in no snapshot".to_owned(),
+            ..v1::RevertResult::default()
+        })
     }
 
     /// Does again what was taken back last. Changes made since would be in the way.

@@ -149,6 +149,17 @@ impl Journal {
         }
     }
 
+    /// Gives back what is set aside beyond the reserve. Returns whether there was anything.
+    pub(crate) fn release_ahead(&mut self) -> bool {
+        if self.aside_end == UNLIMITED || self.aside_end <= self.end + RESERVE_BYTES {
+            return false;
+        }
+        self.release_room();
+        // Without it edits are refused as soon as there is no room.
+        self.set_aside(self.end + RESERVE_BYTES).ok();
+        true
+    }
+
     /// The file ends here now, and nothing is set aside behind it.
     pub(super) fn was_cut(&mut self) {
         if self.aside_end != UNLIMITED {
