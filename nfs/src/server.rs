@@ -177,10 +177,16 @@ impl Server {
         let Some(runtime) = self.runtime.take() else { return };
         self.is_ending.send_replace(true);
         let (connections, all) = (Arc::clone(&self.connections), self.connections_max as u32);
-        runtime.block_on(async {
-            tokio::time::timeout(patience, connections.acquire_many(all)).await.ok();
-        });
-        runtime.shutdown_timeout(patience);
+        let wait = move || {
+            runtime.block_on(async {
+                tokio::time::timeout(patience, connections.acquire_many(all)).await.ok();
+            });
+            runtime.shutdown_timeout(patience);
+        };
+        // A thread of its own: the caller's may belong to another runtime, which forbids waiting.
+        if let Ok(thread) = std::thread::Builder::new().name("amalgam-nfs-end".to_owned()).spawn(wait) {
+            thread.join().ok();
+        }
     }
 }
 
