@@ -35,7 +35,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         spec.credentials = Credentials::Trusted { squash_root: false };
     }
     exports.add(spec.clone(), Arc::new(view.clone()))?;
-    let server = Server::start(listen(address.parse()?, true)?, Arc::new(exports), &ServerOptions::new(now))?;
+    let mut server_options = ServerOptions::new(now);
+    server_options.reply_log = Some(Path::new(directory).join("replies"));
+    let server = Server::start(listen(address.parse()?, true)?, Arc::new(exports), &server_options)?;
     println!("{} edits recovered", recovered.edits);
     println!("{}", MountLines::new(server.address(), &spec).mount("/mnt"));
     std::io::stdin().read_to_end(&mut Vec::new())?;

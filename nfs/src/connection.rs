@@ -205,7 +205,7 @@ impl Session {
         match connection.dispatcher.answer(connection.peer, &record, false) {
             Outcome::CutOff => Err(End::CutOff),
             Outcome::Answer(Answer::Now(reply), pending) => {
-                settle(pending, &reply);
+                connection.dispatcher.settle(pending.as_ref(), &reply);
                 self.add(reply).await
             }
             Outcome::Answer(answer, pending) => self.begin(Slow::Answer(answer, pending)).await,
@@ -277,12 +277,6 @@ impl Session {
     }
 }
 
-fn settle(pending: Option<Pending>, reply: &[u8]) {
-    if let Some(pending) = pending {
-        pending.answered(reply);
-    }
-}
-
 /// A call that may take long.
 enum Slow {
     Answer(Answer, Option<Pending>),
@@ -296,7 +290,7 @@ impl Slow {
         match self {
             Self::Answer(answer, pending) => {
                 let reply = finish(answer).await?;
-                settle(pending, &reply);
+                connection.dispatcher.settle(pending.as_ref(), &reply);
                 Some(reply)
             }
             Self::Replay(answer) => reply_cache::wait(answer).await.map(|reply| reply.to_vec()),
@@ -306,7 +300,7 @@ impl Slow {
                 match outcome {
                     Outcome::Answer(answer, pending) => {
                         let reply = finish(answer).await?;
-                        settle(pending, &reply);
+                        connection.dispatcher.settle(pending.as_ref(), &reply);
                         Some(reply)
                     }
                     Outcome::Replay(answer) => reply_cache::wait(answer).await.map(|reply| reply.to_vec()),

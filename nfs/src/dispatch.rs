@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use amalgam_engine::Time;
 use bytes::Bytes;
 use nfs3_types::nfs3::{NFS_PROGRAM, nfsstat3};
 
@@ -27,6 +28,7 @@ pub(crate) struct Dispatcher {
     pub(crate) counters: Counters,
     pub(crate) verifier: [u8; 8],
     pub(crate) on_mount: Option<MountWatcher>,
+    pub(crate) clock: fn() -> Time,
 }
 
 /// How often what was asked.
@@ -161,7 +163,7 @@ impl Dispatcher {
             return Outcome::Wait;
         }
         self.counters.count(call.procedure as usize);
-        let pending = if is_remembered(procedure) {
+        let mut pending = if is_remembered(procedure) {
             match self.cache.look(address, xid, record) {
                 Seen::New(pending) => Some(pending),
                 Seen::Before(answer) => {
@@ -179,7 +181,20 @@ impl Dispatcher {
             Ok(Err(Refusal::Status(status))) => Answer::Now(failure(xid, procedure, status)),
             Err(_) => Answer::Now(failure(xid, procedure, nfsstat3::NFS3ERR_SERVERFAULT)),
         };
+        // A write that is done once more does no harm, and there are too many of them to write them down.
+        if let Some(pending) = pending.as_mut().filter(|_| procedure != NFS_PROGRAM::NFSPROC3_WRITE)
+            && let Answer::Now(reply) | Answer::Synced { done: reply, .. } = &answer
+        {
+            self.cache.note(pending, reply, (self.clock)());
+        }
         Outcome::Answer(answer, pending)
+    }
+
+    /// Says what a call was answered with.
+    pub(crate) fn settle(&self, pending: Option<&Pending>, reply: &[u8]) {
+        if let Some(pending) = pending {
+            self.cache.answered(pending, reply, (self.clock)());
+        }
     }
 
     fn perform(

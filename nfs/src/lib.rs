@@ -22,6 +22,7 @@ mod mount;
 mod network;
 mod procedures;
 mod reply_cache;
+mod reply_log;
 mod rpc;
 mod server;
 mod sync;

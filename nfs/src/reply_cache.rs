@@ -2,14 +2,18 @@
 //! answered with "no such file" then.
 //!
 //! A call is known by the client's address, its number and its first bytes. Answers of calls that are under way are waited for. Each
-//! client has room for so many answers, and so many clients are known; the oldest go first.
+//! client has room for so many answers, and so many clients are known; the oldest go first. Answers of changes are also written down
+//! before they are given, for the next server: see [`ReplyLog`].
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
+use amalgam_engine::Time;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+
+use crate::reply_log::{Logged, ReplyLog};
 
 /// Answers that are kept for one client.
 const ANSWERS_MAX: usize = 1_024;
@@ -26,6 +30,8 @@ type Answer = watch::Receiver<Option<Bytes>>;
 #[derive(Default)]
 pub(crate) struct ReplyCache {
     clients: Mutex<Clients>,
+    /// Nothing where answers are not to outlive the server.
+    log: Option<Mutex<ReplyLog>>,
 }
 
 #[derive(Default)]
@@ -40,11 +46,12 @@ struct Client {
     order: VecDeque<Key>,
 }
 
+/// What tells a call of a client from others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    xid: u32,
-    bytes: usize,
-    hash: [u8; 16],
+pub(crate) struct Key {
+    pub(crate) xid: u32,
+    pub(crate) bytes: usize,
+    pub(crate) hash: [u8; 16],
 }
 
 /// What is known of a call.
@@ -58,16 +65,56 @@ pub(crate) enum Seen {
 /// A call that is under way. Dropped without an answer, the call is as if it had never come.
 pub(crate) struct Pending {
     answer: watch::Sender<Option<Bytes>>,
+    client: IpAddr,
+    key: Key,
+    /// What was written down for the next server.
+    logged: Option<Vec<u8>>,
 }
 
-impl Pending {
-    pub(crate) fn answered(self, answer: &[u8]) {
-        let kept = if answer.len() <= ANSWER_BYTES_MAX { Bytes::copy_from_slice(answer) } else { Bytes::new() };
-        self.answer.send_replace(Some(kept));
+impl Clients {
+    fn client(&mut self, address: IpAddr) -> &mut Client {
+        let Self { by_address, order } = self;
+        if !by_address.contains_key(&address) {
+            order.push_back(address);
+            if order.len() > CLIENTS_MAX
+                && let Some(oldest) = order.pop_front()
+            {
+                by_address.remove(&oldest);
+            }
+        }
+        by_address.entry(address).or_default()
     }
 }
 
+impl Client {
+    fn remember(&mut self, key: Key, answer: Answer) {
+        if self.answers.insert(key, answer).is_none() {
+            self.order.push_back(key);
+        }
+        if self.order.len() > ANSWERS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.answers.remove(&oldest);
+        }
+    }
+}
+
+fn kept(answer: &[u8]) -> Bytes {
+    if answer.len() <= ANSWER_BYTES_MAX { Bytes::copy_from_slice(answer) } else { Bytes::new() }
+}
+
 impl ReplyCache {
+    /// A cache that knows the answers of an earlier server, and writes its own down.
+    pub(crate) fn with_log(log: ReplyLog, found: Vec<Logged>) -> Self {
+        let cache = Self { clients: Mutex::default(), log: Some(Mutex::new(log)) };
+        let mut clients = cache.clients.lock();
+        for Logged { client, key, answer } in found {
+            clients.client(client).remember(key, watch::channel(Some(kept(&answer))).1);
+        }
+        drop(clients);
+        cache
+    }
+
     /// Looks a call up, and remembers it if it is new.
     pub(crate) fn look(&self, client: IpAddr, xid: u32, record: &[u8]) -> Seen {
         let hash = blake3::hash(&record[..record.len().min(HASHED_BYTES)]);
@@ -75,32 +122,35 @@ impl ReplyCache {
         short.copy_from_slice(&hash.as_bytes()[..16]);
         let key = Key { xid, bytes: record.len(), hash: short };
         let mut clients = self.clients.lock();
-        let Clients { by_address, order } = &mut *clients;
-        if !by_address.contains_key(&client) {
-            order.push_back(client);
-            if order.len() > CLIENTS_MAX
-                && let Some(oldest) = order.pop_front()
-            {
-                by_address.remove(&oldest);
-            }
-        }
-        let Client { answers, order } = by_address.entry(client).or_default();
-        if let Some(answer) = answers.get(&key) {
+        let known = clients.client(client);
+        if let Some(answer) = known.answers.get(&key) {
             let is_given_up = answer.has_changed().is_err() && answer.borrow().is_none();
             if !is_given_up {
                 return Seen::Before(answer.clone());
             }
         }
-        let (sender, receiver) = watch::channel(None);
-        if answers.insert(key, receiver).is_none() {
-            order.push_back(key);
+        let (answer, receiver) = watch::channel(None);
+        known.remember(key, receiver);
+        Seen::New(Pending { answer, client, key, logged: None })
+    }
+
+    /// Writes the answer of a change down that was made and is not told yet.
+    pub(crate) fn note(&self, pending: &mut Pending, answer: &[u8], now: Time) {
+        if let Some(log) = &self.log {
+            log.lock().append(now, pending.client, &pending.key, answer);
+            pending.logged = Some(answer.to_vec());
         }
-        if order.len() > ANSWERS_MAX
-            && let Some(oldest) = order.pop_front()
+    }
+
+    /// Says what a call was answered with.
+    pub(crate) fn answered(&self, pending: &Pending, answer: &[u8], now: Time) {
+        if let (Some(log), Some(logged)) = (&self.log, &pending.logged)
+            && logged != answer
         {
-            answers.remove(&oldest);
+            // The sync failed: the later record counts.
+            log.lock().append(now, pending.client, &pending.key, answer);
         }
-        Seen::New(Pending { answer: sender })
+        pending.answer.send_replace(Some(kept(answer)));
     }
 }
 
@@ -126,7 +176,8 @@ mod tests {
     #[test]
     fn an_answer_is_given_again_to_the_same_call_only() {
         let cache = ReplyCache::default();
-        new(&cache, 1, b"remove a").expect("new").answered(b"done");
+        let pending = new(&cache, 1, b"remove a").expect("new");
+        cache.answered(&pending, b"done", Time::EPOCH);
         let Seen::Before(answer) = cache.look(CLIENT, 1, b"remove a") else { panic!("it came before") };
         assert_eq!(answer.borrow().as_deref(), Some(&b"done"[..]));
         assert!(new(&cache, 2, b"remove a").is_some(), "another number");
@@ -148,7 +199,8 @@ mod tests {
     fn memory_is_bounded_for_each_client_and_in_all() {
         let cache = ReplyCache::default();
         for xid in 0..5_000 {
-            new(&cache, xid, b"x").expect("new").answered(&[0; 2 * ANSWER_BYTES_MAX]);
+            let pending = new(&cache, xid, b"x").expect("new");
+            cache.answered(&pending, &[0; 2 * ANSWER_BYTES_MAX], Time::EPOCH);
         }
         for client in 0..1_000_u32 {
             cache.look(IpAddr::V4(client.into()), 1, b"x");

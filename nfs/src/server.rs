@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::dispatch::{Counters, Dispatcher};
 use crate::export::Exports;
 use crate::mount::{MountWatcher, Mounts};
 use crate::reply_cache::ReplyCache;
+use crate::reply_log::ReplyLog;
 
 /// How often files without a name are looked at, and for how long one is kept that nobody used.
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
@@ -31,7 +33,7 @@ const KEEP_ALIVE_PROBES: u32 = 4;
 /// How a server is to be.
 #[derive(Clone)]
 pub struct ServerOptions {
-    /// What time it is, for the expiry of files without a name.
+    /// What time it is.
     pub clock: fn() -> Time,
     /// Connections at a time; further ones are closed at once.
     pub connections_max: usize,
@@ -49,6 +51,8 @@ pub struct ServerOptions {
     pub idle_timeout: Duration,
     /// Whether only ports below 1024 are served, which only root can use on the client.
     pub reserved_ports_only: bool,
+    /// Where answers of changes are kept for the next server, so that a client that asks again after a crash gets its answer.
+    pub reply_log: Option<PathBuf>,
     /// Told of mounts.
     pub on_mount: Option<MountWatcher>,
 }
@@ -66,6 +70,7 @@ impl ServerOptions {
             reply_timeout: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(600),
             reserved_ports_only: false,
+            reply_log: None,
             on_mount: None,
         }
     }
@@ -110,13 +115,21 @@ impl Server {
         listener.set_nonblocking(true)?;
         let mut verifier = [0; 8];
         rustix::rand::getrandom(&mut verifier[..], rustix::rand::GetRandomFlags::empty())?;
+        let cache = match &options.reply_log {
+            Some(path) => {
+                let (log, found) = ReplyLog::open(path, (options.clock)())?;
+                ReplyCache::with_log(log, found)
+            }
+            None => ReplyCache::default(),
+        };
         let dispatcher = Arc::new(Dispatcher {
             exports,
-            cache: ReplyCache::default(),
+            cache,
             mounts: Mounts::default(),
             counters: Counters::default(),
             verifier,
             on_mount: options.on_mount.clone(),
+            clock: options.clock,
         });
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(options.threads.max(1))

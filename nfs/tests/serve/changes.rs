@@ -184,3 +184,38 @@ fn calls_sent_twice_at_once_are_done_once() {
         assert_eq!(answers[0], answers[1]);
     }
 }
+
+#[test]
+fn a_change_that_is_sent_again_to_the_next_server_is_answered_as_before() {
+    let mut kit = Kit::new();
+    let root = kit.root.clone();
+    kit.client.make(&root, "f").expect("made");
+    kit.client.make(&root, "g").expect("made");
+    let mut options = crate::kit::options();
+    options.reply_log = Some(kit.home.scratch().join("replies"));
+    let rename = RENAME3args { from: at(&root, "g"), to: at(&root, "h") };
+    let remove = REMOVE3args { object: at(&root, "f") };
+    let sent = [
+        kit.client.record(PROGRAM, VERSION, NFS_PROGRAM::NFSPROC3_REMOVE as u32, &remove).expect("packed"),
+        kit.client.record(PROGRAM, VERSION, NFS_PROGRAM::NFSPROC3_RENAME as u32, &rename).expect("packed"),
+    ];
+    let Kit { mut home, server, client, .. } = kit;
+    drop((client, server));
+    let mut answers: Vec<Vec<Vec<u8>>> = Vec::new();
+    for _ in 0..3 {
+        let kit = Kit::over(home, crate::kit::spec(), &options);
+        let ask = |record: &Vec<u8>| {
+            let mut client = kit.connect();
+            client.send(record).expect("sent");
+            client.receive().expect("answered")
+        };
+        answers.push(sent.iter().map(ask).collect());
+        let Kit { home: before, server, client, .. } = kit;
+        drop((client, server));
+        home = before.reopen(false);
+    }
+    for answer in &answers[0] {
+        assert_eq!(read_reply::<nfsstat3>(&answer[..28]).expect("a reply").1.result(), nfsstat3::NFS3_OK);
+    }
+    assert!(answers.iter().all(|others| *others == answers[0]));
+}
