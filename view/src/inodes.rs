@@ -10,6 +10,7 @@ use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use crate::attributes::{Attributes, Kind};
 use crate::error::{Error, Result};
+use crate::handles::Handles;
 use crate::paths::KnownPaths;
 
 /// The number of an inode.
@@ -75,6 +76,8 @@ pub(crate) struct Inodes {
     /// Numbers of inodes that nobody holds and whose places do not give them.
     recalled: HashMap<Place, Ino>,
     paths: KnownPaths,
+    /// Nothing until somebody wants handles.
+    pub(crate) handles: Option<Box<Handles>>,
 }
 
 impl Inodes {
@@ -96,6 +99,7 @@ impl Inodes {
             kept: HashMap::new(),
             recalled: HashMap::new(),
             paths: KnownPaths::default(),
+            handles: None,
         }
     }
 
@@ -166,7 +170,8 @@ impl Inodes {
             return None;
         }
         let number = hash(place);
-        (number > ROOT && !self.spent.contains(&number) && !self.by_number.contains_key(&number)).then_some(number)
+        let is_free = number > ROOT && !self.spent.contains(&number) && !self.by_number.contains_key(&number);
+        (is_free && !self.is_issued_elsewhere(number, place)).then_some(number)
     }
 
     /// An inode for a place that has none in the table.
@@ -193,10 +198,14 @@ impl Inodes {
 
     /// What was at a place that nobody holds is there no more.
     pub(crate) fn give_up(&mut self, place: &Place) {
-        match self.recalled.remove(place) {
-            Some(ino) => self.spend(ino),
-            None => self.spend(hash(place)),
-        }
+        let ino = self.recalled.remove(place).unwrap_or_else(|| hash(place));
+        self.spend(ino);
+        self.handle_given_up(ino);
+    }
+
+    /// The number that is remembered for a place that does not give it.
+    pub(crate) fn recalled_at(&self, place: &Place) -> Option<Ino> {
+        self.recalled.get(place).copied()
     }
 
     fn insert_as(&mut self, ino: Ino, place: Place, kind: Kind, moved: bool) {
@@ -220,6 +229,7 @@ impl Inodes {
             parent.children += 1;
         }
         self.by_place.insert(place, ino);
+        self.places_changed(ino);
     }
 
     /// Whether an inode is in the tree.
@@ -246,7 +256,11 @@ impl Inodes {
         }
         let Whereabouts::Named(places) = &mut inode.whereabouts else { unreachable!("it had this name") };
         places.retain(|other| other != place);
-        Some((ino, places.is_empty()))
+        let is_last = places.is_empty();
+        if !is_last {
+            self.places_changed(ino);
+        }
+        Some((ino, is_last))
     }
 
     /// Another name for the one that something had.
@@ -272,6 +286,7 @@ impl Inodes {
     /// An inode that has lost its last name: kept as long as it is held, and its number never used again.
     pub(crate) fn detach(&mut self, ino: Ino, whereabouts: Whereabouts) {
         self.spend(ino);
+        self.handle_detached(ino, &whereabouts);
         let Some(inode) = self.by_number.get_mut(&ino) else { return };
         inode.whereabouts = whereabouts;
         inode.seen = None;
@@ -287,6 +302,13 @@ impl Inodes {
     pub(crate) fn hold(&mut self, ino: Ino) {
         if let Some(inode) = self.by_number.get_mut(&ino) {
             inode.lookups += 1;
+        }
+    }
+
+    /// Gives back one hold of an inode that is looked at next.
+    pub(crate) fn release(&mut self, ino: Ino) {
+        if let Some(inode) = self.by_number.get_mut(&ino) {
+            inode.lookups = inode.lookups.saturating_sub(1);
         }
     }
 
@@ -423,7 +445,7 @@ pub(crate) struct Remembered {
 }
 
 /// FNV-1a with a final mix: the same on every machine and in every version.
-fn hash(place: &Place) -> u64 {
+pub(crate) fn hash(place: &Place) -> u64 {
     let mut state = 0xcbf2_9ce4_8422_2325_u64;
     for byte in place.parent.to_le_bytes().iter().chain(place.name.as_bytes()) {
         state = (state ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);

@@ -138,6 +138,7 @@ impl View {
         }
         let place = Place { parent, name };
         debug_assert!(live.inodes.at(&place).is_none(), "nothing was there");
+        live.inodes.renew(&place);
         let ino = live.inodes.insert(place.clone(), kind);
         live.inodes.hold(ino);
         live.inodes.keep(ino, Default::default());

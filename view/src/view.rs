@@ -114,6 +114,7 @@ impl View {
     pub fn open(tree: WorkingTree, directory: &Path, options: ViewOptions) -> Result<(Self, Recovered)> {
         let mut inodes = Inodes::new();
         Journal::recall(directory, &mut inodes);
+        Self::recall_handles(directory, &mut inodes)?;
         if let Some(base) = Journal::base(directory)? {
             let base = base.behind(tree.store(), directory, options.journaled)?;
             let (journal, tree, recovered) = Journal::recover(tree.store(), directory, base)?;

@@ -15,7 +15,7 @@ pub(crate) struct Host {
 }
 
 #[expect(clippy::disallowed_methods, reason = "what is mounted shows the time that it is")]
-fn now() -> Time {
+pub(crate) fn now() -> Time {
     Time::from(SystemTime::now())
 }
 

@@ -1,13 +1,14 @@
-//! One model, all doors: the same operations through the working tree, the view and FUSE are accepted and refused alike and end
+//! One model, all doors: the same operations through the working tree, the view, FUSE and NFS are accepted and refused alike and end
 //! in the same tree, but for times.
 //!
-//! A door takes operations as values and says which tree they ended in. Another one (NFS, the API) joins by an implementation
+//! A door takes operations as values and says which tree they ended in. Another one (the API) joins by an implementation
 //! and a line in a list.
 #![expect(clippy::print_stderr, reason = "what is left out is said")]
 
 mod door;
 mod fuse;
 mod host;
+mod nfs;
 mod tree;
 mod view;
 
@@ -134,5 +135,14 @@ proptest! {
         } else {
             eprintln!("left out: FUSE needs root and /dev/fuse here");
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(60))]
+
+    #[test]
+    fn the_tree_and_nfs_end_in_the_same_tree(story in story()) {
+        tell(&story, &mut [Box::new(nfs::NfsDoor::new())]);
     }
 }

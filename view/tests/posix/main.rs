@@ -6,6 +6,7 @@ mod attributes;
 mod bases;
 mod conflicts;
 mod contents;
+mod handles;
 mod kit;
 mod limits;
 mod listing;

@@ -1,0 +1,320 @@
+//! One client's connection: receives records, has them answered, sends the answers in whatever order they are ready.
+//!
+//! Most calls are answered by the thread that received them, and answers that are ready together are sent together. What may take long
+//! is done by others, within bounds: so many calls of one connection at a time, so many bytes of all connections. A client that does not
+//! take its answers, or does not finish its records, is not read from any more and is cut off after a while.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::dispatch::{Dispatcher, Outcome};
+use crate::procedures::Answer;
+use crate::reply_cache::{self, Pending};
+use crate::rpc::{RECORD_BYTES_MAX, Records};
+
+/// What is received at a time, unless a record is longer.
+const RECEIVE_BYTES: usize = 64 << 10;
+/// Answers are sent when so much of them is ready, or nothing more is to be answered.
+const SEND_BYTES: usize = 256 << 10;
+/// Memory is counted in units of this.
+pub(crate) const UNIT_BYTES: usize = 64 << 10;
+/// Calls of one connection that take long at a time.
+const SLOW_CALLS_MAX: usize = 64;
+
+/// How long clients are waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// For a record to be whole.
+    pub(crate) record: Duration,
+    /// For an answer to be taken.
+    pub(crate) send: Duration,
+    /// For a call.
+    pub(crate) idle: Duration,
+}
+
+/// What a connection works with.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    pub(crate) peer: SocketAddr,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    /// Memory for long records and long answers, of all connections.
+    pub(crate) memory: Arc<Semaphore>,
+    pub(crate) patience: Patience,
+    pub(crate) is_ending: watch::Receiver<bool>,
+}
+
+/// Why a connection ends. None of it is told to the client.
+enum End {
+    Left,
+    CutOff,
+}
+
+impl Connection {
+    /// Serves a client until it leaves, is cut off, or the server ends.
+    pub(crate) async fn serve(self, stream: TcpStream) {
+        let (receive, send) = stream.into_split();
+        let sender = Sender { stream: Arc::new(Mutex::new(send)), connection: self.clone() };
+        let slots = Arc::new(Semaphore::new(SLOW_CALLS_MAX));
+        let served = Session {
+            connection: self,
+            receive,
+            sender,
+            slots: Arc::clone(&slots),
+            records: Records::default(),
+            input: BytesMut::new(),
+            deadline: None,
+            memory: None,
+            ready: Vec::new(),
+            ready_memory: Vec::new(),
+        }
+        .run()
+        .await;
+        // Calls that were begun are answered, where the client still takes it.
+        if matches!(served, End::Left) {
+            slots.acquire_many(SLOW_CALLS_MAX as u32).await.ok();
+        }
+    }
+}
+
+/// The half of a connection that answers go to.
+#[derive(Clone)]
+struct Sender {
+    stream: Arc<Mutex<OwnedWriteHalf>>,
+    connection: Connection,
+}
+
+impl Sender {
+    async fn send(&self, bytes: &[u8]) -> Result<(), End> {
+        let mut stream = self.stream.lock().await;
+        self.connection.dispatcher.counters.sent_bytes.fetch_add(bytes.len() as u64, Relaxed);
+        match timeout(self.connection.patience.send, stream.write_all(bytes)).await {
+            Ok(Ok(())) => Ok(()),
+            _ => {
+                // The other half sees the end of the stream.
+                stream.shutdown().await.ok();
+                Err(End::CutOff)
+            }
+        }
+    }
+}
+
+struct Session {
+    connection: Connection,
+    receive: OwnedReadHalf,
+    sender: Sender,
+    slots: Arc<Semaphore>,
+    records: Records,
+    input: BytesMut,
+    /// When the record that is being received has to be whole, and the memory that was counted for it.
+    deadline: Option<Instant>,
+    memory: Option<Arc<OwnedSemaphorePermit>>,
+    /// Answers that are ready, and the memory that was counted for them.
+    ready: Vec<u8>,
+    ready_memory: Vec<OwnedSemaphorePermit>,
+}
+
+impl Session {
+    async fn run(mut self) -> End {
+        loop {
+            let received = match self.receive_some().await {
+                Ok(()) => self.answer_received().await,
+                ended => ended,
+            };
+            if let Err(end) = received {
+                return end;
+            }
+            if !self.records.is_within(&self.input) {
+                self.deadline = None;
+                self.memory = None;
+            }
+        }
+    }
+
+    /// Answers all whole records that were received.
+    async fn answer_received(&mut self) -> Result<(), End> {
+        loop {
+            match self.records.next(&mut self.input) {
+                Ok(Some(record)) => {
+                    // The next one has its own time.
+                    self.deadline = None;
+                    self.take(record).await?;
+                }
+                Ok(None) => return self.flush().await,
+                Err(_) => {
+                    self.connection.dispatcher.counters.malformed.fetch_add(1, Relaxed);
+                    return Err(End::CutOff);
+                }
+            }
+        }
+    }
+
+    /// Receives until the records get further.
+    async fn receive_some(&mut self) -> Result<(), End> {
+        if !self.records.is_within(&self.input) {
+            // An idle connection has no buffer.
+            self.input = BytesMut::new();
+            let mut ending = self.connection.is_ending.clone();
+            tokio::select! {
+                _ = ending.wait_for(|is_ending| *is_ending) => return Err(End::Left),
+                readable = timeout(self.connection.patience.idle, self.receive.readable()) => match readable {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => return Err(End::Left),
+                    Err(_) => return Err(End::CutOff),
+                },
+            }
+        }
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + self.connection.patience.record);
+        loop {
+            let missing = self.records.missing_bytes(&self.input);
+            if missing == 0 {
+                return Ok(());
+            }
+            // A client has to send something of a long record before memory is set aside for it.
+            let is_long = missing + self.input.len() > RECEIVE_BYTES && self.input.len() >= RECEIVE_BYTES / 2;
+            if (is_long || self.records.assembled_bytes() > UNIT_BYTES) && self.memory.is_none() {
+                let units = RECORD_BYTES_MAX.div_ceil(UNIT_BYTES) as u32;
+                let counted = timeout_at(deadline, Arc::clone(&self.connection.memory).acquire_many_owned(units)).await;
+                self.memory = Some(Arc::new(counted.map_err(|_| End::CutOff)?.map_err(|_| End::CutOff)?));
+            }
+            let wanted = if is_long { missing } else { RECEIVE_BYTES - self.input.len().min(RECEIVE_BYTES / 2) };
+            if self.input.capacity() - self.input.len() < wanted.min(RECEIVE_BYTES / 4) || is_long {
+                self.input.reserve(wanted);
+            }
+            match timeout_at(deadline, self.receive.read_buf(&mut self.input)).await {
+                Ok(Ok(0)) | Ok(Err(_)) => return Err(End::Left),
+                Ok(Ok(count)) => {
+                    self.connection.dispatcher.counters.received_bytes.fetch_add(count as u64, Relaxed);
+                }
+                Err(_) => return Err(End::CutOff),
+            }
+        }
+    }
+
+    /// Has a record answered.
+    async fn take(&mut self, record: Bytes) -> Result<(), End> {
+        let connection = &self.connection;
+        match connection.dispatcher.answer(connection.peer, &record, false) {
+            Outcome::CutOff => Err(End::CutOff),
+            Outcome::Answer(Answer::Now(reply), pending) => {
+                connection.dispatcher.settle(pending.as_ref(), &reply);
+                self.add(reply).await
+            }
+            Outcome::Answer(answer, pending) => self.begin(Slow::Answer(answer, pending)).await,
+            Outcome::Replay(answer) => self.begin(Slow::Replay(answer)).await,
+            Outcome::Wait => self.begin(Slow::Wait(record)).await,
+        }
+    }
+
+    /// Adds an answer to those that are sent together.
+    async fn add(&mut self, reply: Vec<u8>) -> Result<(), End> {
+        if reply.len() >= UNIT_BYTES {
+            let units = reply.len().div_ceil(UNIT_BYTES) as u32;
+            let memory = Arc::clone(&self.connection.memory);
+            match Arc::clone(&memory).try_acquire_many_owned(units) {
+                Ok(counted) => self.ready_memory.push(counted),
+                Err(_) => {
+                    // Nobody waits for memory while holding some.
+                    self.flush().await?;
+                    let counted = timeout(self.connection.patience.send, memory.acquire_many_owned(units)).await;
+                    self.ready_memory.push(counted.map_err(|_| End::CutOff)?.map_err(|_| End::CutOff)?);
+                }
+            }
+        }
+        if self.ready.is_empty() {
+            self.ready = reply;
+        } else {
+            self.ready.extend_from_slice(&reply);
+        }
+        if self.ready.len() >= SEND_BYTES { self.flush().await } else { Ok(()) }
+    }
+
+    async fn flush(&mut self) -> Result<(), End> {
+        if self.ready.is_empty() {
+            return Ok(());
+        }
+        let ready = std::mem::take(&mut self.ready);
+        let sent = self.sender.send(&ready).await;
+        self.ready_memory.clear();
+        sent
+    }
+
+    /// Begins what may take long. Waits where the client has too much of that under way.
+    async fn begin(&mut self, slow: Slow) -> Result<(), End> {
+        let slot = match Arc::clone(&self.slots).try_acquire_owned() {
+            Ok(slot) => slot,
+            Err(_) => {
+                self.flush().await?;
+                Arc::clone(&self.slots).acquire_owned().await.map_err(|_| End::CutOff)?
+            }
+        };
+        let (sender, memory) = (self.sender.clone(), self.memory.clone());
+        tokio::spawn(async move {
+            let connection = sender.connection.clone();
+            if let Some(reply) = slow.finish(&connection).await {
+                let units = reply.len().div_ceil(UNIT_BYTES) as u32;
+                // What was counted for the record is free before something is counted for the answer.
+                drop(memory);
+                let counted = if reply.len() >= UNIT_BYTES {
+                    timeout(connection.patience.send, connection.memory.acquire_many(units)).await.ok()
+                } else {
+                    None
+                };
+                sender.send(&reply).await.ok();
+                drop(counted);
+            }
+            drop(slot);
+        });
+        Ok(())
+    }
+}
+
+/// A call that may take long.
+enum Slow {
+    Answer(Answer, Option<Pending>),
+    Replay(watch::Receiver<Option<Bytes>>),
+    Wait(Bytes),
+}
+
+impl Slow {
+    /// The reply; nothing when there is none.
+    async fn finish(self, connection: &Connection) -> Option<Vec<u8>> {
+        match self {
+            Self::Answer(answer, pending) => {
+                let reply = finish(answer).await?;
+                connection.dispatcher.settle(pending.as_ref(), &reply);
+                Some(reply)
+            }
+            Self::Replay(answer) => reply_cache::wait(answer).await.map(|reply| reply.to_vec()),
+            Self::Wait(record) => {
+                let (dispatcher, peer) = (Arc::clone(&connection.dispatcher), connection.peer);
+                let outcome = tokio::task::spawn_blocking(move || dispatcher.answer(peer, &record, true)).await.ok()?;
+                match outcome {
+                    Outcome::Answer(answer, pending) => {
+                        let reply = finish(answer).await?;
+                        connection.dispatcher.settle(pending.as_ref(), &reply);
+                        Some(reply)
+                    }
+                    Outcome::Replay(answer) => reply_cache::wait(answer).await.map(|reply| reply.to_vec()),
+                    Outcome::Wait | Outcome::CutOff => None,
+                }
+            }
+        }
+    }
+}
+
+async fn finish(answer: Answer) -> Option<Vec<u8>> {
+    match answer {
+        Answer::Now(reply) => Some(reply),
+        Answer::Synced { done, failed, syncer } => Some(if syncer.sync().await { done } else { failed }),
+        Answer::Later(work) => tokio::task::spawn_blocking(work).await.ok(),
+    }
+}

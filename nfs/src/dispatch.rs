@@ -1,0 +1,213 @@
+//! From a record to its answer: which program, which procedure, which export, and whether the call was answered before.
+
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use amalgam_engine::Time;
+use bytes::Bytes;
+use nfs3_types::nfs3::{NFS_PROGRAM, nfsstat3};
+
+use crate::export::{Export, Exports};
+use crate::handle::export_of;
+use crate::mount::{self, MountWatcher, Mounts};
+use crate::procedures::{self, Answer, Refusal, Request, failure, is_remembered, read_handle, resolve};
+use crate::reply_cache::{Pending, ReplyCache, Seen};
+use crate::rpc::{self, Accepted, Call, Refused};
+
+/// Procedures of NFS, and those of MOUNT behind them.
+const PROCEDURES: usize = 22;
+const MOUNT_PROCEDURES: usize = 6;
+
+/// What all connections share.
+pub(crate) struct Dispatcher {
+    pub(crate) exports: Arc<Exports>,
+    pub(crate) cache: ReplyCache,
+    pub(crate) mounts: Mounts,
+    pub(crate) counters: Counters,
+    pub(crate) verifier: [u8; 8],
+    pub(crate) on_mount: Option<MountWatcher>,
+    pub(crate) clock: fn() -> Time,
+}
+
+/// How often what was asked.
+#[derive(Default)]
+pub(crate) struct Counters {
+    operations: [AtomicU64; PROCEDURES + MOUNT_PROCEDURES],
+    pub(crate) received_bytes: AtomicU64,
+    pub(crate) sent_bytes: AtomicU64,
+    pub(crate) connections: AtomicU64,
+    pub(crate) malformed: AtomicU64,
+    pub(crate) replayed: AtomicU64,
+}
+
+impl Counters {
+    fn count(&self, at: usize) {
+        if let Some(counter) = self.operations.get(at) {
+            counter.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The names of operations, and how often each was called.
+    pub(crate) fn operations(&self) -> Vec<(&'static str, u64)> {
+        const NAMES: [&str; PROCEDURES + MOUNT_PROCEDURES] = [
+            "null",
+            "getattr",
+            "setattr",
+            "lookup",
+            "access",
+            "readlink",
+            "read",
+            "write",
+            "create",
+            "mkdir",
+            "symlink",
+            "mknod",
+            "remove",
+            "rmdir",
+            "rename",
+            "link",
+            "readdir",
+            "readdirplus",
+            "fsstat",
+            "fsinfo",
+            "pathconf",
+            "commit",
+            "mount_null",
+            "mount_mnt",
+            "mount_dump",
+            "mount_umnt",
+            "mount_umntall",
+            "mount_export",
+        ];
+        NAMES.into_iter().zip(self.operations.iter().map(|count| count.load(Relaxed))).collect()
+    }
+}
+
+/// What is to be done with a record.
+pub(crate) enum Outcome {
+    /// It has this answer. Who waits for a call that is answered again is told.
+    Answer(Answer, Option<Pending>),
+    /// It was answered before, or is about to be.
+    Replay(tokio::sync::watch::Receiver<Option<Bytes>>),
+    /// It may take long to find out: it is looked at again by another thread, which may wait.
+    Wait,
+    /// The client is cut off.
+    CutOff,
+}
+
+impl Dispatcher {
+    /// Answers a record. Without `may_wait` a view that is not open is not opened.
+    pub(crate) fn answer(&self, peer: SocketAddr, record: &[u8], may_wait: bool) -> Outcome {
+        let call = match Call::read(record) {
+            Ok(call) => call,
+            Err(Refused::With(reply)) => return Outcome::Answer(Answer::Now(reply), None),
+            Err(Refused::NotACall) => return Outcome::CutOff,
+        };
+        let xid = call.xid;
+        let now = |reply| Outcome::Answer(Answer::Now(reply), None);
+        match (call.program, call.version) {
+            (nfs3_types::nfs3::PROGRAM, nfs3_types::nfs3::VERSION) => self.answer_nfs(peer, record, call, may_wait),
+            (nfs3_types::mount::PROGRAM, nfs3_types::mount::VERSION) => now(self.answer_mount(peer, call)),
+            (nfs3_types::nfs3::PROGRAM | nfs3_types::mount::PROGRAM, _) => {
+                now(rpc::accepted(xid, Accepted::NoVersion(3)))
+            }
+            _ => now(rpc::accepted(xid, Accepted::NoProgram)),
+        }
+    }
+
+    fn answer_mount(&self, peer: SocketAddr, call: Call<'_>) -> Vec<u8> {
+        self.counters.count(PROCEDURES + call.procedure as usize);
+        let peer = peer.ip().to_canonical();
+        match mount::answer(&self.exports, &self.mounts, peer, call.xid, call.procedure, call.arguments) {
+            Ok((reply, events)) => {
+                if let Some(tell) = &self.on_mount {
+                    events.iter().for_each(|event| tell(event));
+                }
+                reply
+            }
+            Err(_) => self.garbage(call.xid),
+        }
+    }
+
+    fn garbage(&self, xid: u32) -> Vec<u8> {
+        self.counters.malformed.fetch_add(1, Relaxed);
+        rpc::accepted(xid, Accepted::Garbage)
+    }
+
+    fn answer_nfs(&self, peer: SocketAddr, record: &[u8], mut call: Call<'_>, may_wait: bool) -> Outcome {
+        let xid = call.xid;
+        let now = |reply| Outcome::Answer(Answer::Now(reply), None);
+        let Ok(procedure) = NFS_PROGRAM::try_from(call.procedure) else {
+            return now(rpc::accepted(xid, Accepted::NoProcedure));
+        };
+        if procedure == NFS_PROGRAM::NFSPROC3_NULL {
+            self.counters.count(0);
+            return now(rpc::accepted(xid, Accepted::Success));
+        }
+        let Ok(handle) = read_handle(&mut call.arguments) else { return now(self.garbage(xid)) };
+        let refuse = |status| now(failure(xid, procedure, status));
+        let Some(number) = export_of(handle) else { return refuse(nfsstat3::NFS3ERR_BADHANDLE) };
+        let address = peer.ip().to_canonical();
+        let export = match self.exports.by_number(number) {
+            Some(export) if export.allows(address) => export,
+            Some(_) => return refuse(nfsstat3::NFS3ERR_ACCES),
+            None => return refuse(nfsstat3::NFS3ERR_STALE),
+        };
+        // Who cannot show a handle does not make the server open anything.
+        if export.key.decode(handle).is_none() {
+            return refuse(nfsstat3::NFS3ERR_BADHANDLE);
+        }
+        if export.opened().is_none() && !may_wait {
+            return Outcome::Wait;
+        }
+        self.counters.count(call.procedure as usize);
+        let mut pending = if is_remembered(procedure) {
+            match self.cache.look(address, xid, record) {
+                Seen::New(pending) => Some(pending),
+                Seen::Before(answer) => {
+                    self.counters.replayed.fetch_add(1, Relaxed);
+                    return Outcome::Replay(answer);
+                }
+            }
+        } else {
+            None
+        };
+        let answered = catch_unwind(AssertUnwindSafe(|| self.perform(&export, handle, procedure, &call)));
+        let answer = match answered {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(Refusal::Malformed)) => Answer::Now(self.garbage(xid)),
+            Ok(Err(Refusal::Status(status))) => Answer::Now(failure(xid, procedure, status)),
+            Err(_) => Answer::Now(failure(xid, procedure, nfsstat3::NFS3ERR_SERVERFAULT)),
+        };
+        // A write that is done once more does no harm, and there are too many of them to write them down.
+        if let Some(pending) = pending.as_mut().filter(|_| procedure != NFS_PROGRAM::NFSPROC3_WRITE)
+            && let Answer::Now(reply) | Answer::Synced { done: reply, .. } = &answer
+        {
+            self.cache.note(pending, reply, (self.clock)());
+        }
+        Outcome::Answer(answer, pending)
+    }
+
+    /// Says what a call was answered with.
+    pub(crate) fn settle(&self, pending: Option<&Pending>, reply: &[u8]) {
+        if let Some(pending) = pending {
+            self.cache.answered(pending, reply, (self.clock)());
+        }
+    }
+
+    fn perform(
+        &self,
+        export: &Export,
+        handle: &[u8],
+        procedure: NFS_PROGRAM,
+        call: &Call<'_>,
+    ) -> Result<Answer, Refusal> {
+        let open = export.open()?;
+        let ino = resolve(export, &open, handle)?;
+        let caller = export.caller(&call.credential, open.door);
+        let request = Request { xid: call.xid, export, open: &open, caller, verifier: self.verifier, ino };
+        procedures::answer(&request, procedure, call.arguments.clone())
+    }
+}

@@ -1,0 +1,212 @@
+//! Answers that are given again: a client that lost its connection sends a call once more, and a removal that was done must not be
+//! answered with "no such file" then.
+//!
+//! A call is known by the client's address, its number and its first bytes. Answers of calls that are under way are waited for. Each
+//! client has room for so many answers, and so many clients are known; the oldest go first. Answers of changes are also written down
+//! before they are given, for the next server: see [`ReplyLog`].
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+
+use amalgam_engine::Time;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::reply_log::{Logged, ReplyLog};
+
+/// Answers that are kept for one client.
+const ANSWERS_MAX: usize = 1_024;
+/// Clients that answers are kept for.
+const CLIENTS_MAX: usize = 256;
+/// Longer answers are not kept: those of calls that change something are short.
+const ANSWER_BYTES_MAX: usize = 1_024;
+/// So many bytes of a call tell it from another one.
+const HASHED_BYTES: usize = 1_024;
+
+/// Nothing while the call is under way; an empty answer when it was given up.
+type Answer = watch::Receiver<Option<Bytes>>;
+
+#[derive(Default)]
+pub(crate) struct ReplyCache {
+    clients: Mutex<Clients>,
+    /// Nothing where answers are not to outlive the server.
+    log: Option<Mutex<ReplyLog>>,
+}
+
+#[derive(Default)]
+struct Clients {
+    by_address: HashMap<IpAddr, Client>,
+    order: VecDeque<IpAddr>,
+}
+
+#[derive(Default)]
+struct Client {
+    answers: HashMap<Key, Answer>,
+    order: VecDeque<Key>,
+}
+
+/// What tells a call of a client from others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) xid: u32,
+    pub(crate) bytes: usize,
+    pub(crate) hash: [u8; 16],
+}
+
+/// What is known of a call.
+pub(crate) enum Seen {
+    /// It is new: whoever has this says what the answer is.
+    New(Pending),
+    /// It was answered, or will be.
+    Before(Answer),
+}
+
+/// A call that is under way. Dropped without an answer, the call is as if it had never come.
+pub(crate) struct Pending {
+    answer: watch::Sender<Option<Bytes>>,
+    client: IpAddr,
+    key: Key,
+    /// What was written down for the next server.
+    logged: Option<Vec<u8>>,
+}
+
+impl Clients {
+    fn client(&mut self, address: IpAddr) -> &mut Client {
+        let Self { by_address, order } = self;
+        if !by_address.contains_key(&address) {
+            order.push_back(address);
+            if order.len() > CLIENTS_MAX
+                && let Some(oldest) = order.pop_front()
+            {
+                by_address.remove(&oldest);
+            }
+        }
+        by_address.entry(address).or_default()
+    }
+}
+
+impl Client {
+    fn remember(&mut self, key: Key, answer: Answer) {
+        if self.answers.insert(key, answer).is_none() {
+            self.order.push_back(key);
+        }
+        if self.order.len() > ANSWERS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.answers.remove(&oldest);
+        }
+    }
+}
+
+fn kept(answer: &[u8]) -> Bytes {
+    if answer.len() <= ANSWER_BYTES_MAX { Bytes::copy_from_slice(answer) } else { Bytes::new() }
+}
+
+impl ReplyCache {
+    /// A cache that knows the answers of an earlier server, and writes its own down.
+    pub(crate) fn with_log(log: ReplyLog, found: Vec<Logged>) -> Self {
+        let cache = Self { clients: Mutex::default(), log: Some(Mutex::new(log)) };
+        let mut clients = cache.clients.lock();
+        for Logged { client, key, answer } in found {
+            clients.client(client).remember(key, watch::channel(Some(kept(&answer))).1);
+        }
+        drop(clients);
+        cache
+    }
+
+    /// Looks a call up, and remembers it if it is new.
+    pub(crate) fn look(&self, client: IpAddr, xid: u32, record: &[u8]) -> Seen {
+        let hash = blake3::hash(&record[..record.len().min(HASHED_BYTES)]);
+        let mut short = [0; 16];
+        short.copy_from_slice(&hash.as_bytes()[..16]);
+        let key = Key { xid, bytes: record.len(), hash: short };
+        let mut clients = self.clients.lock();
+        let known = clients.client(client);
+        if let Some(answer) = known.answers.get(&key) {
+            let is_given_up = answer.has_changed().is_err() && answer.borrow().is_none();
+            if !is_given_up {
+                return Seen::Before(answer.clone());
+            }
+        }
+        let (answer, receiver) = watch::channel(None);
+        known.remember(key, receiver);
+        Seen::New(Pending { answer, client, key, logged: None })
+    }
+
+    /// Writes the answer of a change down that was made and is not told yet.
+    pub(crate) fn note(&self, pending: &mut Pending, answer: &[u8], now: Time) {
+        if let Some(log) = &self.log {
+            log.lock().append(now, pending.client, &pending.key, answer);
+            pending.logged = Some(answer.to_vec());
+        }
+    }
+
+    /// Says what a call was answered with.
+    pub(crate) fn answered(&self, pending: &Pending, answer: &[u8], now: Time) {
+        if let (Some(log), Some(logged)) = (&self.log, &pending.logged)
+            && logged != answer
+        {
+            // The sync failed: the later record counts.
+            log.lock().append(now, pending.client, &pending.key, answer);
+        }
+        pending.answer.send_replace(Some(kept(answer)));
+    }
+}
+
+/// Waits for the answer of a call that came before. Nothing when there is none to be given again.
+pub(crate) async fn wait(mut answer: Answer) -> Option<Bytes> {
+    let found = answer.wait_for(Option::is_some).await.ok()?.clone();
+    found.filter(|answer| !answer.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn new(cache: &ReplyCache, xid: u32, record: &[u8]) -> Option<Pending> {
+        match cache.look(CLIENT, xid, record) {
+            Seen::New(pending) => Some(pending),
+            Seen::Before(_) => None,
+        }
+    }
+
+    #[test]
+    fn an_answer_is_given_again_to_the_same_call_only() {
+        let cache = ReplyCache::default();
+        let pending = new(&cache, 1, b"remove a").expect("new");
+        cache.answered(&pending, b"done", Time::EPOCH);
+        let Seen::Before(answer) = cache.look(CLIENT, 1, b"remove a") else { panic!("it came before") };
+        assert_eq!(answer.borrow().as_deref(), Some(&b"done"[..]));
+        assert!(new(&cache, 2, b"remove a").is_some(), "another number");
+        assert!(new(&cache, 1, b"remove b").is_some(), "other arguments");
+        let elsewhere = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
+        assert!(matches!(cache.look(elsewhere, 1, b"remove a"), Seen::New(_)), "another client");
+    }
+
+    #[test]
+    fn a_call_under_way_is_known_and_one_that_was_given_up_is_not() {
+        let cache = ReplyCache::default();
+        let pending = new(&cache, 1, b"x").expect("new");
+        assert!(new(&cache, 1, b"x").is_none());
+        drop(pending);
+        assert!(new(&cache, 1, b"x").is_some());
+    }
+
+    #[test]
+    fn memory_is_bounded_for_each_client_and_in_all() {
+        let cache = ReplyCache::default();
+        for xid in 0..5_000 {
+            let pending = new(&cache, xid, b"x").expect("new");
+            cache.answered(&pending, &[0; 2 * ANSWER_BYTES_MAX], Time::EPOCH);
+        }
+        for client in 0..1_000_u32 {
+            cache.look(IpAddr::V4(client.into()), 1, b"x");
+        }
+        let clients = cache.clients.lock();
+        assert!(clients.by_address.len() <= CLIENTS_MAX && clients.order.len() <= CLIENTS_MAX);
+        assert!(clients.by_address.values().all(|client| client.answers.len() <= ANSWERS_MAX));
+    }
+}

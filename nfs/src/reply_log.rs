@@ -1,0 +1,189 @@
+//! Answers that outlive the server: a client that gets no answer because the server ended asks the next one again.
+//!
+//! Records are appended before the answer is sent, without a sync: what was done and not told is known to the next server unless the
+//! power went, too. Two files, of which the older is dropped when the newer is full.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use amalgam_engine::Time;
+
+use crate::reply_cache::Key;
+
+/// A file of so many bytes is full.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+/// Answers that are older are of no use: clients ask again within minutes.
+const USEFUL_NANOSECONDS: i64 = 10 * 60 * 1_000_000_000;
+/// Length and check, before each record.
+const HEAD_BYTES: usize = 4 + 8;
+/// Time, address, number, length and hash of the call.
+const FIXED_BYTES: usize = 8 + 16 + 4 + 8 + 16;
+const RECORD_BYTES_MAX: usize = 64 << 10;
+
+/// An answer to a call.
+pub(crate) struct Logged {
+    pub(crate) client: IpAddr,
+    pub(crate) key: Key,
+    pub(crate) answer: Vec<u8>,
+}
+
+pub(crate) struct ReplyLog {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+impl ReplyLog {
+    /// Opens a log, or begins one, and returns the answers that are of use, the oldest first.
+    pub(crate) fn open(path: &Path, now: Time) -> io::Result<(Self, Vec<Logged>)> {
+        let (mut found, _) = read(&older(path), now)?;
+        let (newer, end) = read(path, now)?;
+        found.extend(newer);
+        let file = open(path)?;
+        // What was torn by the end of the last server is cut off.
+        file.set_len(end)?;
+        Ok((Self { path: path.to_owned(), file, bytes: end }, found))
+    }
+
+    /// Appends an answer. One that cannot be written is known for as long as the server runs.
+    pub(crate) fn append(&mut self, now: Time, client: IpAddr, key: &Key, answer: &[u8]) {
+        let mut body = Vec::with_capacity(FIXED_BYTES + answer.len());
+        body.extend_from_slice(&now.0.to_le_bytes());
+        let address = match client {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        body.extend_from_slice(&address.octets());
+        body.extend_from_slice(&key.xid.to_le_bytes());
+        body.extend_from_slice(&(key.bytes as u64).to_le_bytes());
+        body.extend_from_slice(&key.hash);
+        body.extend_from_slice(answer);
+        if body.len() > RECORD_BYTES_MAX {
+            return;
+        }
+        let mut record = (body.len() as u32).to_le_bytes().to_vec();
+        record.extend_from_slice(&check(&body));
+        record.extend_from_slice(&body);
+        if self.bytes + record.len() as u64 > FILE_BYTES_MAX {
+            self.turn();
+        }
+        if self.file.write_all(&record).is_ok() {
+            self.bytes += record.len() as u64;
+        } else {
+            // Half a record would hide those behind it.
+            self.file.set_len(self.bytes).ok();
+        }
+    }
+
+    /// Begins a new file.
+    fn turn(&mut self) {
+        if std::fs::rename(&self.path, older(&self.path)).is_err() {
+            self.file.set_len(0).ok();
+        } else if let Ok(file) = open(&self.path) {
+            self.file = file;
+        }
+        self.bytes = 0;
+    }
+}
+
+fn older(path: &Path) -> PathBuf {
+    path.with_extension("older")
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    // Answers have handles in them, and whoever has a handle has its file.
+    File::options().create(true).append(true).mode(0o600).open(path)
+}
+
+fn check(body: &[u8]) -> [u8; 8] {
+    blake3::hash(body).as_bytes().first_chunk().copied().unwrap_or_default()
+}
+
+/// The answers of a file that are of use, and where its last whole record ends.
+fn read(path: &Path, now: Time) -> io::Result<(Vec<Logged>, u64)> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    let (mut found, mut rest) = (Vec::new(), &bytes[..]);
+    while let Some((time, logged, left)) = read_record(rest) {
+        rest = left;
+        if (0..USEFUL_NANOSECONDS).contains(&now.0.saturating_sub(time.0)) {
+            found.push(logged);
+        }
+    }
+    Ok((found, (bytes.len() - rest.len()) as u64))
+}
+
+fn read_record(bytes: &[u8]) -> Option<(Time, Logged, &[u8])> {
+    let (head, rest) = bytes.split_at_checked(HEAD_BYTES)?;
+    let length = u32::from_le_bytes(*head.first_chunk()?) as usize;
+    let (body, rest) = rest.split_at_checked(length)?;
+    if check(body) != head[4..] {
+        return None;
+    }
+    let (fixed, answer) = body.split_at_checked(FIXED_BYTES)?;
+    let address: [u8; 16] = *fixed[8..].first_chunk()?;
+    let key = Key {
+        xid: u32::from_le_bytes(*fixed[24..].first_chunk()?),
+        bytes: u64::from_le_bytes(*fixed[28..].first_chunk()?) as usize,
+        hash: *fixed[36..].first_chunk()?,
+    };
+    let client = IpAddr::V6(Ipv6Addr::from(address)).to_canonical();
+    let logged = Logged { client, key, answer: answer.to_vec() };
+    Some((Time(i64::from_le_bytes(*fixed.first_chunk()?)), logged, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time(1_700_000_000_000_000_000);
+    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn key(xid: u32) -> Key {
+        Key { xid, bytes: 7, hash: [xid as u8; 16] }
+    }
+
+    #[test]
+    fn answers_come_back_in_order_unless_they_are_old_or_torn() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let path = scratch.path().join("replies");
+        let (mut log, found) = ReplyLog::open(&path, NOW).expect("begun");
+        assert!(found.is_empty());
+        log.append(Time(NOW.0 - USEFUL_NANOSECONDS), CLIENT, &key(1), b"old");
+        log.append(NOW, CLIENT, &key(2), b"two");
+        log.append(NOW, CLIENT, &key(3), b"three");
+        drop(log);
+        let whole = std::fs::read(&path).expect("read");
+        std::fs::write(&path, &whole[..whole.len() - 1]).expect("torn");
+        let (mut log, found) = ReplyLog::open(&path, NOW).expect("opened");
+        let answers: Vec<_> = found.iter().map(|logged| (logged.client, logged.key.xid, &logged.answer[..])).collect();
+        assert_eq!(answers, [(CLIENT, 2, &b"two"[..])]);
+        log.append(NOW, CLIENT, &key(4), b"four");
+        let (_, found) = ReplyLog::open(&path, NOW).expect("opened");
+        assert_eq!(found.iter().map(|logged| logged.key.xid).collect::<Vec<_>>(), [2, 4]);
+    }
+
+    #[test]
+    fn the_files_stay_small() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let path = scratch.path().join("replies");
+        let (mut log, _) = ReplyLog::open(&path, NOW).expect("begun");
+        for xid in 0..20_000 {
+            log.append(NOW, CLIENT, &key(xid), &[7; 1_000]);
+        }
+        let size = |path: &Path| std::fs::metadata(path).expect("there").len();
+        assert!(size(&path) <= FILE_BYTES_MAX && size(&older(&path)) <= FILE_BYTES_MAX);
+        let (_, found) = ReplyLog::open(&path, NOW).expect("opened");
+        assert_eq!(found.last().map(|logged| logged.key.xid), Some(19_999));
+        assert!(found.len() > 3_900, "{}", found.len());
+    }
+}

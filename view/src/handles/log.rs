@@ -1,0 +1,241 @@
+//! The file of the handle table: records that are only appended, the last one of an inode counts. Written anew when most of it is old.
+//!
+//! A record that is torn ends the file: what follows is cut off. What cannot be written is tried again with the next record; until then
+//! the handles live in memory only.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use amalgam_engine::Name;
+use foldhash::{HashMap, HashMapExt as _};
+
+use crate::inodes::{Ino, Place};
+
+const MAGIC: &[u8; 8] = b"AMHAND1\n";
+/// Length and check sum.
+const HEAD_BYTES: usize = 8;
+/// The longest record: more names than this are not written down.
+const PLACES_MAX: usize = 64;
+const RECORD_BYTES_MAX: usize = 18 + PLACES_MAX * (9 + 255);
+/// A file of fewer records is never written anew.
+const RECORDS_MIN: usize = 4_096;
+
+/// What is known of a handle; without places it is gone.
+pub(super) struct Record {
+    pub(super) ino: Ino,
+    pub(super) generation: u64,
+    pub(super) is_directory: bool,
+    pub(super) places: Vec<Place>,
+}
+
+pub(super) struct Log {
+    path: PathBuf,
+    file: Arc<File>,
+    end: u64,
+    records: usize,
+    /// Records that are not in the file yet.
+    buffer: Vec<u8>,
+    is_dirty: AtomicBool,
+}
+
+impl Log {
+    /// Opens a file, or begins one, and returns what it says.
+    pub(super) fn open(path: &Path) -> io::Result<(Self, Vec<Record>)> {
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let (found, end, records) = read(&bytes);
+        let file = Arc::new(File::options().create(true).truncate(false).read(true).write(true).open(path)?);
+        file.set_len(end)?;
+        let mut log =
+            Self { path: path.to_owned(), file, end, records, buffer: Vec::new(), is_dirty: AtomicBool::new(false) };
+        if end == 0 {
+            log.buffer.extend_from_slice(MAGIC);
+        }
+        log.flush();
+        Ok((log, found))
+    }
+
+    /// Takes a record to be written.
+    pub(super) fn put(&mut self, record: &Record) {
+        encode(record, &mut self.buffer);
+        self.records += 1;
+    }
+
+    /// Writes what was taken.
+    pub(super) fn flush(&mut self) {
+        if self.buffer.is_empty() {
+            return;
+        }
+        // What cannot be written now stays in the buffer, and is cut off by a reader where half of it is there.
+        if self.file.write_all_at(&self.buffer, self.end).is_ok() {
+            self.end += self.buffer.len() as u64;
+            self.buffer.clear();
+            self.is_dirty.store(true, Relaxed);
+        }
+    }
+
+    /// Whether most records are of handles that are known by a later one, or gone.
+    pub(super) fn is_mostly_old(&self, known: usize) -> bool {
+        self.records > RECORDS_MIN && self.records / 4 > known
+    }
+
+    /// Puts a file of these records in the place of this one.
+    pub(super) fn rewrite(&mut self, records: impl Iterator<Item = Record>) {
+        let mut bytes = MAGIC.to_vec();
+        let mut count = 0;
+        for record in records {
+            encode(&record, &mut bytes);
+            count += 1;
+        }
+        let new = self.path.with_extension("new");
+        let replace = || -> io::Result<File> {
+            let file = File::options().create(true).truncate(true).read(true).write(true).open(&new)?;
+            file.write_all_at(&bytes, 0)?;
+            file.sync_data()?;
+            std::fs::rename(&new, &self.path)?;
+            Ok(file)
+        };
+        match replace() {
+            Ok(file) => {
+                self.file = Arc::new(file);
+                (self.end, self.records) = (bytes.len() as u64, count);
+                self.buffer.clear();
+            }
+            // It is tried again when as much was written once more.
+            Err(_) => {
+                std::fs::remove_file(&new).ok();
+                self.records = 0;
+            }
+        }
+    }
+
+    /// The file, if something in it may not be on disk.
+    pub(super) fn unsynced(&self) -> Option<Arc<File>> {
+        self.is_dirty.swap(false, Relaxed).then(|| Arc::clone(&self.file))
+    }
+
+    pub(super) fn sync_failed(&self) {
+        self.is_dirty.store(true, Relaxed);
+    }
+}
+
+fn encode(record: &Record, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEAD_BYTES]);
+    out.extend_from_slice(&record.ino.to_le_bytes());
+    out.extend_from_slice(&record.generation.to_le_bytes());
+    out.push(u8::from(record.is_directory));
+    let places = &record.places[..record.places.len().min(PLACES_MAX)];
+    out.push(places.len() as u8);
+    for Place { parent, name } in places {
+        out.extend_from_slice(&parent.to_le_bytes());
+        out.push(name.as_bytes().len() as u8);
+        out.extend_from_slice(name.as_bytes());
+    }
+    let body = start + HEAD_BYTES;
+    let (length, sum) = ((out.len() - body) as u32, crc32fast::hash(&out[body..]));
+    out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    out[start + 4..body].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// The records that count, where the last whole one ends, and how many there are in all.
+fn read(bytes: &[u8]) -> (Vec<Record>, u64, usize) {
+    let Some(mut rest) = bytes.strip_prefix(MAGIC) else { return (Vec::new(), 0, 0) };
+    let mut found: HashMap<Ino, Record> = HashMap::new();
+    let mut count = 0;
+    while let Some((record, left)) = read_record(rest) {
+        rest = left;
+        count += 1;
+        match record.places.is_empty() {
+            true => drop(found.remove(&record.ino)),
+            false => drop(found.insert(record.ino, record)),
+        }
+    }
+    (found.into_values().collect(), (bytes.len() - rest.len()) as u64, count)
+}
+
+fn read_record(bytes: &[u8]) -> Option<(Record, &[u8])> {
+    let (head, rest) = bytes.split_at_checked(HEAD_BYTES)?;
+    let length = u32::from_le_bytes(head[..4].try_into().ok()?) as usize;
+    if length > RECORD_BYTES_MAX {
+        return None;
+    }
+    let (body, rest) = rest.split_at_checked(length)?;
+    if crc32fast::hash(body).to_le_bytes() != head[4..] {
+        return None;
+    }
+    let (fixed, mut names) = body.split_at_checked(18)?;
+    let number = |range: std::ops::Range<usize>| Some(u64::from_le_bytes(fixed[range].try_into().ok()?));
+    let mut places = Vec::with_capacity(usize::from(fixed[17]));
+    for _ in 0..fixed[17] {
+        let (head, left) = names.split_at_checked(9)?;
+        let (name, left) = left.split_at_checked(usize::from(head[8]))?;
+        let parent = u64::from_le_bytes(head[..8].try_into().ok()?);
+        places.push(Place { parent, name: Name::new(name).ok()? });
+        names = left;
+    }
+    Some((Record { ino: number(0..8)?, generation: number(8..16)?, is_directory: fixed[16] == 1, places }, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(ino: Ino, names: &[&str]) -> Record {
+        let place = |name: &&str| Place { parent: 1, name: Name::new(name.as_bytes()).expect("a name") };
+        Record { ino, generation: ino + 100, is_directory: false, places: names.iter().map(place).collect() }
+    }
+
+    #[test]
+    fn the_last_record_of_a_handle_counts_and_a_torn_one_is_cut_off() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let path = scratch.path().join("handles");
+        let (mut log, found) = Log::open(&path).expect("begun");
+        assert!(found.is_empty());
+        for record in [record(7, &["a"]), record(8, &["b"]), record(7, &["c", "d"]), record(8, &[])] {
+            log.put(&record);
+        }
+        log.flush();
+        drop(log);
+        let whole = std::fs::read(&path).expect("read");
+        let (_, found) = Log::open(&path).expect("opened");
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].ino, found[0].generation, found[0].places.len()), (7, 107, 2));
+        for cut in [1, 9, 20] {
+            std::fs::write(&path, &whole[..whole.len() - cut]).expect("cut");
+            let (mut log, found) = Log::open(&path).expect("opened");
+            assert_eq!(found.len(), 2, "the removal of 8 is torn");
+            log.put(&record(9, &["e"]));
+            log.flush();
+            assert_eq!(Log::open(&path).expect("opened").1.len(), 3, "what follows a torn record is read");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_mostly_old_is_written_anew() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let path = scratch.path().join("handles");
+        let (mut log, _) = Log::open(&path).expect("begun");
+        for number in 0..10_000 {
+            log.put(&record(number % 10, &["a"]));
+        }
+        log.flush();
+        assert!(log.is_mostly_old(10));
+        let before = std::fs::metadata(&path).expect("there").len();
+        log.rewrite((0..10).map(|number| record(number, &["a"])));
+        log.put(&record(10, &["b"]));
+        log.flush();
+        assert!(std::fs::metadata(&path).expect("there").len() < before / 100);
+        assert_eq!(Log::open(&path).expect("opened").1.len(), 11);
+    }
+}
