@@ -10,6 +10,7 @@
 mod build;
 mod compress;
 mod error;
+mod git;
 mod imported;
 mod member;
 mod progress;
@@ -21,6 +22,10 @@ mod walk;
 pub use build::Owners;
 pub use compress::Compression;
 pub use error::{Error, Result};
+pub use git::{
+    GITLINK_XATTR, GITMODE_XATTR, GitExport, GitExported, GitHistory, GitImport, Identity, count_git, export_git,
+    import_git,
+};
 pub use imported::{Imported, Words};
 pub use progress::Progress;
 pub use report::{Notice, Report};

@@ -15,7 +15,7 @@ mod writer;
 pub use export::{TarExport, export_tar};
 pub use import::{Limits, TarImport, import_tar};
 
-pub(crate) use export::{LayerChange, TarSink};
+pub(crate) use export::{LayerChange, NOTE_CONFLICT, NOTE_STATE, TarSink};
 pub(crate) use import::{Members, add_members};
 pub(crate) use reader::{MemberKind, TarReader};
 

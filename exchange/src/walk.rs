@@ -29,12 +29,12 @@ pub(crate) fn walk(
     entry: Entry,
     mut visit: impl FnMut(Step) -> Result<()>,
 ) -> Result<()> {
-    let mut batch = vec![Step { path: path.clone(), entry: entry.clone(), bytes: None }];
     let mut bytes = 0;
     let mut open: Vec<(TreePath, Listing)> = Vec::new();
     if let Node::Directory(contents) = entry.node {
-        open.push((path, Box::new(list_directory(store, contents)?)));
+        open.push((path.clone(), Box::new(list_directory(store, contents)?)));
     }
+    let mut batch = vec![Step { path, entry, bytes: None }];
     while let Some((above, listing)) = open.last_mut() {
         let Some(item) = listing.next() else {
             open.pop();

@@ -312,7 +312,7 @@ fn damaged_archives_are_refused_wherever_they_are_cut_or_changed() {
         let error = import_bytes(&archive[..cut]).err().unwrap_or_else(|| panic!("cut at {cut}"));
         assert!(matches!(error, Error::Malformed { .. }), "{cut}: {error}");
     }
-    let mut changed = archive.clone();
+    let mut changed = archive;
     changed[0] ^= 1;
     let error = import_bytes(&changed).err().expect("changed");
     assert!(error.to_string().contains("no tar archive"), "{error}");
@@ -331,7 +331,7 @@ fn damaged_compression_is_refused() {
     for cut in [20, gzip.len() / 2, gzip.len() - 9, gzip.len() - 1] {
         assert!(import_bytes(&gzip[..cut]).is_err(), "cut at {cut}");
     }
-    let mut changed = gzip.clone();
+    let mut changed = gzip;
     let checksum = changed.len() - 8;
     changed[checksum] ^= 1;
     assert!(import_bytes(&changed).is_err(), "the checksum behind the end of the archive is compared");

@@ -28,10 +28,13 @@ pub(crate) struct Member {
     pub(crate) gid: u64,
     /// Nanoseconds since 1970.
     pub(crate) mtime: i128,
-    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) xattrs: Xattrs,
     /// Whether an ACL was there that cannot be kept.
     pub(crate) has_named_acl: bool,
 }
+
+/// Extended attributes: names and values.
+type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What a member is.
 #[derive(Debug)]
@@ -83,6 +86,11 @@ impl<R: Read> TarReader<R> {
             is_ended: false,
             is_end_optional: false,
         }
+    }
+
+    /// The byte at which the present member's bytes begin.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
     }
 
     /// The input, for a member's bytes, and how many of those are left.
@@ -345,7 +353,7 @@ impl<R: Read> TarReader<R> {
 }
 
 /// The extended attributes of a member, and whether it has an ACL that names users without numbers.
-fn xattrs(records: &Records) -> (Vec<(Vec<u8>, Vec<u8>)>, bool) {
+fn xattrs(records: &Records) -> (Xattrs, bool) {
     let mut xattrs = Vec::new();
     let mut has_named_acl = false;
     for (text, name) in
