@@ -38,6 +38,7 @@ pub struct Imported {
 
 /// What keeps imported objects from collection.
 #[derive(Default)]
+#[expect(dead_code, reason = "they are held, not read")]
 pub(crate) struct Kept {
     pub(crate) assemblies: Vec<Assembly>,
     pub(crate) trees: Vec<WorkingTree>,

@@ -13,6 +13,8 @@ mod error;
 mod git;
 mod imported;
 mod member;
+mod oci;
+mod overlay;
 mod progress;
 mod report;
 mod source;
@@ -27,6 +29,8 @@ pub use git::{
     import_git,
 };
 pub use imported::{Imported, Words};
+pub use oci::{OciExport, OciExported, OciImport, OciTarget, export_layer, export_oci, import_oci};
+pub use overlay::{OverlayImport, import_overlay};
 pub use progress::Progress;
 pub use report::{Notice, Report};
 pub use tar::{Limits, TarExport, TarImport, export_tar, import_tar};

@@ -18,6 +18,7 @@ pub use import::{Limits, TarImport, import_tar};
 pub(crate) use export::{LayerChange, NOTE_CONFLICT, NOTE_STATE, TarSink};
 pub(crate) use import::{Members, add_members};
 pub(crate) use reader::{MemberKind, TarReader};
+pub(crate) use writer::{write_end, write_member};
 
 pub(crate) const FORMAT: &str = "tar archive";
 /// Archives consist of blocks of this size.

@@ -31,8 +31,8 @@ fn git(repository: &Path) -> Command {
     command
 }
 
-fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8_lossy(&bytes).trim().to_owned()
+fn text(bytes: impl AsRef<[u8]>) -> String {
+    String::from_utf8_lossy(bytes.as_ref()).trim().to_owned()
 }
 
 fn rev(repository: &Path, name: &str) -> String {

@@ -89,6 +89,33 @@ fn write_pax(output: &mut impl Write, fields: &Fields<'_>, mut records: Vec<(Vec
     pad(output, body.len() as u64)
 }
 
+/// Writes a plain file as a member.
+pub(crate) fn write_member(output: &mut dyn Write, name: &[u8], size: u64, input: &mut dyn io::Read) -> io::Result<()> {
+    let fields = Fields {
+        kind: b'0',
+        name,
+        link: &[],
+        mode: 0o644,
+        owner: Owner { uid: 0, gid: 0 },
+        mtime: Time::EPOCH,
+        size,
+        device: None,
+        records: Vec::new(),
+    };
+    let mut output = output;
+    write(&mut output, &fields)?;
+    let copied = io::copy(&mut io::Read::take(input, size), &mut output)?;
+    if copied < size {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    pad(&mut output, size)
+}
+
+/// Writes the end of an archive.
+pub(crate) fn write_end(output: &mut dyn Write) -> io::Result<()> {
+    output.write_all(&[0; 2 * BLOCK_BYTES])
+}
+
 /// Fills the last block of a body with zeros.
 pub(super) fn pad(output: &mut impl Write, bytes: u64) -> io::Result<()> {
     let padding = (bytes.wrapping_neg() % BLOCK_BYTES as u64) as usize;

@@ -1,5 +1,7 @@
 //! Trees as lines of text, so that a tree of the store and a directory of the host can be compared.
 
+#![allow(dead_code, reason = "each suite uses a part of it")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
