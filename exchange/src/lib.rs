@@ -20,6 +20,7 @@ mod report;
 mod source;
 mod tar;
 mod walk;
+mod zip;
 
 pub use build::Owners;
 pub use compress::Compression;
@@ -34,3 +35,4 @@ pub use overlay::{OverlayImport, import_overlay};
 pub use progress::Progress;
 pub use report::{Notice, Report};
 pub use tar::{Limits, TarExport, TarImport, export_tar, import_tar};
+pub use zip::{ZipExport, ZipImport, export_zip, import_zip};

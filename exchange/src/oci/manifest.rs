@@ -79,8 +79,8 @@ fn name_of(descriptor: &Value) -> Option<&str> {
 
 fn is_named(descriptor: &Value, tag: &str) -> bool {
     let keys = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
-    let said = |key: &&str| descriptor.get("annotations").and_then(|annotations| text(annotations, key)) == Some(tag);
-    keys.iter().any(|key| said(key))
+    let is_tag = |key: &&str| descriptor.get("annotations").and_then(|annotations| text(annotations, key)) == Some(tag);
+    keys.iter().any(is_tag)
 }
 
 fn platform_of(descriptor: &Value) -> Option<String> {

@@ -107,7 +107,8 @@ pub(crate) fn add_members<R: Read + Send>(
     Ok(())
 }
 
-fn check_limits(limits: &Limits, members: u64, bytes: u64, read: u64) -> Result<()> {
+/// Refuses an archive that exceeds the limits: these members and bytes of files so far, from so many bytes of input.
+pub(crate) fn check_limits(limits: &Limits, members: u64, bytes: u64, read: u64) -> Result<()> {
     let hint = "if the archive is to be trusted, import it with a higher limit";
     if members > limits.members_max {
         return Err(Error::TooLarge { what: "the number of members".to_owned(), max: limits.members_max, hint });
