@@ -4,6 +4,7 @@
 //! directory (`redirect`) or a file whose bytes lie in a lower layer (`metacopy`) is refused, because the upper directory
 //! alone does not say what it holds.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::Read;
@@ -49,7 +50,8 @@ pub fn import_overlay(store: &Store, upper: &Path, options: OverlayImport, progr
     let builder = TreeBuilder::new(store, base, BuildOptions { layer: true, dry_run: options.dry_run })?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top = sys::open(upper, flags, Mode::empty()).map_err(|errno| failed(&TreePath::root(), errno))?;
-    let mut walker = Walker { builder, owners: options.owners, aufs: options.aufs, progress };
+    let (owners, aufs) = (options.owners, options.aufs);
+    let mut walker = Walker { builder, owners, aufs, links: HashMap::new(), progress };
     walker.walk(top)?;
     let (tree, report) = walker.builder.finish()?;
     imported::single(store, tree, report, options.base, options.words)
@@ -63,6 +65,8 @@ struct Walker<'a> {
     builder: TreeBuilder,
     owners: Owners,
     aufs: bool,
+    /// The first name of each file that has several: its device and inode.
+    links: HashMap<(u64, u64), TreePath>,
     progress: &'a Progress,
 }
 
@@ -142,6 +146,12 @@ impl Walker<'_> {
             }
             self.builder.report.note(NOTE_WHITEOUT_SIZE, path.as_bytes());
         }
+        // A regular file may be a whiteout that shares its inode with others; that is known when it is open.
+        if kind != FileType::RegularFile
+            && let Some(existing) = self.first_name(path, stat)
+        {
+            return self.builder.add(path.clone(), Edit::Link { existing });
+        }
         let edit = match kind {
             FileType::RegularFile => {
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -149,6 +159,9 @@ impl Walker<'_> {
                 let (attributes, marks) = self.attributes(path, stat, Some(&file))?;
                 if marks.is_whiteout {
                     return self.builder.add(path.clone(), Edit::Whiteout);
+                }
+                if let Some(existing) = self.first_name(path, stat) {
+                    return self.builder.add(path.clone(), Edit::Link { existing });
                 }
                 let body = self.body(path, file)?;
                 Edit::File { attributes, body }
@@ -171,6 +184,15 @@ impl Walker<'_> {
             }
         };
         self.builder.add(path.clone(), edit)
+    }
+
+    /// The name under which a file with several names was imported before; nothing for the first one.
+    fn first_name(&mut self, path: &TreePath, stat: &Stat) -> Option<TreePath> {
+        if stat.st_nlink < 2 {
+            return None;
+        }
+        let first = self.links.entry((stat.st_dev, stat.st_ino)).or_insert_with(|| path.clone());
+        (first != path).then(|| first.clone())
     }
 
     fn aufs_mark(&mut self, path: &TreePath, hidden: &[u8]) -> Result<()> {

@@ -317,19 +317,24 @@ fn an_upper_directory_becomes_a_change_on_its_base() {
         "os.mkdir('a'); os.mkdir('op'); open('a/new', 'w').write('n'); os.symlink('/etc', 's')\n\
          os.mknod('a/x', stat.S_IFCHR | 0o000, os.makedev(0, 0)); os.mknod('gone', stat.S_IFCHR, os.makedev(0, 0))\n\
          open('op/fresh', 'w').write('f' * 2_000_000); os.setxattr('op', 'trusted.overlay.opaque', b'y')\n\
-         os.setxattr('a', 'user.overlay.impure', b'y'); os.setxattr('a', 'user.mine', b'1'); os.chmod('a', 0o711)",
+         os.setxattr('a', 'user.overlay.impure', b'y'); os.setxattr('a', 'user.mine', b'1'); os.chmod('a', 0o711)\n\
+         os.link('a/new', 'linked'); os.link('s', 'a/s')\n\
+         os.mkdir('wh'); open('a/y', 'w'); os.setxattr('a/y', 'trusted.overlay.whiteout', b'y'); os.link('a/y', 'wh/nothing')",
     );
     let store = Store::in_memory();
     let base = base(&store);
     let options = OverlayImport { base: Some(base), ..OverlayImport::default() };
     let imported = import_overlay(&store, &upper, options, &Progress::default()).expect("import");
-    assert_eq!(paths(&store, imported.head), "a a/new a/y op op/fresh s");
+    assert_eq!(paths(&store, imported.head), "a a/new a/s linked op op/fresh s wh");
+    // A file that is linked from elsewhere has its names of this tree.
     let tree = WorkingTree::open(&store, imported.head).expect("open");
+    assert_eq!(tree.names_of("linked").expect("names").len(), 2);
+    assert_eq!(tree.names_of("s").expect("names").len(), 2);
     assert_eq!(tree.xattrs("a").expect("attributes").len(), 1);
     assert_eq!(tree.stat("a").expect("stat").expect("there").mode, 0o711);
     assert_eq!(tree.read("op/fresh").expect("read").len(), 2_000_000);
     assert_eq!(store.snapshot(imported.head).expect("there").parents, [base]);
-    assert_eq!(imported.report.removed, 3);
+    assert_eq!(imported.report.removed, 4);
 }
 
 #[test]
