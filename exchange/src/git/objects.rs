@@ -1,7 +1,10 @@
 //! Objects of a repository by id. Each is hashed when it is read, so that a damaged pack is found.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
+use std::rc::Rc;
 
 use gix::bstr::ByteSlice;
 use gix::objs::Kind;
@@ -11,8 +14,10 @@ use sha1::{Digest, Sha1};
 use super::FORMAT;
 use crate::error::{Error, Result};
 
-/// Bytes of trees and commits that each reader keeps.
-const CACHE_BYTES: usize = 32 << 20;
+/// Bytes of objects that each reader keeps.
+const CACHE_BYTES: usize = 16 << 20;
+/// Entries of decoded trees that each reader keeps.
+const CACHE_ENTRIES_MAX: usize = 200_000;
 
 /// The id of a git object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,6 +60,14 @@ pub(crate) struct Repository {
 pub(crate) struct Reader {
     repository: gix::Repository,
     object_bytes_max: u64,
+    /// Decoded trees: a commit and its parents share nearly all of theirs, and each is looked at twice.
+    trees: RefCell<TreeCache>,
+}
+
+#[derive(Default)]
+struct TreeCache {
+    by_id: HashMap<Oid, Rc<TreeEntries>>,
+    entries: usize,
 }
 
 pub(crate) fn damaged(object: impl fmt::Display, why: impl Into<String>) -> Error {
@@ -81,7 +94,7 @@ impl Repository {
     pub(crate) fn reader(&self) -> Reader {
         let mut repository = self.shared.to_thread_local();
         repository.object_cache_size(CACHE_BYTES);
-        Reader { repository, object_bytes_max: self.object_bytes_max }
+        Reader { repository, object_bytes_max: self.object_bytes_max, trees: RefCell::default() }
     }
 }
 
@@ -134,8 +147,19 @@ impl Reader {
         self.read(oid, Kind::Commit)
     }
 
-    pub(crate) fn tree(&self, oid: Oid) -> Result<Vec<u8>> {
-        self.read(oid, Kind::Tree)
+    /// The entries of a tree.
+    pub(crate) fn tree(&self, oid: Oid) -> Result<Rc<TreeEntries>> {
+        if let Some(tree) = self.trees.borrow().by_id.get(&oid) {
+            return Ok(Rc::clone(tree));
+        }
+        let tree = Rc::new(tree_entries(oid, &self.read(oid, Kind::Tree)?)?);
+        let mut trees = self.trees.borrow_mut();
+        if trees.entries > CACHE_ENTRIES_MAX {
+            *trees = TreeCache::default();
+        }
+        trees.entries += tree.len();
+        trees.by_id.insert(oid, Rc::clone(&tree));
+        Ok(tree)
     }
 
     pub(crate) fn blob(&self, oid: Oid) -> Result<Vec<u8>> {
@@ -179,7 +203,7 @@ pub(crate) const MODE_GITLINK: u32 = 0o160_000;
 pub(crate) type TreeEntries = std::collections::BTreeMap<amalgam_engine::Name, TreeEntry>;
 
 /// Decodes a tree. Names that no checkout may make are refused.
-pub(crate) fn tree_entries(oid: Oid, mut data: &[u8]) -> Result<TreeEntries> {
+fn tree_entries(oid: Oid, mut data: &[u8]) -> Result<TreeEntries> {
     let mut entries = TreeEntries::new();
     while !data.is_empty() {
         let broken = || damaged(format!("tree {oid}"), "an entry is not `mode name id`");

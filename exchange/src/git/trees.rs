@@ -2,15 +2,14 @@
 //! times; so a commit costs what it changed.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
 
 use amalgam_engine::object::{DirectoryRef, Entry, Node, Root, SYMLINK_TARGET_BYTES_MAX, Xattr};
 use amalgam_engine::{Assembly, DEPTH_MAX, Name, Time, TreePath, entry_at};
 use bytes::Bytes;
 
 use super::blobs::Blobs;
-use super::objects::{
-    MODE_GITLINK, MODE_SYMLINK, MODE_TREE, Oid, Reader, TreeEntries, TreeEntry, damaged, tree_entries,
-};
+use super::objects::{MODE_GITLINK, MODE_SYMLINK, MODE_TREE, Oid, Reader, TreeEntries, TreeEntry, damaged};
 use super::{GITLINK_XATTR, GITMODE_XATTR};
 use crate::error::{Error, Result};
 use crate::report::Report;
@@ -37,10 +36,10 @@ pub(super) fn collect_blobs(reader: &Reader, tree: Oid, parents: &[Oid], into: &
         if depth > DEPTH_MAX {
             return Err(damaged(format!("tree {tree}"), format!("it lies deeper than {DEPTH_MAX} directories")));
         }
-        let before: Vec<TreeEntries> = parents.iter().map(|oid| entries(reader, *oid)).collect::<Result<_>>()?;
-        for (name, entry) in entries(reader, tree)? {
-            let at_name = || before.iter().filter_map(|entries| entries.get(&name));
-            if at_name().any(|other| *other == entry) {
+        let before: Vec<_> = parents.iter().map(|oid| reader.tree(*oid)).collect::<Result<_>>()?;
+        for (name, entry) in &*reader.tree(tree)? {
+            let at_name = || before.iter().filter_map(|entries| entries.get(name));
+            if at_name().any(|other| other == entry) {
                 continue;
             }
             match entry.mode {
@@ -54,10 +53,6 @@ pub(super) fn collect_blobs(reader: &Reader, tree: Oid, parents: &[Oid], into: &
         }
     }
     Ok(())
-}
-
-fn entries(reader: &Reader, oid: Oid) -> Result<TreeEntries> {
-    tree_entries(oid, &reader.tree(oid)?)
 }
 
 /// Builds the directories of one commit.
@@ -83,9 +78,8 @@ impl TreeMaker<'_> {
             return Ok(*made);
         }
         self.report.directories += 1;
-        let now = entries(self.reader, tree)?;
-        let parents: Vec<TreeEntries> =
-            before.iter().map(|before| entries(self.reader, before.tree)).collect::<Result<_>>()?;
+        let now = self.reader.tree(tree)?;
+        let parents: Vec<_> = before.iter().map(|before| self.reader.tree(before.tree)).collect::<Result<_>>()?;
         // The first parent's directory is changed where it differs; where there is none, everything is new.
         let names: BTreeSet<&Name> =
             now.keys().chain(parents.first().into_iter().flat_map(|first| first.keys())).collect();
@@ -126,7 +120,7 @@ impl TreeMaker<'_> {
         name: &Name,
         entry: &TreeEntry,
         before: &[Before],
-        parents: &[TreeEntries],
+        parents: &[Rc<TreeEntries>],
         depth: usize,
     ) -> Result<Entry> {
         match entry.mode {
