@@ -1,0 +1,131 @@
+//! What can go wrong between a store and a foreign format.
+
+use std::io;
+
+use amalgam_engine::ErrorKind;
+
+/// The result of an import or an export.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an import or an export stopped. An import that stopped made nothing visible.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store refused or failed.
+    #[error(transparent)]
+    Engine(#[from] amalgam_engine::Error),
+    /// A file, a pipe or another program failed.
+    #[error("could not {action}: {source}")]
+    Host {
+        /// What was being done.
+        action: String,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// The input breaks the rules of its format.
+    #[error("the {format} is damaged at {place}: {why}")]
+    Malformed {
+        /// The name of the format, for example "tar archive".
+        format: &'static str,
+        /// A byte offset, a member or an object.
+        place: String,
+        /// What is wrong there.
+        why: String,
+    },
+    /// A member that no tree can hold, or that tries to leave its root.
+    #[error("{member}: {why}; nothing was imported")]
+    Refused {
+        /// The member's name as the input has it.
+        member: String,
+        /// Why it was refused.
+        why: String,
+    },
+    /// The input exceeds a limit.
+    #[error("{what} exceeds the limit of {max}; {hint}")]
+    TooLarge {
+        /// Whose limit.
+        what: String,
+        /// The limit.
+        max: u64,
+        /// What the caller can do.
+        hint: &'static str,
+    },
+    /// The input is well formed, but uses a feature that is not read here.
+    #[error("{what}; {hint}")]
+    Unsupported {
+        /// The feature.
+        what: String,
+        /// What the caller can do.
+        hint: &'static str,
+    },
+    /// A program that was run, `git` for example, failed.
+    #[error("{program} failed: {why}")]
+    Program {
+        /// Its name.
+        program: &'static str,
+        /// Its words.
+        why: String,
+    },
+    /// An argument of the caller is wrong.
+    #[error("{what}: {why}")]
+    Invalid {
+        /// The argument.
+        what: &'static str,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// The caller asked to stop.
+    #[error("interrupted")]
+    Cancelled,
+}
+
+impl Error {
+    pub(crate) fn host(action: impl Into<String>, source: io::Error) -> Self {
+        Self::Host { action: action.into(), source }
+    }
+
+    /// An error while an archive was read; a request to stop comes as one.
+    pub(crate) fn reading(source: io::Error) -> Self {
+        match source.to_string().as_str() {
+            INTERRUPTED => Self::Cancelled,
+            _ => Self::host("read the archive", source),
+        }
+    }
+
+    pub(crate) fn refused(member: &[u8], why: impl Into<String>) -> Self {
+        Self::Refused { member: shown(member), why: why.into() }
+    }
+
+    /// What the caller can do; nothing for an interruption.
+    pub fn kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::Engine(error) => Some(error.kind()),
+            Self::Host { source, .. } => Some(match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Full,
+                io::ErrorKind::NotFound => ErrorKind::NotFound,
+                _ => ErrorKind::Fault,
+            }),
+            Self::Malformed { .. } => Some(ErrorKind::Corrupt),
+            Self::Program { .. } => Some(ErrorKind::Fault),
+            Self::Unsupported { .. } => Some(ErrorKind::Unsupported),
+            Self::Refused { .. } | Self::TooLarge { .. } | Self::Invalid { .. } => Some(ErrorKind::Invalid),
+            Self::Cancelled => None,
+        }
+    }
+}
+
+/// What a reader says after the caller asked to stop.
+pub(crate) const INTERRUPTED: &str = "interrupted";
+
+/// How many bytes of a foreign name an error or a notice shows.
+const SHOWN_BYTES_MAX: usize = 200;
+
+/// A foreign name in a form that a terminal can show.
+pub(crate) fn shown(name: &[u8]) -> String {
+    let cut = &name[..name.len().min(SHOWN_BYTES_MAX)];
+    let text = match std::str::from_utf8(cut) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        _ => cut.escape_ascii().to_string(),
+    };
+    if cut.len() < name.len() { text + "..." } else { text }
+}

@@ -1,0 +1,618 @@
+//! Snapshots become commits.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use amalgam_engine::content;
+use amalgam_engine::object::{Content, DirectoryRef, Entry, Node, Snapshot};
+use amalgam_engine::{Name, SnapshotId, Store, Time, TreePath, list_directory};
+
+use super::commit::{Commit, person};
+use super::fast_import::{FastImport, Target, git, quoted, run};
+use super::import::GitHistory;
+use super::objects::Oid;
+use super::{GITLINK_XATTR, GITMODE_XATTR};
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::tar::{NOTE_CONFLICT, NOTE_STATE};
+use crate::walk::{Step, read_and_visit};
+
+const READ_BYTES: u64 = 4 << 20;
+/// Blobs that are read together.
+const BATCH_BLOBS: usize = 512;
+/// Blobs that are remembered, so that equal ones are written once.
+const REMEMBERED_MAX: usize = 1_000_000;
+/// The list of snapshots and their commits, in the directory of the repository.
+const EXPORTED: &str = "amalgam/exported";
+
+const NOTE_GIT: &str = "`.git` inside the tree was left out";
+const NOTE_SPECIAL: &str = "devices, FIFOs and sockets were left out: git has none";
+const NOTE_EMPTY: &str = "empty directories were left out: git has none";
+const NOTE_XATTRS: &str = "extended attributes were left out: git has none";
+const NOTE_OWNER: &str = "owners were left out: git has none";
+const NOTE_MODE: &str = "permissions other than 644 and 755 became one of them";
+const NOTE_LINKS: &str = "hard links became separate files";
+const NOTE_SIGNED: &str = "commits with signatures or other extra headers were written without them";
+const NOTE_DATE: &str = "times before 1970 became 1970";
+const NOTE_PERSON: &str = "names that git does not accept were changed";
+const NOTE_OTHER_ID: &str = "commits that were imported from git got another id";
+
+/// How names of authors become git's.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    /// Authors and what git is to say of them: `Name <address>`.
+    pub map: HashMap<String, String>,
+    /// The part behind the `@` for authors without an address; `localhost` when empty.
+    pub domain: String,
+}
+
+/// How snapshots are exported.
+#[derive(Clone, Debug)]
+pub struct GitExport {
+    /// The branch to move, without `refs/heads/`.
+    pub branch: String,
+    /// How far back.
+    pub history: GitHistory,
+    /// How names become git's.
+    pub identity: Identity,
+    /// Makes a bare repository where there is none.
+    pub create: bool,
+    /// Counts what would be written, and writes nothing.
+    pub dry_run: bool,
+}
+
+/// What an export did.
+#[derive(Clone, Debug)]
+pub struct GitExported {
+    /// The commit that the branch points at now, in hexadecimal digits; empty after a dry run.
+    pub commit: String,
+    /// Commits that were in the repository already.
+    pub reused: u64,
+    /// What was written, and what git cannot say.
+    pub report: Report,
+}
+
+/// Writes a snapshot and its history to a branch of a repository.
+pub fn export_git(
+    store: &Store,
+    head: SnapshotId,
+    repository: &Path,
+    options: &GitExport,
+    progress: &Progress,
+) -> Result<GitExported> {
+    let target = open(repository, options)?;
+    let mut exporter = Exporter {
+        store,
+        known: target.as_ref().map(|target| target.exported()).transpose()?.unwrap_or_default(),
+        written: HashMap::new(),
+        blobs: HashMap::new(),
+        next_mark: 1,
+        options,
+        report: Report::default(),
+    };
+    let (order, reused) = exporter.plan(head, target.as_ref(), progress)?;
+    progress.snapshots_total.store(order.len() as u64, Ordering::Relaxed);
+    if options.dry_run {
+        let report = Report { snapshots: order.len() as u64, ..exporter.report };
+        return Ok(GitExported { commit: String::new(), reused, report });
+    }
+    let target = target.expect("only a dry run goes without a repository");
+    let mut import = FastImport::start(repository)?;
+    for snapshot in &order {
+        progress.check()?;
+        exporter.commit(&mut import, *snapshot, progress)?;
+        progress.snapshots.fetch_add(1, Ordering::Relaxed);
+    }
+    let tip = exporter.target(head).expect("the head was exported, or is known");
+    import.write(format!("reset refs/heads/{}\nfrom {tip}\n\n", options.branch).as_bytes())?;
+    let marks: HashMap<u64, Oid> = import.finish()?.into_iter().collect();
+    let oid = |target: Target| match target {
+        Target::Commit(oid) => Ok(oid),
+        Target::Mark(mark) => marks.get(&mark).copied().ok_or_else(|| Error::Program {
+            program: "git fast-import",
+            why: "it did not say which commit it wrote".to_owned(),
+        }),
+    };
+    let mut new = Vec::new();
+    for snapshot in &order {
+        let commit = oid(exporter.target(*snapshot).expect("it was written"))?;
+        let imported = Commit::of_snapshot(&*store.snapshot(*snapshot)?).map(|(oid, _)| oid);
+        if imported.is_some_and(|imported| imported != commit) {
+            exporter.report.note(NOTE_OTHER_ID, snapshot.to_string().as_bytes());
+        }
+        new.push((*snapshot, commit));
+    }
+    target.remember(&new)?;
+    let mut report = exporter.report;
+    report.snapshots = order.len() as u64;
+    Ok(GitExported { commit: oid(tip)?.to_string(), reused, report })
+}
+
+/// A repository that is written to.
+struct TargetRepository {
+    repository: gix::Repository,
+}
+
+fn open(path: &Path, options: &GitExport) -> Result<Option<TargetRepository>> {
+    let branch = format!("refs/heads/{}", options.branch);
+    let parent = path.parent().filter(|parent| parent.is_dir()).unwrap_or_else(|| Path::new("/"));
+    run(git(parent).args(["check-ref-format", &branch])).map_err(|_| Error::Invalid {
+        what: "branch",
+        why: format!("`{}` is no name for a branch of git", options.branch),
+    })?;
+    if !path.exists() {
+        if options.dry_run {
+            return Ok(None);
+        }
+        if !options.create {
+            let why = format!("{} is not there; make it by `git init`, or allow the export to", path.display());
+            return Err(Error::Invalid { what: "git repository", why });
+        }
+        run(git(parent).args(["init", "--quiet", "--bare"]).arg(
+            std::path::absolute(path).map_err(|source| Error::host(format!("find {}", path.display()), source))?,
+        ))?;
+    }
+    let repository = gix::open::Options::isolated().open(path).map_err(|error| Error::Invalid {
+        what: "git repository",
+        why: format!("{}: {error}; name the top of a work tree, or a bare repository", path.display()),
+    })?;
+    let repository = repository.to_thread_local();
+    let head = repository.head_name().ok().flatten();
+    if !repository.is_bare() && head.is_some_and(|head| head.as_bstr() == branch.as_str()) {
+        let why = format!(
+            "`{}` is checked out in {}, whose files would not follow; export to another branch and merge it there",
+            options.branch,
+            path.display()
+        );
+        return Err(Error::Invalid { what: "branch", why });
+    }
+    Ok(Some(TargetRepository { repository }))
+}
+
+impl TargetRepository {
+    fn list(&self) -> PathBuf {
+        self.repository.common_dir().join(EXPORTED)
+    }
+
+    fn has(&self, oid: Oid) -> bool {
+        self.repository.has_object(gix::ObjectId::from_bytes_or_panic(&oid.0))
+    }
+
+    /// The snapshots that were exported before and whose commits are still there.
+    fn exported(&self) -> Result<HashMap<SnapshotId, Oid>> {
+        let text = match fs::read_to_string(self.list()) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(HashMap::new()),
+            Err(source) => return Err(Error::host(format!("read {}", self.list().display()), source)),
+        };
+        let parse = |line: &str| {
+            let (snapshot, commit) = line.split_once(' ')?;
+            Some((SnapshotId::from_hex(snapshot)?, Oid::from_hex(commit.as_bytes())?))
+        };
+        Ok(text.lines().filter_map(parse).collect())
+    }
+
+    fn remember(&self, new: &[(SnapshotId, Oid)]) -> Result<()> {
+        let failed = |source| Error::host(format!("write {}", self.list().display()), source);
+        let list = self.list();
+        fs::create_dir_all(list.parent().expect("it lies in a directory")).map_err(failed)?;
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(&list).map_err(failed)?;
+        let lines: String = new.iter().map(|(snapshot, commit)| format!("{snapshot} {commit}\n")).collect();
+        file.write_all(lines.as_bytes()).map_err(failed)
+    }
+}
+
+/// What git sees of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seen {
+    File {
+        is_executable: bool,
+        size: u64,
+        content: Content,
+    },
+    Symlink(bytes::Bytes),
+    /// A symlink that the tree has as a file.
+    OddSymlink {
+        size: u64,
+        content: Content,
+    },
+    Gitlink(Oid),
+    Directory(Option<DirectoryRef>),
+}
+
+/// A difference between two trees, as git sees it.
+enum Change {
+    Remove,
+    Set(Seen),
+}
+
+struct Exporter<'a> {
+    store: &'a Store,
+    known: HashMap<SnapshotId, Oid>,
+    /// The snapshots of this export.
+    written: HashMap<SnapshotId, u64>,
+    blobs: HashMap<(Content, u64), u64>,
+    next_mark: u64,
+    options: &'a GitExport,
+    report: Report,
+}
+
+impl Exporter<'_> {
+    fn target(&self, snapshot: SnapshotId) -> Option<Target> {
+        let mark = self.written.get(&snapshot).map(|mark| Target::Mark(*mark));
+        mark.or_else(|| self.known.get(&snapshot).map(|oid| Target::Commit(*oid)))
+    }
+
+    /// The snapshots to write, parents before children, and how many commits they rest on.
+    fn plan(
+        &mut self,
+        head: SnapshotId,
+        target: Option<&TargetRepository>,
+        progress: &Progress,
+    ) -> Result<(Vec<SnapshotId>, u64)> {
+        self.known.retain(|_, oid| target.is_some_and(|target| target.has(*oid)));
+        let (mut order, mut done, mut reused) = (Vec::new(), HashSet::new(), HashSet::new());
+        let depth_max = match self.options.history {
+            GitHistory::All => u64::MAX,
+            GitHistory::Last(commits) => commits.max(1),
+        };
+        let mut open = vec![(head, 0, 1)];
+        while let Some((id, next, depth)) = open.pop() {
+            if done.contains(&id) {
+                continue;
+            }
+            if next == 0 {
+                progress.check()?;
+                self.find(id, target)?;
+            }
+            if self.known.contains_key(&id) {
+                reused.insert(id);
+                continue;
+            }
+            let snapshot = self.store.snapshot(id)?;
+            match snapshot.parents.get(next).filter(|_| depth < depth_max) {
+                Some(parent) => {
+                    open.push((id, next + 1, depth));
+                    // History that was thinned out is not there.
+                    if self.store.snapshot(*parent).is_ok() {
+                        open.push((*parent, 0, depth + 1));
+                    }
+                }
+                None => {
+                    done.insert(id);
+                    order.push(id);
+                }
+            }
+        }
+        Ok((order, reused.len() as u64))
+    }
+
+    /// Knows a snapshot whose commit is in the repository.
+    fn find(&mut self, id: SnapshotId, target: Option<&TargetRepository>) -> Result<()> {
+        if let Some(target) = target
+            && !self.known.contains_key(&id)
+            && let Some((oid, _)) = Commit::of_snapshot(&*self.store.snapshot(id)?)
+            && target.has(oid)
+        {
+            self.known.insert(id, oid);
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self) -> u64 {
+        self.next_mark += 1;
+        self.next_mark - 1
+    }
+
+    fn commit(&mut self, import: &mut FastImport, id: SnapshotId, progress: &Progress) -> Result<()> {
+        let snapshot = self.store.snapshot(id)?;
+        let parents: Vec<_> =
+            snapshot.parents.iter().filter_map(|parent| Some((*parent, self.target(*parent)?))).collect();
+        let root = self.store.root(snapshot.root)?;
+        if root.state.is_some() {
+            self.report.note(NOTE_STATE, b"");
+        }
+        let before = match parents.first() {
+            Some((parent, _)) => contents(&self.store.root(self.store.snapshot(*parent)?.root)?.directory),
+            None => None,
+        };
+        let after = contents(&root.directory);
+        self.write_blobs(import, before, after, progress)?;
+        let mark = self.mark();
+        let branch = &self.options.branch;
+        if parents.is_empty() {
+            import.write(format!("reset refs/heads/{branch}\n").as_bytes())?;
+        }
+        import.write(format!("commit refs/heads/{branch}\nmark :{mark}\n").as_bytes())?;
+        self.write_words(import, id, &snapshot)?;
+        for (at, (_, parent)) in parents.iter().enumerate() {
+            let word = if at == 0 { "from" } else { "merge" };
+            import.write(format!("{word} {parent}\n").as_bytes())?;
+        }
+        let mut notes = Report::default();
+        let blobs = &self.blobs;
+        changes(self.store, before, after, &mut notes, &mut |path, change| {
+            progress.add_item()?;
+            let path = quoted(path.as_bytes());
+            let line = match change {
+                Change::Remove => [b"D ", &path[..], b"\n"].concat(),
+                Change::Set(Seen::Directory(_)) => return Ok(()),
+                Change::Set(Seen::Gitlink(oid)) => [format!("M 160000 {oid} ").as_bytes(), &path, b"\n"].concat(),
+                Change::Set(Seen::Symlink(target)) => {
+                    let line = [b"M 120000 inline ", &path[..], b"\n"].concat();
+                    let data = format!("data {}\n", target.len());
+                    [&line[..], data.as_bytes(), &target, b"\n"].concat()
+                }
+                Change::Set(Seen::File { is_executable, size, content }) => {
+                    let mode = if is_executable { "100755" } else { "100644" };
+                    let blob = blobs.get(&(content, size)).expect("blobs are written before their commit");
+                    [format!("M {mode} :{blob} ").as_bytes(), &path, b"\n"].concat()
+                }
+                Change::Set(Seen::OddSymlink { size, content }) => {
+                    let blob = blobs.get(&(content, size)).expect("blobs are written before their commit");
+                    [format!("M 120000 :{blob} ").as_bytes(), &path, b"\n"].concat()
+                }
+            };
+            import.write(&line)
+        })?;
+        import.write(b"\n")?;
+        self.report.add(&notes);
+        self.written.insert(id, mark);
+        Ok(())
+    }
+
+    /// Writes the blobs of a commit that were not written before.
+    fn write_blobs(
+        &mut self,
+        import: &mut FastImport,
+        before: Option<DirectoryRef>,
+        after: Option<DirectoryRef>,
+        progress: &Progress,
+    ) -> Result<()> {
+        if self.blobs.len() > REMEMBERED_MAX {
+            self.blobs.clear();
+        }
+        let store = self.store;
+        let mut batch = Vec::new();
+        changes(store, before, after, &mut Report::default(), &mut |path, change| {
+            let (Change::Set(Seen::File { size, content, .. }) | Change::Set(Seen::OddSymlink { size, content })) =
+                change
+            else {
+                return Ok(());
+            };
+            if !self.blobs.contains_key(&(content, size)) {
+                let mark = self.mark();
+                self.blobs.insert((content, size), mark);
+                let entry = Entry::new(Node::File { size, content }, 0o644, Time::EPOCH);
+                batch.push(Step { path: path.clone(), entry, bytes: None });
+            }
+            if batch.len() >= BATCH_BLOBS {
+                self.send_blobs(import, std::mem::take(&mut batch), progress)
+            } else {
+                Ok(())
+            }
+        })?;
+        self.send_blobs(import, batch, progress)
+    }
+
+    fn send_blobs(&mut self, import: &mut FastImport, batch: Vec<Step>, progress: &Progress) -> Result<()> {
+        let store = self.store;
+        read_and_visit(store, batch, &mut |step| {
+            progress.check()?;
+            let Node::File { size, content } = step.entry.node else { unreachable!("only files are sent") };
+            let mark = self.blobs[&(content, size)];
+            self.report.files += 1;
+            self.report.bytes += size;
+            progress.bytes.fetch_add(size, Ordering::Relaxed);
+            import.write(format!("blob\nmark :{mark}\n").as_bytes())?;
+            import.data(size)?;
+            match step.bytes {
+                Some(bytes) => import.write(&bytes)?,
+                None => {
+                    let mut done = 0;
+                    while done < size {
+                        progress.check()?;
+                        let length = (size - done).min(READ_BYTES);
+                        import.write(&content::read(store, &content, size, done, length)?)?;
+                        done += length;
+                    }
+                }
+            }
+            import.write(b"\n")
+        })
+    }
+
+    fn write_words(&mut self, import: &mut FastImport, id: SnapshotId, snapshot: &Snapshot) -> Result<()> {
+        let (author, committer, encoding, message) = match Commit::of_snapshot(snapshot) {
+            Some((_, commit)) => {
+                if commit.has_more_headers {
+                    self.report.note(NOTE_SIGNED, id.to_string().as_bytes());
+                }
+                let (author, committer) = (self.checked(commit.author), self.checked(commit.committer));
+                (author, committer, commit.encoding, commit.message)
+            }
+            None => {
+                let seconds = snapshot.time.0.div_euclid(1_000_000_000);
+                if seconds < 0 {
+                    self.report.note(NOTE_DATE, id.to_string().as_bytes());
+                }
+                let line =
+                    format!("{} {} +0000", self.options.identity.of(&snapshot.author), seconds.max(0)).into_bytes();
+                let mut message = snapshot.message.replace('\0', "").into_bytes();
+                if !message.ends_with(b"\n") {
+                    message.push(b'\n');
+                }
+                (line.clone(), line, None, message)
+            }
+        };
+        for (key, value) in [("author", author), ("committer", committer)] {
+            import.write(&[key.as_bytes(), b" ", &value[..], b"\n"].concat())?;
+        }
+        if let Some(encoding) = encoding {
+            import.write(&[b"encoding ", &encoding[..], b"\n"].concat())?;
+        }
+        import.data(message.len() as u64)?;
+        import.write(&message)?;
+        import.write(b"\n")
+    }
+
+    /// A person's line that fast-import accepts.
+    fn checked(&mut self, line: Vec<u8>) -> Vec<u8> {
+        let (name, seconds) = person(&line);
+        let fields: Vec<_> = line[name.len()..].split(|byte| *byte == b' ').filter(|field| !field.is_empty()).collect();
+        let digits = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+        let is_time = match fields[..] {
+            [seconds, [b'+' | b'-', zone @ ..]] => digits(seconds) && digits(zone),
+            _ => false,
+        };
+        let is_name = name.iter().filter(|byte| **byte == b'<').count() == 1 && name.ends_with(b">");
+        if is_time && is_name {
+            return line;
+        }
+        self.report.note(if is_name { NOTE_DATE } else { NOTE_PERSON }, &line);
+        let name = match is_name {
+            true => name.to_vec(),
+            false => self.options.identity.of(&String::from_utf8_lossy(name)).into_bytes(),
+        };
+        [&name[..], format!(" {} +0000", seconds.max(0)).as_bytes()].concat()
+    }
+}
+
+impl Identity {
+    /// What git says of an author.
+    fn of(&self, author: &str) -> String {
+        let said = self.map.get(author).map_or(author, String::as_str);
+        let clean = |text: &str| text.replace(['<', '>', '\n', '\0'], "").trim().to_owned();
+        if let Some((name, rest)) = said.split_once('<')
+            && let Some(address) = rest.strip_suffix('>')
+        {
+            return format!("{} <{}>", clean(name), clean(address)).trim_start().to_owned();
+        }
+        let name = match clean(said) {
+            name if name.is_empty() => "unknown".to_owned(),
+            name => name,
+        };
+        let domain = if self.domain.is_empty() { "localhost" } else { &self.domain };
+        format!("{name} <{}@{}>", name.replace(char::is_whitespace, "."), clean(domain))
+    }
+}
+
+fn contents(directory: &Entry) -> Option<DirectoryRef> {
+    match directory.node {
+        Node::Directory(contents) => contents,
+        _ => unreachable!("a root is a directory"),
+    }
+}
+
+/// Tells what git sees of the difference between two directories, and notes what it does not.
+fn changes(
+    store: &Store,
+    before: Option<DirectoryRef>,
+    after: Option<DirectoryRef>,
+    notes: &mut Report,
+    tell: &mut impl FnMut(&TreePath, Change) -> Result<()>,
+) -> Result<()> {
+    let mut open = vec![(TreePath::root(), before, after)];
+    while let Some((above, before, after)) = open.pop() {
+        if before.map(|it| it.bare) == after.map(|it| it.bare) {
+            continue;
+        }
+        let mut old = list_directory(store, before)?.peekable();
+        let mut new = list_directory(store, after)?.peekable();
+        loop {
+            let order = match (old.peek(), new.peek()) {
+                (Some(Err(_)), _) | (_, Some(Err(_))) => {
+                    let failed = old.next().into_iter().chain(new.next()).find_map(|item| item.err());
+                    return Err(failed.expect("one of them failed").into());
+                }
+                (None, None) => break,
+                (Some(_), None) => std::cmp::Ordering::Less,
+                (None, Some(_)) => std::cmp::Ordering::Greater,
+                (Some(Ok((old, _))), Some(Ok((new, _)))) => old.cmp(new),
+            };
+            let old = if order.is_le() { old.next().transpose()? } else { None };
+            let new = if order.is_ge() { new.next().transpose()? } else { None };
+            let name = old.as_ref().or(new.as_ref()).map(|(name, _)| name.clone()).expect("one of them is there");
+            let path = above.join(&name);
+            let was = match old {
+                Some((name, entry)) => seen(store, &path, &name, &entry, &mut Report::default())?,
+                None => None,
+            };
+            let is = match new {
+                Some((name, entry)) => seen(store, &path, &name, &entry, notes)?,
+                None => None,
+            };
+            match (was, is) {
+                (None, None) => {}
+                (Some(Seen::Directory(was)), Some(Seen::Directory(is))) => open.push((path, was, is)),
+                (was, Some(Seen::Directory(is))) => {
+                    if was.is_some() {
+                        tell(&path, Change::Remove)?;
+                    }
+                    open.push((path, None, is));
+                }
+                (Some(was), Some(is)) if was == is => {}
+                (Some(Seen::Directory(_)), Some(is)) => {
+                    tell(&path, Change::Remove)?;
+                    tell(&path, Change::Set(is))?;
+                }
+                (_, Some(is)) => tell(&path, Change::Set(is))?,
+                (Some(_), None) => tell(&path, Change::Remove)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What git sees of an entry; nothing for what it has no form for.
+fn seen(store: &Store, path: &TreePath, name: &Name, entry: &Entry, notes: &mut Report) -> Result<Option<Seen>> {
+    let mut note = |why| notes.note(why, path.as_bytes());
+    if name.as_bytes().eq_ignore_ascii_case(b".git") {
+        note(NOTE_GIT);
+        return Ok(None);
+    }
+    let xattrs = store.xattrs(entry.xattrs())?;
+    let ours = |key: &str| xattrs.iter().find(|xattr| xattr.name == key.as_bytes());
+    if xattrs.iter().any(|xattr| xattr.name != GITLINK_XATTR.as_bytes() && xattr.name != GITMODE_XATTR.as_bytes()) {
+        note(NOTE_XATTRS);
+    }
+    if entry.owner().is_some() {
+        note(NOTE_OWNER);
+    }
+    if entry.link().is_some() {
+        note(NOTE_LINKS);
+    }
+    Ok(match &entry.node {
+        Node::File { size, content } => {
+            if !matches!(entry.mode, 0o644 | 0o755) {
+                note(NOTE_MODE);
+            }
+            let (size, content) = (*size, *content);
+            match ours(GITMODE_XATTR) {
+                Some(_) => Some(Seen::OddSymlink { size, content }),
+                None => Some(Seen::File { is_executable: entry.mode & 0o100 != 0, size, content }),
+            }
+        }
+        Node::Symlink(target) => Some(Seen::Symlink(target.clone())),
+        Node::Directory(None) => match ours(GITLINK_XATTR).and_then(|xattr| Oid::from_hex(&xattr.value)) {
+            Some(oid) => Some(Seen::Gitlink(oid)),
+            None => {
+                note(NOTE_EMPTY);
+                None
+            }
+        },
+        Node::Directory(contents) => Some(Seen::Directory(*contents)),
+        Node::Conflict(_) => {
+            note(NOTE_CONFLICT);
+            None
+        }
+        Node::Fifo | Node::Socket | Node::CharDevice(_) | Node::BlockDevice(_) => {
+            note(NOTE_SPECIAL);
+            None
+        }
+    })
+}

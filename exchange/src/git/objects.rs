@@ -1,0 +1,232 @@
+//! Objects of a repository by id. Each is hashed when it is read, so that a damaged pack is found.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::rc::Rc;
+
+use gix::bstr::ByteSlice;
+use gix::objs::Kind;
+use gix::prelude::ObjectIdExt;
+use sha1::{Digest, Sha1};
+
+use super::FORMAT;
+use crate::error::{Error, Result};
+
+/// Bytes of objects that each reader keeps.
+const CACHE_BYTES: usize = 16 << 20;
+/// Entries of decoded trees that each reader keeps.
+const CACHE_ENTRIES_MAX: usize = 200_000;
+
+/// The id of a git object.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Oid(pub(crate) [u8; 20]);
+
+impl Oid {
+    pub(crate) fn from_hex(hex: &[u8]) -> Option<Self> {
+        let id = gix::ObjectId::from_hex(hex).ok()?;
+        Some(Self(id.as_bytes().try_into().ok()?))
+    }
+
+    fn of(kind: Kind, data: &[u8]) -> Self {
+        let mut hasher = Sha1::new();
+        hasher.update(kind.as_bytes());
+        hasher.update(format!(" {}\0", data.len()).as_bytes());
+        hasher.update(data);
+        Self(hasher.finalize().into())
+    }
+}
+
+impl fmt::Display for Oid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Oid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// A repository that several threads read.
+pub(crate) struct Repository {
+    shared: gix::ThreadSafeRepository,
+    object_bytes_max: u64,
+}
+
+/// A thread's access to a repository.
+pub(crate) struct Reader {
+    repository: gix::Repository,
+    object_bytes_max: u64,
+    /// Decoded trees: a commit and its parents share nearly all of theirs, and each is looked at twice.
+    trees: RefCell<TreeCache>,
+}
+
+#[derive(Default)]
+struct TreeCache {
+    by_id: HashMap<Oid, Rc<TreeEntries>>,
+    entries: usize,
+}
+
+pub(crate) fn damaged(object: impl fmt::Display, why: impl Into<String>) -> Error {
+    Error::Malformed { format: FORMAT, place: object.to_string(), why: why.into() }
+}
+
+impl Repository {
+    /// Opens a repository by its directory or that of its work tree. Reads its own configuration only.
+    pub(crate) fn open(path: &Path, object_bytes_max: u64) -> Result<Self> {
+        let shared = gix::open::Options::isolated().open(path).map_err(|error| {
+            let why = format!("{}: {error}; name the top of a work tree, or a bare repository", path.display());
+            Error::Invalid { what: "git repository", why }
+        })?;
+        let hash = shared.to_thread_local().object_hash();
+        if hash != gix::hash::Kind::Sha1 {
+            return Err(Error::Unsupported {
+                what: format!("{}: the repository has {hash} ids", path.display()),
+                hint: "only repositories with SHA-1 ids are read",
+            });
+        }
+        Ok(Self { shared, object_bytes_max })
+    }
+
+    pub(crate) fn reader(&self) -> Reader {
+        let mut repository = self.shared.to_thread_local();
+        repository.object_cache_size(CACHE_BYTES);
+        Reader { repository, object_bytes_max: self.object_bytes_max, trees: RefCell::default() }
+    }
+}
+
+impl Reader {
+    /// The commit that a branch, a tag, any reference or a full id stands for; without a name, `HEAD`.
+    pub(crate) fn resolve(&self, name: Option<&str>) -> Result<Oid> {
+        let invalid = |why: String| Error::Invalid { what: "git reference", why };
+        let found = match name {
+            None => self.repository.head_id().map_err(|error| {
+                invalid(format!(
+                    "HEAD names no commit ({error}); the repository may be empty, or name a branch by --ref"
+                ))
+            })?,
+            Some(name) => match Oid::from_hex(name.as_bytes()) {
+                Some(oid) => self.id(oid).attach(&self.repository),
+                None => {
+                    let reference =
+                        self.repository.try_find_reference(name).map_err(|error| invalid(error.to_string()))?;
+                    let mut reference = reference.ok_or_else(|| {
+                        invalid(format!("`{name}` is no branch, tag or other reference, and no full commit id"))
+                    })?;
+                    reference.peel_to_id().map_err(|error| invalid(format!("`{name}`: {error}")))?
+                }
+            },
+        };
+        let commit = found.object().and_then(|object| object.peel_to_kind(Kind::Commit));
+        let commit = commit.map_err(|error| invalid(format!("{} is no commit: {error}", name.unwrap_or("HEAD"))))?;
+        Ok(Oid(commit.id.as_bytes().try_into().expect("a SHA-1 id")))
+    }
+
+    /// The commits whose parents a shallow repository does not have.
+    pub(crate) fn shallow(&self) -> Result<Vec<Oid>> {
+        let commits = self.repository.shallow_commits();
+        let commits = commits.map_err(|error| damaged("the list of shallow commits", error.to_string()))?;
+        let oid = |id: &gix::ObjectId| Oid(id.as_bytes().try_into().expect("a SHA-1 id"));
+        Ok(commits.iter().flat_map(|commits| commits.iter().map(oid).collect::<Vec<_>>()).collect())
+    }
+
+    fn id(&self, oid: Oid) -> gix::ObjectId {
+        gix::ObjectId::from_bytes_or_panic(&oid.0)
+    }
+
+    /// How many bytes an object has.
+    pub(crate) fn size(&self, oid: Oid) -> Result<u64> {
+        let header = self.repository.find_header(self.id(oid));
+        Ok(header.map_err(|error| damaged(oid, error.to_string()))?.size())
+    }
+
+    pub(crate) fn commit(&self, oid: Oid) -> Result<Vec<u8>> {
+        self.read(oid, Kind::Commit)
+    }
+
+    /// The entries of a tree.
+    pub(crate) fn tree(&self, oid: Oid) -> Result<Rc<TreeEntries>> {
+        if let Some(tree) = self.trees.borrow().by_id.get(&oid) {
+            return Ok(Rc::clone(tree));
+        }
+        let tree = Rc::new(tree_entries(oid, &self.read(oid, Kind::Tree)?)?);
+        let mut trees = self.trees.borrow_mut();
+        if trees.entries > CACHE_ENTRIES_MAX {
+            *trees = TreeCache::default();
+        }
+        trees.entries += tree.len();
+        trees.by_id.insert(oid, Rc::clone(&tree));
+        Ok(tree)
+    }
+
+    pub(crate) fn blob(&self, oid: Oid) -> Result<Vec<u8>> {
+        self.read(oid, Kind::Blob)
+    }
+
+    fn read(&self, oid: Oid, kind: Kind) -> Result<Vec<u8>> {
+        let size = self.size(oid)?;
+        if size > self.object_bytes_max {
+            return Err(Error::TooLarge {
+                what: format!("the size of {oid}, {size} bytes,"),
+                max: self.object_bytes_max,
+                hint: "git objects are read into memory; import with a higher limit if there is enough",
+            });
+        }
+        let object = self.repository.find_object(self.id(oid)).map_err(|error| damaged(oid, error.to_string()))?;
+        let mut object = object.detach();
+        if object.kind != kind {
+            return Err(damaged(oid, format!("it is a {}, and a {kind} is expected", object.kind)));
+        }
+        let data = std::mem::take(&mut object.data);
+        if Oid::of(kind, &data) != oid {
+            return Err(damaged(oid, "its bytes do not have its hash"));
+        }
+        Ok(data)
+    }
+}
+
+/// One entry of a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TreeEntry {
+    pub(crate) mode: u32,
+    pub(crate) oid: Oid,
+}
+
+pub(crate) const MODE_TREE: u32 = 0o040_000;
+pub(crate) const MODE_SYMLINK: u32 = 0o120_000;
+pub(crate) const MODE_GITLINK: u32 = 0o160_000;
+
+/// The entries of a tree, by name.
+pub(crate) type TreeEntries = std::collections::BTreeMap<amalgam_engine::Name, TreeEntry>;
+
+/// Decodes a tree. Names that no checkout may make are refused.
+fn tree_entries(oid: Oid, mut data: &[u8]) -> Result<TreeEntries> {
+    let mut entries = TreeEntries::new();
+    while !data.is_empty() {
+        let broken = || damaged(format!("tree {oid}"), "an entry is not `mode name id`");
+        let space = data.find_byte(b' ').ok_or_else(broken)?;
+        let nul = data.find_byte(0).filter(|nul| *nul > space).ok_or_else(broken)?;
+        let octal = |mode: u32, digit: &u8| matches!(digit, b'0'..=b'7').then(|| mode << 3 | u32::from(digit - b'0'));
+        let mode = Some(&data[..space]).filter(|digits| (1..=7).contains(&digits.len()));
+        let mode = mode.and_then(|digits| digits.iter().try_fold(0, octal)).ok_or_else(broken)?;
+        let id = data.get(nul + 1..nul + 21).ok_or_else(broken)?;
+        let name = &data[space + 1..nul];
+        if name.eq_ignore_ascii_case(b".git") {
+            return Err(Error::refused(
+                name,
+                format!("tree {oid} has an entry of this name, which git does not check out"),
+            ));
+        }
+        let name =
+            amalgam_engine::Name::new(name).map_err(|why| Error::refused(name, format!("in tree {oid}: {why}")))?;
+        let entry = TreeEntry { mode, oid: Oid(id.try_into().expect("20 bytes")) };
+        if let Some(_twice) = entries.insert(name.clone(), entry) {
+            return Err(damaged(format!("tree {oid}"), format!("it has two entries of the name {name}")));
+        }
+        data = &data[nul + 21..];
+    }
+    Ok(entries)
+}

@@ -1,0 +1,112 @@
+//! An image becomes a line of snapshots, one for each layer.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use amalgam_engine::object::Owner;
+use amalgam_engine::{SnapshotId, Store, WorkingTree};
+
+use super::archive::{Files, damaged};
+use super::digest::{Hashed, Meter};
+use super::manifest::{Layer, image};
+use super::{KEY_CONFIG, KEY_DIFF_ID};
+use crate::build::{BuildOptions, Owners, TreeBuilder};
+use crate::compress::decoder;
+use crate::error::Result;
+use crate::imported::{Imported, Kept, Words, put_snapshot};
+use crate::progress::{Counted, Progress};
+use crate::report::Report;
+use crate::tar::{Limits, Members, TarReader, add_members};
+
+/// A configuration of this size is kept with the snapshot.
+const CONFIG_BYTES_MAX: usize = 256 << 10;
+const NOTE_CONFIG: &str = "the configuration of the image is too large to be kept";
+
+/// How an image is imported.
+#[derive(Clone, Debug, Default)]
+pub struct OciImport {
+    /// The tag or name of the image, where the archive has several.
+    pub tag: Option<String>,
+    /// Operating system and architecture, `linux/amd64` for example; that of this machine when nothing is said.
+    pub platform: Option<String>,
+    /// Reads and checks everything, and stores no file.
+    pub dry_run: bool,
+    /// What the import may use, for each layer.
+    pub limits: Limits,
+    /// The author of snapshots of an image without one.
+    pub author: String,
+}
+
+/// The architecture of this machine in the words of images.
+pub(super) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        other => other,
+    }
+}
+
+/// Imports an image from a directory or an archive.
+pub fn import_oci(store: &Store, path: &Path, options: &OciImport, progress: &Progress) -> Result<Imported> {
+    let files = Files::open(path)?;
+    let platform = options.platform.clone().unwrap_or_else(|| format!("linux/{}", architecture()));
+    let image = image(&files, options.tag.as_deref(), &platform)?;
+    progress.snapshots_total.store(image.layers.len() as u64, Ordering::Relaxed);
+    let (mut report, mut snapshots, mut kept) = (Report::default(), Vec::new(), Kept::default());
+    let session = store.session();
+    let author = if image.author.is_empty() { options.author.clone() } else { image.author.clone() };
+    let mut parent: Option<SnapshotId> = None;
+    let last = image.layers.len().saturating_sub(1);
+    for (at, layer) in image.layers.iter().enumerate() {
+        let (tree, of_layer) = import_layer(store, &files, layer, parent, options, progress)?;
+        report.add(&of_layer);
+        let mut metadata = BTreeMap::from([(KEY_DIFF_ID.to_owned(), layer.diff_id.to_string())]);
+        if at == last && image.config_text.len() <= CONFIG_BYTES_MAX {
+            metadata.insert(KEY_CONFIG.to_owned(), image.config_text.clone());
+        } else if at == last {
+            report.note(NOTE_CONFIG, image.name.as_deref().unwrap_or("").as_bytes());
+        }
+        let words = Words { author: author.clone(), time: layer.time, message: layer.message.clone(), metadata };
+        let snapshot = put_snapshot(&session, &tree, parent, words)?;
+        kept.trees.push(tree);
+        snapshots.push(snapshot);
+        parent = Some(snapshot);
+        progress.snapshots.fetch_add(1, Ordering::Relaxed);
+    }
+    let Some(head) = parent else { return Err(damaged("the image", "it has no layers")) };
+    report.snapshots = snapshots.len() as u64;
+    kept.session = Some(session);
+    Imported::new(store, snapshots, head, report, kept)
+}
+
+fn import_layer(
+    store: &Store,
+    files: &Files,
+    layer: &Layer,
+    parent: Option<SnapshotId>,
+    options: &OciImport,
+    progress: &Progress,
+) -> Result<(WorkingTree, Report)> {
+    let base = parent.map(|parent| store.snapshot(parent)).transpose()?.map(|snapshot| snapshot.root);
+    let mut builder = TreeBuilder::new(store, base, BuildOptions { layer: true, dry_run: options.dry_run })?;
+    let (stored, plain) = (Meter::default(), Meter::default());
+    let read_before = progress.bytes.load(Ordering::Relaxed);
+    let input = Counted { inner: files.read(&layer.file)?, progress };
+    let input = decoder(Hashed { inner: input, meter: stored.clone() }, None)?;
+    let mut reader = TarReader::new(Hashed { inner: input, meter: plain.clone() });
+    // The digest tells whether a layer is whole.
+    reader.is_end_optional = true;
+    // The files of root are the workspace's own.
+    let owners = Owners::Except(Owner { uid: 0, gid: 0 });
+    let members = Members { owners, is_layer: true, limits: options.limits, read_before };
+    add_members(&mut builder, &mut reader, members, progress)?;
+    if layer.blob.is_some_and(|said| said != stored.result()) {
+        return Err(damaged(&layer.file, "the layer does not have the digest and size that the manifest says"));
+    }
+    if plain.result().0 != layer.diff_id {
+        return Err(damaged(&layer.file, "the layer does not have the digest that the configuration says"));
+    }
+    builder.finish()
+}

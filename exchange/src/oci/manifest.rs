@@ -1,0 +1,266 @@
+//! Which layers an image has, by what it says of itself.
+
+use amalgam_engine::Time;
+use serde_json::Value;
+
+use super::archive::{Files, damaged};
+use super::digest::Digest;
+use crate::error::{Error, Result};
+
+/// Indexes may name indexes, to this depth.
+const INDEX_DEPTH_MAX: usize = 4;
+const LAYERS_MAX: usize = 10_000;
+
+/// An image as its manifest and its configuration describe it.
+pub(super) struct Image {
+    pub(super) layers: Vec<Layer>,
+    /// The configuration, as it was written.
+    pub(super) config_text: String,
+    pub(super) author: String,
+    pub(super) name: Option<String>,
+}
+
+/// One layer.
+pub(super) struct Layer {
+    /// The file in the image.
+    pub(super) file: String,
+    /// The digest and the size of that file, where the image says them.
+    pub(super) blob: Option<(Digest, u64)>,
+    /// The digest of its plain archive.
+    pub(super) diff_id: Digest,
+    pub(super) time: Time,
+    pub(super) message: String,
+}
+
+/// Reads the description of an image, the only one or the one that is asked for.
+pub(super) fn image(files: &Files, tag: Option<&str>, platform: &str) -> Result<Image> {
+    if files.has("index.json") {
+        let index = json(files, "index.json", None)?;
+        return of_index(files, &index, tag, platform, 0);
+    }
+    if files.has("manifest.json") {
+        return of_docker(files, tag);
+    }
+    Err(Error::Unsupported {
+        what: "there is neither an index.json nor a manifest.json".to_owned(),
+        hint: "name an OCI image layout, a tar archive of one, or an archive of `docker save`",
+    })
+}
+
+fn json(files: &Files, name: &str, digest: Option<(Digest, u64)>) -> Result<Value> {
+    let bytes = files.read_small(name)?;
+    if let Some((digest, size)) = digest
+        && (Digest::of(&bytes) != digest || bytes.len() as u64 != size)
+    {
+        return Err(damaged(name, "its bytes do not have the digest and size that the image says"));
+    }
+    serde_json::from_slice(&bytes).map_err(|error| damaged(name, error.to_string()))
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+    value.get(key)?.as_str()
+}
+
+fn list<'a>(value: &'a Value, key: &str, of: &str) -> Result<&'a Vec<Value>> {
+    value.get(key).and_then(Value::as_array).ok_or_else(|| damaged(of, format!("it has no list `{key}`")))
+}
+
+/// The digest and the size of a descriptor.
+fn descriptor(value: &Value, of: &str) -> Result<(Digest, u64)> {
+    let digest = text(value, "digest").and_then(Digest::parse);
+    let size = value.get("size").and_then(Value::as_u64);
+    digest.zip(size).ok_or_else(|| damaged(of, "a descriptor has no SHA-256 digest or no size"))
+}
+
+fn name_of(descriptor: &Value) -> Option<&str> {
+    let annotations = descriptor.get("annotations")?;
+    text(annotations, "io.containerd.image.name").or_else(|| text(annotations, "org.opencontainers.image.ref.name"))
+}
+
+fn is_named(descriptor: &Value, tag: &str) -> bool {
+    let keys = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
+    let is_tag = |key: &&str| descriptor.get("annotations").and_then(|annotations| text(annotations, key)) == Some(tag);
+    keys.iter().any(is_tag)
+}
+
+fn platform_of(descriptor: &Value) -> Option<String> {
+    let platform = descriptor.get("platform")?;
+    Some(format!("{}/{}", text(platform, "os")?, text(platform, "architecture")?))
+}
+
+fn of_index(files: &Files, index: &Value, tag: Option<&str>, platform: &str, depth: usize) -> Result<Image> {
+    if depth > INDEX_DEPTH_MAX {
+        return Err(damaged("index.json", "indexes name indexes without end"));
+    }
+    let all = list(index, "manifests", "the index")?;
+    let mut candidates: Vec<&Value> = all.iter().collect();
+    if let Some(tag) = tag.filter(|_| depth == 0) {
+        candidates.retain(|descriptor| is_named(descriptor, tag));
+    }
+    if candidates.len() > 1 {
+        candidates.retain(|descriptor| platform_of(descriptor).is_none_or(|it| it == platform));
+    }
+    let [chosen] = candidates[..] else {
+        let known: Vec<_> =
+            all.iter().map(|it| platform_of(it).or(name_of(it).map(str::to_owned)).unwrap_or_default()).collect();
+        let why = format!("{} images fit; name one by its tag or platform, of: {}", candidates.len(), known.join(", "));
+        return Err(Error::Invalid { what: "image", why });
+    };
+    let (digest, size) = descriptor(chosen, "the index")?;
+    let value = json(files, &digest.path(), Some((digest, size)))?;
+    if value.get("manifests").is_some() {
+        return of_index(files, &value, None, platform, depth + 1);
+    }
+    let mut image = of_manifest(files, &value, &digest.to_string())?;
+    image.name = name_of(chosen).map(str::to_owned);
+    Ok(image)
+}
+
+fn of_manifest(files: &Files, manifest: &Value, of: &str) -> Result<Image> {
+    let config = manifest.get("config").ok_or_else(|| damaged(of, "it names no configuration"))?;
+    let config = descriptor(config, of)?;
+    let bytes = json(files, &config.0.path(), Some(config)).and_then(|_| files.read_small(&config.0.path()))?;
+    let mut blobs = Vec::new();
+    for layer in list(manifest, "layers", of)? {
+        if text(layer, "mediaType").is_some_and(|kind| kind.contains("encrypted")) {
+            return Err(Error::Unsupported {
+                what: "a layer of the image is encrypted".to_owned(),
+                hint: "decrypt the image first",
+            });
+        }
+        let blob = descriptor(layer, of)?;
+        blobs.push((blob.0.path(), Some(blob)));
+    }
+    of_config(&bytes, blobs, of)
+}
+
+/// An archive of `docker save` without an index.
+fn of_docker(files: &Files, tag: Option<&str>) -> Result<Image> {
+    let manifests = json(files, "manifest.json", None)?;
+    let manifests = manifests.as_array().ok_or_else(|| damaged("manifest.json", "it is no list"))?;
+    let tags = |value: &Value| -> Vec<String> {
+        let tags = value.get("RepoTags").and_then(Value::as_array);
+        tags.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let is_wanted = |value: &&Value| tag.is_none_or(|tag| tags(value).iter().any(|it| it == tag));
+    let wanted: Vec<_> = manifests.iter().filter(is_wanted).collect();
+    let [manifest] = wanted[..] else {
+        let known: Vec<_> = manifests.iter().flat_map(tags).collect();
+        let why = format!("{} images fit; name one by its tag, of: {}", wanted.len(), known.join(", "));
+        return Err(Error::Invalid { what: "image", why });
+    };
+    let config = text(manifest, "Config").ok_or_else(|| damaged("manifest.json", "it names no configuration"))?;
+    let bytes = files.read_small(config)?;
+    let said = config.rsplit('/').next().unwrap_or(config).trim_end_matches(".json");
+    if let Some(digest) = Digest::parse(&format!("sha256:{said}"))
+        && Digest::of(&bytes) != digest
+    {
+        return Err(damaged(config, "its bytes do not have the digest that it is named by"));
+    }
+    let layers = list(manifest, "Layers", "manifest.json")?;
+    let file = |value: &Value| value.as_str().map(|file| (file.to_owned(), None));
+    let blobs = layers.iter().map(file).collect::<Option<Vec<_>>>();
+    let blobs = blobs.ok_or_else(|| damaged("manifest.json", "a layer has no name"))?;
+    let mut image = of_config(&bytes, blobs, config)?;
+    image.name = tags(manifest).into_iter().next();
+    Ok(image)
+}
+
+fn of_config(bytes: &[u8], blobs: Vec<(String, Option<(Digest, u64)>)>, of: &str) -> Result<Image> {
+    let config: Value = serde_json::from_slice(bytes).map_err(|error| damaged(of, error.to_string()))?;
+    let config_text = String::from_utf8(bytes.to_vec()).map_err(|_| damaged(of, "the configuration is not UTF-8"))?;
+    let rootfs = config.get("rootfs").ok_or_else(|| damaged(of, "the configuration lists no layers"))?;
+    let diff_ids = list(rootfs, "diff_ids", "the configuration")?;
+    if diff_ids.len() != blobs.len() || blobs.len() > LAYERS_MAX {
+        let why = format!("it has {} layers, and its configuration tells of {}", blobs.len(), diff_ids.len());
+        return Err(damaged(of, why));
+    }
+    let created = |value: &Value| text(value, "created").and_then(parse_time);
+    let image_time = created(&config).unwrap_or_default();
+    let none = Vec::new();
+    let history = config.get("history").and_then(Value::as_array).unwrap_or(&none);
+    let mut steps = history.iter().filter(|step| step.get("empty_layer").and_then(Value::as_bool) != Some(true));
+    let mut layers = Vec::new();
+    for ((file, blob), diff_id) in blobs.into_iter().zip(diff_ids) {
+        let diff_id = diff_id.as_str().and_then(Digest::parse);
+        let diff_id =
+            diff_id.ok_or_else(|| damaged(of, "the configuration names a layer by something else than SHA-256"))?;
+        let step = steps.next();
+        let message = step.and_then(|step| text(step, "created_by")).unwrap_or("").trim();
+        let message = if message.is_empty() { format!("layer {}", layers.len() + 1) } else { cut(message) };
+        let time = step.and_then(created).unwrap_or(image_time);
+        layers.push(Layer { file, blob, diff_id, time, message });
+    }
+    let author = cut(text(&config, "author").unwrap_or(""));
+    Ok(Image { layers, config_text, author, name: None })
+}
+
+/// A text that a snapshot can hold.
+fn cut(text: &str) -> String {
+    const CHARACTERS_MAX: usize = 20_000;
+    text.chars().take(CHARACTERS_MAX).collect()
+}
+
+/// A time as RFC 3339 has it.
+pub(super) fn parse_time(text: &str) -> Option<Time> {
+    let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<i64>().ok();
+    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 24 || minute > 59 || second > 60 {
+        return None;
+    }
+    let rest = text.get(19..)?;
+    let zone_at = rest.find(['Z', 'z', '+', '-'])?;
+    let fraction = rest[..zone_at].strip_prefix('.').unwrap_or("");
+    let nanoseconds = match fraction.len() {
+        0 => 0,
+        _ => format!("{fraction:0<9}").get(..9)?.parse::<u32>().ok()?,
+    };
+    let zone = &rest[zone_at..];
+    let offset = match zone.as_bytes()[0] {
+        b'Z' | b'z' => 0,
+        sign => {
+            let minutes = zone.get(1..3)?.parse::<i64>().ok()? * 60 + zone.get(4..6)?.parse::<i64>().ok()?;
+            if sign == b'-' { -minutes } else { minutes }
+        }
+    };
+    // Days since 1970, with years that begin in March.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + (153 * month + 2) / 5 + day - 1 - 719_468;
+    let seconds = ((days * 24 + hour) * 60 + minute - offset) * 60 + second;
+    Some(Time::from_seconds(seconds, nanoseconds))
+}
+
+/// A time in UTC as RFC 3339 has it.
+pub(super) fn time_text(time: Time) -> String {
+    let (seconds, nanoseconds) = (time.0.div_euclid(1_000_000_000), time.0.rem_euclid(1_000_000_000));
+    let of_day = seconds.rem_euclid(86_400);
+    let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
+    let fraction = match nanoseconds {
+        0 => String::new(),
+        nanoseconds => format!(".{nanoseconds:09}"),
+    };
+    format!("{}T{hour:02}:{minute:02}:{second:02}{fraction}Z", time.date())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_and_written() {
+        for (text, time) in [
+            ("1970-01-01T00:00:00Z", Some(0)),
+            ("2000-02-29T12:00:00.5+01:00", Some(951_822_000_500_000_000)),
+            ("1969-12-31T23:59:59Z", Some(-1_000_000_000)),
+            ("2000-02", None),
+            ("2000-13-01T00:00:00Z", None),
+        ] {
+            assert_eq!(parse_time(text).map(|time| time.0), time, "{text}");
+        }
+        for time in [0, 951_822_000_500_000_000, -1_000_000_000, 1_700_000_000_123_456_789] {
+            assert_eq!(parse_time(&time_text(Time(time))), Some(Time(time)));
+        }
+    }
+}

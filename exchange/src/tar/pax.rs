@@ -1,0 +1,156 @@
+//! Records of PAX headers: what the fixed fields of a header cannot say.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+
+/// The records of one header, or of all global ones so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Records {
+    by_key: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// `GNU.sparse.offset` and `GNU.sparse.numbytes` of version 0.0, which repeat.
+    pub(super) sparse_pairs: Vec<u64>,
+}
+
+impl Records {
+    /// Adds the records of a header. An empty value takes a record back.
+    pub(super) fn read(&mut self, mut bytes: &[u8], offset: u64) -> Result<()> {
+        while !bytes.is_empty() {
+            let (record, rest) =
+                split(bytes).ok_or_else(|| damaged(offset, "a PAX record is not `length key=value`"))?;
+            bytes = rest;
+            let (key, value) = record;
+            match key {
+                b"GNU.sparse.offset" | b"GNU.sparse.numbytes" => {
+                    let number = decimal(value).ok_or_else(|| damaged(offset, "a sparse map holds no number"))?;
+                    self.sparse_pairs.push(number);
+                }
+                _ if value.is_empty() => drop(self.by_key.remove(key)),
+                _ => drop(self.by_key.insert(key.to_vec(), value.to_vec())),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&[u8]> {
+        self.by_key.get(key.as_bytes()).map(|value| &value[..])
+    }
+
+    /// A record that is a number.
+    pub(super) fn number(&self, key: &str, offset: u64) -> Result<Option<u64>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        decimal(value).map(Some).ok_or_else(|| damaged(offset, format!("the PAX record `{key}` is no number")))
+    }
+
+    /// A record that is a time, in nanoseconds.
+    pub(super) fn time(&self, key: &str, offset: u64) -> Result<Option<i128>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        nanoseconds(value).map(Some).ok_or_else(|| damaged(offset, format!("the PAX record `{key}` is no time")))
+    }
+
+    /// The records whose keys begin so, with the rest of their keys.
+    pub(super) fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + 'a {
+        let from = self.by_key.range(prefix.as_bytes().to_vec()..);
+        from.map_while(move |(key, value)| Some((key.strip_prefix(prefix.as_bytes())?, &value[..])))
+    }
+
+    /// The records of a member over the global ones.
+    pub(super) fn over(&self, member: Option<Self>) -> Self {
+        let mut all = self.clone();
+        if let Some(member) = member {
+            all.by_key.extend(member.by_key);
+            all.sparse_pairs = member.sparse_pairs;
+        }
+        all
+    }
+}
+
+pub(super) fn damaged(offset: u64, why: impl Into<String>) -> Error {
+    Error::Malformed { format: super::FORMAT, place: format!("byte {offset}"), why: why.into() }
+}
+
+/// A key and a value.
+type Record<'a> = (&'a [u8], &'a [u8]);
+
+/// The first record, and what follows it.
+fn split(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
+    let space = bytes.iter().position(|byte| *byte == b' ')?;
+    let length = usize::try_from(decimal(&bytes[..space])?).ok()?;
+    let record = bytes.get(space + 1..length)?.strip_suffix(b"\n")?;
+    let equals = record.iter().position(|byte| *byte == b'=')?;
+    Some(((&record[..equals], &record[equals + 1..]), &bytes[length..]))
+}
+
+pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0_u64, |value, digit| match digit {
+        b'0'..=b'9' => value.checked_mul(10)?.checked_add(u64::from(digit - b'0')),
+        _ => None,
+    })
+}
+
+/// Seconds with an optional fraction, as `-1.5`. Digits behind the ninth are dropped towards the past.
+fn nanoseconds(text: &[u8]) -> Option<i128> {
+    let (is_negative, text) = match text.strip_prefix(b"-") {
+        Some(rest) => (true, rest),
+        None => (false, text),
+    };
+    let mut parts = text.splitn(2, |byte| *byte == b'.');
+    let seconds = decimal(parts.next()?)?;
+    let fraction = parts.next().unwrap_or(b"");
+    if !fraction.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let mut nanoseconds = i128::from(seconds) * 1_000_000_000;
+    let digits = fraction.iter().chain(std::iter::repeat(&b'0')).take(9);
+    nanoseconds += digits.fold(0, |value, digit| value * 10 + i128::from(digit - b'0'));
+    let is_cut = fraction.iter().skip(9).any(|digit| *digit != b'0');
+    Some(if is_negative { -nanoseconds - i128::from(is_cut) } else { nanoseconds })
+}
+
+/// One record as bytes. Its length counts itself.
+pub(super) fn record(key: &[u8], value: &[u8]) -> Vec<u8> {
+    let rest = key.len() + value.len() + 3;
+    let mut length = rest + 1;
+    while length != rest + length.to_string().len() {
+        length = rest + length.to_string().len();
+    }
+    [length.to_string().as_bytes(), b" ", key, b"=", value, b"\n"].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_read_as_they_are_written() {
+        for length in [0, 1, 5, 80, 90, 92, 93, 94, 95, 988, 989, 990, 9_000] {
+            let value = vec![b'v'; length];
+            let bytes = [record(b"path", &value), record(b"k", b"=\n")].concat();
+            let mut records = Records::default();
+            records.read(&bytes, 0).expect("well formed");
+            assert_eq!(records.get("path"), (length > 0).then_some(&value[..]));
+            assert_eq!(records.get("k"), Some(&b"=\n"[..]));
+        }
+        for bytes in [&b"5 a=b"[..], b"99 a=b\n", b"x a=b\n", b"7 abcd\n", b"0 \n", b"99999999999999999999 a=b\n"] {
+            Records::default().read(bytes, 0).expect_err("damaged");
+        }
+    }
+
+    #[test]
+    fn times_have_signs_and_fractions() {
+        for (text, time) in [
+            ("1", Some(1_000_000_000)),
+            ("1.5", Some(1_500_000_000)),
+            ("-1.5", Some(-1_500_000_000)),
+            ("0.0000000019", Some(1)),
+            ("-0.0000000019", Some(-2)),
+            ("1.x", None),
+            ("", None),
+        ] {
+            assert_eq!(nanoseconds(text.as_bytes()), time, "{text}");
+        }
+    }
+}
