@@ -1,5 +1,5 @@
-//! The house in order: floors, absences and the small rules, each guarded by a function that reads the tree and says what
-//! breaks it, and by a sample that shows that it would.
+//! Checks of the sources: layers of crates and modules, dependencies that must not exist, and small rules of style. Each check is a
+//! function that reads the tree and returns complaints; a sample shows that it finds a violation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// The floors of the house. No package imports one from a higher floor.
-const FLOORS: [(&str, u32); 16] = [
+/// The layer of each crate. No crate imports one of a higher layer.
+const LAYERS: [(&str, u32); 16] = [
     ("amalgam-engine", 1),
     ("amalgam-view", 2),
     ("amalgam-materializer", 2),
@@ -26,7 +26,7 @@ const FLOORS: [(&str, u32); 16] = [
     ("amalgam-cli", 4),
     ("amalgam-agent", 4),
 ];
-/// These stand beside the house: they may import everything, and nothing imports them.
+/// Crates outside of the layers: they may import everything, and nothing imports them.
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 
 /// The engine's modules from the ground up. Each uses only those before it.
@@ -99,12 +99,12 @@ impl Source {
     }
 }
 
-fn house() -> PathBuf {
+fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
 
 fn output(command: &mut Command) -> Vec<u8> {
-    let done = command.current_dir(house()).output().expect("the command runs");
+    let done = command.current_dir(repository()).output().expect("the command runs");
     assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
     done.stdout
 }
@@ -113,7 +113,7 @@ fn sources() -> Vec<Source> {
     let listed = output(Command::new("git").args(["ls-files", "-z"]));
     let paths = String::from_utf8(listed).expect("paths are text");
     let read = |path: &str| {
-        let text = std::fs::read_to_string(house().join(path)).ok()?;
+        let text = std::fs::read_to_string(repository().join(path)).ok()?;
         Some(Source { path: path.to_owned(), text })
     };
     let sources: Vec<_> = paths.split('\0').filter(|path| !path.is_empty()).filter_map(read).collect();
@@ -133,17 +133,17 @@ fn assert_none(complaints: &Complaints) {
 
 /// What `cargo metadata` says about imports that point up.
 fn arrows_up(metadata: &Value) -> Complaints {
-    let floor = |name: &str| FLOORS.iter().find(|(package, _)| *package == name).map(|(_, floor)| *floor);
+    let layer = |name: &str| LAYERS.iter().find(|(package, _)| *package == name).map(|(_, layer)| *layer);
     let mut complaints = Complaints::new();
     for package in metadata["packages"].as_array().expect("packages") {
         let name = package["name"].as_str().expect("a name");
-        if floor(name).is_none() && !BESIDE.contains(&name) {
-            complaints.push(format!("{name} stands on no floor; say which in {THIS_FILE}"));
+        if layer(name).is_none() && !BESIDE.contains(&name) {
+            complaints.push(format!("{name} has no layer; add it in {THIS_FILE}"));
             continue;
         }
         let imports = package["dependencies"].as_array().expect("dependencies");
         for import in imports.iter().filter_map(|import| import["name"].as_str()) {
-            match (floor(name), floor(import)) {
+            match (layer(name), layer(import)) {
                 _ if BESIDE.contains(&import) => {
                     complaints.push(format!("{name} imports {import}, which stands beside"))
                 }
@@ -158,7 +158,7 @@ fn arrows_up(metadata: &Value) -> Complaints {
 }
 
 #[test]
-fn no_package_imports_from_a_higher_floor() {
+fn no_crate_imports_one_of_a_higher_layer() {
     let metadata = output(Command::new(env!("CARGO")).args([
         "metadata",
         "--format-version",
@@ -187,9 +187,9 @@ fn modules_up(sources: &[Source]) -> Complaints {
         if module == "lib" {
             continue;
         }
-        let Some(floor) = MODULES.iter().position(|name| *name == module) else {
+        let Some(layer) = MODULES.iter().position(|name| *name == module) else {
             complaints
-                .push(format!("{}: the module `{module}` stands on no floor; say which in {THIS_FILE}", source.path));
+                .push(format!("{}: the module `{module}` has no layer; add it in {THIS_FILE}", source.path));
             continue;
         };
         for (number, line) in source.code() {
@@ -199,7 +199,7 @@ fn modules_up(sources: &[Source]) -> Complaints {
                 .filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next());
             for used in used {
                 match MODULES.iter().position(|name| *name == used) {
-                    Some(above) if above > floor => {
+                    Some(above) if above > layer => {
                         complaints.push(format!("{}:{number}: `{module}` uses `{used}` from above", source.path));
                     }
                     Some(_) => {}
@@ -235,7 +235,7 @@ fn knows_rocksdb(sources: &[Source]) -> Complaints {
 }
 
 #[test]
-fn one_room_knows_rocksdb() {
+fn only_one_module_uses_rocksdb() {
     let sources = sources();
     assert_none(&knows_rocksdb(&sources));
     assert!(
@@ -474,7 +474,7 @@ fn broken_links(sources: &[Source]) -> Complaints {
         let folder = Path::new(&source.path).parent().expect("a folder");
         for target in source.text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
             let is_local = !target.is_empty() && !target.contains("://") && !target.contains(char::is_whitespace);
-            if is_local && !house().join(folder).join(target).exists() {
+            if is_local && !repository().join(folder).join(target).exists() {
                 complaints.push(format!("{}: {target} is not there", source.path));
             }
         }
@@ -490,4 +490,61 @@ fn links_between_pages_lead_somewhere() {
         broken_links(&sample("docs/FORMAT.md", "see [this](../README.md) and [that](https://example.org)")).len(),
         0
     );
+}
+
+/// Phrases that hide the actor or the subject of a sentence; the style of this project names both.
+const VAGUE_PHRASES: [&str; 14] = [
+    "anybody",
+    "everybody",
+    "it is looked",
+    "nobody",
+    "somebody",
+    "the same for",
+    "what has",
+    "what is",
+    "what it",
+    "what they",
+    "what was",
+    "what were",
+    "whatever",
+    "whoever",
+];
+
+/// The most vague phrases in 10,000 words of comments, for each crate. A ceiling may only fall.
+const VAGUE_MAX: [(&str, usize); 1] = [("engine/src/", 0)];
+
+/// Counts the words of a file's comments, and the vague phrases among them.
+fn vague_phrases(source: &Source) -> (usize, usize) {
+    let comments = source.text.lines().filter_map(|line| line.trim_start().strip_prefix("//"));
+    let (mut words, mut vague) = (0, 0);
+    for comment in comments {
+        let text = comment.trim_start_matches(['/', '!']).to_lowercase();
+        let letters: String = text.chars().map(|c| if c.is_alphanumeric() { c } else { ' ' }).collect();
+        let plain = format!(" {} ", letters.split_whitespace().collect::<Vec<_>>().join(" "));
+        words += plain.split_whitespace().count();
+        vague += VAGUE_PHRASES.iter().map(|phrase| plain.matches(&format!(" {phrase} ")).count()).sum::<usize>();
+    }
+    (words, vague)
+}
+
+fn too_vague(sources: &[Source], ceilings: &[(&str, usize)]) -> Complaints {
+    let mut complaints = Complaints::new();
+    for (folder, most) in ceilings {
+        let counted = sources.iter().filter(|source| source.is_rust() && source.path.starts_with(folder)).map(vague_phrases);
+        let (words, vague) = counted.fold((0, 0), |(words, vague), (more, phrases)| (words + more, vague + phrases));
+        let share = (vague * 10_000).div_ceil(words.max(1));
+        if share > *most {
+            complaints.push(format!("{folder}: {share} vague phrases in 10,000 words of comments, at most {most} are allowed"));
+        }
+    }
+    complaints
+}
+
+#[test]
+fn comments_name_actor_and_subject() {
+    assert_none(&too_vague(&sources(), &VAGUE_MAX));
+    let found = |text: &str| too_vague(&sample("engine/src/lib.rs", text), &[("engine/", 0)]).len();
+    assert_eq!(found("/// Whoever asks is told what is there."), 1);
+    assert_eq!(found("let whoever = 1; // fine: no comment line"), 0);
+    assert_eq!(found("/// Returns the head of a workspace."), 0);
 }
