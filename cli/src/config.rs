@@ -163,19 +163,19 @@ pub const KEYS: [Key; 26] = [
         name: "retention.people.hourly",
         kind: Kind::Span,
         default: "none",
-        doc: "how long the newest snapshot taken by people of each hour is kept",
+        doc: "how long the newest snapshot of each hour is kept, of those taken by people",
     },
     Key {
         name: "retention.people.daily",
         kind: Kind::Span,
         default: "none",
-        doc: "how long the newest snapshot taken by people of each day is kept",
+        doc: "how long the newest snapshot of each day is kept, of those taken by people",
     },
     Key {
         name: "retention.people.weekly",
         kind: Kind::Span,
         default: "none",
-        doc: "how long the newest snapshot taken by people of each week is kept",
+        doc: "how long the newest snapshot of each week is kept, of those taken by people",
     },
     Key {
         name: "store.budget",
