@@ -170,7 +170,8 @@ pub trait Backend: Send + Sync + 'static {
     /// The sequence number of the oldest operation that the log still has; 1 until it is shortened.
     fn first_operation(&self) -> Result<u64>;
 
-    /// The operation that a request came to, if it was done and the log still has it.
+    /// The operation that a request came to, if it was done and the log still has it. An error when the one of this scope had other
+    /// arguments.
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>>;
 
     /// What is left of an object that was purged.

@@ -148,6 +148,14 @@ pub enum Error {
         /// Why there may have been something, after a separator; or nothing.
         hint: String,
     },
+    /// A request id that its caller used before, for the same method with other arguments.
+    #[error(
+        "this request id was used before, with other arguments (operation {operation}); use a new id for a new request"
+    )]
+    RequestReused {
+        /// What the first request came to.
+        operation: u64,
+    },
     /// A name that stands for several things.
     #[error("`{text}` is ambiguous: it could be {}; write more of it", .candidates.join(", "))]
     Ambiguous {
@@ -321,6 +329,7 @@ impl Error {
             | Self::TooWide { .. }
             | Self::Invalid { .. }
             | Self::Ambiguous { .. }
+            | Self::RequestReused { .. }
             | Self::ForeignDirectory { .. } => ErrorKind::Invalid,
             Self::NewerFormat { .. } => ErrorKind::Unsupported,
             Self::Busy { .. } => ErrorKind::Busy,

@@ -265,7 +265,7 @@ impl Service {
         let old = self.inner.workspaces.deleted_before(at).map_err(of_engine)?;
         let mut without: BTreeSet<RefName> = old.iter().cloned().collect();
         if !how.dry_run {
-            let act = self.act(how.actor, "")?;
+            let act = self.act(how.actor);
             self.inner.workspaces.forget_deleted(&old, &act).map_err(of_engine)?;
             without.clear();
         }
@@ -275,7 +275,7 @@ impl Service {
         let scope = SweepScope { operations_after: Some(operations_after), without };
         let mut plan = plan(&self.inner.history, &settings.policies, &scope, at).map_err(of_engine)?;
         if !how.dry_run {
-            plan.make_lean(&self.inner.store, &self.act(how.actor, "")?, go_on).map_err(of_engine)?;
+            plan.make_lean(&self.inner.store, &self.act(how.actor), go_on).map_err(of_engine)?;
         }
         Ok(Prepared { scope, plan, operations_from, grace, forgotten: old.len() as u64 })
     }
@@ -416,7 +416,7 @@ mod tests {
 
         let around = tempfile::tempdir().expect("a directory");
         let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
-        let (workspaces, act) = (&service.inner.workspaces, service.act("ann", "").expect("an act"));
+        let (workspaces, act) = (&service.inner.workspaces, service.act("ann"));
         let name = WorkspaceName::new("main").expect("a name");
         workspaces.create(&name, &NewWorkspace::default(), &act).expect("made");
         let how = How { actor: "ann", dry_run: false, grace: Some(Span::NONE), why: Why::Asked };

@@ -33,7 +33,7 @@ impl ConflictService for Api {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             service.resolve_conflicts(&request, &act)
         })
         .await
@@ -53,7 +53,7 @@ impl ConflictService for Api {
     ) -> Answer<v1::ForgetResolutionsResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             service.forget_resolutions(&request, &act)
         })
         .await

@@ -26,7 +26,7 @@ impl DirectoryService for Api {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let record = service.attach(&request, &act)?;
             let workspace = amalgam_engine::WorkspaceName::new(record.workspace.as_str()).map_err(of_engine)?;
             Ok(v1::AttachDirectoryResponse {
@@ -115,7 +115,7 @@ impl DirectoryService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::CaptureDirectoryResponse { event: Some(Event::Progress(progress)) };
         Ok(self.long("read", tell, move |service, progress, _| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let result = service.capture_directory(&request, &act, progress)?;
             Ok(v1::CaptureDirectoryResponse { event: Some(Event::Result(result)) })
         }))
@@ -130,7 +130,7 @@ impl DirectoryService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::RestoreDirectoryResponse { event: Some(Event::Progress(progress)) };
         Ok(self.long("write", tell, move |service, progress, sender| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let part = |plan| match request.dry_run {
                 true => sender.send(v1::RestoreDirectoryResponse { event: Some(Event::Plan(plan)) }),
                 false => Ok(()),
@@ -146,7 +146,7 @@ impl DirectoryService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::UndoDirectoryResponse { event: Some(Event::Progress(progress)) };
         Ok(self.long("write", tell, move |service, progress, _| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let result = service.undo_directory(&request, &act, progress)?;
             Ok(v1::UndoDirectoryResponse { event: Some(Event::Result(result)) })
         }))
@@ -158,7 +158,7 @@ impl DirectoryService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::RedoDirectoryResponse { event: Some(Event::Progress(progress)) };
         Ok(self.long("write", tell, move |service, progress, _| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let result = service.redo_directory(&request, &act, progress)?;
             Ok(v1::RedoDirectoryResponse { event: Some(Event::Result(result)) })
         }))
@@ -173,7 +173,7 @@ impl DirectoryService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::CheckoutDirectoryResponse { event: Some(Event::Progress(progress)) };
         Ok(self.long("write", tell, move |service, progress, _| {
-            let act = service.act(&actor, "")?;
+            let act = service.act(&actor);
             let result = service.checkout_directory(&request, &act, progress)?;
             Ok(v1::CheckoutDirectoryResponse { event: Some(Event::Result(result)) })
         }))

@@ -37,7 +37,7 @@ impl MergeService for Api {
             self.local_only()?;
         }
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             Ok(v1::MergeWorkspacesResponse { merge: Some(service.merge_workspaces(&request, &act)?) })
         })
         .await
@@ -50,7 +50,7 @@ impl MergeService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.check_local(request.submission.as_ref())?;
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let done = service.submit(&submission(request.submission)?, true, &act)?;
             let (entry, merge) = (Some(done.entry), Some(done.merge));
             Ok(v1::CompleteWorkspaceResponse { entry, merge, ended: done.is_ended })
@@ -65,7 +65,7 @@ impl MergeService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.check_local(request.submission.as_ref())?;
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let done = service.submit(&submission(request.submission)?, false, &act)?;
             Ok(v1::PublishWorkspaceResponse { entry: Some(done.entry), merge: Some(done.merge) })
         })
@@ -84,7 +84,7 @@ impl MergeService for Api {
         }
         self.short(move |service| {
             submission(request.submission.clone())?;
-            let act = service.act(&actor, "")?;
+            let act = service.act(&actor);
             Ok(v1::SchedulePublishingResponse { workspace: Some(service.schedule_publishing(&request, &act)?) })
         })
         .await
@@ -107,7 +107,7 @@ impl MergeService for Api {
     ) -> Answer<v1::ReleaseQueueEntryResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let merge = service.release_entry(&request.name, request.dry_run, &act)?;
             Ok(v1::ReleaseQueueEntryResponse { merge: Some(merge) })
         })
@@ -120,7 +120,7 @@ impl MergeService for Api {
     ) -> Answer<v1::WithdrawQueueEntryResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let entry = service.withdraw_entry(&request.name, request.dry_run, &act)?;
             Ok(v1::WithdrawQueueEntryResponse { entry: Some(entry) })
         })
@@ -143,7 +143,7 @@ impl MergeService for Api {
     async fn accept_review(&self, request: Request<v1::AcceptReviewRequest>) -> Answer<v1::AcceptReviewResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let merge = service.accept_review(&request.name, request.dry_run, &act)?;
             Ok(v1::AcceptReviewResponse { merge: Some(merge) })
         })
@@ -153,7 +153,7 @@ impl MergeService for Api {
     async fn take_review(&self, request: Request<v1::TakeReviewRequest>) -> Answer<v1::TakeReviewResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             Ok(v1::TakeReviewResponse { merge: Some(service.take_review(&request, &act)?) })
         })
         .await
@@ -162,7 +162,7 @@ impl MergeService for Api {
     async fn reject_review(&self, request: Request<v1::RejectReviewRequest>) -> Answer<v1::RejectReviewResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let workspace = service.reject_review(&request.name, request.dry_run, &act)?;
             Ok(v1::RejectReviewResponse { workspace })
         })

@@ -103,7 +103,7 @@ impl OperationService for Api {
         use v1::undo_operation_request::Target;
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let done = match request.target {
                 Some(Target::Workspace(name)) => {
                     let name = workspace_id(&name).map_err(of_engine)?;
@@ -127,7 +127,7 @@ impl OperationService for Api {
         use v1::redo_operation_request::Target;
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let done = match request.target {
                 Some(Target::Workspace(name)) => {
                     let name = workspace_id(&name).map_err(of_engine)?;

@@ -140,10 +140,10 @@ impl SnapshotService for Api {
     async fn set_label(&self, request: Request<v1::SetLabelRequest>) -> Answer<v1::SetLabelResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let label = LabelName::new(request.label_id).map_err(of_engine)?;
+            let label = LabelName::new(request.label_id.as_str()).map_err(of_engine)?;
             let here = service.here(&request.workspace)?;
             let snapshot = service.resolve(&request.revision, here.as_ref())?;
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             service.set_label(here.as_ref(), &label, Some(snapshot), &act)?;
             let label = v1::Label { name: label_name(&label), snapshot: snapshot_name(snapshot) };
             Ok(v1::SetLabelResponse { label: Some(label) })
@@ -156,7 +156,7 @@ impl SnapshotService for Api {
         self.short(move |service| {
             let label = label_id(&request.name).map_err(of_engine)?;
             let here = service.here(&request.workspace)?;
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             service.set_label(here.as_ref(), &label, None, &act)?;
             Ok(v1::DeleteLabelResponse {})
         })

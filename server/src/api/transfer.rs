@@ -92,7 +92,7 @@ impl TransferService for Api {
                 (false, word) => Names::Under(checked_word(word)?),
             };
             let options = ReceiveOptions { names, replace: options.replace, tombstones: options.tombstones };
-            let act = service.act(&actor, "")?;
+            let act = service.act(&actor);
             let received = receive(&service.inner.store, stream, &options, &act, &Progress::default());
             Ok(received_message(&received.map_err(of_transfer)?))
         })
@@ -109,7 +109,7 @@ impl TransferService for Api {
             let directory = host_path(&request.directory)?;
             let done = backup(&service.inner.store, &directory, service.now(), progress).map_err(of_transfer)?;
             if request.verify {
-                verify_backup(&directory, &service.act("backup", "")?, progress).map_err(of_transfer)?;
+                verify_backup(&directory, &service.act("backup"), progress).map_err(of_transfer)?;
             }
             let result = v1::BackupResult {
                 part: done.part,
@@ -135,7 +135,7 @@ impl TransferService for Api {
                 let message = format!("the store at {home} is not empty; a backup comes back into a new one");
                 return Err(Failure::new(Reason::AlreadyExists, message));
             }
-            let act = service.act(&actor, "")?;
+            let act = service.act(&actor);
             let received = restore_backup(&directory, store, &act, progress).map_err(of_transfer)?;
             Ok(v1::RestoreBackupResponse { event: Some(Event::Result(received_message(&received))) })
         };

@@ -197,7 +197,7 @@ mod tests {
 
     /// A workspace with so many bytes that nobody else has, which is deleted at once.
     fn waste(service: &Service, name: &str, bytes: usize) {
-        let (workspaces, act) = (&service.inner.workspaces, service.act("ann", "").expect("an act"));
+        let (workspaces, act) = (&service.inner.workspaces, service.act("ann"));
         let workspace = WorkspaceName::new(name).expect("a name");
         workspaces.create(&workspace, &NewWorkspace::default(), &act).expect("made");
         let mut tree = workspaces.open(&workspace).expect("open");

@@ -66,8 +66,7 @@ impl Service {
 
     /// What the same request came to before: the snapshot it made. Which conflicts it resolved is not told again.
     fn resolved_before(&self, workspace: &WorkspaceName, act: &Act) -> Result<Option<v1::ResolveConflictsResponse>> {
-        let Some(request) = &act.request else { return Ok(None) };
-        let Some(first) = self.inner.store.find_request(request).map_err(of_engine)? else { return Ok(None) };
+        let Some(first) = self.done_before(act)? else { return Ok(None) };
         let moved = first.changes.iter().find(|change| change.name == workspace.reference());
         let target = moved.and_then(|change| change.after.as_ref()?.target);
         let Some(target) = target.filter(|target| target.kind == ObjectKind::Snapshot) else { return Ok(None) };

@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn write(service: &Service, workspace: &str, path: &str) {
-        let (workspaces, act) = (&service.inner.workspaces, service.act("ann", "").expect("an act"));
+        let (workspaces, act) = (&service.inner.workspaces, service.act("ann"));
         let mut tree = workspaces.open(&name(workspace)).expect("open");
         tree.write(path, path.as_bytes()).expect("written");
         workspaces.commit(&name(workspace), &mut tree, &Change::new(path), &act).expect("committed");
@@ -289,7 +289,7 @@ mod tests {
     }
 
     fn publish(service: &Service) {
-        let act = &service.act("ann", "").expect("an act");
+        let act = &service.act("ann");
         let (workspace, target) = ("workspaces/try".to_owned(), "workspaces/main".to_owned());
         let asked = v1::Submission { workspace, target, capture: true, ..Default::default() };
         let done = service.submit(&asked, false, act).expect("merged");
@@ -300,7 +300,7 @@ mod tests {
     fn a_directory_that_never_had_what_its_workspace_holds_removes_nothing() {
         let around = tempfile::tempdir().expect("a directory");
         let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
-        let act = service.act("ann", "").expect("an act");
+        let act = service.act("ann");
         let workspaces = &service.inner.workspaces;
         workspaces.create(&name("main"), &NewWorkspace::default(), &act).expect("made");
         write(&service, "main", "first");

@@ -322,7 +322,7 @@ impl Service {
 
     fn capture_by_itself(&self, name: &str, actor: &str) -> Result<Option<v1::CaptureResult>> {
         let _using = self.using();
-        let act = self.act(actor, "")?;
+        let act = self.act(actor);
         let mut grasp = self.grasp(name)?;
         let mut change = Change::new("automatic");
         change.metadata.insert(AUTOMATIC.to_owned(), "true".to_owned());

@@ -379,7 +379,7 @@ mod tests {
             let around = tempfile::tempdir().expect("a directory");
             let service = Service::open(&Home::new(around.path().join("home")), clock, &[]).expect("opened");
             let house = Self { service, around };
-            let act = house.service.act("ann", "").expect("an act");
+            let act = house.service.act("ann");
             let workspaces = &house.service.inner.workspaces;
             workspaces.create(&name("main"), &NewWorkspace::default(), &act).expect("made");
             house.write("main", "file", "one\n");
@@ -391,7 +391,7 @@ mod tests {
             let workspaces = &self.service.inner.workspaces;
             let mut tree = workspaces.open(&name(workspace)).expect("open");
             tree.write(path, text.as_bytes()).expect("written");
-            let act = self.service.act("ann", "").expect("an act");
+            let act = self.service.act("ann");
             workspaces.commit(&name(workspace), &mut tree, &Change::new(text), &act).expect("committed");
         }
 
@@ -414,7 +414,7 @@ mod tests {
                 ..v1::Submission::default()
             };
             let request = v1::SchedulePublishingRequest { submission: Some(submission), every_seconds, on_commit };
-            let act = self.service.act("ann", "").expect("an act");
+            let act = self.service.act("ann");
             self.service.schedule_publishing(&request, &act).expect("scheduled");
         }
 
@@ -491,13 +491,13 @@ mod tests {
             house.look();
         }
         assert_eq!(house.reviews(), 1, "nothing more is tried while it waits");
-        let act = house.service.act("ann", "").expect("an act");
+        let act = house.service.act("ann");
         house.service.reject_review(&told.review, false, &act).expect("rejected");
         pass(10);
         assert_eq!((house.look().expect("it is on").last_how.as_str(), house.reviews()), ("review", 1));
         pass(1_000);
         house.look();
-        let act = house.service.act("ann", "").expect("an act");
+        let act = house.service.act("ann");
         let again = house.look().expect("it is on").review;
         house.service.reject_review(&again, false, &act).expect("rejected");
         pass(1_000);
