@@ -66,6 +66,12 @@ impl Interrupt {
     }
 }
 
+/// Does some work on this thread that must not be interrupted, because it changes something: all of it is done, or none.
+pub(crate) fn uninterrupted<T>(work: impl FnOnce() -> T) -> T {
+    let _restored = Restored(CURRENT.replace(None));
+    work()
+}
+
 /// Puts back what was current before.
 struct Restored(Option<Interrupt>);
 
@@ -103,6 +109,8 @@ mod tests {
             interrupt.interrupt();
             check_interrupt().expect_err("interrupted");
             other.during(check_interrupt).expect("another one");
+            check_interrupt().expect_err("still interrupted");
+            uninterrupted(check_interrupt).expect("nothing interrupts this");
             check_interrupt().expect_err("still interrupted");
         });
         check_interrupt().expect("nothing to interrupt here");

@@ -145,6 +145,11 @@ impl Rules {
         None
     }
 
+    /// Whether a rule has a command that makes files.
+    pub fn has_commands(&self) -> bool {
+        self.rules.iter().any(|rule| rule.way.name() == "regenerate")
+    }
+
     /// Whether there are groups at all.
     pub fn has_groups(&self) -> bool {
         !self.groups.is_empty()

@@ -1,7 +1,7 @@
 //! Where two lines of work were last one.
 
-use super::History;
 use super::graph::Walk;
+use super::{History, let_others_in};
 use crate::error::Result;
 use crate::id::SnapshotId;
 
@@ -36,6 +36,7 @@ impl History {
         }
         let mut found = Vec::new();
         while walk.open_without(STALE) > 0 {
+            let_others_in(&mut graph);
             let Some((here, mut flags)) = walk.next() else { break };
             if flags == LEFT | RIGHT && is_usable(graph.id(here))? {
                 found.push(graph.id(here));

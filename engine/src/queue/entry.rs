@@ -185,7 +185,7 @@ pub(super) fn name(prefix: &str, target: &WorkspaceName, time: Time, source: &Wo
 }
 
 /// The same for an entry in the queue and for what becomes of it in review.
-fn id(name: &RefName) -> String {
+pub(super) fn id(name: &RefName) -> String {
     let rest = name.as_str().split_once('/').map_or("", |(_, rest)| rest);
     blake3::hash(rest.as_bytes()).to_hex()[..ID_DIGITS].to_owned()
 }

@@ -84,7 +84,8 @@ pub(super) fn reference(
 impl Queue {
     /// What waits for a person: of one target or of all, the oldest of each first.
     pub fn reviews(&self, target: Option<&WorkspaceName>) -> Result<Vec<Review>> {
-        self.read_all(REVIEW_PREFIX, target, usize::MAX)?.into_iter().map(read).collect()
+        self.read_all(REVIEW_PREFIX, target, usize::MAX)
+            .map(|entries| entries.into_iter().filter_map(|entry| read(entry).ok()).collect())
     }
 
     /// The review whose id begins so.

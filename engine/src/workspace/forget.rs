@@ -3,7 +3,7 @@
 use super::Workspaces;
 use super::name::DELETED_PREFIX;
 use crate::error::{Error, Result};
-use crate::operation::{Act, Step, move_refs, operation, recorded};
+use crate::operation::{Act, Step, move_refs, operation, recorded, trying};
 use crate::reference::{FORGET, Operation, RefName};
 use crate::time::Time;
 
@@ -38,15 +38,18 @@ impl Workspaces {
     /// Forgets workspaces that were deleted, under the names of [`deleted_before`](Self::deleted_before). They cannot be brought back,
     /// and what they alone held goes with the next collection. Those that somebody brought back meanwhile are left alone.
     pub fn forget_deleted(&self, names: &[RefName], act: &Act) -> Result<Option<Operation>> {
-        let mut steps = Vec::new();
-        for name in names.iter().filter(|name| name.as_str().starts_with(DELETED_PREFIX)) {
-            if let Some(value) = self.store.read_ref(name)? {
-                steps.push(Step { name: name.clone(), before: Some(value), after: None });
+        // Somebody may bring one back between the look and the transaction.
+        trying(|| {
+            let mut steps = Vec::new();
+            for name in names.iter().filter(|name| name.as_str().starts_with(DELETED_PREFIX)) {
+                if let Some(value) = self.store.read_ref(name)? {
+                    steps.push(Step { name: name.clone(), before: Some(value), after: None });
+                }
             }
-        }
-        if steps.is_empty() {
-            return Ok(None);
-        }
-        move_refs(&self.store, act, act.draft(FORGET), steps).map(recorded).map(Some)
+            if steps.is_empty() {
+                return Ok(None);
+            }
+            move_refs(&self.store, act, act.draft(FORGET), steps).map(recorded).map(Some)
+        })
     }
 }
