@@ -23,6 +23,7 @@ use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::api::Caller;
 use crate::failure::{Result, of_engine, of_io};
 use crate::home::{Home, replace_file};
 use crate::room::{Added, Disk, Shortage, shortage};
@@ -353,11 +354,15 @@ impl Service {
         &self,
         without: BTreeSet<RefName>,
         tree: Option<SnapshotId>,
+        caller: &Caller,
     ) -> Result<v1::ObjectTally> {
         let _under_way = self.begin_collection()?;
         let dead = |scope: &SweepScope, retention: &dyn Retention| {
             let options = CollectOptions { retention, scope: Some(scope), dry_run: true, ..CollectOptions::default() };
-            let done = collect(&self.inner.store, &options, &mut |_| ControlFlow::Continue(())).map_err(of_engine)?;
+            let mut watch =
+                |_: &Progress| if caller.is_gone() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+            let done = collect(&self.inner.store, &options, &mut watch).map_err(of_engine)?;
+            caller.check()?;
             let (dead, young) = (done.dead.total(), done.young.total());
             Ok::<_, Failure>((dead.objects + young.objects, dead.bytes + young.bytes))
         };

@@ -18,6 +18,7 @@ use crate::collection::Collections;
 use crate::conflicts::Faces;
 use crate::directory::{Live, Watches};
 use crate::failure::{Result, of_engine};
+use crate::feed::OperationFeed;
 use crate::home::Home;
 use crate::merging::{Merging, Publishing};
 use crate::registry::Registry;
@@ -53,6 +54,7 @@ pub(crate) struct Inner {
     pub(crate) live: Mutex<HashMap<String, Arc<Mutex<Live>>>>,
     pub(crate) watches: Arc<Watches>,
     pub(crate) collections: Collections,
+    pub(crate) operations: Arc<OperationFeed>,
     pub(crate) faces: Faces,
     pub(crate) views: Views,
     pub(crate) merging: Merging,
@@ -132,6 +134,7 @@ impl Service {
             live: Mutex::default(),
             watches: Arc::default(),
             collections: Collections::open(home, settings)?,
+            operations: Arc::default(),
             faces: Faces::default(),
             views: Views::open(home)?,
             started: clock(),

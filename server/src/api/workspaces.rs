@@ -7,6 +7,7 @@ use amalgam_proto::{v1, workspace_id};
 use tonic::{Request, Response, Status};
 
 use super::{Api, actor, operation_message, page_size};
+use crate::calls::Kind;
 use crate::failure::{Result, of_engine};
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -45,8 +46,8 @@ impl WorkspaceService for Api {
     }
 
     async fn list_workspaces(&self, request: Request<v1::ListWorkspacesRequest>) -> Answer<v1::ListWorkspacesResponse> {
-        let request = request.into_inner();
-        self.short(move |service| {
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| {
             let after = match request.page_token.as_str() {
                 "" => None,
                 token => Some(WorkspaceName::new(token).map_err(of_engine)?),
@@ -62,7 +63,7 @@ impl WorkspaceService for Api {
 
     async fn fork_workspace(&self, request: Request<v1::ForkWorkspaceRequest>) -> Answer<v1::ForkWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
-        self.short(move |service| {
+        self.slow(&actor.clone(), Kind::Work, move |service, _| {
             let from = workspace_id(&request.name).map_err(of_engine)?;
             let into = request.workspace_ids.iter().map(|name| WorkspaceName::new(name.as_str()));
             let into = into.collect::<Result<Vec<_>, _>>().map_err(of_engine)?;

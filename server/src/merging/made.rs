@@ -22,6 +22,11 @@ impl<'a> Maker<'a> {
         Self { service, rules: Arc::clone(rules) }
     }
 
+    /// Whether a rule has a command that makes files.
+    pub(super) fn has_commands(&self) -> bool {
+        self.rules.has_commands()
+    }
+
     /// The command that makes a file, if a rule says so.
     fn command_of(&self, path: &TreePath) -> Option<&str> {
         let way = self.rules.choose(path.as_bytes(), Content::Text)?;

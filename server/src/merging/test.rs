@@ -27,6 +27,8 @@ use crate::home::Home;
 
 /// How long a test may take when nobody says.
 const SECONDS: u32 = 600;
+/// The longest that a test may take: its target takes nothing else meanwhile.
+const SECONDS_MAX: u32 = 6 * 3_600;
 /// How often it is looked whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How much of its output is kept.
@@ -55,17 +57,23 @@ impl TestPlace {
     }
 
     /// Runs an entry's test with a tree.
-    pub(super) fn run(&self, store: &Store, tree: RootId, entry: &QueueEntry) -> Result<TestVerdict> {
+    pub(super) fn run(
+        &self,
+        store: &Store,
+        tree: RootId,
+        entry: &QueueEntry,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<TestVerdict> {
         let files = self.path.join("tree");
         // Left by a process that died.
         let _ = fs::remove_dir_all(&self.path);
         fs::create_dir_all(&files).map_err(|source| of_io("make a directory for a test", &source))?;
         self.write(store, tree, &files)?;
         let Some((program, arguments)) = entry.wish.test.split_first() else { return Ok(TestVerdict::Passed) };
-        let seconds = if entry.wish.test_seconds == 0 { SECONDS } else { entry.wish.test_seconds };
+        let seconds = if entry.wish.test_seconds == 0 { SECONDS } else { entry.wish.test_seconds.min(SECONDS_MAX) };
         let mut command = Command::new(program);
         command.args(arguments);
-        self.finish(command, &files, seconds, "the test")
+        self.finish(command, &files, seconds, "the test", is_over)
     }
 
     /// Runs commands of rules with a tree, each for its files, and reads what they made; why not, if something is wrong.
@@ -99,7 +107,7 @@ impl TestPlace {
             ]);
             boxed.args(["--tmpfs", "/tmp", "--bind"]).args([&files, &files]).arg("--chdir").arg(&files);
             boxed.args(["sh", "-c", command]);
-            match self.finish(boxed, &files, SECONDS, &format!("the command `{command}` in {BWRAP}"))? {
+            match self.finish(boxed, &files, SECONDS, &format!("the command `{command}` in {BWRAP}"), &|| false)? {
                 TestVerdict::Passed => {}
                 TestVerdict::Failed(reason) | TestVerdict::NotStarted(reason) => return Ok(Err(reason)),
             }
@@ -114,7 +122,14 @@ impl TestPlace {
     }
 
     /// Runs a command to its end.
-    fn finish(&self, mut command: Command, files: &Path, seconds: u32, what: &str) -> Result<TestVerdict> {
+    fn finish(
+        &self,
+        mut command: Command,
+        files: &Path,
+        seconds: u32,
+        what: &str,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<TestVerdict> {
         let hint = match command.get_program() == BWRAP {
             true => "commands of rules run in it only: install bubblewrap",
             false => "is it installed?",
@@ -127,7 +142,7 @@ impl TestPlace {
             Ok(child) => child,
             Err(error) => return Ok(TestVerdict::NotStarted(format!("{what} could not be started: {error}; {hint}"))),
         };
-        let ended = wait(&mut child, Duration::from_secs(u64::from(seconds)))
+        let ended = wait(&mut child, Duration::from_secs(u64::from(seconds)), is_over)
             .map_err(|source| of_io("wait for a command", &source))?;
         let said = tail(&output);
         Ok(match ended {
@@ -157,6 +172,15 @@ impl TestPlace {
         };
         checkout(store, &host, &Index::new(host.identity()), tree, &job).map(drop).map_err(of_materializer)
     }
+}
+
+/// Refuses a test that would keep others waiting for too long.
+pub(super) fn refuse_long_test(seconds: u32) -> Result<()> {
+    if seconds <= SECONDS_MAX {
+        return Ok(());
+    }
+    let message = format!("a test may take {SECONDS_MAX} seconds (six hours) at most, not {seconds}");
+    Err(Failure::new(Reason::Invalid, message))
 }
 
 /// Refuses a test that certainly cannot be started: no words, a line that the shell cannot read, or a program that the background process
@@ -220,14 +244,18 @@ fn read_made(files: &Path, path: &TreePath) -> std::io::Result<Vec<u8>> {
     fs::read(found)
 }
 
-/// Waits for a child; nothing when it took too long and was ended with all that it started.
-fn wait(child: &mut Child, within: Duration) -> std::io::Result<Option<std::process::ExitStatus>> {
+/// Waits for a child; nothing when it took too long, or nobody waits for it, and it was ended with all that it started.
+fn wait(
+    child: &mut Child,
+    within: Duration,
+    is_over: &dyn Fn() -> bool,
+) -> std::io::Result<Option<std::process::ExitStatus>> {
     let until = Instant::now() + within;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if Instant::now() >= until {
+        if Instant::now() >= until || is_over() {
             if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
                 let _ = kill_process_group(group, Signal::KILL);
             }

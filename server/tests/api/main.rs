@@ -1,6 +1,9 @@
 //! The API as its callers meet it, on a channel inside the process or on a socket.
 
+mod paging;
+mod queue;
 mod requests;
+mod streams;
 
 use std::path::Path;
 
@@ -105,6 +108,54 @@ impl Caller {
 
 fn reason(status: &Status) -> Reason {
     Failure::of_status(status).expect("one of ours").reason
+}
+
+/// A server on a socket, in this process.
+struct OnSocket {
+    socket: std::path::PathBuf,
+    end: Option<tokio::sync::oneshot::Sender<()>>,
+    served: tokio::task::JoinHandle<std::io::Result<()>>,
+}
+
+impl OnSocket {
+    async fn start(around: &Path) -> Self {
+        let (service, socket) = (open(around), around.join("socket"));
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let at = socket.clone();
+        let served = tokio::spawn(async move {
+            let ended = async move { drop(ended.await) };
+            serve::serve_unix(service, &at, std::time::Duration::from_secs(600), ended).await
+        });
+        while tokio::net::UnixStream::connect(&socket).await.is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        Self { socket, end: Some(end), served }
+    }
+
+    /// A connection of its own.
+    async fn connect(&self) -> Channel {
+        let socket = self.socket.clone();
+        let connector = tower::service_fn(move |_: tonic::transport::Uri| {
+            let socket = socket.clone();
+            async move { tokio::net::UnixStream::connect(socket).await.map(hyper_util::rt::TokioIo::new) }
+        });
+        let endpoint = tonic::transport::Endpoint::from_static("http://amalgam");
+        endpoint.connect_with_connector(connector).await.expect("a connection")
+    }
+
+    /// Tells it to end, as a signal does, and says how long it took.
+    async fn end(mut self) -> std::time::Duration {
+        let began = std::time::Instant::now();
+        drop(self.end.take());
+        self.ended(began).await
+    }
+
+    /// Waits until it has ended.
+    async fn ended(self, began: std::time::Instant) -> std::time::Duration {
+        let served = tokio::time::timeout(std::time::Duration::from_secs(60), self.served).await;
+        served.expect("it ends").expect("no panic").expect("it ends well");
+        began.elapsed()
+    }
 }
 
 async fn in_process(service: Service) -> Channel {
