@@ -21,6 +21,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo:rerun-if-changed={file}");
     }
     let files = protox::compile(FILES, ["."])?;
-    tonic_prost_build::configure().bytes(".").compile_fds(files)?;
+    let sorted = ".amalgam.v1.CaptureDirectoryRequest.metadata";
+    // Sorted, so that equal requests are equal bytes.
+    tonic_prost_build::configure().bytes(".").btree_map(sorted).compile_fds(files)?;
     Ok(())
 }

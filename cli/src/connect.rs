@@ -105,9 +105,9 @@ impl Client {
         let actor = Actor(MetadataValue::try_from(plain).unwrap_or_else(|_| MetadataValue::from_static("unknown")));
         let wire = || InterceptedService::new(channel.clone(), actor.clone());
         Self {
-            workspaces: WorkspaceServiceClient::new(wire()),
+            workspaces: WorkspaceServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             snapshots: SnapshotServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
-            operations: OperationServiceClient::new(wire()),
+            operations: OperationServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             directories: DirectoryServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             store: StoreServiceClient::new(wire()),
             transfer: TransferServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),

@@ -38,7 +38,9 @@ impl Exit {
             Reason::Full => Self::FULL,
             Reason::Cancelled => Self::INTERRUPTED,
             Reason::Invalid | Reason::Ambiguous => Self::ERROR,
-            Reason::NothingToRevert | Reason::UncommittedChanges => Self::ERROR,
+            Reason::NothingToRevert | Reason::UncommittedChanges | Reason::RequestReused | Reason::TooMany => {
+                Self::ERROR
+            }
             Reason::NotFound | Reason::AlreadyExists => Self::ERROR,
             Reason::NoDirectory | Reason::NestedDirectory => Self::ERROR,
             Reason::DirectoryReplaced | Reason::DirectoryGone => Self::ERROR,

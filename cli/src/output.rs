@@ -19,6 +19,7 @@ use serde_json::Value;
 pub use progress::{advance, count_bytes, drive, drive_pieces, drive_with, progress_bar};
 
 use crate::error::CliError;
+use crate::text;
 use pager::Pager;
 
 /// When to colour.
@@ -53,6 +54,8 @@ pub struct Output {
     options: OutputOptions,
     styled: bool,
     styled_remarks: bool,
+    /// Whether a terminal shows the output, by itself or in a pager.
+    is_terminal: bool,
     sink: BufWriter<Box<dyn Write>>,
     pager: Option<Pager>,
 }
@@ -63,7 +66,7 @@ impl Output {
         let styled = is_styled(options.color, anstream::AutoStream::choice(&io::stdout()));
         let styled_remarks = is_styled(options.color, anstream::AutoStream::choice(&io::stderr()));
         let sink = BufWriter::new(Box::new(io::stdout()) as Box<dyn Write>);
-        Self { options, styled, styled_remarks, sink, pager: None }
+        Self { options, styled, styled_remarks, is_terminal: io::stdout().is_terminal(), sink, pager: None }
     }
 
     /// Whether a program reads.
@@ -104,6 +107,7 @@ impl Output {
             return Ok(());
         }
         let line = line.to_string();
+        let line = if self.is_terminal { text::line(&line) } else { line.into() };
         if self.styled {
             writeln!(self.sink, "{line}")?
         } else {
@@ -132,8 +136,10 @@ impl Output {
         Ok(())
     }
 
-    /// Bytes of others for people: coloured by `style` if colours are wanted, otherwise as they are.
+    /// Bytes of others for people: coloured by `style` if colours are wanted. On a terminal they are escaped, elsewhere as they are.
     pub fn raw_styled(&mut self, style: anstyle::Style, bytes: &[u8]) -> Result<(), CliError> {
+        let shown = if self.is_terminal { text::contents(bytes) } else { bytes.into() };
+        let bytes = &*shown;
         if !self.styled || bytes.is_empty() {
             return self.raw(bytes);
         }
@@ -169,8 +175,9 @@ impl Output {
         } else if error.is_interrupt() {
             self.to_stderr(&error.to_string());
         } else {
-            let style = style::FAILURE;
-            self.to_stderr(&format!("{style}error:{style:#} {error}"));
+            // Arguments and names in it are not ours.
+            let (style, words) = (style::FAILURE, error.to_string());
+            self.to_stderr(&format!("{style}error:{style:#} {}", text::printable(&words)));
         }
     }
 
@@ -180,7 +187,8 @@ impl Output {
     }
 
     fn to_stderr(&self, line: &str) {
-        let line = if self.styled_remarks { line.to_owned() } else { strip_str(line).to_string() };
+        let line = if io::stderr().is_terminal() { text::line(line) } else { line.into() };
+        let line = if self.styled_remarks { line.into_owned() } else { strip_str(&line).to_string() };
         // Nobody can be told that standard error is closed.
         drop(writeln!(io::stderr(), "{line}"));
     }

@@ -96,17 +96,97 @@ pub fn short(name: &str) -> &str {
     id.get(..8).unwrap_or(id)
 }
 
-/// Text of others, without what would steer the terminal.
+/// Text of others, without what would steer the terminal, and with what nobody would see made visible.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(steers) {
+    let is_shown = |c: char| steers(c) || is_hidden(c);
+    if !text.chars().any(is_shown) {
         return Cow::Borrowed(text);
     }
-    let show = |c: char| if steers(c) { c.escape_default().to_string() } else { c.to_string() };
+    let show = |c: char| if is_shown(c) { c.escape_default().to_string() } else { c.to_string() };
     Cow::Owned(text.chars().map(show).collect())
 }
 
 fn steers(c: char) -> bool {
     c.is_control() && c != '\n' && c != '\t'
+}
+
+/// Whether a character reorders the text around it.
+fn is_bidirectional(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Whether a character has no width, or reorders the text around it: a name with it looks like another one.
+fn is_hidden(c: char) -> bool {
+    is_bidirectional(c)
+        || matches!(
+            c,
+            '\u{ad}' | '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+        )
+        || matches!(c, '\u{200b}'..='\u{200d}' | '\u{2028}' | '\u{2029}' | '\u{2060}'..='\u{2065}' | '\u{206a}'..='\u{206f}')
+        || matches!(c, '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// The contents of a file, for a terminal: what would steer it, or reorder the text, is escaped. Bytes that are no text stay.
+pub fn contents(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let is_shown = |c: char| steers(c) || is_bidirectional(c);
+    // A byte between 0x80 and 0x9f is a control character to some terminals.
+    let is_byte_shown = |byte: &u8| (0x80..0xa0).contains(byte);
+    let is_plain = |chunk: std::str::Utf8Chunk<'_>| {
+        !chunk.valid().chars().any(is_shown) && !chunk.invalid().iter().any(is_byte_shown)
+    };
+    if bytes.utf8_chunks().all(is_plain) {
+        return Cow::Borrowed(bytes);
+    }
+    let mut shown = Vec::with_capacity(bytes.len() + 16);
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                c if is_shown(c) => shown.extend(c.escape_default().to_string().bytes()),
+                c => shown.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        for byte in chunk.invalid() {
+            match is_byte_shown(byte) {
+                true => shown.extend(format!("\\x{byte:02x}").bytes()),
+                false => shown.push(*byte),
+            }
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// A line for a terminal: its colours stay, and whatever else would steer it or hide in it is escaped.
+pub fn line(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(|c| steers(c) || is_hidden(c)) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let length = match c {
+            '\u{1b}' => colour_length(rest),
+            c if steers(c) || is_hidden(c) => 0,
+            c => c.len_utf8(),
+        };
+        if length == 0 {
+            shown.extend(c.escape_default());
+            rest = &rest[c.len_utf8()..];
+        } else {
+            shown.push_str(&rest[..length]);
+            rest = &rest[length..];
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// The length of the sequence that a text begins with if it sets a colour; 0 if it does something else.
+fn colour_length(text: &str) -> usize {
+    let Some(parameters) = text.strip_prefix("\u{1b}[") else { return 0 };
+    let end = parameters.find(|c: char| !c.is_ascii_digit() && c != ';' && c != ':');
+    match end {
+        Some(end) if parameters[end..].starts_with('m') => 2 + end + 1,
+        _ => 0,
+    }
 }
 
 /// The first line of a message.
@@ -116,7 +196,9 @@ pub fn first_line(message: &str) -> Cow<'_, str> {
 
 /// A path as text. One that holds odd bytes is put in quotes with escapes, as git does.
 pub fn path(path: &[u8]) -> Cow<'_, str> {
-    let plain = str::from_utf8(path).ok().filter(|text| !text.chars().any(|c| c.is_control() || "\"\\".contains(c)));
+    let plain = str::from_utf8(path)
+        .ok()
+        .filter(|text| !text.chars().any(|c| c.is_control() || is_hidden(c) || "\"\\".contains(c)));
     if let Some(text) = plain {
         return Cow::Borrowed(text);
     }
@@ -127,7 +209,7 @@ pub fn path(path: &[u8]) -> Cow<'_, str> {
                 '"' | '\\' => text.extend(['\\', c]),
                 '\n' => text.push_str("\\n"),
                 '\t' => text.push_str("\\t"),
-                c if c.is_control() => push_octal(&mut text, c.encode_utf8(&mut [0; 4]).as_bytes()),
+                c if c.is_control() || is_hidden(c) => push_octal(&mut text, c.encode_utf8(&mut [0; 4]).as_bytes()),
                 c => text.push(c),
             }
         }
@@ -265,6 +347,25 @@ mod tests {
         assert_eq!(path(b"a\xffb"), "\"a\\377b\"");
         assert_eq!(path(b"esc\x1b[2J"), "\"esc\\033[2J\"");
         assert_eq!(path(b"say \"hi\""), "\"say \\\"hi\\\"\"");
+    }
+
+    #[test]
+    fn names_that_look_like_others_are_marked() {
+        assert_eq!(path("invoice\u{202e}fdp.exe".as_bytes()), "\"invoice\\342\\200\\256fdp.exe\"");
+        assert_eq!(path("ma\u{200b}in".as_bytes()), "\"ma\\342\\200\\213in\"");
+        assert_eq!(printable("ma\u{200b}in"), "ma\\u{200b}in");
+        assert_eq!(line("ma\u{200b}in \u{1b}[31mred\u{1b}[0m"), "ma\\u{200b}in \u{1b}[31mred\u{1b}[0m");
+        assert_eq!(line("a\u{1b}[2Jb\u{1b}]0;title\u{7}"), "a\\u{1b}[2Jb\\u{1b}]0;title\\u{7}");
+        assert_eq!(line("grüße, 日本\tx"), "grüße, 日本\tx");
+    }
+
+    #[test]
+    fn contents_do_not_steer_the_terminal() {
+        assert_eq!(&*contents(b"+a\tb\n"), b"+a\tb\n");
+        assert_eq!(&*contents("+grüße 👨\u{200d}👩\n".as_bytes()), "+grüße 👨\u{200d}👩\n".as_bytes());
+        assert_eq!(&*contents(b"+\x1b[2J\x07\r\n"), b"+\\u{1b}[2J\\u{7}\\r\n");
+        assert_eq!(&*contents("+x\u{202e}y\n".as_bytes()), b"+x\\u{202e}y\n");
+        assert_eq!(&*contents(b"+\x9b2J\xff\n"), b"+\\x9b2J\xff\n");
     }
 
     #[test]

@@ -148,6 +148,14 @@ pub enum Error {
         /// An explanation, including its separator; may be empty.
         hint: String,
     },
+    /// A request id that the caller used before, for the same method with other arguments.
+    #[error(
+        "this request id was used before, with other arguments (operation {operation}); use a new id for a new request"
+    )]
+    RequestReused {
+        /// The operation of the first request.
+        operation: u64,
+    },
     /// A name that matches several items.
     #[error("`{text}` is ambiguous: it could be {}; write more of it", .candidates.join(", "))]
     Ambiguous {
@@ -321,6 +329,7 @@ impl Error {
             | Self::TooWide { .. }
             | Self::Invalid { .. }
             | Self::Ambiguous { .. }
+            | Self::RequestReused { .. }
             | Self::ForeignDirectory { .. } => ErrorKind::Invalid,
             Self::NewerFormat { .. } => ErrorKind::Unsupported,
             Self::Busy { .. } => ErrorKind::Busy,

@@ -21,7 +21,7 @@ pub use versions::{PathChange, Version, Versions};
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
@@ -61,6 +61,7 @@ impl History {
         let mut seen = std::collections::HashSet::from([start]);
         let mut open = vec![start];
         while let Some(here) = open.pop() {
+            let_others_in(&mut graph);
             if here == ancestor {
                 return Ok(true);
             }
@@ -81,7 +82,12 @@ impl History {
         Ok(places.into_iter().map(|place| graph.id(place)).collect())
     }
 
-    fn range_of(&self, graph: &mut Graph, of: SnapshotId, but_not: &[SnapshotId]) -> Result<Vec<Place>> {
+    fn range_of(
+        &self,
+        graph: &mut MutexGuard<'_, Graph>,
+        of: SnapshotId,
+        but_not: &[SnapshotId],
+    ) -> Result<Vec<Place>> {
         let mut walk = graph::Walk::default();
         let place = graph.need(&self.store, of)?;
         walk.start(graph, place, WANTED);
@@ -91,6 +97,7 @@ impl History {
         }
         let mut found = Vec::new();
         while walk.open_without(UNWANTED) > 0 {
+            let_others_in(graph);
             let Some((here, flags)) = walk.next() else { break };
             if flags & UNWANTED == 0 {
                 found.push(here);
@@ -105,6 +112,11 @@ impl History {
 
 const WANTED: u8 = 1;
 const UNWANTED: u8 = 2;
+
+/// Lets others have the graph who wait for it: a walk may read much from the disk. Places stay what they are.
+fn let_others_in(graph: &mut MutexGuard<'_, Graph>) {
+    MutexGuard::bump(graph);
+}
 
 fn absent(id: SnapshotId) -> Error {
     Error::Absent { what: format!("snapshot {}", id.short()), hint: "the store has no record of it".to_owned() }

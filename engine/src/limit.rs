@@ -67,6 +67,12 @@ impl Interrupt {
     }
 }
 
+/// Runs work on this thread that must not be interrupted, because it changes state: all of it is done, or none.
+pub(crate) fn uninterrupted<T>(work: impl FnOnce() -> T) -> T {
+    let _restored = Restored(CURRENT.replace(None));
+    work()
+}
+
 /// Restores the previous value on drop.
 struct Restored(Option<Interrupt>);
 
@@ -104,6 +110,8 @@ mod tests {
             interrupt.interrupt();
             check_interrupt().expect_err("interrupted");
             other.during(check_interrupt).expect("another one");
+            check_interrupt().expect_err("still interrupted");
+            uninterrupted(check_interrupt).expect("nothing interrupts this");
             check_interrupt().expect_err("still interrupted");
         });
         check_interrupt().expect("nothing to interrupt here");

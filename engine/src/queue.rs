@@ -50,6 +50,17 @@ const PAGE: usize = 256;
 /// source may submit twice at the same time.
 const MOMENTS: usize = 1_000;
 
+/// A queue or review reference that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The id of the entry with this name.
+    pub id: String,
+    /// The reference.
+    pub name: RefName,
+    /// The reason.
+    pub why: String,
+}
+
 /// Makes the decisions of a fold that need knowledge of contents, rules and permissions.
 pub trait Judge {
     /// Returns the strategy for files that an entry and its target both changed.
@@ -255,11 +266,45 @@ impl Queue {
             let page = self.store().list_refs(&prefix, after.as_ref(), PAGE.min(limit - found.len()))?;
             let Some((last, _)) = page.last() else { break };
             after = Some(last.clone());
-            for (name, value) in &page {
-                found.extend(QueueEntry::read(name, value)?);
-            }
+            // One that cannot be read keeps no other from its turn; it is told by `unreadable`.
+            found.extend(page.iter().filter_map(|(name, value)| QueueEntry::read(name, value).ok().flatten()));
         }
         Ok(found)
+    }
+
+    /// Whether the next fold of a target runs a test.
+    pub fn is_next_tested(&self, target: &WorkspaceName) -> Result<bool> {
+        for entry in self.read_all(entry::QUEUE_PREFIX, Some(target), PAGE)? {
+            if !self.is_held(&entry)? {
+                return Ok(!entry.wish.test.is_empty());
+            }
+        }
+        Ok(self.batch(target)?.iter().any(|entry| !entry.wish.test.is_empty()))
+    }
+
+    /// The references of entries that cannot be read, and why. They are left out wherever entries are listed or merged.
+    pub fn unreadable_entries(&self) -> Result<Vec<Unreadable>> {
+        self.unreadable(entry::QUEUE_PREFIX)
+    }
+
+    /// The references of reviews that cannot be read, and why.
+    pub fn unreadable_reviews(&self) -> Result<Vec<Unreadable>> {
+        self.unreadable(entry::REVIEW_PREFIX)
+    }
+
+    fn unreadable(&self, prefix: &str) -> Result<Vec<Unreadable>> {
+        let mut found = Vec::new();
+        let mut after: Option<RefName> = None;
+        loop {
+            let page = self.store().list_refs(prefix, after.as_ref(), PAGE)?;
+            let Some((last, _)) = page.last() else { return Ok(found) };
+            after = Some(last.clone());
+            for (name, value) in page {
+                if let Err(why) = check_reference(&name, &value) {
+                    found.push(Unreadable { id: entry::id(&name), name, why: why.to_string() });
+                }
+            }
+        }
     }
 
     fn value_of(&self, name: &RefName) -> Result<Option<RefValue>> {

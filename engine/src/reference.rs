@@ -13,6 +13,10 @@ const REF_NAME_BYTES_MAX: usize = 512;
 const REF_NOTE_BYTES_MAX: usize = 64 << 10;
 const REF_KEEPS_MAX: usize = 16;
 const REQUEST_ID_BYTES_MAX: usize = 128;
+/// Begins an id that has a scope. No text in UTF-8 begins so, and ids without a scope were texts.
+const SCOPED_MARK: [u8; 2] = [0xff, 1];
+const DIGEST_BYTES: usize = 32;
+const SCOPE_BYTES: usize = SCOPED_MARK.len() + 32;
 const OPERATION_TEXT_BYTES_MAX: usize = 64 << 10;
 /// The action of an operation that removes references for good: collections may delete their objects, however young the operation
 /// is.
@@ -156,9 +160,34 @@ impl RequestId {
         Ok(Self(Bytes::copy_from_slice(id)))
     }
 
+    /// Returns the id of one caller's call of one method: a hash of caller, method and id, and a digest of the arguments. The same
+    /// id from another caller, or for another method, is another request; with other arguments the request is refused.
+    pub fn scoped(caller: &str, method: &str, id: &str, arguments: &[u8]) -> Result<Self, Malformed> {
+        Self::new(id)?;
+        let mut scope = blake3::Hasher::new();
+        for part in [caller, method, id] {
+            scope.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+        }
+        let digest = blake3::hash(arguments);
+        Ok(Self([&SCOPED_MARK[..], scope.finalize().as_bytes(), digest.as_bytes()].concat().into()))
+    }
+
     /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// The part that two requests share when they differ in their arguments alone; all of an id without a scope.
+    pub(crate) fn scope(&self) -> &[u8] {
+        match self.0.starts_with(&SCOPED_MARK) && self.0.len() == SCOPE_BYTES + DIGEST_BYTES {
+            true => &self.0[..SCOPE_BYTES],
+            false => &self.0,
+        }
+    }
+
+    /// Whether it has a scope.
+    pub(crate) fn is_scoped(&self) -> bool {
+        self.scope().len() < self.0.len()
     }
 }
 

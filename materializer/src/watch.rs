@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use amalgam_engine::{Name, TreePath};
@@ -53,6 +53,13 @@ struct Watched {
     dirty: BTreeSet<TreePath>,
     is_lost: bool,
     incomplete: Option<String>,
+}
+
+/// Readable when the kernel noted something.
+impl AsFd for Watcher {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
 }
 
 impl Watcher {

@@ -151,6 +151,11 @@ impl Rules {
         commands.filter(|(command, _)| !command.is_empty())
     }
 
+    /// Returns whether a rule has a command that regenerates files.
+    pub fn has_commands(&self) -> bool {
+        self.rules.iter().any(|rule| rule.way.name() == "regenerate")
+    }
+
     /// Returns whether there are any groups.
     pub fn has_groups(&self) -> bool {
         !self.groups.is_empty()

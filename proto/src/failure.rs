@@ -42,6 +42,10 @@ reasons! {
     NothingToRevert = "NOTHING_TO_REVERT", FailedPrecondition;
     /// There are changes that are in no snapshot yet.
     UncommittedChanges = "UNCOMMITTED_CHANGES", FailedPrecondition;
+    /// The caller used this request id before, for the same call with other arguments.
+    RequestReused = "REQUEST_REUSED", FailedPrecondition;
+    /// The caller has too much open at once.
+    TooMany = "TOO_MANY", ResourceExhausted;
     /// What was named is not there.
     NotFound = "NOT_FOUND", NotFound;
     /// What was to be made is there already.
@@ -86,6 +90,22 @@ reasons! {
     LocalOnly = "LOCAL_ONLY", PermissionDenied;
 }
 
+/// The longest message. It goes into the trailers twice, once with up to three bytes for each, and clients take 16 KiB of those.
+const MESSAGE_BYTES_MAX: usize = 2 << 10;
+/// The most bytes of all details together.
+const DETAILS_BYTES_MAX: usize = 3 << 10;
+
+/// A text of at most so many bytes: of a longer one, its beginning and its end.
+fn without_middle(text: String, most: usize) -> String {
+    const GAP: &str = " [...] ";
+    if text.len() <= most {
+        return text;
+    }
+    let half = most.saturating_sub(GAP.len()) / 2;
+    let (begin, end) = (text.floor_char_boundary(half), text.ceil_char_boundary(text.len() - half));
+    format!("{}{GAP}{}", &text[..begin], &text[end..])
+}
+
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -110,10 +130,13 @@ impl Failure {
         self
     }
 
-    /// For the wire.
+    /// For the wire. Texts that are longer than a trailer can carry lose their middle.
     pub fn into_status(self) -> Status {
-        let details = ErrorDetails::with_error_info(self.reason.word(), DOMAIN, self.details);
-        Status::with_error_details(self.reason.code(), self.message, details)
+        let share = DETAILS_BYTES_MAX / self.details.len().max(1);
+        let details: HashMap<_, _> =
+            self.details.into_iter().map(|(key, value)| (key, without_middle(value, share))).collect();
+        let details = ErrorDetails::with_error_info(self.reason.word(), DOMAIN, details);
+        Status::with_error_details(self.reason.code(), without_middle(self.message, MESSAGE_BYTES_MAX), details)
     }
 
     /// From the wire; nothing if it is not one of ours.
@@ -122,5 +145,31 @@ impl Failure {
         let reason = Reason::ALL.iter().copied().find(|reason| reason.word() == info.reason)?;
         let is_ours = info.domain == DOMAIN;
         is_ours.then(|| Self { reason, message: status.message().to_owned(), details: info.metadata })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_failures_fit_into_trailers() {
+        // Three bytes for each of a character that is not ASCII, each of which is told in three more.
+        let name = "\u{202e}".repeat(100_000);
+        let message = format!("cannot find {name}; look at the log");
+        let failure = Failure::new(Reason::NotFound, message).with("candidates", name.clone()).with("head", name);
+        let status = failure.into_status();
+        assert!(status.message().starts_with("cannot find ") && status.message().ends_with("; look at the log"));
+        let trailers = status.clone().into_http::<()>();
+        let bytes: usize = trailers.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
+        assert!(bytes < 16 << 10, "{bytes}");
+        let read = Failure::of_status(&status).expect("one of ours");
+        assert_eq!((read.reason, read.details.len()), (Reason::NotFound, 2));
+    }
+
+    #[test]
+    fn short_failures_are_told_whole() {
+        let failure = Failure::new(Reason::Busy, "later").with("head", "snapshots/1");
+        assert_eq!(Failure::of_status(&failure.clone().into_status()), Some(failure));
     }
 }

@@ -7,6 +7,7 @@
 mod convert;
 mod failure;
 mod names;
+mod request;
 
 /// The generated messages, clients and servers.
 #[allow(missing_docs, clippy::all, clippy::pedantic)]
@@ -20,6 +21,7 @@ pub use names::{
     directory_id, directory_name, label_id, label_name, mount_name, mount_number, operation_name, operation_sequence,
     snapshot_id, snapshot_name, workspace_id, workspace_name,
 };
+pub use request::Identified;
 
 /// The version of the API, told at the handshake. A client and a server of different ones do not talk.
 pub const API_VERSION: u32 = 1;

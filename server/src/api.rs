@@ -16,17 +16,20 @@ pub(crate) use operations::operation_message;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use amalgam_engine::Interrupt;
 use amalgam_materializer::Progress;
 use amalgam_proto::{Failure, Reason, v1};
-use tokio::sync::{mpsc, oneshot};
+use parking_lot::Mutex;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status};
 
+use crate::calls::{Calls, Kind};
 use crate::failure::Result;
-use crate::serve::Calls;
 use crate::service::Service;
 
 /// Who calls, in the metadata of a request.
@@ -36,6 +39,8 @@ pub const ACTOR_HEADER: &str = "amalgam-actor";
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// Messages that wait for a slow reader.
 const QUEUE: usize = 16;
+/// How long a call waits for its reader before it gives its turn to others.
+const SLOW_READER_AFTER: Duration = Duration::from_secs(1);
 
 /// A stream of answers.
 pub type Answers<T> = ReceiverStream<Result<T, Status>>;
@@ -48,139 +53,221 @@ pub struct Api {
     pub(crate) local: bool,
 }
 
+/// The methods that run a call's work on a thread that may block.
+///
+/// `short` is for calls that take milliseconds; all others name their kind and wait for its permit. `read` and `stream` are for work that
+/// changes nothing: it ends in the middle when its caller goes away. Work that changes something asks for itself where it may end.
 impl Api {
     /// The face of a service.
     pub fn new(service: Service, calls: Arc<Calls>, local: bool) -> Self {
         Self { service, calls, local }
     }
 
-    /// Does something short on a thread that may block.
-    pub(crate) fn short<T, W>(
+    /// Does something short.
+    pub(crate) async fn short<T: Send + 'static>(
         &self,
-        work: W,
-    ) -> impl Future<Output = Result<tonic::Response<T>, Status>> + Send + use<T, W>
-    where
-        T: Send + 'static,
-        W: FnOnce(&Service) -> Result<T> + Send + 'static,
-    {
-        self.call(move |service| {
+        work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
+    ) -> Result<tonic::Response<T>, Status> {
+        let (service, call) = (self.service.clone(), self.calls.begin());
+        let done = tokio::task::spawn_blocking(move || {
+            let _call = call;
             let _using = service.using();
-            work(service)
-        })
+            work(&service)
+        });
+        let done = done.await.map_err(|error| panicked(&error))?;
+        done.map(tonic::Response::new).map_err(Failure::into_status)
     }
 
-    /// The same for what needs the store without anybody else.
-    pub(crate) fn short_alone<T, W>(
+    /// Reads something that may take long.
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
-        work: W,
-    ) -> impl Future<Output = Result<tonic::Response<T>, Status>> + Send + use<T, W>
-    where
-        T: Send + 'static,
-        W: FnOnce(&Service) -> Result<T> + Send + 'static,
-    {
-        self.call(move |service| {
+        caller: &str,
+        work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
+    ) -> Result<tonic::Response<T>, Status> {
+        self.slow(caller, Kind::Work, |service, caller| caller.walking(|| work(service))).await
+    }
+
+    /// Does something that may take long.
+    pub(crate) async fn slow<T: Send + 'static>(
+        &self,
+        caller: &str,
+        kind: Kind,
+        work: impl FnOnce(&Service, &Caller) -> Result<T> + Send + 'static,
+    ) -> Result<tonic::Response<T>, Status> {
+        self.in_turn(caller, kind, |service, caller| {
+            let _using = service.using();
+            work(service, caller)
+        })
+        .await
+    }
+
+    /// Runs work in the turn of its kind.
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        caller: &str,
+        kind: Kind,
+        work: impl FnOnce(&Service, &Caller) -> Result<T> + Send + 'static,
+    ) -> Result<tonic::Response<T>, Status> {
+        let stream = self.calls.open_stream(caller).map_err(Failure::into_status)?;
+        let permit = tokio::select! {
+            permit = self.calls.permit(kind) => permit,
+            () = self.calls.cancelled() => return Err(ends().into_status()),
+        };
+        let (service, caller) = (self.service.clone(), Caller::default());
+        // Dropped with this future, which the runtime does when the client is gone.
+        let _gone = GoneOnDrop(caller.clone());
+        let mut done = {
+            let caller = caller.clone();
+            tokio::task::spawn_blocking(move || {
+                let _held = (permit, stream);
+                work(&service, &caller)
+            })
+        };
+        let done = tokio::select! {
+            done = &mut done => done,
+            () = self.calls.cancelled() => {
+                caller.leave();
+                done.await
+            }
+        };
+        done.map_err(|error| panicked(&error))?.map(tonic::Response::new).map_err(Failure::into_status)
+    }
+
+    /// Does something with the store to itself.
+    pub(crate) async fn alone<T: Send + 'static>(
+        &self,
+        caller: &str,
+        work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
+    ) -> Result<tonic::Response<T>, Status> {
+        self.in_turn(caller, Kind::Work, |service, _| {
             let _alone = service.alone()?;
             work(service)
         })
+        .await
     }
 
-    fn call<T, W>(&self, work: W) -> impl Future<Output = Result<tonic::Response<T>, Status>> + Send + use<T, W>
-    where
-        T: Send + 'static,
-        W: FnOnce(&Service) -> Result<T> + Send + 'static,
-    {
-        let (service, call) = (self.service.clone(), self.calls.begin());
-        let done = tokio::task::spawn_blocking(move || work(&service));
-        async move {
-            let done = done.await.map_err(|error| panicked(&error))?;
-            drop(call);
-            done.map(tonic::Response::new).map_err(Failure::into_status)
-        }
-    }
-
-    /// Does something whose answers come one by one. It ends early when nobody listens any more.
+    /// Reads something whose answers come one by one. It ends early when the caller is gone.
     pub(crate) fn stream<T: Send + 'static>(
         &self,
+        caller: &str,
         work: impl FnOnce(&Service, &Sender<T>) -> Result<()> + Send + 'static,
-    ) -> tonic::Response<Answers<T>> {
-        self.follow(move |service, sender| {
+    ) -> Result<tonic::Response<Answers<T>>, Status> {
+        self.run(caller, Kind::Work, move |service, sender| {
             let _using = service.using();
-            work(service, sender)
+            sender.caller.walking(|| work(service, sender))
         })
     }
 
-    /// The same for what goes on until somebody ends it, and so says itself when it uses the store.
-    pub(crate) fn follow<T: Send + 'static>(
+    /// Does something whose answers come one by one. It asks the sender whether its caller is still there.
+    pub(crate) fn run<T: Send + 'static>(
         &self,
+        caller: &str,
+        kind: Kind,
         work: impl FnOnce(&Service, &Sender<T>) -> Result<()> + Send + 'static,
-    ) -> tonic::Response<Answers<T>> {
-        let (service, call) = (self.service.clone(), self.calls.begin());
-        let (send, receive) = mpsc::channel(QUEUE);
-        let (seen, sender) = (send.clone(), Sender::new(send));
-        let interrupt = sender.interrupt.clone();
-        let (finished, is_finished) = oneshot::channel::<()>();
-        tokio::task::spawn_blocking(move || {
-            let done = work(&service, &sender);
-            if let Err(failure) = done {
-                let _ = sender.send.blocking_send(Err(failure.into_status()));
-            }
-            drop((call, finished));
-        });
-        tokio::spawn(async move {
-            tokio::select! {
-                () = seen.closed() => interrupt.interrupt(),
-                _ = is_finished => {}
-            }
-        });
-        tonic::Response::new(ReceiverStream::new(receive))
+    ) -> Result<tonic::Response<Answers<T>>, Status> {
+        self.begin(caller, kind, |_| {}, move |service, sender| work(service, sender))
     }
 
-    /// The same for long work: tells its progress, and stops it when nobody listens any more.
+    /// Does something long: tells its progress, and stops it when the caller is gone.
     pub(crate) fn long<T: Send + 'static>(
         &self,
+        caller: &str,
         phase: &'static str,
         tell: fn(v1::Progress) -> T,
         work: impl FnOnce(&Service, &Progress, &Sender<T>) -> Result<T> + Send + 'static,
-    ) -> tonic::Response<Answers<T>> {
-        self.watch(phase, tell, move |service, progress, sender| {
+    ) -> Result<tonic::Response<Answers<T>>, Status> {
+        self.watch(caller, Kind::Work, phase, tell, move |service, progress, sender| {
             let _using = service.using();
             work(service, progress, sender)
         })
     }
 
-    /// The same for work that counts in its own words, and says itself when it uses the store.
+    /// Does something long that counts in its own words, and says itself when it uses the store.
     pub(crate) fn watch<P: Watched, T: Send + 'static>(
         &self,
+        caller: &str,
+        kind: Kind,
         phase: &'static str,
         tell: fn(v1::Progress) -> T,
         work: impl FnOnce(&Service, &P, &Sender<T>) -> Result<T> + Send + 'static,
-    ) -> tonic::Response<Answers<T>> {
-        let (service, call) = (self.service.clone(), self.calls.begin());
-        let (send, receive) = mpsc::channel(QUEUE);
+    ) -> Result<tonic::Response<Answers<T>>, Status> {
         let progress = Arc::new(P::default());
-        let (working, seen, sender) = (Arc::clone(&progress), send.clone(), Sender::new(send));
-        let interrupt = sender.interrupt.clone();
-        let done = tokio::task::spawn_blocking(move || {
-            let done = work(&service, &working, &sender);
-            let _ = sender.send.blocking_send(done.map_err(Failure::into_status));
-            drop(call);
-        });
+        let (told, stopped) = (Arc::clone(&progress), Arc::clone(&progress));
+        let follow = move |step: Step<'_, T>| match step {
+            Step::Tick(send) => drop(send.try_send(Ok(tell(told.message(phase))))),
+            Step::Gone => stopped.stop(),
+        };
+        self.begin(caller, kind, follow, move |service, sender| sender.send(work(service, &progress, sender)?))
+    }
+
+    /// Runs a call's work in its turn, and interrupts it when the caller is gone or the process ends.
+    fn begin<T: Send + 'static>(
+        &self,
+        caller: &str,
+        kind: Kind,
+        follow: impl Fn(Step<'_, T>) + Send + 'static,
+        work: impl FnOnce(&Service, &Sender<T>) -> Result<()> + Send + 'static,
+    ) -> Result<tonic::Response<Answers<T>>, Status> {
+        let stream = self.calls.open_stream(caller).map_err(Failure::into_status)?;
+        let (service, calls) = (self.service.clone(), Arc::clone(&self.calls));
+        let (send, receive) = mpsc::channel(QUEUE);
         tokio::spawn(async move {
+            let permit = tokio::select! {
+                permit = calls.permit(kind) => permit,
+                () = send.closed() => return,
+                () = calls.cancelled() => return drop(send.send(Err(ends().into_status())).await),
+            };
+            let caller = Caller::default();
+            let turn = Mutex::new(Some(permit));
+            let sender = Sender { send: send.clone(), caller: caller.clone(), calls: Arc::clone(&calls), kind, turn };
+            let mut done = tokio::task::spawn_blocking(move || {
+                let _stream = stream;
+                if let Err(failure) = work(&service, &sender) {
+                    let told = sender.send.send_timeout(Err(failure.into_status()), SLOW_READER_AFTER);
+                    let _ = tokio::runtime::Handle::current().block_on(told);
+                }
+            });
             let mut tick = tokio::time::interval(PROGRESS_EVERY);
-            while !done.is_finished() {
+            loop {
                 tokio::select! {
-                    _ = tick.tick() => {
-                        let _ = seen.try_send(Ok(tell(progress.message(phase))));
+                    done = &mut done => {
+                        if let Err(error) = done {
+                            let _ = send.send(Err(panicked(&error))).await;
+                        }
+                        return;
                     }
-                    () = seen.closed() => {
-                        progress.stop();
-                        interrupt.interrupt();
-                        break;
-                    }
+                    _ = tick.tick() => follow(Step::Tick(&send)),
+                    () = send.closed() => break,
+                    () = calls.cancelled() => break,
                 }
             }
+            caller.leave();
+            follow(Step::Gone);
         });
-        tonic::Response::new(ReceiverStream::new(receive))
+        Ok(tonic::Response::new(ReceiverStream::new(receive)))
+    }
+
+    /// Sends answers whenever there are any, without a thread, until the caller is gone, the process ends or there are no more.
+    pub(crate) fn subscribe<T: Send + 'static, F>(
+        &self,
+        caller: &str,
+        follow: impl FnOnce(Service, Subscriber<T>) -> F,
+    ) -> Result<tonic::Response<Answers<T>>, Status>
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let stream = self.calls.open_stream(caller).map_err(Failure::into_status)?;
+        let (send, receive) = mpsc::channel(QUEUE);
+        let subscriber = Subscriber { send: send.clone(), calls: Arc::clone(&self.calls) };
+        let following = follow(self.service.clone(), subscriber);
+        tokio::spawn(async move {
+            let _stream = stream;
+            if let Err(failure) = following.await {
+                // A client that does not read is not told.
+                let _ = send.send_timeout(Err(failure.into_status()), SLOW_READER_AFTER).await;
+            }
+        });
+        Ok(tonic::Response::new(ReceiverStream::new(receive)))
     }
 
     /// Refuses calls that name paths of the host where they are not allowed.
@@ -211,31 +298,128 @@ impl Watched for Progress {
     }
 }
 
-/// Where answers go.
-pub(crate) struct Sender<T> {
-    send: mpsc::Sender<Result<T, Status>>,
-    interrupt: Interrupt,
+/// What happens while work is under way.
+enum Step<'a, T> {
+    /// It is time to tell progress.
+    Tick(&'a mpsc::Sender<Result<T, Status>>),
+    /// The caller is gone, or the process ends.
+    Gone,
 }
 
-impl<T> Sender<T> {
-    fn new(send: mpsc::Sender<Result<T, Status>>) -> Self {
-        Self { send, interrupt: Interrupt::default() }
+/// The caller of a call under way, who may go away.
+#[derive(Clone, Default)]
+pub(crate) struct Caller {
+    interrupt: Interrupt,
+    is_gone: Arc<AtomicBool>,
+}
+
+impl Caller {
+    fn leave(&self) {
+        self.is_gone.store(true, Ordering::Relaxed);
+        self.interrupt.interrupt();
     }
 
-    /// Does what only reads. It ends when nobody listens any more.
+    /// Whether nobody waits for the answer any more, or the process ends.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Relaxed)
+    }
+
+    /// An error when nobody waits for the answer any more.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_gone() { Err(gone()) } else { Ok(()) }
+    }
+
+    /// Does work that only reads. It ends when the caller is gone.
     pub(crate) fn walking<R>(&self, walk: impl FnOnce() -> R) -> R {
         self.interrupt.during(walk)
     }
+}
 
-    /// Sends one; an error when nobody listens any more.
+/// Tells the work of a call when its future is dropped.
+struct GoneOnDrop(Caller);
+
+impl Drop for GoneOnDrop {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// Where answers go.
+pub(crate) struct Sender<T> {
+    send: mpsc::Sender<Result<T, Status>>,
+    pub(crate) caller: Caller,
+    calls: Arc<Calls>,
+    kind: Kind,
+    turn: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+impl<T> Sender<T> {
+    /// Sends one; an error when nobody listens any more. While a caller does not read, others have the turn.
     pub(crate) fn send(&self, answer: T) -> Result<()> {
-        self.send.blocking_send(Ok(answer)).map_err(|_| Failure::new(Reason::Cancelled, "the caller went away"))
+        let answer = match self.send.try_send(Ok(answer)) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Closed(_)) => return Err(gone()),
+            Err(TrySendError::Full(answer)) => answer,
+        };
+        tokio::runtime::Handle::current().block_on(async {
+            if let Ok(place) = tokio::time::timeout(SLOW_READER_AFTER, self.send.reserve()).await {
+                place.map_err(|_| gone())?.send(answer);
+                return Ok(());
+            }
+            let waiting = self.calls.wait_for_reader()?;
+            drop(self.turn.lock().take());
+            tokio::select! {
+                place = self.send.reserve() => place.map_err(|_| gone())?.send(answer),
+                () = self.calls.cancelled() => return Err(ends()),
+            }
+            drop(waiting);
+            let turn = self.calls.permit(self.kind).await;
+            *self.turn.lock() = Some(turn);
+            Ok(())
+        })
     }
 
     /// Whether nobody listens any more.
     pub(crate) fn is_closed(&self) -> bool {
-        self.send.is_closed()
+        self.send.is_closed() || self.caller.is_gone()
     }
+}
+
+/// Where the answers of a watch go.
+pub(crate) struct Subscriber<T> {
+    send: mpsc::Sender<Result<T, Status>>,
+    calls: Arc<Calls>,
+}
+
+impl<T> Subscriber<T> {
+    /// Sends one; an error when nobody listens any more.
+    pub(crate) async fn send(&self, answer: T) -> Result<()> {
+        tokio::select! {
+            sent = self.send.send(Ok(answer)) => sent.map_err(|_| gone()),
+            () = self.calls.watches_end() => Err(ends()),
+        }
+    }
+
+    /// Returns why the watch ends, when it does.
+    pub(crate) async fn ended(&self) -> Failure {
+        tokio::select! {
+            () = self.send.closed() => gone(),
+            () = self.calls.watches_end() => ends(),
+        }
+    }
+
+    /// Waits for a turn to use a thread.
+    pub(crate) async fn permit(&self) -> OwnedSemaphorePermit {
+        self.calls.permit(Kind::Work).await
+    }
+}
+
+fn gone() -> Failure {
+    Failure::new(Reason::Cancelled, "the caller went away")
+}
+
+fn ends() -> Failure {
+    Failure::new(Reason::Busy, "the background process was told to end; run the command again")
 }
 
 /// Who calls.
@@ -256,4 +440,82 @@ pub(crate) fn page_size(asked: i32) -> usize {
 
 fn panicked(error: &tokio::task::JoinError) -> Status {
     Status::internal(format!("a bug in the server: {error}; its log says more"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use amalgam_engine::Time;
+    use tokio_stream::StreamExt as _;
+
+    use super::*;
+    use crate::home::Home;
+
+    fn api(around: &std::path::Path) -> Api {
+        let service = Service::open(&Home::new(around.join("home")), || Time(5), &[]).expect("opened");
+        Api::new(service, Calls::new(), true)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn callers_that_do_not_read_keep_no_others_waiting() {
+        let around = tempfile::tempdir().expect("a directory");
+        let api = api(around.path());
+        let mut unread = Vec::new();
+        for _ in 0..100 {
+            let many = |_: &Service, sender: &Sender<u32>| (0..100).try_for_each(|number| sender.send(number));
+            unread.push(api.run("ada", Kind::Work, many).expect("open").into_inner());
+        }
+        let began = Instant::now();
+        let answer = tokio::time::timeout(Duration::from_secs(20), api.read("ada", |_| Ok(7))).await;
+        assert_eq!(answer.expect("in time").expect("answered").into_inner(), 7, "{:?}", began.elapsed());
+        // Those who begin to read get everything.
+        let all: Vec<_> = unread.pop().expect("one").collect::<Vec<_>>().await;
+        assert_eq!(all.into_iter().map(|one| one.expect("a number")).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn work_is_told_when_its_caller_goes_away() {
+        let around = tempfile::tempdir().expect("a directory");
+        let api = api(around.path());
+        let (told, noticed) = tokio::sync::oneshot::channel();
+        let work = move |_: &Service, caller: &Caller| {
+            let began = Instant::now();
+            while !caller.is_gone() && began.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let _ = told.send(caller.is_gone());
+            caller.check()
+        };
+        let call = api.slow("ada", Kind::Merge, work);
+        // The client goes away: its future is dropped.
+        assert!(tokio::time::timeout(Duration::from_millis(100), call).await.is_err());
+        assert!(noticed.await.expect("told"));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn long_calls_leave_threads_for_short_ones() {
+        let around = tempfile::tempdir().expect("a directory");
+        let api = api(around.path());
+        let (open, gate) = tokio::sync::watch::channel(false);
+        for kind in [Kind::Work, Kind::Merge, Kind::Transfer] {
+            for _ in 0..300 {
+                let (api, gate) = (api.clone(), gate.clone());
+                tokio::spawn(async move {
+                    let wait = move |_: &Service, _: &Caller| {
+                        while !*gate.borrow() {
+                            std::thread::sleep(Duration::from_millis(10));
+                        }
+                        Ok(())
+                    };
+                    api.slow("ada", kind, wait).await
+                });
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let answer = tokio::time::timeout(Duration::from_secs(10), api.short(|_| Ok(7))).await;
+        assert_eq!(answer.expect("in time").expect("answered").into_inner(), 7);
+        open.send_replace(true);
+        assert!(api.calls.drained(Duration::from_secs(20)).await);
+    }
 }

@@ -25,6 +25,7 @@ use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::api::Caller;
 use crate::failure::{Result, of_engine, of_io};
 use crate::home::{Home, replace_file};
 use crate::room::{Added, Disk, Shortage, shortage};
@@ -281,7 +282,7 @@ impl Service {
         let old = self.inner.workspaces.deleted_before(at, &lived).map_err(of_engine)?;
         let mut without: BTreeSet<RefName> = old.iter().cloned().collect();
         if !how.dry_run {
-            let act = self.act(how.actor, "")?;
+            let act = self.act(how.actor);
             self.inner.workspaces.forget_deleted(&old, &act).map_err(of_engine)?;
             without.clear();
         }
@@ -291,7 +292,7 @@ impl Service {
         let scope = SweepScope { operations_after: Some(operations_after), without };
         let mut plan = plan(&self.inner.history, &settings.policies, &scope, at, &lived).map_err(of_engine)?;
         if !how.dry_run {
-            plan.make_lean(&self.inner.store, &self.act(how.actor, "")?, go_on).map_err(of_engine)?;
+            plan.make_lean(&self.inner.store, &self.act(how.actor), go_on).map_err(of_engine)?;
         }
         Ok(Prepared { scope, plan, operations_from, grace, forgotten: old.len() as u64 })
     }
@@ -371,11 +372,15 @@ impl Service {
         &self,
         without: BTreeSet<RefName>,
         tree: Option<SnapshotId>,
+        caller: &Caller,
     ) -> Result<v1::ObjectTally> {
         let _under_way = self.begin_collection()?;
         let dead = |scope: &SweepScope, retention: &dyn Retention| {
             let options = CollectOptions { retention, scope: Some(scope), dry_run: true, ..CollectOptions::default() };
-            let done = collect(&self.inner.store, &options, &mut |_| ControlFlow::Continue(())).map_err(of_engine)?;
+            let mut watch =
+                |_: &Progress| if caller.is_gone() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+            let done = collect(&self.inner.store, &options, &mut watch).map_err(of_engine)?;
+            caller.check()?;
             let (dead, young) = (done.dead.total(), done.young.total());
             Ok::<_, Failure>((dead.objects + young.objects, dead.bytes + young.bytes))
         };
@@ -435,7 +440,7 @@ mod tests {
 
         let around = tempfile::tempdir().expect("a directory");
         let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
-        let (workspaces, act) = (&service.inner.workspaces, service.act("ann", "").expect("an act"));
+        let (workspaces, act) = (&service.inner.workspaces, service.act("ann"));
         let name = WorkspaceName::new("main").expect("a name");
         workspaces.create(&name, &NewWorkspace::default(), &act).expect("made");
         let how = How { actor: "ann", dry_run: false, grace: Some(Span::NONE), why: Why::Asked };

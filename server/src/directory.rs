@@ -19,6 +19,7 @@ mod writing;
 pub(crate) use attach::{canonical, host_path, path_bytes};
 pub(crate) use capture::{CAPTURE, Saying, Tally};
 pub(crate) use checkout::make_empty;
+pub(crate) use merged::Free;
 pub(crate) use renames::{is_directory, renamed_message};
 pub(crate) use restore::{Target, words_of};
 pub(crate) use revert::{Direction, Reverted, renaming};

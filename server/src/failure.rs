@@ -13,6 +13,7 @@ pub fn of_engine(error: Error) -> Failure {
         ErrorKind::Stale => Reason::StaleHead,
         _ if matches!(error, Error::Purged { .. }) => Reason::Purged,
         _ if matches!(error, Error::NothingToRevert { .. }) => Reason::NothingToRevert,
+        _ if matches!(error, Error::RequestReused { .. }) => Reason::RequestReused,
         ErrorKind::NotFound => Reason::NotFound,
         ErrorKind::Exists => Reason::AlreadyExists,
         ErrorKind::Invalid if matches!(error, Error::Ambiguous { .. }) => Reason::Ambiguous,

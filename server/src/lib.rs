@@ -8,10 +8,14 @@
 //! What is absent: no terminal, no environment, no clock. Where the store lies and what time it is are arguments.
 
 pub mod api;
+mod calls;
 mod collection;
+mod complaints;
 mod conflicts;
+mod connection;
 mod directory;
 pub mod failure;
+mod feed;
 mod home;
 mod left_alone;
 mod merging;

@@ -23,7 +23,7 @@ pub(crate) use rules::check_rules;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use amalgam_engine::merge::{FileMerged, PathConflict};
 use amalgam_engine::queue::{Folded, Queue};
@@ -31,6 +31,8 @@ use amalgam_engine::workspace::WorkspaceName;
 use amalgam_proto::v1;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
+
+use crate::service::Service;
 
 /// How many results are kept for those who wait for them.
 const RESULTS_MAX: usize = 4_096;
@@ -48,6 +50,8 @@ pub(crate) struct Merging {
     approvals: Approvals,
     /// How many directories for commands were made.
     places: AtomicU64,
+    /// Whether tests are to end, because the process does.
+    tests_are_cancelled: AtomicBool,
 }
 
 /// What the thread that folds in the background waits for.
@@ -82,6 +86,7 @@ impl Merging {
             publishing,
             approvals,
             places: AtomicU64::new(0),
+            tests_are_cancelled: AtomicBool::new(false),
         }
     }
 
@@ -114,6 +119,17 @@ impl Merging {
                 results.by_id.remove(&oldest);
             }
         }
+    }
+}
+
+impl Service {
+    /// Ends tests, because the process ends. What they were run for waits in the queue for the next one.
+    pub(crate) fn cancel_tests(&self) {
+        self.inner.merging.tests_are_cancelled.store(true, Ordering::Relaxed);
+    }
+
+    fn tests_are_cancelled(&self) -> bool {
+        self.inner.merging.tests_are_cancelled.load(Ordering::Relaxed)
     }
 }
 

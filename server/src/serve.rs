@@ -5,7 +5,6 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use amalgam_proto::v1::collection_service_server::CollectionServiceServer;
@@ -19,20 +18,31 @@ use amalgam_proto::v1::store_service_server::StoreServiceServer;
 use amalgam_proto::v1::transfer_service_server::TransferServiceServer;
 use amalgam_proto::v1::workspace_service_server::WorkspaceServiceServer;
 use hyper_util::rt::TokioIo;
-use parking_lot::Mutex;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_stream::StreamExt as _;
 use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint, Server, Uri};
 
 use crate::api::Api;
+pub use crate::calls::Calls;
+use crate::connection::Connection;
 use crate::service::Service;
 use crate::socket::{Listening, make_free};
 
 /// Messages may be as large as a large page; contents come in blocks.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// How long calls under way may take to finish when the process is to end.
+const FINISH_WITHIN: Duration = Duration::from_secs(30);
+/// How long calls may take to end that were cancelled.
+const CANCEL_WITHIN: Duration = Duration::from_secs(5);
+/// How long clients without a call may take to close their connections.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+const CLOSE_WITHIN_FORCED: Duration = Duration::from_millis(500);
+/// How long whoever connects may take to hand a device over.
+const HANDOVER_WITHIN: Duration = Duration::from_secs(10);
+/// How many may be about to hand a device over.
+const HANDOVERS_MAX: usize = 256;
 /// How often it is looked whether there is still something to do.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Delay before a connection is accepted again after the kernel refused.
@@ -41,49 +51,6 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 /// A pipe inside the process holds this much.
 const PIPE_BYTES: usize = 1 << 20;
-
-/// The calls under way, and when the last one ended.
-pub struct Calls {
-    under_way: AtomicU32,
-    last: Mutex<Instant>,
-    stop: Notify,
-}
-
-/// A call under way, until it is dropped.
-pub(crate) struct Call(Arc<Calls>);
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        *self.0.last.lock() = Instant::now();
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Calls {
-    /// None yet.
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self { under_way: AtomicU32::new(0), last: Mutex::new(Instant::now()), stop: Notify::new() })
-    }
-
-    pub(crate) fn begin(self: &Arc<Self>) -> Call {
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-        Call(Arc::clone(self))
-    }
-
-    /// How many there are.
-    pub fn under_way(&self) -> u32 {
-        self.under_way.load(Ordering::Relaxed)
-    }
-
-    /// Asks the server to end.
-    pub fn stop(&self) {
-        self.stop.notify_one();
-    }
-
-    fn idle_for(&self) -> Duration {
-        if self.under_way() > 0 { Duration::ZERO } else { self.last.lock().elapsed() }
-    }
-}
 
 /// Serves on a Unix socket until nothing happened for `idle`, somebody asks to stop, or `ended` does.
 ///
@@ -112,22 +79,35 @@ pub async fn serve_unix(
             stream
         })
         .filter(move |stream| stream.as_ref().is_ok_and(same_user));
-    let calls = Calls::new();
+    let (calls, closing) = (Calls::new(), watch::Sender::new(false));
+    let connections = closing.clone();
+    let incoming = incoming.map(move |stream| stream.map(|stream| Connection::new(stream, connections.subscribe())));
+    let told = Arc::new(Notify::new());
     let until = {
         let (finished, service) = (finished(service.clone(), Arc::clone(&calls), idle, ended), service.clone());
+        let (calls, told) = (Arc::clone(&calls), Arc::clone(&told));
         async move {
             finished.await;
             // Calls that watch would go on for ever, and this process with them.
+            calls.end_watches();
+            told.notify_one();
             let _ = tokio::task::spawn_blocking(move || service.end_watching()).await;
+        }
+    };
+    let drain = {
+        let (calls, service) = (Arc::clone(&calls), service.clone());
+        async move {
+            told.notified().await;
+            drain(&service, &calls, &closing).await;
         }
     };
     let collector = {
         let (service, calls) = (service.clone(), Arc::clone(&calls));
-        std::thread::spawn(move || service.keep_collecting(&|| calls.idle_for()))
+        std::thread::spawn(move || service.keep_collecting(&|| calls.idle_for(), &|problem| say("collection", problem)))
     };
     let keeper = {
         let service = service.clone();
-        std::thread::spawn(move || service.keep_views(&|problem| say(problem)))
+        std::thread::spawn(move || service.keep_views(&|problem| say("mounts", problem)))
     };
     service.resume_watches();
     let door = take_devices(&service, &socket.with_extension("door"))?;
@@ -140,16 +120,22 @@ pub async fn serve_unix(
         std::thread::spawn(move || service.keep_publishing())
     };
     let end_collecting = service.clone();
-    let served = router(service, calls).serve_with_incoming_shutdown(incoming, until).await;
+    let serving = router(service, calls).serve_with_incoming_shutdown(incoming, until);
+    let served = tokio::select! {
+        served = serving => served,
+        // What its connections do not let go of by now ends with the process.
+        () = drain => Ok(()),
+    };
     drop(listening);
     let _ = std::fs::remove_file(socket);
     door.abort();
     let _ = std::fs::remove_file(socket.with_extension("door"));
     let end_mounting = end_collecting.clone();
     let ended = tokio::task::spawn_blocking(move || end_mounting.end_mounting()).await;
-    ended.unwrap_or_default().iter().for_each(|problem| say(problem));
+    ended.unwrap_or_default().iter().for_each(|problem| say("mounts", problem));
     let _ = tokio::task::spawn_blocking(move || keeper.join()).await;
     end_collecting.end_collecting();
+    end_collecting.cancel_tests();
     end_collecting.end_folding();
     end_collecting.end_publishing();
     // It ends within some milliseconds, and gives the store back.
@@ -168,37 +154,60 @@ fn raise_descriptor_limit() {
     }
 }
 
+/// Gives calls under way time to finish, then cancels them, and closes the connections that are left.
+async fn drain(service: &Service, calls: &Calls, closing: &watch::Sender<bool>) {
+    let finish_within = if calls.is_forced() { Duration::ZERO } else { FINISH_WITHIN };
+    if !calls.drained(finish_within).await {
+        calls.cancel();
+        service.cancel_tests();
+        calls.drained(CANCEL_WITHIN).await;
+    }
+    // Clients that are not stuck have closed their connections before, and then nothing waits here.
+    tokio::time::sleep(if calls.is_forced() { CLOSE_WITHIN_FORCED } else { CLOSE_WITHIN }).await;
+    closing.send_replace(true);
+    tokio::time::sleep(CLOSE_WITHIN).await;
+}
+
 /// Listens where devices are handed over that others have mounted.
 fn take_devices(service: &Service, socket: &Path) -> io::Result<tokio::task::JoinHandle<()>> {
     make_free(socket)?;
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
     service.begin_mounting(socket);
-    let service = service.clone();
+    let (service, places) = (service.clone(), Arc::new(Semaphore::new(HANDOVERS_MAX)));
     Ok(tokio::spawn(async move {
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     // Out of descriptors or memory: others give some back.
-                    say(&format!("no device can be taken at the moment: {error}"));
+                    say("mounts", &format!("no device can be taken at the moment: {error}"));
                     tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     continue;
                 }
             };
-            let service = service.clone();
-            let Ok(stream) = stream.into_std() else { continue };
-            // Whoever went away does not wait for an answer.
-            tokio::task::spawn_blocking(move || drop(crate::views::answer_handover(&service, stream)));
+            // One too many is closed, and tries again.
+            let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+            tokio::spawn(take_device(service.clone(), stream, place));
         }
     }))
 }
 
+/// Takes one device. A connection on which nothing comes takes no thread.
+async fn take_device(service: Service, stream: UnixStream, place: OwnedSemaphorePermit) {
+    let ready = tokio::time::timeout(HANDOVER_WITHIN, stream.readable()).await;
+    let (Ok(Ok(())), Ok(stream)) = (ready, stream.into_std()) else { return };
+    // Whoever went away does not wait for an answer.
+    let answered = tokio::task::spawn_blocking(move || drop(crate::views::answer_handover(&service, stream)));
+    let _ = answered.await;
+    drop(place);
+}
+
 /// Tells whoever reads the log of the process.
-fn say(problem: &str) {
+fn say(about: &str, problem: &str) {
     use std::io::Write as _;
     // Nobody can be told that standard error is closed.
-    drop(writeln!(io::stderr(), "mounts: {problem}"));
+    drop(writeln!(io::stderr(), "{about}: {problem}"));
 }
 
 async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: impl Future<Output = ()>) {
@@ -215,7 +224,7 @@ async fn finished(service: Service, calls: Arc<Calls>, idle: Duration, ended: im
     };
     tokio::select! {
         () = idle_too_long => {}
-        () = calls.stop.notified() => {}
+        () = calls.asked_to_stop() => {}
         () = ended => {}
     }
 }

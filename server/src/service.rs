@@ -7,16 +7,18 @@ use std::time::{Duration, Instant};
 use amalgam_engine::history::History;
 use amalgam_engine::lean::{Lean, hold_tree, lean_tree};
 use amalgam_engine::queue::Queue;
+use amalgam_engine::reference::Operation;
 use amalgam_engine::workspace::{Labels, WorkspaceName, Workspaces};
 use amalgam_engine::{Act, Now, Pin, RequestId, Revision, RootId, SnapshotId, Store, Time, TreePath};
 use amalgam_materializer::Identity;
-use amalgam_proto::{Failure, Reason, v1};
+use amalgam_proto::{Failure, Identified, Reason, operation_name, v1};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::collection::Collections;
 use crate::conflicts::Faces;
 use crate::directory::{Live, Watches};
 use crate::failure::{Result, of_engine};
+use crate::feed::OperationFeed;
 use crate::home::Home;
 use crate::merging::{Approvals, Merging, Publishing};
 use crate::registry::Registry;
@@ -69,6 +71,7 @@ pub(crate) struct Inner {
     pub(crate) live: Mutex<HashMap<String, Arc<Mutex<Live>>>>,
     pub(crate) watches: Arc<Watches>,
     pub(crate) collections: Collections,
+    pub(crate) operations: Arc<OperationFeed>,
     pub(crate) faces: Faces,
     pub(crate) views: Views,
     pub(crate) merging: Merging,
@@ -148,6 +151,7 @@ impl Service {
             live: Mutex::default(),
             watches: Arc::default(),
             collections: Collections::open(home, &store, clocks, settings)?,
+            operations: Arc::default(),
             faces: Faces::default(),
             views: Views::open(home)?,
             started: clock(),
@@ -189,14 +193,40 @@ impl Service {
         (self.inner.clock)()
     }
 
-    /// Somebody's act, now.
-    pub(crate) fn act(&self, actor: &str, request: &str) -> Result<Act> {
-        let act = Act::new(actor, self.now());
-        if request.is_empty() {
-            return Ok(act);
+    /// An act of the service's own, or one that its caller gave no id; now.
+    pub(crate) fn act(&self, actor: &str) -> Act {
+        Act::new(actor, self.now())
+    }
+
+    /// The act of a request, which its id makes one that is done once: the id counts for this caller and this method, and a reuse
+    /// with other arguments is refused.
+    pub(crate) fn act_for<R: Identified>(&self, actor: &str, request: &R) -> Result<Act> {
+        let id = request.request_id();
+        if id.is_empty() {
+            return Ok(self.act(actor));
         }
         let wrong = |why| Failure::new(Reason::Invalid, format!("request_id: {why}"));
-        Ok(act.as_request(RequestId::new(request).map_err(wrong)?))
+        let older = self.inner.store.find_request(&RequestId::new(id).map_err(wrong)?).map_err(of_engine)?;
+        // Written by a version that knew neither the method nor the arguments: whether this is a retry cannot be told.
+        if let Some(older) = older.filter(|older| older.draft.actor == actor) {
+            let (sequence, action) = (older.sequence, &older.draft.action);
+            let message = format!(
+                "request id {id:?} belongs to operation {sequence} ({action}) of an older version, which did not record its arguments; if \
+                 that is not what you want, use a new id"
+            );
+            return Err(Failure::new(Reason::RequestReused, message).with("operation", operation_name(sequence)));
+        }
+        let scoped = RequestId::scoped(actor, R::METHOD, id, &request.arguments()).map_err(wrong)?;
+        let act = self.act(actor).as_request(scoped);
+        // One that was reused for something else is refused before anything is looked at.
+        self.done_before(&act)?;
+        Ok(act)
+    }
+
+    /// What the same request came to before.
+    pub(crate) fn done_before(&self, act: &Act) -> Result<Option<Operation>> {
+        let found = act.request.as_ref().map(|request| self.inner.store.find_request(request)).transpose();
+        found.map(Option::flatten).map_err(of_engine)
     }
 
     /// The workspace that a request is about, if it names one.

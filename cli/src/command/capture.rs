@@ -43,7 +43,7 @@ pub async fn capture(
     let request = v1::CaptureDirectoryRequest {
         name: directory.to_owned(),
         message: about.message,
-        metadata: about.metadata,
+        metadata: about.metadata.into_iter().collect(),
         labels: about.labels,
         ..Default::default()
     };

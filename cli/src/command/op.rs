@@ -7,7 +7,8 @@ use amalgam_proto::v1;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
-use crate::error::Outcome;
+use crate::connect::Client;
+use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::json;
 use crate::output::style::{self, paint};
@@ -15,6 +16,8 @@ use crate::session::{Session, incomplete, workspace_name};
 use crate::text;
 
 const PAGE: i32 = 200;
+/// Names that a line of the log shows of one operation.
+const NAMES_SHOWN: usize = 20;
 
 /// List and show operations: every change of a workspace or a label
 #[derive(Debug, Args)]
@@ -73,11 +76,15 @@ impl OpLog {
         while left > 0 {
             request.page_size = PAGE.min(i32::try_from(left).unwrap_or(PAGE));
             let page = client.operations.list_operations(request.clone()).await?.into_inner();
-            for operation in page.operations.iter().take(left) {
-                session.output.emit(&json::operation(operation))?;
-                session.output.say(line(operation, session.now))?;
+            let count = page.operations.len();
+            for mut operation in page.operations.into_iter().take(left) {
+                if session.output.is_json() {
+                    operation = with_all_changes(&mut client, operation).await?;
+                }
+                session.output.emit(&json::operation(&operation))?;
+                session.output.say(line(&operation, session.now))?;
             }
-            left = left.saturating_sub(page.operations.len());
+            left = left.saturating_sub(count);
             session.output.flush()?;
             request.page_token = page.next_page_token;
             if request.page_token.is_empty() {
@@ -86,6 +93,19 @@ impl OpLog {
         }
         Ok(Exit::OK)
     }
+}
+
+/// An operation with the changes that its message had no room for.
+async fn with_all_changes(client: &mut Client, mut operation: v1::Operation) -> Result<v1::Operation, CliError> {
+    while operation.changes_left_out > 0 {
+        let page_token = operation.changes.len().to_string();
+        let request = v1::GetOperationRequest { name: operation.name.clone(), page_token };
+        let found = client.operations.get_operation(request).await?.into_inner();
+        let part = found.operation.filter(|part| !part.changes.is_empty()).ok_or_else(|| incomplete("operation"))?;
+        operation.changes.extend(part.changes);
+        operation.changes_left_out = part.changes_left_out;
+    }
+    Ok(operation)
 }
 
 /// What a reference is called in a list.
@@ -98,7 +118,11 @@ fn name_of(reference: &str) -> Cow<'_, str> {
 
 fn line(operation: &v1::Operation, now: Timestamp) -> String {
     let touched: BTreeSet<_> = operation.changes.iter().map(|change| name_of(&change.reference)).collect();
-    let touched = touched.into_iter().collect::<Vec<_>>().join(", ");
+    let more = touched.len().saturating_sub(NAMES_SHOWN) as u64 + operation.changes_left_out;
+    let mut touched = touched.into_iter().take(NAMES_SHOWN).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        touched.push_str(&format!(" and {} more", text::count(more)));
+    }
     let age = paint(style::FAINT, text::ago(text::moment(operation.time.as_ref()), now));
     let reverts = if operation.reverts > 0 { format!(" of {}", operation.reverts) } else { String::new() };
     let number = paint(style::ID, format!("{:>5}", operation.sequence));
@@ -108,9 +132,11 @@ fn line(operation: &v1::Operation, now: Timestamp) -> String {
 impl OpShow {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
-        let request = v1::GetOperationRequest { name: amalgam_proto::operation_name(self.number) };
+        let name = amalgam_proto::operation_name(self.number);
+        let request = v1::GetOperationRequest { name, ..Default::default() };
         let found = client.operations.get_operation(request).await?.into_inner();
         let operation = found.operation.ok_or_else(|| incomplete("operation"))?;
+        let operation = with_all_changes(&mut client, operation).await?;
         let output = &mut session.output;
         output.emit(&json::operation(&operation))?;
         let time = text::moment(operation.time.as_ref());

@@ -86,7 +86,7 @@ impl List {
         let mut client = session.client().await?;
         let target = self.target.as_deref().map(workspace_name).unwrap_or_default();
         let request = v1::ListQueueRequest { target: target.clone() };
-        let entries = client.merges.list_queue(request).await?.into_inner().entries;
+        let v1::ListQueueResponse { entries, problems } = client.merges.list_queue(request).await?.into_inner();
         let is_shown = |workspace: &v1::Workspace| {
             let into = workspace.publishing.as_ref().map(|publishing| publishing.target.as_str());
             target.is_empty() || into == Some(target.as_str())
@@ -95,6 +95,9 @@ impl List {
         for entry in &entries {
             session.output.emit(&json_line("queue_entry", entry))?;
             session.output.say(line(entry))?;
+        }
+        for problem in &problems {
+            session.output.remark(text::printable(problem))?;
         }
         if entries.is_empty() {
             session.output.remark("the queue is empty")?;

@@ -157,7 +157,8 @@ impl List {
     async fn run(self, session: &mut Session) -> Outcome {
         let mut client = session.client().await?;
         let target = self.target.as_deref().map(workspace_name).unwrap_or_default();
-        let reviews = client.merges.list_reviews(v1::ListReviewsRequest { target }).await?.into_inner().reviews;
+        let request = v1::ListReviewsRequest { target };
+        let v1::ListReviewsResponse { reviews, problems } = client.merges.list_reviews(request).await?.into_inner();
         session.output.page();
         for review in &reviews {
             let entry = review.entry.as_ref().ok_or_else(|| incomplete("entry"))?;
@@ -165,6 +166,9 @@ impl List {
             let files: BTreeSet<_> = review.conflicts.iter().map(|conflict| &conflict.path).collect();
             let conflicts = text::plural(files.len() as u64, "conflict");
             session.output.say(format!("{}  {conflicts}", queue::line(entry)))?;
+        }
+        for problem in &problems {
+            session.output.remark(text::printable(problem))?;
         }
         if reviews.is_empty() {
             session.output.remark("no merge needs a decision")?;

@@ -16,7 +16,7 @@ use crate::session::Session;
 use crate::text;
 
 const IDLE_SECONDS: u64 = 600;
-const END_WITHIN: Duration = Duration::from_secs(20);
+const END_WITHIN: Duration = Duration::from_secs(50);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Serve the store in the background; other commands start this automatically

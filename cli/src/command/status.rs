@@ -49,7 +49,7 @@ impl Status {
             return unusable(&mut session.output, &place);
         }
         let mut client = session.client().await?;
-        let request = v1::DetectChangesRequest { name: place.directory.name.clone() };
+        let request = v1::DetectChangesRequest { name: place.directory.name.clone(), parts: true };
         let status = drive(&session.output, client.directories.detect_changes(request)).await?;
         let collection = client.collections.get_collection(v1::GetCollectionRequest {}).await?.into_inner();
         let output = &mut session.output;

@@ -26,6 +26,8 @@ pub enum Step<R> {
     Progress(v1::Progress),
     /// A part of what is to be done.
     Plan(v1::Plan),
+    /// A part of the result.
+    Part(R),
     /// What it came to.
     Done(R),
 }
@@ -36,6 +38,10 @@ pub trait Steps {
     type Result;
     /// Reads a message; nothing if it is empty.
     fn step(self) -> Option<Step<Self::Result>>;
+    /// Joins the parts of a result; the last one is what is not in parts.
+    fn join(mut parts: Vec<Self::Result>) -> Self::Result {
+        parts.pop().expect("there is a last one")
+    }
 }
 
 macro_rules! steps {
@@ -55,7 +61,6 @@ macro_rules! steps {
 }
 
 steps! {
-    DetectChangesResponse, detect_changes_response, Status => DirectoryStatus;
     CaptureDirectoryResponse, capture_directory_response, Result => CaptureResult;
     RestoreDirectoryResponse, restore_directory_response, Result => RestoreResult, Plan;
     UndoDirectoryResponse, undo_directory_response, Result => RevertResult;
@@ -66,6 +71,36 @@ steps! {
     RestoreBackupResponse, restore_backup_response, Result => ReceiveSnapshotsResponse;
     PlanPurgeResponse, plan_purge_response, Plan => PurgePlan;
     PurgeContentResponse, purge_content_response, Result => PurgeResult;
+}
+
+impl Steps for v1::DetectChangesResponse {
+    type Result = v1::DirectoryStatus;
+
+    fn step(self) -> Option<Step<v1::DirectoryStatus>> {
+        use v1::detect_changes_response::Event;
+        Some(match self.event? {
+            Event::Progress(progress) => Step::Progress(progress),
+            Event::Status(status) => Step::Done(status),
+            Event::Part(part) => Step::Part(part),
+        })
+    }
+
+    fn join(mut parts: Vec<v1::DirectoryStatus>) -> v1::DirectoryStatus {
+        let mut last = parts.pop().expect("there is a last one");
+        let mut joined = v1::DirectoryStatus::default();
+        for part in parts.iter_mut().chain([&mut last]) {
+            joined.modified.append(&mut part.modified);
+            joined.added.append(&mut part.added);
+            joined.deleted.append(&mut part.deleted);
+            joined.attributes.append(&mut part.attributes);
+            joined.directories.append(&mut part.directories);
+            joined.uncovered.append(&mut part.uncovered);
+            joined.renamed.append(&mut part.renamed);
+            joined.notices.append(&mut part.notices);
+        }
+        let v1::DirectoryStatus { directory, workspace, head, counts, warnings, conflicts, .. } = last;
+        v1::DirectoryStatus { directory, workspace, head, counts, warnings, conflicts, ..joined }
+    }
 }
 
 /// Follows a long call to its end.
@@ -85,6 +120,7 @@ pub async fn drive_with<M: Steps>(
     let mut meter = Meter::new(output.shows_progress());
     let mut ticks = interval_at(Instant::now() + FIRST_SIGN, REDRAW);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut parts = Vec::new();
     let mut call = std::pin::pin!(call);
     let mut stream = loop {
         tokio::select! {
@@ -104,7 +140,11 @@ pub async fn drive_with<M: Steps>(
         match message.step() {
             Some(Step::Progress(progress)) => meter.now = progress,
             Some(Step::Plan(part)) => plan(part),
-            Some(Step::Done(result)) => return Ok(result),
+            Some(Step::Part(part)) => parts.push(part),
+            Some(Step::Done(result)) => {
+                parts.push(result);
+                return Ok(M::join(parts));
+            }
             None => {}
         }
     }

@@ -96,8 +96,16 @@ impl State {
     }
 
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
-        let Some(key) = self.family(Family::Requests).get(request.as_bytes()) else { return Ok(None) };
+        let scope = request.scope();
+        let found = match request.is_scoped() {
+            true => self.family(Family::Requests).range(scope.to_vec()..).next(),
+            false => self.family(Family::Requests).get_key_value(scope),
+        };
+        let Some((row, key)) = found.filter(|(row, _)| row.starts_with(scope)) else { return Ok(None) };
         let sequence = number(key, "request")?;
+        if row[..] != *request.as_bytes() {
+            return Err(Error::RequestReused { operation: sequence });
+        }
         let missing = || damaged("operation log", &format!("operation {sequence} is missing"));
         let row = self.family(Family::Operations).get(&key[..]).ok_or_else(missing)?;
         read_operation(sequence, row).map(Some)

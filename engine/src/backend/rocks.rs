@@ -11,6 +11,7 @@ mod inspect;
 mod names;
 mod reclaim;
 mod recover;
+mod requests;
 mod round;
 mod settings;
 mod sweep;
@@ -44,9 +45,9 @@ use crate::tombstone::Tombstone;
 use reclaim::Doomed;
 use round::Round;
 use settings::{
-    BlockCache, CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS,
-    RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TOMBSTONES, UNRECLAIMED_KEY, database_options, families, family_options,
-    fault, hinting, object_family, opening,
+    BlockCache, CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, RESERVE_BYTES_MAX,
+    RESERVE_BYTES_MIN, TOMBSTONES, UNRECLAIMED_KEY, database_options, families, family_options, fault, hinting,
+    object_family, opening,
 };
 
 const DATABASE_DIRECTORY: &str = "db";
@@ -659,18 +660,7 @@ impl Backend for Rocks {
     }
 
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
-        let Some(key) = self.read(REQUESTS, request.as_bytes())? else {
-            return Ok(None);
-        };
-        let sequence = number(&key, REQUESTS)?;
-        let Some(bytes) = self.read(OPERATIONS, &key)? else {
-            if sequence < self.first_operation.load(Ordering::SeqCst) {
-                // The log was trimmed between the two reads.
-                return Ok(None);
-            }
-            return Err(damaged("operation log", &format!("operation {sequence} is missing")));
-        };
-        Operation::decode(sequence, bytes).map(Some).map_err(|why| damaged("operation", &why))
+        self.operation_of(request)
     }
 
     fn tombstone(&self, id: ObjectId) -> Result<Option<Tombstone>> {

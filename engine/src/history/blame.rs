@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::MutexGuard;
 
-use super::History;
 use super::graph::Place;
 use super::versions::{Look, is_same, leap};
+use super::{History, let_others_in};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::insight::lines::hunks;
@@ -102,6 +103,7 @@ impl History {
         open.add((graph.generation(start), start, path.clone()), entry, suspects);
         let mut runs = Vec::new();
         while let Some(((_, place, path), Stop { entry, mut suspects })) = open.take_newest() {
+            let_others_in(&mut graph);
             if let Some(same) = leap(store, &mut graph, place, &path)? {
                 open.add((graph.generation(same), same, path), entry, suspects);
                 continue;
@@ -111,7 +113,9 @@ impl History {
                 let mut from = path.clone();
                 let mut before = look.entry(store, &mut graph, parent, &path)?.flatten();
                 if before.as_ref().is_none_or(|before| !matches!(before.node, Node::File { .. } | Node::Conflict(_)))
-                    && let Some(old) = renamed_from(store, graph.root(parent), graph.root(place), &path)?
+                    && let roots = [graph.root(parent), graph.root(place)]
+                    && let Some(old) =
+                        MutexGuard::unlocked(&mut graph, || renamed_from(store, roots[0], roots[1], &path))?
                 {
                     before = look.entry(store, &mut graph, parent, &old)?.flatten();
                     from = old;

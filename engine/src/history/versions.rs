@@ -3,8 +3,10 @@
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::History;
+use parking_lot::MutexGuard;
+
 use super::graph::{Graph, Place, SameAs};
+use super::{History, let_others_in};
 use crate::directory::entries_at;
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
@@ -96,6 +98,7 @@ impl Versions {
         let store = &history.store;
         let mut graph = history.graph.lock();
         while let Some((_, place, path)) = self.open.pop() {
+            let_others_in(&mut graph);
             if let Some(place) = leap(store, &mut graph, place, &path)? {
                 self.push(&graph, place, path);
                 continue;
@@ -122,7 +125,8 @@ impl Versions {
             let before = parents.first().and_then(|(_, before)| before.as_ref());
             let mut from = None;
             if let (true, Some(_), None, Some((parent, _))) = (self.follow, &entry, before, parents.first()) {
-                from = renamed_from(store, graph.root(*parent), graph.root(place), &path)?;
+                let roots = [graph.root(*parent), graph.root(place)];
+                from = MutexGuard::unlocked(&mut graph, || renamed_from(store, roots[0], roots[1], &path))?;
             }
             let earlier = from.clone().unwrap_or_else(|| path.clone());
             for (parent, _) in &parents {

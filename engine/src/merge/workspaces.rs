@@ -11,6 +11,7 @@ use crate::diff::{DiffOptions, diff_roots};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::id::SnapshotId;
+use crate::limit::uninterrupted;
 use crate::object::{Entry, Node};
 use crate::operation::{Act, Step, hold_snapshot, move_refs, recorded, snapshot_of, trying_while};
 use crate::store::{Pin, Store};
@@ -267,7 +268,7 @@ impl Workspaces {
             change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
         }
         tree.rebase(head);
-        let done = self.commit_as(request.target, &mut tree, &change, act, MERGE)?;
+        let done = uninterrupted(|| self.commit_as(request.target, &mut tree, &change, act, MERGE))?;
         Ok(MergeDone {
             how: MergeHow::Merged,
             head: Some(done.snapshot),

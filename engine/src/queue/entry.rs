@@ -186,7 +186,7 @@ pub(super) fn name(prefix: &str, target: &WorkspaceName, time: Time, source: &Wo
 }
 
 /// Returns the id of an entry. It stays the same when the entry becomes a review.
-fn id(name: &RefName) -> String {
+pub(super) fn id(name: &RefName) -> String {
     let rest = name.as_str().split_once('/').map_or("", |(_, rest)| rest);
     blake3::hash(rest.as_bytes()).to_hex()[..ID_DIGITS].to_owned()
 }

@@ -10,6 +10,7 @@ use crate::conflict::CONFLICTS_KEY;
 use crate::diff::{Change, DiffOptions, diff_roots};
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{RootId, SnapshotId};
+use crate::limit::uninterrupted;
 use crate::merge::{
     FileMerged, MERGE_RECORD_KEY, MergeOptions, MergeRecord, PathConflict, Unlanded, count_conflicts, have_conflicts,
     merge_base, merge_trees,
@@ -115,10 +116,12 @@ impl Queue {
             done.push(line.take_or_put_aside(entry, judge, act)?);
         }
         let Line { head, root, known, _pins: pins, reviews, .. } = line;
-        let refs = self.landing(&workspace, head, &mut done, reviews, act)?;
-        let keep = root.map(RootId::object).or(workspace.head.map(SnapshotId::object));
-        let keep = keep.unwrap_or_else(|| entries[0].snapshot.object());
-        let committed = session.commit(keep, refs)?;
+        let committed = uninterrupted(|| {
+            let refs = self.landing(&workspace, head, &mut done, reviews, act)?;
+            let keep = root.map(RootId::object).or(workspace.head.map(SnapshotId::object));
+            let keep = keep.unwrap_or_else(|| entries[0].snapshot.object());
+            session.commit(keep, refs)
+        })?;
         drop(pins);
         if let Some(known) = known.filter(Known::is_small) {
             self.known.lock().insert(target.clone(), known);
@@ -128,7 +131,7 @@ impl Queue {
 
     /// Returns the entries of the next transaction. An entry with a test is alone in its transaction, so that others do not wait
     /// for its test.
-    fn batch(&self, target: &WorkspaceName) -> Result<Vec<QueueEntry>> {
+    pub(super) fn batch(&self, target: &WorkspaceName) -> Result<Vec<QueueEntry>> {
         let mut batch: Vec<QueueEntry> = Vec::new();
         for entry in self.read_all(entry::QUEUE_PREFIX, Some(target), usize::MAX)? {
             if self.is_held(&entry)? {

@@ -84,7 +84,8 @@ pub(super) fn reference(
 impl Queue {
     /// Lists the reviews of one target or of all, oldest first for each target.
     pub fn reviews(&self, target: Option<&WorkspaceName>) -> Result<Vec<Review>> {
-        self.read_all(REVIEW_PREFIX, target, usize::MAX)?.into_iter().map(read).collect()
+        self.read_all(REVIEW_PREFIX, target, usize::MAX)
+            .map(|entries| entries.into_iter().filter_map(|entry| read(entry).ok()).collect())
     }
 
     /// Returns the review whose id starts with this prefix.

@@ -3,7 +3,7 @@
 use super::Workspaces;
 use super::name::DELETED_PREFIX;
 use crate::error::{Error, Result};
-use crate::operation::{Act, Step, move_refs, operation, recorded};
+use crate::operation::{Act, Step, move_refs, operation, recorded, trying};
 use crate::reference::{FORGET, Operation, RefName};
 use crate::time::{LivedTime, Time};
 
@@ -43,15 +43,20 @@ impl Workspaces {
     pub fn forget_deleted(&self, names: &[RefName], act: &Act) -> Result<Option<Operation>> {
         let mut last = None;
         for some in names.chunks(FORGET_AT_ONCE) {
-            let mut steps = Vec::new();
-            for name in some.iter().filter(|name| name.as_str().starts_with(DELETED_PREFIX)) {
-                if let Some(value) = self.store.read_ref(name)? {
-                    steps.push(Step { name: name.clone(), before: Some(value), after: None });
+            // Another caller can undelete one between the read and the transaction.
+            let done = trying(|| {
+                let mut steps = Vec::new();
+                for name in some.iter().filter(|name| name.as_str().starts_with(DELETED_PREFIX)) {
+                    if let Some(value) = self.store.read_ref(name)? {
+                        steps.push(Step { name: name.clone(), before: Some(value), after: None });
+                    }
                 }
-            }
-            if !steps.is_empty() {
-                last = Some(move_refs(&self.store, act, act.draft(FORGET), steps).map(recorded)?);
-            }
+                if steps.is_empty() {
+                    return Ok(None);
+                }
+                move_refs(&self.store, act, act.draft(FORGET), steps).map(recorded).map(Some)
+            })?;
+            last = done.or(last);
         }
         Ok(last)
     }

@@ -14,6 +14,7 @@ use amalgam_proto::{Failure, Reason, v1};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor};
+use crate::calls::Kind;
 use crate::collection::{How, Why};
 use crate::failure::{Result, of_engine};
 use crate::service::Service;
@@ -34,7 +35,8 @@ impl CollectionService for Api {
 
     async fn collect_store(&self, request: Request<v1::CollectStoreRequest>) -> Answer<Self::CollectStoreStream> {
         let (actor, request) = (actor(&request), request.into_inner());
-        Ok(self.stream(move |service, sender| {
+        self.run(&actor.clone(), Kind::Work, move |service, sender| {
+            let _using = service.using();
             let mut told = Instant::now();
             let mut watch = |progress: &Progress| {
                 if sender.is_closed() {
@@ -55,12 +57,12 @@ impl CollectionService for Api {
             let how = How { actor: &actor, dry_run: request.dry_run, grace, why: Why::Asked };
             let result = service.collect(&how, &mut watch)?;
             sender.send(v1::CollectStoreResponse { event: Some(Event::Result(result)) })
-        }))
+        })
     }
 
     async fn plan_collection(&self, request: Request<v1::PlanCollectionRequest>) -> Answer<Self::PlanCollectionStream> {
-        let request = request.into_inner();
-        Ok(self.stream(move |service, sender| {
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.stream(&caller, move |service, sender| {
             let only = service.here(&request.workspace)?;
             if let Some(workspace) = &only {
                 service.inner.workspaces.get(workspace).map_err(of_engine)?;
@@ -75,11 +77,12 @@ impl CollectionService for Api {
                 sender.send(v1::PlanCollectionResponse { snapshots: snapshots.collect::<Result<_>>()? })?;
             }
             Ok(())
-        }))
+        })
     }
 
-    async fn get_collection(&self, _request: Request<v1::GetCollectionRequest>) -> Answer<v1::GetCollectionResponse> {
-        self.short(|service| service.collection_message()).await
+    async fn get_collection(&self, request: Request<v1::GetCollectionRequest>) -> Answer<v1::GetCollectionResponse> {
+        let caller = actor(&request);
+        self.read(&caller, |service| service.collection_message()).await
     }
 
     async fn pause_collection(
@@ -102,12 +105,12 @@ impl CollectionService for Api {
     }
 
     async fn measure_exactly(&self, request: Request<v1::MeasureExactlyRequest>) -> Answer<v1::MeasureExactlyResponse> {
-        let request = request.into_inner();
-        self.short(move |service| match request.target.as_ref() {
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.slow(&caller, Kind::Work, move |service, caller| match request.target.as_ref() {
             Some(Target::Workspace(name)) => {
                 let workspace = amalgam_proto::workspace_id(name).map_err(of_engine)?;
                 service.inner.workspaces.get(&workspace).map_err(of_engine)?;
-                let freed = service.measure_without(BTreeSet::from([workspace.reference()]), None)?;
+                let freed = service.measure_without(BTreeSet::from([workspace.reference()]), None, caller)?;
                 Ok(v1::MeasureExactlyResponse { freed: Some(freed), subject: workspace.to_string() })
             }
             Some(Target::Revision(revision)) => {
@@ -116,7 +119,7 @@ impl CollectionService for Api {
                 let snapshot = held.snapshot.expect("a revision is a snapshot");
                 // While it is held, nothing of it looks dead.
                 drop(held);
-                let freed = service.measure_without(BTreeSet::new(), Some(snapshot))?;
+                let freed = service.measure_without(BTreeSet::new(), Some(snapshot), caller)?;
                 Ok(v1::MeasureExactlyResponse { freed: Some(freed), subject: snapshot.short() })
             }
             None => Err(Failure::new(Reason::Invalid, "name a workspace or a snapshot")),
@@ -127,8 +130,8 @@ impl CollectionService for Api {
     async fn measure_usage(&self, request: Request<v1::MeasureUsageRequest>) -> Answer<Self::MeasureUsageStream> {
         use v1::measure_usage_request::Target;
         use v1::measure_usage_response::Event;
-        let request = request.into_inner();
-        Ok(self.stream(move |service, sender| {
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.stream(&caller, move |service, sender| {
             let subject = match &request.target {
                 None => Subject::Store,
                 Some(Target::Workspace(name)) => {
@@ -156,13 +159,13 @@ impl CollectionService for Api {
             };
             let events = service.measure_usage(&subject, &mut tell)?;
             events.into_iter().try_for_each(|event| sender.send(v1::MeasureUsageResponse { event: Some(event) }))
-        }))
+        })
     }
 
     async fn list_growth(&self, request: Request<v1::ListGrowthRequest>) -> Answer<Self::ListGrowthStream> {
         use v1::list_growth_request::Target;
-        let request = request.into_inner();
-        Ok(self.stream(move |service, sender| {
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.stream(&caller, move |service, sender| {
             let head = match &request.target {
                 Some(Target::Workspace(name)) => {
                     let workspace = amalgam_proto::workspace_id(name).map_err(of_engine)?;
@@ -178,7 +181,7 @@ impl CollectionService for Api {
                 sender.send(v1::ListGrowthResponse { snapshot: Some(account) })?;
             }
             Ok(())
-        }))
+        })
     }
 }
 

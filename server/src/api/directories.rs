@@ -5,6 +5,7 @@ use amalgam_proto::{v1, workspace_id};
 use tonic::{Request, Response, Status};
 
 use super::{Answers, Api, actor, page_size};
+use crate::calls::Kind;
 use crate::failure::{Result, of_engine};
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -26,7 +27,7 @@ impl DirectoryService for Api {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let record = service.attach(&request, &act)?;
             let workspace = amalgam_engine::WorkspaceName::new(record.workspace.as_str()).map_err(of_engine)?;
             Ok(v1::AttachDirectoryResponse {
@@ -42,8 +43,8 @@ impl DirectoryService for Api {
         request: Request<v1::DetachDirectoryRequest>,
     ) -> Answer<v1::DetachDirectoryResponse> {
         self.local_only()?;
-        let request = request.into_inner();
-        self.short(move |service| {
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.slow(&caller, Kind::Work, move |service, _| {
             service.detach(&request.name)?;
             Ok(v1::DetachDirectoryResponse {})
         })
@@ -98,12 +99,17 @@ impl DirectoryService for Api {
     async fn detect_changes(&self, request: Request<v1::DetectChangesRequest>) -> Answer<Self::DetectChangesStream> {
         use v1::detect_changes_response::Event;
         self.local_only()?;
-        let request = request.into_inner();
+        let (caller, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::DetectChangesResponse { event: Some(Event::Progress(progress)) };
-        Ok(self.long("look", tell, move |service, progress, _| {
-            let status = service.status(&request.name, progress)?;
+        self.long(&caller, "look", tell, move |service, progress, sender| {
+            let mut status = service.status(&request.name, progress)?;
+            if request.parts {
+                for part in take_parts(&mut status) {
+                    sender.send(v1::DetectChangesResponse { event: Some(Event::Part(part)) })?;
+                }
+            }
             Ok(v1::DetectChangesResponse { event: Some(Event::Status(status)) })
-        }))
+        })
     }
 
     async fn capture_directory(
@@ -114,11 +120,11 @@ impl DirectoryService for Api {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::CaptureDirectoryResponse { event: Some(Event::Progress(progress)) };
-        Ok(self.long("read", tell, move |service, progress, _| {
-            let act = service.act(&actor, &request.request_id)?;
+        self.long(&actor.clone(), "read", tell, move |service, progress, _| {
+            let act = service.act_for(&actor, &request)?;
             let result = service.capture_directory(&request, &act, progress)?;
             Ok(v1::CaptureDirectoryResponse { event: Some(Event::Result(result)) })
-        }))
+        })
     }
 
     async fn restore_directory(
@@ -129,15 +135,15 @@ impl DirectoryService for Api {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::RestoreDirectoryResponse { event: Some(Event::Progress(progress)) };
-        Ok(self.long("write", tell, move |service, progress, sender| {
-            let act = service.act(&actor, &request.request_id)?;
+        self.long(&actor.clone(), "write", tell, move |service, progress, sender| {
+            let act = service.act_for(&actor, &request)?;
             let part = |plan| match request.dry_run {
                 true => sender.send(v1::RestoreDirectoryResponse { event: Some(Event::Plan(plan)) }),
                 false => Ok(()),
             };
             let result = service.restore_directory(&request, &act, progress, part)?;
             Ok(v1::RestoreDirectoryResponse { event: Some(Event::Result(result)) })
-        }))
+        })
     }
 
     async fn undo_directory(&self, request: Request<v1::UndoDirectoryRequest>) -> Answer<Self::UndoDirectoryStream> {
@@ -145,11 +151,11 @@ impl DirectoryService for Api {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::UndoDirectoryResponse { event: Some(Event::Progress(progress)) };
-        Ok(self.long("write", tell, move |service, progress, _| {
-            let act = service.act(&actor, &request.request_id)?;
+        self.long(&actor.clone(), "write", tell, move |service, progress, _| {
+            let act = service.act_for(&actor, &request)?;
             let result = service.undo_directory(&request, &act, progress)?;
             Ok(v1::UndoDirectoryResponse { event: Some(Event::Result(result)) })
-        }))
+        })
     }
 
     async fn redo_directory(&self, request: Request<v1::RedoDirectoryRequest>) -> Answer<Self::RedoDirectoryStream> {
@@ -157,11 +163,11 @@ impl DirectoryService for Api {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::RedoDirectoryResponse { event: Some(Event::Progress(progress)) };
-        Ok(self.long("write", tell, move |service, progress, _| {
-            let act = service.act(&actor, &request.request_id)?;
+        self.long(&actor.clone(), "write", tell, move |service, progress, _| {
+            let act = service.act_for(&actor, &request)?;
             let result = service.redo_directory(&request, &act, progress)?;
             Ok(v1::RedoDirectoryResponse { event: Some(Event::Result(result)) })
-        }))
+        })
     }
 
     async fn checkout_directory(
@@ -172,23 +178,69 @@ impl DirectoryService for Api {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::CheckoutDirectoryResponse { event: Some(Event::Progress(progress)) };
-        Ok(self.long("write", tell, move |service, progress, _| {
-            let act = service.act(&actor, "")?;
+        self.long(&actor.clone(), "write", tell, move |service, progress, _| {
+            let act = service.act(&actor);
             let result = service.checkout_directory(&request, &act, progress)?;
             Ok(v1::CheckoutDirectoryResponse { event: Some(Event::Result(result)) })
-        }))
+        })
     }
 
     async fn watch_directory(&self, request: Request<v1::WatchDirectoryRequest>) -> Answer<Self::WatchDirectoryStream> {
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
-        Ok(self.follow(move |service, sender| {
-            service.watch_directory(
-                &request,
-                &actor,
-                |event| sender.send(v1::WatchDirectoryResponse { event: Some(event) }),
-                || sender.is_closed(),
-            )
-        }))
+        let caller = actor.clone();
+        self.subscribe(&caller, move |service, subscriber| async move {
+            service.watch_directory(request, actor, &subscriber).await
+        })
     }
+}
+
+/// The most bytes of paths in one part of a status.
+const PART_BYTES: usize = 1 << 20;
+
+/// Takes the lists out of a status that is larger than a part, in parts.
+fn take_parts(status: &mut v1::DirectoryStatus) -> Vec<v1::DirectoryStatus> {
+    fn cut<T>(
+        from: &mut Vec<T>,
+        bytes_of: impl Fn(&T) -> usize,
+        into: impl Fn(&mut v1::DirectoryStatus) -> &mut Vec<T>,
+        parts: &mut Vec<(v1::DirectoryStatus, usize)>,
+    ) {
+        for item in std::mem::take(from) {
+            let bytes = bytes_of(&item) + 8;
+            match parts.last_mut() {
+                Some((part, held)) if *held + bytes <= PART_BYTES => {
+                    into(part).push(item);
+                    *held += bytes;
+                }
+                _ => {
+                    let mut part = v1::DirectoryStatus::default();
+                    into(&mut part).push(item);
+                    parts.push((part, bytes));
+                }
+            }
+        }
+    }
+    let mut parts = Vec::new();
+    let path = |path: &bytes::Bytes| path.len();
+    cut(&mut status.modified, path, |part| &mut part.modified, &mut parts);
+    cut(&mut status.added, path, |part| &mut part.added, &mut parts);
+    cut(&mut status.deleted, path, |part| &mut part.deleted, &mut parts);
+    cut(&mut status.attributes, path, |part| &mut part.attributes, &mut parts);
+    cut(&mut status.directories, path, |part| &mut part.directories, &mut parts);
+    cut(&mut status.uncovered, path, |part| &mut part.uncovered, &mut parts);
+    let renamed = |renamed: &v1::RenamedPath| renamed.from_path.len() + renamed.path.len();
+    cut(&mut status.renamed, renamed, |part| &mut part.renamed, &mut parts);
+    let notice = |notice: &v1::Notice| notice.path.len() + notice.message.len();
+    cut(&mut status.notices, notice, |part| &mut part.notices, &mut parts);
+    // The last message is the last part, too.
+    if let Some((last, _)) = parts.pop() {
+        let v1::DirectoryStatus {
+            modified, added, deleted, attributes, directories, uncovered, renamed, notices, ..
+        } = last;
+        (status.modified, status.added, status.deleted) = (modified, added, deleted);
+        (status.attributes, status.directories, status.uncovered) = (attributes, directories, uncovered);
+        (status.renamed, status.notices) = (renamed, notices);
+    }
+    parts.into_iter().map(|(part, _)| part).collect()
 }

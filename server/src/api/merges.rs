@@ -6,6 +6,7 @@ use amalgam_proto::{Failure, Reason};
 use tonic::{Request, Response, Status};
 
 use super::{Api, actor};
+use crate::calls::Kind;
 use crate::failure::Result;
 use crate::merging::check_rules;
 
@@ -36,9 +37,9 @@ impl MergeService for Api {
         if request.capture {
             self.local_only()?;
         }
-        self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
-            Ok(v1::MergeWorkspacesResponse { merge: Some(service.merge_workspaces(&request, &act)?) })
+        self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
+            let act = service.act_for(&actor, &request)?;
+            Ok(v1::MergeWorkspacesResponse { merge: Some(service.merge_workspaces(&request, &act, caller)?) })
         })
         .await
     }
@@ -49,9 +50,9 @@ impl MergeService for Api {
     ) -> Answer<v1::CompleteWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.check_local(request.submission.as_ref())?;
-        self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
-            let done = service.submit(&submission(request.submission)?, true, &act)?;
+        self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
+            let act = service.act_for(&actor, &request)?;
+            let done = service.submit(&submission(request.submission)?, true, &act, caller)?;
             let (entry, merge) = (Some(done.entry), Some(done.merge));
             Ok(v1::CompleteWorkspaceResponse { entry, merge, ended: done.is_ended })
         })
@@ -64,9 +65,9 @@ impl MergeService for Api {
     ) -> Answer<v1::PublishWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.check_local(request.submission.as_ref())?;
-        self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
-            let done = service.submit(&submission(request.submission)?, false, &act)?;
+        self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
+            let act = service.act_for(&actor, &request)?;
+            let done = service.submit(&submission(request.submission)?, false, &act, caller)?;
             Ok(v1::PublishWorkspaceResponse { entry: Some(done.entry), merge: Some(done.merge) })
         })
         .await
@@ -84,15 +85,15 @@ impl MergeService for Api {
         }
         self.short(move |service| {
             submission(request.submission.clone())?;
-            let act = service.act(&actor, "")?;
+            let act = service.act(&actor);
             Ok(v1::SchedulePublishingResponse { workspace: Some(service.schedule_publishing(&request, &act)?) })
         })
         .await
     }
 
     async fn list_queue(&self, request: Request<v1::ListQueueRequest>) -> Answer<v1::ListQueueResponse> {
-        let request = request.into_inner();
-        self.short(move |service| Ok(v1::ListQueueResponse { entries: service.list_queue(&request.target)? })).await
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| service.list_queue(&request.target)).await
     }
 
     async fn get_queue_entry(&self, request: Request<v1::GetQueueEntryRequest>) -> Answer<v1::GetQueueEntryResponse> {
@@ -106,9 +107,9 @@ impl MergeService for Api {
         request: Request<v1::ReleaseQueueEntryRequest>,
     ) -> Answer<v1::ReleaseQueueEntryResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
-        self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
-            let merge = service.release_entry(&request.name, request.dry_run, &act)?;
+        self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
+            let act = service.act_for(&actor, &request)?;
+            let merge = service.release_entry(&request.name, request.dry_run, &act, caller)?;
             Ok(v1::ReleaseQueueEntryResponse { merge: Some(merge) })
         })
         .await
@@ -120,7 +121,7 @@ impl MergeService for Api {
     ) -> Answer<v1::WithdrawQueueEntryResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let entry = service.withdraw_entry(&request.name, request.dry_run, &act)?;
             Ok(v1::WithdrawQueueEntryResponse { entry: Some(entry) })
         })
@@ -128,13 +129,13 @@ impl MergeService for Api {
     }
 
     async fn list_reviews(&self, request: Request<v1::ListReviewsRequest>) -> Answer<v1::ListReviewsResponse> {
-        let request = request.into_inner();
-        self.short(move |service| Ok(v1::ListReviewsResponse { reviews: service.list_reviews(&request.target)? })).await
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| service.list_reviews(&request.target)).await
     }
 
     async fn get_review(&self, request: Request<v1::GetReviewRequest>) -> Answer<v1::GetReviewResponse> {
-        let request = request.into_inner();
-        self.short(move |service| {
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| {
             Ok(v1::GetReviewResponse { review: Some(service.review_with_versions(&request.name)?) })
         })
         .await
@@ -142,9 +143,9 @@ impl MergeService for Api {
 
     async fn accept_review(&self, request: Request<v1::AcceptReviewRequest>) -> Answer<v1::AcceptReviewResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
-        self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
-            let merge = service.accept_review(&request.name, request.dry_run, &act)?;
+        self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
+            let act = service.act_for(&actor, &request)?;
+            let merge = service.accept_review(&request.name, request.dry_run, &act, caller)?;
             Ok(v1::AcceptReviewResponse { merge: Some(merge) })
         })
         .await
@@ -152,17 +153,17 @@ impl MergeService for Api {
 
     async fn take_review(&self, request: Request<v1::TakeReviewRequest>) -> Answer<v1::TakeReviewResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
-        self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
-            Ok(v1::TakeReviewResponse { merge: Some(service.take_review(&request, &act)?) })
+        self.slow(&actor.clone(), Kind::Merge, move |service, caller| {
+            let act = service.act_for(&actor, &request)?;
+            Ok(v1::TakeReviewResponse { merge: Some(service.take_review(&request, &act, caller)?) })
         })
         .await
     }
 
     async fn reject_review(&self, request: Request<v1::RejectReviewRequest>) -> Answer<v1::RejectReviewResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
-        self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+        self.slow(&actor.clone(), Kind::Merge, move |service, _| {
+            let act = service.act_for(&actor, &request)?;
             let workspace = service.reject_review(&request.name, request.dry_run, &act)?;
             Ok(v1::RejectReviewResponse { workspace })
         })
@@ -170,8 +171,8 @@ impl MergeService for Api {
     }
 
     async fn get_rules(&self, request: Request<v1::GetRulesRequest>) -> Answer<v1::GetRulesResponse> {
-        let request = request.into_inner();
-        self.short(move |service| service.get_rules(&request)).await
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| service.get_rules(&request)).await
     }
 
     async fn check_rules(&self, request: Request<v1::CheckRulesRequest>) -> Answer<v1::CheckRulesResponse> {
@@ -180,8 +181,8 @@ impl MergeService for Api {
     }
 
     async fn explain_rules(&self, request: Request<v1::ExplainRulesRequest>) -> Answer<v1::ExplainRulesResponse> {
-        let request = request.into_inner();
-        self.short(move |service| service.explain_rules(&request)).await
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| service.explain_rules(&request)).await
     }
 
     async fn list_rule_commands(

@@ -4,7 +4,8 @@ use amalgam_proto::v1;
 use amalgam_proto::v1::mount_service_server::MountService;
 use tonic::{Request, Response, Status};
 
-use super::Api;
+use super::{Api, actor};
+use crate::calls::Kind;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -12,20 +13,20 @@ type Answer<T> = Result<Response<T>, Status>;
 impl MountService for Api {
     async fn mount(&self, request: Request<v1::MountRequest>) -> Answer<v1::MountResponse> {
         self.local_only()?;
-        let request = request.into_inner();
-        self.short(move |service| service.mount(&request)).await
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.slow(&caller, Kind::Work, move |service, _| service.mount(&request)).await
     }
 
     async fn prepare_mount(&self, request: Request<v1::PrepareMountRequest>) -> Answer<v1::PrepareMountResponse> {
         self.local_only()?;
-        let request = request.into_inner();
-        self.short(move |service| service.prepare_mount(&request)).await
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.slow(&caller, Kind::Work, move |service, _| service.prepare_mount(&request)).await
     }
 
     async fn unmount(&self, request: Request<v1::UnmountRequest>) -> Answer<v1::UnmountResponse> {
         self.local_only()?;
-        let request = request.into_inner();
-        self.short(move |service| service.unmount(&request)).await
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.slow(&caller, Kind::Work, move |service, _| service.unmount(&request)).await
     }
 
     async fn list_mounts(&self, _request: Request<v1::ListMountsRequest>) -> Answer<v1::ListMountsResponse> {

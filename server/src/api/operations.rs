@@ -1,9 +1,7 @@
 //! Operations, for the API.
 
-use std::time::Duration;
-
 use amalgam_engine::reference::{Operation, RefValue};
-use amalgam_engine::{ObjectKind, OperationCursor, SnapshotId, operation};
+use amalgam_engine::{ObjectKind, SnapshotId, operation};
 use amalgam_proto::v1::operation_service_server::OperationService;
 use amalgam_proto::{Failure, Reason};
 use amalgam_proto::{operation_name, operation_sequence, v1, workspace_id};
@@ -17,11 +15,16 @@ type Answer<T> = Result<Response<T>, Status>;
 
 /// Records read at once on the way back through the log.
 const PAGE: u64 = 256;
-/// How long a watcher waits before it looks whether anybody still listens.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The most bytes of changes in one message; clients take 4 MiB.
+const CHANGES_BYTES_MAX: usize = 1 << 20;
 
-/// An operation for the wire.
+/// An operation for the wire. One that changed very much has the first changes, and how many follow.
 pub(crate) fn operation_message(operation: &Operation) -> v1::Operation {
+    operation_from(operation, 0)
+}
+
+/// An operation for the wire, with its changes from one on, as many as a message takes.
+fn operation_from(operation: &Operation, first: usize) -> v1::Operation {
     let target = |value: &Option<RefValue>| {
         let target = value.as_ref().and_then(|value| value.target);
         match target {
@@ -32,11 +35,19 @@ pub(crate) fn operation_message(operation: &Operation) -> v1::Operation {
             None => String::new(),
         }
     };
-    let changes = operation.changes.iter().map(|change| v1::ReferenceChange {
-        reference: change.name.to_string(),
-        before: target(&change.before),
-        after: target(&change.after),
-    });
+    let (mut changes, mut bytes) = (Vec::new(), 0);
+    for change in operation.changes.iter().skip(first) {
+        let change = v1::ReferenceChange {
+            reference: change.name.to_string(),
+            before: target(&change.before),
+            after: target(&change.after),
+        };
+        bytes += change_bytes(&change);
+        if bytes > CHANGES_BYTES_MAX && !changes.is_empty() {
+            break;
+        }
+        changes.push(change);
+    }
     let reverts = operation.draft.reverts.and_then(|revert| revert.undone().or(revert.redone()));
     v1::Operation {
         name: operation_name(operation.sequence),
@@ -45,34 +56,63 @@ pub(crate) fn operation_message(operation: &Operation) -> v1::Operation {
         time: Some(amalgam_proto::timestamp(operation.draft.time)),
         action: operation.draft.action.clone(),
         reverts: reverts.unwrap_or(0),
-        changes: changes.collect(),
+        changes_left_out: operation.changes.len().saturating_sub(first + changes.len()) as u64,
+        changes,
     }
+}
+
+/// About how much of a message a change takes.
+fn change_bytes(change: &v1::ReferenceChange) -> usize {
+    change.reference.len() + change.before.len() + change.after.len() + 12
+}
+
+/// An operation, from a change on.
+fn get(service: &Service, request: &v1::GetOperationRequest) -> Result<v1::GetOperationResponse> {
+    let sequence = operation_sequence(&request.name).map_err(of_engine)?;
+    let found = operation::operation(&service.inner.store, sequence).map_err(of_engine)?;
+    let first = match request.page_token.as_str() {
+        "" => 0,
+        token => token.parse::<usize>().map_err(wrong_token)?,
+    };
+    let operation = operation_from(&found, first);
+    let next = first.saturating_add(operation.changes.len());
+    let next_page_token = if operation.changes_left_out > 0 { next.to_string() } else { String::new() };
+    Ok(v1::GetOperationResponse { operation: Some(operation), next_page_token })
+}
+
+fn wrong_token(_: std::num::ParseIntError) -> Failure {
+    Failure::new(Reason::Invalid, "page_token: not one of this call's")
 }
 
 fn list(service: &Service, request: &v1::ListOperationsRequest) -> Result<v1::ListOperationsResponse> {
     let only = service.here(&request.workspace)?.map(|name| name.reference());
-    let wrong = |_| Failure::new(Reason::Invalid, "page_token: not one of this call's");
+    let end = service.inner.store.last_operation().map_err(of_engine)? + 1;
     let mut before = match request.page_token.as_str() {
-        "" => service.inner.store.last_operation().map_err(of_engine)? + 1,
-        token => token.parse::<u64>().map_err(wrong)?,
+        "" => end,
+        token => token.parse::<u64>().map_err(wrong_token)?.min(end),
     };
     let limit = page_size(request.page_size);
-    let mut operations = Vec::new();
+    let (mut operations, mut bytes) = (Vec::new(), 0);
     let first = service.inner.store.first_operation().map_err(of_engine)?;
-    while before > first && operations.len() < limit {
+    let mut is_full = false;
+    while before > first && !is_full {
         let from = before.saturating_sub(PAGE + 1).max(first - 1);
         let page = service.inner.store.list_operations(from, (before - from - 1) as usize).map_err(of_engine)?;
         for found in page.iter().rev() {
             before = found.sequence;
             let touches = only.as_ref().is_none_or(|only| found.changes.iter().any(|change| change.name == *only));
-            if touches {
-                operations.push(operation_message(found));
-                if operations.len() == limit {
-                    break;
-                }
+            if !touches {
+                continue;
+            }
+            let operation = operation_message(found);
+            bytes += operation.changes.iter().map(change_bytes).sum::<usize>();
+            operations.push(operation);
+            is_full = operations.len() == limit || bytes >= CHANGES_BYTES_MAX;
+            if is_full {
+                break;
             }
         }
-        if operations.len() < limit {
+        if !is_full {
             before = from + 1;
         }
     }
@@ -85,25 +125,20 @@ impl OperationService for Api {
     type WatchOperationsStream = Answers<v1::WatchOperationsResponse>;
 
     async fn list_operations(&self, request: Request<v1::ListOperationsRequest>) -> Answer<v1::ListOperationsResponse> {
-        let request = request.into_inner();
-        self.short(move |service| list(service, &request)).await
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| list(service, &request)).await
     }
 
     async fn get_operation(&self, request: Request<v1::GetOperationRequest>) -> Answer<v1::GetOperationResponse> {
         let request = request.into_inner();
-        self.short(move |service| {
-            let sequence = operation_sequence(&request.name).map_err(of_engine)?;
-            let found = operation::operation(&service.inner.store, sequence).map_err(of_engine)?;
-            Ok(v1::GetOperationResponse { operation: Some(operation_message(&found)) })
-        })
-        .await
+        self.short(move |service| get(service, &request)).await
     }
 
     async fn undo_operation(&self, request: Request<v1::UndoOperationRequest>) -> Answer<v1::UndoOperationResponse> {
         use v1::undo_operation_request::Target;
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let done = match request.target {
                 Some(Target::Workspace(name)) => {
                     let name = workspace_id(&name).map_err(of_engine)?;
@@ -127,7 +162,7 @@ impl OperationService for Api {
         use v1::redo_operation_request::Target;
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let done = match request.target {
                 Some(Target::Workspace(name)) => {
                     let name = workspace_id(&name).map_err(of_engine)?;
@@ -151,15 +186,18 @@ impl OperationService for Api {
         &self,
         request: Request<v1::WatchOperationsRequest>,
     ) -> Answer<Self::WatchOperationsStream> {
-        let after = request.into_inner().after;
-        Ok(self.follow(move |service, sender| {
-            let mut cursor = OperationCursor::after(&service.inner.store, after);
-            while !sender.is_closed() {
-                for operation in cursor.wait(LOOK_EVERY).map_err(of_engine)? {
-                    sender.send(v1::WatchOperationsResponse { operation: Some(operation_message(&operation)) })?;
+        let (caller, after) = (actor(&request), request.into_inner().after);
+        self.subscribe(&caller, move |service, subscriber| async move {
+            let mut feed = service.inner.operations.follow(&service.inner.store, after);
+            loop {
+                let next = tokio::select! {
+                    next = feed.next() => next?,
+                    why = subscriber.ended() => return Err(why),
+                };
+                for operation in next {
+                    subscriber.send(v1::WatchOperationsResponse { operation: Some(operation) }).await?;
                 }
             }
-            Ok(())
-        }))
+        })
     }
 }

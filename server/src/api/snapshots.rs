@@ -61,8 +61,8 @@ impl SnapshotService for Api {
     type ListVersionsStream = Answers<v1::ListVersionsResponse>;
 
     async fn get_snapshot(&self, request: Request<v1::GetSnapshotRequest>) -> Answer<v1::GetSnapshotResponse> {
-        let request = request.into_inner();
-        self.short(move |service| {
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| {
             let here = service.here(&request.workspace)?;
             let found = service.resolve(&request.revision, here.as_ref())?;
             Ok(v1::GetSnapshotResponse { snapshot: Some(service.one_snapshot(found)?) })
@@ -71,79 +71,79 @@ impl SnapshotService for Api {
     }
 
     async fn list_snapshots(&self, request: Request<v1::ListSnapshotsRequest>) -> Answer<v1::ListSnapshotsResponse> {
-        let request = request.into_inner();
-        self.short(move |service| past::list(service, &request)).await
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| past::list(service, &request)).await
     }
 
     async fn list_entries(&self, request: Request<v1::ListEntriesRequest>) -> Answer<Self::ListEntriesStream> {
-        let request = request.into_inner();
+        let (caller, request) = (actor(&request), request.into_inner());
         self.check_state(request.state.as_ref())?;
-        Ok(self.stream(move |service, sender| content::list(service, &request, sender)))
+        self.stream(&caller, move |service, sender| content::list(service, &request, sender))
     }
 
     async fn read_file(&self, request: Request<v1::ReadFileRequest>) -> Answer<Self::ReadFileStream> {
-        let request = request.into_inner();
+        let (caller, request) = (actor(&request), request.into_inner());
         self.check_state(request.state.as_ref())?;
-        Ok(self.stream(move |service, sender| content::read(service, &request, sender)))
+        self.stream(&caller, move |service, sender| content::read(service, &request, sender))
     }
 
     async fn search_files(&self, request: Request<v1::SearchFilesRequest>) -> Answer<Self::SearchFilesStream> {
-        let request = request.into_inner();
+        let (caller, request) = (actor(&request), request.into_inner());
         self.check_state(request.state.as_ref())?;
-        Ok(self.stream(move |service, sender| find::lines(service, &request, sender)))
+        self.stream(&caller, move |service, sender| find::lines(service, &request, sender))
     }
 
     async fn find_paths(&self, request: Request<v1::FindPathsRequest>) -> Answer<Self::FindPathsStream> {
-        let request = request.into_inner();
-        Ok(self.stream(move |service, sender| find::paths(service, &request, sender)))
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.stream(&caller, move |service, sender| find::paths(service, &request, sender))
     }
 
     async fn diff_states(&self, request: Request<v1::DiffStatesRequest>) -> Answer<Self::DiffStatesStream> {
-        let request = request.into_inner();
+        let (caller, request) = (actor(&request), request.into_inner());
         self.check_state(request.before.as_ref())?;
         self.check_state(request.after.as_ref())?;
-        Ok(self.stream(move |service, sender| compare::diff(service, &request, sender)))
+        self.stream(&caller, move |service, sender| compare::diff(service, &request, sender))
     }
 
     async fn inspect_change(&self, request: Request<v1::InspectChangeRequest>) -> Answer<Self::InspectChangeStream> {
-        let request = request.into_inner();
+        let (caller, request) = (actor(&request), request.into_inner());
         self.check_state(request.before.as_ref())?;
         self.check_state(request.after.as_ref())?;
-        Ok(self.stream(move |service, sender| compare::inspect(service, &request, sender)))
+        self.stream(&caller, move |service, sender| compare::inspect(service, &request, sender))
     }
 
     async fn get_patch(&self, request: Request<v1::GetPatchRequest>) -> Answer<Self::GetPatchStream> {
-        let request = request.into_inner();
+        let (caller, request) = (actor(&request), request.into_inner());
         self.check_state(request.before.as_ref())?;
         self.check_state(request.after.as_ref())?;
-        Ok(self.stream(move |service, sender| compare::patch(service, &request, sender)))
+        self.stream(&caller, move |service, sender| compare::patch(service, &request, sender))
     }
 
     async fn list_versions(&self, request: Request<v1::ListVersionsRequest>) -> Answer<Self::ListVersionsStream> {
-        let request = request.into_inner();
-        Ok(self.stream(move |service, sender| past::versions(service, &request, sender)))
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.stream(&caller, move |service, sender| past::versions(service, &request, sender))
     }
 
     async fn blame_file(&self, request: Request<v1::BlameFileRequest>) -> Answer<v1::BlameFileResponse> {
-        let request = request.into_inner();
-        self.short(move |service| past::blame(service, &request)).await
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| past::blame(service, &request)).await
     }
 
     async fn next_bisect_step(
         &self,
         request: Request<v1::NextBisectStepRequest>,
     ) -> Answer<v1::NextBisectStepResponse> {
-        let request = request.into_inner();
-        self.short(move |service| past::bisect_step(service, &request)).await
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| past::bisect_step(service, &request)).await
     }
 
     async fn set_label(&self, request: Request<v1::SetLabelRequest>) -> Answer<v1::SetLabelResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let label = LabelName::new(request.label_id).map_err(of_engine)?;
+            let label = LabelName::new(request.label_id.as_str()).map_err(of_engine)?;
             let here = service.here(&request.workspace)?;
             let snapshot = service.resolve(&request.revision, here.as_ref())?;
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             service.set_label(here.as_ref(), &label, Some(snapshot), &act)?;
             let label = v1::Label { name: label_name(&label), snapshot: snapshot_name(snapshot) };
             Ok(v1::SetLabelResponse { label: Some(label) })
@@ -156,7 +156,7 @@ impl SnapshotService for Api {
         self.short(move |service| {
             let label = label_id(&request.name).map_err(of_engine)?;
             let here = service.here(&request.workspace)?;
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             service.set_label(here.as_ref(), &label, None, &act)?;
             Ok(v1::DeleteLabelResponse {})
         })
@@ -164,8 +164,8 @@ impl SnapshotService for Api {
     }
 
     async fn list_labels(&self, request: Request<v1::ListLabelsRequest>) -> Answer<v1::ListLabelsResponse> {
-        let request = request.into_inner();
-        self.short(move |service| {
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| {
             let after = match request.page_token.as_str() {
                 "" => None,
                 token => Some(LabelName::new(token).map_err(of_engine)?),

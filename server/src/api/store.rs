@@ -10,7 +10,7 @@ use amalgam_proto::v1::verify_store_response::Event;
 use amalgam_proto::{API_VERSION, Failure, Reason, v1};
 use tonic::{Request, Response, Status};
 
-use super::{Answers, Api};
+use super::{Answers, Api, actor};
 use crate::failure::{Result, of_engine};
 use crate::service::Service;
 
@@ -36,9 +36,9 @@ impl StoreService for Api {
     }
 
     async fn verify_store(&self, request: Request<v1::VerifyStoreRequest>) -> Answer<Self::VerifyStoreStream> {
-        let request = request.into_inner();
+        let (caller, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::VerifyStoreResponse { event: Some(Event::Progress(progress)) };
-        Ok(self.long("verify", tell, move |service, progress, _| {
+        self.long(&caller, "verify", tell, move |service, progress, _| {
             let options = if request.read_data { VerifyOptions::reading_data() } else { VerifyOptions::default() };
             let result = match request.repair {
                 true => {
@@ -59,11 +59,12 @@ impl StoreService for Api {
                 }
             };
             Ok(v1::VerifyStoreResponse { event: Some(Event::Result(result)) })
-        }))
+        })
     }
 
-    async fn measure_store(&self, _request: Request<v1::MeasureStoreRequest>) -> Answer<v1::MeasureStoreResponse> {
-        self.short(Service::measure_store).await
+    async fn measure_store(&self, request: Request<v1::MeasureStoreRequest>) -> Answer<v1::MeasureStoreResponse> {
+        let caller = actor(&request);
+        self.read(&caller, Service::measure_store).await
     }
 
     async fn stop_server(&self, request: Request<v1::StopServerRequest>) -> Answer<v1::StopServerResponse> {
@@ -80,7 +81,7 @@ impl StoreService for Api {
             let message = format!("{what} running; end it first, or `amalgam stop --force`");
             return Err(Failure::new(Reason::Busy, message).into_status());
         }
-        self.calls.stop();
+        self.calls.stop(force);
         let watches = u32::try_from(self.service.background_watches()).unwrap_or(u32::MAX);
         Ok(Response::new(v1::StopServerResponse { watches }))
     }

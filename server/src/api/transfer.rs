@@ -21,6 +21,7 @@ use bytes::Bytes;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Answers, Api, Sender, Watched, actor};
+use crate::calls::Kind;
 use crate::directory::host_path;
 use crate::failure::{Result, of_engine, of_transfer};
 use crate::service::Service;
@@ -46,8 +47,9 @@ impl TransferService for Api {
     type PlanPurgeStream = Answers<v1::PlanPurgeResponse>;
     type PurgeContentStream = Answers<v1::PurgeContentResponse>;
 
-    async fn get_have(&self, _request: Request<v1::GetHaveRequest>) -> Answer<v1::GetHaveResponse> {
-        self.short(|service| {
+    async fn get_have(&self, request: Request<v1::GetHaveRequest>) -> Answer<v1::GetHaveResponse> {
+        let caller = actor(&request);
+        self.read(&caller, |service| {
             let have = have(&service.inner.store).map_err(of_transfer)?;
             let snapshots = have.snapshots.iter().copied().map(snapshot_name).collect();
             Ok(v1::GetHaveResponse { snapshots, text: Bytes::from(have.encode()) })
@@ -57,7 +59,7 @@ impl TransferService for Api {
 
     async fn send_snapshots(&self, request: Request<v1::SendSnapshotsRequest>) -> Answer<Self::SendSnapshotsStream> {
         use v1::send_snapshots_response::Event;
-        let request = request.into_inner();
+        let (caller, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::SendSnapshotsResponse { event: Some(Event::Progress(progress)) };
         let work = move |service: &Service, progress: &Progress, sender: &Sender<_>| {
             let _using = service.using();
@@ -68,7 +70,7 @@ impl TransferService for Api {
             let sent = send(&service.inner.store, &selection, &options, out, progress).map_err(of_transfer)?;
             Ok(v1::SendSnapshotsResponse { event: Some(Event::Result(sent_message(&sent))) })
         };
-        Ok(self.watch("send", tell, work))
+        self.watch(&caller, Kind::Transfer, "send", tell, work)
     }
 
     async fn receive_snapshots(
@@ -83,7 +85,7 @@ impl TransferService for Api {
             return Err(Failure::new(Reason::Invalid, message).into_status());
         };
         let stream = arriving(stream, STALL_MAX);
-        self.short(move |service| {
+        self.slow(&actor.clone(), Kind::Transfer, move |service, _| {
             let names = match (options.no_names, options.under.as_str()) {
                 (true, "") => Names::None,
                 (true, _) => {
@@ -93,7 +95,7 @@ impl TransferService for Api {
                 (false, word) => Names::Under(checked_word(word)?),
             };
             let options = ReceiveOptions { names, replace: options.replace, tombstones: options.tombstones };
-            let act = service.act(&actor, "")?;
+            let act = service.act(&actor);
             let received = receive(&service.inner.store, stream, &options, &act, &Progress::default());
             Ok(received_message(&received.map_err(of_transfer)?))
         })
@@ -103,15 +105,14 @@ impl TransferService for Api {
     async fn back_up_store(&self, request: Request<v1::BackUpStoreRequest>) -> Answer<Self::BackUpStoreStream> {
         use v1::back_up_store_response::Event;
         self.local_only()?;
-        let request = request.into_inner();
+        let (caller, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::BackUpStoreResponse { event: Some(Event::Progress(progress)) };
         let work = move |service: &Service, progress: &Progress, _: &Sender<_>| {
             let _using = service.using();
             let directory = host_path(&request.directory)?;
             let done = backup(&service.inner.store, &directory, service.now(), progress).map_err(of_transfer)?;
             if request.verify {
-                let act = service.act("backup", "")?;
-                verify_backup(&directory, &act, progress, remove_tree).map_err(of_transfer)?;
+                verify_backup(&directory, &service.act("backup"), progress, remove_tree).map_err(of_transfer)?;
             }
             let result = v1::BackupResult {
                 part: done.part,
@@ -121,13 +122,14 @@ impl TransferService for Api {
             };
             Ok(v1::BackUpStoreResponse { event: Some(Event::Result(result)) })
         };
-        Ok(self.watch("send", tell, work))
+        self.watch(&caller, Kind::Transfer, "send", tell, work)
     }
 
     async fn restore_backup(&self, request: Request<v1::RestoreBackupRequest>) -> Answer<Self::RestoreBackupStream> {
         use v1::restore_backup_response::Event;
         self.local_only()?;
         let (actor, request) = (actor(&request), request.into_inner());
+        let caller = actor.clone();
         let tell = |progress| v1::RestoreBackupResponse { event: Some(Event::Progress(progress)) };
         let work = move |service: &Service, progress: &Progress, _: &Sender<_>| {
             let _using = service.using();
@@ -137,26 +139,27 @@ impl TransferService for Api {
                 let message = format!("the store at {home} is not empty; a backup comes back into a new one");
                 return Err(Failure::new(Reason::AlreadyExists, message));
             }
-            let act = service.act(&actor, "")?;
+            let act = service.act(&actor);
             let received = restore_backup(&directory, store, &act, progress).map_err(of_transfer)?;
             Ok(v1::RestoreBackupResponse { event: Some(Event::Result(received_message(&received))) })
         };
-        Ok(self.watch("receive", tell, work))
+        self.watch(&caller, Kind::Transfer, "receive", tell, work)
     }
 
     async fn plan_purge(&self, request: Request<v1::PlanPurgeRequest>) -> Answer<Self::PlanPurgeStream> {
         use v1::plan_purge_response::Event;
-        let request = request.into_inner();
+        let (caller, request) = (actor(&request), request.into_inner());
         let tell = |progress| v1::PlanPurgeResponse { event: Some(Event::Progress(progress)) };
-        Ok(self.long("plan", tell, move |service, _, sender| {
-            let plan = sender.walking(|| purge::plan(service, &request))?;
+        self.long(&caller, "plan", tell, move |service, _, sender| {
+            let plan = sender.caller.walking(|| purge::plan(service, &request))?;
             Ok(v1::PlanPurgeResponse { event: Some(Event::Plan(plan)) })
-        }))
+        })
     }
 
     async fn purge_content(&self, request: Request<v1::PurgeContentRequest>) -> Answer<Self::PurgeContentStream> {
         use v1::purge_content_response::Event;
         let (actor, request) = (actor(&request), request.into_inner());
+        let caller = actor.clone();
         let tell = |progress| v1::PurgeContentResponse { event: Some(Event::Progress(progress)) };
         let work = move |service: &Service, _: &Progress, _: &Sender<_>| {
             service.refuse_mounted("a purge needs the store for itself")?;
@@ -164,12 +167,12 @@ impl TransferService for Api {
             let result = purge::purge(service, &request, &actor)?;
             Ok(v1::PurgeContentResponse { event: Some(Event::Result(result)) })
         };
-        Ok(self.watch("purge", tell, work))
+        self.watch(&caller, Kind::Work, "purge", tell, work)
     }
 
     async fn list_tombstones(&self, request: Request<v1::ListTombstonesRequest>) -> Answer<v1::ListTombstonesResponse> {
-        let request = request.into_inner();
-        self.short(move |service| purge::list(service, &request)).await
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| purge::list(service, &request)).await
     }
 
     async fn forget_tombstone(
@@ -177,7 +180,7 @@ impl TransferService for Api {
         request: Request<v1::ForgetTombstoneRequest>,
     ) -> Answer<v1::ForgetTombstoneResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
-        self.short_alone(move |service| purge::forget(service, &request, &actor)).await
+        self.alone(&actor.clone(), move |service| purge::forget(service, &request, &actor)).await
     }
 }
 

@@ -7,6 +7,7 @@ use amalgam_proto::{v1, workspace_id};
 use tonic::{Request, Response, Status};
 
 use super::{Api, actor, operation_message, page_size};
+use crate::calls::Kind;
 use crate::failure::{Result, of_engine};
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -19,15 +20,17 @@ impl WorkspaceService for Api {
     ) -> Answer<v1::CreateWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
-            let name = WorkspaceName::new(request.workspace_id).map_err(of_engine)?;
+            let name = WorkspaceName::new(request.workspace_id.as_str()).map_err(of_engine)?;
             let from = match request.from.as_str() {
                 "" => None,
                 revision => Some(service.resolve(revision, None)?),
             };
+            let act = service.act_for(&actor, &request)?;
             let new = NewWorkspace { from, agent: request.agent, project: request.project, target: None };
-            let act = service.act(&actor, &request.request_id)?;
-            service.begin_without(std::slice::from_ref(&name))?;
-            service.inner.workspaces.create(&name, &new, &act).map_err(of_engine)?;
+            if service.done_before(&act)?.is_none() {
+                service.begin_without(std::slice::from_ref(&name))?;
+                service.inner.workspaces.create(&name, &new, &act).map_err(of_engine)?;
+            }
             Ok(v1::CreateWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
         })
         .await
@@ -43,8 +46,8 @@ impl WorkspaceService for Api {
     }
 
     async fn list_workspaces(&self, request: Request<v1::ListWorkspacesRequest>) -> Answer<v1::ListWorkspacesResponse> {
-        let request = request.into_inner();
-        self.short(move |service| {
+        let (caller, request) = (actor(&request), request.into_inner());
+        self.read(&caller, move |service| {
             let after = match request.page_token.as_str() {
                 "" => None,
                 token => Some(WorkspaceName::new(token).map_err(of_engine)?),
@@ -60,14 +63,19 @@ impl WorkspaceService for Api {
 
     async fn fork_workspace(&self, request: Request<v1::ForkWorkspaceRequest>) -> Answer<v1::ForkWorkspaceResponse> {
         let (actor, request) = (actor(&request), request.into_inner());
-        self.short(move |service| {
+        self.slow(&actor.clone(), Kind::Work, move |service, _| {
             let from = workspace_id(&request.name).map_err(of_engine)?;
             let into = request.workspace_ids.iter().map(|name| WorkspaceName::new(name.as_str()));
             let into = into.collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
-            let act = service.act(&actor, &request.request_id)?;
-            service.secure_live(&from, "a fork", &act)?;
-            service.begin_without(&into)?;
-            let done = service.inner.workspaces.fork(&from, &into, &act).map_err(of_engine)?;
+            let act = service.act_for(&actor, &request)?;
+            let done = match service.done_before(&act)? {
+                Some(done) => done,
+                None => {
+                    service.secure_live(&from, "a fork", &act)?;
+                    service.begin_without(&into)?;
+                    service.inner.workspaces.fork(&from, &into, &act).map_err(of_engine)?
+                }
+            };
             let workspaces = into.iter().map(|name| service.workspace_message(name)).collect::<Result<_>>()?;
             Ok(v1::ForkWorkspaceResponse { workspaces, operation: Some(operation_message(&done)) })
         })
@@ -82,7 +90,7 @@ impl WorkspaceService for Api {
         self.short(move |service| {
             let name = workspace_id(&request.name).map_err(of_engine)?;
             let snapshot = service.resolve(&request.revision, Some(&name))?;
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             let workspaces = &service.inner.workspaces;
             let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
             let paths = paths.map_err(|source| of_engine(source.into()))?;
@@ -104,9 +112,11 @@ impl WorkspaceService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let from = workspace_id(&request.name).map_err(of_engine)?;
-            let to = WorkspaceName::new(request.new_workspace_id).map_err(of_engine)?;
-            let act = service.act(&actor, &request.request_id)?;
-            service.rename_workspace(&from, &to, &act)?;
+            let to = WorkspaceName::new(request.new_workspace_id.as_str()).map_err(of_engine)?;
+            let act = service.act_for(&actor, &request)?;
+            if service.done_before(&act)?.is_none() {
+                service.rename_workspace(&from, &to, &act)?;
+            }
             Ok(v1::RenameWorkspaceResponse { workspace: Some(service.workspace_message(&to)?) })
         })
         .await
@@ -119,7 +129,7 @@ impl WorkspaceService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let name = workspace_id(&request.name).map_err(of_engine)?;
-            let act = service.act(&actor, &request.request_id)?;
+            let act = service.act_for(&actor, &request)?;
             service.inner.workspaces.describe(&name, &request.agent, &request.project, &act).map_err(of_engine)?;
             Ok(v1::UpdateWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
         })
@@ -133,8 +143,11 @@ impl WorkspaceService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let name = workspace_id(&request.name).map_err(of_engine)?;
-            let act = service.act(&actor, &request.request_id)?;
-            let done = service.delete_workspace(&name, &request.etag, &act)?;
+            let act = service.act_for(&actor, &request)?;
+            let done = match service.done_before(&act)? {
+                Some(done) => done,
+                None => service.delete_workspace(&name, &request.etag, &act)?,
+            };
             Ok(v1::DeleteWorkspaceResponse { operation: Some(operation_message(&done)) })
         })
         .await
@@ -147,8 +160,10 @@ impl WorkspaceService for Api {
         let (actor, request) = (actor(&request), request.into_inner());
         self.short(move |service| {
             let name = workspace_id(&request.name).map_err(of_engine)?;
-            let act = service.act(&actor, &request.request_id)?;
-            service.inner.workspaces.undelete(&name, &act).map_err(of_engine)?;
+            let act = service.act_for(&actor, &request)?;
+            if service.done_before(&act)?.is_none() {
+                service.inner.workspaces.undelete(&name, &act).map_err(of_engine)?;
+            }
             Ok(v1::UndeleteWorkspaceResponse { workspace: Some(service.workspace_message(&name)?) })
         })
         .await

@@ -6,14 +6,20 @@ use std::time::{Duration, Instant};
 
 use amalgam_engine::{LivedTime, Time};
 use amalgam_gc::Progress;
+use amalgam_proto::Reason;
 
 use super::{How, ITSELF, Last, Why};
 use crate::room::{Disk, Shortage, shortage};
 use crate::service::Service;
 
 const NAP: Duration = Duration::from_millis(200);
-/// Nobody may have called for so long before a collection that only time asks for.
+/// Nobody may have called for so long before a collection that only time asks for, unless it is overdue.
 const IDLE: Duration = Duration::from_secs(30);
+/// A collection that only time asks for waits so long for a quiet moment. Then it comes beside the calls, and gives way to them.
+const OVERDUE_NANOSECONDS: i64 = 2 * HOUR_NANOSECONDS;
+/// Delay before a collection that failed is tried again: it doubles with each failure.
+const RETRY_DELAY_MIN: Duration = Duration::from_secs(60);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(6 * 3_600);
 const DAY_NANOSECONDS: i64 = 24 * 3_600 * 1_000_000_000;
 const HOUR_NANOSECONDS: i64 = 3_600 * 1_000_000_000;
 
@@ -33,10 +39,12 @@ impl Default for Watchfulness {
 }
 
 impl Service {
-    /// Collects by itself, for as long as the process lives. `idle` says since when nobody called.
-    pub(crate) fn keep_collecting(&self, idle: &dyn Fn() -> Duration) {
+    /// Collects by itself, for as long as the process lives. `idle` says since when nobody called. What goes wrong is told once, kept for
+    /// whoever asks, and tried again after longer and longer.
+    pub(crate) fn keep_collecting(&self, idle: &dyn Fn() -> Duration, tell: &dyn Fn(&str)) {
         let collections = &self.inner.collections;
         let mut looked = Instant::now();
+        let mut failures = Failures::default();
         while !collections.ending.load(Ordering::Relaxed) {
             std::thread::sleep(NAP.min(collections.watchfulness.look_every));
             let is_wanted = collections.wanted.swap(false, Ordering::Relaxed);
@@ -44,6 +52,9 @@ impl Service {
                 continue;
             }
             looked = Instant::now();
+            if failures.are_fresh(looked) {
+                continue;
+            }
             let _using = self.using();
             let lived = self.lived();
             let state = collections.state.lock().clone();
@@ -62,10 +73,16 @@ impl Service {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             };
-            if let Err(failure) = self.collect(&how, &mut watch) {
-                // Nobody listens: it is told to whoever asks, and tried again when it is due again.
-                let words = format!("the last collection failed: {}", failure.message);
-                let _ = collections.change(|state| state.problem = Some(words));
+            match self.collect(&how, &mut watch) {
+                Ok(_) => failures = Failures::default(),
+                Err(failure) if failure.reason == Reason::Busy => {}
+                Err(failure) => {
+                    let words = format!("the last collection failed: {}", failure.message);
+                    if failures.add(&words, Instant::now()) {
+                        tell(&words);
+                        let _ = collections.change(|state| state.problem = Some(words));
+                    }
+                }
             }
         }
     }
@@ -91,7 +108,37 @@ fn due(
     if disk.store_bytes > next(watchfulness, last, &LivedTime::default()).1 {
         return Some(Why::Growth);
     }
-    (since >= DAY_NANOSECONDS && idle >= IDLE).then_some(Why::Time)
+    let is_quiet = idle >= IDLE || since >= DAY_NANOSECONDS + OVERDUE_NANOSECONDS;
+    (since >= DAY_NANOSECONDS && is_quiet).then_some(Why::Time)
+}
+
+/// What is remembered of collections that failed, one after another.
+#[derive(Default)]
+struct Failures {
+    count: u32,
+    retry_at: Option<Instant>,
+    told: String,
+}
+
+impl Failures {
+    /// Whether it is too early to try again.
+    fn are_fresh(&self, now: Instant) -> bool {
+        self.retry_at.is_some_and(|retry_at| now < retry_at)
+    }
+
+    /// Counts one; whether it is to be told, because it is not the one that was told last.
+    fn add(&mut self, message: &str, now: Instant) -> bool {
+        self.retry_at = now.checked_add(retry_delay(self.count));
+        self.count = self.count.saturating_add(1);
+        let is_new = self.told != message;
+        message.clone_into(&mut self.told);
+        is_new
+    }
+}
+
+/// How long after so many failures a collection is tried again.
+fn retry_delay(failures: u32) -> Duration {
+    RETRY_DELAY_MIN.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(RETRY_DELAY_MAX)
 }
 
 /// The same where a workspace is near its quota. Retention looks at hours: sooner it would find nothing new.
@@ -139,12 +186,60 @@ mod tests {
         assert_eq!(check(100 * MB, 23, 100 * MB, plenty, None, 60), None);
         assert_eq!(check(100 * MB, 24, 100 * MB, plenty, None, 60), Some(Why::Time));
         assert_eq!(check(100 * MB, 24, 100 * MB, plenty, None, 0), None, "somebody is at work");
+        assert_eq!(check(100 * MB, 26, 100 * MB, plenty, None, 0), Some(Why::Time), "somebody always is");
         assert_eq!(check(100 * MB, 0, 120 * MB, 500 * MB, None, 0), Some(Why::Room));
         assert_eq!(check(100 * MB, 0, 110 * MB, 500 * MB, None, 0), None, "it was tried just now");
         assert_eq!(check(100 * MB, 1, 100 * MB, 500 * MB, None, 0), Some(Why::Room));
         assert_eq!(check(100 * MB, 2, 100 * MB, plenty, Some(105 * MB), 0), Some(Why::Room));
         let new = Disk { store_bytes: MB, free_bytes: plenty, ..Disk::default() };
         assert_eq!(due(&Watchfulness::default(), None, &new, None, Time(0), Duration::from_secs(60)), Some(Why::Time));
+    }
+
+    #[test]
+    fn a_failing_collection_is_told_once_and_tried_less_and_less() {
+        let (mut failures, now) = (Failures::default(), Instant::now());
+        assert!(!failures.are_fresh(now));
+        assert!(failures.add("no room", now), "it is told");
+        assert!(failures.are_fresh(now + RETRY_DELAY_MIN / 2) && !failures.are_fresh(now + RETRY_DELAY_MIN));
+        let mut delays = Vec::new();
+        for _ in 0..40 {
+            assert!(!failures.add("no room", now), "it was told");
+            delays.push(failures.retry_at.expect("there was one") - now);
+        }
+        assert!(delays.is_sorted() && delays[0] == 2 * RETRY_DELAY_MIN && delays[39] == RETRY_DELAY_MAX, "{delays:?}");
+        assert!(failures.add("damaged", now), "another one is told");
+    }
+
+    #[test]
+    fn a_collection_that_fails_is_not_tried_at_every_look() {
+        let around = tempfile::tempdir().expect("a directory");
+        let known: Arc<std::sync::OnceLock<Service>> = Arc::default();
+        let tries = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let settings = {
+            let (known, tries) = (Arc::clone(&known), Arc::clone(&tries));
+            move || match known.get().is_some_and(Service::is_collecting) {
+                true => {
+                    tries.fetch_add(1, Ordering::Relaxed);
+                    Err(amalgam_proto::Failure::new(Reason::Fault, "settings that cannot be read"))
+                }
+                false => Ok(Settings::default()),
+            }
+        };
+        let home = Home::new(around.path().join("home"));
+        let mut service = Service::open_with(&home, tick, &[], Arc::new(settings)).expect("opened");
+        let inner = Arc::get_mut(&mut service.inner).expect("nobody else has it yet");
+        inner.collections.watchfulness.look_every = Duration::from_millis(5);
+        assert!(known.set(service.clone()).is_ok());
+        let told = parking_lot::Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            let _end = End(&service);
+            scope.spawn(|| service.keep_collecting(&|| IDLE, &|words| told.lock().push(words.to_owned())));
+            std::thread::sleep(Duration::from_millis(500));
+        });
+        assert_eq!(tries.load(Ordering::Relaxed), 1);
+        assert_eq!(told.lock().len(), 1, "{told:?}");
+        let problem = service.inner.collections.state.lock().problem.clone();
+        assert!(problem.is_some_and(|problem| problem.contains("settings that cannot be read")));
     }
 
     #[test]
@@ -201,7 +296,7 @@ mod tests {
 
     /// A workspace with so many bytes that nobody else has, which is deleted at once.
     fn waste(service: &Service, name: &str, bytes: usize) {
-        let (workspaces, act) = (&service.inner.workspaces, service.act("ann", "").expect("an act"));
+        let (workspaces, act) = (&service.inner.workspaces, service.act("ann"));
         let workspace = WorkspaceName::new(name).expect("a name");
         workspaces.create(&workspace, &NewWorkspace::default(), &act).expect("made");
         let mut tree = workspaces.open(&workspace).expect("open");
@@ -246,7 +341,7 @@ mod tests {
         let (service, is_full) = watched(around.path());
         std::thread::scope(|scope| {
             let _end = End(&service);
-            scope.spawn(|| service.keep_collecting(&|| Duration::ZERO));
+            scope.spawn(|| service.keep_collecting(&|| Duration::ZERO, &|_| {}));
             // Otherwise one may come between the writing and the deleting.
             service.pause_collection(Span::Forever).expect("paused");
             waste(&service, "one", 3_000_000);

@@ -12,6 +12,7 @@ use amalgam_proto::{Failure, Reason, v1};
 
 use super::list::{is_wanted, tree_paths};
 use super::undecided::decision;
+use crate::api::Caller;
 use crate::directory::{Saying, Target, notice};
 use crate::failure::{Result, of_engine};
 use crate::service::{Marks, Service};
@@ -46,6 +47,7 @@ impl Service {
         &self,
         request: &v1::ResolveConflictsRequest,
         act: &Act,
+        caller: &Caller,
     ) -> Result<v1::ResolveConflictsResponse> {
         let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
         if request.resolution.is_none() {
@@ -59,15 +61,14 @@ impl Service {
         }
         let record = self.inner.registry.all().into_iter().find(|record| record.workspace == workspace.as_str());
         match record {
-            Some(record) => self.resolve_in_directory(&amalgam_proto::directory_name(&record.id), request, act),
-            None => self.resolve_in_head(&workspace, request, act),
+            Some(record) => self.resolve_in_directory(&amalgam_proto::directory_name(&record.id), request, act, caller),
+            None => self.resolve_in_head(&workspace, request, act, caller),
         }
     }
 
     /// What the same request came to before: the snapshot it made. Which conflicts it resolved is not told again.
     fn resolved_before(&self, workspace: &WorkspaceName, act: &Act) -> Result<Option<v1::ResolveConflictsResponse>> {
-        let Some(request) = &act.request else { return Ok(None) };
-        let Some(first) = self.inner.store.find_request(request).map_err(of_engine)? else { return Ok(None) };
+        let Some(first) = self.done_before(act)? else { return Ok(None) };
         let moved = first.changes.iter().find(|change| change.name == workspace.reference());
         let target = moved.and_then(|change| change.after.as_ref()?.target);
         let Some(target) = target.filter(|target| target.kind == ObjectKind::Snapshot) else { return Ok(None) };
@@ -81,10 +82,11 @@ impl Service {
         workspace: &WorkspaceName,
         request: &v1::ResolveConflictsRequest,
         act: &Act,
+        caller: &Caller,
     ) -> Result<v1::ResolveConflictsResponse> {
         let head = self.head(workspace)?;
         let Some(root) = self.head_root(head)? else { return Err(nothing(&[])) };
-        let mut plan = self.plan_resolving(head, root, request, act)?;
+        let mut plan = caller.walking(|| self.plan_resolving(head, root, request, act))?;
         let mut response = self.response(&plan)?;
         if request.dry_run || plan.is_empty() {
             return Ok(response);
@@ -103,19 +105,20 @@ impl Service {
         name: &str,
         request: &v1::ResolveConflictsRequest,
         act: &Act,
+        caller: &Caller,
     ) -> Result<v1::ResolveConflictsResponse> {
         let progress = Progress::default();
         let mut grasp = self.grasp(name)?;
         if request.dry_run {
             let head = self.head(&grasp.workspace)?;
             let captured = self.look_as(&mut grasp, &progress, true)?;
-            let plan = self.plan_resolving(head, captured.root, request, act)?;
+            let plan = caller.walking(|| self.plan_resolving(head, captured.root, request, act))?;
             return self.response(&plan);
         }
         let safety = self.secure_before(&mut grasp, "resolve", act)?;
         let head = self.head(&grasp.workspace)?;
         let Some(root) = self.head_root(head)? else { return Err(nothing(&[])) };
-        let plan = self.plan_resolving(head, root, request, act)?;
+        let plan = caller.walking(|| self.plan_resolving(head, root, request, act))?;
         let mut response = self.response(&plan)?;
         if !plan.is_empty() {
             let target = Target { root: plan.root, paths: Some(&plan.touched), with_git: true, set_id: false };

@@ -422,7 +422,7 @@ mod tests {
     fn of_many_who_want_a_directory_at_once_one_gets_it() {
         let around = tempfile::tempdir().expect("a directory");
         let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
-        let act = service.act("ann", "").expect("an act");
+        let act = service.act("ann");
         let attach = |path: &Path, workspace: &str| {
             std::fs::create_dir_all(path).expect("a directory");
             let workspace_id = workspace.to_owned();

@@ -20,6 +20,11 @@ use crate::views::live::Secured;
 
 /// What the log calls a merge.
 const MERGE: &str = "merge";
+/// The message of what was written into a place while a merge into it went on.
+const WRITTEN_MEANWHILE: &str = "written during a merge";
+
+/// Says that others may work in a place.
+pub(crate) struct Free;
 
 /// What a workspace's head would be after a capture.
 pub(crate) struct Ahead {
@@ -154,6 +159,33 @@ impl Service {
         }
     }
 
+    /// Lets others work in a place while a merge goes on. One that was never in step is kept: what is absent there was removed by nobody.
+    pub(crate) fn let_go_of_place(&self, place: SecuredPlace) -> std::result::Result<SecuredPlace, Free> {
+        match place {
+            SecuredPlace::Directory(grasp, _) if grasp.record.snapshot().is_some() => Err(Free),
+            SecuredPlace::View(..) => Err(Free),
+            kept => Ok(kept),
+        }
+    }
+
+    /// Brings a place along that was let go of during a merge. What was written there meanwhile is merged with what landed.
+    pub(crate) fn catch_place_up(&self, workspace: &WorkspaceName, merge: &mut v1::Merge, act: &Act) -> Result<()> {
+        match self.place_of(workspace)? {
+            Place::Nowhere => Ok(()),
+            Place::Directory(mut grasp) => {
+                if grasp.record.snapshot().is_none() || self.is_in_step(&grasp, self.head(workspace)?)? {
+                    return Ok(());
+                }
+                self.catch_up_with(&mut grasp, WRITTEN_MEANWHILE, merge, act).map(drop)
+            }
+            Place::View(grasp) => {
+                let done = self.catch_view_up(&grasp, WRITTEN_MEANWHILE, act)?;
+                (merge.written, merge.removed) = (done.written, done.removed);
+                Ok(())
+            }
+        }
+    }
+
     /// Brings a place to where its workspace's head is now.
     pub(crate) fn bring_place_along(&self, place: SecuredPlace, merge: &mut v1::Merge, act: &Act) -> Result<()> {
         match place {
@@ -189,20 +221,31 @@ impl Service {
     /// process died while it brought them along; what is neither is an edit of the user, and is merged with what the head has. A capture
     /// on top of the head would take back what landed. Returns the snapshot of the edits, if there are any.
     pub(super) fn catch_up(&self, grasp: &mut Grasp, what: &str, act: &Act) -> Result<Option<SnapshotId>> {
+        self.catch_up_with(grasp, &format!("before {what}"), &mut v1::Merge::default(), act)
+    }
+
+    fn catch_up_with(
+        &self,
+        grasp: &mut Grasp,
+        message: &str,
+        merge: &mut v1::Merge,
+        act: &Act,
+    ) -> Result<Option<SnapshotId>> {
         let (store, progress) = (&self.inner.store, Progress::default());
         // The request belongs to what comes after it.
         let act = &Act { request: None, ..act.clone() };
         let head = self.head(&grasp.workspace)?;
         let (Some(before), Some(now)) = (self.known_root(grasp.record.snapshot())?, self.head_root(head)?) else {
+            let what = message.strip_prefix("before ").unwrap_or(message);
             return self.secure(grasp, what, act, &progress).map(|(safety, _)| safety);
         };
         let captured = self.look_as(grasp, &progress, true)?;
         let _pin = store.hold(captured.root).map_err(of_engine)?;
         let mut safety = None;
         if ![before, now].contains(&captured.root) {
-            safety = self.merge_edits(&grasp.workspace, before, captured.root, &format!("before {what}"), act)?;
+            safety = self.merge_edits(&grasp.workspace, before, captured.root, message, act)?;
         }
-        self.bring_along(grasp, &mut v1::Merge::default(), act)?;
+        self.bring_along(grasp, merge, act)?;
         Ok(safety)
     }
 
@@ -276,7 +319,7 @@ mod tests {
     }
 
     fn write(service: &Service, workspace: &str, path: &str) {
-        let (workspaces, act) = (&service.inner.workspaces, service.act("ann", "").expect("an act"));
+        let (workspaces, act) = (&service.inner.workspaces, service.act("ann"));
         let mut tree = workspaces.open(&name(workspace)).expect("open");
         tree.write(path, path.as_bytes()).expect("written");
         workspaces.commit(&name(workspace), &mut tree, &Change::new(path), &act).expect("committed");
@@ -289,10 +332,10 @@ mod tests {
     }
 
     fn publish(service: &Service) {
-        let act = &service.act("ann", "").expect("an act");
+        let act = &service.act("ann");
         let (workspace, target) = ("workspaces/try".to_owned(), "workspaces/main".to_owned());
         let asked = v1::Submission { workspace, target, capture: true, ..Default::default() };
-        let done = service.submit(&asked, false, act).expect("merged");
+        let done = service.submit(&asked, false, act, &crate::api::Caller::default()).expect("merged");
         assert!([v1::MergeHow::Merged, v1::MergeHow::Forward].contains(&done.merge.how()), "{:?}", done.merge);
     }
 
@@ -300,7 +343,7 @@ mod tests {
     fn a_directory_that_never_had_what_its_workspace_holds_removes_nothing() {
         let around = tempfile::tempdir().expect("a directory");
         let service = Service::open(&Home::new(around.path().join("home")), now, &[]).expect("opened");
-        let act = service.act("ann", "").expect("an act");
+        let act = service.act("ann");
         let workspaces = &service.inner.workspaces;
         workspaces.create(&name("main"), &NewWorkspace::default(), &act).expect("made");
         write(&service, "main", "first");

@@ -4,6 +4,8 @@
 //! the background when it is stopped. The watch in the background is part of the directory's record, so every process that holds the
 //! store takes it up, and tries again while the directory is gone or cannot be watched.
 
+mod foreground;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -17,6 +19,7 @@ use amalgam_proto::v1::watch_directory_response::Event;
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use super::capture::{CAPTURE, Saying};
 use crate::failure::{Result, of_materializer};
@@ -88,8 +91,12 @@ struct Eye {
     watcher: Watcher,
     /// What happened since the last capture.
     since: Mutex<Dirty>,
-    /// How many times something had happened at the last look. Each session remembers its own.
-    events: AtomicU64,
+    /// How many times something had happened when somebody looked. Each session remembers its own.
+    events: watch::Sender<u64>,
+    /// Why watches in the foreground end, once they do.
+    lost: watch::Sender<Option<Failure>>,
+    /// Whether a task reads what the kernel noted.
+    is_tended: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -119,7 +126,7 @@ impl Eye {
         let before = std::mem::replace(&mut *since, Dirty::Nothing);
         let new = self.watcher.take_dirty();
         if new != Dirty::Nothing {
-            self.events.fetch_add(1, Ordering::Relaxed);
+            self.events.send_modify(|events| *events += 1);
         }
         *since = match (before, new) {
             (Dirty::Nothing, new) => new,
@@ -133,9 +140,30 @@ impl Eye {
     }
 }
 
+impl Eye {
+    fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+        let message = "the directory was detached or attached anew; run `amalgam watch` again to go on";
+        self.lose(Failure::new(Reason::NoDirectory, message));
+    }
+
+    /// Ends the watches in the foreground. The first reason counts.
+    fn lose(&self, why: Failure) {
+        self.lost.send_if_modified(|lost| {
+            let is_first = lost.is_none();
+            lost.get_or_insert(why);
+            is_first
+        });
+    }
+
+    fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+}
+
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.eye.ended.store(true, Ordering::Relaxed);
+        self.eye.end();
         self.watches.active.lock().remove(&self.id);
         self.watches.changed.notify_all();
     }
@@ -148,15 +176,6 @@ impl Watches {
 
     fn note(&self, id: &str, change: impl FnOnce(&mut BackgroundState)) {
         change(self.background.lock().entry(id.to_owned()).or_default());
-    }
-}
-
-/// A call that watches, counted for as long as it does.
-struct Foreground<'a>(&'a Watches);
-
-impl Drop for Foreground<'_> {
-    fn drop(&mut self) {
-        self.0.foreground.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -181,58 +200,6 @@ impl Service {
         self.inner.registry.all().iter().filter(|record| record.background.is_some()).count()
     }
 
-    /// Watches a directory for as long as the caller listens, or in the background until it is stopped.
-    pub(crate) fn watch_directory(
-        &self,
-        request: &v1::WatchDirectoryRequest,
-        actor: &str,
-        mut tell: impl FnMut(Event) -> Result<()>,
-        is_over: impl Fn() -> bool,
-    ) -> Result<()> {
-        if request.stop {
-            return self.stop_background(&request.name);
-        }
-        let watches = &self.inner.watches;
-        if request.detach && !watches.is_lasting.load(Ordering::Relaxed) {
-            let message = "a watch in the background needs the background process; run this without --in-process";
-            return Err(Failure::new(Reason::Invalid, message));
-        }
-        let session = match request.detach {
-            true => BACKGROUND,
-            false => watches.last_session.fetch_add(1, Ordering::Relaxed) + 1,
-        };
-        let eye = self.begin_watch(&request.name, session)?;
-        tell(Event::Begun(v1::WatchBegun { directories: eye.watcher.watches() as u64 }))?;
-        if let Some(problem) = eye.watcher.incomplete() {
-            tell(Event::Problem(problem))?;
-        }
-        if request.detach {
-            let background = BackgroundWatch {
-                quiet_milliseconds: request.quiet_milliseconds,
-                interval_milliseconds: request.interval_milliseconds,
-                actor: actor.to_owned(),
-            };
-            return self.keep_in_background(&request.name, background);
-        }
-        watches.foreground.fetch_add(1, Ordering::Relaxed);
-        let _counted = Foreground(watches);
-        let pace = Pace::new(request.quiet_milliseconds, request.interval_milliseconds);
-        let over = || is_over() || watches.is_ending() || eye.ended.load(Ordering::Relaxed);
-        let done = self.keep_watch(&request.name, actor, &eye, &pace, &mut tell, &over);
-        self.end_session(&request.name, session)?;
-        done?;
-        match is_over() {
-            true => Ok(()),
-            false if watches.is_ending() => {
-                Err(Failure::new(Reason::Busy, "the background process was told to end; run `amalgam watch` again"))
-            }
-            false => {
-                let message = "the directory was detached or attached anew; run `amalgam watch` again to go on";
-                Err(Failure::new(Reason::NoDirectory, message))
-            }
-        }
-    }
-
     /// The watcher of a directory, which stays until this session has ended.
     fn begin_watch(&self, name: &str, session: u64) -> Result<Arc<Eye>> {
         let _using = self.using();
@@ -245,7 +212,14 @@ impl Service {
         let watcher = Watcher::start(&grasp.host, &rules).map_err(of_materializer)?;
         // What happened before the watcher began is found by one look everywhere.
         let since = Mutex::new(Dirty::Everything);
-        let eye = Arc::new(Eye { watcher, since, events: AtomicU64::new(0), ended: AtomicBool::new(false) });
+        let eye = Arc::new(Eye {
+            watcher,
+            since,
+            events: watch::Sender::new(0),
+            lost: watch::Sender::new(None),
+            is_tended: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        });
         let (id, watches) = (grasp.record.id.clone(), Arc::clone(&self.inner.watches));
         watches.active.lock().insert(id.clone());
         let watch = Watch { eye: Arc::clone(&eye), sessions: BTreeSet::from([session]), id, watches };
@@ -291,12 +265,12 @@ impl Service {
         let (mut last, mut checked) = (Instant::now(), Instant::now());
         // What is there now is the first snapshot.
         let mut first = Some(last);
-        let mut seen = eye.events.load(Ordering::Relaxed);
+        let mut seen = *eye.events.borrow();
         while !over() {
             if eye.watcher.wait(pace.look_every()).map_err(of_materializer)? {
                 eye.gather();
             }
-            let events = eye.events.load(Ordering::Relaxed);
+            let events = *eye.events.borrow();
             if events != seen {
                 seen = events;
                 last = Instant::now();
@@ -322,7 +296,7 @@ impl Service {
 
     fn capture_by_itself(&self, name: &str, actor: &str) -> Result<Option<v1::CaptureResult>> {
         let _using = self.using();
-        let act = self.act(actor, "")?;
+        let act = self.act(actor);
         let mut grasp = self.grasp(name)?;
         let mut change = Change::new("automatic");
         change.metadata.insert(AUTOMATIC.to_owned(), "true".to_owned());
@@ -430,7 +404,7 @@ impl Service {
         let over = || {
             let is_wanted =
                 || self.inner.registry.get(id).is_some_and(|record| record.background.as_ref() == Some(wanted));
-            watches.is_ending() || eye.ended.load(Ordering::Relaxed) || !is_wanted()
+            watches.is_ending() || eye.is_ended() || !is_wanted()
         };
         let mut tell = |event| {
             watches.note(id, |state| match event {
@@ -501,6 +475,13 @@ impl Pace {
 
     fn look_every(&self) -> Duration {
         if self.quiet.is_zero() { LOOK_EVERY } else { LOOK_EVERY.min(self.quiet / 4) }
+    }
+
+    /// When a snapshot is due of what first happened, and last happened, at these moments.
+    fn next_due(&self, first: Instant, last: Instant) -> Option<Instant> {
+        let quiet = (!self.quiet.is_zero()).then(|| last.checked_add(self.quiet)).flatten();
+        let time = (!self.interval.is_zero()).then(|| first.checked_add(self.interval)).flatten();
+        quiet.into_iter().chain(time).min()
     }
 
     fn is_due(&self, first: Option<Instant>, last: Instant) -> bool {

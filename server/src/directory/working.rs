@@ -59,7 +59,6 @@ impl Service {
 
     /// Whether a request was carried out before. What it asked for is there; doing it again would undo what came since.
     pub(crate) fn is_replayed(&self, act: &Act) -> Result<bool> {
-        let found = act.request.as_ref().map(|request| self.inner.store.find_request(request)).transpose();
-        Ok(found.map_err(of_engine)?.flatten().is_some())
+        Ok(self.done_before(act)?.is_some())
     }
 }

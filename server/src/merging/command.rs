@@ -42,8 +42,8 @@ pub(super) struct Job<'a> {
     pub(super) hint: &'a str,
 }
 
-/// Runs a command to its end.
-pub(super) fn run(job: &Job<'_>, settings: &CommandSettings) -> Result<TestVerdict> {
+/// Runs a command to its end, or until `is_over` returns true: then the command is ended with everything that it started.
+pub(super) fn run(job: &Job<'_>, settings: &CommandSettings, is_over: &dyn Fn() -> bool) -> Result<TestVerdict> {
     let what = job.what;
     let failed = |source: io::Error| of_io("make a file for a command's output", &source);
     let sink = fs::File::create(job.output).map_err(failed)?;
@@ -55,7 +55,7 @@ pub(super) fn run(job: &Job<'_>, settings: &CommandSettings) -> Result<TestVerdi
         Err(error) => return Ok(not_started(what, &error.to_string(), job.hint)),
     };
     let ended = child
-        .wait(Duration::from_secs(u64::from(job.seconds)))
+        .wait(Duration::from_secs(u64::from(job.seconds)), is_over)
         .map_err(|source| of_io("wait for a command", &source))?;
     let said = tail(job.output);
     Ok(match ended {
@@ -93,11 +93,11 @@ struct Running {
 
 impl Running {
     /// Waits for its end, and that of everything it started; nothing when it took too long and was ended.
-    fn wait(&mut self, within: Duration) -> io::Result<Option<ExitStatus>> {
-        let ended = self.wait_until(Instant::now() + within)?;
+    fn wait(&mut self, within: Duration, is_over: &dyn Fn() -> bool) -> io::Result<Option<ExitStatus>> {
+        let ended = self.wait_until(Instant::now() + within, is_over)?;
         if ended.is_none() && self.is_supervised {
             self.signal(Signal::TERM);
-            self.wait_until(Instant::now() + END_WITHIN)?;
+            self.wait_until(Instant::now() + END_WITHIN, &|| false)?;
         }
         if !self.is_supervised || self.child.try_wait()?.is_none() {
             // Without a supervisor, or with one that is stuck, its process group is all that is known.
@@ -107,12 +107,12 @@ impl Running {
         Ok(ended)
     }
 
-    fn wait_until(&mut self, until: Instant) -> io::Result<Option<ExitStatus>> {
+    fn wait_until(&mut self, until: Instant, is_over: &dyn Fn() -> bool) -> io::Result<Option<ExitStatus>> {
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(Some(status));
             }
-            if Instant::now() >= until {
+            if Instant::now() >= until || is_over() {
                 return Ok(None);
             }
             thread::sleep(LOOK_EVERY);

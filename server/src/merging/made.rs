@@ -26,6 +26,11 @@ impl<'a> Maker<'a> {
         Self { service, rules: Arc::clone(rules), target: target.clone() }
     }
 
+    /// Whether a rule has a command that makes files.
+    pub(super) fn has_commands(&self) -> bool {
+        self.rules.has_commands()
+    }
+
     /// The command that makes a file, and the source of the rule that says so, if one does.
     fn command_of(&self, path: &TreePath) -> Option<(&str, &str)> {
         let found = self.rules.explain(path.as_bytes(), Content::Text)?;

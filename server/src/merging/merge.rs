@@ -8,14 +8,21 @@ use amalgam_merge::trees::{ByRules, units_of};
 use amalgam_proto::{Failure, Reason, v1, workspace_id};
 
 use super::made::Maker;
+use super::queue::turn_of;
 use super::{conflicts_message, files_message, path_bytes};
+use crate::api::Caller;
 use crate::failure::{Result, of_engine};
 use crate::service::{Marks, Service};
 
 impl Service {
     /// Merges workspaces into another. The directories and mounts of the sources are captured first if asked to, that of the target
     /// is captured and brought along.
-    pub(crate) fn merge_workspaces(&self, request: &v1::MergeWorkspacesRequest, act: &Act) -> Result<v1::Merge> {
+    pub(crate) fn merge_workspaces(
+        &self,
+        request: &v1::MergeWorkspacesRequest,
+        act: &Act,
+        caller: &Caller,
+    ) -> Result<v1::Merge> {
         let target = workspace_id(&request.target).map_err(of_engine)?;
         let sources = request.sources.iter().map(|name| workspace_id(name)).collect::<Result<Vec<_>, _>>();
         let sources = sources.map_err(of_engine)?;
@@ -33,10 +40,11 @@ impl Service {
         if request.dry_run {
             let rules = self.merge_rules(Some(&target), request.rules.as_ref())?;
             let contents = ByRules::new(&rules, &agent(&target)?, &theirs);
-            return self.plan_merge(request, &target, &sources, &rules, &contents, act);
+            let plan = || self.plan_merge(request, &target, &sources, &rules, &contents, act);
+            return caller.walking(plan);
         }
         let lock = self.inner.merging.lock_of(&target);
-        let _turn = lock.lock();
+        let _turn = turn_of(&lock, caller)?;
         let place = self.secure_place(&target, "a merge", act)?;
         let safety = place.safety();
         let heads = self.heads_of(&target, &sources)?;
@@ -48,13 +56,14 @@ impl Service {
         // What was in the directory is in the head now, its rules too.
         let rules = self.merge_rules(Some(&target), request.rules.as_ref())?;
         let (contents, maker) = (ByRules::new(&rules, &agent(&target)?, &theirs), Maker::new(self, &rules, &target));
-        let options = self.options_for(&heads, &rules, &contents, act)?;
+        let options = caller.walking(|| self.options_for(&heads, &rules, &contents, act))?;
         let mut merge = MergeRequest::new(&target, &sources, &contents);
         merge.regenerate = Some(&maker);
         merge.use_remembered = !request.no_remembered;
         merge.options = options;
         merge.message = request.message.clone();
-        let done = self.inner.workspaces.merge(&self.inner.history, &merge, act).map_err(of_engine)?;
+        let done =
+            caller.walking(|| self.inner.workspaces.merge(&self.inner.history, &merge, act)).map_err(of_engine)?;
         let mut message = v1::Merge {
             how: how(done.how).into(),
             target: request.target.clone(),

@@ -4,7 +4,7 @@
 //! What was asked for is kept beside the store, in `publishing.json`. Each head is tried once. What conflicts or fails its test
 //! waits for a person, and while it does nothing more of that workspace is tried; so nothing comes again and again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,6 +14,8 @@ use amalgam_proto::{Failure, Reason, v1, workspace_id};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
+use super::queue::TARGETS_AT_ONCE;
+use crate::api::Caller;
 use crate::failure::{Result, of_engine, of_io};
 use crate::home::{Home, replace_file};
 use crate::service::Service;
@@ -163,6 +165,7 @@ impl Service {
         if request.every_seconds > EVERY_SECONDS_MAX {
             return Err(Failure::new(Reason::Invalid, "the longest interval is a year"));
         }
+        super::test::refuse_long_test(asked.test_seconds)?;
         super::test::refuse_unstartable(&asked.test, &self.settings()?.commands)?;
         let target = self.target_of(name, &asked.target)?;
         self.inner.workspaces.get(&target).map_err(of_engine)?;
@@ -209,37 +212,55 @@ impl Service {
         Ok(found.map(|review| format!("{}{}", super::review::REVIEWS, review.entry.id)))
     }
 
-    /// Publishes all that is due now.
-    pub(crate) fn publish_due(&self) -> Result<()> {
+    /// Publishes all that is due now: what goes into one target one after another, targets side by side.
+    #[cfg(test)]
+    fn publish_due(&self) -> Result<()> {
+        let due = self.due_by_target(|_| true)?;
+        super::queue::side_by_side(due.into_iter().collect(), |(_, plans)| self.publish_all(plans))
+    }
+
+    /// The plans that are due, by their targets.
+    fn due_by_target(&self, is_wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<String, Vec<(WorkspaceName, Plan)>>> {
         let plans = self.inner.merging.publishing.plans.lock().clone();
+        let mut due: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for (name, plan) in plans {
             let name = WorkspaceName::new(name).map_err(of_engine)?;
             let Some(workspace) = self.inner.workspaces.find(&name).map_err(of_engine)? else {
                 self.forget_ended_publishing(&name)?;
                 continue;
             };
-            let now = self.now();
-            if !plan.is_due(&head_of(&workspace), now) {
-                continue;
+            // One without a target fails on its own.
+            let target = self.target_of(&name, &plan.target).map(|target| target.to_string()).unwrap_or_default();
+            if is_wanted(&target) && plan.is_due(&head_of(&workspace), self.now()) {
+                due.entry(target).or_default().push((name, plan));
             }
-            let outcome = self.publish_planned(&name, &plan);
-            let again = now.0.saturating_add(AGAIN_NANOSECONDS);
-            self.inner.merging.publishing.change(|plans| {
-                // Somebody may have said otherwise meanwhile.
-                let Some(kept) = plans.get_mut(name.as_str()).filter(|kept| **kept == plan) else { return };
-                kept.looked = now.0;
-                match outcome {
-                    Ok(Some((tried, last))) => (kept.tried, kept.last) = (tried, Some(Last { time: now.0, ..last })),
-                    Ok(None) => {}
-                    Err(failure) => {
-                        kept.not_before = again;
-                        let how = "failed".to_owned();
-                        kept.last = Some(Last { time: now.0, how, reason: failure.message });
-                    }
-                }
-            })?;
         }
-        Ok(())
+        Ok(due)
+    }
+
+    /// Publishes what is due for one target.
+    fn publish_all(&self, plans: Vec<(WorkspaceName, Plan)>) -> Result<()> {
+        plans.into_iter().try_for_each(|(name, plan)| self.publish_one(&name, &plan))
+    }
+
+    fn publish_one(&self, name: &WorkspaceName, plan: &Plan) -> Result<()> {
+        let now = self.now();
+        let outcome = self.publish_planned(name, plan);
+        let again = now.0.saturating_add(AGAIN_NANOSECONDS);
+        self.inner.merging.publishing.change(|plans| {
+            // Somebody may have said otherwise meanwhile.
+            let Some(kept) = plans.get_mut(name.as_str()).filter(|kept| **kept == *plan) else { return };
+            kept.looked = now.0;
+            match outcome {
+                Ok(Some((tried, last))) => (kept.tried, kept.last) = (tried, Some(Last { time: now.0, ..last })),
+                Ok(None) => {}
+                Err(failure) => {
+                    kept.not_before = again;
+                    let how = "failed".to_owned();
+                    kept.last = Some(Last { time: now.0, how, reason: failure.message });
+                }
+            }
+        })
     }
 
     /// Publishes a workspace as planned; nothing if there is nothing new, or something waits for a person.
@@ -266,7 +287,7 @@ impl Service {
             capture: false,
             dry_run: false,
         };
-        let merge = match self.submit(&submission, false, &act) {
+        let merge = match self.submit(&submission, false, &act, &Caller::default()) {
             Ok(done) => done.merge,
             // The test was tried with these files, and will not start with them the next time either.
             Err(failure) if failure.reason == Reason::TestNotStarted && failure.details.contains_key("entry") => {
@@ -282,26 +303,46 @@ impl Service {
         Ok(Some((head, Last { time: 0, how: how.to_owned(), reason: merge.reason })))
     }
 
-    /// Publishes what is due, for as long as the process lives.
+    /// Publishes what is due, for as long as the process lives. Each target has a thread of its own while something is published into
+    /// it, so that the test of one keeps no other waiting.
     pub(crate) fn keep_publishing(&self) {
         let publishing = &self.inner.merging.publishing;
-        loop {
-            {
-                let mut ending = publishing.ending.lock();
-                if !*ending {
-                    publishing.changed.wait_for(&mut ending, LOOK_EVERY);
+        let busy: Mutex<BTreeSet<String>> = Mutex::default();
+        std::thread::scope(|scope| {
+            loop {
+                {
+                    let mut ending = publishing.ending.lock();
+                    if !*ending {
+                        publishing.changed.wait_for(&mut ending, LOOK_EVERY);
+                    }
+                    if *ending {
+                        return;
+                    }
                 }
-                if *ending {
-                    return;
+                if publishing.plans.lock().is_empty() {
+                    continue;
+                }
+                let due = {
+                    let _using = self.using();
+                    // What cannot be looked at now is tried again at the next look.
+                    self.due_by_target(|target| !busy.lock().contains(target)).unwrap_or_default()
+                };
+                for (target, plans) in due {
+                    let is_free = busy.lock().len() < TARGETS_AT_ONCE;
+                    if !is_free {
+                        break;
+                    }
+                    busy.lock().insert(target.clone());
+                    let busy = &busy;
+                    scope.spawn(move || {
+                        let _using = self.using();
+                        // What fails is told with its workspace.
+                        let _ = self.publish_all(plans);
+                        busy.lock().remove(&target);
+                    });
                 }
             }
-            if publishing.plans.lock().is_empty() {
-                continue;
-            }
-            let _using = self.using();
-            // What fails is told with its workspace; what cannot be told there is tried again at the next look.
-            let _ = self.publish_due();
-        }
+        });
     }
 
     /// Ends the thread that publishes.
@@ -379,7 +420,7 @@ mod tests {
             let around = tempfile::tempdir().expect("a directory");
             let service = Service::open(&Home::new(around.path().join("home")), clock, &[]).expect("opened");
             let house = Self { service, around };
-            let act = house.service.act("ann", "").expect("an act");
+            let act = house.service.act("ann");
             let workspaces = &house.service.inner.workspaces;
             workspaces.create(&name("main"), &NewWorkspace::default(), &act).expect("made");
             house.write("main", "file", "one\n");
@@ -391,7 +432,7 @@ mod tests {
             let workspaces = &self.service.inner.workspaces;
             let mut tree = workspaces.open(&name(workspace)).expect("open");
             tree.write(path, text.as_bytes()).expect("written");
-            let act = self.service.act("ann", "").expect("an act");
+            let act = self.service.act("ann");
             workspaces.commit(&name(workspace), &mut tree, &Change::new(text), &act).expect("committed");
         }
 
@@ -414,7 +455,7 @@ mod tests {
                 ..v1::Submission::default()
             };
             let request = v1::SchedulePublishingRequest { submission: Some(submission), every_seconds, on_commit };
-            let act = self.service.act("ann", "").expect("an act");
+            let act = self.service.act("ann");
             self.service.schedule_publishing(&request, &act).expect("scheduled");
         }
 
@@ -491,13 +532,13 @@ mod tests {
             house.look();
         }
         assert_eq!(house.reviews(), 1, "nothing more is tried while it waits");
-        let act = house.service.act("ann", "").expect("an act");
+        let act = house.service.act("ann");
         house.service.reject_review(&told.review, false, &act).expect("rejected");
         pass(10);
         assert_eq!((house.look().expect("it is on").last_how.as_str(), house.reviews()), ("review", 1));
         pass(1_000);
         house.look();
-        let act = house.service.act("ann", "").expect("an act");
+        let act = house.service.act("ann");
         let again = house.look().expect("it is on").review;
         house.service.reject_review(&again, false, &act).expect("rejected");
         pass(1_000);

@@ -1,37 +1,48 @@
 //! The queue behind `complete` and `publish`: an entry is put there, the target is folded, and the caller gets what came of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use amalgam_engine::merge::{MergeContents, Regenerate as _};
-use amalgam_engine::queue::{Fate, Folded, Judge, QueueEntry, Regenerated, TestVerdict, Wish};
+use amalgam_engine::operation::remove_reference;
+use amalgam_engine::queue::{Fate, Folded, Judge, QueueEntry, Regenerated, TestVerdict, Unreadable, Wish};
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, ErrorKind, RootId, TreePath};
 use amalgam_merge::Rules;
 use amalgam_merge::trees::{ByRules, units_of};
 use amalgam_proto::{Failure, Reason, v1, workspace_id};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::made::Maker;
 use super::rules::PROJECT_FILE;
-use super::test::{TestPlace, not_started, refuse_unstartable};
+use super::test::{TestPlace, not_started, refuse_long_test, refuse_unstartable};
 use super::{conflicts_message, files_message};
+use crate::api::Caller;
+use crate::directory::Free;
 use crate::failure::{Result, of_engine};
 use crate::service::{Marks, Service};
 
 /// So often a target is folded before one that waits for its own entry gives up: each fold takes hundreds.
 const FOLDS_MAX: usize = 1_000;
+/// How many targets are folded or published into at a time without anybody waiting.
+pub(super) const TARGETS_AT_ONCE: usize = 8;
+/// How often somebody who waits for a turn looks whether its caller is still there.
+const TURN_LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What decides in the folds of a target: its rules, and the tests of entries.
 pub(super) struct Referee<'a> {
     service: &'a Service,
     rules: Arc<Rules>,
     maker: Maker<'a>,
+    /// Who waits for the fold.
+    caller: &'a Caller,
 }
 
 impl<'a> Referee<'a> {
     /// By the rules that hold when a fold begins: what lands in it changes them for the next one.
-    pub(super) fn new(service: &'a Service, target: &WorkspaceName) -> Result<Self> {
+    pub(super) fn new(service: &'a Service, target: &WorkspaceName, caller: &'a Caller) -> Result<Self> {
         let rules = service.merge_rules(Some(target), None)?;
-        Ok(Self { service, maker: Maker::new(service, &rules, target), rules })
+        Ok(Self { service, maker: Maker::new(service, &rules, target), rules, caller })
     }
 }
 
@@ -70,8 +81,14 @@ impl Judge for Referee<'_> {
     fn test(&self, entry: &QueueEntry, tree: RootId) -> amalgam_engine::Result<TestVerdict> {
         // What the machine refuses is no verdict on the tree, and is told as the reason all the same.
         let place = TestPlace::new(&self.service.inner.home, &entry.id);
+        let is_over = || self.caller.is_gone() || self.service.tests_are_cancelled();
         let settings = self.service.settings().map(|settings| settings.commands);
-        let verdict = settings.and_then(|settings| place.run(&self.service.inner.store, tree, entry, &settings));
+        let verdict =
+            settings.and_then(|settings| place.run(&self.service.inner.store, tree, entry, &settings, &is_over));
+        if is_over() {
+            // Whether it failed or was ended cannot be told: its entry waits on.
+            return Err(amalgam_engine::Error::Interrupted);
+        }
         Ok(match verdict.unwrap_or_else(|failure| TestVerdict::Failed(failure.message)) {
             // Without a submitter who could be told, a person has to be.
             TestVerdict::NotStarted(reason) if !self.service.inner.merging.is_awaited(&entry.id) => {
@@ -91,15 +108,16 @@ pub(crate) struct Submitted {
 
 impl Service {
     /// Puts what a workspace changed into the queue of its target, and waits until it is dealt with unless asked not to.
-    pub(crate) fn submit(&self, asked: &v1::Submission, ends: bool, act: &Act) -> Result<Submitted> {
+    pub(crate) fn submit(&self, asked: &v1::Submission, ends: bool, act: &Act, caller: &Caller) -> Result<Submitted> {
         let source = workspace_id(&asked.workspace).map_err(of_engine)?;
         if let Some(entry) = self.inner.merging.queue.find_submitted(act).map_err(of_engine)? {
-            return self.submitted(&entry, asked.detach, act);
+            return self.submitted(&entry, asked.detach, act, caller);
         }
         let target = self.target_of(&source, &asked.target)?;
+        refuse_long_test(asked.test_seconds)?;
         refuse_unstartable(&asked.test, &self.settings()?.commands)?;
         if asked.dry_run {
-            return self.preview_submission(asked, [&source, &target], ends, act);
+            return self.preview_submission(asked, [&source, &target], ends, act, caller);
         }
         if asked.capture {
             self.capture_of(&source, &format!("a merge into {target}"), act)?;
@@ -114,19 +132,24 @@ impl Service {
             self.merge_rules(Some(&target), None)?;
         }
         let entry = self.inner.merging.queue.submit(&source, &target, &wish, act).map_err(of_engine)?;
-        self.submitted(&entry, asked.detach, act)
+        self.submitted(&entry, asked.detach, act, caller)
     }
 
     /// What became of what was put into the queue; nothing yet if nobody waits for it.
-    fn submitted(&self, entry: &QueueEntry, detach: bool, act: &Act) -> Result<Submitted> {
+    fn submitted(&self, entry: &QueueEntry, detach: bool, act: &Act, caller: &Caller) -> Result<Submitted> {
         if detach {
             self.fold_soon();
             let merge = self.nothing_done(&entry.target, v1::MergeHow::Waiting)?;
             return Ok(Submitted { entry: entry_message(entry, QUEUE), merge, is_ended: false });
         }
         let awaited = self.inner.merging.await_entry(&entry.id);
-        let (folded, merge) = self.wait_for(entry, act)?;
+        let waited = self.wait_for(entry, act, caller);
         drop(awaited);
+        if waited.is_err() && caller.is_gone() {
+            // What is in the queue is merged, whether anybody waits for it or not.
+            self.fold_soon();
+        }
+        let (folded, merge) = waited?;
         let is_ended = folded.is_some_and(|folded| folded.is_ended)
             && self.inner.workspaces.find(&entry.source).map_err(of_engine)?.is_none();
         Ok(Submitted { entry: entry_message(entry, QUEUE), merge, is_ended })
@@ -139,6 +162,7 @@ impl Service {
         [source, target]: [&WorkspaceName; 2],
         ends: bool,
         act: &Act,
+        caller: &Caller,
     ) -> Result<Submitted> {
         let from = match asked.capture {
             true => Some(self.look_ahead(source, act)?),
@@ -150,17 +174,18 @@ impl Service {
         };
         let queue = &self.inner.merging.queue;
         let entry = queue.draft(source, target, head, &wish_of(asked, ends), act).map_err(of_engine)?;
-        let mut merge = self.preview_entry(&entry, act)?;
+        let mut merge = self.preview_entry(&entry, act, caller)?;
         merge.captures.splice(0..0, from.into_iter().filter_map(|ahead| ahead.capture));
         Ok(Submitted { entry: entry_message(&entry, QUEUE), merge, is_ended: false })
     }
 
     /// What would become of an entry now, with what is in the target's directory. Nothing is changed.
-    pub(super) fn preview_entry(&self, entry: &QueueEntry, act: &Act) -> Result<v1::Merge> {
+    pub(super) fn preview_entry(&self, entry: &QueueEntry, act: &Act, caller: &Caller) -> Result<v1::Merge> {
         let target = &entry.target;
         let into = self.look_ahead(target, act)?;
-        let referee = Referee::new(self, target)?;
-        let folded = self.inner.merging.queue.preview_on(into.head, entry, &referee, act).map_err(of_engine)?;
+        let referee = Referee::new(self, target, caller)?;
+        let preview = || self.inner.merging.queue.preview_on(into.head, entry, &referee, act);
+        let folded = caller.walking(preview).map_err(of_engine)?;
         // What it would be has no name: the message is about the head that is.
         let Folded { files, conflicts, changed, .. } = &folded;
         let (how, reason) = match &folded.fate {
@@ -192,11 +217,16 @@ impl Service {
     }
 
     /// Folds a target until an entry is dealt with.
-    pub(super) fn wait_for(&self, entry: &QueueEntry, act: &Act) -> Result<(Option<Folded>, v1::Merge)> {
+    pub(super) fn wait_for(
+        &self,
+        entry: &QueueEntry,
+        act: &Act,
+        caller: &Caller,
+    ) -> Result<(Option<Folded>, v1::Merge)> {
         let merging = &self.inner.merging;
         let lock = merging.lock_of(&entry.target);
         for _ in 0..FOLDS_MAX {
-            let _turn = lock.lock();
+            let _turn = turn_of(&lock, caller)?;
             // Whoever folded before may have taken it along.
             if let Some(folded) = merging.result_of(&entry.id) {
                 let merge = self.folded_message(&folded)?;
@@ -218,7 +248,7 @@ impl Service {
                 }
                 Err(error) => return Err(of_engine(error)),
             }
-            if let Some(along) = self.fold_target(&entry.target, act)?
+            if let Some(along) = self.fold_target(&entry.target, act, caller)?
                 && let Some(folded) = merging.result_of(&entry.id)
             {
                 let merge = self.folded_message(&folded)?;
@@ -230,12 +260,17 @@ impl Service {
     }
 
     /// One fold of a target, and its directory brought along. Nothing when nothing waits. Whoever calls has the target's lock.
-    fn fold_target(&self, target: &WorkspaceName, act: &Act) -> Result<Option<v1::Merge>> {
+    ///
+    /// While a command runs, a test or one of a rule, the directory is free: what is written there meanwhile is merged with what landed.
+    fn fold_target(&self, target: &WorkspaceName, act: &Act, caller: &Caller) -> Result<Option<v1::Merge>> {
+        let queue = &self.inner.merging.queue;
         let place = self.secure_place(target, "a merge", act)?;
         let safety = place.safety();
-        let referee = Referee::new(self, target)?;
+        let referee = Referee::new(self, target, caller)?;
+        let is_long = referee.maker.has_commands() || queue.is_next_tested(target).map_err(of_engine)?;
+        let place = if is_long { self.let_go_of_place(place) } else { Ok(place) };
         let act = Act { request: None, ..act.clone() };
-        let fold = self.inner.merging.queue.fold(target, &referee, &act).map_err(of_engine)?;
+        let fold = caller.walking(|| queue.fold(target, &referee, &act)).map_err(of_engine)?;
         if fold.done.is_empty() {
             return Ok(None);
         }
@@ -243,7 +278,10 @@ impl Service {
             fold.done.iter().filter(|folded| folded.is_ended).map(|folded| folded.entry.source.clone()).collect();
         self.inner.merging.keep_results(fold.done);
         let mut along = v1::Merge::default();
-        let brought = self.bring_place_along(place, &mut along, &act);
+        let brought = match place {
+            Ok(place) => self.bring_place_along(place, &mut along, &act),
+            Err(Free) => self.catch_place_up(target, &mut along, &act),
+        };
         // The place is let go of by now: a turn of the registry comes before any. What landed has ended, whatever became of the place;
         // whoever took the name meanwhile has let go of what it had.
         ended.iter().try_for_each(|workspace| self.end_places_of(workspace, &act))?;
@@ -252,11 +290,12 @@ impl Service {
         Ok(Some(along))
     }
 
-    /// Folds all that waits: what a process that ended left, and what nobody waited for.
+    /// Folds all that waits: what a process that ended left, and what nobody waited for. Targets are folded side by side, so that a
+    /// test of one does not stop the others.
     pub(crate) fn fold_all(&self) -> Result<()> {
         let targets = self.inner.merging.queue.targets().map_err(of_engine)?;
-        // One that cannot be merged into keeps no other waiting; the first that went wrong is told.
-        targets.iter().map(|target| self.fold_whole(target)).fold(Ok(()), Result::and)
+        // One that cannot be merged into keeps no other waiting; one that went wrong is told.
+        side_by_side(targets, |target| self.fold_whole(&target))
     }
 
     fn fold_whole(&self, target: &WorkspaceName) -> Result<()> {
@@ -264,7 +303,7 @@ impl Service {
         let lock = self.inner.merging.lock_of(target);
         for _ in 0..FOLDS_MAX {
             let _turn = lock.lock();
-            if self.fold_target(target, &act)?.is_none() {
+            if self.fold_target(target, &act, &Caller::default())?.is_none() {
                 break;
             }
         }
@@ -351,10 +390,14 @@ impl Service {
     }
 
     /// What waits, for the wire.
-    pub(crate) fn list_queue(&self, target: &str) -> Result<Vec<v1::QueueEntry>> {
-        let target = self.here(target)?;
-        let entries = self.inner.merging.queue.list(target.as_ref()).map_err(of_engine)?;
-        Ok(entries.iter().map(|entry| entry_message(entry, QUEUE)).collect())
+    pub(crate) fn list_queue(&self, target: &str) -> Result<v1::ListQueueResponse> {
+        let (target, queue) = (self.here(target)?, &self.inner.merging.queue);
+        let entries = queue.list(target.as_ref()).map_err(of_engine)?;
+        let unreadable = queue.unreadable_entries().map_err(of_engine)?;
+        Ok(v1::ListQueueResponse {
+            entries: entries.iter().map(|entry| entry_message(entry, QUEUE)).collect(),
+            problems: unreadable.iter().map(|one| problem_of(one, "amalgam queue withdraw")).collect(),
+        })
     }
 
     /// One entry, for the wire.
@@ -366,11 +409,11 @@ impl Service {
 
 impl Service {
     /// Merges an entry that an undo brought back.
-    pub(crate) fn release_entry(&self, name: &str, dry_run: bool, act: &Act) -> Result<v1::Merge> {
+    pub(crate) fn release_entry(&self, name: &str, dry_run: bool, act: &Act, caller: &Caller) -> Result<v1::Merge> {
         let queue = &self.inner.merging.queue;
         let entry = queue.find(id_of(name, QUEUE)).map_err(of_engine)?;
         if dry_run {
-            return self.preview_entry(&entry, act);
+            return self.preview_entry(&entry, act, caller);
         }
         refuse_unstartable(&entry.wish.test, &self.settings()?.commands)?;
         let entry = match entry.is_held {
@@ -378,18 +421,67 @@ impl Service {
             false => entry,
         };
         let act = Act { request: None, ..act.clone() };
-        self.wait_for(&entry, &act).map(|(_, merge)| merge)
+        self.wait_for(&entry, &act, caller).map(|(_, merge)| merge)
     }
 
     /// Takes an entry out of the queue.
     pub(crate) fn withdraw_entry(&self, name: &str, dry_run: bool, act: &Act) -> Result<v1::QueueEntry> {
         let queue = &self.inner.merging.queue;
-        let entry = queue.find(id_of(name, QUEUE)).map_err(of_engine)?;
+        let id = id_of(name, QUEUE);
+        let unreadable = queue.unreadable_entries().map_err(of_engine)?;
+        if let Some(found) = unreadable.into_iter().find(|one| one.id == id) {
+            if !dry_run {
+                self.remove_unreadable(&found, "withdraw", act)?;
+            }
+            return Ok(v1::QueueEntry { name: format!("{QUEUE}{id}"), ..Default::default() });
+        }
+        let entry = queue.find(id).map_err(of_engine)?;
         if !dry_run {
             queue.withdraw(&entry, act).map_err(of_engine)?;
         }
         Ok(entry_message(&entry, QUEUE))
     }
+}
+
+impl Service {
+    /// Removes a reference that cannot be read.
+    pub(super) fn remove_unreadable(&self, found: &Unreadable, action: &str, act: &Act) -> Result<()> {
+        remove_reference(&self.inner.store, &found.name, act, action).map(drop).map_err(of_engine)
+    }
+}
+
+/// What is said of a reference that cannot be read.
+pub(super) fn problem_of(unreadable: &Unreadable, command: &str) -> String {
+    let Unreadable { id, name, why } = unreadable;
+    format!("{name} cannot be read: {why}; `{command} {id}` removes it")
+}
+
+/// The turn to fold a target, as soon as it comes; an error when the caller is gone before.
+pub(super) fn turn_of<'a>(lock: &'a Mutex<()>, caller: &Caller) -> Result<MutexGuard<'a, ()>> {
+    loop {
+        if let Some(turn) = lock.try_lock_for(TURN_LOOK_EVERY) {
+            return Ok(turn);
+        }
+        caller.check()?;
+    }
+}
+
+/// Does something for each target on a thread of its own, a few at a time. One that went wrong is told.
+pub(super) fn side_by_side<T: Send>(all: Vec<T>, work: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
+    let (threads, waiting) = (all.len().min(TARGETS_AT_ONCE), Mutex::new(all.into_iter()));
+    let run = || {
+        let mut done = Ok(());
+        loop {
+            let next = waiting.lock().next();
+            let Some(next) = next else { return done };
+            done = done.and(work(next));
+        }
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+        let ours = run();
+        running.into_iter().map(|thread| thread.join().unwrap_or(Ok(()))).fold(ours, Result::and)
+    })
 }
 
 pub(super) const QUEUE: &str = "queue/";

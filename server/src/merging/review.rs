@@ -12,7 +12,8 @@ use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
 
 use super::path_bytes;
-use super::queue::{entry_message, id_of};
+use super::queue::{entry_message, id_of, problem_of};
+use crate::api::Caller;
 use crate::failure::{Result, of_engine};
 use crate::service::Service;
 
@@ -26,12 +27,24 @@ const SHOWN_BYTES_MAX: usize = 256 << 10;
 /// So far back the log is read for who made them.
 const OPERATIONS_MAX: u64 = 10_000;
 
+/// How a review is tried again.
+struct Again<'a> {
+    /// Whether conflicts are kept in the target's tree.
+    keep: bool,
+    takes: &'a [Take],
+    dry_run: bool,
+}
+
 impl Service {
     /// What waits for a person, for the wire.
-    pub(crate) fn list_reviews(&self, target: &str) -> Result<Vec<v1::Review>> {
-        let target = self.here(target)?;
-        let reviews = self.inner.merging.queue.reviews(target.as_ref()).map_err(of_engine)?;
-        Ok(reviews.iter().map(review_message).collect())
+    pub(crate) fn list_reviews(&self, target: &str) -> Result<v1::ListReviewsResponse> {
+        let (target, queue) = (self.here(target)?, &self.inner.merging.queue);
+        let reviews = queue.reviews(target.as_ref()).map_err(of_engine)?;
+        let unreadable = queue.unreadable_reviews().map_err(of_engine)?;
+        Ok(v1::ListReviewsResponse {
+            reviews: reviews.iter().map(review_message).collect(),
+            problems: unreadable.iter().map(|one| problem_of(one, "amalgam review reject")).collect(),
+        })
     }
 
     fn review(&self, name: &str) -> Result<Review> {
@@ -142,12 +155,13 @@ impl Service {
     }
 
     /// Merges what waited again, with what still conflicts as conflicts in the target's tree.
-    pub(crate) fn accept_review(&self, name: &str, dry_run: bool, act: &Act) -> Result<v1::Merge> {
-        self.try_again(name, true, &[], dry_run, act)
+    pub(crate) fn accept_review(&self, name: &str, dry_run: bool, act: &Act, caller: &Caller) -> Result<v1::Merge> {
+        let how = Again { keep: true, takes: &[], dry_run };
+        self.try_again(name, &how, act, caller)
     }
 
     /// Merges what waited again, with one side where both cannot be had.
-    pub(crate) fn take_review(&self, request: &v1::TakeReviewRequest, act: &Act) -> Result<v1::Merge> {
+    pub(crate) fn take_review(&self, request: &v1::TakeReviewRequest, act: &Act, caller: &Caller) -> Result<v1::Merge> {
         let side = match (request.side(), request.version.as_str()) {
             (v1::MergeSide::Ours, "") => Side::Ours,
             (v1::MergeSide::Theirs, "") => Side::Theirs,
@@ -159,7 +173,8 @@ impl Service {
             true => vec![Take { path: None, side }],
             false => paths.into_iter().map(|path| Take { path: Some(path), side }).collect(),
         };
-        self.try_again(&request.name, false, &takes, request.dry_run, act)
+        let how = Again { keep: false, takes: &takes, dry_run: request.dry_run };
+        self.try_again(&request.name, &how, act, caller)
     }
 
     /// Which side of a review a word means: the same words as those of a conflict, and the names of both workspaces.
@@ -183,24 +198,32 @@ impl Service {
         }
     }
 
-    fn try_again(&self, name: &str, keep: bool, takes: &[Take], dry_run: bool, act: &Act) -> Result<v1::Merge> {
+    fn try_again(&self, name: &str, how: &Again<'_>, act: &Act, caller: &Caller) -> Result<v1::Merge> {
         let review = self.review(name)?;
         let queue = &self.inner.merging.queue;
-        let entry = queue.again(&review, keep, takes, act).map_err(of_engine)?;
-        if dry_run {
-            return self.preview_entry(&entry, act);
+        let entry = queue.again(&review, how.keep, how.takes, act).map_err(of_engine)?;
+        if how.dry_run {
+            return self.preview_entry(&entry, act, caller);
         }
         super::test::refuse_unstartable(&entry.wish.test, &self.settings()?.commands)?;
         queue.resubmit(&review, &entry, act).map_err(of_engine)?;
         let act = Act { request: None, ..act.clone() };
-        self.wait_for(&entry, &act).map(|(_, merge)| merge)
+        self.wait_for(&entry, &act, caller).map(|(_, merge)| merge)
     }
 
     /// Does not merge it.
     pub(crate) fn reject_review(&self, name: &str, dry_run: bool, act: &Act) -> Result<Option<v1::Workspace>> {
+        let (queue, id) = (&self.inner.merging.queue, id_of(name, REVIEWS));
+        let unreadable = queue.unreadable_reviews().map_err(of_engine)?;
+        if let Some(found) = unreadable.into_iter().find(|one| one.id == id) {
+            if !dry_run {
+                self.remove_unreadable(&found, "reject", act)?;
+            }
+            return Ok(None);
+        }
         let review = self.review(name)?;
         if !dry_run {
-            self.inner.merging.queue.reject(&review, act).map_err(of_engine)?;
+            queue.reject(&review, act).map_err(of_engine)?;
         }
         let source = self.inner.workspaces.find(&review.entry.source).map_err(of_engine)?;
         source.map(|source| self.workspace_message(&source.name)).transpose()

@@ -25,6 +25,8 @@ use crate::settings::CommandSettings;
 
 /// The time that a test may take unless its submitter says otherwise.
 const SECONDS: u32 = 600;
+/// The longest that a test may take: its target takes nothing else meanwhile.
+const SECONDS_MAX: u32 = 6 * 3_600;
 /// The largest file that a command may make.
 const MADE_BYTES_MAX: u64 = 64 << 20;
 
@@ -52,12 +54,13 @@ impl TestPlace {
         tree: RootId,
         entry: &QueueEntry,
         settings: &CommandSettings,
+        is_over: &dyn Fn() -> bool,
     ) -> Result<TestVerdict> {
         let (files, _) = self.write_fresh(store, tree)?;
         if entry.wish.test.is_empty() {
             return Ok(TestVerdict::Passed);
         }
-        let seconds = if entry.wish.test_seconds == 0 { SECONDS } else { entry.wish.test_seconds };
+        let seconds = if entry.wish.test_seconds == 0 { SECONDS } else { entry.wish.test_seconds.min(SECONDS_MAX) };
         let job = Job {
             what: "the test",
             words: entry.wish.test.iter().map(OsStr::new).collect(),
@@ -66,7 +69,7 @@ impl TestPlace {
             seconds,
             hint: "is it installed?",
         };
-        command::run(&job, settings)
+        command::run(&job, settings, is_over)
     }
 
     /// Runs commands of rules with a tree, each for its files, and reads what they made; why not, if something is wrong.
@@ -93,7 +96,7 @@ impl TestPlace {
                 seconds: SECONDS,
                 hint: sandbox::BWRAP_HINT,
             };
-            match command::run(&job, settings)? {
+            match command::run(&job, settings, &|| false)? {
                 TestVerdict::Passed => {}
                 TestVerdict::Failed(reason) | TestVerdict::NotStarted(reason) => return Ok(Err(reason)),
             }
@@ -134,6 +137,15 @@ impl TestPlace {
             None => Ok((files, host)),
         }
     }
+}
+
+/// Refuses a test that would keep others waiting for too long.
+pub(super) fn refuse_long_test(seconds: u32) -> Result<()> {
+    if seconds <= SECONDS_MAX {
+        return Ok(());
+    }
+    let message = format!("a test may take {SECONDS_MAX} seconds (six hours) at most, not {seconds}");
+    Err(Failure::new(Reason::Invalid, message))
 }
 
 /// Refuses a test that certainly cannot be started: no words, a line that the shell cannot read, or a program that the background process

@@ -1,7 +1,7 @@
 //! What is done for views and mounts while nobody asks: mounts that follow are shown the new head, views without changes go along with
 //! their workspace, journals that grew long begin anew, and what others unmounted is put away.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{OperationCursor, SnapshotId};
@@ -9,6 +9,7 @@ use amalgam_proto::Reason;
 use amalgam_view::View;
 
 use super::{LiveView, Shows};
+use crate::complaints::Complaints;
 use crate::failure::{Result, of_engine, of_view};
 use crate::service::Service;
 
@@ -31,17 +32,27 @@ impl Service {
         };
         // Nothing while there is nothing to be given back.
         let mut looks_since_mounted = None;
+        let (mut reading, mut looking) = (Complaints::default(), Complaints::default());
+        let complain = |complaints: &mut Complaints, problem: &str| {
+            if let Some(words) = complaints.add(problem, Instant::now()) {
+                tell(&words);
+            }
+        };
         while !self.inner.views.is_ending() {
             match cursor.wait(LOOK_EVERY) {
-                Ok(_) => {}
+                Ok(_) => reading.clear(),
                 Err(error) => {
-                    tell(&error.to_string());
+                    complain(&mut reading, &error.to_string());
                     std::thread::sleep(LOOK_EVERY);
                 }
             }
+            if !looking.may_retry(Instant::now()) {
+                continue;
+            }
             let _using = self.using();
-            if let Err(failure) = self.look_after_views() {
-                tell(&failure.message);
+            match self.look_after_views() {
+                Ok(()) => looking.clear(),
+                Err(failure) => complain(&mut looking, &failure.message),
             }
             let is_in_use = self.mounted() > 0 || !self.inner.views.state.lock().open.is_empty();
             looks_since_mounted = if is_in_use { Some(0) } else { looks_since_mounted.map(|looks| looks + 1) };

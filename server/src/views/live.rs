@@ -134,8 +134,7 @@ impl Service {
         let change = Change { message: request.message.clone(), metadata, labels, ..Change::default() };
         self.check_etag(&grasp.workspace, &request.etag)?;
         let head = self.head(&grasp.workspace)?;
-        let done_before = act.request.as_ref().map(|request| self.inner.store.find_request(request)).transpose();
-        if done_before.map_err(of_engine)?.flatten().is_some() {
+        if self.is_replayed(act)? {
             // What was written since belongs to the next one.
             return self.nothing_captured(&grasp, head);
         }

@@ -27,6 +27,23 @@ impl Service {
         Ok(Secured { snapshot, ..self.secure_view(grasp, what, act)? })
     }
 
+    /// Brings a mount along that was free while its workspace moved on. What was changed there meanwhile is merged with that.
+    pub(crate) fn catch_view_up(&self, grasp: &ViewGrasp, message: &str, act: &Act) -> Result<v1::Merge> {
+        let mut merge = v1::Merge::default();
+        if grasp.live.view.base() == self.head(&grasp.workspace)? {
+            return Ok(merge);
+        }
+        let Some(before) = self.known_root(grasp.live.view.base())? else { return Ok(merge) };
+        let (held, edited) = self.hold_edited(grasp)?;
+        let root = held.root.expect("a live tree has a root");
+        let snapshot = match edited == before {
+            true => None,
+            false => self.merge_edits(&grasp.workspace, before, edited, message, act)?,
+        };
+        self.bring_view_along(grasp, Secured { snapshot, root, _held: held }, &mut merge, act)?;
+        Ok(merge)
+    }
+
     /// Brings a mount to where its workspace's head is now. What was written there since it was secured is merged with that.
     pub(crate) fn bring_view_along(
         &self,

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use amalgam_engine::backend::Memory;
 use amalgam_engine::conflict::conflicts;
+use amalgam_engine::history::History;
 use amalgam_engine::lean::CacheFinder;
+use amalgam_engine::merge::MergeRequest;
 use amalgam_engine::object::{Conflict, Content, DirectoryItem, Entry, Node, SequenceNode, Settled, Snapshot};
 use amalgam_engine::purge::{PurgeOptions, PurgeTarget, plan_purge};
-use amalgam_engine::workspace::{NewWorkspace, WorkspaceName, Workspaces};
+use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{
     Act, ChunkId, DiffOptions, Error, Interrupt, MergeOptions, NoContents, PatchOptions, RefMove, Result, RootId,
     SnapshotId, Store, StoreOptions, Time, TreePath, VerifyOptions, WorkingTree, WriteSession, count_differing_paths,
@@ -249,4 +251,45 @@ fn a_walk_ends_when_its_caller_goes_away() {
     caller.interrupt();
     assert!(matches!(walk.join().expect("no panic"), Some(Error::Interrupted)));
     assert!(begun.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_merge_and_a_listing_of_conflicts_end_when_their_caller_goes_away() {
+    // Without a limit that would end them first.
+    let options = StoreOptions { paths_max: u64::MAX, ..StoreOptions::default() };
+    let store = Store::new(Arc::new(Memory::default()), &options);
+    let session = store.session();
+    let root = wide(&session);
+    session.commit(root, RefMove::default()).expect("committed");
+    let _root = store.pin(root);
+    let (workspaces, act) = (Workspaces::of(&store), Act::new("eve", Time(1)));
+    let [main, evil] = ["main", "evil"].map(|name| WorkspaceName::new(name).expect("a name"));
+    for (name, mut tree) in
+        [(&main, WorkingTree::new(&store)), (&evil, WorkingTree::open_root(&store, root).expect("open"))]
+    {
+        workspaces.create(name, &NewWorkspace::default(), &act).expect("created");
+        tree.write(&format!("of {name}"), b"x").expect("written");
+        workspaces.commit(name, &mut tree, &Change::new("one"), &act).expect("committed");
+    }
+    let head = workspaces.get(&main).expect("found").head;
+    let interrupted = |work: &(dyn Fn() -> Option<Error> + Sync)| {
+        let (interrupt, begun) = (Interrupt::default(), Instant::now());
+        let caller = interrupt.clone();
+        let error = std::thread::scope(|scope| {
+            let work = scope.spawn(move || interrupt.during(work));
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(!work.is_finished());
+            caller.interrupt();
+            work.join().expect("no panic")
+        });
+        assert!(matches!(error, Some(Error::Interrupted)), "{error:?}");
+        assert!(begun.elapsed() < Duration::from_secs(20));
+    };
+    let sources = [evil];
+    interrupted(&|| {
+        let request = MergeRequest::new(&main, &sources, &NoContents);
+        workspaces.merge(&History::of(&store), &request, &act).err()
+    });
+    assert_eq!(workspaces.get(&main).expect("found").head, head, "nothing landed");
+    interrupted(&|| conflicts(&store, root).map(drop).err());
 }

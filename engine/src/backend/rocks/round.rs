@@ -17,7 +17,8 @@ pub(super) struct Round<'a> {
     pub(super) epoch: Epoch,
     pub(super) batch: WriteBatch,
     pub(super) moved: HashMap<RefName, (Option<RefValue>, u64)>,
-    pub(super) requests: HashMap<RequestId, Operation>,
+    /// By their scopes.
+    pub(super) requests: HashMap<Vec<u8>, Operation>,
     pub(super) next_operation: u64,
 }
 
@@ -66,7 +67,7 @@ impl Round<'_> {
             self.batch.put_cf(self.rocks.family(OPERATIONS), key, operation.encode());
             if let Some(request) = request {
                 self.batch.put_cf(self.rocks.family(REQUESTS), request.as_bytes(), key);
-                self.requests.insert(request, operation.clone());
+                self.requests.insert(request.scope().to_vec(), operation.clone());
             }
         }
         Ok(Committed { operation, replayed: false })
@@ -81,8 +82,9 @@ impl Round<'_> {
     }
 
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
-        match self.requests.get(request) {
-            Some(operation) => Ok(Some(operation.clone())),
+        match self.requests.get(request.scope()) {
+            Some(operation) if operation.draft.request.as_ref() == Some(request) => Ok(Some(operation.clone())),
+            Some(operation) => Err(Error::RequestReused { operation: operation.sequence }),
             None => self.rocks.find_request(request),
         }
     }

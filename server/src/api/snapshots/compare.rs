@@ -62,7 +62,7 @@ pub(super) fn diff(
 ) -> Result<()> {
     let wanted = tree_paths(&request.paths)?;
     let (before, after) = hold(service, request.before.as_ref(), request.after.as_ref(), &request.workspace)?;
-    sender.walking(|| send_changes(service, request, [&before, &after], &wanted, sender))
+    sender.caller.walking(|| send_changes(service, request, [&before, &after], &wanted, sender))
 }
 
 fn send_changes(
@@ -113,7 +113,7 @@ pub(super) fn inspect(
 ) -> Result<()> {
     let wanted = tree_paths(&request.paths)?;
     let (before, after) = hold(service, request.before.as_ref(), request.after.as_ref(), &request.workspace)?;
-    sender.walking(|| send_insight(service, request, [&before, &after], &wanted, sender))
+    sender.caller.walking(|| send_insight(service, request, [&before, &after], &wanted, sender))
 }
 
 fn send_insight(
@@ -217,7 +217,7 @@ pub(super) fn patch(
     }
     let mut out = Pieces { sender, waiting: Vec::with_capacity(PIECE_BYTES) };
     // A patch has no conflicts, so it is between the faces of the two.
-    let report = sender.walking(|| {
+    let report = sender.caller.walking(|| {
         let faces = service.faces_of_difference(before.root, after.root)?;
         let [before, after] = faces.each_ref().map(|faced| faced.as_ref().map(|faced| faced.face));
         amalgam_engine::patch(&service.inner.store, before, after, &options, &mut out).map_err(of_engine)

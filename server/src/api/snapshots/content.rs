@@ -13,7 +13,7 @@ use crate::failure::{Result, of_engine};
 use crate::service::Service;
 
 const ENTRIES_AT_ONCE: usize = 256;
-const BLOCK_BYTES: u64 = 1 << 20;
+const BLOCK_BYTES: u64 = 256 << 10;
 
 fn at(
     service: &Service,
@@ -38,7 +38,7 @@ pub(super) fn list(
 ) -> Result<()> {
     let path = tree_path(&request.path)?;
     let (_held, entry) = at(service, request.state.as_ref(), &request.workspace, &path)?;
-    sender.walking(|| send_entries(service, request.recursive, (path, entry), sender))
+    sender.caller.walking(|| send_entries(service, request.recursive, (path, entry), sender))
 }
 
 fn send_entries(
@@ -49,6 +49,7 @@ fn send_entries(
 ) -> Result<()> {
     let mut entries = Vec::new();
     let mut open = vec![top];
+    let mut count = service.inner.store.path_count();
     while let Some((path, entry)) = open.pop() {
         let Node::Directory(contents) = entry.node else {
             entries.push(amalgam_proto::entry(&path, &entry));
@@ -57,6 +58,7 @@ fn send_entries(
         let mut below = Vec::new();
         for item in list_directory(&service.inner.store, contents).map_err(of_engine)? {
             let (name, entry) = item.map_err(of_engine)?;
+            count.add(1).map_err(of_engine)?;
             let path = path.join(&name);
             entries.push(amalgam_proto::entry(&path, &entry));
             if is_recursive && matches!(entry.node, Node::Directory(_)) {
@@ -125,6 +127,49 @@ pub(super) fn read(
         offset += step;
         if offset >= end {
             return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use amalgam_engine::backend::Memory;
+    use amalgam_engine::{Store, StoreOptions, Time, WorkingTree};
+    use tokio_stream::StreamExt as _;
+
+    use super::super::super::Api;
+    use super::*;
+    use crate::home::Home;
+    use crate::serve::Calls;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_listing_of_all_below_ends_at_a_limit() {
+        let around = tempfile::tempdir().expect("a directory");
+        // A limit that a test can reach in a moment.
+        let store =
+            |paths_max| Store::new(Arc::new(Memory::default()), &StoreOptions { paths_max, ..StoreOptions::default() });
+        for (paths_max, is_refused) in [(300, false), (299, true)] {
+            let store = store(paths_max);
+            let home = Home::new(around.path().join(format!("home-{paths_max}")));
+            let mut service = Service::open(&home, || Time(5), &[]).expect("opened");
+            let mut tree = WorkingTree::new(&store);
+            for number in 0..290 {
+                tree.create_directories(&format!("{}", number % 10)).expect("made");
+                tree.write(&format!("{}/{number}", number % 10), b"x").expect("written");
+            }
+            let session = store.session();
+            let root = tree.freeze().write(&session).expect("written");
+            session.commit(root, amalgam_engine::RefMove::default()).expect("committed");
+            let entry = store.root(root).expect("a root").directory.clone();
+            Arc::get_mut(&mut service.inner).expect("nobody else has it").store = store;
+            let api = Api::new(service, Calls::new(), true);
+            let list = move |service: &Service, sender: &Sender<v1::ListEntriesResponse>| {
+                send_entries(service, true, (TreePath::root(), entry), sender)
+            };
+            let answers: Vec<_> = api.stream("ada", list).expect("begun").into_inner().collect().await;
+            assert_eq!(answers.iter().any(Result::is_err), is_refused);
         }
     }
 }

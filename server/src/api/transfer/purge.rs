@@ -51,7 +51,7 @@ pub(super) fn purge(service: &Service, request: &v1::PurgeContentRequest, actor:
     }
     let plan = purge::plan_purge(store, &target, &options).map_err(of_engine)?;
     refuse_nothing(&target, &plan)?;
-    let act = service.act(actor, "")?;
+    let act = service.act(actor);
     let done = purge::purge(store, &plan, &request.reason, &act).map_err(of_engine)?;
     if service.inner.home.pool_path().exists() {
         // Files there are known by their hashes alone; whatever is needed again is made again.
@@ -84,7 +84,7 @@ pub(super) fn forget(
 ) -> Result<v1::ForgetTombstoneResponse> {
     let (store, id) = (&service.inner.store, buried(&request.object)?);
     let found = store.tombstone(id).map_err(of_engine)?;
-    let act = service.act(actor, "")?;
+    let act = service.act(actor);
     match found {
         Some(tombstone) if purge::forget_tombstone(store, id, &act).map_err(of_engine)? => {
             Ok(v1::ForgetTombstoneResponse { tombstone: Some(tombstone_message(id, &tombstone)) })

@@ -1,0 +1,77 @@
+//! Requests that are done once: the id that the caller gave each, and the arguments it came with.
+
+use prost::Message;
+
+use crate::v1;
+
+/// A request that may carry an id, so that a retry is recognised.
+pub trait Identified {
+    /// The method that it calls.
+    const METHOD: &'static str;
+
+    /// The caller's id of it; empty for none.
+    fn request_id(&self) -> &str;
+
+    /// The arguments as bytes: equal requests give equal bytes.
+    fn arguments(&self) -> Vec<u8>;
+}
+
+macro_rules! identified {
+    ($($request:ident = $method:literal),+ $(,)?) => {
+        $(impl Identified for v1::$request {
+            const METHOD: &'static str = $method;
+
+            fn request_id(&self) -> &str {
+                &self.request_id
+            }
+
+            fn arguments(&self) -> Vec<u8> {
+                self.encode_to_vec()
+            }
+        })+
+    };
+}
+
+identified! {
+    AcceptReviewRequest = "AcceptReview",
+    AttachDirectoryRequest = "AttachDirectory",
+    CaptureDirectoryRequest = "CaptureDirectory",
+    CompleteWorkspaceRequest = "CompleteWorkspace",
+    CreateWorkspaceRequest = "CreateWorkspace",
+    DeleteLabelRequest = "DeleteLabel",
+    DeleteWorkspaceRequest = "DeleteWorkspace",
+    ForgetResolutionsRequest = "ForgetResolutions",
+    ForkWorkspaceRequest = "ForkWorkspace",
+    MergeWorkspacesRequest = "MergeWorkspaces",
+    PublishWorkspaceRequest = "PublishWorkspace",
+    RedoDirectoryRequest = "RedoDirectory",
+    RedoOperationRequest = "RedoOperation",
+    RejectReviewRequest = "RejectReview",
+    ReleaseQueueEntryRequest = "ReleaseQueueEntry",
+    RenameWorkspaceRequest = "RenameWorkspace",
+    ResolveConflictsRequest = "ResolveConflicts",
+    RestoreDirectoryRequest = "RestoreDirectory",
+    RestoreWorkspaceRequest = "RestoreWorkspace",
+    SetLabelRequest = "SetLabel",
+    TakeReviewRequest = "TakeReview",
+    UndeleteWorkspaceRequest = "UndeleteWorkspace",
+    UndoDirectoryRequest = "UndoDirectory",
+    UndoOperationRequest = "UndoOperation",
+    UpdateWorkspaceRequest = "UpdateWorkspace",
+    WithdrawQueueEntryRequest = "WithdrawQueueEntry",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_requests_have_equal_arguments() {
+        let keys = || (0..64).map(|number| (format!("key {number}"), number.to_string()));
+        let forward = v1::CaptureDirectoryRequest { metadata: keys().collect(), ..Default::default() };
+        let backward = v1::CaptureDirectoryRequest { metadata: keys().rev().collect(), ..Default::default() };
+        assert_eq!(forward.arguments(), backward.arguments());
+        let other = v1::CaptureDirectoryRequest { message: "other".to_owned(), ..forward.clone() };
+        assert_ne!(forward.arguments(), other.arguments());
+    }
+}

@@ -1,0 +1,239 @@
+//! The calls under way: how many there are, who has streams open, which threads they may take, and how they end with the process.
+//!
+//! A short call takes a thread of the runtime's pool for blocking work. Calls that may take long have permits of their own, far fewer than
+//! that pool has threads, so that short ones always find one; calls that wait for a permit take no thread. Watches take none at all.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use amalgam_proto::{Failure, Reason};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
+
+use crate::failure::Result;
+
+/// The most streams that one caller may have open.
+const STREAMS_PER_CALLER_MAX: u32 = 4_096;
+/// The most streams that may be open at all.
+const STREAMS_MAX: u32 = 16_384;
+/// The most threads that wait for callers who do not read. With those of all kinds they are fewer than the runtime has.
+const WAITING_MAX: usize = 128;
+/// How often the drain looks whether calls have ended.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// The kinds of long calls. Those of one kind wait for each other, and for no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Reads, captures, checkouts, collections.
+    Work,
+    /// Merges, which may run tests; a test may make calls of the other kinds.
+    Merge,
+    /// Streams to and from other stores: their pace is that of the other side.
+    Transfer,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Work, Self::Merge, Self::Transfer];
+
+    /// How many of a kind run at a time.
+    const fn threads_max(self) -> usize {
+        match self {
+            Self::Work => 64,
+            Self::Merge => 48,
+            Self::Transfer => 32,
+        }
+    }
+}
+
+/// How far the end of the process has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Ending {
+    /// It goes on.
+    No,
+    /// Watches end, other calls finish.
+    Watches,
+    /// Everything ends.
+    All,
+}
+
+/// The calls under way, and when the last one ended.
+pub struct Calls {
+    under_way: AtomicU32,
+    last: Mutex<Instant>,
+    stop: Notify,
+    is_forced: AtomicBool,
+    ending: watch::Sender<Ending>,
+    /// How many streams each caller has open, and how many are open in all.
+    streams: Mutex<(HashMap<String, u32>, u32)>,
+    permits: [Arc<Semaphore>; 3],
+    /// Threads that wait for callers who do not read.
+    waiting: Arc<Semaphore>,
+}
+
+/// A call under way, until it is dropped.
+pub(crate) struct Call(Arc<Calls>);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        *self.0.last.lock() = Instant::now();
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A stream that counts for its caller, until it is dropped.
+pub(crate) struct OpenStream {
+    call: Call,
+    caller: String,
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        let (by_caller, all) = &mut *self.call.0.streams.lock();
+        *all -= 1;
+        if let Some(count) = by_caller.get_mut(&self.caller) {
+            *count -= 1;
+            if *count == 0 {
+                by_caller.remove(&self.caller);
+            }
+        }
+    }
+}
+
+impl Calls {
+    /// None yet.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            under_way: AtomicU32::new(0),
+            last: Mutex::new(Instant::now()),
+            stop: Notify::new(),
+            is_forced: AtomicBool::new(false),
+            ending: watch::Sender::new(Ending::No),
+            streams: Mutex::default(),
+            permits: Kind::ALL.map(|kind| Arc::new(Semaphore::new(kind.threads_max()))),
+            waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+        })
+    }
+
+    pub(crate) fn begin(self: &Arc<Self>) -> Call {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        Call(Arc::clone(self))
+    }
+
+    /// Counts a stream of a caller; an error when the caller has too many.
+    pub(crate) fn open_stream(self: &Arc<Self>, caller: &str) -> Result<OpenStream> {
+        let (by_caller, all) = &mut *self.streams.lock();
+        let count = by_caller.get(caller).copied().unwrap_or(0);
+        if count >= STREAMS_PER_CALLER_MAX {
+            let message = format!(
+                "{caller} has {count} calls and watches open, which is the most for one caller; end some, then try again"
+            );
+            return Err(Failure::new(Reason::TooMany, message));
+        }
+        if *all >= STREAMS_MAX {
+            let message =
+                format!("{all} calls and watches are open, which is the most; try again when some have ended");
+            return Err(Failure::new(Reason::TooMany, message));
+        }
+        by_caller.insert(caller.to_owned(), count + 1);
+        *all += 1;
+        Ok(OpenStream { call: self.begin(), caller: caller.to_owned() })
+    }
+
+    /// Waits for a turn of a kind of long calls.
+    pub(crate) async fn permit(&self, kind: Kind) -> OwnedSemaphorePermit {
+        let permits = Arc::clone(&self.permits[kind as usize]);
+        permits.acquire_owned().await.expect("the permits are never closed")
+    }
+
+    /// Counts a call that waits for its caller to read; an error when there are too many.
+    pub(crate) fn wait_for_reader(&self) -> Result<OwnedSemaphorePermit> {
+        Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| {
+            let message = format!("{WAITING_MAX} callers do not read their answers, so this one was ended; try again");
+            Failure::new(Reason::TooMany, message)
+        })
+    }
+
+    /// How many there are.
+    pub fn under_way(&self) -> u32 {
+        self.under_way.load(Ordering::Relaxed)
+    }
+
+    /// Asks the server to end. With force, calls under way are cancelled.
+    pub fn stop(&self, force: bool) {
+        self.is_forced.fetch_or(force, Ordering::Relaxed);
+        self.stop.notify_one();
+    }
+
+    pub(crate) fn is_forced(&self) -> bool {
+        self.is_forced.load(Ordering::Relaxed)
+    }
+
+    /// Returns when somebody asked the server to end.
+    pub(crate) async fn asked_to_stop(&self) {
+        self.stop.notified().await;
+    }
+
+    /// Since when there is no call.
+    pub(crate) fn idle_for(&self) -> Duration {
+        if self.under_way() > 0 { Duration::ZERO } else { self.last.lock().elapsed() }
+    }
+
+    /// Returns when watches are to end.
+    pub(crate) async fn watches_end(&self) {
+        self.reached(Ending::Watches).await;
+    }
+
+    /// Returns when every call is to end.
+    pub(crate) async fn cancelled(&self) {
+        self.reached(Ending::All).await;
+    }
+
+    async fn reached(&self, ending: Ending) {
+        // The sender lives as long as this does.
+        let _ = self.ending.subscribe().wait_for(|now| *now >= ending).await;
+    }
+
+    /// Ends watches.
+    pub(crate) fn end_watches(&self) {
+        self.ending.send_if_modified(|now| std::mem::replace(now, (*now).max(Ending::Watches)) < Ending::Watches);
+    }
+
+    /// Cancels every call.
+    pub(crate) fn cancel(&self) {
+        self.ending.send_replace(Ending::All);
+    }
+
+    /// Waits until no call is under way, for so long at most. Whether none is.
+    pub(crate) async fn drained(&self, within: Duration) -> bool {
+        let until = Instant::now() + within;
+        while self.under_way() > 0 {
+            if Instant::now() >= until {
+                return false;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_caller_has_a_bound_of_open_streams() {
+        let calls = Calls::new();
+        let mut open: Vec<_> = (0..STREAMS_PER_CALLER_MAX).map(|_| calls.open_stream("ada").expect("open")).collect();
+        let refused = calls.open_stream("ada").err().expect("one too many");
+        assert_eq!(refused.reason, Reason::TooMany);
+        assert!(refused.message.contains("end some"), "{}", refused.message);
+        drop(calls.open_stream("bob").expect("another caller"));
+        open.pop();
+        drop(calls.open_stream("ada").expect("one has ended"));
+        drop(open);
+        assert_eq!((calls.under_way(), calls.streams.lock().0.len()), (0, 0));
+    }
+}

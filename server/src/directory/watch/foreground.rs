@@ -1,0 +1,233 @@
+//! Watches that a caller waits for. Each is a task, not a thread: one task reads what the kernel noted for all watches of a directory, and
+//! a thread is taken for as long as a snapshot is.
+
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use amalgam_proto::v1::watch_directory_response::Event;
+use amalgam_proto::{Failure, Reason, v1};
+use tokio::net::unix::pipe;
+
+use super::{BACKGROUND, BackgroundWatch, CHECK_DIRECTORY_EVERY, Eye, LOOK_EVERY, Pace, is_lost};
+use crate::api::Subscriber;
+use crate::failure::{Result, of_io};
+use crate::service::Service;
+
+/// How long what the kernel notes is gathered before it is read.
+const GATHER_FOR: Duration = Duration::from_millis(20);
+
+type Listener = Subscriber<v1::WatchDirectoryResponse>;
+
+/// A watch of a call, counted for as long as it goes on. When it is dropped, its session ends.
+struct Session {
+    service: Service,
+    name: String,
+    number: u64,
+    eye: Arc<Eye>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.service.inner.watches.foreground.fetch_sub(1, Ordering::Relaxed);
+        let (service, name, number) = (self.service.clone(), std::mem::take(&mut self.name), self.number);
+        // Somebody may work in the directory for long, and its index is written.
+        tokio::task::spawn_blocking(move || drop(service.end_session(&name, number)));
+    }
+}
+
+impl Service {
+    /// Watches a directory for as long as the caller listens, or in the background until it is stopped.
+    pub(crate) async fn watch_directory(
+        &self,
+        request: v1::WatchDirectoryRequest,
+        actor: String,
+        listener: &Listener,
+    ) -> Result<()> {
+        let pace = Pace::new(request.quiet_milliseconds, request.interval_milliseconds);
+        let (name, asker) = (request.name.clone(), actor.clone());
+        let (begun, session) = self.aside(listener, move |service| service.begin_asked(&request, &asker)).await?;
+        for event in begun {
+            tell(listener, event).await?;
+        }
+        match session {
+            Some(session) => self.keep_watch_for(&name, &actor, &session.eye, &pace, listener).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Does something on a thread, in the turn of long calls.
+    async fn aside<T: Send + 'static>(
+        &self,
+        listener: &Listener,
+        work: impl FnOnce(&Service) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let permit = tokio::select! {
+            permit = listener.permit() => permit,
+            why = listener.ended() => return Err(why),
+        };
+        let service = self.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work(&service)
+        });
+        done.await.unwrap_or_else(|error| Err(Failure::new(Reason::Fault, format!("a bug in the server: {error}"))))
+    }
+
+    /// Begins or ends what a request asks for; the session of a watch in the foreground.
+    fn begin_asked(&self, request: &v1::WatchDirectoryRequest, actor: &str) -> Result<(Vec<Event>, Option<Session>)> {
+        if request.stop {
+            return self.stop_background(&request.name).map(|()| (Vec::new(), None));
+        }
+        let watches = &self.inner.watches;
+        if request.detach && !watches.is_lasting.load(Ordering::Relaxed) {
+            let message = "a watch in the background needs the background process; run this without --in-process";
+            return Err(Failure::new(Reason::Invalid, message));
+        }
+        let number = match request.detach {
+            true => BACKGROUND,
+            false => watches.last_session.fetch_add(1, Ordering::Relaxed) + 1,
+        };
+        let eye = self.begin_watch(&request.name, number)?;
+        let begun = Event::Begun(v1::WatchBegun { directories: eye.watcher.watches() as u64 });
+        let events = std::iter::once(begun).chain(eye.watcher.incomplete().map(Event::Problem)).collect();
+        if request.detach {
+            let background = BackgroundWatch {
+                quiet_milliseconds: request.quiet_milliseconds,
+                interval_milliseconds: request.interval_milliseconds,
+                actor: actor.to_owned(),
+            };
+            self.keep_in_background(&request.name, background)?;
+            return Ok((events, None));
+        }
+        watches.foreground.fetch_add(1, Ordering::Relaxed);
+        Ok((events, Some(Session { service: self.clone(), name: request.name.clone(), number, eye })))
+    }
+
+    /// Takes snapshots of a directory until the caller is gone or the directory is.
+    async fn keep_watch_for(
+        &self,
+        name: &str,
+        actor: &str,
+        eye: &Arc<Eye>,
+        pace: &Pace,
+        listener: &Listener,
+    ) -> Result<()> {
+        let (mut events, mut lost) = (eye.events.subscribe(), eye.lost.subscribe());
+        self.tend(name, eye);
+        let mut last = Instant::now();
+        // What is there now is the first snapshot.
+        let mut first = Some(last);
+        loop {
+            let due = first.and_then(|first| pace.next_due(first, last));
+            tokio::select! {
+                why = listener.ended() => return ended(why),
+                found = lost.wait_for(Option::is_some) => {
+                    let why = found.ok().and_then(|why| why.clone());
+                    return Err(why.unwrap_or_else(|| Failure::new(Reason::NoDirectory, "the watch ended")));
+                }
+                changed = events.changed() => {
+                    if changed.is_ok() {
+                        last = Instant::now();
+                        first.get_or_insert(last);
+                    }
+                    continue;
+                }
+                () = sleep_until(due) => {}
+            }
+            first = None;
+            let (directory, author) = (name.to_owned(), actor.to_owned());
+            match self.aside(listener, move |service| service.capture_by_itself(&directory, &author)).await {
+                Ok(Some(result)) => tell(listener, Event::Captured(result)).await?,
+                Ok(None) => {}
+                Err(failure) if is_lost(failure.reason) => return Err(failure),
+                Err(failure) if failure.reason == Reason::Cancelled => return Ok(()),
+                Err(failure) => tell(listener, Event::Problem(failure.message)).await?,
+            }
+        }
+    }
+
+    /// Lets a task read what the kernel noted, unless one does.
+    fn tend(&self, name: &str, eye: &Arc<Eye>) {
+        if eye.is_tended.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (service, name, eye) = (self.clone(), name.to_owned(), Arc::clone(eye));
+        tokio::spawn(async move {
+            loop {
+                if let Err(failure) = service.keep_reading(&name, &eye).await {
+                    eye.lose(failure);
+                }
+                eye.is_tended.store(false, Ordering::Release);
+                // A watch may have begun since it was seen that there is none.
+                let is_needed = eye.events.receiver_count() > 0 && !eye.is_ended() && eye.lost.borrow().is_none();
+                if !is_needed || eye.is_tended.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Reads what the kernel noted for as long as somebody watches in the foreground, and looks whether the directory is still there.
+    async fn keep_reading(&self, name: &str, eye: &Arc<Eye>) -> Result<()> {
+        let failed = |source: std::io::Error| of_io("watch the directory", &source);
+        let noted = eye.watcher.as_fd().try_clone_to_owned().map_err(failed)?;
+        // Only waited on: what is read is read by the watcher.
+        let noted = pipe::Receiver::from_owned_fd_unchecked(noted).map_err(failed)?;
+        let mut checked = Instant::now();
+        while eye.events.receiver_count() > 0 && !eye.is_ended() {
+            let ready = tokio::time::timeout(LOOK_EVERY, noted.readable()).await;
+            let is_ready = match ready {
+                Ok(Ok(())) => {
+                    tokio::time::sleep(GATHER_FOR).await;
+                    // What comes from here on is waited for anew.
+                    let _ = noted.try_io(|| Err::<(), _>(std::io::ErrorKind::WouldBlock.into()));
+                    true
+                }
+                Ok(Err(source)) => return Err(failed(source)),
+                Err(_) => false,
+            };
+            let is_check_due = checked.elapsed() >= CHECK_DIRECTORY_EVERY;
+            if !is_ready && !is_check_due {
+                continue;
+            }
+            if is_check_due {
+                checked = Instant::now();
+            }
+            let (service, name, eye) = (self.clone(), name.to_owned(), Arc::clone(eye));
+            let looked = tokio::task::spawn_blocking(move || {
+                if is_ready {
+                    eye.gather();
+                }
+                // inotify tells nothing of a directory that was moved.
+                if is_check_due { service.open_host(&service.record(&name)?).map(drop) } else { Ok(()) }
+            });
+            match looked.await {
+                Ok(Err(failure)) if is_lost(failure.reason) => return Err(failure),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a watch ends that nobody listens to, or that ends with the process.
+fn ended(why: Failure) -> Result<()> {
+    match why.reason {
+        Reason::Cancelled => Ok(()),
+        _ => Err(Failure::new(Reason::Busy, "the background process was told to end; run `amalgam watch` again")),
+    }
+}
+
+async fn tell(listener: &Listener, event: Event) -> Result<()> {
+    listener.send(v1::WatchDirectoryResponse { event: Some(event) }).await
+}
+
+/// Sleeps until a moment; for ever without one.
+async fn sleep_until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,115 @@
+//! The newest operations for everybody who watches: one thread reads the log for all of them, while there is anybody.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use amalgam_engine::{OperationCursor, Store};
+use amalgam_proto::v1;
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::api::operation_message;
+use crate::failure::{Result, of_engine};
+
+/// How long the thread waits before it looks whether anybody still listens.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Operations that are kept for slow listeners; slower ones read the log.
+const KEPT: usize = 256;
+
+/// The source of new operations.
+#[derive(Default)]
+pub(crate) struct OperationFeed {
+    sender: Mutex<Option<broadcast::Sender<Arc<v1::Operation>>>>,
+}
+
+impl OperationFeed {
+    /// Follows the log from behind this operation on.
+    pub(crate) fn follow(self: &Arc<Self>, store: &Store, after: u64) -> Following {
+        let mut sender = self.sender.lock();
+        let new = match &*sender {
+            Some(sender) => sender.subscribe(),
+            None => {
+                let (new_sender, new) = broadcast::channel(KEPT);
+                *sender = Some(new_sender.clone());
+                let (feed, store) = (Arc::clone(self), store.clone());
+                std::thread::spawn(move || feed.run(&store, &new_sender));
+                new
+            }
+        };
+        Following { store: store.clone(), after, new, is_behind: true }
+    }
+
+    /// Sends new operations until nobody listens.
+    fn run(&self, store: &Store, sender: &broadcast::Sender<Arc<v1::Operation>>) {
+        let mut cursor = OperationCursor::at_end(store);
+        loop {
+            let page = cursor.as_mut().map(|cursor| cursor.wait(LOOK_EVERY));
+            let is_wanted = {
+                let mut current = self.sender.lock();
+                let is_wanted = sender.receiver_count() > 0 && matches!(page, Ok(Ok(_)));
+                if !is_wanted {
+                    // Whoever comes next starts a thread anew; those who listen meet the failure when they read.
+                    *current = None;
+                }
+                is_wanted
+            };
+            let Ok(Ok(page)) = page else { return };
+            for operation in &page {
+                let _ = sender.send(Arc::new(operation_message(operation)));
+            }
+            if !is_wanted {
+                return;
+            }
+        }
+    }
+}
+
+/// A place in the log, from which operations come as they happen.
+pub(crate) struct Following {
+    store: Store,
+    after: u64,
+    new: broadcast::Receiver<Arc<v1::Operation>>,
+    /// Whether the log may have something that will not be sent.
+    is_behind: bool,
+}
+
+impl Following {
+    /// The next operations, as soon as there are any.
+    pub(crate) async fn next(&mut self) -> Result<Vec<v1::Operation>> {
+        loop {
+            if self.is_behind {
+                let page = self.read().await?;
+                if !page.is_empty() {
+                    return Ok(page);
+                }
+                self.is_behind = false;
+            }
+            match self.new.recv().await {
+                Ok(operation) if operation.sequence == self.after + 1 => {
+                    self.after = operation.sequence;
+                    return Ok(vec![(*operation).clone()]);
+                }
+                // Read from the log already.
+                Ok(operation) if operation.sequence <= self.after => {}
+                Ok(_) | Err(RecvError::Lagged(_)) => self.is_behind = true,
+                Err(RecvError::Closed) => {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                    self.is_behind = true;
+                }
+            }
+        }
+    }
+
+    /// A page of the log.
+    async fn read(&mut self) -> Result<Vec<v1::Operation>> {
+        let mut cursor = OperationCursor::after(&self.store, self.after);
+        let read = tokio::task::spawn_blocking(move || {
+            let page = cursor.read()?;
+            Ok::<_, amalgam_engine::Error>((page.iter().map(operation_message).collect(), cursor.position()))
+        });
+        let (page, after) = read.await.expect("reading the log does not panic").map_err(of_engine)?;
+        self.after = after;
+        Ok(page)
+    }
+}
