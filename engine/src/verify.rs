@@ -10,7 +10,8 @@
 //! left. Neither is a collection: what nothing leads to is counted, and stays.
 //!
 //! What happens to the store meanwhile: `verify` reads the index first and the objects later, so objects that are *deleted*
-//! in between look missing. It must not run beside a collection. Writers do no harm.
+//! in between look missing. It should not run beside a collection, and the server does not let it. Writers do no harm: what looks missing is
+//! looked at once more at the end.
 
 mod affected;
 mod facts;
@@ -92,6 +93,7 @@ fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<O
     });
     graph.compare();
     compare_links(store, &mut graph, &held)?;
+    look_again(store, &mut graph)?;
     let mut report = VerifyReport {
         finished: true,
         read_data: options.read_data,
@@ -120,6 +122,28 @@ fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<O
     let flaws = touched::flaws(store, &graph, &beside, options.read_data);
     report.records.extend(flaws.iter().map(|flaw| flaw.problem.clone()));
     Ok(Some(Examined { report, graph, records, loose, flaws }))
+}
+
+/// Drops damage that was none: the index is read in parts and the rows later, so an object that was written, moved or collected in between
+/// looks missing. What is whole now is whole; what nothing leads to and is in no index any more was collected.
+fn look_again(store: &Store, graph: &mut Graph) -> Result<()> {
+    let mut whole = Vec::new();
+    for (seat, damage) in &graph.damage {
+        if !matches!(damage, Damage::Missing | Damage::Unreadable { .. }) {
+            continue;
+        }
+        let id = graph.id(*seat);
+        let is_gone = store.inspect().look_up(&[id])?[0].is_none();
+        let is_harmless = match is_gone {
+            true => !graph.is_ghost(*seat) && !graph.reached[*seat as usize],
+            false => store.canonical(id).is_ok(),
+        };
+        if is_harmless {
+            whole.push(*seat);
+        }
+    }
+    whole.iter().for_each(|seat| drop(graph.damage.remove(seat)));
+    Ok(())
 }
 
 /// The hashes of the objects in quarantine, and how many rows are there in all.
