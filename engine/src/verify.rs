@@ -9,8 +9,9 @@
 //! [`repair`] moves damaged rows out of the way without discarding anything, and rebuilds rows that can be derived from the rest.
 //! Neither is a garbage collection: unreachable objects are counted and stay.
 //!
-//! Concurrency: `verify` reads the index first and the objects later, so that objects *deleted* in between look missing. It must
-//! not run during a collection. Concurrent writers are safe.
+//! Concurrency: `verify` reads the index first and the objects later, so that objects *deleted* in between look missing. It should
+//! not run during a collection, and the server prevents that. Concurrent writers are safe: objects that look missing are checked
+//! once more at the end.
 
 mod affected;
 mod facts;
@@ -92,6 +93,7 @@ fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<O
     });
     graph.compare();
     compare_links(store, &mut graph, &held)?;
+    look_again(store, &mut graph)?;
     let mut report = VerifyReport {
         finished: true,
         read_data: options.read_data,
@@ -120,6 +122,28 @@ fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<O
     let flaws = touched::flaws(store, &graph, &beside, options.read_data);
     report.records.extend(flaws.iter().map(|flaw| flaw.problem.clone()));
     Ok(Some(Examined { report, graph, records, loose, flaws }))
+}
+
+/// Removes false reports of damage. The index is read in parts and the rows later, so an object that was written, moved or collected
+/// in between looks missing. An object that can be read now is undamaged; an unreachable one without an index row was collected.
+fn look_again(store: &Store, graph: &mut Graph) -> Result<()> {
+    let mut whole = Vec::new();
+    for (seat, damage) in &graph.damage {
+        if !matches!(damage, Damage::Missing | Damage::Unreadable { .. }) {
+            continue;
+        }
+        let id = graph.id(*seat);
+        let is_gone = store.inspect().look_up(&[id])?[0].is_none();
+        let is_harmless = match is_gone {
+            true => !graph.is_ghost(*seat) && !graph.reached[*seat as usize],
+            false => store.canonical(id).is_ok(),
+        };
+        if is_harmless {
+            whole.push(*seat);
+        }
+    }
+    whole.iter().for_each(|seat| drop(graph.damage.remove(seat)));
+    Ok(())
 }
 
 /// Returns the hashes of the quarantined objects and the total number of quarantined rows.

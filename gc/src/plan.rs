@@ -107,11 +107,21 @@ impl Retention for Plan {
 }
 
 /// The number after which operations are younger than a time. Clocks may run backwards: the oldest young one counts, found by reading
-/// back until a page has none. Operations are as old as the time that the store lived through since.
+/// back from where the young ones begin until a page has none. Operations are as old as the time that the store lived through since.
 pub fn operations_before(store: &Store, time: Time, lived: &LivedTime) -> Result<u64> {
     let last = store.last_operation()?;
-    let (mut end, mut oldest_young) = (last, last + 1);
     let none = store.first_operation()? - 1;
+    let is_young = |sequence: u64| {
+        let found = store.list_operations(sequence - 1, 1)?;
+        Ok::<_, amalgam_engine::Error>(found.first().is_none_or(|operation| lived.place(operation.draft.time) >= time))
+    };
+    // Where clocks went evenly, the young ones are those behind one place; found by halving.
+    let (mut old, mut young) = (none, last + 1);
+    while young - old > 1 {
+        let middle = old + (young - old) / 2;
+        if is_young(middle)? { young = middle } else { old = middle }
+    }
+    let (mut end, mut oldest_young) = (young - 1, young);
     while end > none {
         let start = end.saturating_sub(PAGE as u64).max(none);
         let page = store.list_operations(start, usize::try_from(end - start).unwrap_or(PAGE))?;

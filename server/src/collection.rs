@@ -36,6 +36,9 @@ use crate::settings::SettingsSource;
 const OBJECTS_PER_SECOND: u64 = 100_000;
 const BYTES_PER_SECOND: u64 = 32 << 20;
 
+/// Delay before a wait for the end of a collection looks again.
+const HOLD_RETRY_DELAY: Duration = Duration::from_millis(50);
+
 /// Who stands in the log for what nobody asked for.
 const ITSELF: &str = "amalgam";
 
@@ -173,8 +176,8 @@ impl Collections {
     }
 }
 
-/// A collection under way, until it is dropped.
-struct UnderWay<'a>(&'a AtomicBool);
+/// A collection under way, or none allowed, until it is dropped.
+pub(crate) struct UnderWay<'a>(&'a AtomicBool);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
@@ -205,6 +208,16 @@ impl Service {
             return Err(Failure::new(Reason::Busy, message));
         }
         Ok(UnderWay(flag))
+    }
+
+    /// Keeps collections from running, for as long as the guard lives. Waits for the end of one that runs; `go_on` is asked meanwhile.
+    pub(crate) fn hold_collections(&self, go_on: &dyn Fn() -> bool) -> Result<UnderWay<'_>> {
+        loop {
+            match self.begin_collection() {
+                Err(_) if go_on() && !self.is_ending() => std::thread::sleep(HOLD_RETRY_DELAY),
+                held => return held,
+            }
+        }
     }
 
     /// Collects. `watch` is asked between steps whether to go on.
@@ -433,6 +446,28 @@ fn result_message(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_verification_waits_for_a_collection_and_keeps_others_from_beginning() {
+        let around = tempfile::tempdir().expect("a directory");
+        let service = Service::open(&Home::new(around.path().join("home")), || Time(5), &[]).expect("opened");
+        let how = How { actor: "ann", dry_run: false, grace: Some(Span::NONE), why: Why::Asked };
+        let collecting = service.begin_collection().expect("one is under way");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| service.hold_collections(&|| true).map(|held| (held, Instant::now())));
+            std::thread::sleep(Duration::from_millis(200));
+            let ended = Instant::now();
+            drop(collecting);
+            let (held, begun) = waiting.join().expect("no panic").expect("held");
+            assert!(begun >= ended, "it waited");
+            let refused = service.collect(&how, &mut |_| ControlFlow::Continue(())).expect_err("collections are held");
+            assert_eq!(refused.reason, Reason::Busy);
+            drop(held);
+        });
+        service.collect(&how, &mut |_| ControlFlow::Continue(())).expect("collected");
+        let _collecting = service.begin_collection().expect("one is under way");
+        assert!(service.hold_collections(&|| false).is_err(), "whoever went away does not wait");
+    }
 
     #[test]
     fn one_at_a_time_while_others_work_and_ended_when_asked() {

@@ -45,7 +45,10 @@ impl Service {
 
     fn measure_all(&self, tell: Tell<'_>) -> Result<Vec<Event>> {
         let after = self.operations_kept_after()?;
+        let last = self.inner.store.last_operation().map_err(of_engine)?;
         let measured = self.politely(tell, |watch| measure_workspaces(&self.inner.store, after, watch))?;
+        let measured = Arc::new(measured);
+        *self.inner.collections.measured.lock() = Some((last, Arc::clone(&measured)));
         let mut names: HashMap<_, _> =
             measured.names.iter().map(|usage| (usage.workspace.clone(), (usage.reached, usage.private))).collect();
         let disk = self.measure_disk()?;
@@ -112,6 +115,9 @@ impl Service {
     }
 
     fn measure_snapshots(&self, snapshots: &[SnapshotId], tell: Tell<'_>) -> Result<Vec<Event>> {
+        if snapshots.is_empty() {
+            return Ok(Vec::new());
+        }
         let measured = self.politely(tell, |watch| measure_snapshots(&self.inner.store, snapshots, watch))?;
         let (marks, total) = (self.marks(), measured.len() as u64);
         let mut events = Vec::new();

@@ -301,7 +301,7 @@ fn a_store_that_cannot_be_opened_is_recovered() {
     let directory = tempfile::tempdir().expect("a directory");
     let made = directory.path().join("made");
     make_store(&made, &mut Random::of(&[3]));
-    let whole = read_everything(&Store::open(&made).expect("open")).ok().expect("whole");
+    let whole = read_everything(&Store::open(&made).expect("open")).unwrap_or_else(|error| panic!("{error}"));
     let mut random = Random::of(&[4]);
     let (mut recovered, mut whole_again) = (0, 0);
     for file in files_below(&made) {

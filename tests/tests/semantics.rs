@@ -596,6 +596,7 @@ fn every_promise_names_its_test() {
         "../conflicts/tests",
         "../merge/tests",
         "../merge/src",
+        "../gc/src",
         "../gc/tests",
         "../server/src",
     ]

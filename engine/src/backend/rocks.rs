@@ -43,6 +43,7 @@ use crate::id::{ObjectId, ObjectKind};
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
 use crate::tombstone::Tombstone;
 use reclaim::Doomed;
+use recover::{catalogue_name, check_catalogue};
 use round::Round;
 use settings::{
     BlockCache, CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, RESERVE_BYTES_MAX,
@@ -684,35 +685,5 @@ impl Drop for Rocks {
             .and_then(|name| Fingerprint::of(&database_path, &name))
             .and_then(|catalogue| home::write_mark(&self.directory, &Mark { last_operation, catalogue }))
             .ok();
-    }
-}
-
-/// Returns the name of the current manifest. RocksDB creates a new one at every opening and then only appends to it.
-fn catalogue_name(database_path: &Path) -> std::io::Result<String> {
-    Ok(fs::read_to_string(database_path.join("CURRENT"))?.trim_end().to_owned())
-}
-
-/// Checks the manifest before RocksDB reads it. RocksDB does not notice a manifest that lost its end, and loops forever on a
-/// certain kind of damage. A manifest with another name than the marked one belongs to a later opening that did not close
-/// cleanly, and is not checked.
-fn check_catalogue(database_path: &Path, marked: &Fingerprint) -> Result<()> {
-    let holds = match catalogue_name(database_path) {
-        Ok(name) if name != marked.name => return Ok(()),
-        Ok(_) => marked.holds(database_path),
-        Err(source) => Err(source),
-    };
-    match holds {
-        Ok(true) => Ok(()),
-        Ok(false) => {
-            let why = format!("its file {} is not as it was closed; {}", marked.name, home::RECOVER_HINT);
-            Err(damaged("database", &why))
-        }
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
-            Err(damaged("database", &format!("its file {} is gone; {}", marked.name, home::RECOVER_HINT)))
-        }
-        Err(source) if source.kind() == std::io::ErrorKind::InvalidData => {
-            Err(damaged("database", &format!("its file CURRENT is not text; {}", home::RECOVER_HINT)))
-        }
-        Err(source) => Err(Error::from_io("open the store", &source)),
     }
 }

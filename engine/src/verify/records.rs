@@ -125,7 +125,7 @@ impl Records {
             }
         })?;
         self.unreadable(Family::Refs, unreadable);
-        let now = inspect.last_operation()?;
+        let now = newest_operation(inspect, log.last)?;
         for (key, value, name, why) in broken {
             let why = why.unwrap_or_else(|| "a name that is none".to_owned());
             let mut edits = quarantine(Family::Refs, &key, &value, &why).to_vec();
@@ -192,7 +192,7 @@ impl Records {
             seen.insert(key);
         })?;
         self.unreadable(Family::Requests, unreadable);
-        let now = inspect.last_operation()?;
+        let now = newest_operation(inspect, log.last)?;
         wrong.retain(|(_, _, sequence)| !sequence.is_some_and(|sequence| (log.last + 1..=now).contains(&sequence)));
         for (key, value, sequence) in wrong {
             let why = match sequence {
@@ -271,6 +271,16 @@ impl Records {
         }
         Ok(())
     }
+}
+
+/// The number of the newest operation that has a row by now. The backend counts one a moment after its rows can be read; what it says
+/// may be less than what was seen.
+fn newest_operation(inspect: &dyn Inspect, after: u64) -> Result<u64> {
+    let mut newest = inspect.last_operation()?.max(after);
+    each_row(inspect, Family::Operations, &after.saturating_add(1).to_be_bytes(), None, &mut |key, _| {
+        newest = newest.max(number(&key, "operations").unwrap_or(0));
+    })?;
+    Ok(newest)
 }
 
 fn each_operation(inspect: &dyn Inspect, take: &mut dyn FnMut(Operation)) -> Result<()> {

@@ -1,3 +1,5 @@
+//! Plans of random histories against each history judged alone.
+
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Two ways to measure, one result.
+
 use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{Act, Time};
 

@@ -40,6 +40,8 @@ impl StoreService for Api {
         let tell = |progress| v1::VerifyStoreResponse { event: Some(Event::Progress(progress)) };
         self.long(&caller, "verify", tell, move |service, progress, _| {
             let options = if request.read_data { VerifyOptions::reading_data() } else { VerifyOptions::default() };
+            // What a collection deletes between two looks would seem to be missing.
+            let _held = service.hold_collections(&|| progress.check().is_ok())?;
             let result = match request.repair {
                 true => {
                     let done = repair(&service.inner.store, &options).map_err(of_engine)?;

@@ -80,7 +80,7 @@ impl Grown {
                 workspaces.fork(&base, &forks, &act())?;
             }
             for (at, fork) in forks.iter().enumerate() {
-                if at as u64 % COMMITTED_ONE_IN == 0 {
+                if (at as u64).is_multiple_of(COMMITTED_ONE_IN) {
                     let mut tree = workspaces.open(fork)?;
                     tree.write("d0/own", fork.as_str().as_bytes())?;
                     workspaces.commit(fork, &mut tree, &Change::new("own"), &act())?;
@@ -90,7 +90,8 @@ impl Grown {
             self.workspaces = end;
         }
         while self.labels < size * LABELS_PER_WORKSPACE {
-            let snapshot = self.heads[(self.labels % HISTORY) as usize];
+            // Not at the newest: what is shown of it would grow with them.
+            let snapshot = self.heads[(self.labels % (HISTORY - 1)) as usize];
             labels.set(&LabelName::new(format!("run/{:07}", self.labels))?, Some(snapshot), &act())?;
             self.labels += 1;
         }

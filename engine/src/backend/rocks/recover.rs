@@ -7,11 +7,11 @@ use std::path::Path;
 
 use rocksdb::{Cache, DB, IteratorMode};
 
+use super::DATABASE_DIRECTORY;
 use super::reclaim::Doomed;
 use super::settings::{FAMILIES, META, OBJECT_FAMILIES, OPERATIONS, RocksOptions, database_options, families, opening};
-use super::{DATABASE_DIRECTORY, check_catalogue};
-use crate::backend::home::{self, HeaderState};
-use crate::error::{ErrorKind, Result};
+use crate::backend::home::{self, Fingerprint, HeaderState, damaged};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Where RocksDB puts what it could not read.
 const LOST_DIRECTORY: &str = "lost";
@@ -89,4 +89,33 @@ fn try_open(database_path: &Path) -> Result<()> {
 fn files_in(directory: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// The manifest in use. RocksDB begins a new one at every opening and then only appends to it.
+pub(super) fn catalogue_name(database_path: &Path) -> std::io::Result<String> {
+    Ok(fs::read_to_string(database_path.join("CURRENT"))?.trim_end().to_owned())
+}
+
+/// A manifest that lost its end is taken for one that was never longer, and one with a certain damage is read for ever. So
+/// the one that the store was closed with is looked at first; another one belongs to a later opening, which ended early.
+pub(super) fn check_catalogue(database_path: &Path, marked: &Fingerprint) -> Result<()> {
+    let holds = match catalogue_name(database_path) {
+        Ok(name) if name != marked.name => return Ok(()),
+        Ok(_) => marked.holds(database_path),
+        Err(source) => Err(source),
+    };
+    match holds {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            let why = format!("its file {} is not as it was closed; {}", marked.name, home::RECOVER_HINT);
+            Err(damaged("database", &why))
+        }
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
+            Err(damaged("database", &format!("its file {} is gone; {}", marked.name, home::RECOVER_HINT)))
+        }
+        Err(source) if source.kind() == std::io::ErrorKind::InvalidData => {
+            Err(damaged("database", &format!("its file CURRENT is not text; {}", home::RECOVER_HINT)))
+        }
+        Err(source) => Err(Error::from_io("open the store", &source)),
+    }
 }

@@ -1,3 +1,5 @@
+//! Clocks that go evenly, jump, are corrected, and are confirmed.
+
 use super::*;
 
 const HOUR: i64 = 3_600 * SECOND;
