@@ -461,7 +461,7 @@ fn mounts_are_taken_over_again_after_descriptors_ran_out() {
         return;
     }
     let scratch = Scratch::new();
-    scratch.run("echo one > a; amalgam init --workspace base && amalgam stop --force");
+    scratch.run("echo one > a; amalgam init --workspace base && amalgam fork try && amalgam stop --force");
     // The process raises its limit as far as it may, so the hard limit counts.
     scratch.run("ulimit -n 160; amalgam ws");
     let door = scratch.run("find ../runtime ../store -name '*.door' -type s | head -n 1");
@@ -471,5 +471,5 @@ fn mounts_are_taken_over_again_after_descriptors_ran_out() {
     assert!(connections.len() > 100, "{} connections to {}", connections.len(), door.display());
     std::thread::sleep(Duration::from_secs(2));
     drop(connections);
-    assert_eq!(scratch.run("amalgam run --in base -- cat a"), "one\n");
+    assert_eq!(scratch.run("amalgam run --in try --backend fuse -- cat a"), "one\n");
 }
