@@ -270,7 +270,11 @@ impl Export {
                 (*uid, squash(*gid), groups.iter().map(|gid| squash(*gid)).collect())
             }
         };
-        Caller { uid, gid, groups, checked: true, door: Some(door) }
+        let mut caller = Caller::owner(uid, gid);
+        caller.groups = groups;
+        caller.checked = true;
+        caller.door = Some(door);
+        caller
     }
 }
 
