@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test lint bench bench-store bench-history bench-files bench-gc bench-transfer bench-merge bench-views conformance soak daily powercut fuzz clean
+.PHONY: help demo tour test lint dist install uninstall deb bench bench-store bench-history bench-files bench-gc bench-transfer bench-merge bench-views bench-scale conformance soak daily powercut fuzz clean
 
 ready = scripts/setup $(1) && source target/amalgam-env
 title = printf '\n== %s\n' $(1)
@@ -41,7 +41,26 @@ lint: ## formatting, clippy, docs, licences and sources
 	$(call title,dependencies)
 	cargo deny --locked check bans licenses sources
 
-bench: bench-store bench-history bench-files bench-gc bench-transfer bench-merge bench-views ## every benchmark
+dist: ## the programs as they are installed, stripped: target/dist
+	@$(call ready)
+	cargo build --profile dist --locked -p amalgam-cli -p amalgam-gc
+	scripts/stage "$${CARGO_TARGET_DIR:-target}/dist" target/dist-root
+
+PREFIX ?= /usr/local
+
+install: ## build and install, with manual pages and completions (PREFIX=/usr/local DESTDIR=)
+	@# Under sudo the programs are those that `make dist` built: root has no Rust, and should not leave files in target.
+	[[ -n "$${SUDO_USER:-}" && -d target/dist-root ]] || $(MAKE) --no-print-directory dist
+	scripts/install-files install target/dist-root "$(DESTDIR)$(PREFIX)"
+
+uninstall: ## remove what `make install` put there (PREFIX=/usr/local DESTDIR=)
+	@scripts/install-files uninstall "$(DESTDIR)$(PREFIX)"
+
+deb: dist ## a Debian package: target/debian
+	@$(call ready,deb)
+	cargo deb --locked --no-build --profile dist -p amalgam-cli --output target/debian/
+
+bench: bench-store bench-history bench-files bench-gc bench-transfer bench-merge bench-views bench-scale ## every benchmark
 
 bench-store: ## forks, commits, diffs and the Linux tree put into a store (ARGS=...)
 	@$(call ready,bench)
@@ -59,6 +78,10 @@ bench-files: ## real directories, beside cp, git, restic and borg (ARGS=...)
 bench-gc: ## collection: rates, memory, room that comes back, commits beside it (ARGS=...)
 	@$(call ready,bench)
 	cargo run --release --locked -q -p amalgam-benches --bin bench-gc -- $(ARGS)
+
+bench-scale: ## 1 k to 100 k workspaces, 1 M operations and references (ARGS=...)
+	@$(call ready,bench)
+	cargo run --release --locked -q -p amalgam-benches --bin bench-scale -- $(ARGS)
 
 bench-transfer: ## stores sent to each other, and backups (ARGS=...)
 	@$(call ready,bench)

@@ -9,7 +9,7 @@ use crate::output::Color;
 
 /// Snapshots, undo and forks for directories that people and agents work in.
 #[derive(Debug, Parser)]
-#[command(name = "amalgam", version, max_term_width = 100, after_help = EXAMPLES, infer_subcommands = false,
+#[command(name = "amalgam", version, long_version = LONG_VERSION, max_term_width = 100, after_help = EXAMPLES, infer_subcommands = false,
     disable_help_subcommand = true)]
 pub struct Arguments {
     #[command(flatten)]
@@ -17,6 +17,9 @@ pub struct Arguments {
     #[command(subcommand)]
     pub command: Command,
 }
+
+/// The answer to `--version`: version, commit, cargo profile and target.
+pub const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("AMALGAM_BUILD"), ")");
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,13 +36,13 @@ Examples:
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {
-    /// The directory of the store [default: $XDG_DATA_HOME/amalgam or ~/.local/share/amalgam]
+    /// Directory of the store [default: $XDG_DATA_HOME/amalgam or ~/.local/share/amalgam]
     #[arg(long, global = true, value_name = "PATH", env = "AMALGAM_STORE", hide_env_values = true)]
     pub store: Option<PathBuf>,
     /// Print JSON lines
     #[arg(long, global = true)]
     pub json: bool,
-    /// Print results only: no progress, no remarks, nothing about what was done
+    /// Print only results: no progress, no hints, no confirmations
     #[arg(short, long, global = true)]
     pub quiet: bool,
     /// Print more

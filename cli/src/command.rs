@@ -44,6 +44,7 @@ mod send;
 mod serve;
 mod show;
 mod status;
+mod supervise;
 mod umount;
 mod verify;
 mod watch;
@@ -51,6 +52,7 @@ mod words;
 mod ws;
 
 pub use forks::{Logs, REMOVE_ENDED, Unsaved, clean_up};
+pub(crate) use ws::confirm;
 
 use clap::Subcommand;
 
@@ -114,6 +116,8 @@ pub enum Command {
     Enter(enter::Enter),
     #[command(hide = true)]
     Serve(serve::Serve),
+    #[command(hide = true)]
+    Supervise(supervise::Supervise),
 }
 
 impl Command {
@@ -167,7 +171,7 @@ impl Command {
             Self::Help(help) => help.run(session),
             Self::Man(man) => man.run(session),
             Self::Stop(stop) => Box::pin(stop.run(session)).await,
-            Self::Serve(_) | Self::Enter(_) => unreachable!("it runs before any runtime does"),
+            Self::Serve(_) | Self::Enter(_) | Self::Supervise(_) => unreachable!("it runs before any runtime does"),
         }
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! Comments and order that a person gave the file survive a change by `amalgam config`.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use amalgam_server::retention::Span;
@@ -43,150 +44,162 @@ pub struct Key {
 }
 
 /// All keys. Those of [`FOR_WORKSPACES`] also hold for one workspace, as `workspace.NAME.KEY`.
-pub const KEYS: [Key; 24] = [
+pub const KEYS: [Key; 26] = [
     Key {
         name: "author",
         kind: Kind::Text,
         default: "your login name",
-        doc: "who takes snapshots, as the log shows it; AMALGAM_AUTHOR wins",
+        doc: "author of snapshots in the log; AMALGAM_AUTHOR overrides it",
     },
     Key {
         name: "color",
         kind: Kind::Choice(&["auto", "always", "never"]),
         default: "auto",
-        doc: "when to colour; --color and NO_COLOR win",
+        doc: "when to use colour; --color and NO_COLOR override it",
+    },
+    Key {
+        name: ENVIRONMENT,
+        kind: Kind::List,
+        default: "nothing",
+        doc: "names of variables that tests of the queue get beside PATH, HOME, LANG and the like: `CI`, `DATABASE_URL`",
+    },
+    Key {
+        name: TOOLCHAIN,
+        kind: Kind::List,
+        default: "nothing",
+        doc: "directories outside /usr that commands of rules can read and run programs from; others are hidden from them",
     },
     Key {
         name: "exclude",
         kind: Kind::List,
         default: "nothing",
-        doc: "patterns that `init` leaves out of every new directory",
+        doc: "ignore patterns that `init` sets for every new directory",
     },
     Key {
         name: "gc.grace",
         kind: Kind::Span,
         default: "24h",
-        doc: "for how long a collection keeps what can be undone or undeleted",
+        doc: "how long collections keep data that undo and undelete need",
     },
     Key {
         name: "gc.keep-operations",
         kind: Kind::Span,
         default: "30d",
-        doc: "for how long the log keeps operations, so that they can be listed",
+        doc: "how long the operation log keeps operations",
     },
     Key {
         name: "gc.keep-operations-max",
         kind: Kind::Number,
         default: "20000",
-        doc: "number of newest operations that it keeps; those within the grace time always stay",
+        doc: "most operations that the log keeps; those within gc.grace always stay",
     },
     Key {
         name: "idle_seconds",
         kind: Kind::Number,
         default: "600",
-        doc: "after so long without a call the background process ends",
+        doc: "seconds without a call after which the background process ends",
     },
     Key {
         name: "merge_tool",
         kind: Kind::Text,
         default: "none",
-        doc: "the command of `conflicts resolve --tool`; it finds files at $BASE, $LOCAL, $REMOTE, and writes $MERGED",
+        doc: "command that `conflicts resolve --tool` runs; it reads the files $BASE, $LOCAL and $REMOTE and writes $MERGED",
     },
     Key {
         name: LOCAL,
         kind: Kind::List,
         default: "nothing",
-        doc: "directories that mounts keep out of snapshots, where there is one or could be one: `target`, `web/node_modules`",
+        doc: "directories that mounts keep on the local disk and out of snapshots, such as `target` or `web/node_modules`",
     },
     Key {
         name: "pager",
         kind: Kind::Text,
         default: "less -FRX",
-        doc: "what long output is shown with; AMALGAM_PAGER wins, PAGER comes after",
+        doc: "command that shows long output; AMALGAM_PAGER overrides it, PAGER is used if neither is set",
     },
     Key {
         name: "retention.automatic.last",
         kind: Kind::Number,
         default: "0",
-        doc: "number of newest automatic snapshots of a workspace that always stay",
+        doc: "number of newest automatic snapshots of a workspace that are always kept",
     },
     Key {
         name: "retention.automatic.all",
         kind: Kind::Span,
         default: "1h",
-        doc: "for how long all automatic snapshots stay",
+        doc: "how long all automatic snapshots are kept",
     },
     Key {
         name: "retention.automatic.hourly",
         kind: Kind::Span,
         default: "24h",
-        doc: "for how long the newest automatic one of each hour stays",
+        doc: "how long the newest automatic snapshot of each hour is kept",
     },
     Key {
         name: "retention.automatic.daily",
         kind: Kind::Span,
         default: "30d",
-        doc: "for how long the newest automatic one of each day stays",
+        doc: "how long the newest automatic snapshot of each day is kept",
     },
     Key {
         name: "retention.automatic.weekly",
         kind: Kind::Span,
         default: "none",
-        doc: "for how long the newest automatic one of each week stays",
+        doc: "how long the newest automatic snapshot of each week is kept",
     },
     Key {
         name: "retention.people.last",
         kind: Kind::Number,
         default: "0",
-        doc: "number of newest snapshots that people made that always stay",
+        doc: "number of newest snapshots taken by people that are always kept",
     },
     Key {
         name: "retention.people.all",
         kind: Kind::Span,
         default: "forever",
-        doc: "for how long all snapshots that somebody made stay",
+        doc: "how long all snapshots taken by people are kept",
     },
     Key {
         name: "retention.people.hourly",
         kind: Kind::Span,
         default: "none",
-        doc: "the same for the newest one of each hour",
+        doc: "how long the newest snapshot taken by people of each hour is kept",
     },
     Key {
         name: "retention.people.daily",
         kind: Kind::Span,
         default: "none",
-        doc: "the same for the newest one of each day",
+        doc: "how long the newest snapshot taken by people of each day is kept",
     },
     Key {
         name: "retention.people.weekly",
         kind: Kind::Span,
         default: "none",
-        doc: "the same for the newest one of each week",
+        doc: "how long the newest snapshot taken by people of each week is kept",
     },
     Key {
         name: "store.budget",
         kind: Kind::Size,
         default: "no limit",
-        doc: "the most that the store may take; at nine tenths it warns, above it nothing is committed",
+        doc: "most bytes that the store may use; commits warn at 90 % and are refused above it",
     },
     Key {
         name: "store.free-floor",
         kind: Kind::Size,
         default: "1 GiB or a hundredth of the disk",
-        doc: "nothing is committed while less than this is free on the store's disk",
+        doc: "free space on the store's disk below which commits are refused",
     },
     Key {
         name: "workspace.git",
         kind: Kind::Choice(&["leave", "include"]),
         default: "leave",
-        doc: "whether restore, undo and redo leave .git alone or write into it, too; --with-git wins",
+        doc: "whether restore, undo and redo leave .git alone or include it; --with-git overrides it",
     },
     Key {
         name: "workspace.quota",
         kind: Kind::Size,
         default: "no limit",
-        doc: "the most that a workspace may add to the store, with what is kept of its history",
+        doc: "most bytes that a workspace may add to the store, its history included",
     },
 ];
 
@@ -195,6 +208,8 @@ const FOR_WORKSPACES: &str = "retention.";
 const QUOTA: &str = "workspace.quota";
 const GIT: &str = "workspace.git";
 const LOCAL: &str = "mount.local";
+const ENVIRONMENT: &str = "commands.environment";
+const TOOLCHAIN: &str = "commands.toolchain";
 
 /// A key that was named, for all or for one workspace.
 #[derive(Clone, Debug)]
@@ -283,6 +298,18 @@ impl Config {
         array.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     }
 
+    /// The names of variables that tests get, beside those that all get.
+    pub fn command_environment(&self) -> Vec<String> {
+        self.leaves_of(ENVIRONMENT)
+    }
+
+    /// The texts of a list, wherever it stands in the file.
+    fn leaves_of(&self, name: &str) -> Vec<String> {
+        let item = name.split('.').try_fold(self.document.as_item(), |item, part| item.get(part));
+        let array = item.and_then(Item::as_array);
+        array.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    }
+
     /// What a key is set to, as a person would write it; nothing if it is not set.
     pub fn shown(&self, named: &Named) -> Option<String> {
         let item = named.path().into_iter().try_fold(self.document.as_item(), |item, name| item.get(name))?;
@@ -324,6 +351,10 @@ impl Config {
             }
             Kind::List if named.key.name == LOCAL => {
                 local_paths(words).map_err(|why| CliError::usage(format!("`{name}`: {why}")))?;
+                value(words.iter().map(String::as_str).collect::<Array>())
+            }
+            Kind::List if named.key.name == TOOLCHAIN => {
+                toolchain(words).map_err(|why| CliError::usage(format!("`{name}`: {why}")))?;
                 value(words.iter().map(String::as_str).collect::<Array>())
             }
             Kind::List => value(words.iter().map(String::as_str).collect::<Array>()),
@@ -370,6 +401,8 @@ impl Config {
             }
             leaves.push((named, plain(item)));
         }
+        settings.commands.toolchain = toolchain(&self.leaves_of(TOOLCHAIN))
+            .map_err(|why| CliError::refused(format!("setting `{TOOLCHAIN}`: {why}")))?;
         // What holds for all is what those of one workspace begin with.
         leaves.sort_by_key(|(named, _)| named.workspace.is_some());
         for (named, text) in &leaves {
@@ -403,10 +436,12 @@ impl Config {
     pub fn save(&self) -> Result<(), CliError> {
         let failed = |error: io::Error| CliError::machine(self.path.display(), &error);
         if let Some(home) = self.path.parent() {
-            fs::create_dir_all(home).map_err(failed)?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(home).map_err(failed)?;
         }
         let apart = self.path.with_extension("toml.new");
-        fs::write(&apart, self.document.to_string()).map_err(failed)?;
+        let mut file =
+            File::options().write(true).create(true).truncate(true).mode(0o600).open(&apart).map_err(failed)?;
+        file.write_all(self.document.to_string().as_bytes()).map_err(failed)?;
         fs::rename(&apart, &self.path).map_err(failed)
     }
 }
@@ -423,7 +458,7 @@ fn apply(settings: &mut Settings, named: &Named, text: &str) -> Result<(), Strin
         ("gc.grace", _) => settings.grace = text.parse()?,
         ("gc.keep-operations", _) => settings.log.keep = text.parse()?,
         ("gc.keep-operations-max", _) => {
-            settings.log.most = text.parse().map_err(|_| format!("`{text}` is no whole number"))?;
+            settings.log.most = text.parse().map_err(|_| format!("`{text}` is not a whole number"))?;
         }
         ("store.budget", _) => settings.budget_bytes = Some(size(text)?),
         ("store.free-floor", _) => settings.floor_bytes = Some(size(text)?),
@@ -447,6 +482,18 @@ fn apply(settings: &mut Settings, named: &Named, text: &str) -> Result<(), Strin
         }
     }
     Ok(())
+}
+
+/// Directories that commands of rules can read, as the settings have them. In words what is wrong with one.
+fn toolchain(words: &[String]) -> Result<Vec<PathBuf>, String> {
+    let directory = |word: &String| {
+        let path = PathBuf::from(word);
+        match path.is_absolute() && path.parent().is_some() {
+            true => Ok(path),
+            false => Err(format!("`{word}` must be the absolute path of a directory below /")),
+        }
+    };
+    words.iter().map(directory).collect()
 }
 
 /// Bytes as people write them: `500MB`, `20 GiB`, `1000000`.
@@ -533,7 +580,7 @@ mod tests {
         assert!(set(&mut config, "idle_seconds", &["-1"]).is_err());
         assert!(set(&mut config, "pager", &[]).is_err());
         let error = set(&mut config, "retention.automatic.daily", &["soon"]).expect_err("no time");
-        assert!(error.to_string().starts_with("`retention.automatic.daily`: `soon` is no time"), "{error}");
+        assert!(error.to_string().starts_with("`retention.automatic.daily`: `soon` is not a time"), "{error}");
         let error = set(&mut config, "store.budget", &["much"]).expect_err("no size");
         assert!(error.to_string().starts_with("`store.budget`: `much` is no size"), "{error}");
         assert!(set(&mut config, "workspace.main.store.budget", &["1GB"]).is_err());
@@ -569,6 +616,6 @@ mod tests {
             assert!(super::tests::config(wrong).settings().is_err(), "{wrong}");
         }
         let wrong = super::tests::config("retention.automatic.all = \"soon\"").settings().expect_err("wrong");
-        assert!(wrong.to_string().starts_with("setting `retention.automatic.all`: `soon` is no time"), "{wrong}");
+        assert!(wrong.to_string().starts_with("setting `retention.automatic.all`: `soon` is not a time"), "{wrong}");
     }
 }

@@ -3,7 +3,6 @@
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use amalgam_proto::v1::store_service_client::StoreServiceClient;
 use amalgam_proto::v1::transfer_service_client::TransferServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use amalgam_proto::{API_VERSION, Failure, Reason, v1};
-use amalgam_server::{Home, Service, api, serve};
+use amalgam_server::{Clocks, Home, Service, api, serve};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -33,13 +32,16 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Request, Status};
 
 use crate::config::Config;
+use crate::environment;
+use crate::namespace::TOKEN;
 
 /// How long a process may take to answer after it was started.
 const START_WITHIN: Duration = Duration::from_secs(20);
 /// How often it is looked for meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(3);
-/// How long another process that holds the store gets before its place is tried again.
-const START_AGAIN_AFTER: Duration = Duration::from_millis(30);
+/// Delay before a process is started again while another one holds the store; it doubles up to the longest one.
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(30);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
 /// The log is begun anew above this size.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -140,6 +142,12 @@ pub fn now() -> Time {
     Time(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
+/// For how long the machine runs, with the time that it slept.
+fn uptime() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 /// Finds the process that holds the store, or starts it.
 pub async fn connect(options: &ConnectOptions) -> Result<Client, NoWay> {
     let home = Home::new(&options.home);
@@ -154,7 +162,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Client, NoWay> {
     }
     let socket = socket_path(&options.home).map_err(|error| fault("find the runtime directory", &error))?;
     for _ in 0..2 {
-        if let Some(channel) = knock(&socket).await
+        if let Some(channel) = knock_anywhere(&home, &socket).await
             && let Some(client) = shake_hands(Client::new(&channel, &options.actor)).await?
         {
             return Ok(client);
@@ -171,7 +179,18 @@ pub async fn connect(options: &ConnectOptions) -> Result<Client, NoWay> {
 /// The process that holds the store, only if it runs.
 pub async fn running(options: &ConnectOptions) -> Option<Client> {
     let socket = socket_path(&options.home).ok()?;
-    knock(&socket).await.map(|channel| Client::new(&channel, &options.actor))
+    let found = knock_anywhere(&Home::new(&options.home), &socket).await;
+    found.map(|channel| Client::new(&channel, &options.actor))
+}
+
+/// Reaches the process that holds the store: at its usual socket, or where it wrote down that it listens, because it was started with
+/// another runtime directory.
+async fn knock_anywhere(home: &Home, socket: &Path) -> Option<Channel> {
+    if let Some(channel) = knock(socket).await {
+        return Some(channel);
+    }
+    let elsewhere = home.listening_at().filter(|elsewhere| elsewhere != socket)?;
+    knock(&elsewhere).await
 }
 
 async fn knock(socket: &Path) -> Option<Channel> {
@@ -227,7 +246,7 @@ fn start(home: &Home, socket: &Path) -> io::Result<Child> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
-        .process_group(0)
+        .env_remove(TOKEN)
         .spawn()
 }
 
@@ -235,15 +254,17 @@ async fn start_and_wait(home: &Home, socket: &Path) -> Result<Channel, NoWay> {
     let began = Instant::now();
     let start = || start(home, socket).map_err(|error| fault("start the background process", &error));
     let mut child = start()?;
+    let mut retry = RETRY_DELAY_MIN;
     loop {
-        if let Some(channel) = knock(socket).await {
+        if let Some(channel) = knock_anywhere(home, socket).await {
             return Ok(channel);
         }
         let mut pause = LOOK_EVERY;
         match child.try_wait() {
-            // Another one holds the store: it is about to listen, or to go, and then somebody has to take its place.
+            // Another process holds the store: it is about to listen, or to end, and then this one has to take its place.
             Ok(Some(status)) if status.code() == Some(EXIT_BUSY) => {
-                pause = START_AGAIN_AFTER;
+                pause = retry;
+                retry = (retry * 2).min(RETRY_DELAY_MAX);
                 child = start()?;
             }
             Ok(Some(status)) => return Err(said_last(home, status.code()).into()),
@@ -285,10 +306,15 @@ pub fn open(home: &Home, runtime: &Path) -> Result<Service, Failure> {
     let place = home.path().to_owned();
     // Read whenever they are needed, so that a change holds at once.
     let settings = move || {
-        let settings = Config::load(&place).and_then(|config| config.settings());
+        let settings = Config::load(&place).and_then(|config| {
+            let mut settings = config.settings()?;
+            settings.commands.environment = environment::for_commands(&config);
+            settings.commands.supervisor = environment::supervisor();
+            Ok(settings)
+        });
         settings.map_err(|error| Failure::new(Reason::Invalid, error.to_string()))
     };
-    let service = Service::open_with(home, now, &[ours], Arc::new(settings))?;
+    let service = Service::open_with(home, Clocks { wall: now, uptime }, &[ours], Arc::new(settings))?;
     service.set_utc_offset(utc_offset);
     Ok(service)
 }

@@ -11,6 +11,7 @@ mod args;
 mod command;
 mod config;
 mod connect;
+mod environment;
 mod error;
 mod exit;
 mod help;
@@ -20,6 +21,7 @@ mod place;
 mod serve;
 mod session;
 mod text;
+mod trust;
 
 use std::env;
 use std::io::{self, Write};
@@ -58,6 +60,10 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(answer) => return ExitCode::from(tell(answer, bare).0),
     };
+    // It has the environment of a test, in which no store need be named.
+    if let Command::Supervise(supervise) = &arguments.command {
+        return ExitCode::from(supervise.run().0);
+    }
     let outcome = match begin(&arguments.global) {
         Ok(session) => run(arguments, session),
         Err(error) => {
@@ -93,6 +99,7 @@ fn begin(global: &Global) -> Result<Session, CliError> {
     let cwd = &standing.cwd;
     // One store has one name, whether it is there already or not.
     let home = place::real(&cwd.join(home(global.store.clone())?));
+    let closed = trust::check_home(&home)?;
     let config = Config::load(&home)?;
     let configured = config.text("color").and_then(|word| Color::from_str(word, true).ok());
     let options = OutputOptions {
@@ -103,7 +110,9 @@ fn begin(global: &Global) -> Result<Session, CliError> {
         pager: (!global.no_pager).then(|| pager(&config)),
     };
     let connect = ConnectOptions { home, actor: actor(&config), in_process: global.in_process, create: false };
-    Ok(Session::new(Output::new(options), config, connect, standing, global.no_input))
+    let mut output = Output::new(options);
+    closed.map_or(Ok(()), |closed| output.remark(closed))?;
+    Ok(Session::new(output, config, connect, standing, global.no_input))
 }
 
 /// Where the store lies: as asked, or where the user's data lies.

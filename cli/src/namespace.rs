@@ -18,6 +18,9 @@ use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::thread::UnshareFlags;
 
+/// The variable with the token of a mount, so that it stands in no list of processes.
+pub const TOKEN: &str = "AMALGAM_MOUNT_TOKEN";
+
 /// Where the kernel's FUSE is.
 pub const DEVICE: &str = "/dev/fuse";
 
@@ -51,7 +54,9 @@ pub fn become_command(enter: &Enter<'_>) -> Refused {
         Ok(()) => {
             let at: PathBuf = enter.at.to_owned();
             let mut command = Command::new(&enter.words[0]);
-            Refused::Start(command.args(&enter.words[1..]).current_dir(&at).env("PWD", &at).exec())
+            // A process that has the token can mount in the command's place.
+            command.args(&enter.words[1..]).current_dir(&at).env("PWD", &at).env_remove(TOKEN);
+            Refused::Start(command.exec())
         }
         Err((what, error)) => Refused::Mount(what, error),
     }

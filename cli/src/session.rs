@@ -44,6 +44,7 @@ pub struct Session {
 #[derive(Clone, Debug, Default)]
 pub struct Interrupts {
     are_left: Arc<AtomicBool>,
+    message: Arc<OnceLock<&'static str>>,
     hint: Arc<OnceLock<&'static str>>,
     work_folder: Arc<OnceLock<PathBuf>>,
 }
@@ -59,7 +60,12 @@ impl Interrupts {
         self.are_left.load(Ordering::Relaxed)
     }
 
-    /// What is to be said to whoever interrupts from here on. The first one counts.
+    /// Sets what is printed instead of "interrupted", for a command that a person ends with Ctrl-C. The first one counts.
+    pub fn say_instead(&self, message: &'static str) {
+        self.message.get_or_init(|| message);
+    }
+
+    /// Sets the hint that is printed when a person interrupts the command from here on. The first one counts.
     pub fn say(&self, hint: &'static str) {
         self.hint.get_or_init(|| hint);
     }
@@ -77,7 +83,8 @@ impl Interrupts {
     /// The failure that an interrupt by this signal is.
     pub fn failure(&self, signal: Signal) -> CliError {
         let code = u8::try_from(128 + signal.as_raw()).unwrap_or(Exit::INTERRUPTED.0);
-        let error = CliError::new(Exit(code), "INTERRUPTED", "interrupted");
+        let message = self.message.get().copied().unwrap_or("interrupted");
+        let error = CliError::new(Exit(code), "INTERRUPTED", message);
         match self.hint.get() {
             Some(hint) => error.hint(*hint),
             None => error,

@@ -24,7 +24,10 @@ pub fn count(number: u64) -> String {
 pub fn plural(number: u64, one: &str) -> String {
     match number {
         1 => format!("1 {one}"),
-        _ if one.ends_with('y') => format!("{} {}ies", count(number), one.trim_end_matches('y')),
+        // `directories`, but `days`.
+        _ if one.ends_with('y') && !["ay", "ey", "oy", "uy"].iter().any(|end| one.ends_with(end)) => {
+            format!("{} {}ies", count(number), one.trim_end_matches('y'))
+        }
         _ => format!("{} {one}s", count(number)),
     }
 }
@@ -208,6 +211,7 @@ pub fn notice_word(kind: v1::NoticeKind) -> &'static str {
         v1::NoticeKind::Purged => "purged",
         v1::NoticeKind::CacheNotKept => "cache_not_kept",
         v1::NoticeKind::Withheld => "withheld",
+        v1::NoticeKind::Damaged => "damaged",
         v1::NoticeKind::Unspecified => "unknown",
     }
 }
@@ -223,6 +227,7 @@ mod tests {
         }
         assert_eq!(plural(1, "file"), "1 file");
         assert_eq!(plural(0, "directory"), "0 directories");
+        assert_eq!(plural(3_651, "day"), "3,651 days");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a face says beside the versions: whose they are, and the structure by which the file is read.
+//! Labels of a rendered conflict: the workspaces of its versions, and the merge strategy whose structure the markers follow.
 
 use std::sync::OnceLock;
 
@@ -7,20 +7,20 @@ use amalgam_engine::object::Conflict;
 use amalgam_merge::rules::Content;
 use amalgam_merge::{Rules, Way};
 
-/// How a conflict is captioned. It changes how the conflict looks, never what it is.
+/// The labels and the strategy for rendering a conflict. They change its appearance, never the conflict itself.
 #[derive(Clone, Debug, Default)]
 pub struct Caption {
-    /// The names of the workspaces whose versions compete, in the order of the terms; empty where one is not known.
+    /// The workspace names of the competing versions, in the order of the terms; empty for an unknown one.
     pub names: Vec<String>,
-    /// The way in which the file is merged; markers follow its structure if it has one.
+    /// The merge strategy of the file. If it is structural, the markers follow the structure.
     pub way: Option<Way>,
 }
 
-/// Captions the conflict at a path.
+/// Returns the caption for the conflict at a path.
 pub type Captions<'a> = &'a dyn Fn(&TreePath, &Conflict) -> Caption;
 
 impl Caption {
-    /// The caption of a path by the rules that are built in, without names.
+    /// Returns the caption of a path by the built-in rules, without names.
     pub fn of(path: &TreePath) -> Self {
         static RULES: OnceLock<Rules> = OnceLock::new();
         let rules = RULES.get_or_init(Rules::built_in);
@@ -28,7 +28,7 @@ impl Caption {
     }
 }
 
-/// Captions without names, by the rules that are built in.
+/// Returns captions without names, by the built-in rules.
 pub(crate) fn plain(path: &TreePath, _: &Conflict) -> Caption {
     Caption::of(path)
 }

@@ -1,4 +1,4 @@
-//! Resolving: one version for all of them.
+//! Resolves a conflict by choosing one version.
 
 use amalgam_engine::content::write_content;
 use amalgam_engine::object::{Conflict, Node};
@@ -8,39 +8,39 @@ use amalgam_merge::{Outcome, Setting, Sides, Way, merge};
 use crate::parts::{TEXT_BYTES_MAX, parts};
 use crate::read::read_whole;
 
-/// Which version it is to be.
+/// The version to choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Ours.
+    /// Our version.
     Ours,
-    /// Theirs.
+    /// Their version.
     Theirs,
-    /// What both began with.
+    /// The version of the merge base.
     Base,
     /// The lines of all sides.
     Union,
-    /// The term with this number, from 0.
+    /// The term with this index, from 0.
     Term(usize),
 }
 
-/// Why a conflict was not resolved.
+/// The reason why a conflict was not resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum NotResolved {
-    /// Only texts have lines.
+    /// The union of lines needs texts on all sides.
     #[error("the lines of all sides can be kept only where all are texts")]
     NoText,
-    /// There is no such term.
+    /// The term does not exist.
     #[error("the conflict has {count} versions")]
     NoTerm {
-        /// How many there are.
+        /// The number of terms.
         count: usize,
     },
-    /// The store failed.
+    /// The store returned an error.
     #[error(transparent)]
     Store(#[from] amalgam_engine::Error),
 }
 
-/// What a choice makes of a conflict: an entry, or nothing. It gets the time given, as its bytes change.
+/// Returns the resolution of a conflict by a choice: an entry, or `None` to remove it. A file gets the time `now`.
 pub fn chosen(
     store: &Store,
     session: &WriteSession,
@@ -69,7 +69,7 @@ pub fn chosen(
     Ok(terms[at].as_ref().map(timed))
 }
 
-/// These bytes as the resolution, with the attributes of the first version that is a file.
+/// Creates a resolution with these bytes and the attributes of the first version that is a file.
 pub fn file_of(
     session: &WriteSession,
     conflict: &Conflict,
@@ -84,7 +84,7 @@ pub fn file_of(
     })
 }
 
-/// The lines of all sides, one after another; nothing where one is no text.
+/// Returns the lines of all sides, one after another, or `None` if one of them is not a text.
 fn union(store: &Store, terms: &[Option<Entry>]) -> Result<Option<Vec<u8>>, amalgam_engine::Error> {
     let read = |at: usize| -> Result<Option<Vec<u8>>, amalgam_engine::Error> {
         terms[at].as_ref().map_or(Ok(None), |entry| read_whole(store, entry, TEXT_BYTES_MAX))

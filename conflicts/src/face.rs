@@ -1,4 +1,4 @@
-//! The face of a tree: the same with something ordinary in the place of each conflict.
+//! The face of a tree: the tree with each conflict replaced by an ordinary entry.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use amalgam_engine::{Entry, EntryKind, Pin, Result, RootId, Store, Time, TreePat
 use crate::caption::{Caption, Captions, plain};
 use crate::parts::{Parts, parts, render_parts, shown_draft};
 
-/// How conflicts are shown.
+/// The style in which conflicts are rendered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Style {
-    /// Texts with markers; anything else by the first version that is there.
+    /// Texts with conflict markers; other conflicts as the first existing version.
     #[default]
     Markers,
-    /// By ours, or not at all where ours is gone.
+    /// Our version, or no entry if ours removed it.
     Ours,
-    /// By theirs.
+    /// Their version, or no entry if theirs removed it.
     Theirs,
-    /// By what both began with.
+    /// The version of the merge base.
     Base,
 }
 
 impl Style {
-    /// Reads its word.
+    /// Parses the name of a style.
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Markers, Self::Ours, Self::Theirs, Self::Base].into_iter().find(|style| style.word() == word)
     }
 
-    /// Its word.
+    /// Returns the name of the style.
     pub fn word(self) -> &'static str {
         match self {
             Self::Markers => "markers",
@@ -42,43 +42,43 @@ impl Style {
     }
 }
 
-/// A tree and its face, which both stay in the store while this lives.
+/// A tree and its face, both pinned in the store while this value exists.
 pub struct Faced {
     /// The tree with its conflicts.
     pub tree: RootId,
-    /// The tree without.
+    /// The tree with each conflict replaced by an ordinary entry.
     pub face: RootId,
     pub(crate) shown: BTreeMap<TreePath, Shown>,
     _pins: [Pin; 2],
 }
 
-/// What stands for a conflict.
+/// The rendering of one conflict.
 #[derive(Clone, Debug)]
 pub(crate) struct Shown {
     pub(crate) conflict: Arc<Conflict>,
-    /// What is in its place, as it is stored.
+    /// The entry that replaces it in the face, as stored.
     pub(crate) entry: Option<Entry>,
     pub(crate) by: By,
     pub(crate) caption: Caption,
 }
 
-/// What a conflict is shown by.
+/// The kind of rendering of a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
-    /// A text with markers of all terms but a draft.
+    /// A text with markers for all terms except a draft.
     Markers(Parts),
     /// One of the terms.
     Term(usize),
 }
 
 impl Faced {
-    /// The face of a tree whose conflicts are these, by the rules that are built in and without names. A tree without any is its own
-    /// face.
+    /// Creates the face of a tree with these conflicts, by the built-in rules and without names. A tree without conflicts is its
+    /// own face.
     pub fn new(store: &Store, tree: RootId, conflicts: &[PlacedConflict], style: Style) -> Result<Self> {
         Self::captioned(store, tree, conflicts, style, &plain)
     }
 
-    /// The face of a tree whose conflicts are these, with captions.
+    /// Creates the face of a tree with these conflicts and captions.
     pub fn captioned(
         store: &Store,
         tree: RootId,
@@ -110,13 +110,13 @@ impl Faced {
         Ok(Self { tree, face, shown, _pins: [pin, held] })
     }
 
-    /// The paths that are conflicts.
+    /// Returns the paths of the conflicts.
     pub fn paths(&self) -> impl Iterator<Item = &TreePath> {
         self.shown.keys()
     }
 }
 
-/// What a conflict is shown as, for whoever shows one alone; contents that are made for it go into the session.
+/// Renders a single conflict. New contents are put into the session.
 pub fn shown_as(
     store: &Store,
     session: &WriteSession,
@@ -159,7 +159,7 @@ fn stand_in(
     let content = write_content(session, &&bytes[..])?;
     let node = Node::File { size: bytes.len() as u64, content };
     let like = conflict.added().flatten().next().cloned().expect("a text has a side that is there");
-    // The newest of them all: what depends on any version is to be made anew.
+    // Uses the newest time of all versions, so that build tools rebuild anything that depends on any version.
     let mtime = conflict.terms().iter().flatten().map(|entry| entry.mtime).max().unwrap_or(Time::EPOCH);
     debug_assert_eq!(like.kind(), EntryKind::File);
     Ok((Some(Entry { node, mtime, ..like }), By::Markers(parts)))

@@ -1,14 +1,14 @@
-//! Conflicts as people meet them.
+//! Presentation of conflicts to users, and interpretation of their edits.
 //!
-//! A tree with conflicts has a *face*: the same tree with something ordinary in the place of each conflict, a text with
-//! markers or one of the versions ([`Faced`]). The face is what directories and mounts hold. What came of it there is read
-//! back against it ([`read_back`]): a conflict that nobody touched is the same conflict again, an edit without markers is its
-//! resolution, and an edit that leaves some stands beside the versions as a *draft*. Names of workspaces on marker lines, and the
-//! structure by which a file is read, come from whoever asks ([`Caption`]). Nothing is lost on the way: a version goes
-//! only when somebody puts something without markers in its place.
+//! A tree with conflicts has a *face*: the tree with each conflict replaced by an ordinary entry, either a text with markers or
+//! one of the versions ([`Faced`]). Directories and mounts contain the face. Edits of the face are read back against it
+//! ([`read_back`]): an unchanged conflict stays the same conflict, an edit without markers is its resolution, and an edit that
+//! leaves markers becomes a *draft*, an additional version of the conflict. The caller supplies the workspace names on marker
+//! lines and the structure of the file ([`Caption`]). No version is lost: a version is dropped only when a user replaces it with
+//! contents without markers.
 //!
-//! Everything is a function of stored trees. What is absent: files of the host, workspaces, and any decision about when a
-//! resolution is remembered.
+//! All functions work on stored trees. Not in this crate: files of the host, workspaces, and the decision whether to remember a
+//! resolution.
 
 mod caption;
 mod choice;

@@ -1,4 +1,4 @@
-//! Which term of a conflict is what: ours, base, theirs, a draft, or one of many.
+//! Identifies the terms of a conflict: ours, base, theirs, a draft, or one of many sides.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use amalgam_merge::{Rendered, Setting, Side, Versions, label, show};
 use crate::caption::Caption;
 use crate::read::read_whole;
 
-/// The largest version that is shown as text.
+/// Maximum size of a version that is rendered as text, in bytes.
 pub(crate) const TEXT_BYTES_MAX: u64 = 16 << 20;
-/// The largest file that is looked through for markers: several versions and the lines between them.
+/// Maximum size of an edited file that is searched for markers, in bytes: several versions and the lines between them.
 pub(crate) const EDITED_BYTES_MAX: u64 = 64 << 20;
 
-/// Where the versions of a conflict are among its terms.
+/// The indices of the versions among the terms of a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
     /// An edit that left markers.
@@ -24,35 +24,35 @@ pub(crate) struct Parts {
     pub(crate) theirs: usize,
 }
 
-/// A draft, which is the first term. The terms behind it are what it is a draft of.
+/// A draft, which is the first term. The terms after it are the conflict that it edits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Draft {
-    /// Of how many of those terms it has markers: of fewer than all where a merge has brought more since.
+    /// The number of those terms that it has markers of: fewer than all if a later merge has added terms.
     pub(crate) terms: usize,
 }
 
 impl Parts {
-    /// The versions in a conflict with a draft of all its other terms.
+    /// Returns the indices in a conflict with a draft of all its other terms.
     fn with_draft(count: usize) -> Self {
         Self { draft: Some(Draft { terms: count - 2 }), ours: 2, base: 3, theirs: count - 1 }
     }
 
-    /// The terms without a draft.
+    /// Returns the terms without a draft.
     pub(crate) fn terms(self, conflict: &Conflict) -> &[Option<Entry>] {
         &conflict.terms()[self.ours..]
     }
 }
 
-/// A term with the word that people use for it.
+/// A term with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// `ours`, `base`, `theirs`, `draft`; or `side-2`, `base-2` where there are more.
+    /// `ours`, `base`, `theirs` or `draft`; `side-2`, `base-2` and so on for further terms.
     pub word: String,
-    /// The version; nothing where it is absent.
+    /// The version; `None` if it is absent.
     pub entry: Option<Entry>,
 }
 
-/// All terms of a conflict, in their order.
+/// Returns all terms of a conflict, in order.
 pub fn terms(store: &Store, conflict: &Conflict) -> Result<Vec<Term>> {
     let parts = parts(store, conflict)?;
     let terms = conflict.terms().iter().enumerate();
@@ -71,7 +71,7 @@ fn word_of(parts: Parts, at: usize) -> String {
     }
 }
 
-/// What sort of conflict it is, in a few words.
+/// Returns a short description of the kind of conflict.
 pub fn word(conflict: &Conflict) -> &'static str {
     let kinds: Vec<_> = conflict.added().map(|entry| entry.map(Entry::kind)).collect();
     let all = |kind: EntryKind| kinds.iter().all(|found| *found == Some(kind));
@@ -86,7 +86,7 @@ pub fn word(conflict: &Conflict) -> &'static str {
     }
 }
 
-/// Finds out where the versions are.
+/// Finds the versions among the terms.
 pub(crate) fn parts(store: &Store, conflict: &Conflict) -> Result<Parts> {
     let terms = conflict.terms();
     let plain = Parts { draft: None, ours: 0, base: 1, theirs: terms.len() - 1 };
@@ -99,11 +99,12 @@ pub(crate) fn parts(store: &Store, conflict: &Conflict) -> Result<Parts> {
         return Ok(plain);
     }
     let Some(texts) = Texts::read(store, &terms[2..])? else { return Ok(plain) };
-    // All of them first; a merge puts what it brings behind what was there.
+    // Tries all terms first; a merge appends its terms after the existing ones.
     for count in (3..=terms.len() - 2).rev().step_by(2) {
         let versions = texts.versions(count, &[]);
         let marks = versions.marks();
-        // A bare line says nothing of what it is left of: only two sides can be all there ever were.
+        // A bare `=======` line does not identify its conflict. It counts only if the conflict has two sides, so that no earlier
+        // form had fewer.
         let is_left = marks.is_in(&bytes) || (terms.len() == 5 && marks.regions_in(&bytes) > 0);
         if versions.is_text(&Setting::default()) && is_left {
             return Ok(Parts { draft: Some(Draft { terms: count }), ..Parts::with_draft(terms.len()) });
@@ -112,7 +113,7 @@ pub(crate) fn parts(store: &Store, conflict: &Conflict) -> Result<Parts> {
     Ok(plain)
 }
 
-/// A conflict of texts as one text with markers; nothing for any other.
+/// Renders a conflict of texts as one text with markers. Returns `None` for any other conflict.
 pub fn render(store: &Store, conflict: &Conflict, caption: &Caption) -> Result<Option<Rendered>> {
     render_parts(store, conflict, parts(store, conflict)?, caption)
 }
@@ -126,7 +127,7 @@ pub(crate) fn render_parts(
     render_some(store, conflict, parts, parts.terms(conflict).len(), caption)
 }
 
-/// The first few terms behind a draft as one text with markers.
+/// Renders the first `count` terms after a draft as one text with markers.
 fn render_some(
     store: &Store,
     conflict: &Conflict,
@@ -139,7 +140,7 @@ fn render_some(
     let labels: Vec<_> = (parts.ours..parts.ours + count)
         .step_by(2)
         .map(|at| {
-            // A term that will not be the last any more keeps the word of the last one while it is.
+            // While a term is the last one, it keeps the name of the last side.
             let word = if at + 1 == parts.ours + count { "theirs".to_owned() } else { word_of(parts, at) };
             label(name(at), &word)
         })
@@ -147,8 +148,8 @@ fn render_some(
     Ok(show(&texts.versions(count, &labels), caption.way.as_ref(), &Setting::default()))
 }
 
-/// What is shown of a draft: itself, or, where a merge has brought more versions since, the draft with markers of all of them.
-/// Nothing where what was edited is what the merge changed.
+/// Returns the rendering of a draft: the draft itself (inner `None`) or, if a later merge has added versions, the draft with
+/// markers of all of them. Returns `None` if the edit overlaps with the changes of that merge.
 pub(crate) fn shown_draft(
     store: &Store,
     conflict: &Conflict,
@@ -173,7 +174,7 @@ struct Texts {
 }
 
 impl Texts {
-    /// Reads all terms; nothing if one is no file, too large or purged.
+    /// Reads all terms. Returns `None` if one of them is not a file, too large or purged.
     fn read(store: &Store, terms: &[Option<Entry>]) -> Result<Option<Self>> {
         let mut read = Vec::with_capacity(terms.len());
         for term in terms {
@@ -196,7 +197,7 @@ impl Texts {
     }
 }
 
-/// The conflict without a draft of its resolution.
+/// Returns the conflict without its draft.
 pub fn without_draft(store: &Store, conflict: &Arc<Conflict>) -> Result<Arc<Conflict>> {
     let parts = parts(store, conflict)?;
     if parts.draft.is_none() {

@@ -1,13 +1,13 @@
-//! Contents of versions, in memory.
+//! Reads the contents of versions into memory.
 
 use amalgam_engine::content::read_at;
 use amalgam_engine::object::Node;
 use amalgam_engine::{Entry, Error, Result, Store};
 
-/// Contents are read in such steps: a length that is claimed is not believed at once.
+/// Contents are read in steps of this many bytes, because the claimed length may be wrong.
 const STEP: u64 = 4 << 20;
 
-/// All bytes of a file; nothing for anything else, for a larger one, and for one that was purged.
+/// Returns all bytes of a file, or `None` for other kinds of entries, for larger files and for purged ones.
 pub fn read_whole(store: &Store, entry: &Entry, bytes_max: u64) -> Result<Option<Vec<u8>>> {
     let Node::File { size, content } = entry.node else { return Ok(None) };
     if size > bytes_max {

@@ -1,4 +1,4 @@
-//! What became of a face: from a tree without conflicts back to one with those that are left.
+//! Reads an edited face back: converts a tree without conflicts into one with the remaining conflicts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::face::{By, Faced, Shown};
 use crate::parts::{EDITED_BYTES_MAX, Parts, render, render_parts};
 use crate::read::read_whole;
 
-/// A face that may be in what is read back.
+/// A face that the tree to read back may derive from.
 #[derive(Clone, Copy)]
 pub struct Known<'a> {
     /// The tree and its face.
     pub faced: &'a Faced,
-    /// Whether it was just written out: then what is as its face has it is what this tree has, whatever the ones behind it say.
+    /// Whether it was just written out: then a path that equals its face has the state of this tree, regardless of older faces.
     pub is_written: bool,
-    /// Which paths it is about; nothing for all.
+    /// The paths that it covers; `None` for all.
     pub paths: Option<&'a [TreePath]>,
 }
 
@@ -37,59 +37,61 @@ impl Known<'_> {
     }
 }
 
-/// What was read back.
+/// The result of reading a face back.
 pub struct ReadBack {
     /// The tree with its conflicts.
     pub tree: WorkingTree,
     /// Its root.
     pub root: RootId,
-    /// All conflicts that are left, by path.
+    /// All remaining conflicts, sorted by path.
     pub conflicts: Vec<PlacedConflict>,
-    /// Those that are not there any more, by path.
+    /// The conflicts that no longer exist, sorted by path.
     pub resolved: Vec<Resolved>,
-    /// Those that were edited and have markers left.
+    /// The conflicts that were edited and still have markers.
     pub still: Vec<Still>,
-    /// Those that were given another name.
+    /// The conflicts that were renamed.
     pub moved: Vec<Moved>,
 }
 
 /// A conflict that an edit resolved.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// Where it was.
+    /// The path of the conflict.
     pub path: TreePath,
-    /// What it was.
+    /// The conflict.
     pub conflict: Arc<Conflict>,
-    /// What is there now, if anything.
+    /// The entry that replaced it, if there is one.
     pub entry: Option<Entry>,
 }
 
-/// A conflict that was edited and stays one.
+/// A conflict that was edited and remains a conflict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Still {
-    /// Where.
+    /// The path.
     pub path: TreePath,
-    /// How many regions still have markers; 0 for a version that was edited where the others are not in the file.
+    /// The number of regions that still have markers; 0 for an edited version of a conflict whose other versions are not in the
+    /// file.
     pub regions: usize,
 }
 
-/// A conflict under another name.
+/// A conflict that was renamed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// Where it was.
+    /// The old path.
     pub from: TreePath,
-    /// Where it is.
+    /// The new path.
     pub to: TreePath,
 }
 
-/// What an edit means.
+/// The interpretation of an edit.
 enum Meaning {
     Resolved,
     Conflict(Arc<Conflict>),
     Still(Arc<Conflict>, usize),
 }
 
-/// Reads a tree back that came of a face. The first of the faces is the newest; paths are looked for in all of them.
+/// Reads back a tree that derives from a face. The first element of `known` is the newest face; paths are looked up in all of
+/// them.
 pub fn read_back(store: &Store, found: RootId, known: &[Known<'_>]) -> Result<ReadBack> {
     let paths: BTreeSet<&TreePath> = known.iter().flat_map(|known| known.faced.shown.keys()).collect();
     if paths.is_empty() {
@@ -127,7 +129,7 @@ struct Reading<'a> {
     conflicts: BTreeMap<TreePath, Arc<Conflict>>,
     resolved: Vec<Resolved>,
     still: Vec<Still>,
-    /// Conflicts in whose place nothing is.
+    /// Conflicts whose path no longer exists.
     gone: Vec<(TreePath, Shown)>,
 }
 
@@ -135,7 +137,7 @@ impl Reading<'_> {
     fn look(&mut self, path: &TreePath) -> Result<()> {
         let now = entry_at(self.store, &self.root, path)?;
         if let Some(Entry { node: Node::Conflict(conflict), .. }) = &now {
-            // Nobody showed it; it is what it is.
+            // The tree contains the conflict itself, not a rendering of it.
             self.conflicts.insert(path.clone(), Arc::clone(conflict));
             return Ok(());
         }
@@ -184,7 +186,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// What an edit of something that stands for a conflict means.
+    /// Interprets an edit of the rendering of a conflict.
     fn meaning(&self, path: &TreePath, shown: &Shown, now: &Entry) -> Result<Meaning> {
         let Some(face) = &shown.entry else { return Ok(Meaning::Resolved) };
         let conflict = &shown.conflict;
@@ -194,7 +196,7 @@ impl Reading<'_> {
             By::Term(at) => (at, None),
         };
         if now.node == face.node {
-            // Other attributes on the same bytes are those of the version that is shown.
+            // Changed attributes with the same bytes belong to the rendered version.
             let like = conflict.terms()[at].clone().expect("it is shown");
             let term = Entry { mode: now.mode, extra: now.extra.clone(), ..like };
             return replaced(conflict, at, term);
@@ -214,13 +216,13 @@ impl Reading<'_> {
         let Some(bytes) = read_whole(self.store, now, EDITED_BYTES_MAX)? else { return Ok(Meaning::Resolved) };
         let terms = parts.terms(conflict).to_vec();
         let mut left = 0;
-        // Rules may have changed since it was written, and the file its name: the same conflict may look different now.
+        // The rules or the name of the file may have changed since: the same conflict may be rendered differently now.
         for way in [shown.caption.way.clone(), Caption::of(path).way, None] {
             let caption = Caption { names: Vec::new(), way };
             let Some(rendered) = render_parts(self.store, conflict, parts, &caption)? else { continue };
             match parse(&bytes, &rendered) {
                 Parsed::Resolved => return Ok(Meaning::Resolved),
-                // Nobody edited it, or an edit was taken back.
+                // The file was not edited, or an edit was reverted.
                 Parsed::Untouched => return settled(conflict, terms),
                 Parsed::StillHas(regions) => left = regions,
             }
@@ -232,15 +234,15 @@ impl Reading<'_> {
         })
     }
 
-    /// A version that was shown as it is resolves the conflict when it is edited, unless markers of ours are left in it: then
-    /// it was a draft once. Where another side removed the file, or where all sides could have been shown and one was asked for, an
-    /// edit says nothing of the others: it changes the version.
+    /// Interprets an edit of a version that was rendered without markers. It resolves the conflict, unless our markers are left
+    /// in it, because then it was once a draft. If another side removed the file, or if all sides could have been rendered and a
+    /// single one was requested, an edit decides nothing about the others: it changes the version.
     fn edited_version(&self, shown: &Shown, at: usize, now: &Entry) -> Result<Meaning> {
         let conflict = &shown.conflict;
         let Some(bytes) = read_whole(self.store, now, EDITED_BYTES_MAX)? else { return Ok(Meaning::Resolved) };
         let is_as_before = conflict.removed().flatten().any(|before| before.node == now.node);
         match marked_regions(&bytes) {
-            // What is as it was before all sides cannot stand beside them.
+            // A version that equals the common base cannot be a side of the conflict.
             0 if is_as_before => Ok(Meaning::Resolved),
             0 if conflict.added().all(|entry| entry.is_some())
                 && render(self.store, conflict, &shown.caption)?.is_none() =>
@@ -254,7 +256,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Conflicts whose file went are looked for among the files that came.
+    /// Searches for conflicts whose file is gone among the added files.
     fn find_moved(&mut self, found: RootId) -> Result<Vec<Moved>> {
         let mut gone = std::mem::take(&mut self.gone);
         let mut moved = Vec::new();
@@ -279,17 +281,17 @@ impl Reading<'_> {
     }
 }
 
-/// The first version that is there: its attributes are those of a text with markers.
+/// Returns the first existing version, whose attributes a text with markers has.
 fn first_there(conflict: &Conflict) -> usize {
     conflict.terms().iter().step_by(2).position(Option::is_some).map_or(0, |at| at * 2)
 }
 
-/// A conflict as an entry.
+/// Creates the entry of a conflict.
 fn entry_of(conflict: &Arc<Conflict>) -> Entry {
     Entry::new(Node::Conflict(Arc::clone(conflict)), 0, Time::EPOCH)
 }
 
-/// Times say nothing.
+/// Compares two entries without their times.
 fn is_same(face: Option<&Entry>, now: Option<&Entry>) -> bool {
     match (face, now) {
         (None, None) => true,
@@ -298,7 +300,7 @@ fn is_same(face: Option<&Entry>, now: Option<&Entry>) -> bool {
     }
 }
 
-/// Only what is unmistakable is found under another name.
+/// Returns whether an entry is the rendering of a conflict under another name. Only distinctive contents match.
 fn is_moved(shown: &Shown, now: &Entry) -> bool {
     let is_told_apart = |entry: &Entry| match entry.node {
         Node::File { content, .. } => !matches!(content, Content::Empty | Content::Hole),
@@ -317,13 +319,13 @@ fn replaced(conflict: &Arc<Conflict>, at: usize, term: Entry) -> Result<Meaning>
 fn settled(before: &Arc<Conflict>, terms: Vec<Option<Entry>>) -> Result<Meaning> {
     match Conflict::settle(terms) {
         Ok(Settled::Conflicted(conflict)) => Ok(Meaning::Conflict(Arc::new(conflict))),
-        // The edit made a version what another one is. By the algebra of terms that would give the others up, unasked.
+        // The edit made a version equal to another one. Cancelling the terms would drop the other versions without a decision.
         Ok(Settled::Resolved(_)) => Ok(Meaning::Conflict(Arc::clone(before))),
         Err(why) => Err(Error::Invalid { what: "conflict", why: why.to_string() }),
     }
 }
 
-/// How many regions have marker lines of ours, whatever conflict they are of.
+/// Returns the number of regions with our marker lines, of any conflict.
 fn marked_regions(bytes: &[u8]) -> usize {
     let mut regions = BTreeSet::new();
     for at in memchr::memmem::find_iter(bytes, b"[amalgam ") {

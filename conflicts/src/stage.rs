@@ -1,4 +1,4 @@
-//! Conflicts shown one by one, for views that ask again and again.
+//! Renders single conflicts with a cache, for views that request them repeatedly.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,10 +9,10 @@ use amalgam_engine::{Assembly, Entry, Name, Result, Store, Time, TreePath, Worki
 use crate::caption::Captions;
 use crate::face::{Style, shown_as};
 
-/// So many are remembered.
+/// Maximum number of cached renderings.
 const SHOWN_MAX: usize = 256;
 
-/// The files that stand for conflicts, made once and kept in the store while this lives.
+/// A cache of rendered files of conflicts. They stay in the store while this value exists.
 #[derive(Default)]
 pub struct Stage {
     shown: Mutex<Files>,
@@ -21,7 +21,7 @@ pub struct Stage {
 type Files = HashMap<(TreePath, Conflict), (Entry, WorkingTree)>;
 
 impl Stage {
-    /// The file that stands for the conflict at a path; nothing where it is shown by something else.
+    /// Returns the file that represents the conflict at a path, or `None` if it is not represented by a file.
     pub fn show(
         &self,
         store: &Store,
@@ -37,7 +37,7 @@ impl Stage {
         let assembly = Assembly::new(store, None)?;
         let entry = shown_as(store, assembly.session(), conflict, Style::Markers, &captions(path, conflict))?;
         let Some(entry) = entry.filter(|entry| matches!(entry.node, Node::File { .. })) else { return Ok(None) };
-        // A tree of its own keeps it.
+        // A tree of its own protects it from garbage collection.
         let name = Name::new(b"shown").expect("a name");
         let contents = assembly.directory(None, vec![(name, Some(entry.clone()))])?;
         let top = Entry::new(Node::Directory(contents), 0o755, Time::EPOCH);

@@ -1,12 +1,13 @@
-//! Objects from outside: nothing that they claim is believed.
+//! Admits objects from outside the store. No claim of such an object is trusted without a check.
 //!
-//! An object is admitted when its bytes are the one encoding of a valid value and all it says of its children is so. The
-//! children come first: they are in the store, or were put in the same session. Not looked at are the cuts inside a file,
-//! which only reading all its bytes again would tell, and a snapshot's parents, which may have been thinned out.
+//! An object is admitted if its bytes are the canonical encoding of a valid value and everything it states about its children is
+//! true. Children come first: they are in the store or were put in the same session. Two things are not checked: the cuts inside
+//! a file, which would require reading all its bytes again, and the existence of a snapshot's parents, which may have been
+//! thinned.
 //!
-//! What was in the store before is trusted, but met: everything below it gets the session's epoch, so that no collection
-//! takes it, and its depth is counted. That costs one walk over it per session, but for trees that the session rests on
-//! ([`WriteSession::rest_on`]): they are kept as a whole, and what is known to be in them is not walked.
+//! Objects that were already in the store are trusted. Still, everything below a referenced object is walked once per session: it
+//! gets the epoch of the session, so that no collection deletes it, and its depth is counted. Trees that the session rests on
+//! ([`WriteSession::rest_on`]) are exempt: they are pinned as a whole, and objects known to be in them are not walked.
 
 mod buried;
 mod reach;
@@ -32,8 +33,8 @@ use crate::store::{CachedSequence, Known, WriteSession};
 use reach::Edges;
 
 impl WriteSession {
-    /// Takes in an object from outside by its canonical bytes, children before parents. When it breaks a rule of the format
-    /// or says of a child what is not so, it is refused and nothing of it is kept.
+    /// Admits an object from outside by its canonical bytes. Children must be admitted before their parents. An object that
+    /// breaks a rule of the format or makes a false claim about a child is refused, and nothing of it is kept.
     pub fn admit(&self, kind: ObjectKind, bytes: impl Into<Bytes>) -> Result<ObjectId> {
         let bytes = bytes.into();
         let gate = Gate { session: self, kind };
@@ -56,9 +57,9 @@ impl WriteSession {
     }
 }
 
-/// An object with its claims.
+/// A decoded object with its claims about its children.
 enum Offered {
-    /// Bytes that claim nothing: a chunk, attributes.
+    /// Bytes without claims: a chunk or extended attributes.
     Bytes,
     Rope(SequenceNode<Ropes>),
     Directory(SequenceNode<Directories>),
@@ -81,7 +82,7 @@ impl Offered {
         })
     }
 
-    /// Those above it look at it soon.
+    /// Caches the object, because its parents are about to read it.
     fn remember(self, session: &WriteSession, id: ObjectId, length: usize) {
         match self {
             Self::Bytes => {}
@@ -118,7 +119,7 @@ impl Gate<'_> {
         Error::Refused { kind: self.kind, source }
     }
 
-    /// A claim about a child, which must hold.
+    /// Refuses the object if a claim about a child does not hold.
     fn claim(&self, holds: bool) -> Result<()> {
         if holds { Ok(()) } else { Err(self.refusal(Malformed::Link)) }
     }
@@ -137,7 +138,7 @@ impl Gate<'_> {
         }
     }
 
-    /// History is weak: a parent may be missing, and is kept if it is there.
+    /// Checks the history, which is weak: a parent may be missing. An existing parent is kept.
     fn history(&self, snapshot: &Snapshot) -> Result<()> {
         if snapshot.generation > GENERATION_MAX {
             return Err(self.refusal(Malformed::TooMuch { what: "a snapshot's generation" }));
@@ -173,7 +174,7 @@ impl Gate<'_> {
             return self.claim(known.bytes == length);
         }
         let stored = match self.session.reading(|store| store.stored(id)) {
-            // Nobody can say any more how long it was.
+            // The length of a purged chunk is unknown.
             Err(Error::Purged { .. } | Error::Missing { .. }) if self.session.is_buried(id)? => return Ok(()),
             stored => stored?,
         };
@@ -204,7 +205,7 @@ impl Gate<'_> {
         self.claim(top.linked() == Ok(contents.linked) && top.bare() == contents.bare)
     }
 
-    /// A sequence of one node is a leaf: an inner node at the top has two links or more.
+    /// Checks a top node: a sequence of one node is a leaf, and an inner node at the top has at least two links.
     fn top<S: CachedSequence>(&self, top: &SequenceNode<S>) -> Result<()> {
         match top {
             SequenceNode::Inner { links, .. } if links.len() < 2 => Err(self.refusal(Malformed::TooFew)),
@@ -223,13 +224,14 @@ impl Gate<'_> {
         }
     }
 
-    /// Every listed name is there and in its group. As many are listed as there are links in the tree, so none is missing.
+    /// Checks that every listed name exists and is in its group. The list has as many names as the tree has hard links, so none
+    /// is missing.
     fn members(&self, root: &Root, links: LinksId) -> Result<()> {
         let top = self.session.node::<Links>(links.object())?;
         self.top(&top)?;
         self.claim(top.count() == root.directory.linked())?;
         let (mut group, mut names) = (None, 2);
-        // Whatever is pending is read from the store here: a list of links is too long to be held.
+        // Writes pending objects first, so that they can be read from the store: a list of links is too long to hold in memory.
         self.session.write_all_ahead()?;
         let store = self.session.store();
         for member in Items::<Links>::all(store, Some(links.object()))? {

@@ -1,7 +1,7 @@
-//! Assembling a tree from parts that were put one by one: what a capture of real files does.
+//! Assembles a tree from parts that are put one by one. Used to capture real files.
 //!
-//! Everything happens in one write session, so that a collection that runs beside it takes nothing away: contents first, then
-//! directories from the bottom up, then the root. What comes out is a working tree whose parts are all stored, to be committed.
+//! All parts are put in one write session, so that a concurrent collection deletes none of them: first the contents, then
+//! directories from the bottom up, then the root. The result is a working tree whose parts are all stored, ready to be committed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::object::{DirectoryRef, Entry, LinkMember, Links, Root};
 use crate::store::{Pin, Store, WriteSession};
 use crate::work::WorkingTree;
 
-/// A tree on its way into the store.
+/// A tree under construction.
 pub struct Assembly {
     session: WriteSession,
     base: Option<Arc<Root>>,
@@ -24,30 +24,30 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// Begins one that may use parts of a tree that is stored.
+    /// Starts an assembly that may reuse parts of a stored tree.
     pub fn new(store: &Store, base: Option<RootId>) -> Result<Self> {
         let kept = base.map(|root| store.hold(root)).transpose()?;
         let base = base.map(|root| store.root(root)).transpose()?;
         Ok(Self { session: store.session(), base, _kept: kept })
     }
 
-    /// Where contents and attributes are put.
+    /// Returns the session for contents and attributes.
     pub fn session(&self) -> &WriteSession {
         &self.session
     }
 
-    /// The tree whose parts may be used as they are.
+    /// Returns the tree whose parts may be reused.
     pub fn base(&self) -> Option<&Root> {
         self.base.as_deref()
     }
 
-    /// How many bytes the store took in for it, as they are stored. Complete once it is finished.
+    /// Returns the counter of bytes written to the store, in stored form. It is final after `finish`.
     pub fn stored_bytes(&self) -> Arc<AtomicU64> {
         self.session.stored()
     }
 
-    /// A directory with these names set or, with `None`, removed. The names ascend; what the entries refer to was put in this
-    /// session or belongs to the base.
+    /// Applies edits to a directory: sets these names or, with `None`, removes them. The names ascend. The objects that the
+    /// entries refer to must have been put in this session or belong to the base.
     pub fn directory(
         &self,
         before: Option<DirectoryRef>,
@@ -56,14 +56,14 @@ impl Assembly {
         directory::apply(&self.session, before, edits)
     }
 
-    /// Ends it with the root's entry and all the names of files that have several. The base's state values stay.
+    /// Completes the tree with the root's entry and all names of files that have several. Keeps the base's state values.
     pub fn finish(self, directory: Entry, links: &BTreeSet<LinkMember>) -> Result<WorkingTree> {
         let before = self.base.as_ref().and_then(|root| root.links);
         let links = self.links(before, links)?;
         let state = self.base.as_ref().and_then(|root| root.state);
         let root = self.session.put_root(&Root { directory, links, state })?;
         self.session.write_all_ahead()?;
-        // The tree pins it before the session closes, so that there is no moment without protection.
+        // Opening the tree pins it before the session closes, so that it is protected at every moment.
         WorkingTree::open_root(self.session.store(), root)
     }
 

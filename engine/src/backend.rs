@@ -1,9 +1,8 @@
-//! Where objects and references live. The trait speaks plain data, so that an implementer needs to know nothing of trees;
-//! [`Store`](crate::Store) is what everybody else holds.
+//! Storage of objects and references. The [`Backend`] trait uses plain data only, so that an implementation needs no knowledge of
+//! trees; all other code uses [`Store`](crate::Store).
 //!
-//! Objects are immutable and puts idempotent. References move only by compare-and-swap, any number at once, all or nothing,
-//! together with the operation record that says so. Nothing here deletes but [`Sweep`], and [`Inspect`] when it repairs or
-//! purges.
+//! Objects are immutable and puts are idempotent. References move only by compare-and-swap, any number of them atomically,
+//! together with their operation record. Only [`Sweep`] deletes, and [`Inspect`] during a repair or a purge.
 
 mod check;
 mod fault;
@@ -30,7 +29,7 @@ pub use meter::{Meter, Metered};
 pub use numbers::Numbers;
 pub use reclaim::{Named, ReclaimProgress, Reclaimed, WatchReclaim};
 #[cfg(feature = "rocksdb")]
-pub use rocks::{Rocks, RocksOptions};
+pub use rocks::{Rocks, RocksOptions, recover};
 pub use verify::Verify;
 
 use bytes::Bytes;
@@ -40,169 +39,205 @@ use crate::id::ObjectId;
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
 use crate::tombstone::Tombstone;
 
-/// Counts collections. An object carries the epoch in which it was last written, or met by a session that needed it.
-/// A later write never carries an earlier epoch.
+/// The number of collections so far. An object carries the epoch in which it was last written, or checked for by a session that
+/// needed it. A later write never carries an earlier epoch.
 pub type Epoch = u64;
 
-/// An object as it is stored: a chunk behind its codec byte, anything else in its canonical bytes.
+/// An object in stored form: a chunk with its codec byte, any other object in its canonical bytes.
 #[derive(Clone, Debug)]
 pub struct StoredObject {
-    /// Its id, over the canonical bytes.
+    /// The id, computed from the canonical bytes.
     pub id: ObjectId,
-    /// What is kept.
+    /// The stored bytes.
     pub bytes: Bytes,
 }
 
-/// When a transaction counts as done.
+/// The durability required before a transaction is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
-    /// On disk: survives a power cut.
+    /// On disk: survives a power failure.
     #[default]
     Durable,
-    /// In the log: survives the end of the process; a power cut may take the newest ones, never one from the middle.
+    /// In the write-ahead log: survives the end of the process. A power failure may lose the newest transactions, never one from
+    /// the middle.
     Buffered,
 }
 
-/// A change of state: objects, and references that move.
+/// An atomic change: objects, and references that move.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
-    /// Objects that are not there yet; earlier ones may have gone ahead.
+    /// Objects that are not in the store yet. Earlier ones may have been written ahead.
     pub objects: Vec<StoredObject>,
-    /// What these references must be for the transaction to happen.
+    /// The expected values of references. If one differs, the transaction fails.
     pub expect: Vec<(RefName, Option<RefValue>)>,
-    /// What these become; each must be among the expected ones.
+    /// The new values of references. Each must be among the expected ones.
     pub set: Vec<(RefName, Option<RefValue>)>,
-    /// The record of it; needed when anything is set.
+    /// The operation record; required if `set` is not empty.
     pub operation: Option<OperationDraft>,
-    /// When it counts as done.
+    /// The durability required before the transaction is acknowledged.
     pub durability: Durability,
 }
 
-/// What a transaction came to.
+/// The result of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// The operation record, where there is one.
+    /// The operation record, if there is one.
     pub operation: Option<Operation>,
-    /// True when the request had been done before: nothing was changed now.
+    /// Whether this is the result of an earlier transaction with the same request id. Nothing was changed this time.
     pub replayed: bool,
 }
 
 /// A row of the object index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexRow {
-    /// The object.
+    /// The id of the object.
     pub id: ObjectId,
-    /// The bytes kept for it.
+    /// The number of stored bytes.
     pub stored_bytes: u64,
-    /// When it was last written or met.
+    /// The epoch in which it was last written or checked for.
     pub epoch: Epoch,
-    /// The key of its bytes in the family of its kind. Numbers rise in the order of writing.
+    /// The key of its bytes in the family of its kind. Numbers ascend in write order.
     pub number: u64,
 }
 
-/// What is shown the stored bytes of an object, with its place among those asked for.
+/// Callback that receives the index of a requested object and its stored bytes.
 pub type Look<'a> = dyn FnMut(usize, Option<&[u8]>) -> Result<()> + 'a;
 
-/// What is shown bytes that may be those of an object, and says whether they are.
+/// Callback that receives bytes that may be those of an object, and returns whether they are.
 pub type Guess<'a> = dyn FnMut(usize, &[u8]) -> bool + 'a;
 
-/// A place for objects and references.
+/// Storage for objects and references.
 pub trait Backend: Send + Sync + 'static {
-    /// The stored bytes of an object.
+    /// Returns the stored bytes of an object.
     fn get(&self, id: ObjectId) -> Result<Option<Bytes>>;
 
-    /// The same for many, in the order asked for; the backend chooses the order of reading.
+    /// Returns the stored bytes of many objects, in request order. The backend chooses the read order.
     fn get_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>>;
 
-    /// Shows the stored bytes of many where they lie, each once, in the order of reading: its place among those asked for, and
-    /// nothing when it is not there.
+    /// Calls `look` once for each of many objects, in read order, with its index and its stored bytes, or `None` if it does not
+    /// exist. Avoids copies where possible.
     fn look_at_many(&self, ids: &[ObjectId], look: &mut Look<'_>) -> Result<()> {
         let found = self.get_many(ids)?;
         found.iter().enumerate().try_for_each(|(place, stored)| look(place, stored.as_deref()))
     }
 
-    /// Shows bytes that may be those of chunks which were written one after the other, without asking where each of them is: `look`
-    /// says whether they are, which takes a hash. Returns the places of all others: of all, where nothing is guessed.
+    /// Reads chunks that were probably written consecutively without looking up each of them. `look` receives the guessed bytes
+    /// and returns whether they are those of the chunk, by checking the hash. Returns the indices of all chunks that were not
+    /// found this way; the default implementation guesses nothing and returns all.
     fn guess_many(&self, ids: &[ObjectId], _look: &mut Guess<'_>) -> Result<Vec<usize>> {
         Ok((0..ids.len()).collect())
     }
 
-    /// Which of these are there. Each one found carries at least the given epoch afterwards, so that a sweep does not take
-    /// it from a session of that epoch.
+    /// Returns which of these objects exist. Each existing one carries at least the given epoch afterwards, so that a sweep does
+    /// not delete it while a session of that epoch needs it.
     fn contains_many(&self, ids: &[ObjectId], at_least: Epoch) -> Result<Vec<bool>>;
 
-    /// Writes objects of a large transaction ahead of it. No name points at them yet.
+    /// Writes objects of a large transaction ahead of it. No reference points at them yet.
     fn put_ahead(&self, objects: Vec<StoredObject>) -> Result<()>;
 
-    /// Objects, references and the operation record, all or nothing.
+    /// Writes objects, references and the operation record atomically.
     fn transact(&self, transaction: Transaction) -> Result<Committed>;
 
-    /// Makes everything acknowledged so far durable.
+    /// Makes all acknowledged transactions durable.
     fn sync(&self) -> Result<()>;
 
-    /// Brings what only the log has to where it is kept for good, so that the log takes no room any more.
+    /// Flushes the write-ahead log into data files, so that it takes no space any more.
     fn empty_log(&self) -> Result<()>;
 
-    /// Gives back memory that only makes things quicker.
+    /// Frees memory that only serves as a cache.
     fn release_memory(&self) -> Result<()> {
         Ok(())
     }
 
-    /// The present epoch.
+    /// Returns the current epoch.
     fn epoch(&self) -> Epoch;
 
-    /// What a reference holds.
+    /// Returns the value of a reference.
     fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>>;
 
-    /// The sequence number of the operation that last moved a reference; 0 when it is not there.
+    /// Returns the sequence number of the operation that last moved a reference; 0 if the reference does not exist.
     fn last_move(&self, name: &RefName) -> Result<u64>;
 
-    /// Up to `limit` references whose name starts with `prefix` and follows `after`, by name.
+    /// Lists up to `limit` references after `after` whose name starts with `prefix`, by name.
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>>;
 
-    /// Up to `limit` operations that follow the one with this sequence number, without a gap. Numbers start at 1, and a log that
-    /// was shortened has none before [`first_operation`](Self::first_operation): who asks for those is told.
+    /// Returns the names of the labels and workspaces that point at an object, by name.
+    fn names_of(&self, target: ObjectId) -> Result<Vec<RefName>> {
+        let mut found = Vec::new();
+        for prefix in ["label/", "workspace/"] {
+            self.each_ref(prefix, &mut |name, value| {
+                if value.target == Some(target) {
+                    found.push(name);
+                }
+            })?;
+        }
+        Ok(found)
+    }
+
+    /// Returns the greatest number among the references `PREFIX NUMBER`, where the prefix is `deleted/NAME@`.
+    fn greatest_deleted(&self, prefix: &str) -> Result<Option<u64>> {
+        let mut greatest = None;
+        self.each_ref(prefix, &mut |name, _| {
+            let number = name.as_str().strip_prefix(prefix).and_then(|number| number.parse().ok());
+            greatest = greatest.max(number);
+        })?;
+        Ok(greatest)
+    }
+
+    /// Calls `show` for each reference whose name starts with `prefix`.
+    fn each_ref(&self, prefix: &str, show: &mut dyn FnMut(RefName, RefValue)) -> Result<()> {
+        let mut after = None;
+        loop {
+            let page = self.list_refs(prefix, after.as_ref(), 256)?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            after = Some(last.clone());
+            page.into_iter().for_each(|(name, value)| show(name, value));
+        }
+    }
+
+    /// Lists up to `limit` operations after this sequence number, without a gap. Numbers start at 1. A request that starts before
+    /// [`first_operation`](Self::first_operation) of a trimmed log fails.
     fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>>;
 
-    /// The sequence number of the newest operation; 0 when there is none.
+    /// Returns the sequence number of the newest operation; 0 if there is none.
     fn last_operation(&self) -> Result<u64>;
 
-    /// The sequence number of the oldest operation that the log still has; 1 until it is shortened.
+    /// Returns the sequence number of the oldest operation in the log; 1 until the log is trimmed.
     fn first_operation(&self) -> Result<u64>;
 
-    /// The operation that a request came to, if it was done and the log still has it.
+    /// Returns the operation of a request, if it was executed and is still in the log.
     fn find_request(&self, request: &RequestId) -> Result<Option<Operation>>;
 
-    /// What is left of an object that was purged.
+    /// Returns the tombstone of a purged object.
     fn tombstone(&self, id: ObjectId) -> Result<Option<Tombstone>>;
 }
 
-/// The deleting half, for collection alone.
+/// The deletion interface, only for garbage collection.
 pub trait Sweep: Backend {
-    /// Begins a new epoch and returns it.
+    /// Starts a new epoch and returns it.
     fn advance_epoch(&self) -> Result<Epoch>;
 
-    /// Up to `limit` rows of the object index that follow `after`, in the order of hashes.
+    /// Returns up to `limit` rows of the object index after `after`, in hash order.
     fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>>;
 
-    /// The rows of these objects in the object index, in the order asked for.
+    /// Returns the index rows of these objects, in request order.
     fn look_up(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexRow>>>;
 
-    /// About how many objects there are.
+    /// Returns an estimate of the number of objects.
     fn objects_estimate(&self) -> Result<u64>;
 
-    /// A number above those of all objects so far: every smaller one is in the index by now, or never will be.
+    /// Returns a number greater than those of all objects so far. Every smaller number is in the index by now, or never will be.
     fn numbers_end(&self) -> Result<u64>;
 
-    /// Takes those of the objects out of the index that no session has put or met since `older_than`; says which went.
-    /// From then on they are not there. Their room comes back with [`reclaim`](Self::reclaim).
+    /// Removes from the index those objects that no session has put or checked for since `older_than`, and returns which were
+    /// removed. From then on they do not exist. [`reclaim`](Self::reclaim) frees their space.
     fn delete(&self, ids: &[ObjectId], older_than: Epoch) -> Result<Vec<bool>>;
 
-    /// Takes operations before this number out of the log, the oldest first and at most so many, with the requests that they
-    /// were; returns the number of the oldest that is left. The newest one stays whatever is asked.
+    /// Deletes at most `limit` operations before this number from the log, oldest first, with their request ids. Returns the
+    /// number of the oldest remaining operation. The newest operation always stays.
     fn trim_operations(&self, before: u64, limit: usize) -> Result<u64>;
 
-    /// Gives back the room of every row of an object that no row of the index names, step by step. May be ended at each
-    /// step, and again be begun: it finds by itself what is left to do.
+    /// Frees the space of every object row that is not in the index, step by step. It may be stopped at each step and started
+    /// again: it finds the remaining work by itself.
     fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed>;
 }

@@ -1,4 +1,4 @@
-//! Commit: freeze, snapshot, and one transaction that makes both part of the store and moves a name to them.
+//! Commits a working tree: freeze, snapshot, and one transaction that stores both and moves a reference to the snapshot.
 
 use std::collections::BTreeMap;
 
@@ -14,54 +14,54 @@ use crate::time::Time;
 use crate::touched::{Marks, Touched};
 use crate::work::{Frozen, WorkingTree, Written};
 
-/// What a commit is to say and do.
+/// The parameters of a commit.
 #[derive(Clone, Debug)]
 pub struct Commit {
-    /// The name that moves to the new snapshot.
+    /// The reference to move to the new snapshot.
     pub reference: RefName,
-    /// Where that name must stand now.
+    /// The expected current value of the reference.
     pub expect: Expect,
-    /// Parents beside the tree's base, after a merge.
+    /// Further parents in addition to the tree's base, for a merge.
     pub other_parents: Vec<SnapshotId>,
-    /// Who.
+    /// The author.
     pub author: String,
-    /// When.
+    /// The time.
     pub time: Time,
-    /// Why, in words.
+    /// The commit message.
     pub message: String,
-    /// Whatever else is to be kept with it, small.
+    /// Further small key-value pairs to store with the snapshot.
     pub metadata: BTreeMap<String, String>,
-    /// When it counts as done.
+    /// The durability required before the commit is acknowledged.
     pub durability: Durability,
-    /// Makes a retry return the first try's result.
+    /// Makes a retry return the result of the first attempt.
     pub request: Option<RequestId>,
 }
 
-/// Where a name must stand for a commit to move it.
+/// The expected value of a reference before a commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expect {
-    /// At the tree's base; nowhere yet if the tree has none.
+    /// The tree's base; absent if the tree has no base.
     #[default]
     Base,
-    /// Nowhere yet.
+    /// The reference does not exist.
     Absent,
-    /// At this snapshot.
+    /// This snapshot.
     At(SnapshotId),
 }
 
-/// A commit that was done.
+/// The result of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommitDone {
     /// The new snapshot.
     pub snapshot: SnapshotId,
-    /// Its place in the operation log.
+    /// The sequence number of the operation in the log.
     pub operation: u64,
-    /// True when the request had been done before: nothing was changed now.
+    /// Whether this is the result of an earlier attempt with the same request id. Nothing was changed this time.
     pub replayed: bool,
 }
 
 impl Commit {
-    /// A durable commit that moves a name from the tree's base to the new snapshot.
+    /// Creates a durable commit that moves a reference from the tree's base to the new snapshot.
     pub fn new(reference: &RefName, message: impl Into<String>) -> Self {
         Self {
             reference: reference.clone(),
@@ -76,21 +76,21 @@ impl Commit {
         }
     }
 
-    /// The same, in the log only: survives the process, not a power cut.
+    /// Makes the commit buffered: it survives a crash of the process but not a power failure.
     #[must_use]
     pub fn buffered(mut self) -> Self {
         self.durability = Durability::Buffered;
         self
     }
 
-    /// The same, with another idea of where the name stands.
+    /// Sets the expected value of the reference.
     #[must_use]
     pub fn expecting(mut self, expect: Expect) -> Self {
         self.expect = expect;
         self
     }
 
-    /// The same, by somebody at some time.
+    /// Sets the author and the time.
     #[must_use]
     pub fn by(mut self, author: impl Into<String>, time: Time) -> Self {
         self.author = author.into();
@@ -99,7 +99,7 @@ impl Commit {
     }
 }
 
-/// What a snapshot says of itself.
+/// The metadata of a snapshot.
 pub(crate) struct Words {
     pub(crate) author: String,
     pub(crate) time: Time,
@@ -107,26 +107,26 @@ pub(crate) struct Words {
     pub(crate) metadata: BTreeMap<String, String>,
 }
 
-/// A frozen tree that was written and waits for its snapshot.
+/// A frozen tree that has been written but has no snapshot yet.
 pub(crate) struct Prepared {
     frozen: Frozen,
     session: WriteSession,
     written: Written,
 }
 
-/// A frozen tree that was committed; its working tree has yet to settle on it.
+/// A committed tree whose working tree has not settled on it yet.
 pub struct Landed {
-    /// What was done.
+    /// The result of the commit.
     pub done: CommitDone,
     frozen: Frozen,
-    /// Nothing when a replayed request had committed another tree.
+    /// `None` if a replayed request had committed a different tree.
     written: Option<(Written, SessionMark)>,
 }
 
 impl Frozen {
-    /// Commits the tree as it was frozen. The working tree may be edited on in the meantime, and settles afterwards.
+    /// Commits the frozen tree. The working tree may be edited in the meantime and settles afterwards.
     ///
-    /// When the name stands elsewhere than expected, nothing changes and the error carries where it stands.
+    /// If the reference does not have the expected value, nothing changes and the error contains the actual value.
     pub fn commit(self, commit: Commit) -> Result<Landed> {
         let expected = match commit.expect {
             Expect::Base => self.base(),
@@ -155,7 +155,7 @@ impl Frozen {
         })
     }
 
-    /// Writes the tree into a session of its own.
+    /// Writes the tree into a new session.
     pub(crate) fn prepare(self) -> Result<Prepared> {
         let session = self.store().session();
         let written = self.write_root(&session)?;
@@ -164,12 +164,12 @@ impl Frozen {
 }
 
 impl Prepared {
-    /// The tree that was written.
+    /// Returns the root of the written tree.
     pub(crate) fn root(&self) -> RootId {
         self.written.id
     }
 
-    /// Makes a snapshot of it, and moves references to that. The first one that is set points at it.
+    /// Creates a snapshot of the tree and moves references to it. The first reference that is set points at the snapshot.
     pub(crate) fn land(
         self,
         parents: Vec<SnapshotId>,
@@ -197,7 +197,7 @@ impl Prepared {
             Ok(_) => Ok(None),
             Err(error) => Err(error),
         };
-        // What came of the request may be gone by now; then the tree stays as it is.
+        // The result of the request may have been deleted by now; then the tree stays unchanged.
         let written = match held {
             Ok(Some(pin)) => Some((written, SessionMark::stored(pin))),
             Ok(None) | Err(Error::Missing { .. }) => None,
@@ -207,9 +207,9 @@ impl Prepared {
     }
 }
 
-/// What a tree that was just written changed of a snapshot's, as far as that can be told. A tree whose root directory is that of
-/// the snapshot with edits knows it; for one that came from elsewhere the two are compared. What cannot be read is left to
-/// those who need it.
+/// Returns the paths that a written tree changed relative to a snapshot, if they can be determined. A tree whose root directory
+/// is that of the snapshot with edits has tracked them; otherwise the two trees are compared. Returns `None` for a tree that
+/// cannot be read: callers that need the paths must compare the trees.
 pub(crate) fn touched_since(store: &Store, first_parent: SnapshotId, written: &mut Written) -> Option<Touched> {
     let before = store.snapshot(first_parent).ok()?.root;
     if let Some((base, marks)) = written.marks.take()
@@ -220,17 +220,17 @@ pub(crate) fn touched_since(store: &Store, first_parent: SnapshotId, written: &m
     touched_between(store, before, written.id).ok().flatten()
 }
 
-/// What differs between two stored trees. Nothing when that is too much.
+/// Returns the paths that differ between two stored trees, or `None` if there are too many.
 fn touched_between(store: &Store, before: RootId, after: RootId) -> Result<Option<Touched>> {
     let mut marks = Marks::default();
     let mut above = TreePath::root();
     for change in diff_roots(store, Some(before), Some(after), DiffOptions::default())? {
-        // The root has no mark: whoever asks about it looks.
+        // The root has no mark: a caller that asks about the root must compare.
         let Some((parent, name)) = change?.path.split_last() else { continue };
         let mut here = KeyHash::new(0);
         for name in parent.names() {
             here = here.add(name.as_bytes()).add(b"/");
-            // What changed together in one directory comes together.
+            // Changes in one directory are consecutive.
             if parent != above {
                 marks.add(here);
             }
@@ -244,7 +244,7 @@ fn touched_between(store: &Store, before: RootId, after: RootId) -> Result<Optio
     Ok(marks.finish())
 }
 
-/// One more than the greatest generation among the parents. What is not known of one that is gone does not count.
+/// Returns one more than the greatest generation of the parents. A deleted parent counts as generation 0.
 pub(crate) fn generation_above(store: &Store, parents: &[SnapshotId]) -> Result<u64> {
     let mut generation = 0;
     for parent in parents {
@@ -279,7 +279,7 @@ impl WorkingTree {
         Ok(done)
     }
 
-    /// Makes a committed freeze of this tree its base; only what was edited since the freeze stays dirty.
+    /// Makes a committed freeze of this tree its base. Only edits made since the freeze stay dirty.
     pub fn settle(&mut self, landed: Landed) -> Result<()> {
         match landed.written {
             Some((written, mark)) => self.settle_on(&landed.frozen, written, landed.done.snapshot, mark),

@@ -1,5 +1,5 @@
-//! How a chunk is kept: a codec byte, then the bytes raw or compressed. Other objects are kept as they are, but for what may
-//! stand before a snapshot.
+//! The stored form of chunks: a codec byte, then raw or compressed bytes. Other objects are stored in canonical form, except that
+//! marks may precede a snapshot.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -14,11 +14,12 @@ use crate::touched;
 
 const RAW: u8 = 0;
 const ZSTD: u8 = 1;
-/// The fastest level, with a larger table and shorter matches than it has by itself: smaller and no slower on source text.
+/// The fastest level with a larger hash table and a shorter minimum match than its defaults: smaller and no slower on source
+/// text.
 const ZSTD_LEVEL: i32 = 1;
 const ZSTD_HASH_LOG: u32 = 14;
 const ZSTD_MATCH_BYTES_MIN: u32 = 5;
-/// Below this nothing is gained.
+/// Below this size compression does not save space.
 const COMPRESS_BYTES_MIN: usize = 64;
 const ZSTD_HEADER_BYTES: usize = 5;
 const CHUNK_BYTES_MAX_U64: u64 = CHUNK_BYTES_MAX as u64;
@@ -29,16 +30,16 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// A thread's compressor, and room for what comes out of it.
+/// A thread-local compressor and its output buffer.
 struct Packer {
     compressor: zstd::bulk::Compressor<'static>,
     room: Vec<u8>,
 }
 
-/// Up to this size compressing a chunk takes longer than storing it, and saves some hundred bytes at most.
+/// Up to this size, in bytes, compressing a chunk takes longer than storing it and saves at most a few hundred bytes.
 pub(crate) const SMALL_CHUNK_BYTES_MAX: usize = 2 << 10;
 
-/// The stored form of a chunk. `pressed` is whether small ones are compressed too.
+/// Returns the stored form of a chunk. With `pressed`, small chunks are compressed too.
 pub(crate) fn pack_chunk(raw: &[u8], pressed: bool) -> Bytes {
     debug_assert!((1..=CHUNK_BYTES_MAX).contains(&raw.len()), "a chunk has its size from the chunker");
     let compress_from = if pressed { COMPRESS_BYTES_MIN } else { SMALL_CHUNK_BYTES_MAX + 1 };
@@ -51,7 +52,7 @@ pub(crate) fn pack_chunk(raw: &[u8], pressed: bool) -> Bytes {
     store_raw(raw)
 }
 
-/// The stored form of a chunk as it is.
+/// Returns the uncompressed stored form of a chunk.
 pub(crate) fn store_raw(raw: &[u8]) -> Bytes {
     let mut stored = Vec::with_capacity(raw.len() + 1);
     stored.push(RAW);
@@ -65,7 +66,7 @@ impl Packer {
         let mut compressor = zstd::bulk::Compressor::new(ZSTD_LEVEL)?;
         compressor.set_parameter(CParameter::HashLog(ZSTD_HASH_LOG))?;
         compressor.set_parameter(CParameter::MinMatch(ZSTD_MATCH_BYTES_MIN))?;
-        // Our header has the length; the id is the checksum.
+        // Our header has the length, and the object id is the checksum.
         compressor.set_parameter(CParameter::ContentSizeFlag(false))?;
         compressor.set_parameter(CParameter::ChecksumFlag(false))?;
         Ok(Self { compressor, room: vec![0; zstd::zstd_safe::compress_bound(CHUNK_BYTES_MAX)] })
@@ -88,7 +89,7 @@ fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
     })
 }
 
-/// How long a stored chunk is unpacked, by its header.
+/// Returns the uncompressed length of a stored chunk from its header.
 pub(crate) fn chunk_bytes(stored: &[u8]) -> Result<u64, Malformed> {
     let length = match stored {
         [RAW, raw @ ..] if !raw.is_empty() => raw.len() as u64,
@@ -102,7 +103,7 @@ pub(crate) fn chunk_bytes(stored: &[u8]) -> Result<u64, Malformed> {
     }
 }
 
-/// The bytes of a stored chunk. Allocates no more than a chunk may have, whatever the header claims.
+/// Decodes a stored chunk. Allocates at most the maximum chunk size, regardless of the header.
 pub fn unpack_chunk(stored: &Bytes) -> Result<Bytes, Malformed> {
     match chunk_bytes(stored)? {
         _ if stored[0] == RAW => Ok(stored.slice(1..)),
@@ -110,7 +111,7 @@ pub fn unpack_chunk(stored: &Bytes) -> Result<Bytes, Malformed> {
     }
 }
 
-/// The same of bytes that do not last.
+/// Decodes a stored chunk from borrowed bytes.
 pub(crate) fn copy_chunk(stored: &[u8]) -> Result<Bytes, Malformed> {
     match chunk_bytes(stored)? {
         _ if stored[0] == RAW => Ok(Bytes::copy_from_slice(&stored[1..])),
@@ -118,7 +119,7 @@ pub(crate) fn copy_chunk(stored: &[u8]) -> Result<Bytes, Malformed> {
     }
 }
 
-/// Looks at the bytes of a stored chunk, in memory that is used again and again.
+/// Decodes a stored chunk into a reused thread-local buffer and passes the bytes to `look`.
 pub(crate) fn look_at_chunk<T>(stored: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<T, Malformed> {
     let length = chunk_bytes(stored)? as usize;
     if stored[0] == RAW {
@@ -148,7 +149,7 @@ fn with_decompressor<T>(
     })
 }
 
-/// The canonical bytes behind a stored form.
+/// Returns the canonical bytes of a stored form.
 pub(crate) fn canonical(id: ObjectId, stored: &Bytes) -> Result<Cow<'_, Bytes>> {
     let malformed = |source| Error::Malformed { id, source };
     match id.kind {

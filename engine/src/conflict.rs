@@ -1,6 +1,7 @@
-//! Conflicts of a tree: where they are, how one is put in or taken out, and how the same one was resolved before.
+//! The conflicts of a tree: finds them, inserts and removes them, and remembers their resolutions.
 //!
-//! What is absent: what a conflict looks like to people, and what their edits mean. That is for whoever knows what bytes are.
+//! Not in this module: the presentation of conflicts to users and the interpretation of their edits. Those need knowledge of file
+//! formats, which the engine does not have.
 
 mod exchange;
 mod find;
@@ -12,6 +13,5 @@ pub use remembered::{
     NewResolution, Remembered, Replayed, forget, remember, remembered, replay, replay_all, resolution,
 };
 
-/// The key of a snapshot's metadata that says how many conflicts its tree has. Absent where there are none, and where nobody
-/// counted.
+/// Key of a snapshot's metadata with the number of conflicts in its tree. Absent if there are none or if they were not counted.
 pub const CONFLICTS_KEY: &str = "amalgam.conflicts";

@@ -1,8 +1,9 @@
-//! A file's bytes as chunks and holes, and back.
+//! Converts the bytes of a file into chunks and holes, and back.
 //!
-//! What a content is follows from the bytes alone. Files up to 64 KiB are one chunk. In larger ones every run of zeros of
-//! 64 KiB or more is a hole, and what lies between holes is cut by FastCDC, into chunks of about 8 KiB up to 64 MiB of file
-//! and about 32 KiB above. A change is re-cut from the segment before it until the cuts meet the old ones again.
+//! A [`Content`](crate::object::Content) depends only on the bytes of the file. A file of up to 64 KiB is one chunk. In a larger
+//! file every run of zeros of 64 KiB or more is a hole, and FastCDC cuts the data between the holes into chunks: of about 8 KiB
+//! in files of up to 64 MiB, of about 32 KiB in larger ones. After a change, cutting starts at the segment before the change and
+//! stops where the new cuts coincide with the old ones.
 
 mod cut;
 mod read;
@@ -14,20 +15,20 @@ pub(crate) use write::{Base, update_content};
 
 use crate::error::Result;
 
-/// Bytes that can be read at any place.
+/// Bytes with random access.
 pub trait ByteSource: Sync {
-    /// How many there are.
+    /// Returns the number of bytes.
     fn length(&self) -> u64;
 
-    /// Fills the buffer from this offset; what is asked for lies within the length.
+    /// Fills the buffer from this offset. The requested range must lie within the length.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
 
-    /// How many bytes from this offset on are known to be zeros without reading them. 0 when nothing is known.
+    /// Returns how many bytes from this offset on are known to be zero without reading them; 0 if unknown.
     fn known_zeros(&self, _offset: u64) -> Result<u64> {
         Ok(0)
     }
 
-    /// All of them, where they lie in memory side by side.
+    /// Returns all bytes if they are contiguous in memory.
     fn whole(&self) -> Option<&[u8]> {
         None
     }

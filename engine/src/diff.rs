@@ -1,4 +1,6 @@
-//! The difference of two trees, in time proportional to it: what is equal is never opened.
+//! Compares two trees in time proportional to their difference: equal sub-trees are never read.
+//!
+//! It reports paths and entries. [`insight`](crate::insight()) compares the lines of files and finds similar renames.
 
 mod rename;
 mod width;
@@ -16,47 +18,47 @@ use crate::name::{DEPTH_MAX, InvalidName, Name, TreePath};
 use crate::object::{Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry, Node, Root, StateItem, States};
 use crate::store::Store;
 
-/// One path that differs.
+/// A path that differs between two trees.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// Where; for a rename, where it is now.
+    /// The path; for a rename, the new path.
     pub path: TreePath,
-    /// What happened to it.
+    /// The kind of the change.
     pub what: What,
-    /// Which attributes differ, beside the contents.
+    /// The attributes that differ, in addition to the contents.
     pub metadata: MetadataChange,
-    /// As it was.
+    /// The entry before, if it existed.
     pub before: Option<Entry>,
-    /// As it is.
+    /// The entry after, if it exists.
     pub after: Option<Entry>,
 }
 
-/// The kinds of change.
+/// The kind of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// It is new.
+    /// The entry is new.
     Added,
-    /// It is gone.
+    /// The entry was removed.
     Removed,
-    /// Its contents differ: bytes, a symlink's target, a device number, the terms of a conflict.
+    /// The contents differ: bytes, a symlink's target, a device number, or the terms of a conflict.
     Modified,
-    /// It is another kind of entry than before.
+    /// The kind of the entry differs.
     KindChanged,
     /// Only attributes differ.
     Metadata,
-    /// The same contents under another name.
+    /// The entry was renamed.
     Renamed {
-        /// Where it was.
+        /// The old path.
         from: TreePath,
     },
 }
 
-/// Which attributes differ.
+/// The attributes that differ between two entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetadataChange {
     /// Permission bits.
     pub mode: bool,
-    /// The time of the last change; looked at only when asked for.
+    /// The modification time. Compared only if the caller asks for it.
     pub mtime: bool,
     /// The owner.
     pub owner: bool,
@@ -66,17 +68,17 @@ pub struct MetadataChange {
     pub link: bool,
 }
 
-/// What to look at.
+/// Options of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiffOptions {
-    /// Report entries that differ in nothing but their time. Off by default: two trees that differ in times only are equal,
-    /// and found to be so at the top.
+    /// Report entries that differ only in their time. Off by default: two trees that differ only in times then count as equal,
+    /// which the comparison detects at the root.
     pub times: bool,
-    /// Leave out every entry called `.git`, with all below it.
+    /// Omit every entry called `.git`, with everything below it.
     pub without_git: bool,
 }
 
-/// The name of a Git repository in a directory.
+/// The name of a Git repository inside a working directory.
 const GIT: &[u8] = b".git";
 
 impl MetadataChange {
@@ -90,18 +92,18 @@ impl MetadataChange {
         }
     }
 
-    /// Whether any differs.
+    /// Returns whether any attribute differs.
     pub fn any(self) -> bool {
         self != Self::default()
     }
 }
 
-/// The differences of two trees, sorted by path name by name, read as they are asked for. Ends with an error where there are more
-/// paths than the store's limit.
+/// Iterates over the differences of two trees, sorted by path, component by component. Reads nodes on demand. Ends with an error
+/// if there are more paths than the store's limit.
 pub struct Diff {
     store: Store,
     options: DiffOptions,
-    /// Whether to list what lies below an added or removed directory.
+    /// Whether to list the entries below an added or removed directory.
     descend: bool,
     root: Option<Change>,
     open: Vec<Frame>,
@@ -113,17 +115,17 @@ struct Frame {
     differing: Comparison<Directories>,
 }
 
-/// The difference of two snapshots.
+/// Compares two snapshots.
 pub fn diff(store: &Store, before: SnapshotId, after: SnapshotId, options: DiffOptions) -> Result<Diff> {
     diff_roots(store, Some(store.snapshot(before)?.root), Some(store.snapshot(after)?.root), options)
 }
 
-/// The difference of two trees; `None` is an empty one.
+/// Compares two trees; `None` stands for an empty tree.
 pub fn diff_roots(store: &Store, before: Option<RootId>, after: Option<RootId>, options: DiffOptions) -> Result<Diff> {
     Diff::new(store, before, after, options, true)
 }
 
-/// The difference of what is at a path in two trees, with all below it.
+/// Compares the entries at a path in two trees, with everything below them.
 pub fn diff_entries(
     store: &Store,
     path: TreePath,
@@ -143,19 +145,19 @@ pub fn diff_entries(
     Ok(diff)
 }
 
-/// One name that differs between two directories.
+/// A name that differs between two directories.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NameChange {
     /// The name.
     pub name: Name,
-    /// As it was.
+    /// The entry before, if it existed.
     pub before: Option<Entry>,
-    /// As it is.
+    /// The entry after, if it exists.
     pub after: Option<Entry>,
 }
 
-/// The names of two directories that differ, in order, with what each side has; nothing of what lies below them. Whoever walks
-/// two trees in an order of their own starts here.
+/// Compares two directories without descending: returns the names that differ, in order, with the entry of each side. For callers
+/// that walk two trees in an order of their own.
 pub fn diff_directories(
     store: &Store,
     before: Option<DirectoryRef>,
@@ -185,7 +187,7 @@ fn compare_sides(
 }
 
 impl Diff {
-    /// All changes, held in memory.
+    /// Collects all changes in memory.
     pub(crate) fn into_changes(mut self) -> Result<Vec<Change>> {
         self.count = self.store.held_path_count();
         self.collect()
@@ -326,18 +328,18 @@ fn same_item_but_for_times(before: &DirectoryItem, after: &DirectoryItem) -> boo
     before.entry.equal_but_for_times(&after.entry)
 }
 
-/// A state value that differs.
+/// A state value that differs between two trees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateChange {
-    /// Its key.
+    /// The key.
     pub key: String,
     /// The value before, as JSON text.
     pub before: Option<String>,
-    /// The value after.
+    /// The value after, as JSON text.
     pub after: Option<String>,
 }
 
-/// The state values that differ between two trees, sorted by key.
+/// Compares the state values of two trees. The result is sorted by key.
 pub fn diff_state(
     store: &Store,
     before: &Root,

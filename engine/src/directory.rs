@@ -1,4 +1,5 @@
-//! A stored directory as a map: look up, list, change.
+//! A stored directory as a map: lookup, listing and edits. Works on stored objects only; [`WorkingTree`](crate::WorkingTree)
+//! holds edits in memory.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ use crate::object::{
 };
 use crate::store::{Store, WriteSession};
 
-/// The entry of a name.
+/// Returns the entry of a name.
 pub(crate) fn get(store: &Store, directory: Option<DirectoryRef>, name: &Name) -> Result<Option<Entry>> {
     match directory {
         None => Ok(None),
@@ -22,7 +23,7 @@ pub(crate) fn get(store: &Store, directory: Option<DirectoryRef>, name: &Name) -
     }
 }
 
-/// What is at a path of a tree; nothing where there is none.
+/// Returns the entry at a path of a tree, or `None` if it does not exist.
 pub fn entry_at(store: &Store, root: &Root, path: &TreePath) -> Result<Option<Entry>> {
     let mut here = root.directory.clone();
     for name in path.names() {
@@ -35,7 +36,7 @@ pub fn entry_at(store: &Store, root: &Root, path: &TreePath) -> Result<Option<En
     Ok(Some(here))
 }
 
-/// All names of a file that has several in a tree, sorted.
+/// Returns all paths of a hard-linked file in a tree, sorted.
 pub fn linked_paths(store: &Store, root: &Root, group: LinkGroup) -> Result<Vec<TreePath>> {
     let first = LinkMember { group, path: TreePath::root() };
     let members = Items::<Links>::from(store, root.links.map(|links| links.object()), &first)?;
@@ -43,8 +44,8 @@ pub fn linked_paths(store: &Store, root: &Root, group: LinkGroup) -> Result<Vec<
     of_group.map(|member| member.map(|member| member.path)).collect()
 }
 
-/// What is at a path, not the root, of each of many trees, given by the top nodes of their root directories. Nothing at all
-/// for a tree that is not there.
+/// Returns the entry at a path in each of many trees, given by the top nodes of their root directories. The path must not be the
+/// root. The outer `None` stands for a tree that is not in the store, the inner one for a missing entry.
 pub(crate) fn entries_at(
     store: &Store,
     tops: &[Option<DirectoryId>],
@@ -53,7 +54,7 @@ pub(crate) fn entries_at(
     let mut here: Vec<Option<Option<Entry>>> = vec![Some(None); tops.len()];
     let mut open: Vec<_> = tops.to_vec();
     for (depth, name) in path.names().enumerate() {
-        // Neighbours in history share nearly all of their directories.
+        // Adjacent snapshots in the history share nearly all directories.
         let mut places = HashMap::new();
         let mut distinct = Vec::new();
         for top in open.iter().flatten() {
@@ -79,8 +80,8 @@ pub(crate) fn entries_at(
     Ok(here)
 }
 
-/// The entry of a name in each of many directories, read level by level for all of them at once. Nothing at all for a
-/// directory that is not there.
+/// Returns the entry of a name in each of many directories. Reads all of them level by level, one batch per level. The outer
+/// `None` stands for a directory that is not in the store.
 fn get_in_many(store: &Store, tops: &[ObjectId], name: &Name) -> Result<Vec<Option<Option<Entry>>>> {
     let mut found = vec![None; tops.len()];
     let mut open: Vec<_> = tops.iter().copied().enumerate().collect();
@@ -100,17 +101,17 @@ fn get_in_many(store: &Store, tops: &[ObjectId], name: &Name) -> Result<Vec<Opti
     Ok(found)
 }
 
-/// All names with their entries, sorted.
+/// Lists all names with their entries, sorted.
 pub(crate) fn list(store: &Store, directory: Option<DirectoryRef>) -> Result<Items<Directories>> {
     Items::all(store, directory.map(|directory| directory.id.object()))
 }
 
-/// The names from this one on.
+/// Lists the names from this one on, with their entries.
 pub(crate) fn list_from(store: &Store, directory: Option<DirectoryRef>, name: &Name) -> Result<Items<Directories>> {
     Items::from(store, directory.map(|directory| directory.id.object()), name)
 }
 
-/// All names with their entries, sorted, read as they are asked for.
+/// Lists all names with their entries, sorted. Reads nodes on demand.
 pub fn list_directory(
     store: &Store,
     directory: Option<DirectoryRef>,
@@ -118,7 +119,7 @@ pub fn list_directory(
     Ok(list(store, directory)?.map(|item| item.map(|DirectoryItem { name, entry }| (name, entry))))
 }
 
-/// The directory with these names set or, with `None`, removed. The names ascend.
+/// Applies edits to a directory: sets these names or, with `None`, removes them. The names ascend.
 pub(crate) fn apply(
     session: &WriteSession,
     directory: Option<DirectoryRef>,
@@ -127,7 +128,8 @@ pub(crate) fn apply(
     apply_and_tell(session, directory, edits, |_, _, _| {})
 }
 
-/// The same. Tells of each edit that changes something its place among them, its name, and what was there before.
+/// Applies edits to a directory like [`apply`]. Calls `tell` for each edit that changes an entry, with the index of the edit, its
+/// name and the old entry.
 pub(crate) fn apply_and_tell(
     session: &WriteSession,
     directory: Option<DirectoryRef>,

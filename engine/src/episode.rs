@@ -1,9 +1,8 @@
 //! Episodes: the steps of a run, recorded and queried.
 //!
-//! A step is a snapshot with the step that it began at, what it was found to be worth, and how often a search came by.
-//! Steps make a forest. An episode may have a hundred thousand of them: queries read pages, and hold of each step no more
-//! than a few numbers. Each step is a reference to its snapshot, so an episode keeps all its states until it is dropped,
-//! as a whole.
+//! A step is a snapshot with its parent step, its reward, and the visit count of a search. The steps form a forest. An episode
+//! may have a hundred thousand steps: queries read pages and keep only a few numbers per step in memory. Each step is a reference
+//! to its snapshot, so an episode keeps all its states alive until the whole episode is dropped.
 //!
 //! ```
 //! use amalgam_engine::episode::{EpisodeName, Episodes, Metadata, StepDraft};
@@ -55,21 +54,21 @@ use crate::store::Store;
 use crate::workspace::nearest;
 use record::{check_metadata, episode_value};
 
-/// Steps that are read at once.
+/// Number of steps that are read at once.
 const PAGE: usize = 1_024;
-/// Among how many names an error looks for near ones.
+/// Maximum number of names that are searched for suggestions in an error.
 const NAMES_LOOKED_AT: usize = 1_000;
-/// How many episodes are remembered between calls.
+/// Maximum number of episodes that are cached between calls.
 const KNOWN_MAX: usize = 1_024;
 
-/// The episodes of a store. Threads that record in one episode share one of these: it hands out the numbers of steps.
+/// The episodes of a store. Threads that record into one episode must share an instance: it assigns the step numbers.
 #[derive(Clone)]
 pub struct Episodes {
     store: Store,
     known: Arc<Mutex<HashMap<EpisodeName, Known>>>,
 }
 
-/// What was last seen of an episode in which steps are recorded.
+/// The cached record of an episode and its next step number.
 #[derive(Clone)]
 struct Known {
     value: RefValue,
@@ -77,17 +76,17 @@ struct Known {
 }
 
 impl Episodes {
-    /// Those of a store.
+    /// Returns the episodes of a store.
     pub fn of(store: &Store) -> Self {
         Self { store: store.clone(), known: Arc::default() }
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Begins an episode, without steps.
+    /// Creates an episode without steps.
     pub fn begin(&self, name: &EpisodeName, metadata: &Metadata, act: &Act) -> Result<Episode> {
         check_metadata(metadata)?;
         let value = episode_value(EpisodeState::Open, act.time, metadata);
@@ -104,12 +103,12 @@ impl Episodes {
         }
     }
 
-    /// An episode, if it is there.
+    /// Returns an episode, or `None` if it does not exist.
     pub fn find(&self, name: &EpisodeName) -> Result<Option<Episode>> {
         self.store.read_ref(&name.reference())?.map(|value| Episode::read(name.clone(), value)).transpose()
     }
 
-    /// An episode that has to be there.
+    /// Returns an episode, or an error if it does not exist.
     pub fn get(&self, name: &EpisodeName) -> Result<Episode> {
         match self.find(name)? {
             Some(episode) => Ok(episode),
@@ -117,20 +116,20 @@ impl Episodes {
         }
     }
 
-    /// Up to `limit` episodes whose name starts with `prefix` and follows `after`, by name. Those that are being dropped
-    /// are among them until the last of their steps is gone.
+    /// Lists up to `limit` episodes after `after` whose name starts with `prefix`, by name. Includes episodes that are being
+    /// dropped until their last step is removed.
     pub fn list(&self, prefix: &str, after: Option<&EpisodeName>, limit: usize) -> Result<Vec<Episode>> {
         let after = after.map(EpisodeName::reference);
         let found = self.store.list_refs(&format!("{}{prefix}", name::PREFIX), after.as_ref(), limit)?;
         found.into_iter().map(|(name, value)| Episode::read(EpisodeName::of_reference(&name)?, value)).collect()
     }
 
-    /// Keeps an episode from being dropped until it is released.
+    /// Protects an episode from being dropped until it is released.
     pub fn keep(&self, name: &EpisodeName, act: &Act) -> Result<Operation> {
         self.set_state(name, EpisodeState::Kept, "keep", act)
     }
 
-    /// Lets an episode that was kept be dropped.
+    /// Releases a kept episode, so that it can be dropped.
     pub fn release(&self, name: &EpisodeName, act: &Act) -> Result<Operation> {
         self.set_state(name, EpisodeState::Open, "release", act)
     }

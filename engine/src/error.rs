@@ -1,4 +1,4 @@
-//! What can go wrong, in words for the person and in kinds for the caller.
+//! The errors of the engine, with a message for the user and a kind for the caller.
 
 use std::path::PathBuf;
 
@@ -9,40 +9,40 @@ use crate::reference::{RefName, RefValue};
 use crate::time::Time;
 use crate::tombstone::Tombstone;
 
-/// The engine's result.
+/// The result type of the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What the caller can do about an error.
+/// The kind of an error, which tells the caller how to react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A name moved since it was read: read again and decide anew.
+    /// A reference moved since it was read. Read it again and decide again.
     Stale,
-    /// What was asked for is not there.
+    /// The requested item does not exist.
     NotFound,
-    /// What was to be made is there already.
+    /// The item to create already exists.
     Exists,
-    /// The request itself is wrong; the same request will fail again.
+    /// The request is invalid. The same request will fail again.
     Invalid,
-    /// Stored bytes are damaged or gone.
+    /// Stored bytes are damaged or missing.
     Corrupt,
-    /// No room left. Reads go on; make room and try again.
+    /// No space is left. Reads still work; free some space and try again.
     Full,
-    /// Somebody else holds the store.
+    /// Another process holds the store.
     Busy,
-    /// The machine below failed (an I/O error).
+    /// The operating system failed (an I/O error).
     Fault,
-    /// The caller went away.
+    /// The caller cancelled the request.
     Interrupted,
-    /// A newer version of this software is needed.
+    /// A newer version of this software is required.
     Unsupported,
 }
 
-/// Every error of the engine. Cheap to clone, because one failed write may have many waiters.
+/// All errors of the engine. Cheap to clone, because one failed write may have many waiters.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An object that something refers to is not in the store.
+    /// A referenced object is not in the store.
     #[error("{id} is missing from the store; a verification shows what that affects")]
     Missing {
         /// The object.
@@ -53,18 +53,18 @@ pub enum Error {
     Purged {
         /// The object.
         id: ObjectId,
-        /// When, by whom and why.
+        /// The time, the actor and the reason of the purge.
         tombstone: Box<Tombstone>,
     },
-    /// Bytes that were purged are to be stored again.
+    /// Bytes that were purged were about to be stored again.
     #[error("{id} was purged {tombstone}; leave it out, or remove its tombstone first")]
     Unwanted {
         /// The object.
         id: ObjectId,
-        /// When, by whom and why.
+        /// The time, the actor and the reason of the purge.
         tombstone: Box<Tombstone>,
     },
-    /// Stored bytes do not have the hash they are filed under.
+    /// Stored bytes do not match the hash that they are stored under.
     #[error("{id} is damaged: its bytes do not have its hash")]
     HashMismatch {
         /// The object.
@@ -78,132 +78,132 @@ pub enum Error {
         /// The rule.
         source: Malformed,
     },
-    /// Bytes offered from outside are not a valid object.
+    /// Bytes from outside are not a valid object.
     #[error("not a valid {kind}: {source}")]
     Refused {
-        /// What they claimed to be.
+        /// The claimed kind.
         kind: ObjectKind,
-        /// The rule they break.
+        /// The broken rule.
         source: Malformed,
     },
     /// A record of the store (not an object) cannot be read.
     #[error("the store's {what} is damaged: {why}")]
     DamagedRecord {
-        /// Which record.
+        /// The record.
         what: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// A reference is not what the caller expected.
+    /// A reference does not have the expected value.
     #[error("{} moved since it was read{}", first_name(.moved), and_others(.moved))]
     Stale {
-        /// Each reference that differs, with its present value.
+        /// Each reference that differs, with its current value.
         moved: Vec<(RefName, Option<RefValue>)>,
     },
-    /// A workspace's head is not where the caller's work began.
+    /// The head of a workspace is not the snapshot that the caller's work started from.
     #[error("workspace {workspace} has moved on to {}; {}", head_text(.current), "look at what it has now, then restore or merge and commit again")]
     StaleHead {
         /// The workspace.
         workspace: String,
-        /// Where the work began.
+        /// The head that the work started from.
         expected: Option<SnapshotId>,
-        /// Where it stands now.
+        /// The current head.
         current: Option<SnapshotId>,
     },
-    /// An operation cannot be taken back or done again, because something that it touched moved since.
+    /// An operation cannot be undone or redone, because a reference that it changed has moved since.
     #[error("cannot {word} operation {operation}: {}", moved_text(.moved))]
     MovedSince {
         /// `undo` or `redo`.
         word: &'static str,
         /// The operation.
         operation: u64,
-        /// What moved, and the operation that moved it last; 0 when it is not there any more.
+        /// The references that moved, each with the operation that moved it last; 0 if the reference does not exist any more.
         moved: Vec<(RefName, u64)>,
     },
-    /// An operation that the log has no longer.
+    /// An operation that is no longer in the log.
     #[error("operation {operation} is no longer in the log, which reaches back to operation {first} of {}", .since.date())]
     Trimmed {
         /// The operation.
         operation: u64,
-        /// The oldest one that the log has.
+        /// The oldest operation in the log.
         first: u64,
-        /// When that one was.
+        /// The time of the oldest operation.
         since: Time,
     },
-    /// Something that was named is not there.
+    /// A named item does not exist.
     #[error("there is no {what}; {hint}")]
     Absent {
-        /// What was asked for.
+        /// The item.
         what: String,
-        /// What could be meant, or done.
+        /// A suggestion.
         hint: String,
     },
-    /// There is nothing to undo or to redo.
+    /// There is nothing to undo or redo.
     #[error("nothing to {word} in {name}{hint}")]
     NothingToRevert {
         /// `undo` or `redo`.
         word: &'static str,
-        /// In what.
+        /// The name of the workspace or reference.
         name: String,
-        /// Why there may have been something, after a separator; or nothing.
+        /// An explanation, including its separator; may be empty.
         hint: String,
     },
-    /// A name that stands for several things.
+    /// A name that matches several items.
     #[error("`{text}` is ambiguous: it could be {}; write more of it", .candidates.join(", "))]
     Ambiguous {
-        /// What was written.
+        /// The name as written.
         text: String,
-        /// What it could be.
+        /// The matching items.
         candidates: Vec<String>,
     },
-    /// A name that is taken.
+    /// A name that is already in use.
     #[error("{what} exists already; choose another name")]
     Taken {
-        /// What has the name.
+        /// The item that has the name.
         what: String,
     },
-    /// A name inside a tree is not allowed.
+    /// An invalid name inside a tree.
     #[error("not a path in a tree: {source}")]
     Name {
-        /// Why.
+        /// The reason.
         #[from]
         source: InvalidName,
     },
-    /// No such path.
+    /// The path does not exist.
     #[error("{path}: no such file or directory")]
     NotFound {
         /// The path.
         path: TreePath,
     },
-    /// The path exists.
+    /// The path already exists.
     #[error("{path}: exists already")]
     Exists {
         /// The path.
         path: TreePath,
     },
-    /// A directory was needed.
+    /// A directory was required.
     #[error("{path}: not a directory")]
     NotADirectory {
         /// The path.
         path: TreePath,
     },
-    /// A file was needed.
+    /// A file was required.
     #[error("{path}: is a directory")]
     IsADirectory {
         /// The path.
         path: TreePath,
     },
-    /// Another kind of entry was needed.
+    /// Another kind of entry was required.
     #[error("{path}: expected {wanted}, found {found}")]
     WrongKind {
         /// The path.
         path: TreePath,
-        /// What the operation works on.
+        /// The required kind.
         wanted: &'static str,
-        /// What is there.
+        /// The actual kind.
         found: &'static str,
     },
-    /// A directory that is not empty cannot be replaced or removed by this call.
+    /// The directory is not empty, so that this call cannot replace or remove it.
     #[error("{path}: the directory is not empty")]
     NotEmpty {
         /// The path.
@@ -215,49 +215,49 @@ pub enum Error {
         /// The path.
         path: TreePath,
     },
-    /// A limit of the format or of a call.
+    /// A limit of the format or of a call was exceeded.
     #[error("{what} of {value} exceeds the limit of {max}")]
     TooLarge {
-        /// Whose limit.
+        /// The limited quantity.
         what: &'static str,
-        /// What was asked for.
+        /// The requested value.
         value: u64,
         /// The limit.
         max: u64,
     },
-    /// An argument that makes no sense.
+    /// An invalid argument.
     #[error("{what}: {why}")]
     Invalid {
         /// The argument.
         what: &'static str,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// The store was written by a newer version.
     #[error("{}: store format {found}, this version knows up to {known}; use a newer version", .path.display())]
     NewerFormat {
-        /// Where the store is.
+        /// The path of the store.
         path: PathBuf,
-        /// Its version.
+        /// Its format version.
         found: u32,
-        /// The newest known here.
+        /// The newest supported version.
         known: u32,
     },
-    /// A directory with something else in it.
+    /// The directory contains something other than a store.
     #[error("{}: not an Amalgam store ({why}); name an empty or a new directory", .path.display())]
     ForeignDirectory {
         /// The directory.
         path: PathBuf,
-        /// How it was told.
+        /// The reason for this conclusion.
         why: String,
     },
-    /// Nothing there to open.
+    /// There is no store at this path.
     #[error("{}: no store here", .path.display())]
     NoStore {
         /// The directory.
         path: PathBuf,
     },
-    /// Another process, or another handle in this one, has the store open.
+    /// Another process, or another handle in this process, has the store open.
     #[error("{}: another process has the store open; end that process, or use its API", .path.display())]
     Busy {
         /// The store.
@@ -268,12 +268,12 @@ pub enum Error {
         "no space left on the disk while trying to {action}: {why}; free some space and try again (reading still works)"
     )]
     Full {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// The system's words.
+        /// The message of the operating system.
         why: String,
     },
-    /// A walk over a tree, or over a difference, came to more paths than are walked over.
+    /// A walk over a tree or a difference exceeded the maximum number of paths.
     #[error(
         "there are more than {most} paths to go through, because directories of the tree lie at very many paths; \
          name a part of it"
@@ -282,21 +282,21 @@ pub enum Error {
         /// The limit.
         most: u64,
     },
-    /// Whoever asked for it went away.
+    /// The caller cancelled the request.
     #[error("interrupted")]
     Interrupted,
-    /// The machine below failed.
+    /// The operating system failed.
     #[error("could not {action}: {why}")]
     Fault {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// The system's words.
+        /// The message of the operating system.
         why: String,
     },
 }
 
 impl Error {
-    /// What the caller can do.
+    /// Returns the kind, which tells the caller how to react.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Missing { .. } | Self::HashMismatch { .. } | Self::DamagedRecord { .. } => ErrorKind::Corrupt,
@@ -330,7 +330,7 @@ impl Error {
         }
     }
 
-    /// An I/O error with what was being done; a full disk is told apart.
+    /// Creates an error from an I/O error. A full disk becomes [`Error::Full`].
     pub fn from_io(action: &'static str, source: &std::io::Error) -> Self {
         let why = source.to_string();
         match source.kind() {

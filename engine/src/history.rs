@@ -1,7 +1,7 @@
-//! History: what came of what, who changed what and when, and where it broke.
+//! History: ancestors and merge bases, the log, versions and blame of files, and bisection.
 //!
-//! A [`History`] remembers the shape of what it has walked, about 200 bytes a snapshot, so a program that asks often
-//! keeps one. Snapshots never change; so what is remembered is never wrong.
+//! A [`History`] caches the graph that it has walked, about 200 bytes per snapshot, so a program with many queries should keep
+//! one. Snapshots never change, so the cache is never stale. The history is read-only: commits and merges create snapshots.
 
 mod bases;
 mod bisect;
@@ -33,26 +33,27 @@ use graph::{Graph, Place};
 pub struct History {
     store: Store,
     graph: Arc<Mutex<Graph>>,
+    foreign: Arc<Mutex<foreign::Memo>>,
 }
 
 impl History {
-    /// That of a store. Nothing is read yet.
+    /// Creates the history of a store. Reads nothing yet.
     pub fn of(store: &Store) -> Self {
-        Self { store: store.clone(), graph: Arc::default() }
+        Self { store: store.clone(), graph: Arc::default(), foreign: Arc::default() }
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Whether a snapshot's tree was dropped by retention; its record is there.
+    /// Returns whether retention dropped the tree of a snapshot. Its record still exists.
     pub fn is_thinned(&self, snapshot: SnapshotId) -> Result<bool> {
         let root = self.store.snapshot(snapshot)?.root;
         Ok(!self.store.has(root.object())?)
     }
 
-    /// Whether one snapshot came before another, or is the same.
+    /// Returns whether one snapshot is an ancestor of another, or the same.
     pub fn is_ancestor(&self, ancestor: SnapshotId, of: SnapshotId) -> Result<bool> {
         let mut graph = self.graph.lock();
         let (ancestor, start) = (graph.need(&self.store, ancestor)?, graph.need(&self.store, of)?);
@@ -72,7 +73,8 @@ impl History {
         Ok(false)
     }
 
-    /// The ancestors of a snapshot that are no ancestors of some others, itself included, children before parents.
+    /// Returns the ancestors of a snapshot, itself included, that are not ancestors of others. Children come before
+    /// parents. For example the snapshots of a fork since it left `main`: `range(fork, &[main])`.
     pub fn range(&self, of: SnapshotId, but_not: &[SnapshotId]) -> Result<Vec<SnapshotId>> {
         let mut graph = self.graph.lock();
         let places = self.range_of(&mut graph, of, but_not)?;

@@ -1,20 +1,20 @@
-//! Identities. An object's id is the keyed BLAKE3 hash of its canonical bytes, the key being a constant of its kind,
-//! so that a blob that looks like a directory is not one. Holds no object and reads no store.
+//! Object ids. The id of an object is the keyed BLAKE3 hash of its canonical bytes. The key is a constant of its kind, so that a
+//! chunk with the bytes of a directory has a different id. This module holds no objects and reads no store.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// What an object is. The number is its first byte on disk and never changes its meaning.
+/// The kind of an object. The number is its first byte on disk and never changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum ObjectKind {
-    /// A run of file bytes.
+    /// A range of file bytes.
     Chunk = 1,
     /// A node of a large file's rope.
     Rope = 2,
     /// A node of a directory.
     Directory = 3,
-    /// A whole tree: the root directory, its link groups, its state values.
+    /// A whole tree: the root directory, its hard-link map and its state map.
     Root = 4,
     /// A tree with its history: parents, author, time, message.
     Snapshot = 5,
@@ -27,16 +27,16 @@ pub enum ObjectKind {
 }
 
 impl ObjectKind {
-    /// Every kind, in the order of its number.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [Self; 8] =
         [Self::Chunk, Self::Rope, Self::Directory, Self::Root, Self::Snapshot, Self::Links, Self::State, Self::Xattrs];
 
-    /// The kind with this number, if there is one.
+    /// Returns the kind with this number.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
     }
 
-    /// The word for people.
+    /// Returns the name of the kind, for messages.
     pub fn word(self) -> &'static str {
         match self {
             Self::Chunk => "chunk",
@@ -73,24 +73,24 @@ impl fmt::Display for ObjectKind {
 const BARE_KEY: &[u8; 32] = b"amalgam/1/bare\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const LINK_GROUP_KEY: &[u8; 32] = b"amalgam/1/link-group\0\0\0\0\0\0\0\0\0\0\0\0";
 
-/// Any object: its kind and its hash.
+/// The id of any object: its kind and its hash.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectId {
-    /// What it is.
+    /// The kind.
     pub kind: ObjectKind,
     /// The keyed hash of its canonical bytes.
     pub hash: [u8; 32],
 }
 
 impl ObjectId {
-    /// The id of the object of this kind with these canonical bytes.
+    /// Returns the id of the object of this kind with these canonical bytes.
     pub fn of(kind: ObjectKind, canonical: &[u8]) -> Self {
         Self { kind, hash: *blake3::keyed_hash(kind.key(), canonical).as_bytes() }
     }
 }
 
 impl Hash for ObjectId {
-    /// Its bytes are a hash already: eight of them are enough for a table.
+    /// Hashes the first eight bytes: they are part of a hash already, and suffice for a hash table.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let [a, b, c, d, e, f, g, h, ..] = self.hash;
         state.write_u64(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
@@ -138,17 +138,17 @@ macro_rules! hash_newtype {
         pub struct $name([u8; 32]);
 
         impl $name {
-            /// Takes 32 bytes as this id, unchecked.
+            /// Creates an id from 32 bytes without checking that the object exists.
             pub const fn from_bytes(hash: [u8; 32]) -> Self {
                 Self(hash)
             }
 
-            /// The 32 bytes.
+            /// Returns the 32 bytes.
             pub const fn as_bytes(&self) -> &[u8; 32] {
                 &self.0
             }
 
-            /// Reads 64 hex digits.
+            /// Parses 64 hexadecimal digits.
             pub fn from_hex(text: &str) -> Option<Self> {
                 parse_hex(text).map(Self)
             }
@@ -173,12 +173,12 @@ macro_rules! object_newtype {
         hash_newtype!($(#[$doc])* $name);
 
         impl $name {
-            /// The id of the object with these canonical bytes.
+            /// Returns the id of the object with these canonical bytes.
             pub fn of(canonical: &[u8]) -> Self {
                 Self(ObjectId::of(ObjectKind::$kind, canonical).hash)
             }
 
-            /// The same id with its kind as a value.
+            /// Returns the id as an [`ObjectId`].
             pub const fn object(self) -> ObjectId {
                 ObjectId { kind: ObjectKind::$kind, hash: self.0 }
             }
@@ -210,31 +210,32 @@ object_newtype!(/// A set of large extended attributes.
     XattrsId, Xattrs);
 
 impl SnapshotId {
-    /// Its first 12 hex digits, for people. A store tells which snapshot is meant.
+    /// Returns the first 12 hexadecimal digits, for display. A store resolves them to a snapshot.
     pub fn short(&self) -> String {
         Hex(&self.0[..6]).to_string()
     }
 }
 
 hash_newtype!(
-    /// The second hash of a directory or root: the same tree without its times. Equal `bare`, equal but for mtimes.
+    /// The second hash of a directory or root, which covers the tree without its times. Two trees with an equal `Bare` are equal
+    /// except for their mtimes.
     Bare
 );
 
 impl Bare {
-    /// The hash of bytes from which times have been left out.
+    /// Returns the hash of an encoding without times.
     pub fn of(timeless: &[u8]) -> Self {
         Self(*blake3::keyed_hash(BARE_KEY, timeless).as_bytes())
     }
 }
 
 hash_newtype!(
-    /// A group of hard links: the names that share one file.
+    /// A hard-link group: the names that share one file.
     LinkGroup
 );
 
 impl LinkGroup {
-    /// The group whose smallest path was this when it was first seen. `attempt` is 0 unless that id is taken.
+    /// Returns the id of a group by its smallest path when it was first seen. `attempt` is 0 unless that id is taken.
     pub fn first_seen_at(smallest_path: &[u8], attempt: u32) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(LINK_GROUP_KEY);
         hasher.update(&attempt.to_le_bytes()).update(smallest_path);

@@ -1,8 +1,8 @@
-//! What a change comes to: lines, bytes, languages, renames, risks; and the same as a patch that Git can apply.
+//! Analysis of a change: lines, bytes, languages, renames and risks, and the change as a patch that Git can apply.
 //!
-//! [`insight`] looks into every change of two trees, in time proportional to the change. It reads what differs and nothing
-//! else, compares files on all cores, and keeps its bounds: what is too large, too many or not searched is said, never
-//! skipped in silence. [`patch`] writes the change for `git apply`, and lists what Git cannot express.
+//! [`insight`] analyses every change between two trees, in time proportional to the change. It reads only what differs and
+//! compares files on all cores. Its cost is bounded: the result reports everything that was too large, too numerous or not
+//! searched, and never skips silently. [`patch`] writes the change for `git apply` and lists everything that Git cannot express.
 //!
 //! ```
 //! use amalgam_engine::{Commit, InsightOptions, PatchOptions, RefName, Store, WorkingTree, insight, patch};
@@ -60,21 +60,21 @@ use crate::object::Entry;
 use crate::store::Store;
 use similar::Found;
 
-/// What to look at, and how far.
+/// Options and limits of an analysis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InsightOptions {
-    /// Report entries that differ in nothing but their time.
+    /// Report entries that differ only in their time.
     pub times: bool,
-    /// How renames are looked for; `None` not to. Without it changes are read one by one as they are asked for; with it
-    /// the list of changes, though not their contents, is held in memory.
+    /// How to search for renames; `None` turns the search off. Without it changes are read on demand; with it the list of
+    /// changes, but not their contents, is held in memory.
     pub renames: Option<RenameOptions>,
-    /// Of larger files only the bytes are counted.
+    /// For larger files only the bytes are counted.
     pub file_bytes_max: u64,
-    /// How many added bytes of a file are searched for credentials.
+    /// Maximum number of added bytes per file that are searched for credentials.
     pub scan_bytes_max: usize,
-    /// Leave out every entry called `.git`, with all below it.
+    /// Omit every entry called `.git`, with everything below it.
     pub without_git: bool,
-    /// From when on growth is a risk.
+    /// The threshold from which growth of a file counts as a risk.
     pub growth: GrowthLimit,
 }
 
@@ -91,12 +91,12 @@ impl Default for InsightOptions {
     }
 }
 
-/// A file that grew by so many bytes, and to so many times its size, grew by a lot.
+/// The threshold for a large growth of a file. Both conditions must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrowthLimit {
-    /// Bytes.
+    /// Minimum growth in bytes.
     pub bytes_min: u64,
-    /// Times.
+    /// Minimum ratio of the new size to the old size.
     pub factor: u64,
 }
 
@@ -106,7 +106,7 @@ impl Default for GrowthLimit {
     }
 }
 
-/// Looks into the changes between two trees; `None` is an empty one. The changes come sorted by path.
+/// Analyses the changes between two trees; `None` stands for an empty tree. The changes are sorted by path.
 pub fn insight(
     store: &Store,
     before: Option<RootId>,
@@ -126,8 +126,8 @@ pub fn insight(
     Ok(Insight { store: store.clone(), options: *options, changes, ready: VecDeque::new(), summary })
 }
 
-/// All changes of two trees with renames found, exact and similar, sorted by path. A name that was a directory and is something
-/// else, or the other way round, is two changes: either may have been renamed.
+/// Returns all changes between two trees with exact and similar renames, sorted by path. A name that was a directory and is now
+/// another kind of entry, or the other way round, is two changes, either of which may be a rename.
 pub(crate) fn changes_with_renames(
     store: &Store,
     before: Option<RootId>,
@@ -138,7 +138,7 @@ pub(crate) fn changes_with_renames(
     Ok((found.into_iter().map(|found| found.change).collect(), search))
 }
 
-/// Where a file that is new at a path came from, if it was renamed, alone or with a directory above it.
+/// Returns the old path of a file that is new at a path, if it was renamed, alone or with a directory above it.
 pub(crate) fn renamed_from(store: &Store, before: RootId, after: RootId, path: &TreePath) -> Result<Option<TreePath>> {
     let options = RenameOptions::default();
     let (found, _) = similar::changes(store, Some(before), Some(after), DiffOptions::default(), &options)?;
@@ -151,7 +151,7 @@ pub(crate) fn renamed_from(store: &Store, before: RootId, after: RootId, path: &
     Ok(None)
 }
 
-/// The changes of two trees, each looked into as it is asked for.
+/// Iterates over the analysed changes of two trees. Analyses them on demand, in batches.
 pub struct Insight {
     store: Store,
     options: InsightOptions,
@@ -165,17 +165,17 @@ enum Changes {
     Held(std::vec::IntoIter<Found>),
 }
 
-/// How many changes are looked into together, and at most how many bytes of them.
+/// Maximum number of changes in one batch, and maximum number of their bytes.
 const TOGETHER: usize = 512;
 const TOGETHER_BYTES_MAX: u64 = 64 << 20;
 
 impl Insight {
-    /// The numbers of the changes returned so far.
+    /// Returns the totals of the changes returned so far.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    /// Looks into the rest and returns the numbers of all.
+    /// Analyses the remaining changes and returns the totals of all.
     pub fn finish(mut self) -> Result<Summary> {
         for file in self.by_ref() {
             file?;
@@ -212,7 +212,7 @@ impl Iterator for Insight {
 }
 
 impl Changes {
-    /// The next changes, as many as are looked into together.
+    /// Returns the next batch of changes.
     fn take_some(&mut self, file_bytes_max: u64) -> Result<Vec<Found>> {
         let (mut some, mut bytes) = (Vec::new(), 0);
         while some.len() < TOGETHER && bytes < TOGETHER_BYTES_MAX {
@@ -223,7 +223,7 @@ impl Changes {
             let Some(found) = next else { break };
             let size = |entry: &Option<Entry>| entry.as_ref().map_or(0, body::size);
             let sizes = size(&found.change.before).max(size(&found.change.after));
-            // What is too large is not read.
+            // Files above the limit are not read.
             bytes += if sizes > file_bytes_max { 0 } else { sizes };
             some.push(found);
         }

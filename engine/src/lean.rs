@@ -1,9 +1,9 @@
-//! Lean trees: what stays of a snapshot when the caches in it are not worth their room any more.
+//! Lean trees: snapshots without the contents of their cache directories, to save space.
 //!
-//! A directory with a valid `CACHEDIR.TAG` says of itself that all in it can be made anew. Snapshots are immutable, so nothing is taken
-//! out of one: a second tree is made that has everything else, a reference keeps it, and the snapshot is thinned like any other. So
-//! every tree that is there is whole, and a collection needs no rule of its own. Whoever asks for the tree of such a snapshot gets
-//! the lean one, and is told what it lacks.
+//! A directory with a valid `CACHEDIR.TAG` declares that all its contents can be regenerated. Snapshots are immutable, so nothing
+//! is removed from one: a second tree with everything else is created, a reference keeps it alive, and the snapshot itself is
+//! thinned like any other. So every existing tree is complete, and collections need no special rule. A request for the tree of
+//! such a snapshot returns the lean tree and the list of omitted directories.
 
 use std::collections::HashMap;
 
@@ -21,41 +21,41 @@ use crate::store::{Pin, RefMove, Store};
 use crate::work::WorkingTree;
 
 const PREFIX: &str = "lean/";
-/// The file that makes a directory a cache, and how it begins (<https://bford.info/cachedir/>).
+/// The file that marks a directory as a cache, and its first bytes (<https://bford.info/cachedir/>).
 const TAG: &str = "CACHEDIR.TAG";
 const SIGNATURE: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
-/// The most caches that are taken out of one tree. A tree with more stays whole.
+/// Maximum number of caches that are removed from one tree. A tree with more stays whole.
 pub const CACHES_MAX: usize = 10_000;
-/// So much room the paths that are left out have in the note of a reference; what does not fit is counted.
+/// Maximum size of the omitted paths in the note of a reference, in bytes. Further paths are only counted.
 const PATHS_BYTES_MAX: usize = 32 << 10;
 
-/// The tree that is kept of a snapshot without its caches.
+/// The tree of a snapshot without its caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lean {
     /// The tree.
     pub root: RootId,
     /// The caches: directories of which only the tag is kept.
     pub left_out: Vec<TreePath>,
-    /// How many more there are.
+    /// Number of further caches.
     pub left_out_more: u64,
 }
 
-/// Finds the caches of trees. Each distinct directory is read once: neighbours in history share most of theirs, and one directory
-/// may lie at many paths of a tree.
+/// Finds the caches of trees. Reads each distinct directory once: adjacent snapshots in the history share most directories, and
+/// one directory may be at many paths of a tree.
 #[derive(Default)]
 pub struct CacheFinder {
     known: HashMap<DirectoryId, Known>,
 }
 
-/// What is known of a directory, wherever it lies.
+/// Cached information about a directory, independent of its path.
 #[derive(Clone, Copy)]
 struct Known {
     is_cache: bool,
-    /// How many paths below it are caches, or more than are listed. Not counted below a cache.
+    /// Number of paths to caches below it, saturating. Caches inside a cache are not counted.
     caches: u64,
 }
 
-/// A directory that is being looked through.
+/// A directory whose scan is in progress.
 struct Open {
     id: DirectoryId,
     below: std::vec::IntoIter<DirectoryRef>,
@@ -63,8 +63,8 @@ struct Open {
 }
 
 impl CacheFinder {
-    /// The caches of a tree, each but not what lies in it; nothing if there are more than [`CACHES_MAX`]. The top of the tree is
-    /// none, whatever lies there.
+    /// Returns the topmost caches of a tree, or `None` if there are more than [`CACHES_MAX`]. The root of the tree never counts
+    /// as a cache.
     pub fn find(&mut self, store: &Store, root: RootId) -> Result<Option<Vec<TreePath>>> {
         let Node::Directory(Some(top)) = store.root(root)?.directory.node else { return Ok(Some(Vec::new())) };
         if self.count(store, top)? > CACHES_MAX as u64 {
@@ -81,7 +81,7 @@ impl CacheFinder {
         Ok(Some(found))
     }
 
-    /// Pushes the directories in a directory that are caches or have some, the last one first.
+    /// Pushes the sub-directories that are caches or contain caches, last one first.
     fn push_below(
         &self,
         store: &Store,
@@ -97,7 +97,7 @@ impl CacheFinder {
         Ok(())
     }
 
-    /// How many caches lie below a directory, without those in caches.
+    /// Returns the number of caches below a directory, without those inside other caches.
     fn count(&mut self, store: &Store, top: DirectoryRef) -> Result<u64> {
         let mut open = vec![Self::open(store, top)?];
         loop {
@@ -126,7 +126,7 @@ impl CacheFinder {
     }
 }
 
-/// The directories in a directory that are not empty.
+/// Returns the non-empty sub-directories of a directory.
 fn directories(store: &Store, directory: DirectoryRef) -> Result<Vec<(Name, DirectoryRef)>> {
     let mut below = Vec::new();
     for item in directory::list(store, Some(directory))? {
@@ -145,7 +145,7 @@ fn is_cache(store: &Store, directory: DirectoryRef) -> Result<bool> {
     }
     match content::read(store, content, *size, 0, SIGNATURE.len() as u64) {
         Ok(bytes) => Ok(bytes == SIGNATURE),
-        // Nobody knows what it said.
+        // The contents of a purged tag are unknown.
         Err(Error::Purged { .. }) => Ok(false),
         Err(error) => Err(error),
     }
@@ -159,7 +159,7 @@ fn reference(snapshot: SnapshotId) -> RefName {
     RefName::new(format!("{PREFIX}{snapshot}")).expect("short and printable")
 }
 
-/// The tree that is kept of a snapshot without its caches, if there is one.
+/// Returns the lean tree of a snapshot, if there is one.
 pub fn lean_tree(store: &Store, snapshot: SnapshotId) -> Result<Option<Lean>> {
     let reference = reference(snapshot);
     let Some(value) = store.read_ref(&reference)? else { return Ok(None) };
@@ -167,14 +167,14 @@ pub fn lean_tree(store: &Store, snapshot: SnapshotId) -> Result<Option<Lean>> {
     read(&value).map(Some).map_err(damaged)
 }
 
-/// What a reference says, or why it says nothing.
+/// Decodes the value of a reference. The error is the reason for a failure.
 fn read(value: &RefValue) -> Result<Lean, &'static str> {
     let root = value.target.filter(|target| target.kind == ObjectKind::Root).ok_or("it names no tree")?;
     let (left_out, left_out_more) = read_note(&value.note).ok_or("its note has another form")?;
     Ok(Lean { root: RootId::from_bytes(root.hash), left_out, left_out_more })
 }
 
-/// Checks such a reference from outside; says what is wrong.
+/// Validates a reference from outside. The error is the reason for the rejection.
 pub(crate) fn check(name: &RefName, value: &RefValue) -> Result<(), &'static str> {
     match name.as_str().strip_prefix(PREFIX).map(SnapshotId::from_hex) {
         None => Ok(()),
@@ -183,17 +183,17 @@ pub(crate) fn check(name: &RefName, value: &RefValue) -> Result<(), &'static str
     }
 }
 
-/// The tree of a snapshot, kept in the store for as long as this lives.
+/// The tree of a snapshot, pinned while this value exists.
 #[derive(Debug)]
 pub struct HeldTree {
     /// The tree.
     pub root: RootId,
-    /// What it lacks, if it is a lean one.
+    /// The omitted caches, if it is a lean tree.
     pub lean: Option<Lean>,
     _pins: [Pin; 2],
 }
 
-/// Keeps the tree of a snapshot while it is needed: all of it, or what is left without its caches.
+/// Pins the tree of a snapshot: the whole tree, or the lean tree if only that exists.
 pub fn hold_tree(store: &Store, snapshot: SnapshotId) -> Result<HeldTree> {
     let whole = match hold_snapshot(store, snapshot) {
         Ok(_pins) => return Ok(HeldTree { root: store.snapshot(snapshot)?.root, lean: None, _pins }),
@@ -208,7 +208,7 @@ pub fn hold_tree(store: &Store, snapshot: SnapshotId) -> Result<HeldTree> {
     }
 }
 
-/// The note: how many paths did not fit, then those that did, each with a zero behind it.
+/// Encodes the note: the number of paths that did not fit, then the paths, each followed by a zero byte.
 fn write_note(caches: &[TreePath]) -> Vec<u8> {
     let (mut paths, mut more) = (Vec::new(), 0_u64);
     for path in caches {
@@ -228,8 +228,8 @@ fn read_note(note: &[u8]) -> Option<(Vec<TreePath>, u64)> {
     Some((paths.collect::<Option<_>>()?, u64::from_be_bytes(*more)))
 }
 
-/// Makes the tree of a snapshot without these caches, and keeps it under a name. The tree of the snapshot has to be there: a lean
-/// tree that is kept already is compared with it, and replaced when it is anything else than that tree without these caches.
+/// Creates the tree of a snapshot without these caches and keeps it under a reference. The tree of the snapshot must exist: an
+/// existing lean tree is compared with it and replaced if it is not exactly that tree without these caches.
 pub fn make_lean(store: &Store, snapshot: SnapshotId, caches: &[TreePath], act: &Act) -> Result<Lean> {
     let name = reference(snapshot);
     let before = store.read_ref(&name)?;
@@ -260,7 +260,7 @@ pub fn make_lean(store: &Store, snapshot: SnapshotId, caches: &[TreePath], act: 
     Ok(Lean { root, left_out, left_out_more })
 }
 
-/// Lets the lean trees of these snapshots go; how many there were.
+/// Removes the lean trees of these snapshots. Returns how many there were.
 pub fn forget_lean(store: &Store, snapshots: impl IntoIterator<Item = SnapshotId>, act: &Act) -> Result<u64> {
     let mut steps = Vec::new();
     for name in snapshots.into_iter().map(reference) {

@@ -10,34 +10,34 @@
 //! tree.write("hello.txt", b"hello")?;
 //! let first = tree.commit(Commit::new(&main, "first").by("ada", Time::EPOCH))?;
 //!
-//! let mut fork = tree.fork(); // a pointer, whatever the size of the tree
+//! let mut fork = tree.fork(); // copies a pointer, regardless of the size of the tree
 //! fork.write_at("hello.txt", 5, b", world")?;
 //! let second = fork.commit(Commit::new(&main, "more to say").buffered())?;
 //!
 //! for change in diff(&store, first.snapshot, second.snapshot, DiffOptions::default())? {
 //!     assert_eq!(change?.path.to_string(), "hello.txt");
 //! }
-//! fork.restore(first.snapshot)?; // a pointer too
+//! fork.restore(first.snapshot)?; // copies a pointer as well
 //! assert_eq!(fork.read("hello.txt")?, b"hello");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # How it stands
+//! # Design
 //!
-//! Bytes become chunks, chunks and entries become trees, a tree becomes a snapshot, and only then does a name point at it.
-//! Everything below the names is immutable and filed under its hash ([`object`]); names move by compare-and-swap, together
-//! with an operation record ([`mod@reference`], [`backend`]). [`Store`] is what a program holds: typed, verified, cached.
-//! [`WorkingTree`] is where edits happen. Directories, ropes and maps share one shape, a Merkle sequence whose nodes are cut
-//! by their contents, so that equal contents have equal ids whatever their history.
+//! Bytes become chunks, chunks and entries become trees, a tree becomes a snapshot, and a reference to the snapshot is written
+//! last. Every object is immutable and stored under its hash ([`object`]). References move by compare-and-swap, in one
+//! transaction with an operation record ([`mod@reference`], [`backend`]). [`Store`] is the handle that a program holds: it
+//! returns typed, verified and cached objects. [`WorkingTree`] takes the edits. Directories, ropes and maps are all Merkle
+//! sequences, whose nodes are cut by their contents, so that equal contents have equal ids regardless of their history.
 //!
-//! # What is absent
+//! # Out of scope
 //!
-//! The engine is synchronous and knows no network, no clock, no random source and no environment: time and ids are
-//! arguments. It follows no symlinks and asks for no permissions; a file system on top of it does. It deletes nothing but
-//! what it is told to forget ([`purge`]): it only guarantees ([`SweepRound`]) that a collector can.
+//! The engine is synchronous and uses no network, no clock, no random source and no environment variables: time and ids are
+//! arguments. It does not follow symlinks and does not check permissions; a file system on top of it does. It deletes nothing on
+//! its own except in a [`purge`]: [`SweepRound`] provides the guarantees that a collector needs to delete unreachable objects.
 //!
-//! The cost: every file is hashed and its metadata kept in full, so a store is about as large as the compressed files plus
-//! some hundred bytes for each; and a directory of one entry is an object of its own.
+//! The cost: the engine hashes every file and keeps its metadata in full, so a store takes about the size of the compressed files
+//! plus a few hundred bytes per file, and even a directory with a single entry is an object of its own.
 
 mod admit;
 mod assemble;
@@ -103,7 +103,7 @@ pub use operation::{Act, OperationCursor, Past};
 pub use reference::{RefName, RequestId};
 pub use revision::{Now, Revision};
 pub use store::{Pin, RefMove, Rows, Store, StoreOptions, SweepRound, SweepScope, Swept, Tallies, Tally, WriteSession};
-pub use time::Time;
+pub use time::{GAP_MAX, Jump, LivedTime, Time};
 pub use tombstone::Tombstone;
 pub use verify::{VerifyOptions, VerifyReport, repair, verify};
 pub use work::WorkingTree;

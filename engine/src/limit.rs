@@ -1,7 +1,8 @@
-//! Limits of one call: how many paths a walk visits at most, and whether the caller still waits for its result.
+//! Limits of one call: the maximum number of paths of a walk, and cancellation by the caller.
 //!
-//! A tree is a graph: one directory may lie at very many paths, so a few kilobytes can stand for more paths than anybody can list.
-//! What can be answered by looking at each distinct directory once is; a walk over paths counts them, and ends with an error.
+//! A tree is a directed acyclic graph: one directory may be at very many paths, so that a few kilobytes can represent more paths
+//! than can ever be listed. Where possible, a query reads each distinct directory once. A walk over paths counts them and ends
+//! with an error at the limit.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -9,12 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
 
-/// The most paths of one walk, unless the store is opened with another limit.
+/// Default maximum number of paths of one walk.
 pub(crate) const PATHS_MAX: u64 = 16 << 20;
-/// What a walk keeps in memory may have this fraction of the paths of one that does not.
+/// A walk that holds its paths in memory may visit this fraction of the maximum: one in `HELD_FRACTION`.
 const HELD_FRACTION: u64 = 4;
 
-/// Counts the paths that a walk visits, and refuses one too many.
+/// Counts the paths of a walk, and fails when the limit is exceeded.
 #[derive(Clone, Debug)]
 pub struct PathCount {
     left: u64,
@@ -26,12 +27,12 @@ impl PathCount {
         Self { left: most, most }
     }
 
-    /// The count of a walk whose paths are all held in memory.
+    /// Creates the counter for a walk that holds all its paths in memory.
     pub(crate) fn held(most: u64) -> Self {
         Self::new(most / HELD_FRACTION)
     }
 
-    /// Counts some paths.
+    /// Counts paths. Fails if the limit is exceeded.
     pub fn add(&mut self, paths: u64) -> Result<()> {
         match self.left.checked_sub(paths) {
             Some(left) => {
@@ -47,26 +48,26 @@ thread_local! {
     static CURRENT: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
 }
 
-/// Ends what a thread does for a caller that went away: every read of an object on that thread then fails.
+/// Cancels the work of a thread whose caller has gone: from then on every read of an object on that thread fails.
 ///
-/// Only for work that changes nothing: in the middle of a change a failing read is as good as a crash.
+/// Use it only for read-only work: in the middle of a change a failing read has the effect of a crash.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Interrupts the work.
+    /// Cancels the work.
     pub fn interrupt(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Does some work on this thread that can be interrupted.
+    /// Runs `work` on this thread so that it can be cancelled.
     pub fn during<T>(&self, work: impl FnOnce() -> T) -> T {
         let _restored = Restored(CURRENT.replace(Some(self.clone())));
         work()
     }
 }
 
-/// Puts back what was current before.
+/// Restores the previous value on drop.
 struct Restored(Option<Interrupt>);
 
 impl Drop for Restored {
@@ -75,7 +76,7 @@ impl Drop for Restored {
     }
 }
 
-/// Fails when what this thread does was interrupted.
+/// Fails if the work of this thread was cancelled.
 pub(crate) fn check_interrupt() -> Result<()> {
     let is_interrupted = CURRENT.with_borrow(|current| current.as_ref().is_some_and(|it| it.0.load(Ordering::Relaxed)));
     if is_interrupted { Err(Error::Interrupted) } else { Ok(()) }

@@ -1,71 +1,71 @@
-//! The rules of the format, as what some bytes break. On the ground, because objects and references speak of them and know no
-//! other errors.
+//! The rules of the format, as the errors that describe their violation. A bottom-level module: objects and references use it and
+//! no other error type.
 
 use crate::id::ObjectId;
 use crate::name::InvalidName;
 
-/// The rule of the format that some bytes break.
+/// The rule of the format that the bytes violate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// The bytes end too early or a length lies.
+    /// The bytes end too early, or a length prefix is wrong.
     #[error("truncated or a length that lies")]
     Truncated,
-    /// The first byte names another kind.
+    /// The first byte is that of another kind.
     #[error("the first byte says kind {found}")]
     Kind {
         /// The byte.
         found: u8,
     },
-    /// The second byte names a version that is not known here.
+    /// The second byte is an unsupported version.
     #[error("version {found} is not known here")]
     Version {
         /// The byte.
         found: u8,
     },
-    /// A field that the format does not have, or has with another wire type.
+    /// A field that the format does not define, or one with another wire type.
     #[error("field {number} does not belong here")]
     Field {
-        /// Its number.
+        /// The field number.
         number: u32,
     },
-    /// Valid, but not the one encoding of these values.
+    /// Valid, but not the canonical encoding of the value.
     #[error("not the canonical encoding")]
     NotCanonical,
     /// A hash that is not 32 bytes.
     #[error("a hash of {bytes} bytes")]
     Hash {
-        /// How many there are.
+        /// The actual length.
         bytes: usize,
     },
-    /// A bad name.
+    /// An invalid name.
     #[error("{0}")]
     Name(#[from] InvalidName),
-    /// Items are unsorted or double.
+    /// Items are unsorted or duplicated.
     #[error("items are not in strictly ascending order")]
     Order,
-    /// A node without items, or an inner one with a single child.
+    /// A node without items, or an inner node with a single child.
     #[error("a node with too few items")]
     TooFew,
-    /// More than a limit allows.
+    /// A limit is exceeded.
     #[error("{what} over its limit")]
     TooMuch {
-        /// Of what.
+        /// The limited item.
         what: &'static str,
     },
     /// A sum overflows.
     #[error("a total that overflows")]
     Overflow,
-    /// A node is not cut where the rule of cutting says.
+    /// A node is not cut according to the cut rule.
     #[error("a node boundary in the wrong place")]
     Boundary,
-    /// An object from outside refers to one that has not come.
+    /// An object from outside refers to an object that has not been admitted.
     #[error("{id}, which it refers to, is not here; what an object refers to comes before it")]
     Absent {
-        /// The one that is not here.
+        /// The missing object.
         id: ObjectId,
     },
-    /// What a link says of its child is not so.
+    /// A link makes a false claim about its child.
     #[error("a link does not describe its child")]
     Link,
     /// Any other rule.

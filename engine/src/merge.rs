@@ -1,14 +1,14 @@
-//! Two trees that came of one, made one again.
+//! Three-way merge of trees.
 //!
-//! [`merge_trees`] takes three roots and gives a working tree over ours. What could not be merged is in it as data: an entry
-//! that holds the versions as terms ([`Conflict`](crate::object::Conflict)), which is carried on by whoever works with it and
-//! goes away when one side resolves it. The cost is that of what the two sides changed: equal sub-trees are never opened.
+//! [`merge_trees`] takes three roots and returns a working tree on top of ours. A conflict is data in that tree: an entry that
+//! holds the competing versions as terms ([`Conflict`](crate::object::Conflict)). Later merges carry it along, and it disappears
+//! when one side resolves it. The cost is proportional to the changes of the two sides: equal sub-trees are never read.
 //!
-//! Things are followed through renames: everything of the base is one thing that each side may have changed, moved or removed.
-//! What a thing is and where it lies are merged apart; where two things meet in one place, they are merged as additions.
+//! Entries are tracked through renames: each entry of the base is one item that either side may have changed, moved or removed.
+//! The value of an item and its path are merged separately. If two items end up at one path, they are merged as additions.
 //!
-//! What is absent: any idea of what bytes mean. Files that both sides changed are shown to a [`MergeContents`]; the one in this
-//! house, [`NoContents`], leaves them as conflicts.
+//! Not in this module: the meaning of bytes. Files that both sides changed are passed to a [`MergeContents`]; the built-in
+//! implementation, [`NoContents`], leaves them as conflicts.
 
 mod apply;
 mod base;
@@ -50,97 +50,98 @@ use crate::work::WorkingTree;
 use chart::Chart;
 use side::{Side, two_sides};
 
-/// The most groups of paths that merge as units.
+/// Maximum number of path groups that merge as units.
 const UNITS_MAX: usize = 1_000;
 
-/// How to merge.
+/// Options of a merge.
 #[derive(Clone, Debug, Default)]
 pub struct MergeOptions {
-    /// The time of the merge: what files get whose bytes change.
+    /// The time of the merge, which becomes the mtime of files whose bytes change.
     pub time: Time,
-    /// How renames are looked for. Similar ones cost reading files, exact ones nothing.
+    /// How to search for renames. Similar renames require reading files, exact ones do not.
     pub renames: RenameOptions,
-    /// Groups of paths, each with all below them, that merge as units: when both sides changed something in one, all of it
-    /// conflicts. Nothing is followed through renames in them.
+    /// Groups of paths, each including everything below them, that merge as units: if both sides changed any path of a group, the
+    /// whole group conflicts. Renames are not tracked inside a group.
     pub units: Vec<Vec<TreePath>>,
 }
 
-/// What a merge came to.
+/// The result of a merge.
 pub struct Outcome {
-    /// The merged tree: ours, with what came of theirs as edits. To be committed, or thrown away.
+    /// The merged tree: ours, with the changes of theirs as edits. The caller commits or discards it.
     pub tree: WorkingTree,
-    /// What could not be merged, sorted by path.
+    /// The conflicts, sorted by path.
     pub conflicts: Vec<PathConflict>,
-    /// What else there is to say.
+    /// Further information about the merge.
     pub report: MergeReport,
 }
 
-/// Something that could not be merged.
+/// A conflict of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathConflict {
-    /// Where it is in the merged tree; for a state value, the root.
+    /// The path in the merged tree; the root for a state value.
     pub path: TreePath,
-    /// What is wrong.
+    /// The kind of conflict.
     pub kind: ConflictKind,
-    /// Other paths that have to do with it: where it was, where else it is, what else is in the unit.
+    /// Related paths: the old path, further paths of the item, the other paths of the unit.
     pub others: Vec<TreePath>,
-    /// Whether a conflict entry is at the path. Where there is none, the tree holds all that there is, and a person should look.
+    /// Whether there is a conflict entry at the path. If not, the tree holds ours or all versions of the item, depending on the
+    /// kind, and a user should check it.
     pub is_entry: bool,
-    /// Of a thing that lies where a side did not want it: where ours wants it, and where theirs does.
+    /// For an item whose path the sides disagree on: its path in ours and its path in theirs.
     pub places: [Option<TreePath>; 2],
 }
 
-/// The kinds of conflict.
+/// The kind of a conflict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConflictKind {
-    /// Both changed the contents, and they could not be merged.
+    /// Both sides changed the contents, and the contents could not be merged.
     Contents,
-    /// Both added something else under one name.
+    /// Both sides added different entries under one name.
     BothAdded,
-    /// One changed what the other removed.
+    /// One side changed an entry that the other removed.
     Removed,
-    /// One has a directory where the other has something else, or both made it another kind.
+    /// One side has a directory where the other has another kind of entry, or both sides changed the kind.
     Kinds,
-    /// Both moved it, to different places. It is in both.
+    /// Both sides moved the entry, to different paths. It is at both paths.
     MovedTwice,
-    /// One moved what the other removed. It is where it was moved to.
+    /// One side moved an entry that the other removed. It is at the path that it was moved to.
     MovedRemoved,
-    /// Two things were moved, or moved and added, to one name.
+    /// Two entries were moved, or one moved and one added, to the same path.
     MovedOnto,
-    /// It was a conflict before, and still is.
+    /// It was a conflict before the merge and still is.
     Carried,
-    /// A group of paths that both changed; the number is its place among the units.
+    /// A group of paths that both sides changed, by its index in [`MergeOptions::units`].
     Unit(usize),
-    /// Both set a state value. Ours stays.
+    /// Both sides set a state value. The tree keeps ours.
     State {
-        /// Its key.
+        /// The key.
         key: String,
-        /// Their value as JSON text; nothing when they removed it.
+        /// Their value as JSON text; `None` if they removed it.
         theirs: Option<String>,
     },
-    /// Both set an attribute. Ours stays.
+    /// Both sides set an attribute. The tree keeps ours.
     Attribute(Attribute),
 }
 
-/// An attribute as the other side has it.
+/// An attribute with the value of the other side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attribute {
-    /// The owner; nothing when they took it away.
+    /// The owner; `None` if they reset it.
     Owner(Option<Owner>),
     /// An extended attribute.
     Extended {
-        /// Its name.
+        /// The name.
         name: Vec<u8>,
-        /// Their value; nothing when they removed it.
+        /// Their value; `None` if they removed it.
         value: Option<Vec<u8>>,
     },
 }
 
-/// The most bytes of a value that are told.
+/// Maximum number of bytes of a value in a message.
 const TOLD_BYTES_MAX: usize = 1_024;
 
 impl ConflictKind {
-    /// A word for it, for records and messages.
+    /// Returns the name of the kind, for records and messages.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Contents => "contents",
@@ -157,7 +158,7 @@ impl ConflictKind {
         }
     }
 
-    /// What theirs is where ours stays; empty for what lies in the tree.
+    /// Describes the value of theirs where the tree keeps ours; empty for conflicts that are entries in the tree.
     pub fn detail(&self) -> String {
         let told = |what: &str, theirs: Option<String>| match theirs {
             Some(mut theirs) => {
@@ -183,31 +184,31 @@ impl ConflictKind {
     }
 }
 
-/// What a merge did beside its conflicts.
+/// Information about a merge besides its conflicts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergeReport {
-    /// The files whose bytes both sides changed, with the way in which each was decided, sorted by path.
+    /// The files whose bytes both sides changed, with the strategy that decided each, sorted by path.
     pub files: Vec<FileMerged>,
-    /// How many paths are other than ours.
+    /// Number of paths that differ from ours.
     pub changed: u64,
-    /// Whether all renames of ours and of theirs were looked for.
+    /// Whether the search for renames was complete, for ours and for theirs.
     pub searches: [RenameSearch; 2],
 }
 
 /// A file whose bytes both sides changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileMerged {
-    /// Where it is.
+    /// The path.
     pub path: TreePath,
-    /// How it was decided, in the words of whoever did.
+    /// The name of the strategy that decided it, as reported by the [`MergeContents`].
     pub way: String,
-    /// What came of it.
+    /// The result.
     pub result: FileResult,
     /// The remembered resolution that decided it, if one did.
     pub remembered: Option<Bare>,
 }
 
-/// What came of a file that both sides changed.
+/// The result for a file that both sides changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the variants are those of `Verdict`")]
 pub enum FileResult {
@@ -218,7 +219,7 @@ pub enum FileResult {
 }
 
 impl FileResult {
-    /// Its word.
+    /// Returns the name of the result.
     pub fn word(self) -> &'static str {
         match self {
             Self::Merged => "merged",
@@ -229,7 +230,7 @@ impl FileResult {
     }
 }
 
-/// The three trees of a merge, kept in the store while it lasts.
+/// The three trees of a merge, pinned in the store for its duration.
 struct Trees {
     store: Store,
     base: Option<Chart>,
@@ -247,12 +248,12 @@ impl Trees {
     }
 }
 
-/// A merge under way.
+/// A merge in progress.
 struct Merge<'a> {
     trees: Trees,
     ours: Side,
     theirs: Side,
-    /// Directories of the base that they moved, and that move as they are in our tree.
+    /// Directories of the base that theirs moved, and that are moved as a whole in our tree.
     carried: BTreeSet<TreePath>,
     contents: &'a dyn MergeContents,
     options: &'a MergeOptions,
@@ -260,9 +261,9 @@ struct Merge<'a> {
     report: MergeReport,
 }
 
-/// Merges theirs into ours; the base is what both came of, nothing for trees that have nothing in common.
+/// Merges theirs into ours. `base` is the common ancestor; `None` for trees without one.
 ///
-/// An error leaves the store as it was.
+/// On an error the store is unchanged.
 pub fn merge_trees(
     store: &Store,
     base: Option<RootId>,

@@ -1,8 +1,9 @@
-//! Building, changing, searching and comparing Merkle sequences, for every kind of sequence alike.
+//! Builds, edits, searches and compares Merkle sequences of any kind. Knows items and links only by the
+//! [`Sequence`](crate::object::Sequence) trait: the modules of [`object`](crate::object) define the kinds and their cut rule.
 //!
-//! A change is a splice: items of the old sequence replaced by others. Only the nodes around it are read and written, level
-//! by level, until the cuts of the new nodes meet those of the old ones again. The result is the same as building from
-//! scratch.
+//! An edit is a splice: it replaces items of the old sequence with others. It reads and writes only the nodes around the change,
+//! level by level, until the cuts of the new nodes coincide with those of the old ones again. The result is the same as building
+//! the sequence from scratch.
 
 mod compare;
 mod replace;
@@ -21,7 +22,8 @@ use crate::malformed::Malformed;
 use crate::object::{SequenceNode, ends_node};
 use crate::store::{CachedSequence, Store, WriteSession};
 
-/// Items of the old sequence, by index, and what takes their place. Ranges ascend and do not overlap.
+/// An edit: the range of items of the old sequence, by index, and their replacement. The ranges of a list of splices ascend and
+/// do not overlap.
 pub(crate) struct Splice<T> {
     pub(crate) range: Range<u64>,
     pub(crate) items: Vec<T>,
@@ -36,7 +38,7 @@ pub(crate) fn load_top<S: CachedSequence>(store: &Store, id: ObjectId) -> Result
     }
 }
 
-/// Loads the child that a link in a node of this level describes.
+/// Loads the child that a link in a node of this level describes, and checks it against the link.
 pub(crate) fn load_child<S: CachedSequence>(
     store: &Store,
     parent_level: u32,
@@ -45,7 +47,7 @@ pub(crate) fn load_child<S: CachedSequence>(
     described(parent_level, link, store.node::<S>(S::link_id(link))?)
 }
 
-/// The same where the child may have been put in this session a moment ago.
+/// Loads a child that this session may have just put, and checks it against the link.
 pub(crate) fn load_new_child<S: CachedSequence>(
     session: &WriteSession,
     parent_level: u32,
@@ -65,7 +67,7 @@ fn described<S: CachedSequence>(
     Ok(node)
 }
 
-/// Builds a sequence from scratch; nothing for no items.
+/// Builds a sequence from scratch. Returns `None` if there are no items.
 pub(crate) fn build<S: CachedSequence>(
     session: &WriteSession,
     items: impl IntoIterator<Item = S::Item>,
@@ -77,7 +79,7 @@ pub(crate) fn build<S: CachedSequence>(
     build_upwards(session, 0, builder.finish()?)
 }
 
-/// Changes a sequence; nothing when no items are left.
+/// Applies splices to a sequence. Returns `None` if no items are left.
 pub(crate) fn splice<S: CachedSequence>(
     session: &WriteSession,
     top: Option<ObjectId>,
@@ -116,7 +118,7 @@ pub(crate) fn splice<S: CachedSequence>(
     unreachable!("the loop ends at the top level")
 }
 
-/// All nodes of the top level after a splice. The old top is one of them when all that was new came to an end before it.
+/// Returns all nodes of the top level after a splice. The old top node is one of them if all new nodes end before it.
 fn top_nodes<S: CachedSequence>(
     session: &WriteSession,
     top_node: &SequenceNode<S>,
@@ -140,7 +142,7 @@ fn top_nodes<S: CachedSequence>(
     Ok(nodes)
 }
 
-/// Adds levels until one node is left, then drops inner nodes with a single link from the top.
+/// Adds levels until one node is left, then removes inner nodes with a single link from the top.
 fn build_upwards<S: CachedSequence>(
     session: &WriteSession,
     mut level: u32,
@@ -187,7 +189,7 @@ struct LevelSplice<S: CachedSequence> {
     elements: Vec<Element<S>>,
 }
 
-/// Old nodes of a level, by the items below them, and the new ones that take their place.
+/// A range of old nodes of a level, by the indices of the items below them, and the new nodes that replace them.
 struct Run<S: CachedSequence> {
     range: Range<u64>,
     nodes: Nodes<S>,
@@ -203,7 +205,7 @@ fn splice_level<S: CachedSequence>(
     let total = top.count();
     let mut splices = splices.into_iter().peekable();
     while let Some(splice) = splices.next() {
-        // At the end of the sequence its last node goes on.
+        // At the end of the sequence the last node continues.
         let mut cursor = Cursor::seek(session.store(), top, level, splice.range.start.min(total - 1))?;
         cursor.rewind_to_node_start();
         let start = cursor.position;
@@ -233,7 +235,7 @@ fn splice_level<S: CachedSequence>(
     Ok(runs)
 }
 
-/// Finished nodes of a level. The last one is held back: if it turns out to be a lone top it may never be needed.
+/// Finished nodes of a level. The last one is not written yet: if it turns out to be a lone top node, it may never be needed.
 struct Nodes<S: CachedSequence> {
     links: Vec<S::Link>,
     last: Option<SequenceNode<S>>,
@@ -249,7 +251,7 @@ impl<S: CachedSequence> Nodes<S> {
     }
 }
 
-/// Gathers elements of a level into nodes, cutting where the rule says.
+/// Collects the elements of a level into nodes and cuts them by the cut rule.
 struct Builder<'a, S: CachedSequence> {
     session: &'a WriteSession,
     level: u32,
@@ -285,7 +287,7 @@ impl<'a, S: CachedSequence> Builder<'a, S> {
     }
 
     fn cut(&mut self) -> Result<()> {
-        // Nodes stay in the cache, which counts what they hold and not what they have room for.
+        // Nodes stay in the cache, which counts the length of a vector and not its capacity.
         self.items.shrink_to_fit();
         self.open_links.shrink_to_fit();
         let node = match self.level {
@@ -311,9 +313,9 @@ struct Cursor<'a, S: CachedSequence> {
     store: &'a Store,
     top: &'a Arc<SequenceNode<S>>,
     level: u32,
-    /// From the top node down to one of the cursor's level, with the place in each.
+    /// The nodes from the top to the cursor's level, with the position in each.
     path: Vec<(Arc<SequenceNode<S>>, usize)>,
-    /// How many items lie before it.
+    /// The number of items before the cursor.
     position: u64,
     total: u64,
 }
@@ -325,7 +327,7 @@ impl<'a, S: CachedSequence> Cursor<'a, S> {
         Ok(cursor)
     }
 
-    /// Goes to the element that holds this item.
+    /// Moves to the element that holds the item at this index.
     fn descend(&mut self, index: u64) -> Result<()> {
         self.path.clear();
         self.position = 0;
@@ -370,7 +372,7 @@ impl<'a, S: CachedSequence> Cursor<'a, S> {
         while self.position < index {
             let (node, at) = self.path.last().expect("a cursor has a place");
             if *at + 1 == elements(node) && self.path.len() > 1 {
-                // Far jumps go down from the top instead of node by node.
+                // A long jump descends from the top instead of stepping from node to node.
                 return self.descend(index);
             }
             self.step()?;

@@ -1,4 +1,4 @@
-//! Names and paths inside a tree: bytes, validated once, never a path of the host.
+//! Names and paths inside a tree: validated bytes, never a path of the host.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,39 +8,40 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// The longest name, in bytes, as on Linux.
+/// Maximum length of a name, in bytes, as on Linux.
 pub const NAME_BYTES_MAX: usize = 255;
-/// The deepest path, in names.
+/// Maximum number of names in a path.
 pub const DEPTH_MAX: usize = 2_048;
 
-/// Why bytes are not a name or a path.
+/// The reason why bytes are not a valid name or path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
-    /// No bytes at all, as between two slashes.
+    /// An empty name, for example between two slashes.
     #[error("a name is empty (a path is relative, without leading, trailing or double slashes)")]
     Empty,
     /// `.` or `..`.
     #[error("`.` and `..` are not names")]
     Dots,
-    /// A slash or a NUL inside.
+    /// Contains a slash or a NUL.
     #[error("a name holds a slash or a NUL byte")]
     ForbiddenByte,
-    /// Over 255 bytes.
+    /// Longer than 255 bytes.
     #[error("a name of {bytes} bytes; the longest is {NAME_BYTES_MAX}")]
     TooLong {
-        /// How long it is.
+        /// Its length in bytes.
         bytes: usize,
     },
-    /// Over 2,048 names.
+    /// More than 2,048 names.
     #[error("a path of more than {DEPTH_MAX} names")]
     TooDeep,
 }
 
-/// One name in a directory: 1 to 255 bytes without `/` and NUL, not `.` or `..`. Any encoding.
+/// A name in a directory: 1 to 255 bytes without `/` and NUL, and not `.` or `..`. Any encoding.
 #[derive(Clone)]
 pub struct Name(Letters);
 
-/// The longest name that needs no memory of its own. Nearly all names are shorter, and every changed node copies dozens.
+/// Maximum length of a name that is stored inline, without an allocation. Nearly all names are shorter, and every changed node
+/// copies dozens.
 const NAME_BYTES_INLINE: usize = 22;
 
 #[derive(Clone)]
@@ -50,13 +51,13 @@ enum Letters {
 }
 
 impl Name {
-    /// Checks and copies.
+    /// Validates and copies a name.
     pub fn new(bytes: &[u8]) -> Result<Self, InvalidName> {
         check(bytes)?;
         Ok(Self::checked(bytes))
     }
 
-    /// Copies what was checked before, as a part of a path.
+    /// Copies a name that was validated before, as a part of a path.
     pub(crate) fn checked(name: &[u8]) -> Self {
         if name.len() > NAME_BYTES_INLINE {
             return Self(Letters::Shared(name.into()));
@@ -66,7 +67,7 @@ impl Name {
         Self(Letters::Inline { length: name.len() as u8, bytes })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             Letters::Inline { length, bytes } => &bytes[..usize::from(*length)],
@@ -129,19 +130,19 @@ impl fmt::Debug for Name {
     }
 }
 
-/// A path from a tree's root: names joined by slashes; empty for the root itself.
+/// A path from the root of a tree: names joined by slashes; empty for the root itself.
 ///
-/// Ordered name by name, so that a directory's contents follow it at once (`a`, `a/b`, `a-b`).
+/// Ordered name by name, so that a directory is immediately followed by its contents (`a`, `a/b`, `a-b`).
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct TreePath(Bytes);
 
 impl TreePath {
-    /// The root.
+    /// Returns the path of the root.
     pub const fn root() -> Self {
         Self(Bytes::new())
     }
 
-    /// Checks every name.
+    /// Validates every name.
     pub fn new(path: impl AsRef<[u8]>) -> Result<Self, InvalidName> {
         let bytes = path.as_ref();
         if !bytes.is_empty() {
@@ -157,28 +158,28 @@ impl TreePath {
         Ok(Self(Bytes::copy_from_slice(bytes)))
     }
 
-    /// Whether this is the root.
+    /// Returns whether this is the root.
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The path as bytes.
+    /// Returns the path as bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Its names, first to last.
+    /// Iterates over the names, first to last.
     pub fn names(&self) -> impl DoubleEndedIterator<Item = Name> + '_ {
         self.letters().map(Name::checked)
     }
 
-    /// The bytes of its names, first to last, for who only looks for them.
+    /// Iterates over the bytes of the names, first to last, without copying them.
     pub(crate) fn letters(&self) -> impl DoubleEndedIterator<Item = &[u8]> + '_ {
         let separated = (!self.0.is_empty()).then(|| self.0.split(|byte| *byte == b'/'));
         separated.into_iter().flatten()
     }
 
-    /// The directory it lies in and its last name; nothing for the root.
+    /// Returns the parent directory and the last name, or `None` for the root.
     pub fn split_last(&self) -> Option<(Self, Name)> {
         if self.is_root() {
             return None;
@@ -189,7 +190,17 @@ impl TreePath {
         })
     }
 
-    /// The path of a name in this directory.
+    /// Returns the number of names in the path.
+    pub fn depth(&self) -> usize {
+        if self.is_root() { 0 } else { 1 + self.0.iter().filter(|byte| **byte == b'/').count() }
+    }
+
+    /// Returns the path of a new name in this directory, or an error if it has too many names, as [`new`](Self::new) does.
+    pub fn child(&self, name: &Name) -> Result<Self, InvalidName> {
+        if self.depth() < DEPTH_MAX { Ok(self.join(name)) } else { Err(InvalidName::TooDeep) }
+    }
+
+    /// Returns the path of an existing name in this directory, without a check of its depth; for a new name use [`child`](Self::child).
     pub fn join(&self, name: &Name) -> Self {
         if self.is_root() {
             return Self(Bytes::copy_from_slice(name.as_bytes()));
@@ -201,7 +212,8 @@ impl TreePath {
         Self(bytes.into())
     }
 
-    /// What is left of this path below `ancestor`; nothing when it is not at or below it.
+    /// Returns the rest of this path below `ancestor`, or `None` if it is not at or below it. For example the rest of `a/b/c`
+    /// below `a` is `b/c`, and that of `a` below `a` is empty.
     pub fn below<'a>(&'a self, ancestor: &Self) -> Option<&'a [u8]> {
         if ancestor.is_root() {
             return Some(&self.0);
@@ -213,18 +225,18 @@ impl TreePath {
         }
     }
 
-    /// Whether one of its names is `.git`: whether it is a Git repository of a directory, or lies in one.
+    /// Returns whether one of the names is `.git`: the path is a Git repository directory or lies in one.
     pub fn is_in_git(&self) -> bool {
         self.0.split(|byte| *byte == b'/').any(|name| name == b".git")
     }
 }
 
-/// What a path can be given as: bytes, which are checked, or a path that was checked before.
+/// A type that converts to a path: bytes, which are validated, or an existing path.
 pub trait AsTreePath {
-    /// The path, or one that is borrowed.
+    /// The owned or borrowed path.
     type Path: Deref<Target = TreePath>;
 
-    /// The path.
+    /// Returns the path.
     fn tree_path(self) -> Result<Self::Path, InvalidName>;
 }
 
@@ -246,7 +258,7 @@ impl<'a> AsTreePath for &'a TreePath {
 
 impl Ord for TreePath {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        // Comparing with the slash as the smallest byte is comparing name by name: no name holds a NUL.
+        // Treating the slash as the smallest byte compares name by name: names contain no NUL.
         let rank = |byte: &u8| if *byte == b'/' { 0 } else { *byte };
         self.0.iter().map(rank).cmp(other.0.iter().map(rank))
     }
@@ -302,7 +314,13 @@ mod tests {
             assert!(TreePath::new(path).is_err(), "{path}");
         }
         assert_eq!(TreePath::new("a/".repeat(DEPTH_MAX) + "a"), Err(InvalidName::TooDeep));
-        assert!(TreePath::new("a/".repeat(DEPTH_MAX - 1) + "a").is_ok());
+        let deepest = TreePath::new("a/".repeat(DEPTH_MAX - 1) + "a").expect("as deep as can be");
+        assert_eq!(deepest.depth(), DEPTH_MAX);
+        let name = Name::new(b"a").expect("valid");
+        assert_eq!(deepest.child(&name), Err(InvalidName::TooDeep));
+        let (above, name) = deepest.split_last().expect("not the root");
+        assert_eq!(above.child(&name), Ok(deepest));
+        assert_eq!((TreePath::root().depth(), TreePath::root().child(&name).map(|path| path.depth())), (0, Ok(1)));
     }
 
     #[test]

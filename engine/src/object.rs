@@ -1,7 +1,7 @@
-//! Objects and their one encoding. Plain immutable values: nothing here reads a store.
+//! Object types and their canonical encoding. Plain immutable values: nothing in this module reads a store.
 //!
-//! Every object but a chunk is `kind, version, body`; the body is protobuf with its fields in ascending order, defaults
-//! left out and sorted lists for maps. `docs/FORMAT.md` is the specification; the golden tests hold its bytes.
+//! Every object except a chunk is encoded as `kind, version, body`. The body is protobuf with fields in ascending order, default
+//! values omitted, and maps as sorted lists. `docs/FORMAT.md` is the specification; golden tests pin the bytes.
 
 mod children;
 pub mod codec;
@@ -38,19 +38,19 @@ use crate::id::{ObjectId, ObjectKind};
 use crate::malformed::Malformed;
 use bytes::Bytes;
 
-/// The largest object that is not a chunk.
+/// Maximum encoded size of an object that is not a chunk, in bytes.
 pub const OBJECT_BYTES_MAX: usize = 32 << 20;
 
 /// The ids an object refers to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outgoing {
-    /// Without these the object is broken: collection keeps them.
+    /// Ids that the object is incomplete without. Garbage collection keeps them alive.
     pub strong: Vec<ObjectId>,
-    /// History: these may have been thinned out.
+    /// Ids of the object's history. Thinning may have deleted them.
     pub weak: Vec<ObjectId>,
 }
 
-/// What an object refers to, by kind. Reads untrusted bytes safely.
+/// Returns the ids that an object of this kind refers to. Safe on untrusted bytes.
 pub fn outgoing(kind: ObjectKind, canonical: &Bytes) -> Result<Outgoing, Malformed> {
     let mut out = Outgoing::default();
     match kind {
@@ -69,7 +69,7 @@ pub fn outgoing(kind: ObjectKind, canonical: &Bytes) -> Result<Outgoing, Malform
     Ok(out)
 }
 
-/// Checks that bytes from outside are the one encoding of a valid object of this kind.
+/// Checks that untrusted bytes are the canonical encoding of a valid object of this kind.
 pub fn check(kind: ObjectKind, bytes: &Bytes) -> Result<(), Malformed> {
     let canonical = match kind {
         ObjectKind::Chunk => return check_chunk(bytes.len()),

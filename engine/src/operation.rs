@@ -1,8 +1,8 @@
-//! Operations: every change of state, listed, taken back, done again, and the whole store as it was after any of them.
+//! Operations: the log of all changes of state, undo and redo, and the state of the store after any operation.
 //!
-//! An operation says what each reference held before and after. So taking one back is a compare-and-swap: it happens if
-//! nothing that it touched has moved since, and otherwise the error names what has. Taking back is an operation too, and can
-//! be taken back.
+//! An operation records the value of each reference before and after. So an undo is a compare-and-swap: it succeeds if no
+//! reference of the operation has moved since; otherwise the error names the ones that did. An undo is an operation itself and
+//! can be undone.
 
 mod cursor;
 mod past;
@@ -20,33 +20,33 @@ use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
 use crate::store::{Pin, Store};
 use crate::time::Time;
 
-/// Who does something, when, and how surely it is to be done.
+/// The actor, time and durability of an operation.
 #[derive(Clone, Debug, Default)]
 pub struct Act {
-    /// Who.
+    /// The actor.
     pub actor: String,
-    /// When.
+    /// The time.
     pub time: Time,
-    /// Makes a retry return the first try's result.
+    /// Makes a retry return the result of the first attempt.
     pub request: Option<RequestId>,
-    /// When it counts as done.
+    /// The durability required before the operation is acknowledged.
     pub durability: Durability,
 }
 
 impl Act {
-    /// A durable one.
+    /// Creates a durable act.
     pub fn new(actor: impl Into<String>, time: Time) -> Self {
         Self { actor: actor.into(), time, request: None, durability: Durability::Durable }
     }
 
-    /// The same, in the log only: survives the process, not a power cut.
+    /// Makes the act buffered: it survives the end of the process but not a power failure.
     #[must_use]
     pub fn buffered(mut self) -> Self {
         self.durability = Durability::Buffered;
         self
     }
 
-    /// The same, recognised when it is tried again.
+    /// Sets the request id, so that a retry is recognised.
     #[must_use]
     pub fn as_request(mut self, request: RequestId) -> Self {
         self.request = Some(request);
@@ -64,14 +64,15 @@ impl Act {
     }
 }
 
-/// A reference, what it must hold, and what it is to hold.
+/// A reference update: the name, the expected value and the new value.
 pub(crate) struct Step {
     pub(crate) name: RefName,
     pub(crate) before: Option<RefValue>,
     pub(crate) after: Option<RefValue>,
 }
 
-/// Moves references, all or none. Whoever calls has made sure that what they are to point at stays in the store meanwhile.
+/// Moves references, all or none. The caller must ensure that the objects of the new values stay in the store meanwhile, for
+/// example with pins.
 pub(crate) fn move_refs(store: &Store, act: &Act, draft: OperationDraft, steps: Vec<Step>) -> Result<Committed> {
     let mut transaction = Transaction { operation: Some(draft), durability: act.durability, ..Transaction::default() };
     for Step { name, before, after } in steps {
@@ -81,7 +82,7 @@ pub(crate) fn move_refs(store: &Store, act: &Act, draft: OperationDraft, steps: 
     store.transact(transaction)
 }
 
-/// Removes a reference that belongs to no workspace and no label; nothing when it is not there.
+/// Removes a reference that belongs to no workspace and no label. Returns `None` if it does not exist.
 pub fn remove_reference(store: &Store, name: &RefName, act: &Act, action: &str) -> Result<Option<Operation>> {
     trying(|| {
         let Some(before) = store.read_ref(name)? else { return Ok(None) };
@@ -90,15 +91,15 @@ pub fn remove_reference(store: &Store, name: &RefName, act: &Act, action: &str) 
     })
 }
 
-/// Something that meets another change at the same moment is tried this often.
+/// Maximum number of attempts of an operation that conflicts with a concurrent change.
 const TRIES: usize = 16;
 
-/// Does something that reads, decides and moves, once more when somebody else was quicker.
+/// Retries an attempt that reads, decides and moves references while it fails because another writer was faster.
 pub(crate) fn trying<T>(attempt: impl FnMut() -> Result<T>) -> Result<T> {
     trying_while(|error| matches!(error, Error::Stale { .. }), attempt)
 }
 
-/// The same while it fails in such a way.
+/// Retries an attempt while `again` accepts its error.
 pub(crate) fn trying_while<T>(again: impl Fn(&Error) -> bool, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     let mut last = attempt();
     for _ in 1..TRIES {
@@ -110,16 +111,16 @@ pub(crate) fn trying_while<T>(again: impl Fn(&Error) -> bool, mut attempt: impl 
     last
 }
 
-/// The record of a transaction that has one.
+/// Returns the operation record of a transaction that has one.
 pub(crate) fn recorded(committed: Committed) -> Operation {
     committed.operation.expect("a transaction that moves references is recorded")
 }
 
-/// Keeps a snapshot and its tree in the store while the pins live, and makes sure that they are there.
+/// Pins a snapshot and its tree, and checks that they exist.
 pub(crate) fn hold_snapshot(store: &Store, id: SnapshotId) -> Result<[Pin; 2]> {
     let pin = store.pin(id);
     let snapshot = match store.snapshot(id) {
-        // The cache may know one that is long gone.
+        // The cache may contain a snapshot that was deleted long ago.
         Ok(snapshot) if store.has(id.object())? => snapshot,
         Ok(_) | Err(Error::Missing { .. }) => {
             let hint = "it may have been collected, or its name may be wrong";
@@ -137,7 +138,7 @@ pub(crate) fn hold_snapshot(store: &Store, id: SnapshotId) -> Result<[Pin; 2]> {
     }
 }
 
-/// Keeps what a reference is to hold.
+/// Pins the objects of a reference value and checks that they exist.
 pub(crate) fn hold_value(store: &Store, value: &RefValue) -> Result<Vec<Pin>> {
     let mut pins = Vec::new();
     for id in value.roots() {
@@ -154,12 +155,12 @@ pub(crate) fn hold_value(store: &Store, value: &RefValue) -> Result<Vec<Pin>> {
     Ok(pins)
 }
 
-/// The snapshot that an id is one of.
+/// Returns the id as a snapshot id, if it is one.
 pub(crate) fn snapshot_of(id: ObjectId) -> Option<SnapshotId> {
     (id.kind == ObjectKind::Snapshot).then(|| SnapshotId::from_bytes(id.hash))
 }
 
-/// One operation.
+/// Returns one operation.
 pub fn operation(store: &Store, sequence: u64) -> Result<Operation> {
     let absent =
         || Error::Absent { what: format!("operation {sequence}"), hint: "the log has none of this number".to_owned() };

@@ -1,4 +1,4 @@
-//! Forgetting: the bytes of a file's content taken out of a store, everywhere or at one path, with a tombstone left for each chunk.
+//! Purges the bytes of a file's content from a store, everywhere or at one path, and leaves a tombstone for each chunk.
 //!
 //! ```
 //! use amalgam_engine::purge::{PurgeOptions, PurgeTarget, plan_purge, purge};
@@ -19,16 +19,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Snapshots, directories and ropes stay as they are, so every id stays what it was: only chunks go. A chunk that another content
-//! holds too stays, and the plan says where; [`PurgeOptions::everywhere`] takes it as well. The same bytes are not stored again
-//! until [`forget_tombstone`] allows it: a secret that was purged on purpose does not come back with the next capture.
+//! Snapshots, directories and ropes do not change, so every id stays the same: only chunks are deleted. A chunk that another
+//! content also contains is kept, and the plan lists its locations; [`PurgeOptions::everywhere`] deletes it as well. The same
+//! bytes are rejected until [`forget_tombstone`] allows them again: a purged secret does not come back with the next capture.
 //!
-//! A plan reads every tree of the store once; it holds about 60 bytes for each of their nodes.
+//! A plan reads every tree of the store once and takes about 60 bytes of memory for each node. A purge reads every chunk once,
+//! because rows that the index does not name can hold the same bytes.
 //!
-//! What is not reached: names of files, symlink targets, attributes, state values and messages, which are in objects that stay;
-//! rows that a crash left over; working trees in memory and their segments; other stores, streams and backups.
+//! Not purged: names of files, symlink targets, attributes, state values and messages, which are in objects that stay;
+//! working trees in memory and their segments; other stores, streams and backups.
 
 mod act;
+mod copies;
 mod find;
 
 pub use act::{Purged, forget_tombstone, purge, tombstones};
@@ -45,67 +47,67 @@ use crate::store::Store;
 use find::Finder;
 
 const PAGE: usize = 4_096;
-/// So many places are listed; the others are counted.
+/// Maximum number of places that are listed. Further ones are counted.
 const PLACES_MAX: usize = 10_000;
 
-/// What is to be forgotten.
+/// The content to purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PurgeTarget {
-    /// Whatever the file at this path held in any snapshot.
+    /// The content of the file at this path in every snapshot.
     Path(TreePath),
-    /// A chunk, or the content of a file by the top node of its rope, wherever it is.
+    /// A chunk, or the content of a file by the top node of its rope, at every path.
     Object(ObjectId),
 }
 
-/// How far a purge goes.
+/// Options of a purge.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PurgeOptions {
-    /// Chunks that other contents or other paths hold too.
+    /// Whether to purge chunks that other contents or other paths also contain.
     pub everywhere: bool,
 }
 
 /// A file in a tree.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PurgePlace {
-    /// The snapshots with this tree; none for a tree that was never committed.
+    /// The snapshots with this tree; empty for a tree that was never committed.
     pub snapshots: Vec<SnapshotId>,
     /// The tree.
     pub root: RootId,
-    /// The file.
+    /// The path of the file.
     pub path: TreePath,
 }
 
-/// A chunk that stays, because something else holds it.
+/// A chunk that is kept, because another content contains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedChunk {
     /// The chunk.
     pub chunk: ChunkId,
-    /// One of the places that hold it.
+    /// One of the other places that contain it.
     pub place: PurgePlace,
-    /// How many more there are.
+    /// Number of further places.
     pub places_more: u64,
 }
 
-/// What a purge would do.
+/// The effects of a purge.
 #[derive(Clone, Debug, Default)]
 pub struct PurgePlan {
-    /// The chunks that go.
+    /// The chunks to delete.
     pub chunks: Vec<ChunkId>,
-    /// What they take in the store.
+    /// Their stored size in bytes.
     pub bytes: u64,
-    /// The files that cannot be read in full afterwards.
+    /// The files that will not be readable in full.
     pub places: Vec<PurgePlace>,
-    /// How many more there are.
+    /// Number of further files.
     pub places_more: u64,
-    /// The chunks that stay.
+    /// The chunks that are kept.
     pub shared: Vec<SharedChunk>,
     /// Chunks that were purged before.
     pub purged_before: Vec<ChunkId>,
-    /// Where the operation log stood.
+    /// The last operation when the plan was made.
     operation: u64,
 }
 
-/// Finds out what a purge would do. Changes nothing.
+/// Computes the effects of a purge. Changes nothing.
 pub fn plan_purge(store: &Store, target: &PurgeTarget, options: &PurgeOptions) -> Result<PurgePlan> {
     let operation = store.last_operation()?;
     let trees = Trees::read(store)?;
@@ -162,7 +164,7 @@ pub fn plan_purge(store: &Store, target: &PurgeTarget, options: &PurgeOptions) -
     Ok(plan)
 }
 
-/// The contents of a file, in all terms of a conflict.
+/// Calls `want` with the contents of a file, for all terms of a conflict.
 fn contents(entry: &Entry, path: &TreePath, want: &mut dyn FnMut(ObjectId) -> Result<()>) -> Result<()> {
     match &entry.node {
         Node::File { content: Content::Chunk(id), .. } => want(id.object()),
@@ -173,7 +175,7 @@ fn contents(entry: &Entry, path: &TreePath, want: &mut dyn FnMut(ObjectId) -> Re
     }
 }
 
-/// Every tree of a store, with the snapshots that have it, and how much each chunk takes.
+/// All trees of a store with their snapshots, and the stored size of each chunk.
 struct Trees {
     roots: BTreeMap<RootId, Vec<SnapshotId>>,
     chunk_bytes: HashMap<ChunkId, u64>,
@@ -197,7 +199,7 @@ impl Trees {
             }
         }
         for id in snapshots {
-            // A thinned one has no tree to look at.
+            // A thinned snapshot has no tree to search.
             if let Some(of) = trees.roots.get_mut(&store.snapshot(id)?.root) {
                 of.push(id);
             }

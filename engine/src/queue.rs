@@ -1,12 +1,13 @@
-//! The queue: merges that wait for their target, and are folded into it one after another.
+//! The merge queue: merges that wait for their target and are applied to it one after another.
 //!
-//! What waits is a reference, so it outlives the process, and keeps what is to be merged from collection. A fold takes all that
-//! waits for one target, merges it entry by entry, each into a snapshot of its own, and lands it in one transaction: the
-//! target moves, the entries go, what needs a person becomes a review. So a crash leaves either nothing or all of that, and
-//! nothing is merged twice. Nobody retries: whoever folds has the target to themselves, or begins again.
+//! A waiting entry is a reference, so it survives the process and protects its snapshot from garbage collection. A fold takes all
+//! entries that wait for one target, merges each into a snapshot of its own, and commits the result in one transaction: the
+//! target's head moves, merged entries are removed, and entries that need a decision become reviews. So a crash leaves either
+//! nothing or all of that, and no entry is merged twice. The submitter never retries: if the target moves during a fold, the fold
+//! starts again.
 //!
-//! What is absent: threads and waiting. Who folds and when is decided above, as is what bytes mean and what may land: see
-//! [`Judge`].
+//! Not in this module: threads and waiting. The caller decides when to fold; a [`Judge`] decides how to merge contents and which
+//! changes may be merged.
 
 mod entry;
 mod fold;
@@ -37,65 +38,68 @@ use crate::store::Store;
 use crate::workspace::{WorkspaceName, Workspaces};
 use known::Known;
 
-/// The word of what begins to wait, in the operation log.
+/// The action name of a submission in the operation log.
 const QUEUE: &str = "queue";
-/// The word of a review that is tried again.
+/// The action name of a resubmitted review in the operation log.
 const REVIEW: &str = "review";
-/// Operations that put an entry into the queue to be merged.
+/// Actions of operations that put an entry into the queue to be merged.
 const SUBMITTING: [&str; 2] = [QUEUE, REVIEW];
-/// Names that a listing reads at once.
+/// Page size of a listing of references.
 const PAGE: usize = 256;
-/// The same source at the same moment is tried this often under a later one.
+/// Maximum number of attempts to find a free name for an entry. Each attempt uses a time one nanosecond later, because the same
+/// source may submit twice at the same time.
 const MOMENTS: usize = 1_000;
 
-/// What decides in a fold: a seam for those who know contents, rules and permissions.
+/// Makes the decisions of a fold that need knowledge of contents, rules and permissions.
 pub trait Judge {
-    /// How files are merged that an entry and its target both changed.
+    /// Returns the strategy for files that an entry and its target both changed.
     fn contents(&self, entry: &QueueEntry) -> Result<Box<dyn MergeContents + '_>>;
 
-    /// Whether a path belongs to a group that merges as a unit.
+    /// Returns whether a path belongs to a group that merges as a unit.
     fn is_grouped(&self, _path: &TreePath) -> bool {
         false
     }
 
-    /// The groups of paths that merge as units in a merge of these trees.
+    /// Returns the groups of paths that merge as units in a merge of these trees.
     fn units(&self, _base: Option<RootId>, _ours: RootId, _theirs: RootId) -> Result<Vec<Vec<TreePath>>> {
         Ok(Vec::new())
     }
 
-    /// Whether what an entry did to a path may land; if not, why. One refusal keeps the whole entry back.
+    /// Returns `None` if an entry's change of a path may be merged, otherwise the reason for the refusal. One refusal holds back
+    /// the whole entry.
     fn admit(&self, _entry: &QueueEntry, _path: &TreePath) -> Result<Option<String>> {
         Ok(None)
     }
 
-    /// Whether a rule says that a command makes this file.
+    /// Returns whether a rule states that a command generates this file.
     fn is_regenerated(&self, _path: &TreePath) -> bool {
         false
     }
 
-    /// Makes such files, which conflict, anew from the merged tree; why not, if they cannot be.
+    /// Regenerates conflicting files from the merged tree. The inner error is the reason if that is not possible.
     fn regenerate(&self, _entry: &QueueEntry, _tree: RootId, _paths: &[TreePath]) -> Result<Regenerated> {
         Ok(Err("nobody here runs commands".to_owned()))
     }
 
-    /// Runs the test of an entry on a merged tree before it lands.
+    /// Runs the test of an entry on the merged tree before it is committed.
     fn test(&self, _entry: &QueueEntry, _tree: RootId) -> Result<TestVerdict> {
         Ok(TestVerdict::Failed("nobody here runs tests".to_owned()))
     }
 }
 
-/// What the test of an entry came to.
+/// The result of an entry's test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TestVerdict {
-    /// The entry may land.
+    /// The entry may be merged.
     Passed,
-    /// The entry waits for a person, who reads this.
+    /// The test failed. The entry becomes a review with this message.
     Failed(String),
-    /// The test could not be started, so it says nothing about the tree. The entry leaves the queue, and its submitter is told this.
+    /// The test could not be started, so it says nothing about the tree. The entry leaves the queue, and its submitter receives
+    /// this message.
     NotStarted(String),
 }
 
-/// A judge asked about one entry.
+/// A judge together with the entry it decides on.
 struct About<'a> {
     judge: &'a dyn Judge,
     entry: &'a QueueEntry,
@@ -111,17 +115,17 @@ impl Regenerate for About<'_> {
     }
 }
 
-/// The merges that wait in a store.
+/// The merge queue of a store.
 #[derive(Clone)]
 pub struct Queue {
     workspaces: Workspaces,
     history: History,
-    /// What the heads of targets came of, as far as it was walked.
+    /// Cached ancestors of the targets' heads.
     known: Arc<Mutex<HashMap<WorkspaceName, Known>>>,
 }
 
 impl Queue {
-    /// That of a store.
+    /// Returns the queue of a store.
     pub fn of(workspaces: &Workspaces, history: &History) -> Self {
         Self { workspaces: workspaces.clone(), history: history.clone(), known: Arc::default() }
     }
@@ -130,8 +134,8 @@ impl Queue {
         self.workspaces.store()
     }
 
-    /// Puts what a workspace's head holds into the queue of a target. The entry is there, as surely as the act says, when this
-    /// returns; a request that was made before gets the entry that it made.
+    /// Puts the head of a workspace into the queue of a target. When this returns, the entry is stored with the durability of the
+    /// act. A repeated request returns the entry of the first one.
     pub fn submit(&self, source: &WorkspaceName, target: &WorkspaceName, wish: &Wish, act: &Act) -> Result<QueueEntry> {
         if let Some(entry) = self.find_submitted(act)? {
             return Ok(entry);
@@ -151,7 +155,7 @@ impl Queue {
         Err(Error::Taken { what: format!("a place of {source} in the queue of {target}") })
     }
 
-    /// What the first call with this request put into the queue, whatever became of it.
+    /// Returns the entry that the first call with this request id created, even if it has left the queue.
     pub fn find_submitted(&self, act: &Act) -> Result<Option<QueueEntry>> {
         let Some(request) = &act.request else { return Ok(None) };
         let Some(done) = self.store().find_request(request)? else { return Ok(None) };
@@ -160,7 +164,7 @@ impl Queue {
         QueueEntry::read(&name, &value)?.ok_or_else(other_request).map(Some)
     }
 
-    /// The entry that a workspace with this head would be; it waits nowhere.
+    /// Creates the entry that a workspace with this head would submit, without storing it.
     pub fn draft(
         &self,
         source: &WorkspaceName,
@@ -182,7 +186,7 @@ impl Queue {
         QueueEntry::new(source, target, snapshot, wish, &agent, act)
     }
 
-    /// What waits: for one target or for all, the oldest of each first.
+    /// Lists the waiting entries of one target or of all, oldest first for each target.
     pub fn list(&self, target: Option<&WorkspaceName>) -> Result<Vec<QueueEntry>> {
         let mut entries = self.read_all(entry::QUEUE_PREFIX, target, usize::MAX)?;
         for entry in &mut entries {
@@ -191,7 +195,7 @@ impl Queue {
         Ok(entries)
     }
 
-    /// The targets for which something waits that no undo has brought back.
+    /// Returns the targets that have at least one entry that is not held.
     pub fn targets(&self) -> Result<Vec<WorkspaceName>> {
         let mut targets: Vec<_> =
             self.list(None)?.into_iter().filter(|entry| !entry.is_held).map(|entry| entry.target).collect();
@@ -199,20 +203,20 @@ impl Queue {
         Ok(targets)
     }
 
-    /// The entry of the queue whose id begins so.
+    /// Returns the entry whose id starts with this prefix.
     pub fn find(&self, id: &str) -> Result<QueueEntry> {
         let mut entry = only(self.list(None)?, id, |entry| &entry.id, "entry of the queue")?;
         entry.is_held = self.is_held(&entry)?;
         Ok(entry)
     }
 
-    /// Takes an entry out of the queue, unmerged.
+    /// Removes an entry from the queue without merging it.
     pub fn withdraw(&self, entry: &QueueEntry, act: &Act) -> Result<()> {
         let step = Step { name: entry.name.clone(), before: Some(entry.value.clone()), after: None };
         move_refs(self.store(), act, act.draft("withdraw"), vec![step]).map(drop)
     }
 
-    /// Lets an entry that is held be merged again.
+    /// Releases a held entry, so that it is merged.
     pub fn release(&self, entry: &QueueEntry, act: &Act) -> Result<QueueEntry> {
         let again = QueueEntry::new(&entry.source, &entry.target, entry.snapshot, &entry.wish, &entry.agent, act)?;
         let _pins = hold_snapshot(self.store(), entry.snapshot)?;
@@ -224,9 +228,9 @@ impl Queue {
         Ok(again)
     }
 
-    /// Whether an entry waits to be released. Only what somebody put into the queue of this store is merged by itself: not what an
-    /// undo brought back, which somebody did not want, not what a restored backup brought, and not what nobody knows the
-    /// origin of, because its operation was trimmed from the log.
+    /// Returns whether an entry waits to be released. Only an entry that was submitted to the queue of this store is merged
+    /// automatically. Held are entries that an undo or a restored backup brought back, and entries of unknown origin because
+    /// their operation was trimmed from the log.
     fn is_held(&self, entry: &QueueEntry) -> Result<bool> {
         let moved = self.store().last_move(&entry.name)?;
         if moved == 0 {
@@ -239,7 +243,7 @@ impl Queue {
         Ok(draft.reverts.is_some() || !SUBMITTING.contains(&draft.action.as_str()))
     }
 
-    /// The entries under a prefix, oldest first for each target.
+    /// Returns the entries under a prefix, oldest first for each target.
     fn read_all(&self, prefix: &str, target: Option<&WorkspaceName>, limit: usize) -> Result<Vec<QueueEntry>> {
         let prefix = match target {
             Some(target) => format!("{prefix}{target}{}", entry::SEPARATOR),
@@ -267,7 +271,7 @@ fn other_request() -> Error {
     Error::Invalid { what: "request id", why: "it belongs to another kind of request".to_owned() }
 }
 
-/// The one thing whose id begins so.
+/// Returns the single item whose id starts with this prefix.
 fn only<T>(all: Vec<T>, id: &str, id_of: impl Fn(&T) -> &str, what: &str) -> Result<T> {
     let mut found: Vec<_> = all.into_iter().filter(|one| id_of(one).starts_with(id)).collect();
     match (found.len(), id.is_empty()) {

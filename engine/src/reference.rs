@@ -1,4 +1,4 @@
-//! References: the only mutable names, and the operation records that say how they moved. Plain values with their encoding.
+//! References: the only mutable names, and the operation records of their changes. Plain values with their encoding.
 
 use std::fmt;
 
@@ -14,17 +14,18 @@ const REF_NOTE_BYTES_MAX: usize = 64 << 10;
 const REF_KEEPS_MAX: usize = 16;
 const REQUEST_ID_BYTES_MAX: usize = 128;
 const OPERATION_TEXT_BYTES_MAX: usize = 64 << 10;
-/// The action of an operation that removes references for good: what they held may go, however young the operation is.
+/// The action of an operation that removes references for good: collections may delete their objects, however young the operation
+/// is.
 pub const FORGET: &str = "forget";
-/// The most references one transaction moves.
+/// Maximum number of references that one transaction moves.
 pub const REFS_PER_TRANSACTION_MAX: usize = 100_000;
 
-/// The name of a reference: 1 to 512 bytes of printable UTF-8, by custom `kind/name`.
+/// The name of a reference: 1 to 512 bytes of printable UTF-8, by convention `kind/name`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RefName(String);
 
 impl RefName {
-    /// Checks a name.
+    /// Creates a name after checking it.
     pub fn new(name: impl Into<String>) -> Result<Self, Malformed> {
         let name = name.into();
         if name.is_empty() || name.len() > REF_NAME_BYTES_MAX || name.chars().any(char::is_control) {
@@ -33,7 +34,7 @@ impl RefName {
         Ok(Self(name))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -45,29 +46,29 @@ impl fmt::Display for RefName {
     }
 }
 
-/// What a reference holds: an object that it keeps alive, a small note, or both.
+/// The value of a reference: an object that it keeps alive, a small note, or both.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RefValue {
-    /// The object it points at.
+    /// The object that it points at.
     pub target: Option<ObjectId>,
-    /// Other objects that it keeps alive, such as the one that a workspace began with.
+    /// Further objects that it keeps alive, such as the base of a workspace.
     pub keeps: Vec<ObjectId>,
-    /// Anything small beside it.
+    /// Small additional data.
     pub note: Bytes,
 }
 
 impl RefValue {
-    /// A reference to an object and nothing else.
+    /// Creates a reference to an object.
     pub fn to(target: impl Into<ObjectId>) -> Self {
         Self { target: Some(target.into()), ..Self::default() }
     }
 
-    /// A note and nothing else.
+    /// Creates a reference with only a note.
     pub fn noting(note: impl Into<Bytes>) -> Self {
         Self { note: note.into(), ..Self::default() }
     }
 
-    /// Every object that it keeps alive.
+    /// Returns every object that it keeps alive.
     pub fn roots(&self) -> impl Iterator<Item = ObjectId> + '_ {
         self.target.iter().chain(&self.keeps).copied()
     }
@@ -82,7 +83,7 @@ impl RefValue {
         Ok(())
     }
 
-    /// Its bytes in the store.
+    /// Encodes the value for the store.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::record();
         self.write(&mut out);
@@ -103,7 +104,7 @@ impl RefValue {
         }
     }
 
-    /// Reads those bytes.
+    /// Decodes a stored value.
     pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
         Self::read(Reader::record(bytes))
     }
@@ -141,12 +142,12 @@ fn read_kept(from: Reader) -> Result<ObjectId, Malformed> {
     }
 }
 
-/// A name the caller gives a request so that a retry is recognised. Up to 128 bytes.
+/// An id that the caller gives a request, so that a retry is recognised. Up to 128 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(Bytes);
 
 impl RequestId {
-    /// Checks the length.
+    /// Creates an id after checking its length.
     pub fn new(id: impl AsRef<[u8]>) -> Result<Self, Malformed> {
         let id = id.as_ref();
         if id.is_empty() || id.len() > REQUEST_ID_BYTES_MAX {
@@ -155,33 +156,33 @@ impl RequestId {
         Ok(Self(Bytes::copy_from_slice(id)))
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// What the caller says of a change; the store adds the rest.
+/// The part of an operation that the caller supplies. The store adds the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OperationDraft {
-    /// Who.
+    /// The author.
     pub actor: String,
-    /// When.
+    /// The time.
     pub time: Time,
-    /// What, in a word (`commit`, `fork`, …).
+    /// The action name (`commit`, `fork`, …).
     pub action: String,
-    /// Makes a retry of the same request return the first one's result.
+    /// Makes a retry of the same request return the result of the first attempt.
     pub request: Option<RequestId>,
-    /// The operation that this one takes back, or does again.
+    /// The operation that this one undoes or redoes.
     pub reverts: Option<Revert>,
 }
 
-/// An operation about another one, by its sequence number.
+/// A reference to another operation by its sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revert {
-    /// Takes it back.
+    /// Undoes it.
     Undo(u64),
-    /// Does it again after it was taken back.
+    /// Redoes it after it was undone.
     Redo(u64),
 }
 
@@ -195,7 +196,7 @@ impl OperationDraft {
 }
 
 impl Revert {
-    /// The operation that is taken back.
+    /// Returns the operation that is undone.
     pub fn undone(self) -> Option<u64> {
         match self {
             Self::Undo(sequence) => Some(sequence),
@@ -203,7 +204,7 @@ impl Revert {
         }
     }
 
-    /// The operation that is done again.
+    /// Returns the operation that is redone.
     pub fn redone(self) -> Option<u64> {
         match self {
             Self::Undo(_) => None,
@@ -212,32 +213,32 @@ impl Revert {
     }
 }
 
-/// How one reference moved.
+/// The change of one reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefChange {
-    /// Which one.
+    /// The name of the reference.
     pub name: RefName,
-    /// What it was.
+    /// The value before.
     pub before: Option<RefValue>,
-    /// What it became.
+    /// The value after.
     pub after: Option<RefValue>,
-    /// The operation that had moved it before; 0 when it was not there.
+    /// The operation that moved it before; 0 if it did not exist.
     pub previous: u64,
 }
 
-/// One change of the store's state, written in the same batch as the change itself.
+/// A change of the store's state. Its record is written in the same batch as the change itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Its place in the log: ascending, without gaps in what is visible.
+    /// The sequence number in the log: ascending, without visible gaps.
     pub sequence: u64,
-    /// Who, when, what.
+    /// The author, time and action.
     pub draft: OperationDraft,
     /// The references that moved.
     pub changes: Vec<RefChange>,
 }
 
 impl Operation {
-    /// Its bytes in the store; the sequence number is its key.
+    /// Encodes the operation for the store. The sequence number is its key.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::record();
         out.bytes(1, self.draft.actor.as_bytes());
@@ -263,7 +264,7 @@ impl Operation {
         out.finish()
     }
 
-    /// Reads those bytes.
+    /// Decodes a stored operation.
     pub fn decode(sequence: u64, bytes: Bytes) -> Result<Self, Malformed> {
         let mut from = Reader::record(bytes);
         let mut operation = Self { sequence, draft: OperationDraft::default(), changes: Vec::new() };
@@ -286,7 +287,7 @@ impl Operation {
     }
 }
 
-/// The log starts at 1.
+/// Rejects 0: the log starts at 1.
 fn reverted(sequence: u64) -> Result<u64, Malformed> {
     if sequence == 0 { Err(Malformed::Rule("an operation that reverts none")) } else { Ok(sequence) }
 }

@@ -1,4 +1,4 @@
-//! How snapshots are named by people, read in one place.
+//! Parses and resolves the names that users write for snapshots. The only parser of such names: other modules take ids.
 
 mod time;
 
@@ -15,18 +15,18 @@ use crate::time::Time;
 use crate::workspace::{LabelName, Labels, WorkspaceName, Workspaces, nearest};
 use time::Moment;
 
-/// The shortest beginning of an id that is looked for.
+/// Minimum number of hexadecimal digits of an id prefix.
 const PREFIX_DIGITS_MIN: usize = 4;
 const CANDIDATES_MAX: usize = 8;
 const NAMES_LOOKED_AT: usize = 1_000;
 
-/// A name for a snapshot, as it was written:
+/// A name for a snapshot, as written by a user:
 ///
-/// - `@`: the head of the workspace at hand; `main@`: the head of another one
+/// - `@`: the head of the current workspace; `main@`: the head of another one
 /// - `@{10 minutes ago}`, `main@{yesterday 14:00}`: the head that a workspace had at that time
 /// - `@{op:123}`: the head that a workspace had right after an operation
-/// - `v1`: what a label is on; or else `main`: the head of a workspace
-/// - `3f9a`: the only snapshot whose id starts so, from four digits on
+/// - `v1`: the snapshot of a label; otherwise `main`: the head of a workspace
+/// - `3f9a`: the only snapshot whose id starts with these digits, at least four
 /// - any of these followed by `~` or `~3`: its first parent, or the third one back
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revision {
@@ -37,12 +37,12 @@ pub struct Revision {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Start {
-    /// A head of the workspace at hand, or of a named one.
+    /// A head of the current workspace, or of a named one.
     Head(Option<WorkspaceName>, When),
     Name(String),
 }
 
-/// When a workspace had a head.
+/// The time at which a workspace had a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Now,
@@ -51,7 +51,7 @@ enum When {
 }
 
 impl Revision {
-    /// Reads a name; nothing is looked up yet.
+    /// Parses a name. Looks up nothing.
     pub fn parse(text: &str) -> Result<Self> {
         let wrong = |why: String| Error::Invalid { what: "snapshot name", why: format!("`{text}`: {why}") };
         let (start, steps) = text.split_at(text.find('~').unwrap_or(text.len()));
@@ -77,7 +77,7 @@ impl Revision {
         Ok(Self { text: text.to_owned(), start, back })
     }
 
-    /// The snapshot it names. `here` is the workspace that `@` stands for.
+    /// Resolves the name to a snapshot. `here` is the workspace that `@` refers to.
     pub fn resolve(&self, store: &Store, here: Option<&WorkspaceName>, now: &Now) -> Result<SnapshotId> {
         let mut found = match &self.start {
             Start::Head(name, when) => {
@@ -100,7 +100,7 @@ impl Revision {
 }
 
 impl When {
-    /// Reads what follows the `@`.
+    /// Parses the text after the `@`.
     fn parse(text: &str) -> std::result::Result<Self, String> {
         if text.is_empty() {
             return Ok(Self::Now);
@@ -119,7 +119,7 @@ impl When {
         })
     }
 
-    /// The head that the workspace had then.
+    /// Returns the head that the workspace had at that time.
     fn head(self, store: &Store, name: &WorkspaceName, now: &Now) -> Result<SnapshotId> {
         match self {
             Self::Now => head(store, name),
@@ -142,8 +142,8 @@ fn head(store: &Store, name: &WorkspaceName) -> Result<SnapshotId> {
     })
 }
 
-/// The heads of a workspace, newest first: the operation that set each, and the head. Ends where the log of operations or the
-/// workspace begins.
+/// Iterates over the heads of a workspace, newest first: the operation that set each, and the head. Ends at the start of the
+/// operation log or of the workspace.
 fn heads(store: &Store, name: &WorkspaceName) -> Result<impl Iterator<Item = Result<(Operation, Option<SnapshotId>)>>> {
     let reference = name.reference();
     let mut sequence = store.last_move(&reference)?;
@@ -164,8 +164,8 @@ fn heads(store: &Store, name: &WorkspaceName) -> Result<impl Iterator<Item = Res
     }))
 }
 
-/// The head of a workspace at a time. Before the workspace began, or where the log of operations was shortened, its history
-/// decides: the newest first parent of that age.
+/// Returns the head of a workspace at a time. Before the start of the workspace or of a trimmed operation log, its history
+/// decides: the newest first parent that is at least that old.
 fn head_at(store: &Store, name: &WorkspaceName, time: Time) -> Result<SnapshotId> {
     let mut oldest = Workspaces::of(store).get(name)?.head;
     for moved in heads(store, name)? {
@@ -190,7 +190,7 @@ fn head_at(store: &Store, name: &WorkspaceName, time: Time) -> Result<SnapshotId
     Err(Error::Absent { what: format!("snapshot of {name} that is so old"), hint })
 }
 
-/// The head of a workspace right after an operation.
+/// Returns the head of a workspace right after an operation.
 fn head_after(store: &Store, name: &WorkspaceName, operation: u64) -> Result<SnapshotId> {
     let last = store.last_operation()?;
     if operation > last {
@@ -210,7 +210,7 @@ fn head_after(store: &Store, name: &WorkspaceName, operation: u64) -> Result<Sna
     Err(Error::Absent { what: format!("head of {name} at operation {operation}"), hint })
 }
 
-/// A label goes before a workspace, and both before an id that happens to start so.
+/// Resolves a name: labels take precedence over workspaces, and both over an id with that prefix.
 fn by_name(store: &Store, name: &str) -> Result<SnapshotId> {
     if let Ok(label) = LabelName::new(name)
         && let Some(found) = Labels::of(store).find(&label)?
@@ -236,7 +236,7 @@ fn by_name(store: &Store, name: &str) -> Result<SnapshotId> {
     Err(Error::Absent { what: format!("snapshot {name}"), hint: near(store, name)? })
 }
 
-/// Snapshots whose id starts with these hex digits; a few of them when there are many.
+/// Returns snapshots whose id starts with these hexadecimal digits, at most a few.
 fn by_prefix(store: &Store, digits: &str) -> Result<Vec<SnapshotId>> {
     let first = SnapshotId::from_hex(&format!("{digits:0<64}")).expect("64 hex digits are an id");
     let mut found = Vec::new();
@@ -266,7 +266,7 @@ fn describe(store: &Store, id: SnapshotId) -> Result<String> {
     Ok(if line.is_empty() { id.short() } else { format!("{} ({line})", id.short()) })
 }
 
-/// What could have been meant.
+/// Suggests similar names.
 fn near(store: &Store, name: &str) -> Result<String> {
     let workspaces = Workspaces::of(store).list("", None, NAMES_LOOKED_AT)?;
     let labels = Labels::of(store).list("", None, NAMES_LOOKED_AT)?;

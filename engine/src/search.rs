@@ -1,18 +1,18 @@
-//! Search: Monte-Carlo tree search over any states, and over trees that are committed and recorded as they are found.
+//! Monte Carlo tree search over arbitrary states, and over trees of files that are committed and recorded as they are found.
 //!
-//! The user's part says which actions a state has, what they make of it and what that is worth ([`Problem`]). The search
-//! keeps a tree of the states seen so far and grows it by one state at a time, where that promises most. A state is
-//! evaluated once; a part of the tree that has been searched through is not entered again, so a small space is searched
-//! to its end. Several threads can grow one tree: on their way they count as visits without reward (a virtual loss), so
-//! that each goes its own way.
+//! The caller implements a [`Problem`]: the actions of a state, the state that results from an action, and the reward of a state.
+//! The search keeps a tree of the states seen so far and expands the most promising node, one state at a time. A state is
+//! evaluated once. A fully explored sub-tree is not entered again, so that a small space is searched exhaustively. Several
+//! threads can grow one tree: a thread in progress counts as a visit without reward (a virtual loss), so that threads take
+//! different paths.
 //!
-//! There is no clock here: a run ends after so many states, or when the caller's function says so. One thread with one
-//! seed finds the same every time; several threads do not.
+//! The search uses no clock: a run ends after a number of states, or when the caller's function returns true. One thread with one
+//! seed is deterministic; several threads are not.
 //!
 //! ```
 //! use amalgam_engine::search::{Choice, Problem, Search, SearchOptions};
 //!
-//! /// Three digits, one after another; worth as much as their sum.
+//! /// Finds three digits, one after another. The reward is proportional to their sum.
 //! struct Digits;
 //!
 //! impl Problem for Digits {
@@ -48,82 +48,82 @@ pub use states::{Edits, TreeSearch, TreeState};
 
 use crate::error::Error;
 
-/// The user's part of a search. Called by several threads at once when there are several.
+/// A search problem. Methods are called concurrently if the search has several threads.
 pub trait Problem: Sync {
-    /// A state.
+    /// The type of states.
     type State: Send + Sync;
-    /// What can be done in a state.
+    /// The type of actions.
     type Action: Clone + Send;
-    /// What can go wrong.
+    /// The error type.
     type Error: From<Error> + Send;
 
-    /// What can be done in a state that is so many actions below the first one. Without any it is an end.
+    /// Returns the actions of a state at this depth below the first one. A state without actions is terminal.
     fn actions(&self, state: &Self::State, depth: usize) -> Result<Vec<Choice<Self::Action>>, Self::Error>;
 
-    /// What an action makes of a state.
+    /// Returns the state that results from an action.
     fn apply(&self, state: &Self::State, action: &Self::Action) -> Result<Self::State, Self::Error>;
 
-    /// What a state is worth, from 0 to 1. Asked once for each.
+    /// Returns the reward of a state, from 0 to 1. Called once per state.
     fn evaluate(&self, state: &Self::State) -> Result<f64, Self::Error>;
 
-    /// Whether nothing is to be done in a state any more. Then its actions are not asked for.
+    /// Returns whether a state is terminal. Then its actions are not requested.
     fn is_terminal(&self, _state: &Self::State, _reward: f64) -> Result<bool, Self::Error> {
         Ok(false)
     }
 }
 
-/// An action, and how promising it looks before it is tried.
+/// An action with its prior.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice<A> {
     /// The action.
     pub action: A,
-    /// Its weight among the actions of its state, 0 or more. Only [`Selection::Puct`] looks at it.
+    /// The weight among the actions of its state, at least 0. Only [`Selection::Puct`] uses it.
     pub prior: f64,
 }
 
 impl<A> Choice<A> {
-    /// An action like any other.
+    /// Creates an action with the default prior.
     pub fn of(action: A) -> Self {
         Self { action, prior: 1.0 }
     }
 }
 
-/// How the way down the tree is chosen.
+/// The strategy to select a path down the tree.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Selection {
-    /// `mean + constant * sqrt(ln(visits of the parent) / visits)`; what was never tried comes first, in any order.
+    /// `mean + constant * sqrt(ln(visits of the parent) / visits)`. Untried actions come first, in any order.
     Uct {
-        /// The larger, the more is explored.
+        /// The exploration constant: larger values explore more.
         constant: f64,
     },
-    /// `mean + constant * prior * sqrt(visits of the parent) / (1 + visits)`; what was never tried has its parent's mean.
+    /// `mean + constant * prior * sqrt(visits of the parent) / (1 + visits)`. Untried actions have the mean of their parent.
     Puct {
-        /// The larger, the more is explored.
+        /// The exploration constant: larger values explore more.
         constant: f64,
     },
 }
 
-/// Progressive widening: a state with `n` visits has at most `factor * n ^ exponent` states below it, and one at least.
+/// Progressive widening: a state with `n` visits has at most `factor * n ^ exponent` children, and at least one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Widening {
-    /// Times.
+    /// The factor.
     pub factor: f64,
-    /// To the power of.
+    /// The exponent.
     pub exponent: f64,
 }
 
-/// How to search.
+/// Options of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SearchOptions {
-    /// How the way down is chosen.
+    /// The selection strategy.
     pub selection: Selection,
-    /// Whether states with many actions are widened slowly.
+    /// Progressive widening of states with many actions, if set.
     pub widening: Option<Widening>,
-    /// States so many actions below the first one are ends.
+    /// States at this depth below the first one are terminal.
     pub depth_max: usize,
-    /// How many threads grow the tree.
+    /// Number of threads that grow the tree.
     pub threads: usize,
-    /// The order in which equal actions are tried follows from it.
+    /// Seed of the order in which equal actions are tried.
     pub seed: u64,
 }
 
@@ -133,16 +133,16 @@ impl Default for SearchOptions {
     }
 }
 
-/// How a search stands.
+/// The progress of a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Statistics {
-    /// States that were made by applying an action.
+    /// Number of states created by applying an action.
     pub expansions: u64,
-    /// States that were evaluated: the first one and those.
+    /// Number of evaluated states: the first one and all expansions.
     pub evaluations: u64,
-    /// States that are ends.
+    /// Number of terminal states.
     pub terminals: u64,
-    /// The most actions between the first state and another.
+    /// Maximum depth of a state below the first one.
     pub depth_max: usize,
     /// The highest reward.
     pub best_reward: f64,

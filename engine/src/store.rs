@@ -1,4 +1,8 @@
-//! What everybody holds: objects with their types, verified on the way out, decoded once and cached.
+//! The store: typed objects, verified on read, decoded once and cached.
+//!
+//! [`Store`] is the handle that all other modules use. It adds types, verification, a cache, pins and write sessions to a
+//! [`Backend`](crate::backend::Backend), which stores plain bytes. It knows no workspaces: those are references with a meaning of
+//! their own ([`workspace`](crate::workspace)).
 
 mod cache;
 mod pin;
@@ -37,10 +41,10 @@ use pin::PinTable;
 use session::SessionTable;
 use waiting::Waiting;
 
-/// Objects that a thread reads and decodes at once.
+/// Number of objects that a thread reads and decodes at once.
 const MANY_PAGE: usize = 128;
 
-/// A store: cheap to clone, shared by threads.
+/// A store. Cheap to clone, and shared by threads.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -58,11 +62,11 @@ struct Inner {
 /// Settings of a store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Memory for decoded directories, ropes, roots and snapshots.
+    /// Memory for decoded directories, ropes, roots and snapshots, in bytes.
     pub cache_bytes: u64,
-    /// The most paths that one walk over a tree, or over the difference of two, visits.
+    /// Maximum number of paths that one walk over a tree, or over the difference of two trees, visits.
     pub paths_max: u64,
-    /// Settings of the store on disk.
+    /// Settings of the RocksDB backend.
     #[cfg(feature = "rocksdb")]
     pub rocks: crate::backend::RocksOptions,
 }
@@ -79,7 +83,7 @@ impl Default for StoreOptions {
 }
 
 impl Store {
-    /// A store over any backend.
+    /// Creates a store over any backend.
     pub fn new(backend: Arc<dyn Inspect>, options: &StoreOptions) -> Self {
         let cache = ObjectCache::new(options.cache_bytes);
         let inner = Inner {
@@ -93,60 +97,60 @@ impl Store {
         Self { inner: Arc::new(inner) }
     }
 
-    /// A count of the paths of one walk, up to the limit of this store.
+    /// Creates a path counter for one walk, with the limit of this store.
     pub fn path_count(&self) -> PathCount {
         PathCount::new(self.inner.paths_max)
     }
 
-    /// A count of the paths of one walk that holds all of them in memory.
+    /// Creates a path counter for one walk that holds all its paths in memory.
     pub(crate) fn held_path_count(&self) -> PathCount {
         PathCount::held(self.inner.paths_max)
     }
 
-    /// A store that lives in memory.
+    /// Creates a store in memory.
     pub fn in_memory() -> Self {
         Self::new(Arc::new(Memory::default()), &StoreOptions::default())
     }
 
-    /// The store in a directory; made if there is none yet.
+    /// Opens the store in a directory. Creates it if it does not exist.
     #[cfg(feature = "rocksdb")]
     pub fn open(directory: impl AsRef<std::path::Path>) -> Result<Self> {
         Self::open_with(directory, &StoreOptions::default())
     }
 
-    /// The same with settings.
+    /// Opens the store in a directory with settings. Creates it if it does not exist.
     #[cfg(feature = "rocksdb")]
     pub fn open_with(directory: impl AsRef<std::path::Path>, options: &StoreOptions) -> Result<Self> {
         let rocks = crate::backend::Rocks::open(directory.as_ref(), &options.rocks)?;
         Ok(Self::new(Arc::new(rocks), options))
     }
 
-    /// Opens a write session. All puts go through one.
+    /// Opens a write session. All puts go through a session.
     pub fn session(&self) -> WriteSession {
         WriteSession::open(self.clone())
     }
 
-    /// Keeps an object and all it refers to from collection while the guard lives. Says nothing of what is gone already.
+    /// Protects an object and everything it refers to from collection while the pin exists. Does not check that they exist.
     pub fn pin(&self, id: impl Into<ObjectId>) -> Pin {
         self.inner.pins.pin(id.into())
     }
 
-    /// Pins a tree and makes sure that it is there. Collections delete roots first: where the root is, all of it is.
+    /// Pins a tree and checks that it exists. Collections delete roots first: if the root exists, so does the whole tree.
     pub fn hold(&self, root: RootId) -> Result<Pin> {
         let pin = self.pin(root);
-        // The cache may know a tree that is long gone.
+        // The cache may contain a tree that was deleted long ago.
         if self.inner.backend.contains_many(&[root.object()], 0)?[0] {
             return Ok(pin);
         }
         Err(Error::Missing { id: root.object() })
     }
 
-    /// A snapshot.
+    /// Returns a snapshot.
     pub fn snapshot(&self, id: SnapshotId) -> Result<Arc<Snapshot>> {
         self.snapshot_and_touched(id).map(|(snapshot, _)| snapshot)
     }
 
-    /// A snapshot, and which paths it changed where that is known.
+    /// Returns a snapshot, and the set of paths that it changed, if known.
     pub(crate) fn snapshot_and_touched(&self, id: SnapshotId) -> Result<(Arc<Snapshot>, Option<Touched>)> {
         let id = id.object();
         match self.inner.cache.get(id) {
@@ -163,7 +167,7 @@ impl Store {
         Ok((snapshot, touched))
     }
 
-    /// A tree's root object.
+    /// Returns the root object of a tree.
     pub fn root(&self, id: RootId) -> Result<Arc<Root>> {
         let decode = |bytes: &Bytes| Root::decode(bytes).map(|root| Cached::Root(Arc::new(root)));
         match self.cached(id.object(), decode)? {
@@ -172,7 +176,7 @@ impl Store {
         }
     }
 
-    /// The extended attributes of an entry.
+    /// Returns the extended attributes of an entry.
     pub fn xattrs(&self, xattrs: &Xattrs) -> Result<Vec<Xattr>> {
         match xattrs {
             Xattrs::None => Ok(Vec::new()),
@@ -184,14 +188,14 @@ impl Store {
         }
     }
 
-    /// A chunk of this length.
+    /// Returns a chunk and checks its length.
     pub fn chunk(&self, id: ChunkId, length: u64) -> Result<Bytes> {
         let bytes = self.canonical(id.object())?;
         expect_length(id.object(), &bytes, length)?;
         Ok(bytes)
     }
 
-    /// Many chunks, with their lengths, in the order asked for; read in the order that suits the disk.
+    /// Returns many chunks with their lengths, in request order. Reads them in an order that is efficient for the disk.
     pub fn chunks(&self, wanted: &[(ChunkId, u64)]) -> Result<Vec<Bytes>> {
         let mut chunks = vec![Bytes::new(); wanted.len()];
         self.look_at_stored(wanted, |place, id, stored| {
@@ -203,7 +207,7 @@ impl Store {
         Ok(chunks)
     }
 
-    /// Shows many chunks where they lie, in the order of reading: the place of each among those asked for, and its bytes.
+    /// Calls `look` with the index and the bytes of many chunks, in read order, without copying them.
     pub(crate) fn look_at_chunks(&self, wanted: &[(ChunkId, u64)], look: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
         self.look_at_stored(wanted, |place, id, stored| {
             let looked = compress::look_at_chunk(stored, |bytes| {
@@ -215,7 +219,8 @@ impl Store {
         })
     }
 
-    /// `look` changes nothing where it fails: bytes that are shown may be those of another chunk.
+    /// Calls `look` with stored chunks. `look` must not have side effects if it fails: guessed bytes may be those of another
+    /// chunk.
     fn look_at_stored(
         &self,
         wanted: &[(ChunkId, u64)],
@@ -223,7 +228,7 @@ impl Store {
     ) -> Result<()> {
         let mut ids: Vec<_> = wanted.iter().map(|(id, _)| id.object()).collect();
         let others = self.inner.backend.guess_many(&ids, &mut |place, stored| {
-            // Purged bytes may lie somewhere still.
+            // Purged bytes may still be on disk.
             compress::chunk_bytes(stored) == Ok(wanted[place].1)
                 && matches!(self.tombstone(ids[place]), Ok(None))
                 && look(place, ids[place], stored).is_ok()
@@ -238,12 +243,12 @@ impl Store {
         })
     }
 
-    /// Many objects as they are stored, not hashed, in the order asked for; nothing for those that are not there.
+    /// Returns many objects in stored form, without verifying their hash, in request order; `None` for missing ones.
     pub fn stored_many(&self, ids: &[ObjectId]) -> Result<Vec<Option<Bytes>>> {
         self.inner.backend.get_many(ids)
     }
 
-    /// An object as it is stored, not hashed.
+    /// Returns an object in stored form, without verifying its hash.
     pub(crate) fn stored(&self, id: ObjectId) -> Result<Bytes> {
         match self.inner.backend.get(id)? {
             Some(stored) => Ok(stored),
@@ -251,12 +256,12 @@ impl Store {
         }
     }
 
-    /// What is left of an object that was purged.
+    /// Returns the tombstone of a purged object.
     pub fn tombstone(&self, id: ObjectId) -> Result<Option<Tombstone>> {
         self.inner.backend.tombstone(id)
     }
 
-    /// What there is to say of an object that is not there.
+    /// Returns the error for an object that does not exist: purged or missing.
     fn gone(&self, id: ObjectId) -> Result<Error> {
         Ok(match self.tombstone(id)? {
             Some(tombstone) => Error::Purged { id, tombstone: Box::new(tombstone) },
@@ -264,44 +269,54 @@ impl Store {
         })
     }
 
-    /// The canonical bytes of any object, hashed.
+    /// Returns the canonical bytes of any object, with a verified hash.
     pub fn canonical(&self, id: ObjectId) -> Result<Bytes> {
         limit::check_interrupt()?;
         verified(id, Some(self.stored(id)?))
     }
 
-    /// What a reference holds.
+    /// Returns the value of a reference.
     pub fn read_ref(&self, name: &RefName) -> Result<Option<RefValue>> {
         self.inner.backend.read_ref(name)
     }
 
-    /// The sequence number of the operation that last moved a reference; 0 when it is not there.
+    /// Returns the sequence number of the operation that last moved a reference; 0 if the reference does not exist.
     pub fn last_move(&self, name: &RefName) -> Result<u64> {
         self.inner.backend.last_move(name)
     }
 
-    /// Up to `limit` references whose name starts with `prefix` and follows `after`, by name.
+    /// Lists up to `limit` references after `after` whose name starts with `prefix`, by name.
     pub fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
         self.inner.backend.list_refs(prefix, after, limit)
     }
 
-    /// Up to `limit` operations that follow the one with this sequence number. Numbers start at 1; where the log was shortened,
-    /// what is asked for must not lie before [`first_operation`](Self::first_operation).
+    /// Returns the names of the labels and workspaces that point at a snapshot, by name.
+    pub fn names_of(&self, snapshot: SnapshotId) -> Result<Vec<RefName>> {
+        self.inner.backend.names_of(snapshot.object())
+    }
+
+    /// Returns the greatest number among the references `deleted/NAME@NUMBER` with this prefix before the number.
+    pub(crate) fn greatest_deleted(&self, prefix: &str) -> Result<Option<u64>> {
+        self.inner.backend.greatest_deleted(prefix)
+    }
+
+    /// Lists up to `limit` operations after this sequence number. Numbers start at 1. If the log was trimmed, the request must
+    /// not start before [`first_operation`](Self::first_operation).
     pub fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {
         self.inner.backend.list_operations(after, limit)
     }
 
-    /// The sequence number of the newest operation; 0 when there is none.
+    /// Returns the sequence number of the newest operation; 0 if there is none.
     pub fn last_operation(&self) -> Result<u64> {
         self.inner.backend.last_operation()
     }
 
-    /// The sequence number of the oldest operation that the log still has; 1 until it is shortened.
+    /// Returns the sequence number of the oldest operation in the log; 1 until the log is trimmed.
     pub fn first_operation(&self) -> Result<u64> {
         self.inner.backend.first_operation()
     }
 
-    /// The operation that a request came to, if it was done and the log still has it.
+    /// Returns the operation of a request, if it was executed and is still in the log.
     pub fn find_request(&self, request: &RequestId) -> Result<Option<Operation>> {
         self.inner.backend.find_request(request)
     }
@@ -311,39 +326,39 @@ impl Store {
         self.inner.backend.sync()
     }
 
-    /// Brings what only the backend's log has to where it is kept for good. What takes room twice, or is dead, goes with the log.
+    /// Flushes the backend's write-ahead log into data files. Duplicate and dead data in the log is dropped.
     pub fn empty_log(&self) -> Result<()> {
         self.inner.backend.empty_log()
     }
 
-    /// Gives back memory that only makes things quicker: decoded objects, blocks of the database, and rows that wait to be put in files.
-    /// What is asked for again is read again.
+    /// Frees memory that only improves performance: the caches of decoded objects and database blocks, and the write buffer,
+    /// which is flushed. Later requests read from disk again.
     pub fn release_memory(&self) -> Result<()> {
         self.inner.cache.clear();
         self.inner.backend.release_memory()
     }
 
-    /// What is stored, row by row.
+    /// Returns raw access to the stored rows.
     pub fn rows(&self) -> Result<Rows> {
         Rows::of(self.clone())
     }
 
-    /// Begins a collection; see [`SweepRound`].
+    /// Starts a collection; see [`SweepRound`].
     pub fn begin_sweep(&self) -> Result<SweepRound> {
         self.begin_sweep_with(SweepScope::default())
     }
 
-    /// The same with more, or less, to mark from.
+    /// Starts a collection with additional or fewer roots.
     pub fn begin_sweep_with(&self, scope: SweepScope) -> Result<SweepRound> {
         SweepRound::begin(self.clone(), scope)
     }
 
-    /// The rows below, for verification and repair.
+    /// Returns the raw rows of the backend, for verification and repair.
     pub(crate) fn inspect(&self) -> &dyn Inspect {
         &*self.inner.backend
     }
 
-    /// Refuses what needs the store for itself while sessions are open, and forgets what is cached of it.
+    /// Fails if sessions or pins exist, for operations that need exclusive access, and clears the cache.
     pub(crate) fn alone(&self, what: &'static str) -> Result<()> {
         let sessions = self.inner.sessions.lock();
         if sessions.oldest().is_some() || self.inner.pins.any() {
@@ -354,15 +369,15 @@ impl Store {
         Ok(())
     }
 
-    /// A node of a sequence, decoded once.
+    /// Returns a node of a sequence, decoded once.
     pub(crate) fn node<S: CachedSequence>(&self, id: ObjectId) -> Result<Arc<SequenceNode<S>>> {
         let decode = |bytes: &Bytes| object::decode_node::<S>(bytes).map(|node| S::into_cached(Arc::new(node)));
         let cached = self.cached(id, decode)?;
         Ok(S::from_cached(cached).expect("an id names its kind"))
     }
 
-    /// What many directory nodes say of a name; nothing for those that are not there. They are
-    /// read in the order that suits the disk, on all cores, and do not enter the cache: who asks many asks what is long past.
+    /// Looks up a name in many directory nodes; `None` for missing ones. The nodes are read in an order that is efficient for the
+    /// disk, on all cores, and are not cached, because such a query is about old history.
     pub(crate) fn ask_directories(&self, ids: &[ObjectId], name: &Name) -> Result<Vec<Option<Arc<Said>>>> {
         let known = |cached| match cached {
             Cached::Directory(node) => Arc::new(node.say(name)),
@@ -371,7 +386,7 @@ impl Store {
         self.many(ids, known, |bytes| object::say(bytes, name))
     }
 
-    /// Many roots; nothing for those that are not there.
+    /// Returns many roots; `None` for missing ones.
     pub(crate) fn roots(&self, ids: &[RootId]) -> Result<Vec<Option<Arc<Root>>>> {
         let ids: Vec<_> = ids.iter().map(|id| id.object()).collect();
         let known = |cached| match cached {
@@ -379,7 +394,7 @@ impl Store {
             _ => unreachable!("an id names its kind"),
         };
         let mut roots = self.many(&ids, known, Root::decode)?;
-        // The cache may know a tree that is long gone.
+        // The cache may contain a tree that was deleted long ago.
         for (root, is_there) in roots.iter_mut().zip(self.inner.backend.contains_many(&ids, 0)?) {
             if !is_there {
                 *root = None;
@@ -395,7 +410,7 @@ impl Store {
         decode: impl Fn(&Bytes) -> Result<T, Malformed> + Sync,
     ) -> Result<Vec<Option<Arc<T>>>> {
         let mut found: Vec<_> = ids.iter().map(|id| self.inner.cache.get(*id).map(&known)).collect();
-        // Each once, in the order asked for: what belongs together was written together.
+        // Each id once, in request order: related objects were written together.
         let mut places = HashMap::new();
         let mut missing = Vec::new();
         for (id, _) in ids.iter().zip(&found).filter(|(_, found)| found.is_none()) {
@@ -441,17 +456,17 @@ impl Store {
         Ok(committed)
     }
 
-    /// Whether an object is there. Says nothing of the next moment, unless it is pinned.
+    /// Returns whether an object exists. A collection may delete it at any moment, unless it is pinned.
     pub(crate) fn has(&self, id: ObjectId) -> Result<bool> {
         Ok(self.inner.backend.contains_many(&[id], 0)?[0])
     }
 
-    /// Rows of the object index, in the order of hashes.
+    /// Returns rows of the object index, in hash order.
     pub(crate) fn scan_index(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {
         self.inner.backend.scan(after, limit)
     }
 
-    /// Waits until the log goes on behind this operation, and no longer than this.
+    /// Waits until the log has an operation after this one, or until the timeout.
     pub(crate) fn wait_for_operation(&self, after: u64, at_most: Duration) -> Result<()> {
         self.inner.waiting.wait(at_most, || Ok(self.last_operation()? > after))
     }
@@ -463,7 +478,7 @@ pub(crate) trait CachedSequence: Sequence {
     fn from_cached(cached: Cached) -> Option<Arc<SequenceNode<Self>>>;
 }
 
-/// The damage of one byte anywhere is an error here, never wrong bytes.
+/// Verifies the hash of an object. Any damaged byte becomes an error, never wrong data.
 fn verified(id: ObjectId, stored: Option<Bytes>) -> Result<Bytes> {
     let stored = stored.ok_or(Error::Missing { id })?;
     let canonical = compress::canonical(id, &stored)?;
@@ -473,7 +488,7 @@ fn verified(id: ObjectId, stored: Option<Bytes>) -> Result<Bytes> {
     Ok(canonical.into_owned())
 }
 
-/// These are the bytes of the object, and as many as whoever named it says.
+/// Checks the hash and the expected length of an object.
 fn expect(id: ObjectId, canonical: &[u8], length: u64) -> Result<()> {
     if ObjectId::of(id.kind, canonical) != id {
         return Err(Error::HashMismatch { id });

@@ -1,8 +1,12 @@
-//! Time as a value. The engine reads no clock: whoever calls it says what time it is.
+//! Time as a value. The engine reads no clock: the caller passes the time.
+
+mod lived;
+
+pub use lived::{GAP_MAX, Jump, LivedTime};
 
 use std::fmt;
 
-/// Nanoseconds since 1970-01-01T00:00Z; before it, negative. Reaches from 1677 to 2262.
+/// Nanoseconds since 1970-01-01T00:00Z; negative before that. The range is 1677 to 2262.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Time(pub i64);
 
@@ -10,14 +14,14 @@ impl Time {
     /// 1970-01-01T00:00Z.
     pub const EPOCH: Self = Self(0);
 
-    /// From seconds and nanoseconds, as `stat` has them; out of range becomes the nearest time in range.
+    /// Creates a time from seconds and nanoseconds, as in `stat`. Values out of range saturate.
     pub fn from_seconds(seconds: i64, nanoseconds: u32) -> Self {
         Self(seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(nanoseconds)))
     }
 
-    /// The day in UTC, as `2023-11-14`.
+    /// Returns the day in UTC, formatted as `2023-11-14`.
     pub fn date(self) -> String {
-        // Years are counted from March, so that the leap day is the last one: 400 of them have 146,097 days.
+        // Years start in March, so that the leap day is the last day of a year: 400 years have 146,097 days.
         let days = self.0.div_euclid(86_400 * 1_000_000_000) + 719_468;
         let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
         let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

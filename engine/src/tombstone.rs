@@ -1,4 +1,4 @@
-//! What is left of an object that was purged: when, who, why. A plain value with its encoding.
+//! The record of a purged object: time, actor and reason. A plain value with its encoding.
 
 use std::fmt;
 
@@ -13,16 +13,16 @@ const TEXT_BYTES_MAX: usize = 4 << 10;
 /// The record of a purge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tombstone {
-    /// When.
+    /// The time.
     pub time: Time,
-    /// Who.
+    /// The actor.
     pub actor: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 impl Tombstone {
-    /// Checks what a caller put together.
+    /// Checks the limits.
     pub(crate) fn check(&self) -> Result<(), Malformed> {
         if self.actor.len() + self.reason.len() > TEXT_BYTES_MAX {
             return Err(Malformed::TooMuch { what: "a tombstone's texts" });
@@ -30,7 +30,7 @@ impl Tombstone {
         Ok(())
     }
 
-    /// Its bytes in the store.
+    /// Encodes the tombstone for the store.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::record();
         out.sint(1, self.time.0);
@@ -39,7 +39,7 @@ impl Tombstone {
         out.finish()
     }
 
-    /// Reads those bytes.
+    /// Decodes a stored tombstone.
     pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
         let mut from = Reader::record(bytes);
         let mut tombstone = Self::default();

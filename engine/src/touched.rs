@@ -1,8 +1,8 @@
-//! Which paths a snapshot changed, in a few bytes beside its record: so that a question about one path opens only those trees of
-//! a long history that may have something to say.
+//! A compact set of the paths that a snapshot changed, stored beside its record, so that a query about one path reads only those
+//! trees of a long history that may have changed it.
 //!
-//! What is here is no part of any object and of no hash. It may be absent, which means that nothing is known; where it is there,
-//! "no" is certain and "maybe" is not. It speaks of a snapshot's tree and that of its first parent: of nothing else.
+//! The set is not part of any object or hash. It may be absent, which means that nothing is known. If it is present, false
+//! positives are possible and false negatives are not. It compares a snapshot's tree only with that of its first parent.
 
 use std::sync::Arc;
 
@@ -13,36 +13,36 @@ use crate::malformed::Malformed;
 use crate::name::TreePath;
 use crate::object::KeyHash;
 
-/// Beyond this many marks nothing is kept: whoever changes so much changes what is asked about, too.
+/// Maximum number of marks. A snapshot with more changes stores none, because most queries would match it anyway.
 pub(crate) const MARKS_MAX: usize = 256;
 
-/// The first byte of a record that has marks; no kind of object has this number.
+/// The first byte of a record with marks. No object kind has this number.
 const WITH_MARKS: u8 = 0xff;
 const MARK_BYTES: usize = 4;
 const CHECK_BYTES: usize = 8;
 const HEADER_BYTES: usize = 1 + 2 + CHECK_BYTES;
 const CHECK_KEY: &[u8; 32] = b"amalgam/1/touched\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
-/// The marks of all that differs from the first parent's tree, ascending.
+/// The marks of all paths that differ from the first parent's tree, ascending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Touched(Arc<[u32]>);
 
-/// What a stored record has beside the snapshot.
+/// The additional data in the stored record of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Beside {
     Nothing,
     Marks(Touched),
-    /// Marks that are not as they were written. The snapshot may well be.
+    /// The marks fail their checksum. The snapshot itself may be intact.
     Damaged,
 }
 
 impl Touched {
-    /// Whether a path may be another than in the first parent's tree, or there in only one of the two.
+    /// Returns whether a path may differ from the first parent's tree, including paths that exist in only one of the two.
     pub(crate) fn may(&self, asked: &Asked) -> bool {
         asked.0.iter().any(|mark| self.0.binary_search(mark).is_ok())
     }
 
-    /// The record of a snapshot with its marks.
+    /// Encodes the record of a snapshot with its marks.
     pub(crate) fn pack(&self, id: ObjectId, canonical: &[u8]) -> Bytes {
         let count = u16::try_from(self.0.len()).expect("they were counted when they were made");
         let mut stored = Vec::with_capacity(HEADER_BYTES + self.0.len() * MARK_BYTES + canonical.len());
@@ -58,7 +58,7 @@ impl Touched {
 }
 
 impl Beside {
-    /// What a stored record says of the snapshot with this id.
+    /// Decodes the marks in the stored record of the snapshot with this id.
     pub(crate) fn of(id: ObjectId, stored: &[u8]) -> Self {
         let Ok(start) = canonical_start(stored) else { return Self::Damaged };
         if start == 0 {
@@ -81,7 +81,7 @@ impl Beside {
     }
 }
 
-/// Where a snapshot's canonical bytes begin in its record.
+/// Returns the offset of a snapshot's canonical bytes in its record.
 pub(crate) fn canonical_start(stored: &[u8]) -> Result<usize, Malformed> {
     match *stored {
         [WITH_MARKS, low, high, ..] => {
@@ -98,7 +98,7 @@ pub(crate) fn canonical_start(stored: &[u8]) -> Result<usize, Malformed> {
     }
 }
 
-/// Bound to the snapshot, so that marks in the wrong place are not believed either.
+/// Returns the checksum of the marks. It includes the snapshot id, so that marks of another snapshot are rejected.
 fn check(id: ObjectId, marks: &[u8]) -> [u8; CHECK_BYTES] {
     let mut hasher = blake3::Hasher::new_keyed(CHECK_KEY);
     hasher.update(&id.hash).update(marks);
@@ -107,12 +107,12 @@ fn check(id: ObjectId, marks: &[u8]) -> [u8; CHECK_BYTES] {
     check
 }
 
-/// The marks that a path may have been touched by: that of everything on the way to it, as one that was exchanged with all below
-/// it, and its own as a directory in which something was.
+/// The marks that indicate a change of a path: those of the path and each directory above it, as entries that were replaced as a
+/// whole, and that of the path as a directory in which an entry changed.
 pub(crate) struct Asked(Vec<u32>);
 
 impl Asked {
-    /// Nothing for the root, which is touched by everything.
+    /// Returns `None` for the root, which every change affects.
     pub(crate) fn of(path: &TreePath) -> Option<Self> {
         if path.is_root() {
             return None;
@@ -131,8 +131,8 @@ impl Asked {
     }
 }
 
-/// Marks on their way. `DIRECTORY/` stands for a directory in which something was touched, a path without a slash at its end for
-/// something that was touched with all below it.
+/// A set of marks under construction. `DIRECTORY/` marks a directory in which an entry changed; a path without a trailing slash
+/// marks an entry that changed with everything below it.
 #[derive(Default)]
 pub(crate) struct Marks {
     marks: Vec<u32>,
@@ -155,12 +155,12 @@ impl Marks {
         }
     }
 
-    /// Whether there is no use in going on.
+    /// Returns whether the limit is exceeded, so that no further marks are needed.
     pub(crate) fn are_too_many(&self) -> bool {
         self.too_many
     }
 
-    /// Nothing when they are too many.
+    /// Returns the sorted set, or `None` if there are too many marks.
     pub(crate) fn finish(mut self) -> Option<Touched> {
         self.marks.sort_unstable();
         self.marks.dedup();

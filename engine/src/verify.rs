@@ -1,16 +1,16 @@
-//! Verification and repair of a whole store.
+//! Verifies and repairs a whole store.
 //!
-//! [`verify`] reads the object index, then every family of objects from one end to the other in the order of writing, on all
-//! cores. Each row is hashed and decoded once, however many snapshots share it; what objects say of each other becomes a graph in
-//! memory, on which reachability and the rules between objects are decided. That is as fast as the disk, the hash and the
-//! decoder, and costs memory: about 60 bytes for each object, 100 more for each that is not a chunk, 16 for each reference from
-//! one to another. Which snapshots and paths damage affects is worked out only where there is some.
+//! [`verify`] reads the object index, then every object family sequentially in write order, on all cores. Each row is hashed and
+//! decoded once, regardless of how many snapshots share it. The claims of objects about each other become a graph in memory, on
+//! which reachability and the rules between objects are checked. It runs at the speed of the disk, the hash and the decoder, at
+//! the cost of memory: about 60 bytes for each object, 100 more for each that is not a chunk, and 16 for each reference between
+//! objects. The affected snapshots and paths are computed only for damage that was found.
 //!
-//! [`repair`] takes what is damaged out of the way without throwing anything away, and makes anew what can be made from what is
-//! left. Neither is a collection: what nothing leads to is counted, and stays.
+//! [`repair`] moves damaged rows out of the way without discarding anything, and rebuilds rows that can be derived from the rest.
+//! Neither is a garbage collection: unreachable objects are counted and stay.
 //!
-//! What happens to the store meanwhile: `verify` reads the index first and the objects later, so objects that are *deleted*
-//! in between look missing. It must not run beside a collection. Writers do no harm.
+//! Concurrency: `verify` reads the index first and the objects later, so that objects *deleted* in between look missing. It must
+//! not run during a collection. Concurrent writers are safe.
 
 mod affected;
 mod facts;
@@ -44,12 +44,12 @@ use records::Records;
 use scan::{Ghosts, Loose, seat_of};
 use touched::Flaw;
 
-/// The first byte of a key in quarantine, where an object's hash follows. Rows of other families have their family's number.
+/// The first byte of the quarantine key of an object; its hash follows. Rows of other families have the number of their family.
 const QUARANTINED_OBJECT: u8 = 0;
 
-/// Looks at everything that references hold, and at everything else that is in the store.
+/// Verifies everything that references hold, and everything else in the store.
 ///
-/// Damage is not an error but what the report is about; an error is a database that cannot be asked at all.
+/// Damage is part of the report, not an error. An error means that the database cannot be read at all.
 pub fn verify(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<VerifyReport> {
     Ok(match examine(store, options, watch)? {
         Some(examined) => examined.report,
@@ -57,7 +57,7 @@ pub fn verify(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Resul
     })
 }
 
-/// A report with what it stands on.
+/// A report with the data it is based on.
 struct Examined {
     report: VerifyReport,
     graph: Graph,
@@ -122,7 +122,7 @@ fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<O
     Ok(Some(Examined { report, graph, records, loose, flaws }))
 }
 
-/// The hashes of the objects in quarantine, and how many rows are there in all.
+/// Returns the hashes of the quarantined objects and the total number of quarantined rows.
 fn read_quarantine(inspect: &dyn Inspect) -> Result<(HashSet<[u8; 32]>, u64)> {
     let (mut hashes, mut rows) = (HashSet::new(), 0);
     each_row(inspect, Family::Quarantine, &[], None, &mut |key, _| {
@@ -134,7 +134,7 @@ fn read_quarantine(inspect: &dyn Inspect) -> Result<(HashSet<[u8; 32]>, u64)> {
     Ok((hashes, rows))
 }
 
-/// The objects that were purged.
+/// Returns the purged objects.
 fn read_tombstones(inspect: &dyn Inspect) -> Result<HashSet<ObjectId>> {
     let mut found = HashSet::new();
     each_row(inspect, Family::Tombstones, &[], None, &mut |key, _| {
@@ -147,7 +147,7 @@ fn read_tombstones(inspect: &dyn Inspect) -> Result<HashSet<ObjectId>> {
     Ok(found)
 }
 
-/// Looks at the hard links of every tree that can be read in full, once for each map and directory.
+/// Checks the hard links of every readable tree, once for each pair of map and directory.
 fn compare_links(store: &Store, graph: &mut Graph, held: &BTreeMap<Seat, Vec<RefName>>) -> Result<()> {
     let has_links = |seat: Seat| graph.edges_of(seat).iter().any(|edge| edge.how == How::Links);
     let roots = graph.members().iter().map(|member| member.seat).filter(|seat| graph.reached[*seat as usize]);
@@ -186,7 +186,7 @@ fn problems(
     for (seat, damage) in &graph.damage {
         let id: ObjectId = graph.id(*seat);
         let reached = graph.reached[*seat as usize];
-        // An object whose index row says another kind is one problem, told of the kind that is asked for.
+        // An object whose index row states another kind is one problem, reported for the requested kind.
         if !graph.is_ghost(*seat) && !reached && ghosts.contains(&id.hash) {
             continue;
         }

@@ -1,9 +1,9 @@
-//! The working tree: a stored tree under edit.
+//! The working tree: an editable copy of a stored tree.
 //!
-//! One structure for all edits: a base root, and what differs from it with structural sharing. So a fork is a pointer, and a
-//! freeze too: writers never stop, and freezing hashes only what is dirty. Paths are never followed through symlinks here;
-//! that is the business of whoever offers the tree as a file system. The tree reads no clock: [`WorkingTree::set_now`] says
-//! what time edits get.
+//! It consists of a base root and the edits since then, in persistent data structures with structural sharing. So a fork and a
+//! freeze copy a pointer: writers never stop, and a freeze hashes only the dirty nodes. This module does not follow symlinks; the
+//! layer that exposes the tree as a file system does. The tree reads no clock: [`WorkingTree::set_now`] sets the time that edits
+//! get.
 
 mod clean;
 mod edit;
@@ -39,7 +39,7 @@ use group::Group;
 use node::{Dir, GroupKey, Meta};
 use ordmap::OrdMap;
 
-/// A tree that can be edited. Cheap to fork; a fork and its origin know nothing of each other.
+/// An editable tree. Forks are cheap; a fork and its origin are independent of each other.
 #[derive(Clone)]
 pub struct WorkingTree {
     store: Store,
@@ -48,49 +48,49 @@ pub struct WorkingTree {
     log: Arc<dyn SegmentLog>,
 }
 
-/// All that a freeze has to hold on to.
+/// The part of the tree that a freeze keeps.
 #[derive(Clone)]
 struct State {
     base: Base,
     root: Arc<Dir>,
-    /// Files with several names that have been touched, or some of whose names have.
+    /// Files with several names, of which the file or at least one name was edited.
     groups: OrdMap<GroupKey, Arc<Group>>,
     next_group: u64,
-    /// Ids that a freeze gave to new groups.
+    /// Ids that a freeze has assigned to new groups.
     assigned: OrdMap<u64, LinkGroup>,
-    /// State values set, or, with `None`, removed.
+    /// State values that were set or, with `None`, removed.
     values: OrdMap<Bytes, Option<Bytes>>,
     clean: CleanDirectories,
 }
 
-/// What the tree was made from. The marks keep it in the store.
+/// The stored tree that the edits are relative to. The marks protect it from garbage collection.
 #[derive(Clone)]
 struct Base {
     root: Option<Arc<Root>>,
     snapshot: Option<SnapshotId>,
     mark: Option<SessionMark>,
-    /// Earlier bases that something edited during a commit still reads from.
+    /// Earlier bases that a node edited during a commit still reads from.
     older: Vec<SessionMark>,
 }
 
 impl WorkingTree {
-    /// An empty tree.
+    /// Creates an empty tree.
     pub fn new(store: &Store) -> Self {
         let base = Base { root: None, snapshot: None, mark: None, older: Vec::new() };
         let root = Arc::new(Dir::empty(Meta::new(0o755, Time::EPOCH)));
         Self::with_state(store, State::new(base, root))
     }
 
-    /// The tree of a snapshot. Reads two small objects, whatever the size of the tree.
+    /// Opens the tree of a snapshot. Reads two small objects, regardless of the size of the tree.
     pub fn open(store: &Store, snapshot: SnapshotId) -> Result<Self> {
         let mut tree = Self::open_root(store, store.snapshot(snapshot)?.root)?;
         tree.state.base.snapshot = Some(snapshot);
         Ok(tree)
     }
 
-    /// A tree by its root, without history.
+    /// Opens a tree by its root, without history.
     pub fn open_root(store: &Store, root: RootId) -> Result<Self> {
-        // Pinned before it is read: from here on a collection keeps all of it.
+        // Pin before reading: from here on a collection keeps the whole tree.
         let mark = SessionMark::stored(store.hold(root)?);
         let root = store.root(root)?;
         let state = State::clean(root, None, mark);
@@ -101,66 +101,66 @@ impl WorkingTree {
         Self { store: store.clone(), state, now: Time::EPOCH, log: Arc::new(MemorySegments::default()) }
     }
 
-    /// Uses other segments for what is written from now on.
+    /// Uses this segment log for all later writes.
     #[must_use]
     pub fn with_segments(mut self, log: Arc<dyn SegmentLog>) -> Self {
         self.log = log;
         self
     }
 
-    /// The same tree once more, in constant time.
+    /// Returns an independent copy of the tree, in constant time.
     #[must_use]
     pub fn fork(&self) -> Self {
         self.clone()
     }
 
-    /// Goes to a snapshot; what was not committed is given up.
+    /// Resets the tree to a snapshot. Discards uncommitted edits.
     pub fn restore(&mut self, snapshot: SnapshotId) -> Result<()> {
         let other = Self::open(&self.store, snapshot)?;
         self.state = other.state;
         Ok(())
     }
 
-    /// The time that edits get from now on. Until it is set they get 1970-01-01.
+    /// Sets the time that later edits get. The default is 1970-01-01.
     pub fn set_now(&mut self, now: Time) {
         self.now = now;
     }
 
-    /// That time.
+    /// Returns the time that edits get.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// The store it reads from.
+    /// Returns the store that the tree reads from.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// The snapshot it was opened at or last committed as.
+    /// Returns the snapshot that the tree was opened at or last committed as.
     pub fn base(&self) -> Option<SnapshotId> {
         self.state.base.snapshot
     }
 
-    /// The root directory that it was made from, as it is stored.
+    /// Returns the stored root directory of the base.
     pub fn base_directory(&self) -> Option<&crate::object::Entry> {
         self.state.base.root.as_ref().map(|root| &root.directory)
     }
 
-    /// Whether nothing was changed since then. An edit that was undone by another counts as a change.
+    /// Returns whether the tree has no edits since its base. An edit that a later edit reverted still counts as an edit.
     pub fn is_clean(&self) -> bool {
         let State { groups, values, .. } = &self.state;
         self.has_stored_root() && groups.is_empty() && values.is_empty()
     }
 
-    /// Whether the root directory is that of the base, with nothing edited in it. Being frozen does not make it so: a mode that was
-    /// set is in no entry of the directory.
+    /// Returns whether the root directory is that of the base, without edits. A freeze alone does not make it so: a changed mode
+    /// of the root directory is not part of any directory entry.
     fn has_stored_root(&self) -> bool {
         let State { base, root, .. } = &self.state;
         let stored = base.root.as_ref().filter(|_| base.mark.is_some());
         root.edits.is_empty() && stored.is_some_and(|stored| root.memo.holds(&stored.directory))
     }
 
-    /// Makes written bytes that are not committed yet durable, as far as their segments can.
+    /// Makes uncommitted writes durable, as far as the segment log supports it.
     pub fn sync_segments(&self) -> Result<()> {
         self.log.sync()
     }
@@ -179,7 +179,7 @@ impl State {
         }
     }
 
-    /// A stored tree without changes.
+    /// Creates the state of a stored tree without edits.
     fn clean(root: Arc<Root>, snapshot: Option<SnapshotId>, mark: SessionMark) -> Self {
         let Node::Directory(contents) = root.directory.node else {
             unreachable!("a root whose entry is no directory cannot be decoded or made");

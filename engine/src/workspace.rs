@@ -1,5 +1,8 @@
 //! Workspaces: named lines of work, each with a head that moves by compare-and-swap.
 //!
+//! A workspace is a reference: its head, its base and a small record. Not in this module: files on disk and mounts, which show a
+//! workspace to programs, and the [`queue`](crate::queue), which merges workspaces in the background.
+//!
 //! ```
 //! use amalgam_engine::{Act, Store, Time};
 //! use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
@@ -42,12 +45,12 @@ pub use restore::{Taken, with_paths_of};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::operation::{self, Act, Step, hold_snapshot, move_refs, recorded, trying};
-use crate::reference::{Operation, RefName, RefValue};
+use crate::reference::{Operation, RefValue};
 use crate::store::Store;
 use crate::work::WorkingTree;
 use record::Record;
 
-/// Among how many names an error looks for near ones.
+/// Maximum number of names that are searched for suggestions in an error.
 const NAMES_LOOKED_AT: usize = 1_000;
 
 /// The workspaces of a store.
@@ -56,31 +59,31 @@ pub struct Workspaces {
     store: Store,
 }
 
-/// What a new workspace begins with.
+/// The parameters of a new workspace.
 #[derive(Clone, Debug, Default)]
 pub struct NewWorkspace {
-    /// The snapshot it begins at; an empty tree without one.
+    /// The snapshot it starts from; an empty tree if `None`.
     pub from: Option<SnapshotId>,
-    /// Whose it is.
+    /// The agent that owns it.
     pub agent: String,
-    /// What it belongs to.
+    /// The project it belongs to.
     pub project: String,
     /// The workspace that its changes will be merged into.
     pub target: Option<WorkspaceName>,
 }
 
 impl Workspaces {
-    /// Those of a store.
+    /// Returns the workspaces of a store.
     pub fn of(store: &Store) -> Self {
         Self { store: store.clone() }
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Makes a workspace.
+    /// Creates a workspace.
     pub fn create(&self, name: &WorkspaceName, new: &NewWorkspace, act: &Act) -> Result<Workspace> {
         let _pins = new.from.map(|from| hold_snapshot(&self.store, from)).transpose()?;
         let (agent, project, target) = (new.agent.clone(), new.project.clone(), new.target.clone());
@@ -96,12 +99,12 @@ impl Workspaces {
         }
     }
 
-    /// A workspace, if it is there.
+    /// Returns a workspace, or `None` if it does not exist.
     pub fn find(&self, name: &WorkspaceName) -> Result<Option<Workspace>> {
         self.store.read_ref(&name.reference())?.map(|value| Workspace::read(name.clone(), value)).transpose()
     }
 
-    /// A workspace that has to be there.
+    /// Returns a workspace, or an error if it does not exist.
     pub fn get(&self, name: &WorkspaceName) -> Result<Workspace> {
         match self.find(name)? {
             Some(workspace) => Ok(workspace),
@@ -109,14 +112,14 @@ impl Workspaces {
         }
     }
 
-    /// Up to `limit` workspaces whose name starts with `prefix` and follows `after`, by name.
+    /// Lists up to `limit` workspaces after `after` whose name starts with `prefix`, by name.
     pub fn list(&self, prefix: &str, after: Option<&WorkspaceName>, limit: usize) -> Result<Vec<Workspace>> {
         let after = after.map(WorkspaceName::reference);
         let found = self.store.list_refs(&format!("{}{prefix}", name::PREFIX), after.as_ref(), limit)?;
         found.into_iter().map(|(name, value)| Workspace::read(WorkspaceName::of_reference(&name)?, value)).collect()
     }
 
-    /// The tree of a workspace's head, to be edited.
+    /// Opens the tree of a workspace's head for editing.
     pub fn open(&self, name: &WorkspaceName) -> Result<WorkingTree> {
         match self.get(name)?.head {
             Some(head) => WorkingTree::open(&self.store, head),
@@ -124,7 +127,7 @@ impl Workspaces {
         }
     }
 
-    /// Makes workspaces that begin where another one stands, all of them or none.
+    /// Creates workspaces that start from the head of another one, all of them or none.
     pub fn fork(&self, from: &WorkspaceName, into: &[WorkspaceName], act: &Act) -> Result<Operation> {
         let source = self.get(from)?;
         let _pins = source.head.map(|head| hold_snapshot(&self.store, head)).transpose()?;
@@ -141,7 +144,7 @@ impl Workspaces {
         }
     }
 
-    /// Says whose a workspace is and what it belongs to.
+    /// Sets the agent and the project of a workspace.
     pub fn describe(&self, name: &WorkspaceName, agent: &str, project: &str, act: &Act) -> Result<Operation> {
         trying(|| {
             let workspace = self.get(name)?;
@@ -152,7 +155,7 @@ impl Workspaces {
         })
     }
 
-    /// Says what a workspace's changes are merged into.
+    /// Sets the workspace that a workspace's changes are merged into.
     pub fn aim(&self, name: &WorkspaceName, target: Option<&WorkspaceName>, act: &Act) -> Result<Operation> {
         trying(|| {
             let workspace = self.get(name)?;
@@ -163,8 +166,8 @@ impl Workspaces {
         })
     }
 
-    /// Gives a workspace another name. Like deleting, this works whatever became of the trees that it holds: one reference takes
-    /// them over from the other.
+    /// Renames a workspace. Like a deletion, this works even if the trees of the workspace are damaged or missing: one reference
+    /// takes them over from the other.
     pub fn rename(&self, from: &WorkspaceName, to: &WorkspaceName, act: &Act) -> Result<Operation> {
         trying(|| {
             let value = self.get(from)?.into_value();
@@ -179,18 +182,18 @@ impl Workspaces {
         })
     }
 
-    /// Deletes a workspace. What it held stays until it is collected, and comes back with [`undelete`](Self::undelete).
+    /// Deletes a workspace. Its objects stay until they are collected, and [`undelete`](Self::undelete) brings it back.
     pub fn delete(&self, name: &WorkspaceName, act: &Act) -> Result<Operation> {
         trying(|| self.move_by(act, "delete", self.ending(name)?))
     }
 
-    /// What moves when a workspace is deleted.
+    /// Returns the reference updates that delete a workspace.
     pub(crate) fn ending(&self, name: &WorkspaceName) -> Result<Vec<Step>> {
         let value = self.get(name)?.into_value();
-        let number = match self.deleted(name)?.last() {
+        let number = match self.store.greatest_deleted(&name.deleted_prefix())? {
             None => 1,
-            Some((number, _)) if *number < name::DELETED_NUMBER_MAX => number + 1,
-            Some((number, _)) => {
+            Some(number) if number < name::DELETED_NUMBER_MAX => number + 1,
+            Some(number) => {
                 let why = format!("{name} was deleted under the number {number} before, the greatest there is");
                 return Err(Error::Invalid { what: "deletion", why });
             }
@@ -201,13 +204,13 @@ impl Workspaces {
         ])
     }
 
-    /// Brings back what was last deleted under this name.
+    /// Restores the workspace that was last deleted under this name.
     pub fn undelete(&self, name: &WorkspaceName, act: &Act) -> Result<Operation> {
         trying(|| {
             if self.find(name)?.is_some() {
                 return Err(Error::Taken { what: format!("workspace {name}") });
             }
-            let Some((number, value)) = self.deleted(name)?.pop() else {
+            let Some((number, value)) = self.last_deleted(name)? else {
                 let hint = "no workspace of this name was deleted, or it was forgotten since".to_owned();
                 return Err(Error::Absent { what: format!("deleted workspace {name}"), hint });
             };
@@ -219,30 +222,21 @@ impl Workspaces {
         })
     }
 
-    /// Takes back the last operation on a workspace; again, the one before it.
+    /// Undoes the last operation on a workspace. A second call undoes the one before it.
     pub fn undo(&self, name: &WorkspaceName, act: &Act) -> Result<Operation> {
         operation::undo(&self.store, &name.reference(), act)
     }
 
-    /// Does again what was taken back last.
+    /// Redoes the operation that was undone last.
     pub fn redo(&self, name: &WorkspaceName, act: &Act) -> Result<Operation> {
         operation::redo(&self.store, &name.reference(), act)
     }
 
-    /// The names under which a workspace was deleted, oldest first.
-    fn deleted(&self, name: &WorkspaceName) -> Result<Vec<(u64, RefValue)>> {
-        let prefix = name.deleted_prefix();
-        let mut found = Vec::new();
-        let mut after = None;
-        loop {
-            let page = self.store.list_refs(&prefix, after.as_ref(), 256)?;
-            let Some((last, _)) = page.last() else { break };
-            after = Some(last.clone());
-            let number = |name: &RefName| name.as_str().strip_prefix(&prefix).and_then(|number| number.parse().ok());
-            found.extend(page.into_iter().filter_map(|(name, value)| Some((number(&name)?, value))));
-        }
-        found.sort_by_key(|(number, _)| *number);
-        Ok(found)
+    /// Returns the last deletion of a workspace of this name, with its number.
+    fn last_deleted(&self, name: &WorkspaceName) -> Result<Option<(u64, RefValue)>> {
+        let Some(number) = self.store.greatest_deleted(&name.deleted_prefix())? else { return Ok(None) };
+        let value = self.store.read_ref(&name.deleted_reference(number))?;
+        Ok(value.map(|value| (number, value)))
     }
 
     fn move_by(&self, act: &Act, action: &str, steps: Vec<Step>) -> Result<Operation> {
@@ -251,7 +245,7 @@ impl Workspaces {
 
     fn absent(&self, name: &WorkspaceName) -> Result<Error> {
         let names = self.list("", None, NAMES_LOOKED_AT)?.into_iter().map(|workspace| workspace.name.to_string());
-        let hint = match (self.deleted(name)?.is_empty(), nearest(names.collect(), name.as_str())) {
+        let hint = match (self.last_deleted(name)?.is_none(), nearest(names.collect(), name.as_str())) {
             (false, _) => "it was deleted; undelete brings it back".to_owned(),
             (true, None) => "the store has none yet; create one first".to_owned(),
             (true, Some(near)) => near,

@@ -87,7 +87,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
 
 pub(crate) fn caller(request: &Request, door: WatchId) -> Caller {
     // The kernel has checked permissions.
-    Caller { uid: request.uid(), gid: request.gid(), groups: Vec::new(), checked: false, door: Some(door) }
+    Caller { uid: request.uid(), gid: request.gid(), groups: Vec::new(), checked: false, door: Some(door), umask: 0 }
 }
 
 #[cfg(test)]

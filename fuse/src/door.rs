@@ -40,6 +40,7 @@ const ZERO_RANGE: i32 = 0x10;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 const XATTR_SPACES: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
+const ACCESS_LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 
@@ -113,12 +114,12 @@ fn xattr(value: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
 
 /// Names that are the kernel's own business, or need more than bytes.
 fn is_refused(name: &[u8]) -> bool {
-    name.starts_with(b"system.")
+    name.starts_with(b"system.") && !ACCESS_LISTS.contains(&name)
 }
 
 /// Whether a file system elsewhere would take the name: what a tree has is to be checked out again.
 fn is_known(name: &[u8]) -> bool {
-    XATTR_SPACES.iter().any(|space| name.starts_with(space))
+    ACCESS_LISTS.contains(&name) || XATTR_SPACES.iter().any(|space| name.starts_with(space))
 }
 
 impl Filesystem for Door {
@@ -129,6 +130,9 @@ impl Filesystem for Door {
             | InitFlags::FUSE_NO_OPEN_SUPPORT
             | InitFlags::FUSE_NO_OPENDIR_SUPPORT
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA
+            // The kernel enforces access control lists; then it leaves the umask to us, which such a list takes the place of.
+            | InitFlags::FUSE_POSIX_ACL
+            | InitFlags::FUSE_DONT_MASK
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         if self.writeback {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
@@ -213,12 +217,12 @@ impl Filesystem for Door {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        umask: u32,
         number: u32,
         reply: ReplyEntry,
     ) {
         self.attention.came();
-        let caller = caller(request, self.id);
+        let caller = Caller { umask, ..caller(request, self.id) };
         let made = match special(mode, number) {
             Ok(None) => match self.view.create(&caller, parent.0, name.as_bytes(), mode) {
                 // The kernel may open a file that it takes for a new one, while another mount has made it. Told that what it knows
@@ -237,9 +241,10 @@ impl Filesystem for Door {
         self.entry(made, reply);
     }
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         self.attention.came();
-        let made = self.view.create_directory(&caller(request, self.id), parent.0, name.as_bytes(), mode);
+        let caller = Caller { umask, ..caller(request, self.id) };
+        let made = self.view.create_directory(&caller, parent.0, name.as_bytes(), mode);
         self.entry(made, reply);
     }
 
@@ -397,9 +402,10 @@ impl Filesystem for Door {
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let room = self.view.room();
-        let (blocks, free) = (room.total_bytes / BLOCK_BYTES, room.free_bytes / BLOCK_BYTES);
+        let blocks = |bytes: u64| bytes / BLOCK_BYTES;
+        let (all, free, usable) = (blocks(room.total_bytes), blocks(room.free_bytes), blocks(room.usable_bytes()));
         // As many files as there is room for.
-        reply.statfs(blocks, free, free, blocks, free, BLOCK_BYTES as u32, 255, BLOCK_BYTES as u32);
+        reply.statfs(all, free, usable, all, usable, BLOCK_BYTES as u32, 255, BLOCK_BYTES as u32);
     }
 
     fn setxattr(

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::{Duration, UNIX_EPOCH};
@@ -41,6 +42,10 @@ fn can_mount() -> bool {
 
 impl Kit {
     fn new(prepare: impl FnOnce(&Path)) -> Self {
+        Self::with(&MountOptions::default(), prepare)
+    }
+
+    fn with(options: &MountOptions, prepare: impl FnOnce(&Path)) -> Self {
         let scratch = tempfile::tempdir().expect("a directory");
         let at = scratch.path().join("mount");
         fs::create_dir(&at).expect("a directory");
@@ -52,7 +57,7 @@ impl Kit {
         let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
         let (view, _) =
             View::open(tree, &scratch.path().join("journal"), ViewOptions::new(owner, now)).expect("a view");
-        let mount = Mount::at(&view, &at, &MountOptions::default()).expect("mounted");
+        let mount = Mount::at(&view, &at, options).expect("mounted");
         Self { mount: Some(mount), workspaces, at, _scratch: scratch }
     }
 
@@ -202,4 +207,128 @@ fn whoever_is_in_a_directory_that_stays_knows_where() {
     assert_ne!(fs::metadata(&directory).expect("there").modified().expect("a time"), UNIX_EPOCH);
     drop(changed);
     mount.unmount().expect("nobody uses it");
+}
+
+/// An access control list as the kernel takes it: tags, rights and ids.
+fn access_list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, rights, id) in entries {
+        bytes.extend_from_slice(&tag.to_le_bytes());
+        bytes.extend_from_slice(&rights.to_le_bytes());
+        bytes.extend_from_slice(&id.to_le_bytes());
+    }
+    bytes
+}
+
+/// Whether another user may read a file; nothing where a command cannot be run as one.
+fn may_read(path: &Path, uid: u32, gid: u32) -> Option<bool> {
+    let (user, group) = (format!("--reuid={uid}"), format!("--regid={gid}"));
+    let run = |words: &[&std::ffi::OsStr]| {
+        let mut command = std::process::Command::new("setpriv");
+        command.args([&user, &group]).arg("--clear-groups").args(words).stderr(std::process::Stdio::null());
+        command.stdout(std::process::Stdio::null()).status().is_ok_and(|done| done.success())
+    };
+    run(&["true".as_ref()]).then(|| run(&["cat".as_ref(), path.as_os_str()]))
+}
+
+const ACCESS: &str = "system.posix_acl_access";
+const DEFAULT: &str = "system.posix_acl_default";
+const ANY: u32 = u32::MAX;
+const NAMED_USER: u32 = 4_321;
+const OTHER_USER: u32 = 4_322;
+const GROUP: u32 = 4_400;
+
+/// `u::rw-,u:4321:rw-,g::---,m::rw-,o::---`
+fn list_for_one() -> Vec<u8> {
+    access_list(&[(1, 6, ANY), (2, 6, NAMED_USER), (4, 0, ANY), (0x10, 6, ANY), (0x20, 0, ANY)])
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+fn access_control_lists_of_a_snapshot_are_enforced() {
+    if !can_mount() {
+        return;
+    }
+    let kit = Kit::with(&MountOptions { allow_other: true, ..MountOptions::default() }, |_| {});
+    fs::set_permissions(kit._scratch.path(), fs::Permissions::from_mode(0o755)).expect("set");
+    let path = kit.at.join("file");
+    // As a capture took it: the group's bits are the mask.
+    let view = kit.mount.as_ref().expect("mounted").view();
+    let mut tree = view.fork();
+    tree.create("file", 0o660).expect("made");
+    tree.set_owner("file", Some(Owner { uid: 0, gid: GROUP })).expect("set");
+    tree.set_xattr("file", ACCESS.as_bytes(), &list_for_one()).expect("set");
+    let (name, act) = (WorkspaceName::new("main").expect("a name"), Act::new("test", now()));
+    let state = kit.workspaces.commit(&name, &mut tree, &Change::new("captured"), &act).expect("committed").snapshot;
+    view.go_to(state, Some(state)).expect("gone there");
+    kit.mount.as_ref().expect("mounted").told().recv().expect("told");
+    let Some(named) = may_read(&path, NAMED_USER, NAMED_USER) else {
+        eprintln!("skipped: no command can be run as another user (setpriv)");
+        return;
+    };
+    assert!(named, "the list names this user");
+    assert_eq!(
+        may_read(&path, OTHER_USER, GROUP),
+        Some(false),
+        "the owning group has no rights, whatever the mask says"
+    );
+    assert_eq!(may_read(&path, OTHER_USER, OTHER_USER), Some(false));
+    // The mask follows the permission bits, and what the list says of others with them.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o614)).expect("set");
+    assert_eq!(may_read(&path, NAMED_USER, NAMED_USER), Some(false));
+    assert_eq!(may_read(&path, OTHER_USER, OTHER_USER), Some(true));
+    // A list that goes is enforced no more, by an undo, too.
+    view.go_to(state, Some(state)).expect("gone there");
+    kit.mount.as_ref().expect("mounted").told().recv().expect("told");
+    assert_eq!(may_read(&path, NAMED_USER, NAMED_USER), Some(true));
+    rustix::fs::removexattr(&path, ACCESS).expect("removed");
+    assert_eq!(may_read(&path, NAMED_USER, NAMED_USER), Some(false));
+}
+
+#[test]
+fn access_control_lists_are_set_read_and_inherited() {
+    if !can_mount() {
+        return;
+    }
+    let kit = Kit::new(|_| {});
+    let get = |path: &Path, name: &str| {
+        let mut buffer = vec![0; 1_024];
+        let got = rustix::fs::getxattr(path, name, &mut buffer[..]);
+        got.map(|bytes| buffer[..bytes].to_vec()).ok()
+    };
+    let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o7777;
+    let set =
+        |path: &Path, name: &str, list: &[u8]| rustix::fs::setxattr(path, name, list, rustix::fs::XattrFlags::empty());
+    let file = kit.at.join("file");
+    fs::write(&file, "").expect("made");
+    set(&file, ACCESS, &list_for_one()).expect("set");
+    assert_eq!(get(&file, ACCESS), Some(list_for_one()));
+    assert_eq!(mode(&file), 0o660, "the bits of the group are the mask");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("set");
+    let narrowed = access_list(&[(1, 6, ANY), (2, 6, NAMED_USER), (4, 0, ANY), (0x10, 4, ANY), (0x20, 0, ANY)]);
+    assert_eq!(get(&file, ACCESS), Some(narrowed), "chmod sets the mask");
+    let plain = access_list(&[(1, 7, ANY), (4, 5, ANY), (0x20, 1, ANY)]);
+    set(&file, ACCESS, &plain).expect("set");
+    assert_eq!((get(&file, ACCESS), mode(&file)), (None, 0o751), "what permission bits say is not kept as a list");
+    assert!(set(&file, DEFAULT, &list_for_one()).is_err(), "only a directory has a default");
+    // What is made in a directory takes its default over, in place of the umask.
+    let directory = kit.at.join("directory");
+    fs::create_dir(&directory).expect("made");
+    let default = access_list(&[(1, 7, ANY), (2, 7, NAMED_USER), (4, 5, ANY), (0x10, 7, ANY), (0x20, 0, ANY)]);
+    set(&directory, DEFAULT, &default).expect("set");
+    let (inner, below) = (directory.join("file"), directory.join("below"));
+    fs::write(&inner, "").expect("made");
+    fs::create_dir(&below).expect("made");
+    let inherited = access_list(&[(1, 6, ANY), (2, 7, NAMED_USER), (4, 5, ANY), (0x10, 6, ANY), (0x20, 0, ANY)]);
+    assert_eq!((get(&inner, ACCESS), mode(&inner)), (Some(inherited), 0o660));
+    assert_eq!(
+        (get(&below, ACCESS), get(&below, DEFAULT), mode(&below)),
+        (Some(default.clone()), Some(default), 0o770)
+    );
+    // Elsewhere the umask counts.
+    let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o027));
+    fs::create_dir(kit.at.join("masked")).expect("made");
+    rustix::process::umask(umask);
+    assert_eq!(mode(&kit.at.join("masked")), 0o750);
+    kit.commit();
 }

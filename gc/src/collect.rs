@@ -35,7 +35,7 @@ pub struct CollectOptions<'a> {
     pub dry_run: bool,
     /// Give the room of what went back to the disk.
     pub reclaim: bool,
-    /// The threads that read: what they do holds nobody up, so they may have a low priority. Without them those that everybody shares.
+    /// The threads that read: no caller waits for what they do, so they may have a low priority. Without them those that everybody shares.
     /// What is deleted is deleted on the caller's own thread, because writers may wait for that.
     pub readers: Option<&'a rayon::ThreadPool>,
     /// How fast at the most.
@@ -113,7 +113,7 @@ pub struct Progress {
     pub deleted: u64,
 }
 
-/// Told of every step of some milliseconds. Whoever does not return pauses the collection; a break ends it, and leaves a store as
+/// Told of every step of some milliseconds. A call that does not return pauses the collection; a break ends it, and leaves a store as
 /// good as any: the next collection does the rest.
 pub type Watch<'a> = &'a mut (dyn FnMut(&Progress) -> ControlFlow<()> + Send);
 

@@ -1,5 +1,5 @@
-//! A collection that makes way. On a small machine it takes the processors that others commit with; so while somebody commits it rests after
-//! each step for longer than the step took, and goes on at full speed when nobody does: most commits then meet one that rests, and have the
+//! A collection that makes way. On a small machine it takes the processors that others commit with; so while other threads commit it rests after
+//! each step for longer than the step took, and goes on at full speed when none does: most commits then meet one that rests, and have the
 //! processors' caches and the memory for themselves.
 
 use std::num::NonZero;

@@ -76,6 +76,6 @@ pub(crate) fn kind_of(number: u64, canonical: &[u8]) -> Result<ObjectKind> {
     let kind = kind.filter(|kind| Family::of(*kind) == Family::Trees);
     kind.ok_or_else(|| Error::DamagedRecord {
         what: format!("row {number} of trees"),
-        why: "it is no kind of node that this version knows".to_owned(),
+        why: "this version does not know its kind of node".to_owned(),
     })
 }

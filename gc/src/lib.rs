@@ -21,12 +21,13 @@
 //!
 //! # What is absent
 //!
-//! Which snapshots are to be thinned is an argument ([`Retention`]; a [`Plan`] is one). Nothing here reads a clock: whoever wants a pace brings the sleep.
+//! Which snapshots are to be thinned is an argument ([`Retention`]; a [`Plan`] is one). Nothing here reads a clock: a caller that wants a pace brings the sleep.
 
 mod collect;
 mod courtesy;
 mod digest;
 mod filter;
+mod lived;
 mod log;
 mod mark;
 mod plan;
@@ -35,6 +36,7 @@ mod usage;
 
 pub use collect::{CollectOptions, Collected, Pace, Progress, Stage, Watch, collect, reclaim};
 pub use courtesy::{Courtesy, yielding, yielding_readers};
+pub use lived::LivedClock;
 pub use log::{LogRule, log_begins};
 pub use mark::{KeepAll, MarkFigures, Retention};
 pub use plan::{Fate, Plan, Planned, operations_before, plan};

@@ -1,6 +1,6 @@
 //! How far back the log of operations reaches.
 
-use amalgam_engine::{Result, Store, Time};
+use amalgam_engine::{LivedTime, Result, Store, Time};
 
 use crate::retention::Span;
 
@@ -22,8 +22,9 @@ impl Default for LogRule {
     }
 }
 
-/// The oldest operation that a rule keeps at a time. Those after `kept_after` stay in any case.
-pub fn log_begins(store: &Store, rule: &LogRule, now: Time, kept_after: u64) -> Result<u64> {
+/// The oldest operation that a rule keeps at a time. Those after `kept_after` stay in any case. Operations are as old as the time that the
+/// store lived through since.
+pub fn log_begins(store: &Store, rule: &LogRule, now: Time, kept_after: u64, lived: &LivedTime) -> Result<u64> {
     let (first, last) = (store.first_operation()?, store.last_operation()?);
     let end = kept_after.min(last).saturating_add(1);
     let mut begin = first.max((last + 1).saturating_sub(rule.most)).min(end);
@@ -32,7 +33,7 @@ pub fn log_begins(store: &Store, rule: &LogRule, now: Time, kept_after: u64) -> 
     // Clocks may run backwards: the oldest young one counts.
     while begin < end {
         let page = store.list_operations(begin - 1, PAGE.min(usize::try_from(end - begin).unwrap_or(PAGE)))?;
-        if let Some(found) = page.iter().find(|operation| operation.draft.time >= young) {
+        if let Some(found) = page.iter().find(|operation| lived.place(operation.draft.time) >= young) {
             return Ok(found.sequence);
         }
         let Some(last) = page.last() else { break };

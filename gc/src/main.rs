@@ -1,4 +1,4 @@
-//! `amalgam-gc STORE`: a collection of a store that nobody has open. Works where the disk is full.
+//! `amalgam-gc STORE`: a collection of a store that no process has open. Works where the disk is full.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people and scripts")]
 
 mod show;
@@ -10,11 +10,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use amalgam_engine::backend::RocksOptions;
-use amalgam_engine::{Act, Error, ErrorKind, History, Result, Store, StoreOptions, SweepScope, Time, Workspaces};
+use amalgam_engine::{
+    Act, Error, ErrorKind, History, LivedTime, Result, Store, StoreOptions, SweepScope, Time, Workspaces,
+};
 use amalgam_gc::retention::{Policies, Policy, Span};
 use amalgam_gc::{
-    CollectOptions, Collected, LogRule, Pace, Plan, WorkspaceUsage, collect, log_begins, measure_workspaces,
-    operations_before, plan, reclaim,
+    CollectOptions, Collected, LivedClock, LogRule, Pace, Plan, WorkspaceUsage, collect, log_begins,
+    measure_workspaces, operations_before, plan, reclaim,
 };
 use clap::Parser;
 
@@ -23,7 +25,7 @@ use show::Show;
 /// Each time it begins anew after the disk was full there is more room; this many times suffice for the largest stores.
 const TRIES_MAX: u32 = 1_000;
 
-/// Collects what nothing leads to in a store that nobody has open, and gives its room back.
+/// Collects what nothing leads to in a store that no process has open, and gives its room back.
 #[derive(Parser)]
 #[command(name = "amalgam-gc", version)]
 struct Arguments {
@@ -68,7 +70,7 @@ struct Arguments {
 
 /// A part of a policy and its value; whether they are right is seen where they are set.
 fn part(text: &str) -> std::result::Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write a part and its value, as automatic.daily=90d")?;
+    let (name, value) = text.split_once('=').ok_or("write a key and its value, such as automatic.daily=90d")?;
     Policy::default().set(name, value)?;
     Ok((name.to_owned(), value.to_owned()))
 }
@@ -82,14 +84,14 @@ struct Prepared {
 }
 
 /// What the store's own process would do, with this grace time.
-fn prepare(arguments: &Arguments, store: &Store, now: Time) -> Result<Prepared> {
+fn prepare(arguments: &Arguments, store: &Store, now: Time, lived: &LivedTime) -> Result<Prepared> {
     let Some(grace) = arguments.grace else { return Ok(Prepared::default()) };
     let at = match grace {
         Span::For(grace) => Time(now.0.saturating_sub(grace)),
         Span::Forever => Time(i64::MIN),
     };
     let workspaces = Workspaces::of(store);
-    let old = workspaces.deleted_before(at)?;
+    let old = workspaces.deleted_before(at, lived)?;
     let mut without = BTreeSet::new();
     if arguments.dry_run {
         without.extend(old);
@@ -100,14 +102,14 @@ fn prepare(arguments: &Arguments, store: &Store, now: Time) -> Result<Prepared> 
     for (name, value) in &arguments.retention {
         policies.default.set(name, value).map_err(|why| Error::Invalid { what: "retention", why })?;
     }
-    let operations_after = operations_before(store, at)?;
+    let operations_after = operations_before(store, at, lived)?;
     let scope = SweepScope { operations_after: Some(operations_after), without };
-    let mut plan = plan(&History::of(store), &policies, &scope, at)?;
+    let mut plan = plan(&History::of(store), &policies, &scope, at, lived)?;
     if !arguments.dry_run {
         plan.make_lean(store, &Act::new("amalgam-gc", now), &mut || true)?;
     }
     let rule = LogRule { keep: arguments.keep_operations, most: arguments.keep_operations_max };
-    let operations_from = log_begins(store, &rule, now, operations_after)?;
+    let operations_from = log_begins(store, &rule, now, operations_after, lived)?;
     Ok(Prepared { scope, plan, operations_from })
 }
 
@@ -192,7 +194,16 @@ fn once(
     });
     #[expect(clippy::disallowed_methods, reason = "the binary is where the clock is read")]
     let now = Time::from(std::time::SystemTime::now());
-    let prepared = prepare(arguments, store, now).map_err(|error| (None, error))?;
+    let prepared = LivedClock::open(&arguments.store, store, now, 0).and_then(|mut clock| {
+        if !arguments.dry_run {
+            clock.save();
+        }
+        if !reclaim_first && arguments.grace.is_some() {
+            show.clock(clock.lived().jump());
+        }
+        prepare(arguments, store, now, clock.lived())
+    });
+    let prepared = prepared.map_err(|error| (None, error))?;
     let options = CollectOptions {
         retention: &prepared.plan,
         scope: arguments.grace.is_some().then_some(&prepared.scope),

@@ -1,12 +1,12 @@
 //! Marking: everything that the roots reach.
 //!
 //! Objects are numbered in the order of writing, and what refers is nearly always written after what it refers to. So the rows
-//! are read once, newest first: whoever is marked when its row comes by marks those it refers to. What was already passed when it
+//! are read once, newest first: an object that is marked when its row comes by marks those it refers to. What was already passed when it
 //! was marked, and every root that comes late, is followed by itself, row by row.
 //!
 //! Three sets, and what each may decide:
 //! - `reached`, a filter of everything marked. It may be wrong by saying yes. It keeps chunks, and it lets a row be
-//!   *followed* that nobody needs: then more is kept. It never says that something was followed.
+//!   *followed* that no root needs: then more is kept. It never says that something was followed.
 //! - `followed`, the exact numbers of the rows whose references are in `reached`. It alone keeps a node, and it alone ends a walk. So
 //!   whatever node is kept, all below it is kept.
 //! - `passed`, a filter of the rows that came by unmarked. It may be wrong by saying yes: then a walk looks, in the index, and

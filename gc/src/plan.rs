@@ -1,15 +1,17 @@
 //! A plan: every snapshot of a store, whether its tree stays, and why. Reads records only, and changes nothing.
 
+mod line;
+
 use std::collections::{HashMap, HashSet};
 
-use amalgam_engine::history::LogOrder;
 use amalgam_engine::lean::{CacheFinder, forget_lean, lean_tree, make_lean};
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::reference::{FORGET, RefValue};
-use amalgam_engine::{Act, History, ObjectKind, Result, SnapshotId, Store, SweepScope, Time};
+use amalgam_engine::{Act, History, LivedTime, ObjectKind, Result, SnapshotId, Store, SweepScope, Time};
 
 use crate::mark::Retention;
-use crate::retention::{AUTOMATIC, Aged, Part, Policies, Policy, Span, Verdict, judge};
+use crate::retention::{AUTOMATIC, Aged, Judge, Part, Passed, Policies, Policy, Span, Verdict};
+use line::Line;
 
 const PAGE: usize = 256;
 
@@ -38,7 +40,7 @@ pub struct Planned {
     pub time: Time,
     /// What it says.
     pub message: String,
-    /// Whether nobody asked for it.
+    /// Whether it was taken automatically.
     pub automatic: bool,
     /// The workspace in whose history it was found first; nothing for those that only labels and the like lead to.
     pub workspace: Option<String>,
@@ -105,15 +107,15 @@ impl Retention for Plan {
 }
 
 /// The number after which operations are younger than a time. Clocks may run backwards: the oldest young one counts, found by reading
-/// back until a page has none.
-pub fn operations_before(store: &Store, time: Time) -> Result<u64> {
+/// back until a page has none. Operations are as old as the time that the store lived through since.
+pub fn operations_before(store: &Store, time: Time, lived: &LivedTime) -> Result<u64> {
     let last = store.last_operation()?;
     let (mut end, mut oldest_young) = (last, last + 1);
     let none = store.first_operation()? - 1;
     while end > none {
         let start = end.saturating_sub(PAGE as u64).max(none);
         let page = store.list_operations(start, usize::try_from(end - start).unwrap_or(PAGE))?;
-        match page.iter().find(|operation| operation.draft.time >= time) {
+        match page.iter().find(|operation| lived.place(operation.draft.time) >= time) {
             Some(young) => oldest_young = young.sequence,
             None => break,
         }
@@ -122,32 +124,42 @@ pub fn operations_before(store: &Store, time: Time) -> Result<u64> {
     Ok(oldest_young - 1)
 }
 
-/// Plans what retention does to a store: rules are evaluated at this time, and what the scope marks from is kept.
-pub fn plan(history: &History, policies: &Policies, scope: &SweepScope, at: Time) -> Result<Plan> {
+/// Plans what retention does to a store: rules are evaluated at this time, by the time that the store lived through, and what the scope
+/// marks from is kept.
+pub fn plan(history: &History, policies: &Policies, scope: &SweepScope, at: Time, lived: &LivedTime) -> Result<Plan> {
     let mut planner = Planner {
-        history,
+        store: history.store(),
         at,
+        lived,
         named: HashMap::new(),
         found: HashMap::new(),
         order: Vec::new(),
         newest: HashSet::new(),
+        walked: HashMap::new(),
+        judged: 0,
     };
     let (workspaces, others) = planner.read_names(scope)?;
     for (workspace, head) in &workspaces {
-        planner.judge_line(Some(workspace), &[*head], policies.of(workspace))?;
+        planner.judge_line(Some(workspace), &[*head], policies)?;
     }
-    planner.judge_line(None, &others, &policies.default)?;
+    planner.judge_line(None, &others, policies)?;
     Ok(planner.finish())
 }
 
 struct Planner<'a> {
-    history: &'a History,
+    store: &'a Store,
     at: Time,
+    lived: &'a LivedTime,
     named: HashMap<SnapshotId, String>,
     found: HashMap<SnapshotId, (Planned, Verdict, Policy)>,
     order: Vec<SnapshotId>,
     /// The newest automatic one of each history.
     newest: HashSet<SnapshotId>,
+    /// From where the default policy judged a line to its end, and what its judge had passed then: what follows is judged already.
+    /// With it, whether the newest automatic one had been met.
+    walked: HashMap<SnapshotId, (Passed, bool)>,
+    /// How often a snapshot was judged.
+    judged: u64,
 }
 
 /// The head of each workspace by its name, and whatever else is named.
@@ -155,7 +167,7 @@ type Lines = (Vec<(String, SnapshotId)>, Vec<SnapshotId>);
 
 impl Planner<'_> {
     fn read_names(&mut self, scope: &SweepScope) -> Result<Lines> {
-        let store = self.history.store();
+        let store = self.store;
         let (mut workspaces, mut others, mut after) = (Vec::new(), Vec::new(), None);
         loop {
             let page = store.list_refs("", after.as_ref(), PAGE)?;
@@ -165,22 +177,20 @@ impl Planner<'_> {
                 let (kind, rest) = name.as_str().split_once('/').unwrap_or(("", name.as_str()));
                 let head = value.target.filter(|target| target.kind == ObjectKind::Snapshot);
                 let head = head.map(|target| SnapshotId::from_bytes(target.hash));
-                let (target_words, keeps_words) = match kind {
-                    "workspace" => (format!("head of {rest}"), format!("where {rest} began")),
-                    "label" => (format!("label {rest}"), format!("label {rest}")),
-                    "step" => ("step of an episode".to_owned(), "step of an episode".to_owned()),
-                    "deleted" => {
-                        let words =
-                            format!("deleted workspace {}", rest.rsplit_once('@').map_or(rest, |(name, _)| name));
-                        (words.clone(), words)
-                    }
-                    _ => (format!("reference {name}"), format!("reference {name}")),
-                };
                 match head {
                     Some(head) if kind == "workspace" => workspaces.push((rest.to_owned(), head)),
                     other => others.extend(other),
                 }
-                self.name(value, &target_words, &keeps_words);
+                self.name(value, |is_target| match kind {
+                    "workspace" if is_target => format!("head of {rest}"),
+                    "workspace" => format!("where {rest} began"),
+                    "label" => format!("label {rest}"),
+                    "step" => "step of an episode".to_owned(),
+                    "deleted" => {
+                        format!("deleted workspace {}", rest.rsplit_once('@').map_or(rest, |(name, _)| name))
+                    }
+                    _ => format!("reference {name}"),
+                });
             }
         }
         let mut after = scope.operations_after.map_or_else(|| store.last_operation(), Ok)?;
@@ -189,62 +199,97 @@ impl Planner<'_> {
             let Some(last) = page.last() else { break };
             after = last.sequence;
             for operation in page.iter().filter(|operation| operation.draft.action != FORGET) {
-                let words = format!("operation {} can be undone", operation.sequence);
                 let changes = operation.changes.iter().filter(|change| !scope.without.contains(&change.name));
                 for value in changes.flat_map(|change| [&change.before, &change.after]).flatten() {
-                    self.name(value, &words, &words);
+                    self.name(value, |_| format!("operation {} can be undone", operation.sequence));
                 }
             }
         }
-        others.retain(|id| store.snapshot(*id).is_ok());
         others.sort_unstable();
         others.dedup();
+        others.retain(|id| store.snapshot(*id).is_ok());
         Ok((workspaces, others))
     }
 
-    fn name(&mut self, value: &RefValue, target: &str, keeps: &str) {
-        let words = value.target.iter().map(|_| target).chain(value.keeps.iter().map(|_| keeps));
-        for (id, words) in value.roots().zip(words).filter(|(id, _)| id.kind == ObjectKind::Snapshot) {
-            self.named.entry(SnapshotId::from_bytes(id.hash)).or_insert_with(|| words.to_owned());
+    /// Remembers why what a reference holds stays. `words` is asked for its target, or for what it keeps beside.
+    fn name(&mut self, value: &RefValue, words: impl Fn(bool) -> String) {
+        let of_target = value.target.iter().map(|id| (id, true));
+        for (id, is_target) in of_target.chain(value.keeps.iter().map(|id| (id, false))) {
+            if id.kind == ObjectKind::Snapshot {
+                self.named.entry(SnapshotId::from_bytes(id.hash)).or_insert_with(|| words(is_target));
+            }
         }
     }
 
-    /// A snapshot of several histories stays if it stays in one of them.
-    fn judge_line(&mut self, workspace: Option<&str>, heads: &[SnapshotId], policy: &Policy) -> Result<()> {
-        let log = self.history.log(heads, LogOrder::Time)?.collect::<Result<Vec<_>>>()?;
-        let aged = |snapshot: &Snapshot| Aged {
-            time: snapshot.time,
-            automatic: snapshot.metadata.get(AUTOMATIC).is_some_and(|value| value == "true"),
-        };
-        let line: Vec<_> = log.iter().map(|entry| aged(&entry.snapshot)).collect();
-        let newest = log.iter().zip(&line).filter(|(_, aged)| aged.automatic).max_by_key(|(_, aged)| aged.time);
-        self.newest.extend(newest.map(|(entry, _)| entry.id));
-        for ((entry, aged), verdict) in log.iter().zip(&line).zip(judge(policy, &line, self.at)) {
-            match self.found.get_mut(&entry.id) {
-                // Workspaces come first: a history that only a label leads to ends where theirs begin.
-                Some(_) if workspace.is_none() => {}
-                Some((_, known, by)) => {
-                    let both = known.or(verdict);
-                    if both != *known {
-                        (*known, *by) = (both, *policy);
-                    }
-                }
-                None => {
-                    let planned = Planned {
-                        id: entry.id,
-                        time: aged.time,
-                        message: entry.snapshot.message.clone(),
-                        automatic: aged.automatic,
-                        workspace: workspace.map(str::to_owned),
-                        fate: Fate::Goes,
-                        without_caches: false,
-                    };
-                    self.order.push(entry.id);
-                    self.found.insert(entry.id, (planned, verdict, *policy));
+    /// Judges the history of these heads, newest first. A snapshot of several histories stays if it stays in one of them.
+    ///
+    /// Where nothing else is open, and an earlier line was judged from there on by the same policy and with the same past, the rest is
+    /// judged already: so forks cost what is their own.
+    fn judge_line(&mut self, workspace: Option<&str>, heads: &[SnapshotId], policies: &Policies) -> Result<()> {
+        let (store, lived) = (self.store, self.lived);
+        let own = workspace.and_then(|workspace| policies.workspaces.get(workspace));
+        let policy = own.unwrap_or(&policies.default);
+        let is_remembered = workspace.is_some() && own.is_none();
+        if let ([head], true) = (heads, is_remembered)
+            && self.walked.get(head) == Some(&(Passed::default(), false))
+        {
+            return Ok(());
+        }
+        let mut judge = Judge::new(policy, self.at);
+        let mut line = Line::from(store, heads)?;
+        let mut has_newest = false;
+        loop {
+            if let (Some((only, time)), true) = (line.only(), is_remembered) {
+                let passed = judge.passed(time);
+                match self.walked.get(&only) {
+                    Some((before, had_newest)) if *before == passed && (has_newest || !had_newest) => return Ok(()),
+                    _ => self.walked.insert(only, (passed, has_newest)),
+                };
+            }
+            let Some((id, snapshot)) = line.next(store)? else { return Ok(()) };
+            self.judged += 1;
+            let automatic = snapshot.metadata.get(AUTOMATIC).is_some_and(|value| value == "true");
+            let aged = Aged { time: snapshot.time, placed: lived.place(snapshot.time), automatic };
+            if automatic && !has_newest {
+                has_newest = true;
+                self.newest.insert(id);
+            }
+            self.note(workspace, id, &snapshot, automatic, judge.judge(&aged), policy);
+        }
+    }
+
+    fn note(
+        &mut self,
+        workspace: Option<&str>,
+        id: SnapshotId,
+        snapshot: &Snapshot,
+        automatic: bool,
+        verdict: Verdict,
+        policy: &Policy,
+    ) {
+        match self.found.get_mut(&id) {
+            // Workspaces come first: a history that only a label leads to ends where theirs begin.
+            Some(_) if workspace.is_none() => {}
+            Some((_, known, by)) => {
+                let both = known.or(verdict);
+                if both != *known {
+                    (*known, *by) = (both, *policy);
                 }
             }
+            None => {
+                let planned = Planned {
+                    id,
+                    time: snapshot.time,
+                    message: snapshot.message.clone(),
+                    automatic,
+                    workspace: workspace.map(str::to_owned),
+                    fate: Fate::Goes,
+                    without_caches: false,
+                };
+                self.order.push(id);
+                self.found.insert(id, (planned, verdict, *policy));
+            }
         }
-        Ok(())
     }
 
     fn finish(mut self) -> Plan {
@@ -273,10 +318,13 @@ fn words(part: Part, policy: &Policy, automatic: bool) -> String {
     let rule = if automatic { &policy.automatic } else { &policy.people };
     match part {
         Part::Last => format!("one of the last {}", rule.last),
-        Part::All if !automatic && rule.all == Span::Forever => "somebody made it".to_owned(),
+        Part::All if !automatic && rule.all == Span::Forever => "taken by a person".to_owned(),
         Part::All => format!("younger than {}", rule.all),
         Part::Hourly => "the newest of its hour".to_owned(),
         Part::Daily => "the newest of its day".to_owned(),
         Part::Weekly => "the newest of its week".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;

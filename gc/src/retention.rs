@@ -60,7 +60,7 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no time: write 90s, 30m, 24h, 30d, 8w, none or forever");
+        let wrong = || format!("`{text}` is not a time; write 90s, 30m, 24h, 30d, 8w, none or forever");
         match text {
             "none" | "0" => return Ok(Self::NONE),
             "forever" => return Ok(Self::Forever),
@@ -118,12 +118,23 @@ impl Rule {
         Self { last: 0, all: Span::hours(1), hourly: Span::hours(24), daily: Span::hours(30 * 24), weekly: Span::NONE };
 }
 
+impl Rule {
+    /// The parts that keep the newest of a time: for how long, how long that time is, and where it begins; the finest first.
+    fn parts(&self) -> [(Part, Span, i64, i64); 3] {
+        [
+            (Part::Hourly, self.hourly, HOUR, 0),
+            (Part::Daily, self.daily, DAY, 0),
+            (Part::Weekly, self.weekly, WEEK, MONDAY),
+        ]
+    }
+}
+
 /// What is kept of a workspace's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Of snapshots that nobody asked for one by one.
+    /// Of automatic snapshots.
     pub automatic: Rule,
-    /// Of those that somebody made.
+    /// Of snapshots that people took.
     pub people: Rule,
 }
 
@@ -148,7 +159,7 @@ impl Policy {
             _ => return Err(wrong()),
         };
         match part {
-            "last" => rule.last = text.parse().map_err(|_| format!("`{text}` is no whole number"))?,
+            "last" => rule.last = text.parse().map_err(|_| format!("`{text}` is not a whole number"))?,
             "all" => rule.all = text.parse()?,
             "hourly" => rule.hourly = text.parse()?,
             "daily" => rule.daily = text.parse()?,
@@ -178,9 +189,11 @@ impl Policies {
 /// A snapshot, as far as a policy looks at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aged {
-    /// When it was made.
+    /// When it was made, as it says: which hour, day and week it belongs to.
     pub time: Time,
-    /// Whether nobody asked for it.
+    /// The same by the time that the store lived through since: how old it is.
+    pub placed: Time,
+    /// Whether it was taken automatically.
     pub automatic: bool,
 }
 
@@ -236,32 +249,87 @@ impl Verdict {
 pub fn judge(policy: &Policy, history: &[Aged], at: Time) -> Vec<Verdict> {
     let mut verdicts = vec![Verdict::Goes; history.len()];
     let mut newest_first: Vec<usize> = (0..history.len()).collect();
-    newest_first.sort_by_key(|place| (std::cmp::Reverse(history[*place].time), *place));
-    for (automatic, rule) in [(true, &policy.automatic), (false, &policy.people)] {
-        let parts = [
-            (Part::Hourly, rule.hourly, HOUR, 0),
-            (Part::Daily, rule.daily, DAY, 0),
-            (Part::Weekly, rule.weekly, WEEK, MONDAY),
-        ];
-        let mut seen = [None; 3];
-        let of_sort = newest_first.iter().filter(|place| history[**place].automatic == automatic);
-        for (nth, place) in (0..).zip(of_sort) {
-            let time = history[*place].time;
-            let mut verdict = stays(Part::All, rule.all, time, at);
-            if nth < rule.last {
-                verdict = verdict.or(Verdict::Stays { part: Part::Last, until: None });
-            }
-            for ((part, span, length, offset), seen) in parts.iter().zip(&mut seen) {
-                let bucket = Some(time.0.saturating_add(*offset).div_euclid(*length));
-                if *seen != bucket {
-                    *seen = bucket;
-                    verdict = verdict.or(stays(*part, *span, time, at));
-                }
-            }
-            verdicts[*place] = verdict;
-        }
+    newest_first.sort_by_key(|place| (std::cmp::Reverse(history[*place].placed), *place));
+    let mut judge = Judge::new(policy, at);
+    for place in newest_first {
+        verdicts[place] = judge.judge(&history[place]);
     }
     verdicts
+}
+
+/// Judges the snapshots of one history as they come, newest first.
+pub struct Judge<'a> {
+    policy: &'a Policy,
+    at: Time,
+    passed: Passed,
+}
+
+/// All that a judge remembers of the snapshots before: two judges of one policy that remember the same say the same of what follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed([PassedSort; 2]);
+
+/// Of one sort of snapshots: the hour, the day or the week of the last one, whichever the rule asks for first, and how many there were,
+/// as far as the rule counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct PassedSort {
+    bucket: Option<i64>,
+    number: u64,
+}
+
+impl<'a> Judge<'a> {
+    /// One that has seen nothing yet.
+    pub fn new(policy: &'a Policy, at: Time) -> Self {
+        Self { policy, at, passed: Passed::default() }
+    }
+
+    /// What it remembers that matters for snapshots of this time and older ones: an hour, a day and a week that lie behind do not.
+    pub fn passed(&self, time: Time) -> Passed {
+        let mut passed = self.passed;
+        for (sort, rule) in passed.0.iter_mut().zip([&self.policy.people, &self.policy.automatic]) {
+            let parts = rule.parts();
+            let Some((_, _, finest, offset)) = parts.iter().copied().find(|(_, span, ..)| *span != Span::NONE) else {
+                continue;
+            };
+            let is_behind = |bucket: &i64| {
+                let last = bucket.saturating_mul(finest).saturating_sub(offset);
+                let asked = parts.iter().filter(|(_, span, ..)| *span != Span::NONE);
+                asked.into_iter().all(|(_, _, length, offset)| {
+                    bucket_of(last, *length, *offset) > bucket_of(time.0, *length, *offset)
+                })
+            };
+            sort.bucket = sort.bucket.filter(|bucket| !is_behind(bucket));
+        }
+        passed
+    }
+
+    /// Judges the next one.
+    pub fn judge(&mut self, aged: &Aged) -> Verdict {
+        let rule = if aged.automatic { &self.policy.automatic } else { &self.policy.people };
+        let passed = &mut self.passed.0[usize::from(aged.automatic)];
+        let mut verdict = stays(Part::All, rule.all, aged.placed, self.at);
+        if passed.number < rule.last {
+            verdict = verdict.or(Verdict::Stays { part: Part::Last, until: None });
+            passed.number += 1;
+        }
+        let parts = rule.parts();
+        // A day and a week are whole hours, and a week whole days: the finest that the rule asks for says which the others are.
+        let finest =
+            parts.iter().find(|(_, span, ..)| *span != Span::NONE).map(|(_, _, length, offset)| (*length, *offset));
+        let Some((finest, offset)) = finest else { return verdict };
+        let before = passed.bucket.map(|bucket| bucket.saturating_mul(finest).saturating_sub(offset));
+        for (part, span, length, offset) in parts {
+            if before.map(|time| bucket_of(time, length, offset)) != Some(bucket_of(aged.time.0, length, offset)) {
+                verdict = verdict.or(stays(part, span, aged.placed, self.at));
+            }
+        }
+        passed.bucket = Some(bucket_of(aged.time.0, finest, offset));
+        verdict
+    }
+}
+
+/// Which hour, day or week a time belongs to.
+fn bucket_of(time: i64, length: i64, offset: i64) -> i64 {
+    time.saturating_add(offset).div_euclid(length)
 }
 
 fn stays(part: Part, span: Span, time: Time, at: Time) -> Verdict {
@@ -296,12 +364,17 @@ mod tests {
         Time(minutes * 60 * SECOND)
     }
 
+    /// One that a clock made that never jumped.
+    fn aged(time: Time, automatic: bool) -> Aged {
+        Aged { time, placed: time, automatic }
+    }
+
     /// Ages in minutes before `now` (in minutes since a Thursday's midnight), newest first, and which of them stay, by a letter:
     /// `l`ast, `a`ll, `h`ourly, `d`aily, `w`eekly, `-` for none.
     #[track_caller]
     fn check(rules: &str, now: i64, ages: &[i64], expected: &str) {
         let policy = Policy { automatic: rule(rules), people: Rule::EVERYTHING };
-        let history: Vec<_> = ages.iter().map(|age| Aged { time: minutes(now - age), automatic: true }).collect();
+        let history: Vec<_> = ages.iter().map(|age| aged(minutes(now - age), true)).collect();
         let letter = |verdict: &Verdict| match verdict {
             Verdict::Goes => '-',
             Verdict::Stays { part: Part::Last, .. } => 'l',
@@ -337,7 +410,7 @@ mod tests {
 
     #[test]
     fn sorts_are_judged_apart_and_people_keep_theirs() {
-        let aged = |minutes_ago: i64, automatic| Aged { time: minutes(10_000 - minutes_ago), automatic };
+        let aged = |minutes_ago: i64, automatic| aged(minutes(10_000 - minutes_ago), automatic);
         let history = [aged(5_000, false), aged(5_001, true), aged(5_002, true), aged(5_003, false)];
         let verdicts = judge(&Policy::default(), &history, minutes(10_000));
         let forever = Verdict::Stays { part: Part::All, until: None };
@@ -352,7 +425,7 @@ mod tests {
     fn thinning_often_is_thinning_once() {
         let times: Vec<_> = (0..4_000_i64).map(|n| n * 13 + (n * n) % 11).collect();
         let left = |times: &[i64], now: i64| -> Vec<i64> {
-            let aged: Vec<_> = times.iter().map(|time| Aged { time: minutes(*time), automatic: true }).collect();
+            let aged: Vec<_> = times.iter().map(|time| aged(minutes(*time), true)).collect();
             let verdicts = judge(&Policy::default(), &aged, minutes(now));
             times.iter().zip(verdicts).filter(|(_, verdict)| *verdict != Verdict::Goes).map(|(time, _)| *time).collect()
         };

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 
-use amalgam_engine::{Error, ErrorKind, Tallies, Tally};
+use amalgam_engine::{Error, ErrorKind, Jump, Tallies, Tally};
 use amalgam_gc::{Collected, Progress, Stage, WorkspaceUsage};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
@@ -68,6 +68,19 @@ impl Show {
         }
     }
 
+    /// The clock jumped: what retention counts.
+    pub fn clock(&mut self, jump: Option<Jump>) {
+        let Some(jump) = jump else { return };
+        if self.json {
+            let seconds = |nanoseconds: i64| nanoseconds / 1_000_000_000;
+            line(
+                &json!({"type": "clock", "jump_seconds": seconds(jump.by), "uncounted_seconds": seconds(jump.missing)}),
+            );
+        } else {
+            eprintln!("amalgam-gc: {}", jump.words());
+        }
+    }
+
     /// The disk was full, and it begins anew with what room there is now.
     pub fn again(&mut self, error: &Error) {
         if self.json {
@@ -101,8 +114,11 @@ impl Show {
             bar.finish_and_clear();
         }
         let hint = match exit_code(error) {
-            10 => "give the directory of a store".to_owned(),
-            11 => format!("a process has {} open; end it, or let it collect", store.display()),
+            10 => "name the directory of a store".to_owned(),
+            11 => format!(
+                "another process has {} open; `amalgam stop` ends it, `amalgam gc` has it collect",
+                store.display()
+            ),
             13 => "free some room elsewhere on the disk, a few MiB are enough, and run it again".to_owned(),
             _ if error.kind() == ErrorKind::Corrupt => {
                 "run `amalgam verify` to see the damage; nothing was deleted".to_owned()
@@ -132,13 +148,13 @@ fn say_collected(arguments: &Arguments, done: &Collected) {
     );
     println!("dead: {} objects, {}", HumanCount(dead.objects), HumanBytes(dead.bytes));
     if young.objects > 0 {
-        println!("too young to go: {} objects, {}", HumanCount(young.objects), HumanBytes(young.bytes));
+        println!("kept because they are new: {} objects, {}", HumanCount(young.objects), HumanBytes(young.bytes));
     }
     if done.mark.thinned > 0 {
         println!("thinned: {} snapshots keep their record only", HumanCount(done.mark.thinned));
     }
     if done.operations > 0 {
-        println!("the log of operations is shorter by {}", HumanCount(done.operations));
+        println!("operations removed from the log: {}", HumanCount(done.operations));
     }
     if arguments.dry_run {
         println!("nothing was deleted (--dry-run)");
@@ -150,7 +166,7 @@ fn say_collected(arguments: &Arguments, done: &Collected) {
     }
     if let Some(reclaimed) = done.reclaimed {
         println!(
-            "on disk: {} before, {} after; at most {} beside it meanwhile",
+            "on disk: {} before, {} after; up to {} more in between",
             HumanBytes(reclaimed.bytes_before),
             HumanBytes(reclaimed.bytes_after),
             HumanBytes(reclaimed.step_bytes_max),
@@ -216,7 +232,7 @@ fn tallies(tallies: &Tallies) -> Value {
     json!({"objects": total.objects, "bytes": total.bytes, "kinds": kinds})
 }
 
-/// One line, one write. Nobody is left to tell if it cannot be written.
+/// One line, one write. A failure cannot be reported: the reader is gone.
 fn line(value: &Value) {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{value}\n").as_bytes()).and_then(|()| out.flush()).ok();

@@ -4,9 +4,11 @@
 //! workspaces, or snapshots, and one for everybody else. What refers hands its owners on to what it refers to. When an
 //! object gets another owner, the sums change: so there is nothing to add up at the end, and no owner is walked by itself. What was passed
 //! already when it got an owner is walked at once, with the new owners only. Where there are more owners than 63, everything is read again
-//! for the next.
+//! for the next; where that would be too often, the history is walked instead ([`many`]).
 //!
 //! Eight bytes for each object, in pages; beside them the names of the store, and what waits in such a walk.
+
+mod many;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -27,6 +29,8 @@ const LEAN: &str = "lean/";
 const STRETCH: u64 = 1_024;
 /// So many are told apart in one reading.
 const OWNERS_MAX: usize = 63;
+/// So often at most everything is read. Where there are more groups, the history is walked instead.
+const READINGS_MAX: usize = 4;
 /// The bit of all others.
 const OTHERS: u64 = 1 << OWNERS_MAX;
 
@@ -80,33 +84,70 @@ pub fn measure_workspaces(
     operations_after: u64,
     watch: WatchMeasuring<'_>,
 ) -> Result<Option<StoreUsage>> {
+    measure_in(store, operations_after, READINGS_MAX, watch)
+}
+
+/// With at most so many readings; where that is not enough, by a walk over the history.
+fn measure_in(
+    store: &Store,
+    operations_after: u64,
+    readings_max: usize,
+    watch: WatchMeasuring<'_>,
+) -> Result<Option<StoreUsage>> {
     let rows = store.rows()?;
     let names = Names::read(store)?;
+    let groups = names.groups();
     let mut usage = StoreUsage::default();
-    let lines: Vec<_> = names.lines.keys().collect();
-    let readings = lines.len().div_ceil(OWNERS_MAX) as u64;
-    for (reading, told_apart) in (0..).zip(lines.chunks(OWNERS_MAX)) {
-        let bits: HashMap<_, _> = told_apart.iter().zip(0..).map(|(line, bit)| (*line, 1_u64 << bit)).collect();
-        let mut seeds = Vec::new();
-        for (line, roots) in &names.lines {
-            let owner = bits.get(line).copied().unwrap_or(OTHERS);
-            seeds.extend(roots.iter().map(|root| (*root, owner)));
+    let measured = match groups.len().div_ceil(OWNERS_MAX) <= readings_max {
+        true => measure_some(&rows, &names, &groups, watch)?,
+        false => {
+            let mut measure = Measure::new(&rows, &names.lean, None);
+            let sums = many::measure_many(&mut measure, &groups, watch)?;
+            measure.to_come = ToCome::Nothing;
+            sums.map(|sums| (measure, sums))
         }
-        let mut measure = Measure::new(&rows, &names.lean, None);
-        if !measure.run(seeds, &mut |done, total| watch(reading * total + done, readings * total))? {
+    };
+    let Some((mut measure, sums)) = measured else { return Ok(None) };
+    usage.alive = measure.alive;
+    usage.undo = measure.beside(moved_after(store, operations_after)?)?;
+    let mut names = Vec::new();
+    for (group, sums) in groups.into_iter().zip(sums) {
+        // What several names keep belongs to none of them.
+        let private = if group.lines.len() == 1 { sums.private } else { Tally::default() };
+        names.extend(group.lines.into_iter().map(|line| (line, sums.reached, private)));
+    }
+    names.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+    let named =
+        |(line, reached, private): (Line, Tally, Tally)| WorkspaceUsage { workspace: line.workspace, reached, private };
+    usage.names = names.into_iter().map(named).collect();
+    Ok(Some(usage))
+}
+
+/// Reads everything once for every 63 groups. The last reading, with all that it found.
+fn measure_some<'a>(
+    rows: &'a Rows,
+    names: &'a Names,
+    groups: &[Group],
+    watch: WatchMeasuring<'_>,
+) -> Result<Option<(Measure<'a>, Vec<Sums>)>> {
+    let readings = groups.len().div_ceil(OWNERS_MAX).max(1) as u64;
+    let mut sums = Vec::new();
+    let mut last = Measure::new(rows, &names.lean, None);
+    for reading in 0..readings {
+        let start = reading as usize * OWNERS_MAX;
+        let told_apart = start..(start + OWNERS_MAX).min(groups.len());
+        let mut seeds = Vec::new();
+        for (number, group) in groups.iter().enumerate() {
+            let owner = if told_apart.contains(&number) { 1_u64 << (number - start) } else { OTHERS };
+            seeds.extend(group.roots.iter().map(|root| (*root, owner)));
+        }
+        last = Measure::new(rows, &names.lean, None);
+        if !last.run(seeds, &mut |done, total| watch(reading * total + done, readings * total))? {
             return Ok(None);
         }
-        usage.alive = measure.alive;
-        if reading + 1 == readings {
-            usage.undo = measure.beside(moved_after(store, operations_after)?)?;
-        }
-        usage.names.extend(told_apart.iter().zip(measure.sums).map(|(line, sums)| WorkspaceUsage {
-            workspace: line.workspace.clone(),
-            reached: sums.reached,
-            private: sums.private,
-        }));
+        sums.extend_from_slice(&last.sums[..told_apart.len()]);
     }
-    Ok(Some(usage))
+    Ok(Some((last, sums)))
 }
 
 /// Measures what each of these snapshots keeps. Nothing when it was ended.
@@ -147,6 +188,12 @@ struct Line {
     workspace: Option<String>,
 }
 
+/// Names that keep the same: forks that nobody has changed yet are one group, however many they are.
+struct Group {
+    roots: Vec<ObjectId>,
+    lines: Vec<Line>,
+}
+
 /// From where to measure.
 struct Names {
     lines: BTreeMap<Line, Vec<ObjectId>>,
@@ -155,11 +202,20 @@ struct Names {
 }
 
 impl Names {
+    /// The names by what they keep.
+    fn groups(&self) -> Vec<Group> {
+        let mut by_roots: BTreeMap<&[ObjectId], Vec<Line>> = BTreeMap::new();
+        for (line, roots) in &self.lines {
+            by_roots.entry(roots).or_default().push(line.clone());
+        }
+        by_roots.into_iter().map(|(roots, lines)| Group { roots: roots.to_vec(), lines }).collect()
+    }
+
     fn read(store: &Store) -> Result<Self> {
         let (mut names, mut after) = (Self { lines: BTreeMap::new(), lean: HashMap::new() }, None);
         loop {
             let page = store.list_refs("", after.as_ref(), PAGE)?;
-            let Some((last, _)) = page.last() else { return Ok(names) };
+            let Some((last, _)) = page.last() else { break };
             after = Some(last.clone());
             for (name, value) in page {
                 if let Some(snapshot) = name.as_str().strip_prefix(LEAN).and_then(SnapshotId::from_hex) {
@@ -171,6 +227,12 @@ impl Names {
                 names.lines.entry(line).or_default().extend(value.roots());
             }
         }
+        // Very many labels may point at few snapshots.
+        if let Some(others) = names.lines.get_mut(&Line { is_other: true, workspace: None }) {
+            others.sort_unstable();
+            others.dedup();
+        }
+        Ok(names)
     }
 }
 
@@ -198,7 +260,7 @@ struct Sums {
 struct Measure<'a> {
     rows: &'a Rows,
     lean: &'a HashMap<SnapshotId, Vec<ObjectId>>,
-    /// Snapshots that own their trees; without them a tree belongs to whoever leads to its snapshot.
+    /// Snapshots that own their trees; without them a tree belongs to every workspace that leads to its snapshot.
     snapshots: Option<&'a HashMap<SnapshotId, u64>>,
     owners: Owners,
     to_come: ToCome,
@@ -396,3 +458,6 @@ fn add(tally: &mut Tally, bytes: u64) {
 fn without(tally: Tally, less: Tally) -> Tally {
     Tally { objects: tally.objects.saturating_sub(less.objects), bytes: tally.bytes.saturating_sub(less.bytes) }
 }
+
+#[cfg(test)]
+mod tests;

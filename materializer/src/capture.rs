@@ -138,7 +138,7 @@ pub fn capture(store: &Store, directory: &HostDir, index: &mut Index, job: &Capt
 /// says of the directory itself.
 pub(crate) fn begin(store: &Store, directory: &HostDir, index: &mut Index) -> Result<Stamp> {
     if index.identity() != directory.identity() {
-        let why = "it is not the directory that was captured before; attach it anew".to_owned();
+        let why = "this is not the directory that was captured before; run `amalgam ws attach` in it".to_owned();
         return Err(Error::NotThis { path: directory.path().display().to_string(), why });
     }
     if index.root().is_some_and(|root| store.hold(root).is_err()) {

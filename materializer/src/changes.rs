@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use crate::capture::{Capture, Counts, Edit, Found, Scanner, Slot, State, begin, counts, pieces, run, take_edits};
+use crate::checkout::lacks_set_id;
 use crate::compare::{Compared, Likeness, compare};
 use crate::error::Result;
 use crate::host::{HostDir, is_absent};
@@ -178,7 +179,7 @@ impl Comparison<'_> {
                             continue;
                         }
                     };
-                    let likeness = self.compare(open, &name, &path, stamp)?;
+                    let likeness = self.compare(open, &name, &path, leaf, stamp)?;
                     let is_attributes = likeness == Likeness::Differs && self.is_attributes(leaf, &stamp, &path)?;
                     let mut found = self.found.lock();
                     match likeness {
@@ -286,10 +287,18 @@ impl Comparison<'_> {
         (owner != self.owner).then_some(owner)
     }
 
-    fn compare(&self, open: BorrowedFd<'_>, name: &Name, path: &TreePath, stamp: Stamp) -> Result<Likeness> {
+    fn compare(
+        &self,
+        open: BorrowedFd<'_>,
+        name: &Name,
+        path: &TreePath,
+        leaf: &Leaf,
+        stamp: Stamp,
+    ) -> Result<Likeness> {
         let Some(entry) = self.stored(path)? else { return Ok(Likeness::Differs) };
         let is_link = stamp.kind() == FileType::Symlink;
-        let same_mode = is_link || entry.mode == stamp.permissions();
+        let is_withheld = leaf.stamp.mode == stamp.mode && lacks_set_id(&stamp, &entry);
+        let same_mode = is_link || is_withheld || entry.mode == stamp.permissions();
         if !same_mode || entry.owner() != self.owner_of(&stamp) {
             return Ok(Likeness::Differs);
         }

@@ -2,9 +2,10 @@
 //!
 //! The difference between the tree that an index describes and the target is the plan, and it is walked directory by
 //! directory, on all cores. A path is touched only while it is still what the index says: what changed since is left alone and
-//! reported, and what is unknown is never overwritten or deleted. In directories that were there before, files are written
+//! reported, and what is unknown is never overwritten or deleted. The look cannot be one step with the change, so whatever leaves its
+//! name is moved aside first, compared once more, and put back if it is not what was looked at ([`place`]). In directories that were there before, files are written
 //! apart and moved into place, so that a reader, or a machine that dies, finds the old or the new one under each name; in
-//! directories that the checkout made itself nobody expects anything yet, and files are written under their names.
+//! directories that the checkout made itself no other program expects anything yet, and files are written under their names.
 //!
 //! Three things wait until the walk is over: directories that go or make room, once what was in them is gone; files with several
 //! names; and the attributes of directories whose names changed late.
@@ -14,13 +15,14 @@
 
 mod attributes;
 mod fill;
+mod grant;
 mod late;
-mod leftovers;
 mod links;
 mod place;
 mod process;
 mod shared;
 mod source;
+mod staging;
 mod walk;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -30,12 +32,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use amalgam_engine::object::Root;
-use amalgam_engine::{Entry, Name, RootId, Store, Time, TreePath, entry_at};
+use amalgam_engine::{Entry, ErrorKind, Name, RootId, Store, Time, TreePath, entry_at};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-pub(crate) use attributes::LENT_RULES;
-pub use leftovers::clean_leftovers;
+pub(crate) use attributes::{LENT_RULES, lacks_set_id};
+pub use grant::grant_withheld;
+pub(crate) use staging::is_staged;
+pub use staging::{Staging, clean_leftovers};
 
 use crate::compare::{Likeness, compare};
 use crate::error::{Error, Result};
@@ -73,7 +77,7 @@ pub struct Checkout<'a> {
     /// A directory whose index proves what its files hold: they are cloned from it where the file system can, and copied as long
     /// as they are in memory.
     pub source: Option<(&'a HostDir, &'a Index)>,
-    /// Makes a directory for reading: its files can be written by nobody, and are shared with all others that have them from this pool.
+    /// Makes a directory for reading: no user may write to its files, and they are shared with all others that have them from this pool.
     pub pool: Option<&'a Pool>,
     /// Where it counts and listens.
     pub progress: &'a Progress,
@@ -123,17 +127,36 @@ pub fn checkout(
     target: RootId,
     job: &Checkout<'_>,
 ) -> Result<CheckedOut> {
+    checkout_staged(store, directory, index, target, job, &Staging::new())
+}
+
+/// Does what [`checkout`] does, under temporary names that the caller knows.
+pub fn checkout_staged(
+    store: &Store,
+    directory: &HostDir,
+    index: &Index,
+    target: RootId,
+    job: &Checkout<'_>,
+    staging: &Staging<'_>,
+) -> Result<CheckedOut> {
     let _target = store.hold(target)?;
     let _base = index.root().map(|root| store.hold(root)).transpose()?;
     let _source = job.source.and_then(|(_, index)| index.root()).map(|root| store.hold(root)).transpose()?;
-    let run = Run::new(store, directory, index, target, job)?;
+    let run = Run::new(store, directory, index, target, job, staging)?;
     check_width(store, run.before.as_deref(), &run.after, job.paths)?;
     let done = run.walk().and_then(|()| run.finish_late());
     // Directories that were opened for the time get their modes back whatever happened.
     let closed = run.close_directories();
-    done?;
-    closed?;
-    Ok(run.into_done())
+    match done.and(closed) {
+        Ok(()) => Ok(run.into_done()),
+        Err(source) => {
+            let CheckedOut { written, removed, .. } = *run.done.lock();
+            if written + removed == 0 {
+                return Err(source);
+            }
+            Err(Error::Partly { written, removed, source: Box::new(source) })
+        }
+    }
 }
 
 /// One checkout under way; shared by its threads.
@@ -153,7 +176,7 @@ struct Run<'a> {
     ours: Mutex<HashMap<u64, (Stamp, Entry)>>,
     failed: Mutex<Option<Error>>,
     is_stopped: AtomicBool,
-    next_temporary: AtomicU64,
+    staging: &'a Staging<'a>,
     /// Batches of files that other threads were given and have not finished.
     given_away: AtomicU64,
 }
@@ -165,6 +188,7 @@ impl<'a> Run<'a> {
         index: &'a Index,
         target: RootId,
         job: &'a Checkout<'a>,
+        staging: &'a Staging<'a>,
     ) -> Result<Self> {
         let load = |root: Option<RootId>| root.map(|root| store.root(root)).transpose();
         let (before, after) = (load(index.root())?, store.root(target)?);
@@ -182,7 +206,7 @@ impl<'a> Run<'a> {
             before,
             after,
             source,
-            next_temporary: AtomicU64::new(process::random()),
+            staging,
             process,
             done: Mutex::default(),
             late: Mutex::default(),
@@ -247,6 +271,10 @@ impl<'a> Run<'a> {
                 self.notice(path, Why::Purged(tombstone.to_string()));
                 Ok(None)
             }
+            Err(Error::Engine(error)) if error.kind() == ErrorKind::Corrupt => {
+                self.notice(path, Why::Damaged(error.to_string()));
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
@@ -259,14 +287,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A name that nobody else uses, for something on its way to its place.
+    /// A name that no other file has, for something on its way to its place or away from it.
     fn temporary(&self) -> Name {
-        let number = self.next_temporary.fetch_add(1, Ordering::Relaxed);
-        leftovers::temporary_name(number)
+        self.staging.name()
     }
 
-    /// Whether a name is still what the index says or what this checkout itself made of it. A stamp that was taken in the moment
-    /// of a change does not tell: what has one is read.
+    /// Whether a name is still what the index says or what this checkout itself made of it.
     fn is_unchanged(
         &self,
         at: &Open,
@@ -275,30 +301,58 @@ impl<'a> Run<'a> {
         present: &Stamp,
         ours: Option<&HashMap<u64, (Stamp, Entry)>>,
     ) -> Result<bool> {
-        let Some((known, trust)) = self.index.look(path) else { return Ok(false) };
+        Ok(self.prove_unchanged(at, name, path, present, ours)?.is_some())
+    }
+
+    /// What proves that a name is still what the index says or what this checkout itself made of it; nothing where it is not. A stamp
+    /// that was taken in the moment of a change proves nothing: then the bytes are read.
+    fn prove_unchanged(
+        &self,
+        at: &Open,
+        name: &Name,
+        path: &TreePath,
+        present: &Stamp,
+        ours: Option<&HashMap<u64, (Stamp, Entry)>>,
+    ) -> Result<Option<Proof>> {
+        let Some((known, trust)) = self.index.look(path) else { return Ok(None) };
         if known.inode != present.inode {
-            return Ok(false);
+            return Ok(None);
         }
+        let by_stamp = Proof { stamp: *present, bytes_of: None };
         if ours.and_then(|ours| ours.get(&present.inode)).is_some_and(|(stamp, _)| stamp == present) {
-            return Ok(true);
+            return Ok(Some(by_stamp));
         }
         if known != *present {
-            return Ok(false);
+            return Ok(None);
         }
         if trust != Trust::Racy {
-            return Ok(true);
+            return Ok(Some(by_stamp));
         }
-        let Some(before) = &self.before else { return Ok(false) };
-        let Some(entry) = entry_at(self.store, before, path)?.and_then(shown) else { return Ok(false) };
+        let Some(before) = &self.before else { return Ok(None) };
+        let Some(entry) = entry_at(self.store, before, path)?.and_then(shown) else { return Ok(None) };
         let compared = compare(self.store, at.handle.as_fd(), name, &entry, *present, self.job.progress)?;
-        Ok(compared.likeness == Likeness::Equal(*present))
+        let is_equal = compared.likeness == Likeness::Equal(*present);
+        Ok(is_equal.then_some(Proof { bytes_of: Some(entry), ..by_stamp }))
     }
+}
+
+/// What showed that a name was not changed.
+struct Proof {
+    /// What the host said of it.
+    stamp: Stamp,
+    /// The entry with which its bytes were compared, where the stamp alone proves nothing.
+    bytes_of: Option<Entry>,
 }
 
 /// Whether the rest can go on: the machine itself is well.
 fn concerns_one_path(error: &io::Error) -> bool {
     let fatal = [Errno::NOSPC, Errno::DQUOT, Errno::IO, Errno::ROFS, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
     !fatal.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// Whether an object cannot be had any more: it was purged, or it is damaged or missing.
+fn is_lost(error: &amalgam_engine::Error) -> bool {
+    matches!(error, amalgam_engine::Error::Purged { .. }) || error.kind() == ErrorKind::Corrupt
 }
 
 /// What came of an attempt to put something in its place.

@@ -19,7 +19,7 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// How something on the host is to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Likeness {
-    /// It holds the same, as of this stamp.
+    /// It holds what the entry says, as of this stamp.
     Equal(Stamp),
     Differs,
     Gone,
@@ -42,7 +42,7 @@ impl From<Likeness> for Compared {
     }
 }
 
-/// Compares bytes, targets, devices and extended attributes; not what a stamp tells, which whoever calls has looked at.
+/// Compares bytes, targets, devices and extended attributes; not what a stamp tells, which the caller has looked at.
 pub(crate) fn compare(
     store: &Store,
     directory: BorrowedFd<'_>,
@@ -100,7 +100,7 @@ fn is_equal(
         source.read_at(offset, ours)?;
         match read_at(store, content, size, offset, theirs) {
             Ok(()) => {}
-            // Nobody can say any more what it was.
+            // What it was is not known any more.
             Err(amalgam_engine::Error::Purged { .. }) => return Ok((false, offset)),
             Err(error) => return Err(error.into()),
         }

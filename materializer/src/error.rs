@@ -24,9 +24,19 @@ pub enum Error {
         /// The system's words.
         source: io::Error,
     },
-    /// Somebody asked to stop. Nothing has to be cleaned up.
+    /// The caller asked to stop. Nothing has to be cleaned up.
     #[error("interrupted")]
     Cancelled,
+    /// A checkout stopped in the middle, after it had changed some paths.
+    #[error("{source}; {written} written and {removed} removed before that")]
+    Partly {
+        /// How many paths were written.
+        written: u64,
+        /// How many paths were removed.
+        removed: u64,
+        /// Why it stopped.
+        source: Box<Error>,
+    },
     /// The directory is not the one that was meant.
     #[error("{path}: {why}")]
     NotThis {
@@ -44,12 +54,22 @@ impl Error {
         Self::Host { action, path, source: source.into() }
     }
 
+    /// Whether the caller asked to stop.
+    pub fn is_cancelled(&self) -> bool {
+        match self {
+            Self::Cancelled => true,
+            Self::Partly { source, .. } => source.is_cancelled(),
+            _ => false,
+        }
+    }
+
     /// What the caller can do; nothing for an interruption.
     pub fn kind(&self) -> Option<ErrorKind> {
         match self {
             Self::Engine(error) => Some(error.kind()),
             Self::Host { source, .. } => Some(kind_of(source)),
             Self::Cancelled => None,
+            Self::Partly { source, .. } => source.kind(),
             Self::NotThis { .. } => Some(ErrorKind::Invalid),
         }
     }

@@ -4,6 +4,7 @@
 //! refuses to leave it.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,8 @@ use crate::stamp::Stamp;
 const STRIDE_BYTES_MAX: usize = 3_500;
 
 /// How directories are opened: to be read, never through a symlink, never by a program that is started meanwhile.
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub(crate) const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// By what a directory is known, however it is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,6 +72,19 @@ impl HostDir {
     /// Opens a directory in it for reading. Fails with `ELOOP` or `ENOTDIR` at a symlink, with `EXDEV` at a mount.
     pub fn directory(&self, path: &TreePath) -> io::Result<OwnedFd> {
         open_beneath(self.handle.as_fd(), path.as_bytes(), DIRECTORY)
+    }
+
+    /// Opens a file in it for reading, without waiting for the other end of a FIFO. Fails with `ELOOP` at a symlink, also on the way,
+    /// and with `EXDEV` at a mount.
+    pub fn open_file(&self, path: &TreePath) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        open_beneath(self.handle.as_fd(), path.as_bytes(), flags).map(File::from)
+    }
+
+    /// Removes a file, or a symlink, in it.
+    pub fn remove_file(&self, path: &TreePath) -> io::Result<()> {
+        let Some((parent, name)) = self.parent(path)? else { return Err(Errno::ISDIR.into()) };
+        Ok(rustix::fs::unlinkat(parent, c_name(&name), AtFlags::empty())?)
     }
 
     /// The directory that a path lies in, and the path's name; nothing for the root.
@@ -130,7 +145,7 @@ pub(crate) fn open_beneath(at: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io
     }
 }
 
-fn open_stride(at: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
+pub(crate) fn open_stride(at: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     let resolve =
         ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
     match rustix::fs::openat2(at, path, flags, Mode::empty(), resolve) {

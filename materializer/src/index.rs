@@ -224,7 +224,7 @@ impl Index {
         self.rules = rules;
     }
 
-    /// Takes in a directory that is new; whoever calls refers to it.
+    /// Takes in a directory that is new; the caller refers to it.
     pub(crate) fn add(&mut self, directory: Directory) -> usize {
         if self.is_known() {
             self.totals.directories += 1;

@@ -117,7 +117,7 @@ pub(crate) fn check_width(
     Ok(())
 }
 
-/// How many files and bytes would be written; for whoever watches.
+/// How many files and bytes would be written, for progress reports.
 pub(crate) fn totals(store: &Store, aim: &Aim<'_>, top: Pair) -> Result<(u64, u64)> {
     let (mut files, mut bytes) = (0, 0);
     let mut open = vec![(TreePath::root(), top)];

@@ -1,6 +1,6 @@
 //! Files that read-only directories share: each is kept once, under the hash of what it is, and linked into all of them.
 //!
-//! A file here has the bytes, the mode and the time that its name stands for, and nobody may write to it. Its owner can change that;
+//! A file here has the bytes, the mode and the time that its name stands for, and no user may write to it. Its owner can change that;
 //! so a file is linked only while its length, mode, owner and time are as they should be, and is made anew otherwise. One that lost its
 //! bytes with the power has another length.
 //!
@@ -62,7 +62,7 @@ impl Kept {
 }
 
 impl Pool {
-    /// The pool at a path, made if it is not there. Nobody else can look into it.
+    /// The pool at a path, made if it is not there. No other user can look into it.
     pub fn open(path: &Path) -> io::Result<Self> {
         match rustix::fs::mkdir(path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}

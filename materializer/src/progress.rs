@@ -1,4 +1,4 @@
-//! How far a long piece of work is, for whoever looks from another thread, and the way to stop it.
+//! How far a long piece of work is, for another thread to read, and the way to stop it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -26,7 +26,7 @@ impl Progress {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// An error once somebody asked to stop.
+    /// Returns an error once the caller asked to stop.
     pub fn check(&self) -> Result<()> {
         if self.cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
     }

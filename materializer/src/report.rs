@@ -25,6 +25,8 @@ pub enum Why {
     Ours,
     /// Its bytes were purged: when, by whom and why. They are neither written nor stored again.
     Purged(String),
+    /// Its bytes are damaged in the store or missing there: the store's words. They are not written.
+    Damaged(String),
     /// Another file system is mounted there. Its directory is kept, its contents are not.
     OtherFileSystem,
     /// Not allowed, or the machine failed: the system's words.
@@ -38,6 +40,8 @@ pub enum Why {
     Changing,
     /// It changed since the plan was made, and was left alone.
     ChangedSince,
+    /// It was replaced twice while it was being replaced. The newest version has the name, an earlier one this other name.
+    KeptBeside(String),
     /// The tree cannot hold such a thing: what is wrong with it.
     Unsupported(String),
     /// A directory that should go still holds things that are not part of the tree.
@@ -71,25 +75,29 @@ fn plain(error: &str) -> String {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ignored => write!(f, "ignored by a rule"),
-            Self::Uncovered => write!(f, "stays as it is on the disk: ignore rules left it out"),
-            Self::Ours => write!(f, "belongs to Amalgam"),
+            Self::Ignored => write!(f, "excluded by an ignore rule"),
+            Self::Uncovered => write!(f, "left as it is on the disk: ignore rules exclude it"),
+            Self::Ours => write!(f, "belongs to Amalgam's own store"),
             Self::OtherFileSystem => write!(f, "another file system is mounted here; its contents are left out"),
             Self::Failed { action, error } if READING.contains(action) => f.write_str(&plain(error)),
             Self::Failed { action, error } => write!(f, "could not {action}: {}", plain(error)),
             Self::Purged(words) => write!(f, "purged {words}"),
-            Self::Changing => write!(f, "it kept changing while it was read"),
-            Self::ChangedSince => write!(f, "changed meanwhile, left as it is"),
-            Self::Unsupported(why) => write!(f, "cannot be kept: {why}"),
-            Self::NotEmpty => write!(f, "not empty: it holds files that no snapshot knows"),
+            Self::Damaged(words) => write!(f, "not written: {words}; `amalgam verify` finds what else is damaged"),
+            Self::KeptBeside(name) => {
+                write!(f, "changed again while it was put back; an earlier version is kept beside it as {name}")
+            }
+            Self::Changing => write!(f, "kept changing while it was read; the bytes of the last try are kept"),
+            Self::ChangedSince => write!(f, "another program changed it meanwhile; left as it is"),
+            Self::Unsupported(why) => write!(f, "cannot be captured: {why}"),
+            Self::NotEmpty => write!(f, "not removed: it holds files that no snapshot has"),
             Self::OwnerNotSet => write!(f, "its owner could not be set: that needs root"),
             Self::Withheld => {
                 write!(
                     f,
-                    "its set-user-ID or set-group-ID bit, its capability or the device it is came from elsewhere and was withheld"
+                    "withheld: set-user-ID and set-group-ID bits, capabilities and devices of received trees are not written"
                 )
             }
-            Self::GitFile => write!(f, "names a repository elsewhere (a worktree or submodule) and was left out"),
+            Self::GitFile => write!(f, "left out: it names a repository elsewhere (a worktree or submodule)"),
         }
     }
 }

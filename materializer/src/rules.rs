@@ -11,6 +11,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use amalgam_engine::work::Stat;
 use amalgam_engine::{EntryKind, Name, RootId, Store, TreePath, WorkingTree};
@@ -25,8 +26,12 @@ use crate::report::Why;
 
 /// The file in a directory that says what to leave out of it and of those below.
 pub(crate) const RULES_FILE: &[u8] = b".amalgamignore";
-/// No more of such a file is read.
-const RULES_FILE_BYTES_MAX: u64 = 1 << 20;
+/// The most bytes of such a file that are used. A pattern may need 400 times its length in memory.
+const RULES_FILE_BYTES_MAX: usize = 128 << 10;
+/// The longest pattern that is used: the kernel takes no longer path.
+const PATTERN_BYTES_MAX: usize = 4_096;
+/// How many files of patterns of a stored tree are kept in memory at once.
+const TREE_RULES_MAX: usize = 64;
 
 /// What is left out.
 #[derive(Clone, Default)]
@@ -53,6 +58,10 @@ impl Rules {
         let mut hasher = blake3::Hasher::new();
         let mut builder = builder();
         for pattern in patterns {
+            if pattern.len() > PATTERN_BYTES_MAX {
+                let why = format!("a pattern has {} bytes; {PATTERN_BYTES_MAX} are allowed", pattern.len());
+                return Err(Error::Engine(amalgam_engine::Error::Invalid { what: "an ignore pattern", why }));
+            }
             hasher.update(&(pattern.len() as u64).to_le_bytes()).update(pattern.as_bytes());
             builder.add_line(None, pattern).map_err(|error| bad(pattern, &error))?;
         }
@@ -126,18 +135,24 @@ impl Chain {
     /// With the patterns that a directory's own file holds, and what is wrong with them.
     fn and_text(&self, text: &[u8], directory: &TreePath) -> (Self, Option<Why>) {
         let mut builder = builder();
-        let mut wrong = None;
-        for line in String::from_utf8_lossy(text).lines() {
-            if let Err(error) = builder.add_line(None, line) {
-                wrong = Some(Why::Failed { action: "read its rules", error: bad(line, &error).to_string() });
+        let failed = |error: String| Some(Why::Failed { action: "use all of its rules", error });
+        let (text, mut wrong) = match within_bounds(text) {
+            Ok(text) => (text, None),
+            Err(text) => {
+                (text, failed(format!("lines behind {} KiB are not used; shorten it", RULES_FILE_BYTES_MAX >> 10)))
+            }
+        };
+        for (number, line) in String::from_utf8_lossy(text).lines().enumerate() {
+            if line.len() > PATTERN_BYTES_MAX {
+                let error = format!("line {} is longer than {PATTERN_BYTES_MAX} bytes and is not used", number + 1);
+                wrong = failed(error);
+            } else if let Err(error) = builder.add_line(None, line) {
+                wrong = failed(bad(line, &error).to_string());
             }
         }
         match builder.build() {
             Ok(patterns) => (self.and(patterns, directory), wrong),
-            Err(error) => {
-                let why = Why::Failed { action: "read its rules", error: error.to_string() };
-                (self.clone(), Some(why))
-            }
+            Err(error) => (self.clone(), failed(error.to_string())),
         }
     }
 
@@ -157,12 +172,14 @@ pub(crate) struct TreeRules {
     settings: Chain,
     /// The patterns of directories that were asked for.
     chains: Mutex<HashMap<TreePath, Chain>>,
+    /// How many files of patterns are in `chains`.
+    read: AtomicUsize,
 }
 
 impl TreeRules {
     pub(crate) fn new(store: &Store, root: RootId, rules: &Rules) -> Result<Self> {
         let tree = WorkingTree::open_root(store, root)?;
-        Ok(Self { tree, settings: rules.settings(), chains: Mutex::default() })
+        Ok(Self { tree, settings: rules.settings(), chains: Mutex::default(), read: AtomicUsize::new(0) })
     }
 
     /// Whether the rules leave a path out. Those above it were asked for before.
@@ -182,20 +199,36 @@ impl TreeRules {
         let rules_file = Name::new(RULES_FILE).expect("a name");
         for depth in 0..=names.len() {
             let file = above.join(&rules_file);
-            let is_file = |stat: Stat| stat.kind == EntryKind::File && stat.size <= RULES_FILE_BYTES_MAX;
+            let is_file = |stat: Stat| stat.kind == EntryKind::File;
             // What was purged or is damaged says nothing.
             if self.tree.stat(file.as_bytes())?.is_some_and(is_file)
-                && let Ok(text) = self.tree.read(file.as_bytes())
+                && let Ok(text) = self.tree.read_at(file.as_bytes(), 0, RULES_FILE_BYTES_MAX + 1)
             {
+                self.read.fetch_add(1, Ordering::Relaxed);
                 chain = chain.and_text(&text, &above).0;
             }
             if let Some(name) = names.get(depth) {
                 above = above.join(name);
             }
         }
-        self.chains.lock().insert(directory.clone(), chain.clone());
+        let mut chains = self.chains.lock();
+        if self.read.load(Ordering::Relaxed) > TREE_RULES_MAX {
+            self.read.store(0, Ordering::Relaxed);
+            chains.clear();
+        }
+        chains.insert(directory.clone(), chain.clone());
         Ok(chain)
     }
+}
+
+/// A text of patterns, or the whole lines of it that are used if it is too long.
+fn within_bounds(text: &[u8]) -> Result<&[u8], &[u8]> {
+    if text.len() <= RULES_FILE_BYTES_MAX {
+        return Ok(text);
+    }
+    let text = &text[..RULES_FILE_BYTES_MAX];
+    let end = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    Err(&text[..end])
 }
 
 fn builder() -> GitignoreBuilder {
@@ -224,7 +257,7 @@ fn read(host: &HostDir, directory: &TreePath) -> std::io::Result<Option<Vec<u8>>
         return Ok(None);
     }
     let mut text = Vec::new();
-    file.take(RULES_FILE_BYTES_MAX).read_to_end(&mut text)?;
+    file.take(RULES_FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text)?;
     Ok(Some(text))
 }
 

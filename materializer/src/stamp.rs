@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, FileType, Stat};
 use crate::host::c_name;
 
 /// When two of them are equal, and the file was not touched in the very moment it was looked at, its bytes and attributes are
-/// the same: the kernel sets `ctime` at every change, and nobody can set it back.
+/// the same: the kernel sets `ctime` at every change, and no program can set it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Kind and permission bits, as in `st_mode`.

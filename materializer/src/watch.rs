@@ -1,7 +1,7 @@
 //! Being told by the kernel in which directories something happened. The only module that knows inotify.
 //!
 //! There is one watch for each directory that is not left out by a rule, and no thread: what the kernel noted is read when
-//! somebody asks. A directory that is new to the watch counts as dirty with all below it, so nothing that happened before it was
+//! the caller asks. A directory that is new to the watch counts as dirty with all below it, so nothing that happened before it was
 //! watched is missed. What the kernel does not tell is not noticed either: writes through a memory map, and writes through a name outside of the
 //! directory. A look at everything finds those.
 
@@ -134,7 +134,7 @@ impl Watcher {
     fn note(&self, state: &mut Watched, watch: i32, what: ReadFlags, name: Option<Name>) {
         if what.contains(ReadFlags::QUEUE_OVERFLOW) {
             state.is_lost = true;
-            // Directories may have been made that nobody told of.
+            // The kernel may not have reported new directories.
             self.watch(state, TreePath::root(), self.rules.settings());
             return;
         }

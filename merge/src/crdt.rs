@@ -1,8 +1,8 @@
-//! Documents that merge without conflicts: plain JSON, merged by rules that never leave anything open.
+//! Merges JSON documents by rules that never produce a conflict (`*.crdt.json`).
 //!
-//! There is no history in such a file, so this is a three-way merge that always ends: fields by name, lists with both sides'
-//! insertions, counters that add up, texts by characters. `docs/MERGE.md` has the conventions. Which side is called ours
-//! plays no part: the sides are put into an order of their own before anything else.
+//! Such a file contains no history, so this is a merge of three versions, not of histories: fields by name, lists with the
+//! insertions of both sides, counters that add up, texts by characters. `docs/MERGE.md` describes the conventions. The result
+//! does not depend on which side is ours: the sides are put into a canonical order first.
 
 mod counter;
 mod value;
@@ -82,7 +82,7 @@ impl Merger<'_> {
         Value::Map(self.named(sides, &numbered))
     }
 
-    /// Entries by name: what one side removed and the other changed stays, as it was changed.
+    /// Merges entries by name. An entry that one side removed and the other changed stays, as changed.
     fn named<'a>(&mut self, sides: [&'a [Entry<'a>]; 3], numbered: &Numbered<'a>) -> Vec<(&'a str, Value<'a>)> {
         let positions = numbered.positions();
         let mut merged: Vec<Option<(&str, Value<'a>)>> = Vec::new();
@@ -129,7 +129,7 @@ impl Merger<'_> {
             match stretch {
                 weave::Stretch::Base(at) => merged.push(Value::of(&base[at].value)),
                 weave::Stretch::Changed { base: was, one: mine, other: theirs } if !was.is_empty() => {
-                    // As many on both sides as there were: each was changed by both.
+                    // Both sides have as many elements as the base: each element was changed by both.
                     for at in 0..was.len() {
                         let before = Some(&base[was.start + at].value);
                         let value = self.value(before, &one[mine.start + at].value, &other[theirs.start + at].value);
@@ -148,7 +148,7 @@ impl Merger<'_> {
         merged
     }
 
-    /// A text that merges by characters: one that says so, or one at a path that the rule names.
+    /// Merges a text by characters: one that is marked as such, or one at a path that the rule names.
     fn text<'a>(&self, base: Option<&Node<'a>>, one: &Node<'a>, other: &Node<'a>) -> Option<Value<'a>> {
         let is_named = self.options.texts.iter().any(|pattern| matches(pattern, &self.path));
         let plain = |node: &Node<'a>| match &node.kind {
@@ -159,7 +159,7 @@ impl Merger<'_> {
             let is_marked = entries(node).len() == 1 && matches!(node.kind, Kind::Map(_));
             is_marked.then(|| node.field(TEXT)?.strip_prefix('"').map(str::to_owned)).flatten()
         };
-        // Half a surrogate pair is no character, and cannot be written again.
+        // A lone surrogate is not a character and cannot be written back.
         let is_whole = |node: &Node<'a>| !node.text.contains("\\ud") && !node.text.contains("\\uD");
         if ![one, other].into_iter().chain(base).all(is_whole) {
             return None;
@@ -178,12 +178,12 @@ fn entries<'n, 'a>(node: &'n Node<'a>) -> &'n [Entry<'a>] {
     node.container().map_or(&[], |container| &container.entries)
 }
 
-/// The values of a field that all elements have.
+/// Returns the values of a field, or `None` if an element lacks it.
 fn keyed<'a>(entries: &'a [Entry<'a>], key: &str) -> Option<Vec<&'a str>> {
     entries.iter().map(|entry| entry.value.field(key)).collect()
 }
 
-/// Whether a pattern like `/notes/*/body` names a path.
+/// Returns whether a pattern such as `/notes/*/body` matches a path.
 fn matches(pattern: &str, path: &[String]) -> bool {
     let parts: Vec<_> = pattern.split('/').skip(1).collect();
     parts.len() == path.len() && parts.iter().zip(path).all(|(part, name)| *part == "*" || part == name)

@@ -1,8 +1,8 @@
-//! JSON merged by structure, in its own text: numbers, escapes, blanks and the order of fields stay as they are written.
+//! Merges JSON by structure while keeping its text: numbers, escapes, whitespace and the order of fields stay as written.
 //!
-//! What is not JSON to the letter is left to lines: comments, last commas, a name twice in one object. Where a rule says that a file
-//! may have comments and last commas, they are read and kept: a comment goes with the value behind it, or, behind a comma on the same
-//! line, with the one before it. A merge that would lose a comment or have it twice is left to lines.
+//! Documents that are not strict JSON are left to the line merge: comments, trailing commas, a duplicate name in one object. If a
+//! rule allows comments and trailing commas, they are read and kept: a comment belongs to the value after it or, after a comma on
+//! the same line, to the value before it. A merge that would lose or duplicate a comment is left to the line merge.
 
 mod parse;
 

@@ -1,12 +1,11 @@
-//! The content half of merging: three versions of one file in, one version out, or a conflict as data.
+//! Merging of file contents: takes three versions of one file and returns one version, or a conflict as data.
 //!
-//! Works on bytes and, but for the seam in `trees`, knows neither trees nor stores: which files have to be merged, what
-//! becomes of renames, modes and conflicts, and who runs commands is the business of others. Everything here is a function of
-//! its arguments: the same versions give the same bytes, always, and no input makes it panic, recurse without bound or work
-//! for minutes.
+//! The crate works on bytes and, except for the module `trees`, knows neither trees nor stores. Other crates decide which files
+//! to merge, handle renames, modes and conflict entries, and run commands. All functions are pure: the same versions always give
+//! the same bytes. No input makes them panic, recurse without bound or run for minutes.
 //!
-//! A file is merged by a [`Way`]. [`merge`] follows one; [`merge_down`] goes on to the next where one is unable, and says
-//! so. [`Rules`] choose the way by path. [`markers`] are the face that a conflict has in a real file.
+//! A file is merged by a [`Way`], a merge strategy. [`merge`] applies one; [`merge_down`] falls back to the next one if a
+//! strategy is unable, and reports that. [`Rules`] choose the strategy by path. [`markers`] renders a conflict in a file.
 
 pub mod markers;
 pub mod rules;

@@ -1,8 +1,8 @@
-//! Two lists of tokens compared: lines of a text, elements of a list, characters.
+//! Compares two lists of tokens: lines of a text, elements of a list, or characters.
 //!
-//! The algorithm is Git's histogram, without guesses about indentation, so that merges agree with Git's. Large lists are
-//! compared between the tokens that both have once, and the work of it is bounded: a stretch for which nothing is left
-//! counts as replaced, which may make a conflict of what is none, and never loses anything.
+//! The algorithm is Git's histogram diff without indentation heuristics, so that merges agree with Git's. Large lists are split
+//! at the tokens that occur once on each side, and the total work is bounded. When the budget is exhausted, a stretch counts as
+//! replaced. This may report a conflict where there is none, but never loses a change.
 
 use std::ops::Range;
 
@@ -10,19 +10,19 @@ use imara_diff::{Algorithm, Diff, Interner, NoSliderHeuristic, Token};
 
 /// Work is the product of the lengths of both lists.
 const WORK_MAX: u64 = 1_000_000_000;
-/// Above this, the histogram gives way to Myers.
+/// Above this amount of work, Myers replaces the histogram algorithm.
 const HISTOGRAM_WORK_MAX: u64 = 40_000_000;
-/// How much longer the histogram may take than Myers for the same work.
+/// How much more expensive the histogram algorithm may be than Myers for the same work.
 const HISTOGRAM_FACTOR: u64 = 8;
 
-/// Tokens that differ: those before stand for those after. One of the ranges may be empty, not both.
+/// A range of differing tokens on both sides. One of the ranges may be empty, not both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hunk {
     pub(crate) before: Range<usize>,
     pub(crate) after: Range<usize>,
 }
 
-/// Three texts in lines, and each line as a number that equal lines share.
+/// Three texts split into lines, with a token for each line. Equal lines have equal tokens.
 pub(crate) struct Three<'a> {
     pub(crate) lines: [Vec<&'a [u8]>; 3],
     tokens: [Vec<Token>; 3],
@@ -41,7 +41,7 @@ impl<'a> Three<'a> {
         Self { lines, tokens, count: interner.num_tokens() }
     }
 
-    /// The lines of a version as numbers below [`Self::count`].
+    /// Returns the lines of a version as tokens below [`Self::count`].
     pub(crate) fn tokens(&self, version: usize) -> &[Token] {
         &self.tokens[version]
     }
@@ -51,7 +51,7 @@ impl<'a> Three<'a> {
     }
 }
 
-/// The lines of a text with their terminators; the last one may lack it.
+/// Returns the lines of a text including their terminators; the last one may lack it.
 pub(crate) fn split(text: &[u8]) -> Vec<&[u8]> {
     let mut lines = Vec::with_capacity(text.len() / 24 + 1);
     let mut start = 0;
@@ -65,7 +65,7 @@ pub(crate) fn split(text: &[u8]) -> Vec<&[u8]> {
     lines
 }
 
-/// The hunks that make one list of another, ascending. All tokens are below `count`.
+/// Returns the hunks that turn one list into another, in ascending order. All tokens are below `count`.
 pub(crate) fn hunks(before: &[Token], after: &[Token], count: u32) -> Vec<Hunk> {
     let start = before.iter().zip(after).take_while(|(ours, theirs)| ours == theirs).count();
     let (inner_before, inner_after) = (&before[start..], &after[start..]);
@@ -99,7 +99,7 @@ fn between_anchors(before: &[Token], after: &[Token], count: u32) -> Vec<Hunk> {
     found
 }
 
-/// Compares what lies between two anchors, or takes it as replaced if that would be too much.
+/// Compares the tokens between two anchors, or counts them as replaced if that would be too expensive.
 fn stretch(before: &[Token], after: &[Token], gap: Hunk, left: &mut u64, found: &mut Vec<Hunk>) {
     if gap.before.is_empty() && gap.after.is_empty() {
         return;
@@ -127,7 +127,7 @@ fn stretch(before: &[Token], after: &[Token], gap: Hunk, left: &mut u64, found: 
     found.extend(diff.hunks().map(moved));
 }
 
-/// The places of the tokens that both lists have once, as many as ascend on both.
+/// Returns the positions of tokens that occur once in each list: a longest list that ascends in both.
 fn anchors(before: &[Token], after: &[Token], count: u32) -> Vec<(usize, usize)> {
     const NOWHERE: u32 = u32::MAX;
     const OFTEN: u32 = u32::MAX - 1;
@@ -146,7 +146,7 @@ fn anchors(before: &[Token], after: &[Token], count: u32) -> Vec<(usize, usize)>
     ascending(&pairs)
 }
 
-/// The longest part of pairs, ascending in their first, that ascends in their second too.
+/// Returns the longest subsequence of pairs, ascending in their first element, that also ascends in the second.
 fn ascending(pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
     let mut ends: Vec<usize> = Vec::new();
     let mut previous: Vec<Option<usize>> = Vec::with_capacity(pairs.len());

@@ -1,8 +1,8 @@
-//! Texts of any number of sides and bases laid side by side by lines, with markers where the sides disagree.
+//! Compares texts of any number of sides and bases line by line, and renders markers where the sides disagree.
 //!
-//! All versions are compared with one of them, the anchor; what any of them changed there is a region. In a region the lines of
-//! versions add up as the terms of a conflict do: an added version and an equal removed one cancel. One version that is left, or
-//! several that are equal, make the region clean. What is left otherwise is shown, each text once, with the names of all who
+//! All versions are compared with one of them, the anchor. A region is a range that any version changed. Within a region the
+//! versions add up like the terms of a conflict: an added version and an equal removed version cancel. If one version is left, or
+//! several that are equal, the region is clean. Otherwise each remaining text is rendered once, with the labels of all sides that
 //! have it.
 
 use std::borrow::Cow;
@@ -13,32 +13,32 @@ use imara_diff::{Interner, Token};
 use crate::lines::{Hunk, hunks, split};
 use crate::markers::{self, Marks, Part, Rendered, Section};
 
-/// A version and what it is called.
+/// A version with its label.
 pub(crate) struct Named<'a> {
     pub(crate) label: &'a str,
     pub(crate) bytes: &'a [u8],
 }
 
-/// The versions of a text. There is one more that is added than there are removed; a removed one may be absent.
+/// The versions of a text. There is one more added version than removed ones; a removed version may be absent.
 pub(crate) struct Many<'a> {
     pub(crate) added: Vec<Named<'a>>,
     pub(crate) removed: Vec<Option<&'a [u8]>>,
-    /// What those are called who removed the whole file.
+    /// The labels of the sides that removed the file.
     pub(crate) gone: Vec<&'a str>,
 }
 
-/// A version in lines, and each line as a number that equal lines share.
+/// A version split into lines, with a token for each line. Equal lines have equal tokens.
 struct Text<'a> {
     lines: Vec<&'a [u8]>,
     tokens: Vec<Token>,
 }
 
-/// A stretch in which versions differ: the lines of each, in the order of [`Laid::texts`].
+/// A range in which versions differ: the lines of each version, in the order of [`Laid::texts`].
 struct Region {
     ranges: Vec<Range<usize>>,
 }
 
-/// Versions side by side: the added ones, then the removed ones that are there.
+/// The tokenised versions: the added ones, then the removed ones that exist.
 struct Laid<'a> {
     texts: Vec<Text<'a>>,
     added: usize,
@@ -46,7 +46,7 @@ struct Laid<'a> {
     count: u32,
 }
 
-/// Shows versions as one text with markers. Where lines alone would not clash, all that differs is one region.
+/// Renders versions as one text with markers. If no lines conflict, the whole differing range becomes one region.
 pub(crate) fn render(many: &Many<'_>, marks: &Marks) -> Rendered {
     let laid = Laid::new(many);
     let regions = laid.regions();
@@ -59,7 +59,7 @@ pub(crate) fn render(many: &Many<'_>, marks: &Marks) -> Rendered {
     laid.render(many, &regions, &shown, marks)
 }
 
-/// What is shown of a region: the lines of one version, or those of several that are added.
+/// The rendering of a region: the lines of one version, or those of several added versions.
 enum Shown {
     Clean(usize),
     Disputed(Vec<usize>),
@@ -77,7 +77,7 @@ impl<'a> Laid<'a> {
             })
             .collect();
         let added = many.added.len();
-        // A base, if there is any: what nobody changed is what it has.
+        // Prefers a base as the anchor: unchanged lines are those of the base.
         let anchor = if texts.len() > added { added } else { 0 };
         Self { texts, added, anchor, count: interner.num_tokens() }
     }
@@ -86,7 +86,7 @@ impl<'a> Laid<'a> {
         &self.texts[text].tokens[region.ranges[text].clone()]
     }
 
-    /// The stretches that any version changed, ascending. Changes that touch each other are one.
+    /// Returns the ranges that any version changed, in ascending order. Adjacent changes are joined.
     fn regions(&self) -> Vec<Region> {
         let anchor = &self.texts[self.anchor];
         let changes: Vec<Vec<Hunk>> =
@@ -115,7 +115,7 @@ impl<'a> Laid<'a> {
         joined.into_iter().map(region).collect()
     }
 
-    /// Adds the versions of a region up.
+    /// Adds up the versions of a region.
     fn shown(&self, region: &Region) -> Shown {
         let mut added: Vec<usize> = (0..self.added).collect();
         for removed in self.added..self.texts.len() {
@@ -131,7 +131,7 @@ impl<'a> Laid<'a> {
         }
     }
 
-    /// All between the first and the last line in which any two versions differ.
+    /// Returns the range between the first and the last line in which any two versions differ.
     fn whole(&self) -> Region {
         let shortest = self.texts.iter().map(|text| text.tokens.len()).min().unwrap_or(0);
         let alike = |line: &dyn Fn(&Text<'a>) -> Token| {
@@ -162,7 +162,7 @@ impl<'a> Laid<'a> {
         markers::render(&parts, marks)
     }
 
-    /// The sections of a region: the first side, the bases, the other sides.
+    /// Returns the sections of a region: the first side, the bases, the other sides.
     fn sections<'s>(&'s self, many: &Many<'_>, region: &Region, sides: &[usize]) -> Vec<Section<'s>> {
         let lines = |text: usize| &self.texts[text].lines[region.ranges[text].clone()];
         let mut groups: Vec<(String, usize)> = Vec::new();

@@ -1,9 +1,9 @@
-//! The face of a conflict in a real file: markers as Git writes them in its diff3 style, and what an edit made of them.
+//! Conflict markers in a file, in Git's diff3 style, and the interpretation of edits of such a file.
 //!
-//! A marker line of ours carries a tag, a hash of all versions, and its number: `<<<<<<< ours [amalgam 1f0c9a24 1/2]`.
-//! Where a region has more than two sides, each side after the base begins with a `=======` line that names it.
-//! A file that holds lines like markers for reasons of its own gets longer ones, and is never mistaken for a conflict.
-//! What a label says is not part of the conflict: a file whose labels alone differ is the same conflict.
+//! Each marker line carries a tag, which is a hash of all versions, and the number of its region: `<<<<<<< ours [amalgam 1f0c9a24
+//! 1/2]`. If a region has more than two sides, each side after the base starts with a `=======` line that names it. If a file
+//! contains lines that look like markers, the markers are longer than those, so that the file is never mistaken for a conflict.
+//! Labels are not part of the conflict: a file that differs only in labels is the same conflict.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -15,35 +15,35 @@ use crate::text::Region;
 
 const LENGTH_MIN: usize = 7;
 const LABEL_BYTES_MAX: usize = 200;
-/// Longer runs of one character than this in a file do not make markers longer.
+/// Runs of one character longer than this do not make markers longer.
 const LENGTH_MAX: usize = 200;
 const TAG_NAME: &str = "amalgam";
 const SIGNS: [u8; 4] = *b"<|=>";
-/// How the label of the last line of a region with more than two versions begins.
+/// The start of the label of the last line in a region with more than two versions.
 pub(crate) const END: &str = "end of ";
-/// What follows the name of a side that removed the file.
+/// The suffix of the label of a side that removed the file.
 pub(crate) const GONE: &str = " removed the file";
 
-/// How the versions are called.
+/// The labels of the versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Labels {
-    /// Ours.
+    /// The label of ours.
     pub ours: String,
-    /// The base.
+    /// The label of the base.
     pub base: String,
-    /// Theirs.
+    /// The label of theirs.
     pub theirs: String,
-    /// Whether marker lines carry a tag. Without it [`parse`] goes by the marker's length alone.
+    /// Whether marker lines carry a tag. Without tags, [`parse`] only checks the marker's length.
     pub tagged: bool,
 }
 
 impl Labels {
-    /// Labels with tags.
+    /// Creates labels with tags.
     pub fn new(ours: &str, base: &str, theirs: &str) -> Self {
         Self { tagged: true, ..Self::plain(ours, base, theirs) }
     }
 
-    /// Labels as Git has them.
+    /// Creates labels as in Git, without tags.
     pub fn plain(ours: &str, base: &str, theirs: &str) -> Self {
         Self { ours: line(ours), base: line(base), theirs: line(theirs), tagged: false }
     }
@@ -55,24 +55,24 @@ impl Default for Labels {
     }
 }
 
-/// A label as part of one line, not too long.
+/// Sanitises a label: one line of limited length.
 pub(crate) fn line(label: &str) -> String {
     let mut plain: String = label.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     plain.truncate(plain.floor_char_boundary(LABEL_BYTES_MAX));
     plain
 }
 
-/// What the marker lines of a conflict carry, and how long they are. It follows from the versions alone, however they are shown.
+/// The tag and the length of the marker lines of a conflict. They depend only on the versions, not on the rendering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// What the lines carry; empty if they carry nothing.
+    /// The tag; empty for lines without one.
     pub tag: String,
-    /// How many signs a marker has.
+    /// The number of characters in a marker.
     pub length: usize,
 }
 
 impl Marks {
-    /// The marks of a conflict between versions, those removed first; an absent version is none.
+    /// Computes the marks of a conflict from its removed and added versions; an absent version is `None`.
     pub fn of(removed: &[Option<&[u8]>], added: &[Option<&[u8]>]) -> Self {
         let versions = || removed.iter().chain(added).copied();
         Self { tag: tag(versions()), length: length(versions()) }
@@ -83,12 +83,13 @@ impl Marks {
         if labels.tagged { marks } else { Self { tag: String::new(), ..marks } }
     }
 
-    /// Whether a text has a marker line with the tag of this conflict.
+    /// Returns whether a text contains a marker line with the tag of this conflict.
     pub fn is_in(&self, bytes: &[u8]) -> bool {
         split(bytes).into_iter().any(|line| our_marker(line, self).flatten().is_some())
     }
 
-    /// How many regions of a text have marker lines of this conflict; a bare line counts as one where no other is left.
+    /// Returns the number of regions of a text with marker lines of this conflict. If only bare lines are left, they count as one
+    /// region.
     pub fn regions_in(&self, bytes: &[u8]) -> usize {
         let mut left = BTreeSet::new();
         let mut bare = false;
@@ -103,47 +104,47 @@ impl Marks {
     }
 }
 
-/// A conflict as it was written into a file.
+/// A conflict rendered as a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
-    /// The whole file.
+    /// All bytes of the file.
     pub bytes: Vec<u8>,
-    /// What its marker lines carry; empty if they carry nothing.
+    /// The tag of its marker lines; empty for lines without one.
     pub tag: String,
-    /// How many signs a marker has.
+    /// The number of characters in a marker.
     pub length: usize,
-    /// How many regions are marked.
+    /// The number of marked regions.
     pub regions: usize,
 }
 
 impl Rendered {
-    /// What its marker lines carry.
+    /// Returns the tag and the length of its marker lines.
     pub fn marks(&self) -> Marks {
         Marks { tag: self.tag.clone(), length: self.length }
     }
 }
 
-/// What an edit made of a rendered conflict.
+/// The interpretation of an edit of a rendered conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// It is as it was written: the same conflict.
+    /// Unchanged: the same conflict.
     Untouched,
-    /// None of our marker lines is left.
+    /// No marker line of ours is left.
     Resolved,
-    /// Marker lines of so many regions are left.
+    /// Marker lines of this many regions are left.
     StillHas(usize),
 }
 
-/// A stretch of lines, for rendering.
+/// A range of lines to render.
 pub(crate) enum Part<'a> {
     Clean(&'a [&'a [u8]]),
     Conflict { sections: Vec<Section<'a>>, cr: bool },
 }
 
-/// One version in a region: its marker line and the lines behind it. The last section of a region has no lines.
+/// One version in a region: its marker line and the lines after it. The last section of a region has no lines.
 pub(crate) struct Section<'a> {
     pub(crate) sign: u8,
-    /// Nothing for a bare line, which carries no tag either.
+    /// `None` for a bare line, which carries no tag either.
     pub(crate) label: Option<Cow<'a, str>>,
     pub(crate) lines: &'a [&'a [u8]],
 }
@@ -158,7 +159,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Writes what is clean as it is and what is not between markers.
+/// Writes clean parts verbatim and conflicts between markers.
 pub(crate) fn render(parts: &[Part<'_>], marks: &Marks) -> Rendered {
     let Marks { tag, length } = marks;
     let regions = parts.iter().filter(|part| matches!(part, Part::Conflict { .. })).count();
@@ -191,7 +192,7 @@ pub(crate) fn render(parts: &[Part<'_>], marks: &Marks) -> Rendered {
     Rendered { bytes: out, tag: tag.clone(), length: *length, regions }
 }
 
-/// Says what became of a rendered conflict in a file.
+/// Interprets an edited file of a rendered conflict.
 pub fn parse(bytes: &[u8], rendered: &Rendered) -> Parsed {
     let marks = rendered.marks();
     if bytes == rendered.bytes || without_labels(bytes, &marks) == without_labels(&rendered.bytes, &marks) {
@@ -203,8 +204,8 @@ pub fn parse(bytes: &[u8], rendered: &Rendered) -> Parsed {
     }
 }
 
-/// A text in which marker lines of a conflict carry their tag alone. A line with anything else than a label on it was edited, and
-/// stays as it is.
+/// Removes the labels from the marker lines of a conflict and keeps their tags. A line with other text than a label was edited by
+/// the user and stays unchanged.
 fn without_labels(bytes: &[u8], marks: &Marks) -> Vec<u8> {
     let mut plain = Vec::with_capacity(bytes.len());
     for line in split(bytes) {
@@ -220,7 +221,7 @@ fn without_labels(bytes: &[u8], marks: &Marks) -> Vec<u8> {
     plain
 }
 
-/// Where the label of a marker line ends that is as lines are written; nothing for any other.
+/// Returns the end of the label of an unedited marker line, or `None` for any other line.
 fn label_end(line: &[u8], marks: &Marks) -> Option<usize> {
     let tag = format!(" [{TAG_NAME} {} ", marks.tag);
     let end = memchr::memmem::find(line, tag.as_bytes())?;
@@ -241,7 +242,7 @@ fn label_end(line: &[u8], marks: &Marks) -> Option<usize> {
     (is_label && is_number(number) && is_number(regions)).then_some(end)
 }
 
-/// Whether a line is a marker of ours, and of which region if it says so.
+/// Returns whether a line is one of our markers, and its region number if it has one.
 fn our_marker(line: &[u8], marks: &Marks) -> Option<Option<usize>> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -252,7 +253,7 @@ fn our_marker(line: &[u8], marks: &Marks) -> Option<Option<usize>> {
     }
     let rest = &line[run..];
     if rest.is_empty() && sign == b'=' || marks.tag.is_empty() {
-        // No version had a line that begins so: markers are longer than any such run.
+        // No version has such a line, because markers are longer than any such run.
         return (rest.is_empty() || (sign != b'=' && rest[0] == b' ')).then_some(None);
     }
     let tag = format!("[{TAG_NAME} {} ", marks.tag);
@@ -261,7 +262,7 @@ fn our_marker(line: &[u8], marks: &Marks) -> Option<Option<usize>> {
     std::str::from_utf8(number).ok()?.parse().ok().map(Some)
 }
 
-/// A short hash of all versions.
+/// Returns a short hash of all versions.
 fn tag<'a>(versions: impl Iterator<Item = Option<&'a [u8]>>) -> String {
     let mut hasher = blake3::Hasher::new_derive_key("amalgam conflict tag 1");
     for version in versions {
@@ -271,7 +272,7 @@ fn tag<'a>(versions: impl Iterator<Item = Option<&'a [u8]>>) -> String {
     hasher.finalize().to_hex()[..8].to_owned()
 }
 
-/// Longer than any run of one sign at the start of a line of any version.
+/// Returns a length greater than any run of a marker character at the start of a line in any version.
 fn length<'a>(versions: impl Iterator<Item = Option<&'a [u8]>>) -> usize {
     let lines = versions.flatten().flat_map(|version| {
         let starts = std::iter::once(0).chain(memchr::memchr_iter(b'\n', version).map(|newline| newline + 1));
@@ -285,7 +286,7 @@ fn length<'a>(versions: impl Iterator<Item = Option<&'a [u8]>>) -> usize {
     if longest < LENGTH_MIN { LENGTH_MIN } else { longest + 1 }
 }
 
-/// Whether the lines around a region end in `\r\n` in all versions that can tell, as Git decides it.
+/// Returns whether the lines around a region end in `\r\n` in all versions that have such lines, as Git decides it.
 pub(crate) fn ends_with_cr(versions: [&Vec<&[u8]>; 3], region: &Region) -> bool {
     let [base, ours, theirs] = versions;
     let before = |range: &Range<usize>| range.start.saturating_sub(1);
@@ -294,7 +295,7 @@ pub(crate) fn ends_with_cr(versions: [&Vec<&[u8]>; 3], region: &Region) -> bool 
     votes.iter().all(|vote| *vote != Some(false)) && votes.contains(&Some(true))
 }
 
-/// Whether a line ends in `\r\n`; a last line without any newline is like the one before it.
+/// Returns whether a line ends in `\r\n`. A last line without a newline follows the line before it.
 fn line_has_cr(lines: &[&[u8]], at: usize) -> Option<bool> {
     let line = lines.get(at)?;
     match line.ends_with(b"\n") {
@@ -347,7 +348,7 @@ mod tests {
     }
 
     impl ReplaceBare for Vec<u8> {
-        /// Without the lines between ours and theirs, which carry no tag.
+        /// Removes the lines between ours and theirs, which carry no tag.
         fn replace_bare(&self) -> Vec<u8> {
             split(self).into_iter().filter(|line| !line.starts_with(b"===")).collect::<Vec<_>>().concat()
         }

@@ -1,24 +1,25 @@
-//! The order of a merged list of names: what both have in the order of whoever changed it, and between that what one added.
+//! Computes the order of a merged list of names: common names in the order of the side that changed it, with the names added by
+//! either side in between.
 
 use std::collections::HashMap;
 
-/// The names of base, ours and theirs, each under a number: one number for equal names.
+/// The names of base, ours and theirs as numbers. Equal names have equal numbers.
 pub(crate) struct Numbered<'a> {
     pub(crate) names: Vec<&'a str>,
-    /// The numbers of each version, in its order.
+    /// The numbers of each version, in order.
     pub(crate) sides: [Vec<usize>; 3],
-    /// For each number the versions that have it, a bit for each.
+    /// For each number, a bit mask of the versions that have it.
     there: Vec<u8>,
 }
 
 const EVERYWHERE: u8 = 0b111;
 const COMMON: u8 = 0b110;
 
-/// Up to so many names are searched one by one.
+/// Up to this many names, a linear search is used.
 const FEW: usize = 8;
 
 impl<'a> Numbered<'a> {
-    /// Numbers the names of three versions; nothing if a version has one twice.
+    /// Numbers the names of three versions. Returns `None` if a version has a duplicate name.
     pub(crate) fn of(sides: [&[&'a str]; 3]) -> Option<Self> {
         let most = sides.iter().map(|side| side.len()).max().unwrap_or_default();
         let mut numbered = Self {
@@ -28,7 +29,7 @@ impl<'a> Numbered<'a> {
         };
         let mut known = HashMap::new();
         for (side, names) in sides.into_iter().enumerate() {
-            // Versions are mostly alike: after a name comes the one that came after it before.
+            // Versions are mostly equal: a name is usually followed by the same name as before.
             let mut next = 0;
             for name in names {
                 let number = match numbered.names.get(next) == Some(name) {
@@ -62,7 +63,7 @@ impl<'a> Numbered<'a> {
         number
     }
 
-    /// What a version has under each number, as a position in it.
+    /// Returns the position of each number in each version.
     pub(crate) fn positions(&self) -> [Vec<Option<usize>>; 3] {
         self.sides.each_ref().map(|side| {
             let mut positions = vec![None; self.names.len()];
@@ -71,7 +72,7 @@ impl<'a> Numbered<'a> {
         })
     }
 
-    /// The numbers of ours and of theirs: those of ours first, each once.
+    /// Returns the numbers of ours and theirs, ours first, each once.
     pub(crate) fn of_the_sides(&self) -> impl Iterator<Item = usize> {
         let [_, ours, theirs] = &self.sides;
         let is_new = |number: &&usize| self.there[**number] & 0b010 == 0;
@@ -85,8 +86,8 @@ pub(crate) struct Order {
     pub(crate) is_disputed: bool,
 }
 
-/// Puts the names of two sides into one order; those that are not kept are left out. Which side is which plays no part unless
-/// both changed the order of what was there.
+/// Merges the order of two sides, without names that are not kept. The result does not depend on which side is ours, unless both
+/// changed the order of existing names.
 pub(crate) fn merged(numbered: &Numbered<'_>, is_kept: impl Fn(usize) -> bool) -> Order {
     let [base, ours, theirs] = &numbered.sides;
     let everywhere = |side: &[usize]| -> Vec<usize> {
@@ -118,7 +119,7 @@ pub(crate) fn merged(numbered: &Numbered<'_>, is_kept: impl Fn(usize) -> bool) -
     Order { numbers, is_disputed: mine != was && other != was && mine != other }
 }
 
-/// Two runs for one place: sorted into each other if both are sorted, else the one with the smaller start first.
+/// Combines two runs at one position: merged if both are sorted, otherwise the one with the smaller first name comes first.
 fn combined(names: &[&str], [first, second]: [Vec<usize>; 2]) -> Vec<usize> {
     if first.is_empty() || second.is_empty() {
         return if first.is_empty() { second } else { first };

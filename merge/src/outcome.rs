@@ -1,4 +1,4 @@
-//! The words of a merge: what goes in, and what comes out.
+//! The input and output types of a merge.
 
 use std::fmt;
 
@@ -7,55 +7,55 @@ use crate::markers::{Labels, Rendered};
 /// Three versions of one file. Without a base, both sides added it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sides<'a> {
-    /// What both were made from.
+    /// The common ancestor.
     pub base: Option<&'a [u8]>,
-    /// The version of whoever is merged into.
+    /// The version of the target.
     pub ours: &'a [u8],
-    /// The version of whoever is merged.
+    /// The version of the source.
     pub theirs: &'a [u8],
 }
 
 impl<'a> Sides<'a> {
-    /// The base, or nothing where there is none.
+    /// Returns the base, or empty bytes if there is none.
     pub fn base_or_empty(&self) -> &'a [u8] {
         self.base.unwrap_or_default()
     }
 
-    /// The same with the sides exchanged.
+    /// Returns the versions with the sides exchanged.
     pub fn swapped(&self) -> Self {
         Self { base: self.base, ours: self.theirs, theirs: self.ours }
     }
 
-    /// The length of the longest version.
+    /// Returns the length of the longest version.
     pub(crate) fn bytes_max(&self) -> u64 {
         self.base_or_empty().len().max(self.ours.len()).max(self.theirs.len()) as u64
     }
 }
 
-/// Who made a version, and when.
+/// The agent and the time of a version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     /// The agent's name.
     pub agent: String,
-    /// When it was written, in whatever unit both sides share.
+    /// The time of the version, in a unit common to both sides.
     pub time: i64,
 }
 
-/// Where both versions come from.
+/// The origins of both versions.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
-    /// Who made ours.
+    /// The origin of ours.
     pub ours: Origin,
-    /// Who made theirs.
+    /// The origin of theirs.
     pub theirs: Origin,
 }
 
-/// Above these sizes a way is unable, so that no file takes minutes.
+/// Size limits in bytes, above which a strategy is unable, so that no file takes minutes.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// For ways that look at lines.
+    /// For strategies that compare lines.
     pub text_bytes_max: u64,
-    /// For ways that look at structure.
+    /// For strategies that parse the structure.
     pub structure_bytes_max: u64,
 }
 
@@ -65,41 +65,41 @@ impl Default for Limits {
     }
 }
 
-/// What a merge needs to know besides the versions.
+/// The parameters of a merge besides the versions.
 #[derive(Clone, Debug, Default)]
 pub struct Setting {
-    /// How the versions are called in conflicts.
+    /// The labels of the versions in conflicts.
     pub labels: Labels,
-    /// Where they come from.
+    /// The origins of the versions.
     pub context: Context,
-    /// How large they may be.
+    /// The size limits.
     pub limits: Limits,
 }
 
-/// What came of a merge.
+/// The result of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// One version for both.
+    /// The merged version.
     Merged(Vec<u8>),
-    /// Both sides changed the same; the versions stay what they are.
+    /// Both sides changed the same part; the versions stay as they are.
     Conflicted(Conflicted),
-    /// This way does not know what to do with such a file. Another may, or it becomes a conflict as a whole.
+    /// The strategy cannot merge this file. Another may, or the whole file becomes a conflict.
     Unable(Why),
 }
 
-/// Where the sides disagree, and how that looks in a file.
+/// The disagreements of the sides, and their rendering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflicted {
-    /// The places: one for each region of lines, or for each path of a structure.
+    /// One clash for each region of lines, or for each path of a structure.
     pub clashes: Vec<Clash>,
-    /// What was merged, with markers around what was not.
+    /// The merged file with markers around the conflicts.
     pub rendered: Rendered,
 }
 
-/// One place where the sides disagree.
+/// A disagreement of the sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Clash {
-    /// Lines, as they are counted from 0 in each version: first and number.
+    /// Lines in each version: the index of the first one, counted from 0, and their number.
     Lines {
         /// In the base.
         base: (usize, usize),
@@ -108,18 +108,18 @@ pub enum Clash {
         /// In theirs.
         theirs: (usize, usize),
     },
-    /// A path into the structure, as in `/scripts/build` or `/jobs/2`; the root is empty. A `/` in a name is written `~1`, a
-    /// `~` is `~0`.
+    /// A path in the structure, for example `/scripts/build` or `/jobs/2`; empty for the root. In names `/` is written as `~1`
+    /// and `~` as `~0`.
     Path(String),
 }
 
-/// Why a way was unable.
+/// The reason why a strategy was unable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
-    /// A version is larger than the limit.
-    #[error("{bytes} bytes; the most is {bytes_max}")]
+    /// A version exceeds the size limit.
+    #[error("{bytes} bytes are more than the limit of {bytes_max}")]
     TooLarge {
-        /// The longest version.
+        /// The size of the longest version.
         bytes: u64,
         /// The limit.
         bytes_max: u64,
@@ -127,68 +127,68 @@ pub enum Why {
     /// A version has a NUL among its first bytes.
     #[error("{version} is binary")]
     Binary {
-        /// Which version.
+        /// The version.
         version: Version,
     },
-    /// A version is not what its format wants.
-    #[error("{version} is no {format}: line {line}, column {column}: {what}")]
+    /// A version is not valid in its format.
+    #[error("{version} is not valid {format}: line {line}, column {column}: {what}")]
     Malformed {
-        /// Which version.
+        /// The version.
         version: Version,
-        /// Which format.
+        /// The format.
         format: &'static str,
-        /// Where, counted from 1.
+        /// The line, counted from 1.
         line: usize,
-        /// Where in the line, in bytes, counted from 1.
+        /// The byte in the line, counted from 1.
         column: usize,
-        /// What is wrong.
+        /// The problem.
         what: &'static str,
     },
-    /// A version uses something that its format has and the merge does not handle.
+    /// A version uses a feature of its format that the merge does not support.
     #[error("{version}, line {line}: {what} is not merged by structure")]
     Unhandled {
-        /// Which version.
+        /// The version.
         version: Version,
-        /// Where, counted from 1.
+        /// The line, counted from 1.
         line: usize,
-        /// What it uses.
+        /// The feature.
         what: &'static str,
     },
-    /// What came out would not mean what was intended, so that it was not used.
-    #[error("the result by structure was not safe: {what}")]
+    /// The result would not have the intended meaning, so it was discarded.
+    #[error("a merge by structure was not safe: {what}")]
     Doubt {
-        /// What was found.
+        /// The problem.
         what: &'static str,
     },
-    /// The rule does not say what the way needs.
-    #[error("the way needs `{option}`")]
+    /// The rule lacks an option that the strategy needs.
+    #[error("the rule needs `{option}`")]
     Missing {
-        /// Which option.
+        /// The option.
         option: &'static str,
     },
-    /// The file is made by a command from others; running it is the caller's business.
-    #[error("to be made anew by `{command}`")]
+    /// A command generates the file from others. The caller runs it.
+    #[error("to be regenerated by `{command}`")]
     Regenerate {
         /// The command.
         command: String,
-        /// What it reads.
+        /// The files that it reads.
         inputs: Vec<String>,
     },
-    /// Somebody has to look at it.
+    /// A user has to review it.
     #[error("kept for review")]
     Review,
 }
 
-/// One of three versions.
+/// One of the versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// What both were made from.
+    /// The common ancestor.
     Base,
-    /// The one merged into.
+    /// The version of the target.
     Ours,
-    /// The one merged.
+    /// The version of the source.
     Theirs,
-    /// What came out.
+    /// The result of the merge.
     Result,
 }
 
@@ -203,22 +203,22 @@ impl fmt::Display for Version {
     }
 }
 
-/// One way that was tried and was unable.
+/// A strategy that was tried and was unable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The way.
+    /// The strategy.
     pub way: &'static str,
-    /// Why it was not it.
+    /// The reason.
     pub why: Why,
 }
 
-/// What came of a merge that may fall from one way to the next.
+/// The result of a merge with fallbacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// What came of it.
+    /// The result.
     pub outcome: Outcome,
-    /// The way that brought it.
+    /// The strategy that produced it.
     pub way: &'static str,
-    /// The ways before it, and why each was unable.
+    /// The strategies tried before it, and why each was unable.
     pub before: Vec<Step>,
 }

@@ -1,7 +1,7 @@
-//! Which way a file is merged: rules by path, the last that matches decides.
+//! Rules that choose the merge strategy of a file by its path. The last matching rule decides.
 //!
-//! Rules come in layers: those built in, then those of a project, then those of one call; a later layer goes before an
-//! earlier one. They are read from TOML, and what is wrong with them is said with its line and what may stand there.
+//! Rules come in layers: the built-in ones, then those of a project, then those of one call; a later layer takes precedence. They
+//! are read from TOML. Errors state the line and the allowed values.
 
 mod pattern;
 mod read;
@@ -14,7 +14,7 @@ use crate::way::{Way, is_binary};
 use pattern::Pattern;
 pub use read::{BadRules, Complaint};
 
-/// Rules, and groups of paths.
+/// Rules and groups of paths.
 #[derive(Clone, Debug)]
 pub struct Rules {
     rules: Vec<Rule>,
@@ -29,10 +29,10 @@ struct Rule {
     way: Way,
 }
 
-/// Where a rule stands.
+/// The location of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The name of its layer: a file, or whatever its reader called it.
+    /// The name of its layer: a file, or the name that the reader passed.
     pub source: String,
     /// The line of its header, counted from 1.
     pub line: usize,
@@ -44,34 +44,34 @@ impl fmt::Display for Place {
     }
 }
 
-/// Paths that merge as a unit. Whoever merges trees applies them.
+/// Paths that merge as a unit. The tree merge applies groups.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// Where it stands.
+    /// The location.
     pub place: Place,
-    /// What it is called.
+    /// The name.
     pub name: String,
     paths: Vec<Pattern>,
 }
 
 impl Group {
-    /// Whether a path belongs to it.
+    /// Returns whether a path belongs to the group.
     pub fn contains(&self, path: &[u8]) -> bool {
         self.paths.iter().any(|pattern| pattern.matches(path))
     }
 }
 
-/// What sort of content a file has.
+/// The type of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Without a NUL among the first 8 KiB.
+    /// No NUL among the first 8 KiB of any version.
     Text,
-    /// With one, in any version.
+    /// A NUL among the first 8 KiB of at least one version.
     Binary,
 }
 
 impl Content {
-    /// What three versions are.
+    /// Returns the content type of three versions.
     pub fn of(sides: &Sides<'_>) -> Self {
         match [sides.base_or_empty(), sides.ours, sides.theirs].into_iter().any(is_binary) {
             true => Self::Binary,
@@ -80,55 +80,55 @@ impl Content {
     }
 }
 
-/// Why a file is merged the way it is.
+/// The explanation for the choice of a strategy.
 #[derive(Clone, Debug)]
 pub struct Explained<'a> {
-    /// The way.
+    /// The strategy.
     pub way: &'a Way,
     /// The rule that decided.
     pub place: &'a Place,
-    /// The pattern of it that matched.
+    /// The pattern of the rule that matched.
     pub pattern: &'a str,
-    /// The rules that were looked at before it, and why each was not it.
+    /// The rules that were checked before it, and why each did not match.
     pub tried: Vec<(&'a Place, NoMatch)>,
 }
 
-/// Why a rule was not it.
+/// The reason why a rule did not match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoMatch {
     /// Its patterns do not match the path.
     Path,
-    /// It is about content of another sort.
+    /// It applies to another content type.
     Content,
 }
 
 impl Rules {
-    /// The rules that are built in, as they are written.
+    /// The text of the built-in rules.
     pub const BUILT_IN: &str = include_str!("rules/default.toml");
 
-    /// The rules that are built in. They match every path.
+    /// Returns the built-in rules. They match every path.
     pub fn built_in() -> Self {
         Self::read(Self::BUILT_IN, "built in").expect("a test reads the rules that are built in")
     }
 
-    /// Reads one layer of rules. The source is what places in it are called by.
+    /// Reads one layer of rules. `source` names the layer in locations.
     pub fn read(text: &str, source: &str) -> Result<Self, BadRules> {
         read::read(text, source)
     }
 
-    /// These rules and a layer that goes before them.
+    /// Adds a layer that takes precedence over these rules.
     pub fn and(mut self, layer: Self) -> Self {
         self.rules.extend(layer.rules);
         self.groups.extend(layer.groups);
         self
     }
 
-    /// The way in which a file is merged; nothing if no rule matches, which the built-in ones prevent.
+    /// Returns the strategy for a file, or `None` if no rule matches, which cannot happen with the built-in rules.
     pub fn choose(&self, path: &[u8], content: Content) -> Option<&Way> {
         self.explain(path, content).map(|explained| explained.way)
     }
 
-    /// The same, with the reasons.
+    /// Returns the strategy for a file with an explanation.
     pub fn explain(&self, path: &[u8], content: Content) -> Option<Explained<'_>> {
         let mut tried = Vec::new();
         for rule in self.rules.iter().rev() {
@@ -145,12 +145,18 @@ impl Rules {
         None
     }
 
-    /// Whether there are groups at all.
+    /// Returns the commands that regenerate files, with the places of their rules.
+    pub fn commands(&self) -> impl Iterator<Item = (&str, &Place)> {
+        let commands = self.rules.iter().map(|rule| (rule.way.options.command.as_str(), &rule.place));
+        commands.filter(|(command, _)| !command.is_empty())
+    }
+
+    /// Returns whether there are any groups.
     pub fn has_groups(&self) -> bool {
         !self.groups.is_empty()
     }
 
-    /// The groups that a path belongs to.
+    /// Returns the groups that a path belongs to.
     pub fn groups_of(&self, path: &[u8]) -> impl Iterator<Item = &Group> {
         self.groups.iter().filter(move |group| group.contains(path))
     }
@@ -205,6 +211,14 @@ mod tests {
         assert_eq!(tried, [("merge.toml, line 5".to_owned(), NoMatch::Path)]);
         let explained = rules.explain(b"a.rs", Content::Text).expect("a rule");
         assert!(explained.tried.iter().any(|(_, why)| *why == NoMatch::Content));
+    }
+
+    #[test]
+    fn commands_are_listed_with_their_places() {
+        let text = "[[rule]]\npath = \"a\"\nway = \"union\"\n\n[[rule]]\npath = \"lock\"\nway = \"regenerate\"\ncommand = \"make lock\"\n";
+        let rules = Rules::built_in().and(Rules::read(text, "project").expect("rules"));
+        let listed: Vec<_> = rules.commands().map(|(command, place)| (command, place.to_string())).collect();
+        assert_eq!(listed, [("make lock", "project, line 5".to_owned())]);
     }
 
     #[test]

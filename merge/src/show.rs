@@ -1,4 +1,4 @@
-//! A conflict that is there already, as a text with markers.
+//! Renders an existing conflict as a text with markers.
 
 use crate::many::{self, Many, Named};
 use crate::markers::{Labels, Marks, Rendered, line};
@@ -7,32 +7,33 @@ use crate::structure::views_of_many;
 use crate::text;
 use crate::way::{Way, is_binary, merge};
 
-/// A version that competes.
+/// A competing version.
 #[derive(Clone, Debug)]
 pub struct Side<'a> {
-    /// What it is called.
+    /// The label.
     pub label: String,
-    /// Its bytes; nothing where it removed the file.
+    /// The bytes; `None` if the side removed the file.
     pub bytes: Option<&'a [u8]>,
 }
 
 /// All versions of a conflict about one file.
 #[derive(Clone, Debug)]
 pub struct Versions<'a> {
-    /// Those that compete, two or more.
+    /// The competing versions, at least two.
     pub added: Vec<Side<'a>>,
-    /// What they started from, one fewer; nothing where there was no file.
+    /// Their bases, one fewer; `None` for a base without the file.
     pub removed: Vec<Option<&'a [u8]>>,
 }
 
 impl Versions<'_> {
-    /// What marker lines of this conflict carry.
+    /// Returns the tag and the length of the marker lines of this conflict.
     pub fn marks(&self) -> Marks {
         let added: Vec<_> = self.added.iter().map(|side| side.bytes).collect();
         Marks::of(&self.removed, &added)
     }
 
-    /// Whether it can be shown as one text: two sides have a file, and every file is a text that is not too large.
+    /// Returns whether it can be rendered as one text: at least two sides have the file, and every version is a text within the
+    /// size limit.
     pub fn is_text(&self, setting: &Setting) -> bool {
         let all = self.added.iter().map(|side| side.bytes).chain(self.removed.iter().copied()).flatten();
         let is_one = |bytes: &[u8]| bytes.len() as u64 <= setting.limits.text_bytes_max && !is_binary(bytes);
@@ -40,8 +41,9 @@ impl Versions<'_> {
     }
 }
 
-/// The versions as one text with markers, by structure where the way knows one and by lines otherwise. Where neither clashes, all that
-/// differs stands between one pair of them. Nothing for versions that are equal, too large, or no text.
+/// Renders the versions as one text with markers, by structure if the strategy is structural, otherwise by lines. If neither
+/// produces a clash, the whole differing range is between one pair of markers. Returns `None` for versions that are equal, too
+/// large or binary.
 pub fn show(versions: &Versions<'_>, way: Option<&Way>, setting: &Setting) -> Option<Rendered> {
     let mut there = versions.added.iter().filter_map(|side| side.bytes);
     let is_one_text = there.next().is_some_and(|first| there.all(|bytes| bytes == first));
@@ -77,7 +79,7 @@ fn show_two(sides: &Sides<'_>, way: Option<&Way>, setting: &Setting, marks: &Mar
     }
 }
 
-/// More than two sides by structure, where they all began with one document.
+/// Renders more than two sides by structure, if they all have the same base.
 fn show_structure(many: &Many<'_>, way: Option<&Way>, setting: &Setting, marks: &Marks) -> Option<Rendered> {
     let way = way?;
     let format = way.format()?;
@@ -97,8 +99,8 @@ fn show_structure(many: &Many<'_>, way: Option<&Way>, setting: &Setting, marks: 
     Some(many::render(&Many { added, removed, gone: many.gone.clone() }, marks))
 }
 
-/// Carries an edit of a conflict's file over to the file of the same conflict with more versions. Nothing where what was edited is
-/// not the same in both.
+/// Applies an edit of a conflict's file to the file of the same conflict with more versions. Returns `None` if the edited part
+/// differs between the two.
 pub fn carry_edit(before: &Rendered, after: &Rendered, edited: &[u8]) -> Option<Vec<u8>> {
     let sides = Sides { base: Some(&before.bytes), ours: edited, theirs: &after.bytes };
     match text::merge(&sides, &Labels::default()) {
@@ -107,7 +109,7 @@ pub fn carry_edit(before: &Rendered, after: &Rendered, edited: &[u8]) -> Option<
     }
 }
 
-/// A label for a side: the name of its workspace, if that is known, and the word for it.
+/// Returns the label of a side: the name of its workspace, if known, and the name of the side.
 pub fn label(name: &str, word: &str) -> String {
     if name.is_empty() || name == word { word.to_owned() } else { line(&format!("{name} ({word})")) }
 }
@@ -140,7 +142,7 @@ mod tests {
         Some(String::from_utf8(rendered.bytes).expect("text").replace(&rendered.tag, "TAG"))
     }
 
-    /// Lines without the blanks in front of them that all have.
+    /// Removes the common indentation of lines.
     fn dedent(text: &str) -> String {
         let lines: Vec<_> = text.lines().skip(1).collect();
         let (last, lines) = lines.split_last().expect("lines");
@@ -360,7 +362,7 @@ mod tests {
         assert_eq!(parse(&one.bytes, &other), Parsed::Untouched);
         let edited = [&one.bytes[..], b"more\n"].concat();
         assert_eq!(parse(&edited, &other), Parsed::StillHas(1));
-        // What somebody wrote on a marker line is no label.
+        // Text that a user added to a marker line is not a label.
         let noted = String::from_utf8(one.bytes).expect("text").replacen("<<<<<<< ours", "<<<<<<< ours, see #7", 1);
         assert_eq!(parse(noted.as_bytes(), &other), Parsed::StillHas(1));
     }

@@ -1,8 +1,8 @@
-//! Documents merged by structure and kept in their own text.
+//! Merges documents by structure while keeping their text.
 //!
-//! A format's parser makes a tree of [`Node`]s, each with the very text it was read from. The merge decides by meaning and
-//! puts pieces of text together: what nobody touched stays byte for byte, comments and number formats included. What came
-//! out is parsed again and must mean what was intended; where it does not, the caller falls to lines.
+//! The parser of a format builds a tree of [`Node`]s, each with the exact text it was read from. The merge compares meaning and
+//! joins pieces of text: untouched parts stay byte for byte the same, including comments and number formats. The result is parsed
+//! again and must have the intended meaning; otherwise the caller falls back to the line merge.
 
 mod list;
 mod many;
@@ -28,22 +28,22 @@ pub(crate) use node::{
 };
 pub(crate) use parts::{Mark, Sort, Tape};
 
-/// What a format brings.
+/// The interface of a format.
 pub(crate) struct Format {
     pub(crate) name: &'static str,
     pub(crate) parse: for<'a> fn(&'a str) -> Result<Document<'a>, Flaw>,
-    /// The comments of a text, for formats that have some.
+    /// Returns the comments of a text, for formats that have comments.
     pub(crate) comments: Option<for<'a> fn(&'a str) -> Vec<&'a str>>,
-    /// Whether documents write down one thing in one way, for formats that have several.
+    /// Returns whether documents write the same item in the same way, for formats that have several ways.
     pub(crate) agree: Option<fn(&[&Document<'_>]) -> bool>,
 }
 
-/// What a parser did not take.
+/// An error of a parser.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Flaw {
     pub(crate) at: usize,
     pub(crate) what: &'static str,
-    /// Whether the format allows it, and only the merge does not handle it.
+    /// Whether the format allows it and only the merge does not support it.
     pub(crate) is_unhandled: bool,
 }
 
@@ -57,7 +57,7 @@ impl Flaw {
     }
 }
 
-/// How deep a document may be nested.
+/// Maximum nesting depth of a document.
 pub(crate) const DEPTH_MAX: usize = 128;
 
 pub(crate) fn run(job: &Job<'_>, format: &Format) -> Outcome {
@@ -84,11 +84,11 @@ fn merge(job: &Job<'_>, format: &Format) -> Result<Outcome, Why> {
     Ok(outcome.unwrap_or_else(|| conflicted(job, vec![Clash::Path(String::new())], None)))
 }
 
-/// Writes a merged document as one version has the places in dispute.
+/// Writes a merged document with the contested places as in one version.
 type View<'a> = dyn Fn(usize) -> Result<String, Why> + 'a;
 
-/// Merges three documents and hands on where they clash, what came of them, and how to write it; nothing where they clash as a
-/// whole. The paths that are `forced` count as clashes whoever changed them.
+/// Merges three documents and calls `then` with the paths of the clashes, the merged document and a function that writes it.
+/// Returns `None` if they clash as a whole. The `forced` paths count as clashes even if only one side changed them.
 fn with_merged<T>(
     sides: &Sides<'_>,
     options: &Options,
@@ -127,7 +127,7 @@ fn with_merged<T>(
     then(merger.clashes, &root, &view).map(Some)
 }
 
-/// Makes sure that whoever resolves a conflict sees every comment: each that a side has, unless the other side took it away.
+/// Checks that a rendered conflict contains every comment of either side, except those removed by the other side.
 fn check_shown(shown: &[u8], sides: &Sides<'_>, comments: for<'a> fn(&'a str) -> Vec<&'a str>) -> Result<(), Why> {
     let of = |bytes: &[u8]| -> BTreeSet<String> {
         let text = std::str::from_utf8(bytes).unwrap_or_default();
@@ -159,7 +159,7 @@ fn parse<'a>(bytes: &'a [u8], version: Version, format: &Format) -> Result<Docum
     (format.parse)(text).map_err(|flaw| bad(flaw.at, flaw.what, flaw.is_unhandled))
 }
 
-/// Makes sure that a result means what was intended and has the comments that it should have.
+/// Checks that a result has the intended meaning and the expected comments.
 fn check(text: &str, meaning: u64, sides: &Sides<'_>, format: &Format) -> Result<(), Why> {
     let document = parse(text.as_bytes(), Version::Result, format)?;
     if document.root.hash != meaning {
@@ -189,7 +189,7 @@ fn check(text: &str, meaning: u64, sides: &Sides<'_>, format: &Format) -> Result
     Ok(())
 }
 
-/// A conflict by paths, shown by lines: what was merged as it is, the rest between markers.
+/// Renders a structural conflict by lines: merged parts verbatim, the rest between markers.
 fn conflicted(job: &Job<'_>, clashes: Vec<Clash>, views: Option<&[String; 3]>) -> Outcome {
     let labels = &job.setting.labels;
     let marks = Marks::of_sides(&job.sides, labels);

@@ -1,4 +1,4 @@
-//! The ways that look at no content: one version as it is, or none.
+//! Strategies that ignore the content: they take one version as a whole, or none.
 
 use std::cmp::Ordering;
 
@@ -13,14 +13,14 @@ pub(crate) fn theirs(job: &Job<'_>) -> Outcome {
     Outcome::Merged(job.sides.theirs.to_vec())
 }
 
-/// The later version; at one time that of the agent whose name is greater, and after that the greater bytes. Which side is
-/// called ours plays no part.
+/// Takes the later version; at the same time the one with the greater agent name, then the one with the greater bytes. The result
+/// does not depend on which side is ours.
 pub(crate) fn last_writer(job: &Job<'_>) -> Outcome {
     let (ours, theirs) = (&job.setting.context.ours, &job.setting.context.theirs);
     greater(job, (ours.time, &ours.agent).cmp(&(theirs.time, &theirs.agent)))
 }
 
-/// The version of the agent that is named first; of two that are not named, the later one.
+/// Takes the version of the agent that is named first; if neither is named, the later version.
 pub(crate) fn priority(job: &Job<'_>) -> Outcome {
     let agents = &job.options.agents;
     if agents.is_empty() {
@@ -40,7 +40,7 @@ fn greater(job: &Job<'_>, ours_to_theirs: Ordering) -> Outcome {
     }
 }
 
-/// Carries the rule: who runs the command is above.
+/// Returns the command of the rule. The caller runs it.
 pub(crate) fn regenerate(job: &Job<'_>) -> Outcome {
     if job.options.command.is_empty() {
         return Outcome::Unable(Why::Missing { option: "command" });

@@ -1,8 +1,8 @@
-//! Texts merged by lines: diff3, with Git's idea of what touches what.
+//! Merges texts by lines: diff3 with Git's definition of adjacent changes.
 //!
-//! Changes of both sides that share a line or touch each other are one region; a region that only one side changed, or both
-//! in the same way, is clean. Regions are not taken apart any further: a clean result never depends on guesses, and what is
-//! shown of a conflict is all that belongs together.
+//! Changes of both sides that overlap or are adjacent form one region. A region that only one side changed, or both in the same
+//! way, is clean. Regions are not split further: a clean result never depends on heuristics, and a rendered conflict shows all
+//! lines that belong together.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub(crate) fn run(job: &Job<'_>) -> Outcome {
     }
 }
 
-/// All that differs as one conflict, for versions that disagree where lines do not show it.
+/// Renders the whole differing range as one conflict, for versions that disagree in a way that lines do not show.
 pub(crate) fn whole(sides: &Sides<'_>, labels: &Labels, marks: &Marks) -> Rendered {
     let three = Three::new([sides.base_or_empty(), sides.ours, sides.theirs]);
     let [base, ours, theirs] = &three.lines;
@@ -35,7 +35,7 @@ pub(crate) fn whole(sides: &Sides<'_>, labels: &Labels, marks: &Marks) -> Render
     markers::render(&parts(&three, &[region], labels), marks)
 }
 
-/// A stretch of all three versions.
+/// A range of lines in all three versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
     pub(crate) kind: Kind,
@@ -44,7 +44,7 @@ pub(crate) struct Region {
     pub(crate) theirs: Range<usize>,
 }
 
-/// Who changed a region.
+/// The side that changed a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Ours,
@@ -52,12 +52,12 @@ pub(crate) enum Kind {
     Conflict,
 }
 
-/// Merges by lines, whatever the bytes are.
+/// Merges by lines, regardless of the content.
 pub(crate) fn merge(sides: &Sides<'_>, labels: &Labels) -> Outcome {
     merge_marked(sides, labels, &Marks::of_sides(sides, labels))
 }
 
-/// Merges by lines texts that stand for the versions of a conflict with these marks.
+/// Merges texts that represent the versions of a conflict with these marks, by lines.
 pub(crate) fn merge_marked(sides: &Sides<'_>, labels: &Labels, marks: &Marks) -> Outcome {
     let three = Three::new([sides.base_or_empty(), sides.ours, sides.theirs]);
     let regions = match sides.base {
@@ -84,7 +84,7 @@ pub(crate) fn merge_marked(sides: &Sides<'_>, labels: &Labels, marks: &Marks) ->
     Outcome::Conflicted(Conflicted { clashes, rendered })
 }
 
-/// The three versions as what is clean and what is not.
+/// Splits the three versions into clean and conflicting parts.
 fn parts<'a>(three: &'a Three<'a>, regions: &[Region], labels: &'a Labels) -> Vec<Part<'a>> {
     let [base, ours, theirs] = &three.lines;
     let mut parts = Vec::with_capacity(regions.len() * 2 + 1);
@@ -110,8 +110,8 @@ fn parts<'a>(three: &'a Three<'a>, regions: &[Region], labels: &'a Labels) -> Ve
     parts
 }
 
-/// The regions in which something changed and not the same on both sides, ascending.
-/// Tokens are the lines of a text or the elements of a list, numbered.
+/// Returns the regions that changed, except for those with the same change on both sides, in ascending order. Tokens are the
+/// numbered lines of a text or elements of a list.
 pub(crate) fn regions(tokens: [&[Token]; 3], count: u32) -> Vec<Region> {
     let (ours, theirs) = (hunks(tokens[BASE], tokens[OURS], count), hunks(tokens[BASE], tokens[THEIRS], count));
     let same = |mine: &Hunk, other: &Hunk| {
@@ -155,7 +155,7 @@ pub(crate) fn regions(tokens: [&[Token]; 3], count: u32) -> Vec<Region> {
     }
 }
 
-/// Regions as they are found, and how far either side is ahead of the base after them.
+/// The regions found so far, and the offset of each side relative to the base after them.
 #[derive(Default)]
 struct Regions {
     found: Vec<Region>,
@@ -182,8 +182,8 @@ impl Regions {
 
     fn conflict(&mut self, mine: &Hunk, other: &Hunk) {
         let base = mine.before.start.min(other.before.start)..mine.before.end.max(other.before.end);
-        // Each side has the lines of the base around its own change. Where it changed some of them too, this touches the
-        // region before, and only its end counts.
+        // Each side has the lines of the base around its own change. If it changed some of those too, the region is adjacent to
+        // the previous one, and only its end counts.
         let whole = |hunk: &Hunk| {
             let (above, below) = (hunk.before.start - base.start, base.end - hunk.before.end);
             hunk.after.start.saturating_sub(above)..hunk.after.end + below
@@ -193,7 +193,7 @@ impl Regions {
         self.push(Region { kind: Kind::Conflict, base, ours, theirs });
     }
 
-    /// Takes a region in; one that touches the last becomes part of it.
+    /// Adds a region. A region adjacent to the last one is joined with it.
     fn push(&mut self, region: Region) {
         match self.found.last_mut() {
             Some(last) if region.ours.start <= last.ours.end || region.theirs.start <= last.theirs.end => {
@@ -217,7 +217,7 @@ fn moved(range: &Range<usize>, by: isize) -> Range<usize> {
     range.start.saturating_add_signed(by)..range.end.saturating_add_signed(by)
 }
 
-/// Without a base, what both have is common and everything else is a conflict.
+/// Returns the regions without a base: equal lines are common, and all others are a conflict.
 fn added(three: &Three<'_>) -> Vec<Region> {
     let hunks = hunks(three.tokens(OURS), three.tokens(THEIRS), three.count()).into_iter();
     let region = |hunk: Hunk| Region { kind: Kind::Conflict, base: 0..0, ours: hunk.before, theirs: hunk.after };
@@ -286,7 +286,7 @@ mod tests {
         };
         assert_eq!(why(&options), "ours is binary");
         options.bytes_max = Some(2);
-        assert_eq!(why(&options), "3 bytes; the most is 2");
+        assert_eq!(why(&options), "3 bytes are more than the limit of 2");
         assert_eq!(Way::named("text").map(|way| way.takes().len()), Some(0));
     }
 }

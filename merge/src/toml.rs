@@ -1,7 +1,8 @@
-//! TOML merged by structure, in its own text: comments, blank lines and the order of everything stay.
+//! Merges TOML by structure while keeping its text: comments, blank lines and the order of items stay.
 //!
-//! `toml_edit` says what is TOML; the text is taken apart here, by lines: keys, sections, lists of sections. Arrays and inline
-//! tables are merged too unless they hold comments. What two sections say of one table is judged by the whole result.
+//! `toml_edit` validates the syntax; this module splits the text by lines into keys, sections and lists of sections. Arrays and
+//! inline tables are merged too, unless they contain comments. Conflicts between several sections of one table are detected in
+//! the whole result.
 
 mod parse;
 mod scan;
@@ -19,18 +20,18 @@ pub(crate) fn run(job: &Job<'_>) -> Outcome {
     structure::run(job, &FORMAT)
 }
 
-/// What looks like a comment. Parts of strings may do so too; they are counted like any other.
+/// Returns possible comments. Parts of strings may look like comments; they are counted too.
 fn comments(text: &str) -> Vec<&str> {
     text.lines().filter_map(|line| line.find('#').map(|at| &line[at..])).collect()
 }
 
-/// Whether a path is a section in all documents or in none, and a key always has its place in the same section.
+/// Returns whether each path is a section in all documents or in none, and each key is always in the same section.
 fn agree(documents: &[&Document<'_>]) -> bool {
     let mut spellings = HashMap::new();
     documents.iter().all(|document| spell(&document.root, "", "", &mut spellings))
 }
 
-/// Notes how each path is written; says whether none was written in another way before.
+/// Records how each path is written. Returns false if a path was written differently before.
 fn spell(table: &Node<'_>, path: &str, section: &str, spellings: &mut HashMap<String, String>) -> bool {
     let Kind::Map(map) = &table.kind else { return true };
     map.entries.iter().all(|entry| {

@@ -1,5 +1,5 @@
-//! The seam between the two halves of merging: the engine shows files that both sides changed, and rules say what to do.
-//! Behind the feature `engine`, so that whoever merges bytes needs no store.
+//! Connects the merge of trees with the merge of contents: the engine passes files that both sides changed, and the rules choose
+//! the strategy. Behind the feature `engine`, so that users that merge only bytes need no store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use crate::outcome::{Done, Origin, Outcome, Setting, Sides};
 use crate::rules::{Content, Rules};
 use crate::way::{Way, merge_down};
 
-/// Merges contents as rules say.
+/// Merges contents by rules.
 pub struct ByRules {
     rules: Arc<Rules>,
     setting: Setting,
 }
 
 impl ByRules {
-    /// By these rules, for versions that two agents made.
+    /// Creates a merger with these rules, for versions of two agents.
     pub fn new(rules: &Arc<Rules>, our_agent: &str, their_agent: &str) -> Self {
         let mut setting = Setting::default();
         setting.context.ours.agent = our_agent.to_owned();
@@ -34,10 +34,10 @@ impl ByRules {
         setting
     }
 
-    /// A file that is too large to be looked at: only a way that takes one side as it is can decide about it.
+    /// Decides about a file that is too large to read: only a strategy that takes one side as a whole can.
     fn decide_unseen(&self, contest: &Contest<'_>, bytes: u64) -> Verdict {
         let way = self.rules.choose(contest.path.as_bytes(), Content::Binary);
-        let too_large = || Verdict::Conflict { way: format!("{bytes} bytes are too many to be looked at") };
+        let too_large = || Verdict::Conflict { way: format!("{bytes} bytes are too many to merge") };
         let Some(way) = way else { return too_large() };
         if !["ours", "theirs", "last-writer", "priority"].contains(&way.name()) {
             return too_large();
@@ -74,7 +74,7 @@ impl MergeContents for ByRules {
     }
 }
 
-/// How a file was decided: the ways that were tried, and why the last one was unable, if it was.
+/// Describes the decision: the strategies that were tried, and why the last one was unable, if it was.
 fn words(done: &Done) -> String {
     let mut words: Vec<_> = done.before.iter().map(|step| step.way.to_owned()).collect();
     words.push(done.way.to_owned());
@@ -85,7 +85,7 @@ fn words(done: &Done) -> String {
     }
 }
 
-/// The groups of rules as units of one merge: what either side changed of a group in one directory belongs together.
+/// Returns the groups of the rules as units of one merge: changed paths of a group in one directory belong together.
 pub fn units_of(
     rules: &Rules,
     store: &Store,

@@ -1,7 +1,6 @@
-//! Logs and other files to which lines are only added: what both sides put into one place stays, ours first.
+//! Merges logs and other files to which lines are only added: keeps the insertions of both sides at one position, ours first.
 //!
-//! Lines that both begin or end with in such a place stand there once. A line that one side changed and the other changed
-//! too is there in both forms.
+//! Lines that both insertions start or end with are kept once. A line that both sides changed is kept in both forms.
 
 use crate::lines::{BASE, OURS, THEIRS, Three};
 use crate::outcome::Outcome;
@@ -42,7 +41,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Adds lines; a last line that lacked its newline gets one when another follows.
+    /// Appends lines. A last line without a newline gets one when another line follows.
     fn add(&mut self, lines: &[&[u8]]) {
         for line in lines {
             if self.bytes.last().is_some_and(|last| *last != b'\n') {

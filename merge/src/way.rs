@@ -1,4 +1,4 @@
-//! The ways in which a file can be merged, as a table. A new one is a file and a line here.
+//! The table of merge strategies. A new strategy is a file and a row in this table.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::outcome::{Done, Outcome, Setting, Sides, Step, Version, Why};
 use crate::structure::Format;
 use crate::{crdt, json, take, text, toml, union, yaml};
 
-/// What one way is given.
+/// The input of a strategy.
 pub(crate) struct Job<'a> {
     pub(crate) sides: Sides<'a>,
     pub(crate) setting: &'a Setting,
@@ -16,10 +16,10 @@ pub(crate) struct Job<'a> {
 struct Row {
     name: &'static str,
     what: &'static str,
-    /// The options that mean something to it, besides `max_bytes`.
+    /// The supported options, besides `max_bytes`.
     takes: &'static [&'static str],
     run: fn(&Job<'_>) -> Outcome,
-    /// The way to try where this one is unable.
+    /// The fallback strategy if this one is unable.
     then: Option<&'static str>,
 }
 
@@ -47,61 +47,62 @@ const WAYS: &[Row] = &[
     Row { name: "review", what: "never by itself", takes: &[], run: take::review, then: None },
 ];
 
-/// How a list without keys takes what both sides put into one place.
+/// How a list without keys handles insertions of both sides at one position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lists {
-    /// As a conflict: nobody knows which comes first.
+    /// As a conflict, because their order is unknown.
     #[default]
     Conflict,
-    /// Both, the smaller first.
+    /// Keeps both, the smaller one first.
     Both,
 }
 
-/// What a rule may say of its way. Each way looks at some of it.
+/// The options of a strategy in a rule. Each strategy uses some of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The fields by which elements of a list are known, the first that all have; `id`, `key` and `name` if empty.
+    /// The fields that identify elements of a list; the first field that all elements have is used. If empty: `id`, `key`,
+    /// `name`.
     pub keys: Vec<String>,
-    /// What becomes of a list without keys.
+    /// How to handle a list without keys.
     pub lists: Lists,
-    /// Paths of texts that merge by characters, as in `/body`; `*` stands for any name.
+    /// Paths of texts that merge by characters, for example `/body`; `*` matches any name.
     pub texts: Vec<String>,
-    /// Agents, the one that prevails first.
+    /// Agents in order of precedence.
     pub agents: Vec<String>,
-    /// The command that makes the file anew.
+    /// The command that generates the file.
     pub command: String,
-    /// What that command reads.
+    /// The files that the command reads.
     pub inputs: Vec<String>,
-    /// The largest version, where it differs from the setting.
+    /// Maximum size of a version in bytes, if it differs from the setting.
     pub bytes_max: Option<u64>,
 }
 
-/// A way with its options.
+/// A merge strategy with its options.
 #[derive(Clone)]
 pub struct Way {
     row: &'static Row,
-    /// What its rule says of it.
+    /// The options from its rule.
     pub options: Options,
 }
 
 impl Way {
-    /// The way of this name, with no options.
+    /// Returns the strategy with this name, without options.
     pub fn named(name: &str) -> Option<Self> {
         let row = WAYS.iter().find(|row| row.name == name)?;
         Some(Self { row, options: Options::default() })
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &'static str {
         self.row.name
     }
 
-    /// What it does, in a few words.
+    /// Returns a short description.
     pub fn what(&self) -> &'static str {
         self.row.what
     }
 
-    /// The format whose structure it follows; nothing for one that follows none.
+    /// Returns the format whose structure it follows, or `None` if it is not structural.
     pub(crate) fn format(&self) -> Option<&'static Format> {
         Some(match self.name() {
             "json" => &json::FORMAT,
@@ -112,12 +113,12 @@ impl Way {
         })
     }
 
-    /// The options that mean something to it.
+    /// Returns the supported options.
     pub fn takes(&self) -> &'static [&'static str] {
         self.row.takes
     }
 
-    /// All names, in the order of the table.
+    /// Returns all names, in the order of the table.
     pub fn names() -> impl Iterator<Item = &'static str> {
         WAYS.iter().map(|row| row.name)
     }
@@ -139,7 +140,7 @@ impl PartialEq for Way {
     }
 }
 
-/// Merges three versions in one way. Versions that are equal, or of which only one changed, need no way at all.
+/// Merges three versions by one strategy. Equal versions, and versions of which only one changed, need no strategy.
 pub fn merge(way: &Way, sides: &Sides<'_>, setting: &Setting) -> Outcome {
     if sides.ours == sides.theirs || sides.base == Some(sides.theirs) {
         return Outcome::Merged(sides.ours.to_vec());
@@ -150,7 +151,7 @@ pub fn merge(way: &Way, sides: &Sides<'_>, setting: &Setting) -> Outcome {
     (way.row.run)(&Job { sides: *sides, setting, options: &way.options })
 }
 
-/// Merges in a way, and where that is unable in the next one: structure falls to lines, and lines to nothing.
+/// Merges by a strategy and its fallbacks: structural strategies fall back to lines, and lines have no fallback.
 pub fn merge_down(way: &Way, sides: &Sides<'_>, setting: &Setting) -> Done {
     let mut way = way.clone();
     let mut before = Vec::new();
@@ -167,7 +168,7 @@ pub fn merge_down(way: &Way, sides: &Sides<'_>, setting: &Setting) -> Done {
 }
 
 impl Job<'_> {
-    /// Refuses versions that are too large for a way that looks at lines, and those that are no text.
+    /// Rejects versions that are too large for a strategy that compares lines, or binary.
     pub(crate) fn check_text(&self) -> Result<(), Why> {
         self.check_size(self.setting.limits.text_bytes_max)?;
         let versions = [(Version::Base, self.sides.base_or_empty()), (Version::Ours, self.sides.ours)];
@@ -179,13 +180,13 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Refuses versions that are too large for a way that looks at structure.
+    /// Rejects versions that are too large for a strategy that parses the structure.
     pub(crate) fn check_structure(&self) -> Result<(), Why> {
         self.check_size(self.setting.limits.structure_bytes_max)
     }
 
     fn check_size(&self, limit: u64) -> Result<(), Why> {
-        // Places are kept in 32 bits.
+        // Positions are stored in 32 bits.
         let bytes_max = self.options.bytes_max.unwrap_or(limit).min(u64::from(u32::MAX / 2));
         match self.sides.bytes_max() {
             bytes if bytes > bytes_max => Err(Why::TooLarge { bytes, bytes_max }),
@@ -194,7 +195,7 @@ impl Job<'_> {
     }
 }
 
-/// Whether bytes are no text: with a NUL among the first 8 KiB.
+/// Returns whether bytes are binary: they have a NUL among the first 8 KiB.
 pub(crate) fn is_binary(bytes: &[u8]) -> bool {
     memchr::memchr(0, &bytes[..bytes.len().min(8 << 10)]).is_some()
 }

@@ -1,7 +1,7 @@
-//! YAML merged by structure where it is block style, in its own text: comments, blank lines and quotes stay.
+//! Merges block-style YAML by structure while keeping its text: comments, blank lines and quotes stay.
 //!
-//! Handled are maps and lists in blocks, scalars on one line, block scalars and flow collections on one line. A document
-//! with anchors, aliases, tags, several documents, scalars or flow collections over several lines is left to lines.
+//! Supported are block maps and lists, scalars on one line, block scalars, and flow collections on one line. A file with anchors,
+//! aliases, tags, several documents, or scalars or flow collections over several lines is left to the line merge.
 
 mod flow;
 mod parse;
@@ -16,7 +16,7 @@ pub(crate) fn run(job: &Job<'_>) -> Outcome {
     structure::run(job, &FORMAT)
 }
 
-/// What looks like a comment. Lines of block scalars may do so too; they are counted like any other.
+/// Returns possible comments. Lines of block scalars may look like comments; they are counted too.
 fn comments(text: &str) -> Vec<&str> {
     text.lines().filter_map(|line| parse::comment(line).map(|at| &line[at..])).collect()
 }

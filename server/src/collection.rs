@@ -2,6 +2,7 @@
 //!
 //! What is done last is kept beside the store, in `collection.json`, and so is whether it was paused.
 
+mod clock;
 mod itself;
 
 pub(crate) use itself::Watchfulness;
@@ -9,15 +10,16 @@ pub(crate) use itself::Watchfulness;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use amalgam_engine::object::Snapshot;
-use amalgam_engine::{RefName, SnapshotId, SweepScope, Time, WorkspaceName};
+use amalgam_engine::{RefName, SnapshotId, Store, SweepScope, Time, WorkspaceName};
 use amalgam_gc::retention::Span;
 use amalgam_gc::{
-    CollectOptions, Collected, Courtesy, KeepAll, Pace, Plan, Progress, Retention, Stage, collect, log_begins,
-    operations_before, plan, yielding_readers,
+    CollectOptions, Collected, Courtesy, KeepAll, LivedClock, Pace, Plan, Progress, Retention, Stage, StoreUsage,
+    collect, log_begins, operations_before, plan, yielding_readers,
 };
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::Mutex;
@@ -26,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Result, of_engine, of_io};
 use crate::home::{Home, replace_file};
 use crate::room::{Added, Disk, Shortage, shortage};
-use crate::service::Service;
+use crate::service::{Clocks, Service};
 use crate::settings::SettingsSource;
 
 /// By itself it leaves most of the machine to others.
@@ -50,7 +52,12 @@ pub(crate) struct Collections {
     quota_is_near: AtomicBool,
     /// What workspaces with a quota have added. A collection changes that.
     pub(crate) added: Mutex<HashMap<WorkspaceName, Added>>,
+    /// What workspaces kept when they were last measured, and the last operation by then. A collection changes that.
+    pub(crate) measured: Mutex<Option<(u64, Arc<StoreUsage>)>>,
     pub(crate) watchfulness: Watchfulness,
+    /// How old things are.
+    lived: Mutex<LivedClock>,
+    uptime: fn() -> Duration,
 }
 
 /// What outlives the process.
@@ -122,7 +129,10 @@ struct Prepared {
 }
 
 impl Collections {
-    pub(crate) fn open(home: &Home, settings: SettingsSource) -> Result<Self> {
+    pub(crate) fn open(home: &Home, store: &Store, clocks: Clocks, settings: SettingsSource) -> Result<Self> {
+        let uptime = clock::nanoseconds((clocks.uptime)());
+        let mut lived = LivedClock::open(&home.store_path(), store, (clocks.wall)(), uptime).map_err(of_engine)?;
+        lived.save();
         let file = home.path().join("collection.json");
         // One that cannot be read says nothing that could not be found out again.
         let state = std::fs::read(&file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -136,7 +146,10 @@ impl Collections {
             wanted: AtomicBool::new(false),
             quota_is_near: AtomicBool::new(false),
             added: Mutex::default(),
+            measured: Mutex::default(),
             watchfulness: Watchfulness::default(),
+            lived: Mutex::new(lived),
+            uptime: clocks.uptime,
         })
     }
 
@@ -233,12 +246,14 @@ impl Service {
         };
         let done = collect(&self.inner.store, &options, &mut watch).map_err(of_engine)?;
         self.inner.collections.added.lock().clear();
+        *self.inner.collections.measured.lock() = None;
         if !how.dry_run && self.inner.home.pool_path().exists() {
             let removed = self.pool()?.remove_unused();
             removed.map_err(|source| of_io("remove files that no directory shares", &source))?;
         }
         let after = self.measure_disk()?;
-        let result = result_message(how, &prepared, &done, thinned, [&before, &after]);
+        let mut result = result_message(how, &prepared, &done, thinned, [&before, &after]);
+        result.warnings.extend(self.lived().jump().map(|jump| jump.words()));
         if !how.dry_run && done.ended_in.is_none() {
             let freed = done.freed.total();
             self.inner.collections.change(|state| {
@@ -261,19 +276,20 @@ impl Service {
     fn prepare(&self, how: &How<'_>, go_on: &mut dyn FnMut() -> bool) -> Result<Prepared> {
         let settings = self.settings()?;
         let grace = how.grace.unwrap_or(settings.grace);
-        let at = before(self.now(), grace);
-        let old = self.inner.workspaces.deleted_before(at).map_err(of_engine)?;
+        let (lived, now) = (self.lived(), self.now());
+        let at = before(now, grace);
+        let old = self.inner.workspaces.deleted_before(at, &lived).map_err(of_engine)?;
         let mut without: BTreeSet<RefName> = old.iter().cloned().collect();
         if !how.dry_run {
             let act = self.act(how.actor, "")?;
             self.inner.workspaces.forget_deleted(&old, &act).map_err(of_engine)?;
             without.clear();
         }
-        let operations_after = operations_before(&self.inner.store, at).map_err(of_engine)?;
+        let operations_after = operations_before(&self.inner.store, at, &lived).map_err(of_engine)?;
         let operations_from =
-            log_begins(&self.inner.store, &settings.log, self.now(), operations_after).map_err(of_engine)?;
+            log_begins(&self.inner.store, &settings.log, now, operations_after, &lived).map_err(of_engine)?;
         let scope = SweepScope { operations_after: Some(operations_after), without };
-        let mut plan = plan(&self.inner.history, &settings.policies, &scope, at).map_err(of_engine)?;
+        let mut plan = plan(&self.inner.history, &settings.policies, &scope, at, &lived).map_err(of_engine)?;
         if !how.dry_run {
             plan.make_lean(&self.inner.store, &self.act(how.actor, "")?, go_on).map_err(of_engine)?;
         }
@@ -282,8 +298,9 @@ impl Service {
 
     /// The number of the last operation that is older than the grace time: what operations after it moved can be undone.
     pub(crate) fn operations_kept_after(&self) -> Result<u64> {
+        let lived = self.lived();
         let at = before(self.now(), self.settings()?.grace);
-        operations_before(&self.inner.store, at).map_err(of_engine)
+        operations_before(&self.inner.store, at, &lived).map_err(of_engine)
     }
 
     /// What retention would do, with the grace time.
@@ -311,7 +328,8 @@ impl Service {
             Shortage::Near(words) | Shortage::Reached(words) => Some(words),
         };
         let is_paused = state.is_paused(self.now());
-        let (next_time, next_bytes) = itself::next(&self.inner.collections.watchfulness, state.last.as_ref());
+        let lived = self.lived();
+        let (next_time, next_bytes) = itself::next(&self.inner.collections.watchfulness, state.last.as_ref(), &lived);
         Ok(v1::GetCollectionResponse {
             paused: is_paused,
             paused_until: state.paused_until.filter(|_| is_paused).map(|end| amalgam_proto::timestamp(Time(end))),
@@ -330,7 +348,7 @@ impl Service {
             free_bytes: disk.free_bytes,
             budget_bytes: settings.budget_bytes.unwrap_or(0),
             floor_bytes: disk.floor_bytes,
-            warnings: warnings.into_iter().chain(state.problem).collect(),
+            warnings: warnings.into_iter().chain(state.problem).chain(lived.jump().map(|jump| jump.words())).collect(),
         })
     }
 
@@ -403,6 +421,7 @@ fn result_message(
         journal_bytes_after: after.journal_bytes,
         ended_in: done.ended_in.map(|stage| stage.word().to_owned()).unwrap_or_default(),
         grace_seconds: prepared.grace.duration().map_or(u64::MAX, |grace| grace.as_secs()),
+        warnings: Vec::new(),
     }
 }
 

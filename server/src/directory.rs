@@ -1,6 +1,6 @@
 //! Real directories: finding them, looking at them, and keeping them and their workspaces in step.
 //!
-//! One thing at a time happens to a directory: whoever comes second waits. A directory is known by its inode; the same path with
+//! One thing at a time happens to a directory: a second call waits. A directory is known by its inode; the same path with
 //! another directory under it is refused, so that nothing is captured or overwritten by mistake.
 
 mod attach;
@@ -11,6 +11,7 @@ mod merged;
 mod renames;
 mod restore;
 mod revert;
+mod unfinished;
 mod watch;
 mod working;
 mod writing;
@@ -48,7 +49,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Nobody looks after the directory any more.
+    /// Ends the watch of the directory.
     fn end_watch(&mut self) {
         self.watch = None;
     }
@@ -58,7 +59,7 @@ impl Live {
     }
 }
 
-/// A directory that nobody else touches while this lives.
+/// A directory that no other call touches while this lives.
 pub(crate) struct Grasp {
     pub(crate) record: Record,
     pub(crate) workspace: WorkspaceName,
@@ -91,7 +92,7 @@ impl Service {
     pub(crate) fn grasp(&self, name: &str) -> Result<Grasp> {
         let id = self.record(name)?.id;
         let live = Mutex::lock_arc(&self.live(&id));
-        // Whoever had it before may have changed the record.
+        // The call before may have changed the record.
         let record = self.record(name)?;
         let host = self.open_host(&record)?;
         let workspace = WorkspaceName::new(record.workspace.as_str()).map_err(of_engine)?;
@@ -128,7 +129,7 @@ impl Service {
         let mut grasp = self.grasp(name)?;
         let captured = self.look(&mut grasp, &Progress::default())?;
         let pin = self.inner.store.hold(captured.root).map_err(of_engine)?;
-        grasp.save(self)?;
+        grasp.save(self);
         Ok(Held { root: Some(captured.root), snapshot: None, lean: None, _pin: Some(pin) })
     }
 
@@ -184,17 +185,23 @@ impl Grasp {
         self.live.face = Some(face);
     }
 
-    /// Writes the index and the record, for whoever comes next.
-    pub(crate) fn save(&self, service: &Service) -> Result<()> {
+    /// Writes the index and the record, for the next process. What they say has happened already, so a failure (a full disk) is only a
+    /// warning: both hold in memory, the next call writes them, and an index that is missing or old costs reading the files again.
+    pub(crate) fn save(&self, service: &Service) -> Vec<String> {
+        let mut warnings = Vec::new();
         // While it is watched, the index in memory is the better one; writing it would cost more than what changed.
         if self.live.watch.is_none() {
             let file = service.inner.registry.index_file(&self.record.id);
-            self.index().save(&file).map_err(of_materializer)?;
+            if let Err(error) = self.index().save(&file) {
+                warnings.push(format!("the index of the directory was not saved, so files may be read again: {error}"));
+            }
         }
-        if service.inner.registry.get(&self.record.id).as_ref() != Some(&self.record) {
-            service.inner.registry.put(self.record.clone())?;
+        if let Err(failure) = service.inner.registry.note(&self.record) {
+            let message = failure.message;
+            warnings
+                .push(format!("the record of the directory was not saved; the next command tries again: {message}"));
         }
-        Ok(())
+        warnings
     }
 }
 
@@ -206,10 +213,11 @@ pub(crate) fn notice(notice: &Notice) -> v1::Notice {
         Why::OtherFileSystem => v1::NoticeKind::OtherFileSystem,
         Why::Failed { .. } => v1::NoticeKind::Failed,
         Why::Changing => v1::NoticeKind::Changing,
-        Why::ChangedSince => v1::NoticeKind::ChangedSince,
+        Why::ChangedSince | Why::KeptBeside(_) => v1::NoticeKind::ChangedSince,
         Why::Unsupported(_) => v1::NoticeKind::Unsupported,
         Why::NotEmpty => v1::NoticeKind::NotEmpty,
         Why::Purged(_) => v1::NoticeKind::Purged,
+        Why::Damaged(_) => v1::NoticeKind::Damaged,
         Why::OwnerNotSet => v1::NoticeKind::OwnerNotSet,
         Why::Withheld => v1::NoticeKind::Withheld,
         _ => v1::NoticeKind::Unspecified,

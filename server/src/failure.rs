@@ -32,9 +32,22 @@ pub fn of_engine(error: Error) -> Failure {
     }
 }
 
+/// The detail of a failure that says how many paths were changed before it.
+pub const PARTLY: &str = "changed_paths";
+
 /// An error of the materializer, for the API.
 pub fn of_materializer(error: amalgam_materializer::Error) -> Failure {
     use amalgam_materializer::Error as Host;
+    if let Host::Partly { written, removed, source } = error {
+        let failure = of_materializer(*source);
+        let before = match (written, removed) {
+            (1, 0) => "1 path was written before that".to_owned(),
+            (0, 1) => "1 path was removed before that".to_owned(),
+            _ => format!("{written} paths were written and {removed} removed before that"),
+        };
+        let message = format!("{}; {before}", failure.message);
+        return Failure { message, ..failure }.with(PARTLY, (written + removed).to_string());
+    }
     let reason = match (&error, error.kind()) {
         (Host::Engine(_), _) => {
             let Host::Engine(error) = error else { unreachable!("it was just looked at") };

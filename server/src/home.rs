@@ -1,11 +1,10 @@
 //! Where everything of one user's store lies: the engine's store, the registry of directories with their indexes, the log.
 
-use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use amalgam_engine::Store;
+use amalgam_engine::backend::recover;
+use amalgam_engine::{ErrorKind, Store};
 use amalgam_materializer::{HostDir, Identity};
 
 use crate::failure::{Result, of_engine, of_io, of_materializer};
@@ -80,7 +79,31 @@ impl Home {
         };
         make(&self.path).map_err(|source| of_io("make the store's directory", &source))?;
         make(&self.directories_path()).map_err(|source| of_io("make the store's directory", &source))?;
+        make(&self.store_path()).map_err(|source| of_io("make the store's directory", &source))?;
+        let close = |source: &std::io::Error| of_io("close the store's directory to other users", source);
+        self.close_to_others().map_err(|source| close(&source))?;
         Store::open(self.store_path()).map_err(of_engine)
+    }
+
+    /// Takes the rights of other users away from the home and the store in it, if they have any: both hold everything that was ever
+    /// captured, whatever the modes of its files were. Returns the mode that the home had, if that was changed. A home of another
+    /// user stays as it is.
+    pub fn close_to_others(&self) -> std::io::Result<Option<u32>> {
+        let home = close(&self.path)?;
+        close(&self.store_path())?;
+        Ok(home)
+    }
+
+    /// Rebuilds what keeps the store from being opened. Returns what was done, in words. Where there is no store, or another process has it
+    /// open, nothing is done.
+    pub fn recover(&self) -> Result<Vec<String>> {
+        if !self.store_path().join("db").is_dir() {
+            return Ok(Vec::new());
+        }
+        match recover(&self.store_path()) {
+            Err(error) if error.kind() == ErrorKind::Busy => Ok(Vec::new()),
+            done => done.map_err(of_engine),
+        }
     }
 
     /// By what its directory is known, so that it is never captured.
@@ -89,10 +112,26 @@ impl Home {
     }
 }
 
+/// Gives a directory of this user mode 0700. Returns the mode that it had if others had rights there.
+fn close(path: &Path) -> std::io::Result<Option<u32>> {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let found = match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        found => found?,
+    };
+    let mode = found.mode() & 0o7777;
+    if found.uid() != rustix::process::geteuid().as_raw() || mode & 0o077 == 0 {
+        return Ok(None);
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;
+    Ok(Some(mode))
+}
+
 /// Replaces a file, so that a crash leaves the old one or the new one. What a dead process left apart ends in `.tmp`.
 pub(crate) fn replace_file(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let apart = file.with_extension("tmp");
-    let mut out = std::fs::File::create(&apart)?;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut out = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&apart)?;
     out.write_all(bytes)?;
     out.sync_data()?;
     std::fs::rename(&apart, file)
@@ -101,28 +140,4 @@ pub(crate) fn replace_file(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
 /// By what a directory is known.
 pub fn identity_of(path: &Path) -> Result<Identity> {
     HostDir::open(path).map(|directory| directory.identity()).map_err(of_materializer)
-}
-
-/// Removes a tree; directories that forbid it (module caches do) are opened first.
-pub fn remove_all(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            open_up(path)?;
-            fs::remove_dir_all(path)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        done => done,
-    }
-}
-
-fn open_up(path: &Path) -> io::Result<()> {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        // The type of the entry itself: a symlink is never followed.
-        if entry.file_type()?.is_dir() {
-            open_up(&entry.path())?;
-        }
-    }
-    Ok(())
 }

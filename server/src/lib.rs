@@ -20,10 +20,12 @@ mod room;
 pub mod serve;
 mod service;
 mod settings;
+mod socket;
 mod usage;
 mod views;
 
 pub use amalgam_gc::retention;
-pub use home::{Home, identity_of, remove_all};
-pub use service::{Clock, Service};
-pub use settings::{Settings, SettingsSource, local_paths};
+pub use amalgam_materializer::remove_tree;
+pub use home::{Home, identity_of};
+pub use service::{Clock, Clocks, Service};
+pub use settings::{CommandSettings, Settings, SettingsSource, local_paths};

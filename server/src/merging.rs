@@ -6,14 +6,18 @@
 //! One fold of a target runs at a time, and takes all that waits. Whoever comes while one runs waits for it to end, and
 //! mostly finds that the next one has taken its entry along: nobody retries.
 
+mod approval;
+mod command;
 mod made;
 mod merge;
 mod publishing;
 mod queue;
 mod review;
 mod rules;
+mod sandbox;
 mod test;
 
+pub(crate) use approval::Approvals;
 pub(crate) use publishing::Publishing;
 pub(crate) use rules::check_rules;
 
@@ -41,6 +45,7 @@ pub(crate) struct Merging {
     awaited: Mutex<HashSet<String>>,
     turn: Turn,
     publishing: Publishing,
+    approvals: Approvals,
     /// How many directories for commands were made.
     places: AtomicU64,
 }
@@ -67,7 +72,7 @@ struct Results {
 }
 
 impl Merging {
-    pub(crate) fn new(queue: Queue, publishing: Publishing) -> Self {
+    pub(crate) fn new(queue: Queue, publishing: Publishing, approvals: Approvals) -> Self {
         Self {
             queue,
             folding: Mutex::default(),
@@ -75,6 +80,7 @@ impl Merging {
             awaited: Mutex::default(),
             turn: Turn::default(),
             publishing,
+            approvals,
             places: AtomicU64::new(0),
         }
     }

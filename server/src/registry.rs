@@ -1,7 +1,7 @@
 //! Which directory belongs to which workspace. One small file for each, written whole and renamed into place, so that a crash leaves
 //! the old record or the new one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -77,6 +77,8 @@ impl Record {
 pub(crate) struct Registry {
     place: PathBuf,
     records: Arc<Mutex<BTreeMap<String, Record>>>,
+    /// The records in memory that could not be written to their files.
+    unwritten: Arc<Mutex<BTreeSet<String>>>,
     turn: Arc<Mutex<()>>,
 }
 
@@ -106,10 +108,12 @@ impl Registry {
                 Err(why) => problems.push(format!("{}: {why}", path.display())),
             }
         }
-        Ok((Self { place: place.to_owned(), records: Arc::new(Mutex::new(records)), turn: Arc::default() }, problems))
+        let records = Arc::new(Mutex::new(records));
+        let (unwritten, turn) = (Arc::default(), Arc::default());
+        Ok((Self { place: place.to_owned(), records, unwritten, turn }, problems))
     }
 
-    /// The turn of whoever decides by the records what to add or to take away: nobody else decides meanwhile. Taken before the lock
+    /// The turn of a call that decides by the records what to add or to take away: no other call decides meanwhile. Taken before the lock
     /// of a directory or the grasp of a view, never after.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
@@ -123,7 +127,7 @@ impl Registry {
         self.records.lock().get(id).cloned()
     }
 
-    /// An id that none has and none ever had: somebody may still go by an old one. Counted up, so that names stay short. To be asked
+    /// An id that none has and none ever had: a client may still go by an old one. Counted up, so that names stay short. To be asked
     /// for in the turn in which it is used.
     pub(crate) fn new_id(&self) -> Result<String> {
         let there = self.records.lock().keys().filter_map(|id| id.parse().ok()).max();
@@ -135,17 +139,41 @@ impl Registry {
     }
 
     pub(crate) fn put(&self, record: Record) -> Result<()> {
-        let failed = |source: std::io::Error| of_io("write the registry of directories", &source);
         let mut records = self.records.lock();
-        let bytes = serde_json::to_vec_pretty(&record).expect("a record is plain data");
-        replace_file(&self.file(&record.id, "json"), &bytes).map_err(failed)?;
+        self.write(&record)?;
         records.insert(record.id.clone(), record);
         Ok(())
+    }
+
+    /// Takes a record over that says what has happened already, and writes it. One that cannot be written holds in memory all the same,
+    /// and the next call writes it.
+    pub(crate) fn note(&self, record: &Record) -> Result<()> {
+        let mut records = self.records.lock();
+        let is_written = !self.unwritten.lock().contains(&record.id);
+        if is_written && records.get(&record.id) == Some(record) {
+            return Ok(());
+        }
+        let written = self.write(record);
+        records.insert(record.id.clone(), record.clone());
+        written
+    }
+
+    fn write(&self, record: &Record) -> Result<()> {
+        let failed = |source: std::io::Error| of_io("write the registry of directories", &source);
+        let bytes = serde_json::to_vec_pretty(record).expect("a record is plain data");
+        let written = replace_file(&self.file(&record.id, "json"), &bytes).map_err(failed);
+        let mut unwritten = self.unwritten.lock();
+        match written {
+            Ok(()) => unwritten.remove(&record.id),
+            Err(_) => unwritten.insert(record.id.clone()),
+        };
+        written
     }
 
     pub(crate) fn remove(&self, id: &str) -> Result<()> {
         let mut records = self.records.lock();
         records.remove(id);
+        self.unwritten.lock().remove(id);
         for kind in ["json", "index", "writing"] {
             match fs::remove_file(self.file(id, kind)) {
                 Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
@@ -160,6 +188,11 @@ impl Registry {
     /// Where it is noted that a directory is being written to.
     pub(crate) fn writing_file(&self, id: &str) -> PathBuf {
         self.file(id, "writing")
+    }
+
+    /// Where it is noted that a directory, by its identity, is being written for the first time.
+    pub(crate) fn unfinished_file(&self, identity: &str) -> PathBuf {
+        self.file(identity, "unfinished")
     }
 
     /// Where the index of a directory is kept.

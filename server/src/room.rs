@@ -1,5 +1,5 @@
-//! How much room there is, and what happens where it gets short: first a warning and a collection, then no new commits. Deleting,
-//! undoing and collecting always work.
+//! How much room there is, and what happens where it gets short: first a warning and a collection, then no new commits, and nothing new
+//! in mounts. Deleting, undoing and collecting always work.
 
 use std::path::Path;
 
@@ -7,6 +7,7 @@ use amalgam_engine::backend::RESERVE_FILE;
 use amalgam_engine::{RootId, SnapshotId, Workspace, WorkspaceName};
 use amalgam_proto::{Failure, Reason};
 use amalgam_transfer::{Progress, added, added_by};
+use amalgam_view::Room;
 
 use crate::failure::{Result, of_engine, of_io, of_transfer};
 use crate::service::Service;
@@ -86,12 +87,24 @@ impl Service {
     fn measure_free(&self, settings: &Settings) -> Result<Disk> {
         let found = rustix::fs::statvfs(self.inner.home.path());
         let found = found.map_err(|error| of_io("measure the disk", &error.into()))?;
-        let hundredth = found.f_blocks.saturating_mul(found.f_frsize) / 100;
+        let total_bytes = found.f_blocks.saturating_mul(found.f_frsize);
         Ok(Disk {
             free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
-            floor_bytes: settings.floor_bytes.unwrap_or(FLOOR_BYTES_MAX.min(hundredth)),
+            floor_bytes: floor_bytes(settings, total_bytes),
             ..Disk::default()
         })
+    }
+
+    /// What the disk of the store has, for a mount.
+    pub(crate) fn room(&self) -> Room {
+        let Ok(found) = rustix::fs::statvfs(self.inner.home.path()) else { return Room::default() };
+        let total_bytes = found.f_blocks.saturating_mul(found.f_frsize);
+        Room {
+            total_bytes,
+            free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
+            // Settings that cannot be read are told of by the next call.
+            floor_bytes: self.settings().map_or(0, |settings| floor_bytes(&settings, total_bytes)),
+        }
     }
 
     /// Refuses where there is no room for a commit; otherwise what is getting short. The store's files are looked at only if
@@ -180,6 +193,11 @@ impl Service {
         }
         warnings
     }
+}
+
+/// How much of a disk stays free: what is set, or a hundredth of it within bounds.
+fn floor_bytes(settings: &Settings, total_bytes: u64) -> u64 {
+    settings.floor_bytes.unwrap_or(FLOOR_BYTES_MAX.min(total_bytes / 100))
 }
 
 /// Whether room is short.

@@ -29,11 +29,16 @@ use tonic::transport::{Channel, Endpoint, Server, Uri};
 
 use crate::api::Api;
 use crate::service::Service;
+use crate::socket::{Listening, make_free};
 
 /// Messages may be as large as a large page; contents come in blocks.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// How often it is looked whether there is still something to do.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Delay before a connection is accepted again after the kernel refused.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// No more open files than this are asked for, however high the hard limit is: commands that the process starts inherit the limit.
+const DESCRIPTORS_MAX: u64 = 1 << 20;
 /// A pipe inside the process holds this much.
 const PIPE_BYTES: usize = 1 << 20;
 
@@ -82,24 +87,31 @@ impl Calls {
 
 /// Serves on a Unix socket until nothing happened for `idle`, somebody asks to stop, or `ended` does.
 ///
-/// Whoever calls holds the store, so a socket that is there already is one that a dead process left.
+/// The caller holds the store, so a socket of this user at that path is one that a dead process left. The store's home says where
+/// this process listens, for commands that would look for it elsewhere.
 pub async fn serve_unix(
     service: Service,
     socket: &Path,
     idle: Duration,
     ended: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
-    match std::fs::remove_file(socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    raise_descriptor_limit();
+    make_free(socket)?;
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
+    let listening = Listening::record(&service.inner.home, socket)?;
     let user = rustix::process::geteuid().as_raw();
     let same_user = move |stream: &UnixStream| stream.peer_cred().is_ok_and(|peer| peer.uid() == user);
     // The socket's mode keeps others out already; who comes through all the same is refused here.
     let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener)
-        .filter(move |stream| stream.as_ref().map_or(true, same_user));
+        .then(|stream| async {
+            if stream.is_err() {
+                // Out of descriptors or memory: others give some back. An error would end the server.
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+            }
+            stream
+        })
+        .filter(move |stream| stream.as_ref().is_ok_and(same_user));
     let calls = Calls::new();
     let until = {
         let (finished, service) = (finished(service.clone(), Arc::clone(&calls), idle, ended), service.clone());
@@ -129,6 +141,7 @@ pub async fn serve_unix(
     };
     let end_collecting = service.clone();
     let served = router(service, calls).serve_with_incoming_shutdown(incoming, until).await;
+    drop(listening);
     let _ = std::fs::remove_file(socket);
     door.abort();
     let _ = std::fs::remove_file(socket.with_extension("door"));
@@ -144,18 +157,35 @@ pub async fn serve_unix(
     served.map_err(io::Error::other)
 }
 
+/// Lets the process open as many files as it may: tables, mounts and connections take descriptors.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(DESCRIPTORS_MAX, |most| most.min(DESCRIPTORS_MAX));
+    if limit.current.is_some_and(|current| current < wanted) {
+        // What it cannot have it does without.
+        setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).ok();
+    }
+}
+
 /// Listens where devices are handed over that others have mounted.
 fn take_devices(service: &Service, socket: &Path) -> io::Result<tokio::task::JoinHandle<()>> {
-    match std::fs::remove_file(socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    make_free(socket)?;
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
     service.begin_mounting(socket);
     let service = service.clone();
     Ok(tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
+        loop {
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of descriptors or memory: others give some back.
+                    say(&format!("no device can be taken at the moment: {error}"));
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+                    continue;
+                }
+            };
             let service = service.clone();
             let Ok(stream) = stream.into_std() else { continue };
             // Whoever went away does not wait for an answer.

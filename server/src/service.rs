@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amalgam_engine::history::History;
 use amalgam_engine::lean::{Lean, hold_tree, lean_tree};
 use amalgam_engine::queue::Queue;
-use amalgam_engine::workspace::{LabelName, Labels, WorkspaceName, Workspaces};
+use amalgam_engine::workspace::{Labels, WorkspaceName, Workspaces};
 use amalgam_engine::{Act, Now, Pin, RequestId, Revision, RootId, SnapshotId, Store, Time, TreePath};
 use amalgam_materializer::Identity;
 use amalgam_proto::{Failure, Reason, v1};
@@ -18,13 +18,30 @@ use crate::conflicts::Faces;
 use crate::directory::{Live, Watches};
 use crate::failure::{Result, of_engine};
 use crate::home::Home;
-use crate::merging::{Merging, Publishing};
+use crate::merging::{Approvals, Merging, Publishing};
 use crate::registry::Registry;
 use crate::settings::{Settings, SettingsSource};
 use crate::views::Views;
 
 /// What time it is.
 pub type Clock = fn() -> Time;
+
+/// The clocks of a service.
+#[derive(Clone, Copy)]
+pub struct Clocks {
+    /// What time it is.
+    pub wall: Clock,
+    /// For how long the machine runs, sleep included. It never jumps.
+    pub uptime: fn() -> Duration,
+}
+
+impl From<Clock> for Clocks {
+    /// With the monotonic clock of the standard library.
+    fn from(wall: Clock) -> Self {
+        static BEGUN: OnceLock<Instant> = OnceLock::new();
+        Self { wall, uptime: || BEGUN.get_or_init(Instant::now).elapsed() }
+    }
+}
 
 /// Names that a listing reads at once.
 pub(crate) const PAGE: usize = 256;
@@ -107,11 +124,12 @@ impl Held {
 impl Service {
     /// Opens the store of a home and everything beside it. `ours` are directories that are never captured.
     pub fn open(home: &Home, clock: Clock, ours: &[Identity]) -> Result<Self> {
-        Self::open_with(home, clock, ours, Arc::new(|| Ok(Settings::default())))
+        Self::open_with(home, clock.into(), ours, Arc::new(|| Ok(Settings::default())))
     }
 
-    /// The same with settings, which are asked for whenever they are needed.
-    pub fn open_with(home: &Home, clock: Clock, ours: &[Identity], settings: SettingsSource) -> Result<Self> {
+    /// The same with two clocks, and with settings, which are asked for whenever they are needed.
+    pub fn open_with(home: &Home, clocks: Clocks, ours: &[Identity], settings: SettingsSource) -> Result<Self> {
+        let clock = clocks.wall;
         let store = home.open()?;
         let (registry, mut problems) = Registry::open(&home.directories_path())?;
         let (publishing, problem) = Publishing::open(home)?;
@@ -119,24 +137,24 @@ impl Service {
         let ours = ours.iter().copied().chain([home.identity()?]).collect();
         let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
         let inner = Inner {
-            merging: Merging::new(Queue::of(&workspaces, &history), publishing),
+            merging: Merging::new(Queue::of(&workspaces, &history), publishing, Approvals::open(home)?),
             workspaces,
             labels: Labels::of(&store),
             history,
-            store,
             home: home.clone(),
             clock,
             registry,
             ours,
             live: Mutex::default(),
             watches: Arc::default(),
-            collections: Collections::open(home, settings)?,
+            collections: Collections::open(home, &store, clocks, settings)?,
             faces: Faces::default(),
             views: Views::open(home)?,
             started: clock(),
             utc_offset: OnceLock::new(),
             problems,
             gate: RwLock::new(()),
+            store,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -254,6 +272,7 @@ impl Service {
     pub(crate) fn snapshot_message(&self, id: SnapshotId, marks: &Marks) -> Result<v1::Snapshot> {
         let snapshot = self.inner.store.snapshot(id).map_err(of_engine)?;
         let labels = &self.inner.labels;
+        let names = if marks.are_shown { self.names_of(id)? } else { Names::default() };
         let is_thinned = self.inner.history.is_thinned(id).map_err(of_engine)?;
         let lean = if is_thinned { lean_tree(&self.inner.store, id).map_err(of_engine)? } else { None };
         Ok(v1::Snapshot {
@@ -263,8 +282,8 @@ impl Service {
             time: Some(amalgam_proto::timestamp(snapshot.time)),
             message: snapshot.message.clone(),
             metadata: snapshot.metadata.clone().into_iter().collect(),
-            labels: marks.labels.get(&id).cloned().unwrap_or_default(),
-            workspaces: marks.workspaces.get(&id).cloned().unwrap_or_default(),
+            labels: names.labels,
+            workspaces: names.workspaces,
             thinned: is_thinned && lean.is_none(),
             without_caches: is_thinned && lean.is_some(),
             tree: snapshot.root.to_string(),
@@ -276,27 +295,43 @@ impl Service {
 
     /// A snapshot alone, with the labels and heads of the moment.
     pub(crate) fn one_snapshot(&self, id: SnapshotId) -> Result<v1::Snapshot> {
-        self.snapshot_message(id, &self.marks()?)
+        self.snapshot_message(id, &self.marks())
     }
 
-    /// What points at snapshots now.
-    pub(crate) fn marks(&self) -> Result<Marks> {
-        let mut marks = Marks::default();
-        self.each_workspace("", |workspace| {
-            if let Some(head) = workspace.head {
-                marks.workspaces.entry(head).or_default().push(workspace.name.to_string());
-            }
-            Ok(())
-        })?;
-        let mut after: Option<LabelName> = None;
-        loop {
-            let page = self.inner.labels.list("", after.as_ref(), PAGE).map_err(of_engine)?;
-            let Some((last, _)) = page.last() else { return Ok(marks) };
-            after = Some(last.clone());
-            for (label, snapshot) in page {
-                marks.labels.entry(snapshot).or_default().push(label.as_str().to_owned());
+    /// That snapshots are shown with what points at them.
+    pub(crate) fn marks(&self) -> Marks {
+        Marks { are_shown: true }
+    }
+
+    /// What points at a snapshot now.
+    fn names_of(&self, id: SnapshotId) -> Result<Names> {
+        let mut names = Names::default();
+        for name in self.inner.store.names_of(id).map_err(of_engine)? {
+            match name.as_str().split_once('/') {
+                Some(("label", label)) => names.labels.push(label.to_owned()),
+                Some(("workspace", workspace)) => names.workspaces.push(workspace.to_owned()),
+                _ => {}
             }
         }
+        Ok(names)
+    }
+
+    /// The heads of all workspaces and all that labels point at, each once.
+    pub(crate) fn named_snapshots(&self) -> Result<Vec<SnapshotId>> {
+        let (mut found, mut after) = (Vec::new(), None);
+        self.each_workspace("", |workspace| {
+            found.extend(workspace.head);
+            Ok(())
+        })?;
+        loop {
+            let page = self.inner.labels.list("", after.as_ref(), PAGE).map_err(of_engine)?;
+            let Some((last, _)) = page.last() else { break };
+            after = Some(last.clone());
+            found.extend(page.into_iter().map(|(_, snapshot)| snapshot));
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
     }
 
     /// Every workspace, by name.
@@ -315,9 +350,15 @@ impl Service {
     }
 }
 
-/// What points at snapshots.
-#[derive(Default)]
+/// Whether snapshots are shown with what points at them.
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Marks {
-    pub(crate) labels: HashMap<SnapshotId, Vec<String>>,
-    pub(crate) workspaces: HashMap<SnapshotId, Vec<String>>,
+    are_shown: bool,
+}
+
+/// What points at a snapshot.
+#[derive(Default)]
+struct Names {
+    labels: Vec<String>,
+    workspaces: Vec<String>,
 }

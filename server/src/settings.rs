@@ -2,6 +2,8 @@
 //! written is not known here.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use amalgam_engine::TreePath;
@@ -33,6 +35,27 @@ pub struct Settings {
     pub include_git_of: BTreeMap<String, bool>,
     /// Paths in every mounted workspace that are kept out of its snapshots.
     pub local: BTreeSet<TreePath>,
+    /// How commands of tests and rules are started.
+    pub commands: CommandSettings,
+}
+
+/// How commands of tests and rules are started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandSettings {
+    /// The whole environment of a test. Commands of rules have one of their own.
+    pub environment: BTreeMap<OsString, OsString>,
+    /// The program, with its first arguments, that runs a command and then ends everything that the command started. Without one
+    /// the process group of the command is ended.
+    pub supervisor: Vec<OsString>,
+    /// Directories that commands of rules can read and run programs from, beside those of the system.
+    pub toolchain: Vec<PathBuf>,
+}
+
+impl Default for CommandSettings {
+    fn default() -> Self {
+        let path = ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into());
+        Self { environment: BTreeMap::from([path]), supervisor: Vec::new(), toolchain: Vec::new() }
+    }
 }
 
 impl Default for Settings {
@@ -48,6 +71,7 @@ impl Default for Settings {
             include_git: false,
             include_git_of: BTreeMap::new(),
             local: BTreeSet::new(),
+            commands: CommandSettings::default(),
         }
     }
 }

@@ -6,11 +6,12 @@ mod sizes;
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use amalgam_engine::history::LogOrder;
 use amalgam_engine::{SnapshotId, Tally, Workspace, WorkspaceName};
-use amalgam_gc::{Courtesy, WatchMeasuring, measure_snapshots, measure_workspaces, yielding};
+use amalgam_gc::{Courtesy, StoreUsage, WatchMeasuring, measure_snapshots, measure_workspaces, yielding};
 use amalgam_proto::v1::measure_usage_response::Event;
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_transfer::{Progress, growth};
@@ -81,7 +82,7 @@ impl Service {
 
     fn measure_workspace(&self, name: &WorkspaceName, snapshots: usize, tell: Tell<'_>) -> Result<Vec<Event>> {
         let workspace = self.inner.workspaces.get(name).map_err(of_engine)?;
-        let measured = self.politely(tell, |watch| measure_workspaces(&self.inner.store, u64::MAX, watch))?;
+        let measured = self.measure_names(tell)?;
         let usage = measured.names.iter().find(|usage| usage.workspace.as_deref() == Some(name.as_str()));
         let Some(usage) = usage else {
             return Err(Failure::new(Reason::NotFound, format!("workspace {name} was removed while it was measured")));
@@ -96,9 +97,23 @@ impl Service {
         Ok(events)
     }
 
+    /// What every workspace keeps. As long as nothing has moved and nothing was collected since, what was found before.
+    fn measure_names(&self, tell: Tell<'_>) -> Result<Arc<StoreUsage>> {
+        let known = &self.inner.collections.measured;
+        let last = self.inner.store.last_operation().map_err(of_engine)?;
+        if let Some((at, usage)) = &*known.lock()
+            && *at == last
+        {
+            return Ok(Arc::clone(usage));
+        }
+        let usage = Arc::new(self.politely(tell, |watch| measure_workspaces(&self.inner.store, u64::MAX, watch))?);
+        *known.lock() = Some((last, Arc::clone(&usage)));
+        Ok(usage)
+    }
+
     fn measure_snapshots(&self, snapshots: &[SnapshotId], tell: Tell<'_>) -> Result<Vec<Event>> {
         let measured = self.politely(tell, |watch| measure_snapshots(&self.inner.store, snapshots, watch))?;
-        let (marks, total) = (self.marks()?, measured.len() as u64);
+        let (marks, total) = (self.marks(), measured.len() as u64);
         let mut events = Vec::new();
         for (done, usage) in (0..).zip(measured) {
             go_on(tell("growth", done, total))?;
@@ -162,8 +177,7 @@ impl Service {
             Some(size) => *size,
             None => sizes.measure(&self.inner.store, root).map_err(of_engine)?,
         };
-        let log = self.inner.history.log(&[head], LogOrder::Generation).map_err(of_engine)?;
-        usage.snapshots = log.count() as u64;
+        usage.snapshots = sizes.length(&self.inner.history, head).map_err(of_engine)?;
         Ok(usage)
     }
 

@@ -239,11 +239,12 @@ impl Service {
         let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
         let mut options = ViewOptions::new(owner, self.inner.clock);
         options.quota_bytes = settings.quotas_bytes.get(workspace.as_str()).copied().or(settings.quota_bytes);
-        let home = self.inner.home.path().to_owned();
-        options.room = Some(Arc::new(move || room(&home)));
-        let stage = Stage::default();
         // Weak: the view is part of the service.
         let inner = Arc::downgrade(&self.inner);
+        let service = inner.clone();
+        options.room =
+            Some(Arc::new(move || service.upgrade().map_or_else(Room::default, |inner| Service { inner }.room())));
+        let stage = Stage::default();
         options.conflicts = Some(Arc::new(move |store, path, conflict| {
             let captions = |path: &TreePath, conflict: &Conflict| match inner.upgrade() {
                 Some(inner) => Service { inner }.captioner().caption(path, conflict),
@@ -430,18 +431,7 @@ impl Service {
         self.refuse_shown(id, workspace, "what it has cannot be put away")?;
         self.inner.views.book.change(|pages| drop(pages.views.remove(&id)))?;
         // It holds numbers and times only; what is left of it harms nobody.
-        let _ = std::fs::remove_dir_all(self.view_directory(id));
+        let _ = amalgam_materializer::remove_tree(&self.view_directory(id));
         self.remove_local(id)
     }
-}
-
-/// What the disk of the store has.
-fn room(home: &Path) -> Room {
-    rustix::fs::statvfs(home).map_or_else(
-        |_| Room::default(),
-        |found| Room {
-            total_bytes: found.f_blocks.saturating_mul(found.f_frsize),
-            free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
-        },
-    )
 }

@@ -292,3 +292,56 @@ fn swapped_objects_are_told_apart() {
     assert!(told >= 8, "three chunks and two directories give eight swaps");
     assert!(store.canonical(ChunkId::of(b"the one").object()).is_ok());
 }
+
+/// What each kind of file costs when it is damaged: nothing, or itself, after a recovery; never the store.
+#[test]
+fn a_store_that_cannot_be_opened_is_recovered() {
+    use amalgam_engine::backend::recover;
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let made = directory.path().join("made");
+    make_store(&made, &mut Random::of(&[3]));
+    let whole = read_everything(&Store::open(&made).expect("open")).ok().expect("whole");
+    let mut random = Random::of(&[4]);
+    let (mut recovered, mut whole_again) = (0, 0);
+    for file in files_below(&made) {
+        let name = file.strip_prefix(&made).expect("below").to_owned();
+        let length = fs::metadata(&file).expect("a file").len();
+        // The beginning, the middle, what the footer of a table points at, and the footer.
+        let places = [
+            0,
+            length / 3,
+            length / 2,
+            length.saturating_sub(700),
+            length.saturating_sub(300),
+            length.saturating_sub(30),
+        ];
+        for place in places.into_iter().filter(|place| *place < length) {
+            let copy = directory.path().join("copy");
+            self::copy(&made, &copy);
+            let mut bytes = fs::read(copy.join(&name)).expect("read");
+            bytes[place as usize] ^= 1 << random.below(8);
+            fs::write(copy.join(&name), bytes).expect("write");
+            if let Err(error) = Store::open(&copy) {
+                let words = error.to_string();
+                assert!(words.contains("amalgam verify --repair"), "{}: it says what to do: {words}", name.display());
+                let done = recover(&copy).unwrap_or_else(|error| panic!("{} at {place}: {error}", name.display()));
+                assert!(!done.is_empty());
+                recovered += 1;
+            }
+            let store = Store::open(&copy).unwrap_or_else(|error| panic!("{} at {place}: {error}", name.display()));
+            let is_auxiliary = ["AMALGAM", "MARK", "MARK.hash", "LOCK"].iter().any(|known| name == Path::new(known));
+            let read = read_everything(&store);
+            whole_again += u32::from(read.as_ref().is_ok_and(|read| *read == whole));
+            assert!(
+                !is_auxiliary || read.is_ok_and(|read| read == whole),
+                "{} at {place} costs nothing",
+                name.display()
+            );
+            drop(store);
+            fs::remove_dir_all(&copy).expect("remove");
+        }
+    }
+    println!("{recovered} recovered, {whole_again} whole");
+    assert!(recovered > 5, "{recovered}");
+}

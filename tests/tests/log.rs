@@ -9,8 +9,8 @@ use amalgam_engine::backend::{Durability, Fault, FaultPlan, Memory, Transaction}
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue, RequestId};
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
-    Act, Error, ErrorKind, OperationCursor, Past, Store, StoreOptions, SweepScope, Time, VerifyOptions, WorkspaceName,
-    Workspaces, operation, verify,
+    Act, Error, ErrorKind, LivedTime, OperationCursor, Past, Store, StoreOptions, SweepScope, Time, VerifyOptions,
+    WorkspaceName, Workspaces, operation, verify,
 };
 use amalgam_gc::retention::Span;
 use amalgam_gc::{CollectOptions, Collected, LogRule, Stage, collect, log_begins};
@@ -145,8 +145,8 @@ fn undo_reaches_back_to_where_the_log_begins() {
         let error = workspaces.undo(&main_name(), &at(19)).expect_err("all of it went");
         assert_eq!(error.kind(), ErrorKind::NotFound);
         // When it was deleted nobody knows any more: before the oldest operation that is left.
-        assert!(workspaces.deleted_before(at(18).time).expect("deleted").is_empty());
-        assert_eq!(workspaces.deleted_before(at(19).time).expect("deleted").len(), 1);
+        assert!(workspaces.deleted_before(at(18).time, &LivedTime::default()).expect("deleted").is_empty());
+        assert_eq!(workspaces.deleted_before(at(19).time, &LivedTime::default()).expect("deleted").len(), 1);
         assert_clean(&store);
     });
 }
@@ -292,7 +292,7 @@ fn a_rule_keeps_the_young_and_at_most_so_many_and_all_within_the_grace_time() {
     let now = at(100).time;
     let begins = |keep: &str, most: u64, kept_after: u64| {
         let rule = LogRule { keep: keep.parse::<Span>().expect("a span"), most };
-        log_begins(&store, &rule, now, kept_after).expect("a number")
+        log_begins(&store, &rule, now, kept_after, &LivedTime::default()).expect("a number")
     };
     for (keep, most, kept_after, expected) in [
         ("forever", 1_000, 100, 1),

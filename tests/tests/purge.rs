@@ -5,13 +5,14 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use amalgam_engine::backend::{Family, Inspect};
+use amalgam_engine::backend::{Family, Inspect, Rocks, RocksOptions, RowEdit};
 use amalgam_engine::purge::{PurgeOptions, PurgePlan, PurgeTarget, forget_tombstone, plan_purge, purge, tombstones};
 use amalgam_engine::{
     Act, ChunkId, Commit, Error, ErrorKind, ObjectId, ObjectKind, SnapshotId, Store, StoreOptions, Time, TreePath,
     VerifyOptions, WorkingTree, repair, verify,
 };
 use amalgam_tests::harness::{Place, Random, check_log, name, over_both};
+use bytes::Bytes;
 
 fn act() -> Act {
     Act::new("ada", Time::from_seconds(1_700_000_000, 0))
@@ -256,4 +257,75 @@ fn a_purge_wants_the_store_for_itself_and_as_it_was_planned() {
     assert_eq!(tree.read("secret").expect("nothing was purged"), b"hunter2");
     drop(tree);
     assert_clean(&store, 0);
+}
+
+#[test]
+fn a_chunk_that_was_stored_twice_is_purged_wherever_it_lies() {
+    for round in 0..6_u64 {
+        let directory = tempfile::tempdir().expect("a directory");
+        let home = directory.path().join("store");
+        let store = Store::open(&home).expect("open");
+        let mut random = Random::of(&[round]);
+        let secret = random.bytes(1_500);
+        write(&store, None, &[("kept", &random.bytes(3_000))]);
+        // Each of them finds that nobody has the chunk yet.
+        let barrier = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let (store, secret, barrier) = (&store, &secret, &barrier);
+                scope.spawn(move || {
+                    let mut tree = WorkingTree::new(store);
+                    tree.write("secret", secret).expect("write");
+                    barrier.wait();
+                    tree.commit(Commit::new(&name(format!("head/{number}")), "a step")).expect("commit");
+                });
+            }
+        });
+        let id = ObjectId::of(ObjectKind::Chunk, &secret);
+        // Whatever the threads did: a row that nothing names, as a crash leaves it.
+        let stored = store.stored_many(&[id]).expect("stored").remove(0).expect("it is there");
+        drop(store);
+        let rocks = Rocks::open(&home, &RocksOptions::default()).expect("open");
+        let left = RowEdit {
+            family: Family::Chunks,
+            key: Bytes::copy_from_slice(&900_u64.to_be_bytes()),
+            value: Some(stored),
+        };
+        rocks.edit(vec![left]).expect("left");
+        drop(rocks);
+        let store = Store::open(&home).expect("open");
+        assert!(!files_with(&home, &secret[..60]).is_empty(), "it is there before");
+        let plan = plan(&store, &path("secret"));
+        assert_eq!(plan.chunks.len(), 1);
+        purge(&store, &plan, "a key", &act()).expect("purge");
+        assert_eq!(files_with(&home, &secret[..60]), Vec::<PathBuf>::new(), "round {round}");
+        drop(store);
+        let store = Store::open(&home).expect("open again");
+        assert_eq!(files_with(&home, &secret[..60]), Vec::<PathBuf>::new(), "round {round}, after it was closed");
+        assert_clean(&store, 1);
+    }
+}
+
+#[test]
+fn a_purge_takes_the_copy_that_an_older_one_left() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let home = directory.path().join("store");
+    let store = Store::open(&home).expect("open");
+    let secret = Random::of(&[5]).bytes(1_500);
+    write(&store, None, &[("secret", &secret)]);
+    let stored =
+        store.stored_many(&[ObjectId::of(ObjectKind::Chunk, &secret)]).expect("stored").remove(0).expect("there");
+    purge(&store, &plan(&store, &path("secret")), "a key", &act()).expect("purge");
+    drop(store);
+    let rocks = Rocks::open(&home, &RocksOptions::default()).expect("open");
+    let left =
+        RowEdit { family: Family::Chunks, key: Bytes::copy_from_slice(&900_u64.to_be_bytes()), value: Some(stored) };
+    rocks.edit(vec![left]).expect("left");
+    drop(rocks);
+    let store = Store::open(&home).expect("open");
+    assert!(!files_with(&home, &secret[..60]).is_empty(), "it is there before");
+    let plan = plan(&store, &path("secret"));
+    assert_eq!((plan.chunks.len(), plan.purged_before.len()), (0, 1));
+    purge(&store, &plan, "again", &act()).expect("purge");
+    assert_eq!(files_with(&home, &secret[..60]), Vec::<PathBuf>::new());
 }

@@ -458,3 +458,84 @@ fn threads_agree_on_one_story() {
         assert_eq!(state.into_iter().collect::<Vec<_>>(), refs(&store));
     });
 }
+
+#[test]
+fn a_snapshot_knows_the_labels_and_workspaces_that_point_at_it() {
+    over_both(|place| {
+        let store = place.store();
+        let (workspaces, labels) = (started(&store), Labels::of(&store));
+        let first = write(&workspaces, &ws("main"), "a", "1");
+        workspaces.fork(&ws("main"), &[ws("fork"), ws("other")], &ada()).expect("forked");
+        let label = |name: &str| LabelName::new(name).expect("a name");
+        labels.set(&label("v1"), Some(first), &ada()).expect("labelled");
+        let names = |id| -> Vec<String> {
+            store.names_of(id).expect("names").iter().map(|name| name.as_str().to_owned()).collect()
+        };
+        assert_eq!(names(first), ["label/v1", "workspace/fork", "workspace/main", "workspace/other"]);
+        let second = write(&workspaces, &ws("fork"), "a", "2");
+        workspaces.delete(&ws("other"), &ada()).expect("deleted");
+        assert_eq!(names(first), ["label/v1", "workspace/main"]);
+        assert_eq!(names(second), ["workspace/fork"]);
+        labels.set(&label("v1"), Some(second), &ada()).expect("moved");
+        workspaces.undo(&ws("fork"), &ada()).expect("undone");
+        assert_eq!(names(first), ["workspace/fork", "workspace/main"]);
+        assert_eq!(names(second), ["label/v1"]);
+        workspaces.undelete(&ws("other"), &ada()).expect("undeleted");
+        assert_eq!(names(first), ["workspace/fork", "workspace/main", "workspace/other"]);
+    });
+}
+
+#[test]
+fn the_index_of_names_is_made_anew_where_rows_were_changed_behind_its_back() {
+    use amalgam_engine::backend::{Backend as _, Family, Inspect as _, Rocks, RocksOptions, RowEdit};
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("store");
+    let store = Store::open(&path).expect("opened");
+    let workspaces = started(&store);
+    let first = write(&workspaces, &ws("main"), "a", "1");
+    for _ in 0..12 {
+        workspaces.create(&ws("again"), &NewWorkspace::default(), &ada()).expect("made");
+        workspaces.delete(&ws("again"), &ada()).expect("deleted");
+    }
+    drop((workspaces, store));
+    // As an older version, or a repair, would leave it: a name that the index does not have.
+    let rocks = Rocks::open(&path, &RocksOptions::default()).expect("opened");
+    let value =
+        rocks.rows(Family::Refs, b"workspace/main", Some(b"workspace/maio"), 1 << 20).expect("rows").rows[0].1.clone();
+    let edit =
+        RowEdit { family: Family::Refs, key: bytes::Bytes::from_static(b"workspace/planted"), value: Some(value) };
+    rocks.edit(vec![edit]).expect("edited");
+    let names = rocks.names_of(first.object()).expect("names");
+    assert_eq!(names.iter().map(RefName::as_str).collect::<Vec<_>>(), ["workspace/main", "workspace/planted"]);
+    assert_eq!(
+        rocks.greatest_deleted("deleted/again@").expect("a number"),
+        Some(12),
+        "not 9, which comes last as text"
+    );
+    drop(rocks);
+    let store = Store::open(&path).expect("opened");
+    assert_eq!(store.names_of(first).expect("names").len(), 2, "and it stays so");
+}
+
+#[test]
+fn creating_and_deleting_one_name_reads_the_same_however_often_it_was_done() {
+    use amalgam_engine::StoreOptions;
+    use amalgam_engine::backend::{Meter, Metered, Rocks, RocksOptions};
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let rocks = Rocks::open(&directory.path().join("store"), &RocksOptions::default()).expect("opened");
+    let meter = std::sync::Arc::new(Meter::default());
+    let store = Store::new(std::sync::Arc::new(Metered::new(rocks, meter.clone())), &StoreOptions::default());
+    let workspaces = started(&store);
+    let mut listed = Vec::new();
+    for _ in 0..40 {
+        let before = meter.refs_listed();
+        workspaces.create(&ws("again"), &NewWorkspace::default(), &ada()).expect("made");
+        workspaces.delete(&ws("again"), &ada()).expect("deleted");
+        workspaces.undelete(&ws("again"), &ada()).expect("undeleted");
+        workspaces.delete(&ws("again"), &ada()).expect("deleted");
+        listed.push(meter.refs_listed() - before);
+    }
+    assert_eq!(listed.first(), listed.last(), "{listed:?}");
+}

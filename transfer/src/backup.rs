@@ -74,7 +74,7 @@ pub fn backup(store: &Store, directory: &Path, time: Time, progress: &Progress) 
 /// those falls back to the nearest first parent that came back. Merges that wait in the queue come back held.
 pub fn restore_backup(directory: &Path, store: &Store, act: &Act, progress: &Progress) -> Result<Received> {
     if store.last_operation()? != 0 {
-        let why = "the store is in use already; bring the backup back into a new one".to_owned();
+        let why = "the store is not empty; restore the backup into a new store".to_owned();
         return Err(EngineError::Invalid { what: "restore", why }.into());
     }
     let Some(manifest) = Manifest::read(directory)? else {
@@ -104,14 +104,16 @@ pub fn restore_backup(directory: &Path, store: &Store, act: &Act, progress: &Pro
 }
 
 /// Restores a backup into a scratch store beside it, checks that store, and removes it: whatever would not come back is an error now
-/// and not when it is needed.
+/// and not when it is needed. `remove` removes a tree, which need not be there.
 #[cfg(feature = "rocksdb")]
-pub fn verify_backup(directory: &Path, act: &Act, progress: &Progress) -> Result<()> {
+pub fn verify_backup(
+    directory: &Path,
+    act: &Act,
+    progress: &Progress,
+    remove: impl Fn(&Path) -> std::io::Result<()>,
+) -> Result<()> {
     let scratch = directory.join(SCRATCH);
-    let removed = || match fs::remove_dir_all(&scratch) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(failed("remove", &scratch, source)),
-        _ => Ok(()),
-    };
+    let removed = || remove(&scratch).map_err(|source| failed("remove", &scratch, source));
     removed()?;
     let verified = verify_in(directory, &scratch, act, progress);
     removed()?;
@@ -178,12 +180,12 @@ fn check_length(directory: &Path, part: &Part) -> Result<()> {
     let wrong = |why: String| Err(Error::Backup { part: part.stream(), why });
     match fs::metadata(&path) {
         Ok(found) if found.len() == part.length => {}
-        Ok(found) => return wrong(format!("it has {} bytes, and {} were written", found.len(), part.length)),
+        Ok(found) => return wrong(format!("it has {} bytes instead of {}", found.len(), part.length)),
         Err(source) => return Err(gone(part, &source)),
     }
     match read_check(&path) {
         Ok(check) if check == part.check => Ok(()),
-        Ok(_) => wrong("its checksum is that of another".to_owned()),
+        Ok(_) => wrong("its checksum does not match".to_owned()),
         Err(source) => wrong(source.to_string()),
     }
 }

@@ -45,7 +45,9 @@ pub enum Error {
         why: String,
     },
     /// A stream of a later version.
-    #[error("the stream has version {found}, and this program reads up to {known}; a newer one is needed")]
+    #[error(
+        "the stream has version {found}, and this version of Amalgam reads up to {known}; update Amalgam to receive it"
+    )]
     Version {
         /// The stream's.
         found: u8,
@@ -98,7 +100,7 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// Somebody asked to stop.
+    /// The caller asked to stop.
     #[error("interrupted")]
     Cancelled,
 }

@@ -9,7 +9,7 @@ use amalgam_engine::reference::RefName;
 /// Kinds that a stream may set.
 const STREAM_KINDS: [&str; 6] = ["episode", "label", "note", "reward", "step", "workspace"];
 /// Kinds that the restore of a backup sets beside those. Entries of the queue come back held: none is merged, and no test of one
-/// runs, before somebody releases it.
+/// runs, before a user releases it.
 const BACKUP_KINDS: [&str; 6] = ["deleted", "foreign", "lean", "queue", "resolution", "review"];
 /// Checkpoints of live views. Their journals are not part of a backup, and their numbers are given anew by each store.
 const VIEW_KIND: &str = "view";

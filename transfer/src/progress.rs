@@ -1,10 +1,10 @@
-//! How far a transfer has come, for whoever watches it, and the wish that it end.
+//! How far a transfer has come, for another thread to read, and the request to stop it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 
-/// What was done so far. Shared between the worker and whoever watches.
+/// What was done so far. Shared between the worker and the thread that reports progress.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Objects sent, or taken in and found there already.
@@ -24,7 +24,7 @@ impl Progress {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// An error once somebody asked to stop.
+    /// Returns an error once the caller asked to stop.
     pub fn check(&self) -> Result<()> {
         if self.cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
     }

@@ -52,7 +52,7 @@ pub struct ReceiveOptions {
     /// Set names that hold something else here, even if that is no older state of what was sent.
     pub replace: bool,
     /// Take tombstones in for what the sender has purged. Who can plant them can keep bytes away, so it is only for streams
-    /// from somebody who is trusted that far; without it, a stream with purged content is refused.
+    /// from a sender that is trusted that far; without it, a stream with purged content is refused.
     pub tombstones: bool,
 }
 
@@ -182,7 +182,7 @@ struct Batch {
     bytes: u64,
 }
 
-/// Reads until the end, an error, or nobody listens.
+/// Reads until the end, an error, or until the receiving thread is gone.
 fn read_batches(from: impl Read, batches: &SyncSender<Result<Batch>>) {
     let mut reader = StreamReader::new(from);
     loop {
@@ -206,7 +206,7 @@ fn read_batches(from: impl Read, batches: &SyncSender<Result<Batch>>) {
         match ends {
             None => {}
             Some(Ok(())) => return,
-            // Nobody listens any more: then nobody wants to know.
+            // The receiving thread is gone and needs no answer.
             Some(Err(error)) => return batches.send(Err(error)).unwrap_or(()),
         }
     }
@@ -235,7 +235,7 @@ enum Item {
     Other(Where, Frame),
 }
 
-/// Hashes batches until there are no more, or nobody listens.
+/// Hashes batches until there are no more, or until the receiving thread is gone.
 fn hash_batches(session: &WriteSession, read: &Receiver<Result<Batch>>, hashed: &SyncSender<Result<Hashed>>) {
     for batch in read {
         let done = batch.and_then(|batch| Ok(Hashed { items: hash(session, batch.frames)?, bytes: batch.bytes }));

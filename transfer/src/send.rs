@@ -29,7 +29,7 @@ const QUEUE_BYTES: usize = 4 << 20;
 pub struct SendOptions {
     /// Snapshots that the receiver has. Those that the sender does not know are of no use and do no harm.
     pub had: Vec<SnapshotId>,
-    /// Hash chunks on the way out too: for a stream that nobody receives at once.
+    /// Hash chunks on the way out too: for a stream that is stored before it is received.
     pub verify: bool,
 }
 

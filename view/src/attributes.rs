@@ -48,12 +48,14 @@ pub struct Caller {
     pub checked: bool,
     /// The door that the call came through, which knows what it changed.
     pub door: Option<WatchId>,
+    /// The permission bits that something new does not get, unless its directory has a default access control list.
+    pub umask: u32,
 }
 
 impl Caller {
     /// The workspace's owner, in nobody's name in particular.
     pub fn owner(uid: u32, gid: u32) -> Self {
-        Self { uid, gid, groups: Vec::new(), checked: false, door: None }
+        Self { uid, gid, groups: Vec::new(), checked: false, door: None, umask: 0 }
     }
 
     /// Whether the caller is in a group.

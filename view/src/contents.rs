@@ -4,7 +4,7 @@ use amalgam_engine::work::LooseFile;
 use amalgam_engine::{Error as EngineError, Time, TreePath};
 use bytes::Bytes;
 
-use crate::access::{Access, demand};
+use crate::access::Access;
 use crate::ahead::Ahead;
 use crate::attributes::{Caller, Kind};
 use crate::error::{Error, Result};
@@ -90,7 +90,7 @@ impl View {
         if access.0 & Access::WRITE.0 != 0 || truncate {
             live.demand_writable()?;
         }
-        demand(caller, &attributes, access)?;
+        live.demand(caller, &attributes, access)?;
         if truncate && attributes.size > 0 {
             let now = self.now();
             self.truncate_in(live, ino, 0, now)?;
@@ -270,6 +270,10 @@ impl View {
             Some(journal) => journal.unsynced()?,
             None => return Ok(()),
         };
+        if unsynced.needs_store {
+            let store = self.shared.live.read().tree.store().clone();
+            store.sync()?;
+        }
         let synced = unsynced.sync();
         let live = &mut *self.shared.live.write();
         live.end_sync(&unsynced, synced)
@@ -288,11 +292,11 @@ impl View {
     /// Refuses what the disk has no room for.
     fn demand_room(&self, bytes: u64) -> Result<()> {
         let Some(room) = &self.shared.options.room else { return Ok(()) };
-        let free = room().free_bytes;
-        if bytes <= free {
+        let usable = room().usable_bytes();
+        if bytes <= usable {
             return Ok(());
         }
-        let why = format!("{bytes} bytes are wanted and {free} are free");
+        let why = format!("{bytes} bytes are wanted and {usable} may be used");
         Err(EngineError::Full { action: "allocate room for a file", why }.into())
     }
 

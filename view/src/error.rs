@@ -115,6 +115,7 @@ fn engine_number(error: &engine::Error) -> Errno {
         E::NotADirectory { .. } => Errno::NOTDIR,
         E::IsADirectory { .. } => Errno::ISDIR,
         E::NotEmpty { .. } => Errno::NOTEMPTY,
+        E::Invalid { what: "hard link", .. } => Errno::NAMETOOLONG,
         E::IntoItself { .. } | E::WrongKind { .. } | E::Invalid { .. } => Errno::INVAL,
         E::Name { source: engine::InvalidName::TooLong { .. } | engine::InvalidName::TooDeep } => Errno::NAMETOOLONG,
         E::Name { .. } => Errno::INVAL,

@@ -15,6 +15,7 @@
 
 mod record;
 mod remember;
+mod replay;
 mod room;
 #[cfg(test)]
 mod tests;
@@ -26,14 +27,15 @@ use std::sync::Arc;
 
 use amalgam_engine::work::{Segment, SegmentRange};
 use amalgam_engine::workspace::{JournalPlace, Journaled};
-use amalgam_engine::{
-    DEPTH_MAX, Error as EngineError, ErrorKind, NAME_BYTES_MAX, SnapshotId, Store, Time, WorkingTree,
-};
+use amalgam_engine::{DEPTH_MAX, Error as EngineError, NAME_BYTES_MAX, SnapshotId, Store, Time, WorkingTree};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 pub(crate) use record::Edit;
 use record::{Reader, Writer};
+pub use replay::Recovered;
+use replay::{has_record, keep_aside, replay};
+use room::Disk;
 
 const MAGIC: &[u8; 8] = b"AMVIEW1\n";
 /// The magic, what the file follows, and a check sum.
@@ -59,6 +61,8 @@ pub(crate) struct Journal {
     end: u64,
     /// Up to where room is set aside for this file.
     aside_end: u64,
+    /// What the disk below has, where somebody says so.
+    disk: Option<Disk>,
     /// The first file that is needed to come back, and this one's number.
     first: u64,
     number: u64,
@@ -76,6 +80,9 @@ pub(crate) struct Journal {
     carried_bytes: u64,
     /// Whether the base is what the next commit follows, and not a state in between.
     at_head: bool,
+    /// How often the tree became that of a snapshot, and how many of these snapshots are on disk for certain.
+    restores: u64,
+    restores_synced: u64,
     failed: Option<String>,
     /// Where records are put together.
     record: Vec<u8>,
@@ -85,6 +92,9 @@ pub(crate) struct Journal {
 pub(crate) struct Unsynced {
     files: Vec<Arc<JournalFile>>,
     directory: Option<PathBuf>,
+    restores: u64,
+    /// Whether the edits stand on a snapshot that may not be on disk: the store must be synced before them.
+    pub(crate) needs_store: bool,
 }
 
 pub(crate) struct JournalFile {
@@ -97,17 +107,6 @@ pub(crate) struct JournalFile {
 struct Behind {
     number: u64,
     end: u64,
-}
-
-/// What was found when a view was opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
-    /// How many edits were done again.
-    pub edits: u64,
-    /// How many bytes of a record that was not finished were left out.
-    pub cut_bytes: u64,
-    /// Where the tree was restored to while what it held before was not committed yet.
-    pub restored: bool,
 }
 
 /// What the journal starts from.
@@ -173,6 +172,7 @@ impl Journal {
             current,
             end: BEGINNING_BYTES as u64,
             aside_end: 0,
+            disk: None,
             first,
             number,
             unsynced: Vec::new(),
@@ -182,6 +182,8 @@ impl Journal {
             settled_bytes: 0,
             carried_bytes: 0,
             at_head: true,
+            restores: 0,
+            restores_synced: 0,
             failed: None,
             record: Vec::new(),
         };
@@ -205,6 +207,8 @@ impl Journal {
         let mut behind = None;
         let mut earlier = Vec::new();
         let mut unsynced = Vec::new();
+        // Files with edits that were not done again.
+        let mut unfinished = Vec::new();
         loop {
             let path = directory.join(file_name(number));
             let file = match File::open(&path) {
@@ -214,7 +218,11 @@ impl Journal {
             };
             // The base's own first file follows whatever there was before it.
             let expected = (number > base.first).then(|| behind.unwrap_or_default());
-            if let Some(end) = replay(&file, expected, &mut tree, &mut recovered)? {
+            let replayed = replay(&file, expected, &mut tree, &mut recovered)?;
+            if replayed.has_more {
+                unfinished.push(number);
+            }
+            if let Some(end) = replayed.end {
                 behind = Some(Behind { number, end });
                 earlier.push((number, end));
                 unsynced.push(file);
@@ -222,6 +230,17 @@ impl Journal {
             number += 1;
         }
         // Behind a file that is lost nothing can be done again.
+        for found in file_numbers(directory)?.into_iter().filter(|found| *found > number) {
+            let file = File::open(directory.join(file_name(found))).map_err(io("open the journal"))?;
+            let length = file.metadata().map_err(io("read the journal"))?.len();
+            recovered.cut_bytes += length;
+            if has_record(&JournalFile { file }, length)? {
+                unfinished.push(found);
+            }
+        }
+        if !unfinished.is_empty() {
+            recovered.kept = Some(keep_aside(directory, &base.identity, &unfinished)?);
+        }
         remove_files(directory, |found| found < base.first || found > number)?;
         let begin = || Self::at(directory, base.identity, base.first, number, behind.unwrap_or_default());
         let mut journal = match begin() {
@@ -236,6 +255,7 @@ impl Journal {
         journal.unsynced = unsynced;
         journal.at_head = base.state == base.head;
         journal.carried_bytes = base.carried_bytes;
+        journal.restores = u64::from(recovered.restored);
         Ok((journal, tree, recovered))
     }
 
@@ -295,6 +315,7 @@ impl Journal {
             Ok(()) => {
                 self.end = end;
                 self.was_cut();
+                self.begin_reserve();
             }
             Err(error) => self.fail(format!("what was refused could not be taken back: {error}")),
         }
@@ -325,6 +346,7 @@ impl Journal {
     pub(crate) fn depart(&mut self, snapshot: SnapshotId, head: Option<SnapshotId>, now: Time) -> Result<()> {
         self.turn()?;
         self.append(&Edit::Restore { snapshot, head }, now, &[])?;
+        self.restores += 1;
         self.at_head = false;
         Ok(())
     }
@@ -339,7 +361,9 @@ impl Journal {
         self.demand_sound()?;
         let mut files = self.unsynced.clone();
         files.push(Arc::clone(&self.current));
-        Ok(Unsynced { files, directory: self.directory_unsynced.then(|| self.directory.clone()) })
+        let directory = self.directory_unsynced.then(|| self.directory.clone());
+        let needs_store = self.restores > self.restores_synced;
+        Ok(Unsynced { files, directory, restores: self.restores, needs_store })
     }
 
     /// Says that it was done.
@@ -348,6 +372,7 @@ impl Journal {
         if done.directory.is_some() && done.files.last().is_some_and(|last| Arc::ptr_eq(last, &self.current)) {
             self.directory_unsynced = false;
         }
+        self.restores_synced = self.restores_synced.max(done.restores);
     }
 
     /// A sync failed: the kernel may have dropped what was not on disk, so nothing that comes after it can be trusted.
@@ -509,76 +534,6 @@ impl JournalBase {
     }
 }
 
-/// Does the edits of one file again; returns where its last whole record ends. Nothing when it does not follow what it is to
-/// follow.
-fn replay(
-    file: &Arc<JournalFile>,
-    behind: Option<Behind>,
-    tree: &mut WorkingTree,
-    recovered: &mut Recovered,
-) -> Result<Option<u64>> {
-    let length = file.file.metadata().map_err(io("read the journal"))?.len();
-    let mut beginning = [0; BEGINNING_BYTES];
-    let whole = length >= BEGINNING_BYTES as u64 && file.file.read_exact_at(&mut beginning, 0).is_ok();
-    let follows = whole.then(|| Behind::decode(&beginning)).flatten();
-    if follows.is_none() || (behind.is_some() && behind != follows) {
-        recovered.cut_bytes += length;
-        return Ok(None);
-    }
-    let mut at = BEGINNING_BYTES as u64;
-    while let Some((edit, time, offset)) = read_record(file, at, length)? {
-        let segment: Arc<dyn Segment> = file.clone();
-        let range = (edit.data_bytes() > 0).then_some(SegmentRange { segment, offset });
-        recovered.restored |= matches!(edit, Edit::Restore { .. });
-        // What was refused when it was first done is refused again, and changes nothing again. But where the store below
-        // cannot be read, what is done without this edit would be another tree.
-        if let Err(error) = edit.apply(tree, time, range) {
-            use ErrorKind::{Corrupt, Fault, Full, Unsupported};
-            if matches!(error.kind(), Corrupt | Fault | Full | Unsupported) {
-                return Err(error.into());
-            }
-        }
-        recovered.edits += u64::from(!matches!(edit, Edit::Landed { .. }));
-        at = offset + edit.data_bytes();
-    }
-    recovered.cut_bytes += length - at;
-    Ok(Some(at))
-}
-
-/// The record at an offset, with its time and where its bytes begin. Nothing at the end, or where a record is not whole.
-fn read_record(file: &JournalFile, at: u64, length: u64) -> Result<Option<(Edit, Time, u64)>> {
-    let mut head = [0; HEAD_BYTES];
-    if at + HEAD_BYTES as u64 > length {
-        return Ok(None);
-    }
-    file.file.read_exact_at(&mut head, at).map_err(io("read the journal"))?;
-    let edit_bytes = u32::from_le_bytes(head[..4].try_into().expect("four bytes")) as usize;
-    let sum = u32::from_le_bytes(head[4..8].try_into().expect("four bytes"));
-    let time = Time(i64::from_le_bytes(head[8..].try_into().expect("eight bytes")));
-    let offset = at + (HEAD_BYTES + edit_bytes) as u64;
-    if edit_bytes == 0 || edit_bytes > EDIT_BYTES_MAX || offset > length {
-        return Ok(None);
-    }
-    let mut body = vec![0; edit_bytes];
-    file.file.read_exact_at(&mut body, at + HEAD_BYTES as u64).map_err(io("read the journal"))?;
-    let Some(edit) = Edit::decode(&body) else { return Ok(None) };
-    if edit.data_bytes() > length - offset {
-        return Ok(None);
-    }
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&head[8..]);
-    hasher.update(&body);
-    let mut buffer = vec![0; edit.data_bytes().min(1 << 20) as usize];
-    let mut done = 0;
-    while done < edit.data_bytes() {
-        let step = (edit.data_bytes() - done).min(1 << 20) as usize;
-        file.file.read_exact_at(&mut buffer[..step], offset + done).map_err(io("read the journal"))?;
-        hasher.update(&buffer[..step]);
-        done += step as u64;
-    }
-    Ok((hasher.finalize() == sum).then_some((edit, time, offset)))
-}
-
 /// Puts a check sum behind bytes.
 fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = crc32fast::hash(&bytes);
@@ -638,14 +593,21 @@ fn file_name(number: u64) -> String {
     format!("{number}.journal")
 }
 
-fn remove_files(directory: &Path, which: impl Fn(u64) -> bool) -> Result<()> {
+/// The numbers of the files in a directory, in order.
+fn file_numbers(directory: &Path) -> Result<Vec<u64>> {
+    let mut numbers = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(io("list the journal"))? {
-        let entry = entry.map_err(io("list the journal"))?;
-        let name = entry.file_name();
-        let number = name.to_str().and_then(|name| name.strip_suffix(".journal")).and_then(|name| name.parse().ok());
-        if number.is_some_and(&which) {
-            std::fs::remove_file(entry.path()).map_err(io("remove a journal"))?;
-        }
+        let name = entry.map_err(io("list the journal"))?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(".journal"));
+        numbers.extend(number.and_then(|number| number.parse::<u64>().ok()));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+fn remove_files(directory: &Path, which: impl Fn(u64) -> bool) -> Result<()> {
+    for number in file_numbers(directory)?.into_iter().filter(|number| which(*number)) {
+        std::fs::remove_file(directory.join(file_name(number))).map_err(io("remove a journal"))?;
     }
     Ok(())
 }

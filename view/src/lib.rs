@@ -14,6 +14,7 @@
 //! What is absent: no clock, no user, no host path but the journal's directory. Time and identity are arguments.
 
 mod access;
+mod acl;
 mod ahead;
 mod attributes;
 mod compare;

@@ -151,9 +151,13 @@ impl View {
             live.tree.settle(landed)?;
         }
         let Some(journal) = live.journal.as_mut() else { return Ok(()) };
-        journal.append(&Edit::Landed { snapshot }, self.now(), &[])?;
+        let told = journal.append(&Edit::Landed { snapshot }, self.now(), &[]);
         journal.landed(committing.place, Some(snapshot), Some(snapshot));
-        Ok(())
+        match told {
+            // The commit is done, and says itself where in the journal it was taken.
+            Err(error) if error.is_full() => Ok(()),
+            told => told.map(drop),
+        }
     }
 
     /// Moves the journal's base to where it can be, without holding the view still. What it names must be on disk: a base that

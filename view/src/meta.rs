@@ -3,7 +3,8 @@
 use amalgam_engine::object::Owner;
 use amalgam_engine::{Error as EngineError, Time, TreePath};
 
-use crate::access::{Access, demand, demand_owner, may};
+use crate::access::{Access, demand_owner};
+use crate::acl::{self, Acl};
 use crate::attributes::{Attributes, Caller, Kind, Set, TimeSet};
 use crate::error::{Error, Result};
 use crate::inodes::{Ino, Kept, Whereabouts};
@@ -24,6 +25,15 @@ pub struct Room {
     pub total_bytes: u64,
     /// Those that are free.
     pub free_bytes: u64,
+    /// Those of the free ones that mounts leave alone, so that undoing and collecting have room.
+    pub floor_bytes: u64,
+}
+
+impl Room {
+    /// What files may still take.
+    pub fn usable_bytes(&self) -> u64 {
+        self.free_bytes.saturating_sub(self.floor_bytes)
+    }
 }
 
 /// How an extended attribute is to be set.
@@ -56,7 +66,7 @@ impl View {
         if access.0 & Access::WRITE.0 != 0 && self.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        if may(caller, &attributes, access) { Ok(()) } else { Err(Error::Access) }
+        if self.shared.live.read().may(caller, &attributes, access)? { Ok(()) } else { Err(Error::Access) }
     }
 
     /// Where a symlink points.
@@ -72,7 +82,7 @@ impl View {
         live.demand_writable()?;
         live.demand_in_tree(ino)?;
         let before = live.attributes(self, ino)?;
-        demand_settable(caller, &before, set)?;
+        demand_settable(live, caller, &before, set)?;
         live.inodes.see(&before);
         let now = self.now();
         let done = self.set_each(live, caller, ino, &before, set, now);
@@ -99,7 +109,7 @@ impl View {
             if before.kind == Kind::Directory {
                 return Err(EngineError::IsADirectory { path: TreePath::root() }.into());
             }
-            demand(caller, before, Access::WRITE)?;
+            live.demand(caller, before, Access::WRITE)?;
             if size > before.size {
                 self.demand_quota(live, 0)?;
             }
@@ -108,6 +118,9 @@ impl View {
         }
         let mode = new_mode(caller, before, set);
         if mode != before.mode && before.kind != Kind::Symlink {
+            if set.mode.is_some() {
+                live.follow_mode(ino, now, mode)?;
+            }
             live.change_attributes(ino, now, Some(mode), None, None)?;
         }
         let (uid, gid) = (set.uid.unwrap_or(before.uid), set.gid.unwrap_or(before.gid));
@@ -180,6 +193,9 @@ impl View {
             }
             .into());
         }
+        if name == acl::ACCESS || name == acl::DEFAULT {
+            return self.set_acl(caller, ino, name, value);
+        }
         self.change_xattr(caller, ino, |path, there| {
             match (how, there.iter().any(|other| other == name)) {
                 (XattrSet::Create, true) => return Err(Error::AttributeExists),
@@ -188,6 +204,37 @@ impl View {
             }
             Ok(Edit::SetXattr { path, name: name.to_vec(), value: value.to_vec() })
         })
+    }
+
+    /// Sets an access control list, and the permission bits that belong to it. One that these say all of is not kept.
+    fn set_acl(&self, caller: &Caller, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
+        let list = Acl::parse(value).ok_or(Error::Invalid("not an access control list"))?;
+        let live = &mut *self.shared.live.write();
+        live.demand_writable()?;
+        live.demand_in_tree(ino)?;
+        let before = live.attributes(self, ino)?;
+        demand_owner(caller, &before)?;
+        let path = live.directory_path(ino)?;
+        let is_access = name == acl::ACCESS;
+        if !is_access && before.kind != Kind::Directory {
+            return Err(Error::Access);
+        }
+        let mut edits = Vec::new();
+        if !(is_access && list.is_plain()) {
+            edits.push(Edit::SetXattr { path: path.clone(), name: name.to_vec(), value: list.encode() });
+        } else if live.tree.xattr(&path, name)?.is_some() {
+            edits.push(Edit::RemoveXattr { path: path.clone(), name: name.to_vec() });
+        }
+        if is_access {
+            let dropped = if caller.is_in(before.gid) { 0 } else { SET_GROUP };
+            let mode = (before.mode & 0o7000 | list.mode()) & !dropped;
+            edits.extend((mode != before.mode).then_some(Edit::SetMode { path, mode }));
+        }
+        let now = self.now();
+        live.edit_all(&edits, now)?;
+        live.touch(ino, now, before.mtime);
+        self.tell(caller, || Notice::Attributes(ino));
+        Ok(())
     }
 
     /// Removes an extended attribute.
@@ -210,7 +257,7 @@ impl View {
         live.demand_writable()?;
         live.demand_in_tree(ino)?;
         let before = live.attributes(self, ino)?;
-        demand(caller, &before, Access::WRITE)?;
+        live.demand(caller, &before, Access::WRITE)?;
         let path = live.directory_path(ino)?;
         let there: Vec<_> = live.tree.xattrs(&path)?.iter().map(|xattr| xattr.name.to_vec()).collect();
         let edit = edit(path, &there)?;
@@ -228,6 +275,15 @@ impl View {
 }
 
 impl Live {
+    /// Permission bits are about to be set: the access control list follows them.
+    fn follow_mode(&mut self, ino: Ino, now: Time, mode: u32) -> Result<()> {
+        // What has no name any more is opened by nobody.
+        let Some(path) = self.path(ino)? else { return Ok(()) };
+        let Some(list) = self.tree.xattr(&path, acl::ACCESS)?.and_then(|list| Acl::parse(&list)) else { return Ok(()) };
+        let value = list.with_mode(mode).encode();
+        self.edit(&Edit::SetXattr { path, name: acl::ACCESS.to_vec(), value }, now, &[])
+    }
+
     /// Sets what is given, whether the inode has a name or not.
     fn change_attributes(
         &mut self,
@@ -264,7 +320,7 @@ impl Live {
 }
 
 /// The rules of chmod, chown and utimes.
-fn demand_settable(caller: &Caller, before: &Attributes, set: &Set) -> Result<()> {
+fn demand_settable(live: &Live, caller: &Caller, before: &Attributes, set: &Set) -> Result<()> {
     if !caller.checked {
         return Ok(());
     }
@@ -281,7 +337,7 @@ fn demand_settable(caller: &Caller, before: &Attributes, set: &Set) -> Result<()
         return demand_owner(caller, before);
     }
     if (set.mtime.is_some() || set.atime.is_some()) && caller.uid != before.uid {
-        return demand(caller, before, Access::WRITE);
+        return live.demand(caller, before, Access::WRITE);
     }
     Ok(())
 }

@@ -4,7 +4,8 @@ use amalgam_engine::object::Owner;
 use amalgam_engine::work::{LooseFile, RenameMode, Special};
 use amalgam_engine::{Error as EngineError, Name, Time, TreePath};
 
-use crate::access::{Access, demand, demand_removable};
+use crate::access::{Access, demand_removable};
+use crate::acl::{self, Acl};
 use crate::attributes::{Attributes, Caller, Kind};
 use crate::error::{Error, Result};
 use crate::inodes::{Ino, Place, ROOT, Whereabouts};
@@ -22,13 +23,20 @@ struct Parent {
     attributes: Attributes,
 }
 
+impl Parent {
+    /// The path of a name that is made here, or moved or removed. Where a path is made its depth is checked.
+    fn child(&self, name: &Name) -> Result<TreePath> {
+        Ok(self.path.child(name).map_err(EngineError::from)?)
+    }
+}
+
 impl View {
     /// What a name stands for, held until it is forgotten as often.
     pub fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attributes> {
         let name = checked(name)?;
         let mut live = self.shared.live.write();
         let directory = self.parent(&mut live, parent)?;
-        demand(caller, &directory.attributes, Access::EXECUTE)?;
+        live.demand(caller, &directory.attributes, Access::EXECUTE)?;
         let place = Place { parent, name };
         match live.look(self, &directory.path, place.clone())? {
             Some(found) => {
@@ -55,24 +63,20 @@ impl View {
 
     /// Makes an empty file, held.
     pub fn create(&self, caller: &Caller, parent: Ino, name: &[u8], mode: u32) -> Result<Attributes> {
-        self.make(caller, parent, name, Kind::File, |path, owner, _| Edit::Create { path, mode: mode & 0o7777, owner })
+        let edit = |path, mode, owner| Edit::Create { path, mode, owner };
+        self.make(caller, parent, name, (Kind::File, mode), edit)
     }
 
     /// Makes a directory, held.
     pub fn create_directory(&self, caller: &Caller, parent: Ino, name: &[u8], mode: u32) -> Result<Attributes> {
-        self.make(caller, parent, name, Kind::Directory, |path, owner, inherited| {
-            let mode = mode & 0o7777 | inherited;
-            Edit::CreateDirectory { path, mode, owner }
-        })
+        let edit = |path, mode, owner| Edit::CreateDirectory { path, mode, owner };
+        self.make(caller, parent, name, (Kind::Directory, mode), edit)
     }
 
     /// Makes a symlink, held.
     pub fn create_symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attributes> {
-        self.make(caller, parent, name, Kind::Symlink, |path, owner, _| Edit::Symlink {
-            path,
-            target: target.to_vec(),
-            owner,
-        })
+        let edit = |path, _, owner| Edit::Symlink { path, target: target.to_vec(), owner };
+        self.make(caller, parent, name, (Kind::Symlink, 0o777), edit)
     }
 
     /// Makes a FIFO, a socket or a device, held.
@@ -90,12 +94,8 @@ impl View {
             Special::CharDevice(_) => Kind::CharDevice,
             Special::BlockDevice(_) => Kind::BlockDevice,
         };
-        self.make(caller, parent, name, kind, |path, owner, _| Edit::Special {
-            path,
-            special,
-            mode: mode & 0o7777,
-            owner,
-        })
+        let edit = |path, mode, owner| Edit::Special { path, special, mode, owner };
+        self.make(caller, parent, name, (kind, mode), edit)
     }
 
     fn make(
@@ -103,22 +103,39 @@ impl View {
         caller: &Caller,
         parent: Ino,
         name: &[u8],
-        kind: Kind,
-        edit: impl FnOnce(TreePath, Option<Owner>, u32) -> Edit,
+        (kind, mode): (Kind, u32),
+        edit: impl FnOnce(TreePath, u32, Option<Owner>) -> Edit,
     ) -> Result<Attributes> {
         let name = checked(name)?;
         let live = &mut *self.shared.live.write();
         let directory = self.changeable(live, caller, parent)?;
-        let path = directory.path.join(&name);
+        let path = directory.child(&name)?;
         if live.is_placed(&path) || live.tree.exists(&path)? {
             return Err(EngineError::Exists { path }.into());
         }
         self.demand_quota(live, 0)?;
         let inherits = directory.attributes.mode & SET_GROUP != 0;
         let gid = if inherits { directory.attributes.gid } else { caller.gid };
-        let inherited = if inherits { SET_GROUP } else { 0 };
+        let inherited = if inherits && kind == Kind::Directory { SET_GROUP } else { 0 };
         let now = self.now();
-        live.edit(&edit(path, self.stored_owner(caller.uid, gid), inherited), now, &[])?;
+        let lists = live.inherited_lists(&directory.path, kind, mode)?;
+        let mode = match &lists {
+            Some(lists) => mode & 0o7000 | lists.mode,
+            None => mode & 0o7777 & !caller.umask,
+        };
+        let owner = self.stored_owner(caller.uid, gid);
+        match lists {
+            None => live.edit(&edit(path, mode | inherited, owner), now, &[])?,
+            Some(lists) => {
+                let set = lists.set.into_iter().map(|(name, value)| Edit::SetXattr {
+                    path: path.clone(),
+                    name: name.to_vec(),
+                    value,
+                });
+                let set: Vec<_> = set.collect();
+                live.edit_all([edit(path, mode | inherited, owner)].iter().chain(&set), now)?;
+            }
+        }
         let place = Place { parent, name };
         debug_assert!(live.inodes.at(&place).is_none(), "nothing was there");
         live.inodes.renew(&place);
@@ -148,7 +165,7 @@ impl View {
         let Some(existing) = live.path(ino)? else {
             return Err(EngineError::NotFound { path: TreePath::root() }.into());
         };
-        let new = directory.path.join(&name);
+        let new = directory.child(&name)?;
         if live.is_placed(&new) || live.tree.exists(&new)? {
             return Err(EngineError::Exists { path: new }.into());
         }
@@ -170,7 +187,7 @@ impl View {
         let live = &mut *self.shared.live.write();
         let directory = self.changeable(live, caller, parent)?;
         let place = Place { parent, name };
-        let path = directory.path.join(&place.name);
+        let path = directory.child(&place.name)?;
         let found = self.removable(live, caller, &directory, place.clone())?;
         live.demand_free(&path)?;
         if found.kind == Kind::Directory {
@@ -192,7 +209,7 @@ impl View {
         let live = &mut *self.shared.live.write();
         let directory = self.changeable(live, caller, parent)?;
         let place = Place { parent, name };
-        let path = directory.path.join(&place.name);
+        let path = directory.child(&place.name)?;
         let found = self.removable(live, caller, &directory, place.clone())?;
         live.demand_free(&path)?;
         if found.kind != Kind::Directory {
@@ -216,7 +233,7 @@ impl View {
         let live = &mut *self.shared.live.write();
         let source_directory = self.changeable(live, caller, source.parent)?;
         let target_directory = self.changeable(live, caller, target.parent)?;
-        let (from, to) = (source_directory.path.join(&source.name), target_directory.path.join(&target.name));
+        let (from, to) = (source_directory.child(&source.name)?, target_directory.child(&target.name)?);
         let moving = self.removable(live, caller, &source_directory, source.clone())?;
         live.demand_free(&from)?;
         live.demand_free(&to)?;
@@ -232,7 +249,7 @@ impl View {
         }
         // A directory that moves elsewhere gets another `..`, so it must be writable itself.
         if moving.kind == Kind::Directory && source.parent != target.parent {
-            demand(caller, &moving, Access::WRITE)?;
+            live.demand(caller, &moving, Access::WRITE)?;
         }
         let now = self.now();
         let fate = match &replaced {
@@ -299,7 +316,7 @@ impl View {
         if live.is_hidden(&directory.path) {
             return Err(Error::Local { path: directory.path });
         }
-        demand(caller, &directory.attributes, Access::WRITE.and(Access::EXECUTE))?;
+        live.demand(caller, &directory.attributes, Access::WRITE.and(Access::EXECUTE))?;
         Ok(directory)
     }
 
@@ -336,6 +353,14 @@ impl View {
     }
 }
 
+/// What something new takes over of the default access control list of its directory.
+struct InheritedLists {
+    /// Its permission bits.
+    mode: u32,
+    /// The lists that it gets, by name.
+    set: Vec<(&'static [u8], Vec<u8>)>,
+}
+
 /// What becomes of a file that loses a name.
 enum Fate {
     /// It was the last one: whoever holds the file goes on with it.
@@ -347,6 +372,25 @@ enum Fate {
 }
 
 impl Live {
+    /// The access control lists of something new in a directory; nothing where the directory has none for it.
+    fn inherited_lists(&self, directory: &TreePath, kind: Kind, mode: u32) -> Result<Option<InheritedLists>> {
+        if kind == Kind::Symlink {
+            return Ok(None);
+        }
+        let Some(default) = self.tree.xattr(directory, acl::DEFAULT)?.and_then(|list| Acl::parse(&list)) else {
+            return Ok(None);
+        };
+        let access = default.inherited(mode);
+        let mut set = Vec::new();
+        if !access.is_plain() {
+            set.push((acl::ACCESS, access.encode()));
+        }
+        if kind == Kind::Directory {
+            set.push((acl::DEFAULT, default.encode()));
+        }
+        Ok(Some(InheritedLists { mode: access.mode(), set }))
+    }
+
     /// A name that was to go did not: the directories that were looked up for another one need not be in the table.
     fn let_go(&mut self, fate: Option<&Fate>) {
         if let Some(Fate::Elsewhere(place)) = fate {

@@ -46,7 +46,7 @@ pub struct ViewOptions {
     pub quota_bytes: Option<u64>,
     /// From so many bytes of journal on the tree is written to the store in between, so that recovery stays quick.
     pub checkpoint_bytes: u64,
-    /// What `statfs` says of the disk below.
+    /// What `statfs` says of the disk below. What would take its floor is refused.
     pub room: Option<Arc<dyn Fn() -> Room + Send + Sync>>,
     /// How conflicts are shown. What is written to such a file takes the conflict's place. Without it, and where it gives no
     /// file, the first version is shown, and cannot be written to.
@@ -130,7 +130,10 @@ impl View {
         !matches!(Journal::base(directory), Ok(None))
     }
 
-    fn with(tree: WorkingTree, inodes: Inodes, journal: Option<Journal>, options: ViewOptions) -> Self {
+    fn with(tree: WorkingTree, inodes: Inodes, mut journal: Option<Journal>, options: ViewOptions) -> Self {
+        if let (Some(journal), Some(room)) = (&mut journal, &options.room) {
+            journal.watch_room(Arc::clone(room));
+        }
         let shared = Shared {
             live: RwLock::new(Live {
                 tree,
@@ -235,6 +238,18 @@ impl Live {
         done
     }
 
+    /// Does several edits, or none of them.
+    pub(crate) fn edit_all<'a>(&mut self, edits: impl IntoIterator<Item = &'a Edit>, now: Time) -> Result<()> {
+        let end = self.journal.as_ref().ok_or(Error::ReadOnly)?.end();
+        let tree = self.tree.fork();
+        let done = edits.into_iter().try_for_each(|edit| self.edit(edit, now, &[]));
+        if done.is_err() {
+            self.tree = tree;
+            self.journal.iter_mut().for_each(|journal| journal.cut(end));
+        }
+        done
+    }
+
     /// Puts the file that stands for a conflict in its place, before something of it changes.
     fn unfold(&mut self, path: &TreePath, file: &LooseFile, now: Time) -> Result<()> {
         let stat = file.stat();
@@ -258,9 +273,15 @@ impl Live {
         }
     }
 
+    /// An edit that the tree refuses is taken out of the journal: doing it again must give what was seen.
     fn do_edit(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<()> {
+        let end = self.journal.as_ref().ok_or(Error::ReadOnly)?.end();
         let range = self.write_down(edit, now, data)?;
-        Ok(edit.apply(&mut self.tree, now, range)?)
+        if let Err(refused) = edit.apply(&mut self.tree, now, range) {
+            self.journal.iter_mut().for_each(|journal| journal.cut(end));
+            return Err(refused.into());
+        }
+        Ok(())
     }
 
     pub(crate) fn write_down(&mut self, edit: &Edit, now: Time, data: &[u8]) -> Result<Option<SegmentRange>> {

@@ -11,6 +11,7 @@ use tokio::process::{Child, Command};
 
 use super::run::code_of;
 use crate::error::CliError;
+use crate::namespace::TOKEN;
 
 /// A command to run apart.
 #[derive(Clone, Debug)]
@@ -61,7 +62,7 @@ impl Apart<'_> {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).current_dir(self.directory).process_group(0);
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
-        command.envs(self.environment.iter().map(|(key, value)| (*key, value)));
+        command.env_remove(TOKEN).envs(self.environment.iter().map(|(key, value)| (*key, value)));
         let failed = |error| CliError::machine(self.words[0].to_string_lossy(), &error);
         let child = command.spawn().map_err(failed)?;
         let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);

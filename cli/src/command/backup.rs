@@ -17,8 +17,9 @@ use crate::session::Session;
 /// Back the whole store up into a directory
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The first time everything is written, then what came since. The store may be in use meanwhile. Everything is checked on its
-way out. Directories that belong to workspaces, settings and the operation log are not part of it.
+The first backup writes everything, later ones only what is new. The store can be in use meanwhile, and everything is
+verified as it is written. Directories that belong to workspaces, settings and the operation log are not part of a
+backup.
 
 Examples:
   amalgam backup /mnt/disk/amalgam
@@ -58,8 +59,8 @@ impl Backup {
 /// Restore a backup into a new store
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Merges that waited in the queue come back held: nothing is merged and no test runs before `amalgam queue release`. What breaks a
-rule of the format is left out and told, and the command ends with 3.
+Queued merges are restored on hold: nothing is merged and no test runs before `amalgam queue release`. Objects and names
+that violate the format are skipped and reported, and the command exits with 3.
 
 Examples:
   amalgam restore-backup /mnt/disk/amalgam

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::json;
 use tonic::codegen::Bytes;
 
-use super::capture::report_notices;
+use super::capture::{report_notices, warn};
 use super::conflicts;
 use super::ws::{confirm, workspace};
 use crate::connect::Client;
@@ -22,9 +22,12 @@ use crate::text;
 /// Write a snapshot into a new directory, or a lost directory again
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without DIR the directory of a workspace is written again that was removed, or that another one is in the place of; --here writes it
-into the directory you are in. What is there is captured first, and goes where the workspace has nothing of it; anywhere but in the place of
-the lost directory that is asked first. A .git that is there is left alone unless --with-git says otherwise; one that is not there is written.
+With DIR, the command writes a snapshot into a new directory.
+
+Without DIR, it writes the directory of a workspace again, after the directory was removed or replaced by another one.
+With --here it writes into the current directory. Files that are already there are captured first; those that the
+workspace does not have are then removed. The command asks before it does so, except at the place of the lost directory.
+An existing .git is left alone unless --with-git is given; a missing one is written.
 
 Examples:
   amalgam checkout @~3 ../three-back --detached
@@ -42,22 +45,22 @@ pub struct Checkout {
     /// Write the workspace's lost directory into the current directory
     #[arg(long, conflicts_with_all = ["dir", "workspace", "detached", "read_only"])]
     here: bool,
-    /// Write into a .git that is there, too
+    /// Overwrite an existing .git, too
     #[arg(long, conflicts_with_all = ["dir", "workspace", "detached", "read_only"])]
     with_git: bool,
     /// Do not ask before files in the current directory are replaced
     #[arg(short, long, requires = "here")]
     yes: bool,
-    /// The workspace that the directory will belong to; made from REV if it does not exist
+    /// Attach the directory to this workspace, created from REV if it does not exist
     #[arg(long, value_name = "NAME", conflicts_with = "detached")]
     workspace: Option<String>,
-    /// The directory belongs to no workspace; the default
+    /// Attach the directory to no workspace; the default
     #[arg(long)]
     detached: bool,
     /// Make the files read-only; such directories share their files on the disk
     #[arg(long, conflicts_with = "workspace")]
     read_only: bool,
-    /// Set set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received, too
+    /// Write set-user-ID and set-group-ID bits, capabilities and devices of a received tree, too
     #[arg(long)]
     set_id: bool,
     /// How conflicts are shown: as files with markers, or by one side
@@ -121,6 +124,7 @@ impl Checkout {
         };
         output.done(format!("{}: {written}{belongs}", text::path(shown)))?;
         conflicts::say(output, result.conflicts.as_ref())?;
+        warn(output, &result.warnings)?;
         report_notices(output, &result.notices)
     }
 

@@ -26,10 +26,12 @@ const PATHS_MAX: usize = 10;
 /// List, show and resolve conflicts
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A conflict is part of the tree: it is committed, forked and carried on like anything else until somebody decides. In a
-directory a text in conflict is a file with markers that name the workspaces, however many they are; saved without them, it
-is the resolution. An edit elsewhere in the file leaves the conflict. Conflicts about names and attributes alone are listed too, until they are decided or the tree is another in that: of what both moved, one name is
-taken away (--ours, --theirs) or both stay (--union).
+A conflict is part of the tree: it is committed and forked like any file until it is resolved. In a directory a conflict
+in a text file is shown with markers that name the workspaces. To resolve it, edit the file until no marker is left,
+then commit. An edit elsewhere in the file does not resolve it.
+
+Conflicts about names or attributes are listed, too. If both sides moved a file, --ours or --theirs keeps one name and
+--union keeps both.
 
 Examples:
   amalgam conflicts

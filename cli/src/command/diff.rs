@@ -45,19 +45,19 @@ pub struct Diff {
 /// How differences are shown.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Form {
-    /// Lines added and removed, file by file
+    /// Show the number of lines added and removed in each file
     #[arg(long)]
     pub stat: bool,
-    /// Names of files that differ
+    /// Show the names of changed files
     #[arg(long)]
     pub name_only: bool,
-    /// Names with a letter for what happened: A, D, M, R, T (another kind), m (attributes only)
+    /// Show names with a letter: A added, D deleted, M modified, R renamed, T type changed, m attributes only
     #[arg(long)]
     pub name_status: bool,
-    /// A patch that `git apply` takes; the default
+    /// Show a patch that `git apply` accepts; the default of `diff` and `show`
     #[arg(short, long)]
     pub patch: bool,
-    /// What the change comes to: languages, sizes, risks
+    /// Show a summary of the change: languages, sizes, risks
     #[arg(long)]
     pub insight: bool,
     /// Show changes in .git, too

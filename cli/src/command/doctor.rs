@@ -9,6 +9,7 @@ use amalgam_proto::v1;
 use clap::Args;
 use serde_json::json;
 
+use crate::args::LONG_VERSION;
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
@@ -78,7 +79,7 @@ impl Finding {
 impl Doctor {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
-        let mut findings = vec![Finding::fine("version", format!("amalgam {}", env!("CARGO_PKG_VERSION")))];
+        let mut findings = vec![Finding::fine("version", format!("amalgam {LONG_VERSION}"))];
         findings.extend(store(session).await?);
         findings.extend(machine::of_store(session.home()));
         findings.push(directory(session).await);

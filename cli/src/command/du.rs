@@ -22,10 +22,10 @@ const PART_BYTES_MIN: u64 = 1_000_000;
 /// Show how much space the store, workspaces and snapshots take
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Workspaces share what is equal, so the store is smaller than the sum of their files. What a workspace has in the store is
-its own where no other name leads to it, and shared otherwise. A snapshot's own is what no other snapshot has; it grew the
-store by what none of its parents has. Content is counted as it is stored, compressed.
-To tell what is whose the whole store is read, without holding anybody up; --growth costs what changed.
+Workspaces share equal contents, so the store is smaller than the sum of their files. Data of a workspace is \"own\" if no
+other name reaches it, and \"shared\" otherwise. Data of a snapshot is \"own\" if no other snapshot has it, and \"added\" if
+none of its parents has it. Sizes are compressed sizes, as stored. To tell own from shared data the command reads the
+whole store, without blocking other commands; --growth takes time proportional to the changes.
 
 Examples:
   amalgam du

@@ -7,10 +7,7 @@ use clap::Args;
 
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::namespace::{Enter as Mounting, Refused, become_command};
-
-/// Where the token is, so that it stands in no list of processes.
-pub const TOKEN: &str = "AMALGAM_MOUNT_TOKEN";
+use crate::namespace::{Enter as Mounting, Refused, TOKEN, become_command};
 
 /// Mount a workspace in a namespace of its own and become a command; `amalgam run --in` starts this
 #[derive(Debug, Args)]

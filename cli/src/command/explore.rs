@@ -30,11 +30,12 @@ use crate::text;
 /// Run a command in many forks at once and keep the best result
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each attempt runs in a directory of its own, mounted where that is possible, with AMALGAM_ATTEMPT set to its number. An attempt whose command does not end with
-0 has failed, and cannot win. With --score, the last number that CMD prints in the attempt's directory counts, the higher the better. The
-best result is restored into this directory: `amalgam undo` takes it back. If no attempt succeeds, nothing changes.
+Each attempt runs in its own directory, mounted where possible, with AMALGAM_ATTEMPT set to its number. An attempt whose
+command exits with a code other than 0 has failed and cannot win. With --score, the score of an attempt is the last
+number that CMD prints in its directory; the highest wins. The best result is restored into this directory; `amalgam
+undo` takes it back. If no attempt succeeds, nothing changes.
 
-Ctrl-C ends the attempts and removes their forks; `amalgam ws rm --ended` does so for an `explore` that was killed.
+Ctrl-C ends the attempts and removes their forks; `amalgam ws rm --ended` does so after an `explore` was killed.
 
 Examples:
   amalgam explore -n 8 -- ./fix.sh

@@ -24,8 +24,8 @@ use crate::text;
 /// Make new workspaces that begin at the state of this one
 #[derive(Debug, Args)]
 #[command(after_help = "\
-If the directory changed since its last snapshot, one is taken first, so a fork begins with what you see. In the template
-of --dir and --mount, {name} stands for the workspace and {n} for its number.
+Uncommitted changes of the directory are captured first, so a fork begins with the files that you see. In the template
+of --dir and --mount, {name} is replaced by the name of the workspace and {n} by its number.
 
 Examples:
   amalgam fork idea                    a workspace, no files yet

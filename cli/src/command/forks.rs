@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use amalgam_proto::{Reason, v1};
-use amalgam_server::remove_all;
+use amalgam_server::remove_tree;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -216,7 +216,7 @@ pub async fn clean_up(
         let message = format!("{} stays: something is mounted at {}", folder.display(), mount.display());
         return Err(CliError::refused(message).hint(format!("unmount it, then `{REMOVE_ENDED}`")));
     }
-    remove_all(folder).map_err(failed)?;
+    remove_tree(folder).map_err(failed)?;
     Ok(removed)
 }
 

@@ -20,18 +20,22 @@ const STAYING_MAX: usize = 100;
 /// Delete unreachable data and free its space
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The store's process does this by itself: when the store has grown by a quarter, once a day, and when room is short.
-What can be undone or undeleted stays for the grace time (`amalgam config get gc.grace`, 24h). Labelled snapshots stay.
-Snapshots that were thinned keep their place in the log, and lose their files.
-Operations that are a month old, or beyond the newest 20,000, and past the grace time go from the log of operations
-(`gc.keep-operations`, `gc.keep-operations-max`): then `amalgam op log` and `amalgam undo` reach back no further.
+The background process collects garbage automatically: when the store has grown by a quarter, once a day, and when the
+disk is nearly full. Data that can be undone or undeleted stays for the grace time (`amalgam config get gc.grace`, 24h).
+Labelled snapshots stay. Thinned snapshots stay in the log without their files.
+
+Operations leave the operation log when they are older than a month (`gc.keep-operations`), or not among the newest
+20,000 (`gc.keep-operations-max`), and past the grace time. `amalgam op log` and `amalgam undo` reach back no further.
 
 Examples:
   amalgam gc --dry-run
   amalgam gc
   amalgam gc --plan                    which snapshots stay, which go, and why
   amalgam gc --grace none              now, with what could still be undone
-  amalgam gc --pause --for 2h          leave the disk to something else for a while")]
+  amalgam gc --pause --for 2h          leave the disk to something else for a while
+
+How old things are is counted in time that the store has lived through. A clock that jumps ages nothing. A gap between two uses counts
+for 24 hours; the rest of it counts after a use a day later, or after `amalgam gc --confirm-clock`.")]
 pub struct Gc {
     /// Print what would be deleted, change nothing
     #[arg(long)]
@@ -54,6 +58,9 @@ pub struct Gc {
     /// Resume automatic collection
     #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace", "pause"])]
     resume: bool,
+    /// Say that the clock is right: count the time that it jumped over
+    #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace", "pause", "resume", "status"])]
+    confirm_clock: bool,
     /// Show what the last collection did, whether collection is paused, and when the next one is due
     #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace", "pause", "resume"])]
     status: bool,
@@ -63,6 +70,9 @@ impl Gc {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
         let grace_seconds = self.grace.map(|grace| grace.duration().map_or(u64::MAX, |grace| grace.as_secs()));
+        if self.confirm_clock {
+            return confirm_clock(session).await;
+        }
         if self.pause || self.resume || self.status {
             return self.state(session).await;
         }
@@ -93,6 +103,19 @@ impl Gc {
         super::capture::warn(&mut session.output, &state.warnings)?;
         Ok(Exit::OK)
     }
+}
+
+async fn confirm_clock(session: &mut Session) -> Outcome {
+    let mut client = session.client().await?;
+    let done = client.collections.confirm_clock(v1::ConfirmClockRequest {}).await?.into_inner();
+    let seconds = done.counted_seconds;
+    session.output.emit(&lines::line("clock", json!({"counted_seconds": seconds})))?;
+    session.output.done(match seconds {
+        0 => "nothing to confirm: retention counts all the time that the clock says has passed".to_owned(),
+        1..86_400 => format!("retention counts {} more", text::plural(seconds.div_ceil(60), "minute")),
+        _ => format!("retention counts {} more", text::plural(seconds / 86_400, "day")),
+    })?;
+    Ok(Exit::OK)
 }
 
 /// How things stand, for programs.
@@ -233,6 +256,7 @@ fn report(output: &mut Output, result: &v1::CollectResult) -> Result<(), CliErro
             say(format!("uncommitted work of mounts: {before} of journals before, {after} after"))?;
         }
     }
+    super::capture::warn(output, &result.warnings)?;
     if result.grace_seconds > 0 {
         output.remark("`amalgam du` says how much is kept for undo until the grace time is over")?;
     }

@@ -20,8 +20,8 @@ use crate::text;
 /// Protect a directory and take its first snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing is written into the directory. The home directory, and what contains it, is protected only after a question. Everything in it is part of the snapshots, build outputs and .git too, unless a
-pattern leaves it out.
+Amalgam writes nothing into the directory. Snapshots cover everything in it, build outputs and .git too, except what an
+ignore pattern leaves out. The command asks before it protects your home directory or a directory that contains it.
 
 Examples:
   amalgam init

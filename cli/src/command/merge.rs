@@ -20,9 +20,9 @@ const PATHS_MAX: usize = 10;
 /// Merge workspaces into another one
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Files that both sides changed are merged as the rules say (`amalgam rules`). What cannot be merged stays in the target as a
-conflict, and the command ends with 5. If the target has a directory, what is there is captured first. A conflict that was
-resolved before is resolved in the same way, which the output says; --no-remembered leaves it.
+Files that both sides changed are merged by the rules (`amalgam rules`). Conflicts are stored in the target, and the
+command exits with 5. If the target has a directory, its uncommitted changes are captured first. A conflict that was
+resolved before is resolved in the same way, and the output says so; --no-remembered leaves it as a conflict.
 
 Examples:
   amalgam merge try-1

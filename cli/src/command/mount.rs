@@ -22,9 +22,9 @@ use crate::text;
 /// Mount a workspace or a snapshot at a directory
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A workspace is mounted to be changed: nothing is written out, files come from the store as they are read. All commands work in the
-mount as they do in a directory. What is not committed survives `umount` and a crash, and is there again with the next mount. A
-snapshot is mounted read-only.
+A workspace is mounted read-write. No file is copied: files are read from the store on demand. All commands work in the
+mount as in a directory. Uncommitted changes survive `umount` and a crash, and the next mount shows them. A snapshot is
+mounted read-only.
 
 Examples:
   amalgam mount try-2 ../try-2
@@ -101,12 +101,14 @@ impl Mount {
         let mount = done.mount.ok_or_else(|| incomplete("mount"))?;
         let mut line = json_line("mount", &mount);
         line["recovered_edits"] = json!(done.recovered_edits);
+        line["warnings"] = json!(done.warnings);
         session.output.emit(&line)?;
         session.output.done(format!("{}: {}", text::path(&mount.path), words(&mount)))?;
         if done.recovered_edits > 0 {
             let edits = text::plural(done.recovered_edits, "change");
             session.output.remark(format!("{edits} that were not committed are back; `amalgam diff` shows them"))?;
         }
+        super::capture::warn(&mut session.output, &done.warnings)?;
         Ok(Exit::OK)
     }
 

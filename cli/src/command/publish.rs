@@ -14,8 +14,10 @@ use crate::text;
 /// Merge a workspace into its target and remove the workspace
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Its directory or what was left of its mount is captured first. One that is mounted has to be unmounted before. The workspace ends when all it holds has landed; what cannot be merged waits for
-a person (`amalgam review`), and the workspace with it. `amalgam ws undelete` brings an ended workspace back.
+Uncommitted changes in the workspace's directory, or left by its last mount, are captured first. A mounted workspace
+must be unmounted before. The workspace is removed once everything in it has been merged. If the merge has conflicts or
+its test fails, merge and workspace wait for a decision (`amalgam review`). `amalgam ws undelete` brings a removed
+workspace back.
 
 Examples:
   amalgam complete
@@ -31,9 +33,9 @@ pub struct Complete {
 /// Merge a workspace into its target and keep it, now or automatically
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With --every or --on-commit the process that holds the store publishes by itself, from then on: each head once. With an interval
-the workspace's directory is captured first. What conflicts or fails its test waits for a person (`amalgam review`), and nothing
-more of the workspace is published until that is decided. `amalgam ws show` says what came of it last.
+With --every or --on-commit the background process publishes the workspace automatically, each head once. With --every
+it captures the workspace's directory first. If a merge has conflicts or its test fails, it waits for a decision
+(`amalgam review`), and the workspace is not published again until then. `amalgam ws show` shows the last result.
 
 Examples:
   amalgam publish
@@ -92,22 +94,22 @@ struct What {
     /// The message of the merge
     #[arg(short, long, default_value = "", hide_default_value = true)]
     message: String,
-    /// A line of the shell that must succeed in a directory with the merged files
+    /// Shell command that must succeed in a directory with the merged files
     #[arg(long, value_name = "LINE")]
     test: Option<String>,
-    /// How many seconds that may take
+    /// Time limit of the test in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     test_seconds: u32,
     /// Return without waiting for the merge
     #[arg(long)]
     detach: bool,
-    /// Say what would be captured and merged and what would wait for a person, and leave everything as it is
+    /// Print what would be captured, merged or left for review; change nothing
     #[arg(long, conflicts_with = "detach")]
     dry_run: bool,
-    /// An id for this request: the same id again changes nothing
+    /// Request id: a retry with the same id does nothing twice
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
-    /// The test as a command with exactly these arguments, without a shell
+    /// The test as a command with exactly these arguments, run without a shell
     #[arg(last = true, value_name = "TEST", conflicts_with = "test")]
     test_words: Vec<String>,
 }

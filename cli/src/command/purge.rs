@@ -28,8 +28,9 @@ const PAGE: i32 = 500;
 /// Delete the bytes of a file for good, in all snapshots
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Snapshots keep their ids and everything else; who reads the file is told that it was purged, when and why. The same bytes are
-not stored again. This cannot be undone. It does not reach backups, streams and other stores, nor files on the disk.
+Snapshots keep their ids and all other files. A reader of the file gets an error that says when and why it was purged.
+The store refuses the same bytes from then on. A purge cannot be undone. It does not reach backups, streams, other
+stores, or files on the disk.
 
 Examples:
   amalgam purge .env --dry-run

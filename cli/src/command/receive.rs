@@ -25,8 +25,9 @@ const NAMES_MAX: usize = 20;
 /// Receive snapshots that another store sends
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Everything is checked, and nothing shows before the end of the stream. What arrived of one that broke off is kept: send it
-again, and it goes on from there. A workspace or label that is here moves forward only. The store is made if there is none.
+Everything is verified, and nothing becomes visible before the stream has ended. If a stream breaks off, send it again:
+the objects that arrived are kept. Existing workspaces and labels only move forward. The store is created if it does not
+exist.
 
 Examples:
   amalgam send --all | ssh HOST amalgam receive -

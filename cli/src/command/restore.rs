@@ -9,7 +9,7 @@ use amalgam_proto::v1;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::capture::report_notices;
+use super::capture::{report_notices, warn};
 use super::conflicts;
 use super::diff::style_of;
 use super::words::revisions_and_paths;
@@ -24,8 +24,9 @@ use choose::{Choice, choose};
 /// Bring the directory, or paths of it, back to a snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What is there now is kept, so nothing is lost: `amalgam undo` brings it back. A whole restore is a new snapshot. A restore of
-paths changes these paths only and commits nothing. .git is left alone unless it is named, or --with-git is given.
+The present state is kept, so nothing is lost: `amalgam undo` brings it back. Restoring everything makes a new snapshot.
+Restoring paths changes only these paths and commits nothing. .git is left alone unless it is named, or --with-git is
+given.
 
 Examples:
   amalgam restore src/main.rs          as it was in the last snapshot
@@ -45,6 +46,9 @@ pub struct Restore {
     /// Include .git
     #[arg(long)]
     with_git: bool,
+    /// Set set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received, too
+    #[arg(long)]
+    set_id: bool,
     /// Restore only these paths and what is below them
     #[arg(last = true, value_name = "PATH")]
     paths: Vec<OsString>,
@@ -75,6 +79,7 @@ impl Restore {
             contents: choice.contents,
             dry_run: self.dry_run,
             with_git: self.with_git,
+            set_id: self.set_id,
             ..Default::default()
         };
         let mut plan = Vec::new();
@@ -92,6 +97,7 @@ impl Restore {
         if result.changed {
             session.output.remark("`amalgam undo` takes this back")?;
         }
+        warn(&mut session.output, &result.warnings)?;
         report_notices(&mut session.output, &result.notices)
     }
 }

@@ -4,7 +4,7 @@ use amalgam_proto::v1;
 use clap::Args;
 use serde_json::json;
 
-use super::capture::report_notices;
+use super::capture::{report_notices, warn};
 use super::restore::{json_line, say_left_alone, say_restored};
 use crate::error::Outcome;
 use crate::exit::Exit;
@@ -16,12 +16,12 @@ use crate::text;
 /// Undo the last thing: changes that are not committed, or else the last operation
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing is lost: what is undone stays in a snapshot, and `amalgam redo` does it again. Git moves its own files, so .git is left
-alone and does not count as a change, unless --with-git or the setting `workspace.git` takes it in.
+Nothing is lost: the undone state stays in a snapshot, and `amalgam redo` brings it back. Git changes its own files, so
+.git is left alone and does not count as a change, unless --with-git or the setting `workspace.git` includes it.
 
 Examples:
   amalgam undo
-  amalgam undo --with-git              .git included, for example after `amalgam run -- git reset --hard`
+  amalgam undo --with-git              .git included, for example after `git reset --hard`
   amalgam undo --op 17                 an operation of any workspace, by its number in `op log`")]
 pub struct Undo {
     /// Undo this operation instead; files on the disk stay as they are
@@ -30,6 +30,9 @@ pub struct Undo {
     /// Include .git
     #[arg(long, conflicts_with = "op")]
     with_git: bool,
+    /// Set set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received, too
+    #[arg(long, conflicts_with = "op")]
+    set_id: bool,
 }
 
 /// Redo what was undone last
@@ -42,6 +45,9 @@ pub struct Redo {
     /// Include .git
     #[arg(long, conflicts_with = "op")]
     with_git: bool,
+    /// Set set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received, too
+    #[arg(long, conflicts_with = "op")]
+    set_id: bool,
 }
 
 impl Undo {
@@ -56,8 +62,8 @@ impl Undo {
         }
         let place = session.place().await?;
         let mut client = session.client().await?;
-        let with_git = self.with_git;
-        let request = v1::UndoDirectoryRequest { name: place.directory.name, with_git, ..Default::default() };
+        let (with_git, set_id) = (self.with_git, self.set_id);
+        let request = v1::UndoDirectoryRequest { name: place.directory.name, with_git, set_id, ..Default::default() };
         let result = drive(&session.output, client.directories.undo_directory(request)).await?;
         let what = format!("undid {}", result.description);
         say_reverted(session, &result, "undone", &what, "`amalgam redo` does it again")
@@ -76,8 +82,8 @@ impl Redo {
         }
         let place = session.place().await?;
         let mut client = session.client().await?;
-        let with_git = self.with_git;
-        let request = v1::RedoDirectoryRequest { name: place.directory.name, with_git, ..Default::default() };
+        let (with_git, set_id) = (self.with_git, self.set_id);
+        let request = v1::RedoDirectoryRequest { name: place.directory.name, with_git, set_id, ..Default::default() };
         let result = drive(&session.output, client.directories.redo_directory(request)).await?;
         let what = format!("redid {}", result.description);
         say_reverted(session, &result, "redone", &what, "`amalgam undo` takes it back")
@@ -106,5 +112,6 @@ fn say_reverted(session: &mut Session, result: &v1::RevertResult, kind: &str, wh
     }
     say_left_alone(output, &restored)?;
     output.remark(next)?;
+    warn(output, &restored.warnings)?;
     report_notices(output, &restored.notices)
 }

@@ -1,5 +1,7 @@
 //! `amalgam rules`: how files are merged, and why.
 
+mod approval;
+
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
@@ -18,9 +20,9 @@ use crate::text;
 /// Show, check and explain the rules of merging
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Rules of a call (--way) go before those of the project, which are in .amalgam/rules.toml of the workspace that is merged into;
-those before the rules of the store, in merge.toml in its home; and those before the built-in ones. docs/MERGE.md says what may
-stand there.
+Rules are tried in this order: those of the call (--way); those of the project, in .amalgam/rules.toml of the target
+workspace; those of the store, in merge.toml in its home; the built-in ones. A command in a project's rules runs only
+after `amalgam rules approve`. docs/MERGE.md describes the format.
 
 Examples:
   amalgam rules
@@ -36,6 +38,9 @@ enum RulesCommand {
     Show(Show),
     Check(Check),
     Explain(Explain),
+    Commands(approval::Commands),
+    Approve(approval::Approve),
+    Revoke(approval::Revoke),
 }
 
 /// Show the rules of the project and of the store; the default
@@ -91,6 +96,9 @@ impl Rules {
             Some(RulesCommand::Show(show)) => show.run(session).await,
             Some(RulesCommand::Check(check)) => check.run(session).await,
             Some(RulesCommand::Explain(explain)) => explain.run(session).await,
+            Some(RulesCommand::Commands(commands)) => commands.run(session).await,
+            Some(RulesCommand::Approve(approve)) => approve.run(session).await,
+            Some(RulesCommand::Revoke(revoke)) => revoke.run(session).await,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use amalgam_proto::{Reason, v1};
-use amalgam_server::remove_all;
+use amalgam_server::remove_tree;
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -20,12 +20,13 @@ use super::attempt::new_folder;
 use super::backend::{Backend, BackendArgs, Purpose};
 use super::capture::{About, capture, changed, report_notices};
 use super::checkout::{Target, checkout};
-use super::enter::{TOKEN, hex_of};
+use super::enter::hex_of;
 use super::mount::MountArgs;
 use super::ws::{Keep, delete_directory};
 use crate::connect::Client;
 use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
+use crate::namespace::TOKEN;
 use crate::output::json as lines;
 use crate::output::style::{self, paint};
 use crate::session::{Session, workspace_name};
@@ -34,11 +35,11 @@ use crate::text;
 /// Run a command between two snapshots
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The command gets the terminal and Ctrl-C. This ends as the command ends, with its code, or 128 and the number of the signal
-that ended it.
+The command gets the terminal and Ctrl-C. `amalgam run` exits with the command's exit code, or with 128 plus the number
+of the signal that ended it.
 
-With --in the command runs in that workspace instead, wherever you are: mounted in a namespace of its own, which no other process
-sees and which needs no privilege, at a path that is the same each time.
+With --in the command runs in that workspace instead, whatever the current directory is. The workspace is mounted in a
+private namespace, which other processes do not see and which needs no privilege, always at the same path.
 
 Examples:
   amalgam run -- make test
@@ -95,6 +96,7 @@ impl Run {
         let request =
             v1::PrepareMountRequest { workspace: workspace_name(workspace), options: Some(self.options.message()) };
         let prepared = client.mounts.prepare_mount(request).await?.into_inner();
+        super::capture::warn(&mut session.output, &prepared.warnings)?;
         let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
         let program = std::env::current_exe().map_err(|error| CliError::machine("find this program", &error))?;
         let mut child = Command::new(program);
@@ -138,7 +140,7 @@ impl Run {
         child.current_dir(&path).env("PWD", &path);
         let outcome = self.between(session, client, &made.name, child).await;
         delete_directory(&mut session.output, client, &made.name, Keep::WhatNoSnapshotHolds).await?;
-        remove_all(&folder).map_err(|error| CliError::machine(folder.display(), &error))?;
+        remove_tree(&folder).map_err(|error| CliError::machine(folder.display(), &error))?;
         outcome
     }
 
@@ -197,7 +199,7 @@ impl Run {
 
 fn plain(words: &[OsString]) -> Command {
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]);
+    command.args(&words[1..]).env_remove(TOKEN);
     command
 }
 

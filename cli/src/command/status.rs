@@ -29,8 +29,8 @@ const LINES_MAX: usize = 100;
 /// Show what changed since the last snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "\
-M: other contents; A: new; D: gone; R: renamed; m: other permissions, owner or attributes, the same contents. A directory that is new,
-gone or renamed as a whole is one line. Changes in .git are counted in one line; -v lists every path.
+M: contents changed; A: added; D: deleted; R: renamed; m: only permissions, owner or attributes changed. A directory
+that was added, deleted or renamed as a whole is one line. Changes in .git are counted in one line; -v lists every path.
 
 Examples:
   amalgam status

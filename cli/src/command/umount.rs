@@ -19,8 +19,9 @@ use crate::text;
 /// Unmount a directory, all mounts of a workspace, or everything
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What is not committed stays in the workspace and is there again with the next mount. A mount that somebody uses is refused; with
---lazy it disappears at once, and whoever has files open in it goes on with them.
+Uncommitted changes stay in the workspace, and the next mount shows them. The command refuses to unmount a directory
+that a process uses; with --lazy the directory disappears at once, and processes that have files open in it can go on
+using them.
 
 Examples:
   amalgam umount ../try-2
@@ -31,7 +32,7 @@ pub struct Umount {
     /// The directory, or the workspace
     #[arg(value_name = "DIR|WORKSPACE", required_unless_present = "all")]
     what: Option<OsString>,
-    /// All mounts, but for those of `run --in`, which end with their commands
+    /// Unmount everything, except mounts of `run --in`, which end with their commands
     #[arg(long, conflicts_with = "what")]
     all: bool,
     /// Unmount even if it is in use

@@ -1,10 +1,12 @@
 //! `amalgam verify`: whether everything that is stored is what it was.
 
 use amalgam_proto::v1;
+use amalgam_server::Home;
 use clap::Args;
 use serde_json::json;
 
-use crate::error::Outcome;
+use crate::connect::running;
+use crate::error::{CliError, Outcome};
 use crate::exit::Exit;
 use crate::output::style::{self, paint};
 use crate::output::{drive, json as lines};
@@ -32,6 +34,9 @@ pub struct Verify {
 impl Verify {
     /// Does it.
     pub async fn run(self, session: &mut Session) -> Outcome {
+        if self.repair {
+            recover(session).await?;
+        }
         let mut client = session.client().await?;
         let request = v1::VerifyStoreRequest { read_data: self.read_data, repair: self.repair };
         let result = drive(&session.output, client.store.verify_store(request)).await?;
@@ -76,4 +81,16 @@ impl Verify {
         }
         Ok(Exit::ERROR)
     }
+}
+
+/// Rebuilds what keeps the store from being opened, where no process has it open.
+async fn recover(session: &mut Session) -> Result<(), CliError> {
+    if running(&session.connect).await.is_some() {
+        return Ok(());
+    }
+    let home = Home::new(session.home());
+    for line in home.recover().map_err(|failure| CliError::from(failure.into_status()))? {
+        session.output.say(format!("repaired: {}", text::printable(&line)))?;
+    }
+    Ok(())
 }

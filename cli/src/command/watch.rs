@@ -21,9 +21,8 @@ use crate::text;
 /// Watch the directory and take snapshots automatically
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A watch in the background goes on until --stop: each background process takes it up, so it survives `amalgam stop`, a crash and a
-restart of the machine, from the next `amalgam` command on, or with --at-login from the next log-in on. Ctrl-C ends the watch that it is
-pressed in, and no other.
+With --background the watch goes on until --stop. It survives `amalgam stop`, a crash and a restart of the machine: the
+next `amalgam` command resumes it, or with --at-login the next log-in. Ctrl-C ends only the watch that it is pressed in.
 
 Examples:
   amalgam watch
@@ -62,6 +61,9 @@ impl Watch {
             stop: self.stop,
         };
         let mut stream = client.directories.watch_directory(request).await?.into_inner();
+        if !self.background {
+            session.interrupts.say_instead("stopped watching; no further snapshots are taken automatically");
+        }
         let path = text::path(&place.directory.path).into_owned();
         while let Some(message) = stream.message().await? {
             let output = &mut session.output;

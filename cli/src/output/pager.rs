@@ -2,6 +2,8 @@
 
 use std::process::{Child, ChildStdin, Command, Stdio};
 
+use crate::namespace::TOKEN;
+
 /// A pager that runs.
 pub struct Pager {
     child: Child,
@@ -15,7 +17,7 @@ impl Pager {
             return None;
         }
         let mut shell = Command::new("sh");
-        shell.args(["-c", command]).stdin(Stdio::piped());
+        shell.args(["-c", command]).env_remove(TOKEN).stdin(Stdio::piped());
         let mut child = shell.spawn().ok()?;
         let stdin = child.stdin.take()?;
         Some((Self { child }, stdin))

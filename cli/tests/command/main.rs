@@ -1,6 +1,7 @@
 //! The real command, as a process, with a store and a background process of its own.
 
 mod agents;
+mod commands;
 mod conflicts;
 mod demo;
 mod gc;
@@ -14,5 +15,6 @@ mod reading;
 mod scratch;
 mod transcripts;
 mod transfer;
+mod trust;
 mod usage;
 mod watching;

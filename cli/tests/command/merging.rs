@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 use crate::scratch::Scratch;
 
 /// Two forks of a project, each with a directory beside it.
-fn forks(files: &str) -> Scratch {
+pub(crate) fn forks(files: &str) -> Scratch {
     let scratch = Scratch::new();
     scratch.run(&format!("{files}; amalgam init --workspace main -q; amalgam fork -q ann bob --dir '../{{name}}'"));
     scratch
 }
 
 /// What a line prints, both streams, whatever it ends with.
-fn said(scratch: &Scratch, line: &str) -> String {
+pub(crate) fn said(scratch: &Scratch, line: &str) -> String {
     let done = scratch.output(&format!("{{ {line}; }} 2>&1"));
     String::from_utf8(done.stdout).expect("text")
 }
 
 /// Whether commands can run in `bwrap` here; says so if not.
 #[allow(clippy::print_stderr, reason = "a test that cannot be run here says so")]
-fn can_box() -> bool {
+pub(crate) fn can_box() -> bool {
     let mut command = Command::new("bwrap");
     command.args(["--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "true"]);
     let can = command.output().is_ok_and(|done| done.status.success());
@@ -42,6 +42,7 @@ fn a_lock_file_is_made_anew_by_a_merge_and_by_the_queue() {
     }
     for merge in ["amalgam merge bob", "amalgam complete bob"] {
         let scratch = forks(LOCKED);
+        scratch.run("amalgam rules approve --yes");
         for agent in ["ann", "bob"] {
             scratch.run(&format!("cd ../{agent}; echo {agent} > wanted-{agent}; sort wanted-* > lock"));
         }
@@ -71,7 +72,7 @@ fn a_command_of_a_rule_has_no_network_and_writes_to_its_directory_alone() {
     for agent in ["ann", "bob"] {
         scratch.run(&format!("cd ../{agent}; echo {agent} > lock"));
     }
-    scratch.run("amalgam commit -q; amalgam complete -q ann");
+    scratch.run("amalgam commit -q; amalgam rules approve --yes; amalgam complete -q ann");
     let told = said(&scratch, "amalgam merge bob");
     assert!(told.contains("merged lock (regenerate)"), "{told}");
     assert_eq!(scratch.run("cat lock"), "lo\n1\n", "only its own loopback is there");
@@ -87,7 +88,7 @@ fn without_bwrap_the_conflict_stays_and_it_is_said_what_to_install() {
         for agent in ["ann", "bob"] {
             scratch.run(&format!("cd ../{agent}; echo {agent} > lock"));
         }
-        scratch.run("amalgam complete -q ann; amalgam stop -q");
+        scratch.run("amalgam rules approve --yes; amalgam complete -q ann; amalgam stop -q");
         // Everything that is needed but that one program.
         let tools = scratch.path().join("tools");
         std::fs::create_dir(&tools).expect("made");

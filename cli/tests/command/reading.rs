@@ -280,3 +280,19 @@ fn parts_of_files_are_restored_as_chosen_and_can_be_undone() {
     assert_eq!(all(&scratch, "echo q | amalgam restore -p -q; test -e gone").1, 1);
     assert_eq!(all(&scratch, "amalgam restore -p --no-input").1, 2);
 }
+
+#[test]
+fn parts_of_files_are_restored_in_a_mount_as_in_a_directory() {
+    if !crate::scratch::can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.run("seq 30 > a; echo x > gone; amalgam init -q; amalgam fork -q m --mount ../m --backend fuse");
+    scratch.run("cd ../m; sed -i 's/^2$/two/; s/^15$/fifteen/; s/^29$/twenty-nine/' a; rm gone; echo new > new");
+    let (said, code) = all(&scratch, "cd ../m; printf 'y\\nn\\ny\\ny\\nn\\n' | amalgam restore -p");
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(scratch.run("cd ../m; seq 30 | diff - a | grep '^[<>]'; cat gone new"), "< 15\n> fifteen\nx\nnew\n");
+    scratch.run("cd ../m; amalgam undo -q");
+    assert_eq!(scratch.run("cd ../m; grep -c 'two\\|twenty-nine' a; ls"), "2\na\nnew\n");
+    scratch.run("amalgam umount ../m");
+}

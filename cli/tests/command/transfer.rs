@@ -348,6 +348,37 @@ fn rights_that_a_received_tree_would_give_are_withheld_unless_asked_for() {
 }
 
 #[test]
+fn withheld_rights_stay_in_the_tree_and_restore_and_undo_set_them_when_asked() {
+    let scratch = Scratch::new();
+    scratch.run("cp /bin/true tool; chmod 4755 tool; echo one > notes; amalgam init -q; amalgam send --all | amalgam --store ../second receive -q -");
+    second_ok(&scratch, "amalgam checkout -q project@ ../theirs --workspace project");
+    let mode = || scratch.run("stat -c %a ../theirs/tool");
+    let recorded = || {
+        second_ok(&scratch, "amalgam checkout -q project@ ../look --set-id");
+        scratch.run("stat -c %a ../look/tool; rm -r ../look")
+    };
+    // What was withheld is no change, and a commit keeps it, also of a file that was touched.
+    let status = second_ok(&scratch, "cd ../theirs; amalgam status --json");
+    assert!(!status.contains(r#""path":"tool""#), "{status}");
+    second_ok(&scratch, "cd ../theirs; sleep 0.1; touch tool; echo two > notes; amalgam commit -q");
+    assert_eq!((mode(), recorded()), ("755\n".to_owned(), "4755\n".to_owned()));
+    second_ok(&scratch, "cd ../theirs; amalgam restore -q @");
+    assert_eq!(mode(), "755\n");
+    second_ok(&scratch, "cd ../theirs; amalgam restore -q --set-id @ -- notes");
+    assert_eq!(mode(), "755\n", "it was not among the paths");
+    second_ok(&scratch, "cd ../theirs; amalgam restore -q --set-id @");
+    assert_eq!(mode(), "4755\n");
+    // An undo withholds and grants in the same way.
+    second_ok(&scratch, "cd ../theirs; rm tool; amalgam commit -q; amalgam undo -q");
+    assert_eq!(mode(), "755\n");
+    second_ok(&scratch, "cd ../theirs; amalgam redo -q; amalgam undo -q --set-id");
+    assert_eq!(mode(), "4755\n");
+    // A person who takes the bit away, or edits the file, does so in the tree, too.
+    second_ok(&scratch, "cd ../theirs; chmod 755 tool; amalgam commit -q");
+    assert_eq!(recorded(), "755\n");
+}
+
+#[test]
 fn a_backup_is_verified_by_restoring_it() {
     let scratch = project();
     let told = scratch.run("amalgam backup ../backup --verify --json");

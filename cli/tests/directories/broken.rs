@@ -154,3 +154,33 @@ fn a_full_disk_is_said_and_the_old_state_stays() {
     let (code, said) = on_a_small_disk(&kit, script).expect("it was possible before");
     assert_eq!(code, 77, "{said}");
 }
+
+#[test]
+fn a_restore_that_stops_in_the_middle_says_how_to_get_back() {
+    let kit = Kit::new();
+    // The directory is on the small disk; the restore removes two files and has no room for the third.
+    let script = "
+        mkdir small/work && cd small/work
+        head -c 16000000 /dev/urandom > a
+        $AMALGAM --in-process init || exit 90
+        rm a; echo b > b
+        $AMALGAM --in-process commit || exit 91
+        echo mine > mine
+        head -c 16000000 /dev/urandom > ../ballast
+        $AMALGAM --in-process restore @~; code=$?
+        [ $code = 13 ] || exit $code
+        [ -e mine ] && exit 92
+        rm ../ballast
+        $AMALGAM --in-process undo || exit 93
+        cat b mine
+        exit 77
+    ";
+    let Some((code, said)) = on_a_small_disk(&kit, script) else {
+        eprintln!("skipped: this machine lets nobody make a user namespace");
+        return;
+    };
+    assert_eq!(code, 77, "{said}");
+    assert!(said.contains("0 paths were written and 2 removed before that; "), "{said}");
+    assert!(said.contains("what was there before is recorded: `amalgam undo` brings it back"), "{said}");
+    assert!(said.contains("b\nmine\n"), "{said}");
+}

@@ -101,10 +101,15 @@ impl Kit {
 
     /// Writes a file of the work directory.
     pub fn write(&self, path: &str, text: impl AsRef<[u8]>) {
+        self.write_unowned(path, text);
+        self.own(Path::new("work"));
+    }
+
+    /// Writes one of many files; they are given to the user that runs the command afterwards.
+    pub fn write_unowned(&self, path: &str, text: impl AsRef<[u8]>) {
         let file = self.work().join(path);
         fs::create_dir_all(file.parent().expect("a parent")).expect("directories");
         fs::write(&file, text).expect("a file");
-        self.own(Path::new("work"));
     }
 
     /// Any program as that user.

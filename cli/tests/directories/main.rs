@@ -4,6 +4,7 @@
 
 mod broken;
 mod builds;
+mod interrupted;
 mod kit;
 mod mounted;
 mod places;

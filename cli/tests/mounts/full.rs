@@ -130,3 +130,22 @@ fn commits_are_undone_without_room() {
     fs::remove_file(small.store().join("ballast")).expect("room");
     scratch.run("amalgam mount try ../try && cd ../try && amalgam status --exit-code && amalgam verify");
 }
+
+#[test]
+fn a_mount_leaves_the_free_floor_alone_and_what_was_written_is_undone() {
+    let Some(small) = small(96) else { return };
+    let scratch = &small.scratch;
+    let at = super::mounted(scratch);
+    scratch.run("amalgam config set store.free-floor 40MB && amalgam umount ../try && amalgam mount try ../try");
+    let filled = fs::write(at.join("big"), vec![7; 200 << 20]).expect_err("there is no room for it");
+    assert_eq!(filled.kind(), std::io::ErrorKind::StorageFull);
+    let free = small.free_bytes();
+    // What the journal has set aside is given back when it is closed.
+    assert!(free > 30_000_000, "{free} bytes are left of a floor of 40 MB");
+    assert!(fs::write(at.join("more"), "x").is_err());
+    scratch.run("cd ../try && amalgam undo");
+    assert!(!at.join("big").exists());
+    assert_eq!(read(at.join("a")), "one\n");
+    until("there is room again", || small.free_bytes() > 45_000_000);
+    fs::write(at.join("more"), "x").expect("there is room");
+}

@@ -14,6 +14,7 @@ mod scratch;
 
 use std::fs;
 use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -452,4 +453,23 @@ fn a_moved_head_takes_a_clean_mount_along_and_leaves_a_changed_one() {
     assert_eq!(read(at.join("a")), "one\n");
     scratch.run(&format!("amalgam redo --op {number}"));
     assert_eq!(read(at.join("a")), "two\n");
+}
+
+#[test]
+fn mounts_are_taken_over_again_after_descriptors_ran_out() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.run("echo one > a; amalgam init --workspace base && amalgam stop --force");
+    // The process raises its limit as far as it may, so the hard limit counts.
+    scratch.run("ulimit -n 160; amalgam ws");
+    let door = scratch.run("find ../runtime ../store -name '*.door' -type s | head -n 1");
+    let door = scratch.project().join(door.trim());
+    let door = fs::canonicalize(&door).unwrap_or(door);
+    let connections: Vec<_> = (0..400).map_while(|_| UnixStream::connect(&door).ok()).collect();
+    assert!(connections.len() > 100, "{} connections to {}", connections.len(), door.display());
+    std::thread::sleep(Duration::from_secs(2));
+    drop(connections);
+    assert_eq!(scratch.run("amalgam run --in base -- cat a"), "one\n");
 }

@@ -1,4 +1,4 @@
-//! Objects that the sender has purged: what refers to them is taken in, and their tombstones come with it.
+//! Objects that the sender has purged: objects that refer to them are admitted, and their tombstones are written.
 
 use bytes::Bytes;
 
@@ -10,8 +10,8 @@ use crate::store::WriteSession;
 use crate::tombstone::Tombstone;
 
 impl WriteSession {
-    /// Takes note of a chunk that is purged where it comes from. What refers to it is admitted without it from now on; the
-    /// tombstone is part of the store once [`write_tombstones`](Self::write_tombstones) is called.
+    /// Records that the sender has purged a chunk. From now on objects that refer to it are admitted without it.
+    /// [`write_tombstones`](Self::write_tombstones) stores the tombstone.
     pub fn bury(&self, id: ObjectId, tombstone: Tombstone) -> Result<()> {
         let refused = |source| Error::Refused { kind: id.kind, source };
         tombstone.check().map_err(refused)?;
@@ -37,7 +37,7 @@ impl WriteSession {
         if edits.is_empty() { Ok(()) } else { self.store().inspect().edit(edits) }
     }
 
-    /// Whether an object that is not there was purged, here or where it comes from.
+    /// Returns whether a missing object was purged, in this store or by the sender.
     pub(super) fn is_buried(&self, id: ObjectId) -> Result<bool> {
         Ok(self.buried().lock().contains_key(&id) || self.store().tombstone(id)?.is_some())
     }

@@ -1,4 +1,4 @@
-//! All that lies below an object: whether it is there, that no collection takes it, and how deep it is.
+//! Walks all objects below an object: checks that they exist, protects them from collection, and counts their depth.
 
 use super::Gate;
 use crate::error::Result;
@@ -8,11 +8,11 @@ use crate::name::{DEPTH_MAX, InvalidName};
 use crate::object::{Directories, Links, Root, Ropes, Sequence, SequenceNode, Snapshot, States};
 use crate::store::{Known, WriteSession};
 
-/// What an object refers to.
+/// The references of an object.
 #[derive(Default)]
 pub(super) struct Edges {
     ids: Vec<ObjectId>,
-    /// 1 where a name stands between the object and what it refers to: in a leaf of a directory.
+    /// 1 in a leaf of a directory, where each reference adds one name to a path; 0 otherwise.
     names: usize,
 }
 
@@ -33,7 +33,7 @@ impl Edges {
         Self { ids: vec![snapshot.root.object()], names: 0 }
     }
 
-    /// The objects, and how many names stand between.
+    /// Returns the ids, and the number of names that each reference adds to a path.
     pub(super) fn parts(&self) -> (&[ObjectId], usize) {
         (&self.ids, self.names)
     }
@@ -53,12 +53,12 @@ impl Edges {
     }
 }
 
-/// An object on the way down, and how far its children have been followed.
+/// An object on the stack of the walk, and the index of the next child.
 struct Open {
     id: Option<ObjectId>,
     edges: Edges,
     next: usize,
-    /// The longest path of names below it, as far as is known.
+    /// The longest path of names below it found so far.
     depth: usize,
 }
 
@@ -70,15 +70,15 @@ impl Open {
 }
 
 impl Gate<'_> {
-    /// The same as [`depth`](Self::depth), walked again where the trees that the session rests on may be less deep than
-    /// they are taken for.
+    /// Computes the depth like [`depth`](Self::depth). If that fails, repeats the walk without the upper bounds on the depth of
+    /// trees that the session rests on, which may be too high.
     pub(super) fn depth_or_exact(&self, edges: &Edges) -> Result<usize> {
         let depth = self.depth(edges);
         if depth.is_err() && self.session.forget_resting() { self.depth(edges) } else { depth }
     }
 
-    /// The longest path of names below an object with these edges. Each object below it is followed once in a session,
-    /// however many ways lead to it; the way down is as long as a path may be, times the levels of a sequence.
+    /// Returns the longest path of names below an object with these edges. Each object below it is visited once per session,
+    /// regardless of the number of paths to it. The stack is at most as deep as a path may be, times the levels of a sequence.
     fn depth(&self, edges: &Edges) -> Result<usize> {
         let mut names = edges.names;
         let mut open = vec![Open::new(None, Edges { ids: edges.ids.clone(), names: edges.names })];
@@ -109,7 +109,7 @@ impl Gate<'_> {
         if names > DEPTH_MAX { Err(self.refusal(Malformed::Name(InvalidName::TooDeep))) } else { Ok(()) }
     }
 
-    /// The depth below an object that has no children or was followed before; refuses one that is not there.
+    /// Returns the depth below an object that has no children or was visited before. Refuses an object that does not exist.
     fn known(&self, id: ObjectId) -> Result<Option<usize>> {
         let has_none_below = matches!(id.kind, ObjectKind::Chunk | ObjectKind::Xattrs);
         if let Some(known) = self.session.known().lock().get(&id) {

@@ -1,4 +1,4 @@
-//! Trees that a session rests on: they were in the store before it and stay, so nothing in them has to be walked.
+//! Trees that a session rests on: they were in the store before it and stay pinned, so that nothing in them has to be walked.
 
 use super::reach::Edges;
 use crate::error::Result;
@@ -7,8 +7,8 @@ use crate::name::DEPTH_MAX;
 use crate::store::WriteSession;
 
 impl WriteSession {
-    /// Keeps a tree of the store while the session lives. What [`open_resting`](Self::open_resting) finds in it may be referred
-    /// to without a walk over it.
+    /// Pins a tree of the store for the lifetime of the session. Objects that [`open_resting`](Self::open_resting) finds in it
+    /// may be referred to without a walk over them.
     pub fn rest_on(&self, root: RootId) -> Result<()> {
         let pin = self.store().hold(root)?;
         let mut resting = self.resting().lock();
@@ -17,13 +17,13 @@ impl WriteSession {
         Ok(())
     }
 
-    /// Looks at the children of an object of a tree that the session rests on. Returns how many of them were not known; none
-    /// when the object is not known to be in such a tree.
+    /// Registers the children of an object of a tree that the session rests on. Returns how many of them were new; 0 if the
+    /// object is not known to be in such a tree.
     pub fn open_resting(&self, id: ObjectId) -> Result<usize> {
         let Some(depth) = self.resting().lock().below.get(&id).copied() else { return Ok(0) };
         let edges = Edges::of_stored(self, id)?;
         let (ids, names) = edges.parts();
-        // A valid tree is no deeper than allowed: what lies so many names down has at most the others below it.
+        // A valid tree does not exceed the maximum depth: an object below `names` names has at most the remaining depth below it.
         let depth = depth.saturating_sub(names);
         let mut resting = self.resting().lock();
         let before = resting.below.len();
@@ -34,7 +34,7 @@ impl WriteSession {
         Ok(resting.below.len() - before)
     }
 
-    /// Takes what is known of depths back, because it may be too much; false when there was nothing to take back.
+    /// Discards the recorded upper bounds of depths, because they may be too high. Returns false if there were none.
     pub(super) fn forget_resting(&self) -> bool {
         let mut resting = self.resting().lock();
         let had = !resting.below.is_empty();

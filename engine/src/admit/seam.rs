@@ -1,4 +1,4 @@
-//! Where the nodes of a sequence meet: what no node can tell of itself.
+//! Checks the boundaries between nodes of a sequence, which a single node cannot verify.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::merkle::{Keyed, load_new_child};
 use crate::object::{Directories, Links, Ropes, Segment, SegmentSource, SequenceNode, States, ends_node};
 use crate::store::CachedSequence;
 
-/// A sequence with a rule for items that stand side by side in different nodes.
+/// A sequence with a rule for adjacent items in different nodes.
 pub(super) trait Seam: CachedSequence {
     fn check_seam(before: &Self::Item, after: &Self::Item) -> Result<(), Malformed>;
 }
@@ -36,8 +36,8 @@ macro_rules! ascending {
 ascending!(Directories, Links, States);
 
 impl Gate<'_> {
-    /// Checks what an inner node says of its children, that all of them but the last end where the rule of cutting says, down
-    /// to the leaf, and that their items follow each other.
+    /// Checks the claims of an inner node about its children, that all children but the last end at a cut, down to the leaf, and
+    /// that their items are in order.
     pub(super) fn seams<S: Seam>(&self, node: &SequenceNode<S>) -> Result<()> {
         let SequenceNode::Inner { level, links } = node else { return Ok(()) };
         let mut before: Option<S::Item> = None;
@@ -62,7 +62,8 @@ impl Gate<'_> {
         }
     }
 
-    /// The last item below a node. `goes_on` says that more follows, so that every node on the way must end at a cut.
+    /// Returns the last item below a node. If `goes_on` is true, more items follow, so that every node on the path must end at a
+    /// cut.
     fn last_item<S: Seam>(&self, mut node: Arc<SequenceNode<S>>, goes_on: bool) -> Result<S::Item> {
         loop {
             let (count, hash) = match &*node {

@@ -1,4 +1,4 @@
-//! Objects as another store keeps them: chunks stay in the form they come in.
+//! Admits objects in the stored form of another store. Chunks keep the form that they arrive in.
 
 use bytes::Bytes;
 use rayon::prelude::*;
@@ -12,52 +12,53 @@ use crate::malformed::Malformed;
 use crate::object;
 use crate::store::{Known, WriteSession};
 
-/// An object that was not taken in. Those before it were.
+/// An object that was refused. The objects before it were admitted.
 #[derive(Clone, Debug)]
 pub struct NotAdmitted {
-    /// Its place among those that were offered.
+    /// Its index among the offered objects.
     pub at: usize,
-    /// Why.
+    /// The error.
     pub source: Error,
 }
 
-/// An object from another store that was hashed, with what came of it.
+/// An object from another store that has been hashed, with the result.
 #[derive(Debug)]
 pub struct Looked {
     object: StoredObject,
-    /// Whether it was in the store already.
+    /// Whether the store already has it.
     there: bool,
-    /// How long a chunk is.
+    /// The uncompressed length of a chunk.
     raw_bytes: Result<u64>,
 }
 
 impl Looked {
-    /// The object.
+    /// Returns the id.
     pub fn id(&self) -> ObjectId {
         self.object.id
     }
 
-    /// Its bytes as they came.
+    /// Returns the bytes in the form that they arrived in.
     pub fn bytes(&self) -> &Bytes {
         &self.object.bytes
     }
 
-    /// Whether the store did not have it.
+    /// Returns whether the store did not have it.
     pub fn is_new(&self) -> bool {
         !self.there
     }
 }
 
 impl WriteSession {
-    /// Takes in objects that another store sent, in this order, children before parents. Each is hashed and admitted as any
-    /// object from outside; a chunk is stored as it comes. What is in the store already is skipped unseen. Returns
-    /// which of them were new.
+    /// Admits objects that another store sent, in this order, children before parents. Each is hashed and checked like any object
+    /// from outside; a chunk is stored in the form that it arrives in. Objects that are already in the store are skipped without
+    /// a check. Returns which of them were new.
     pub fn admit_stored(&self, objects: Vec<StoredObject>) -> Result<Vec<bool>, NotAdmitted> {
         let looked = self.look_at_stored(objects).map_err(|source| NotAdmitted { at: 0, source })?;
         self.admit_looked(&looked)
     }
 
-    /// The first half of it: hashes objects, on all cores. Those that come before them need not be taken in yet.
+    /// Hashes objects on all cores: the first phase of [`admit_stored`](Self::admit_stored). Earlier objects need not be admitted
+    /// yet.
     pub fn look_at_stored(&self, objects: Vec<StoredObject>) -> Result<Vec<Looked>> {
         let ids: Vec<_> = objects.iter().map(|object| object.id).collect();
         let there = self.has_many(&ids)?;
@@ -68,7 +69,7 @@ impl WriteSession {
         Ok(objects.into_par_iter().zip(there).with_min_len(8).map(look).collect())
     }
 
-    /// The second half: takes them in, in this order.
+    /// Admits the hashed objects in this order: the second phase of [`admit_stored`](Self::admit_stored).
     pub fn admit_looked(&self, looked: &[Looked]) -> Result<Vec<bool>, NotAdmitted> {
         let mut new = Vec::with_capacity(looked.len());
         for (at, Looked { object, there, raw_bytes }) in looked.iter().enumerate() {
@@ -85,11 +86,11 @@ impl WriteSession {
         if id.kind != ObjectKind::Chunk {
             return self.admit(id.kind, bytes.clone()).map(drop);
         }
-        // Twice in a stream, and near each other.
+        // The chunk occurred before in the same stream.
         if self.known().lock().contains_key(id) {
             return Ok(());
         }
-        // A form that is larger than need be is not worth its room.
+        // Repack a form that is larger than the raw chunk.
         let stored = match bytes.len() as u64 > raw_bytes + 1 {
             true => compress::store_raw(&compress::unpack_chunk(bytes).map_err(|source| refused(*id, source))?),
             false => bytes.clone(),
@@ -99,7 +100,7 @@ impl WriteSession {
         Ok(())
     }
 
-    /// Takes in the record of a snapshot whose tree its store has dropped. Returns whether it was new.
+    /// Admits the record of a snapshot whose tree the sender has thinned. Returns its id and whether it was new.
     pub fn admit_thinned(&self, bytes: impl Into<Bytes>) -> Result<(ObjectId, bool)> {
         let (kind, bytes) = (ObjectKind::Snapshot, bytes.into());
         let gate = Gate { session: self, kind };
@@ -121,7 +122,7 @@ fn refused(id: ObjectId, source: Malformed) -> Error {
     Error::Refused { kind: id.kind, source }
 }
 
-/// Hashes what came; returns how long a chunk is.
+/// Verifies the hash of an object and returns the uncompressed length of a chunk.
 fn look(StoredObject { id, bytes }: &StoredObject) -> Result<u64> {
     let (found, length) = match id.kind {
         ObjectKind::Chunk => {

@@ -1,4 +1,4 @@
-//! A backend that fails when told to. Tests put it under a store to see what a failing disk does to it.
+//! A backend that injects faults. Tests use it to simulate a failing disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::id::ObjectId;
 use crate::reference::{Operation, RefName, RefValue, RequestId};
 use crate::tombstone::Tombstone;
 
-/// When to fail. Shared by the test and the backend; counts what it hit.
+/// The fault plan, shared by the test and the backend. Counts the injected faults.
 #[derive(Debug)]
 pub struct FaultPlan {
     writes_left: AtomicI64,
@@ -27,23 +27,23 @@ impl Default for FaultPlan {
 }
 
 impl FaultPlan {
-    /// Lets this many writes through, then fails them all as on a full disk.
+    /// Lets this many writes succeed, then fails all of them as on a full disk.
     pub fn full_after_writes(&self, writes: i64) {
         self.writes_left.store(writes, Ordering::SeqCst);
     }
 
-    /// Lets this many reads through, then fails them all.
+    /// Lets this many reads succeed, then fails all of them.
     pub fn fail_after_reads(&self, reads: i64) {
         self.reads_left.store(reads, Ordering::SeqCst);
     }
 
-    /// No more faults.
+    /// Stops injecting faults.
     pub fn heal(&self) {
         self.writes_left.store(i64::MAX, Ordering::SeqCst);
         self.reads_left.store(i64::MAX, Ordering::SeqCst);
     }
 
-    /// How many calls were failed so far.
+    /// Returns the number of failed calls so far.
     pub fn hits(&self) -> u64 {
         self.hits.load(Ordering::SeqCst)
     }
@@ -65,14 +65,14 @@ impl FaultPlan {
     }
 }
 
-/// Passes calls on until its plan says no.
+/// Forwards calls to a backend until its plan injects a fault.
 pub struct Fault<B> {
     inner: B,
     plan: Arc<FaultPlan>,
 }
 
 impl<B> Fault<B> {
-    /// Puts the plan in front of a backend.
+    /// Wraps a backend with a fault plan.
     pub fn new(inner: B, plan: Arc<FaultPlan>) -> Self {
         Self { inner, plan }
     }
@@ -145,6 +145,14 @@ impl<B: Backend> Backend for Fault<B> {
 
     fn last_operation(&self) -> Result<u64> {
         self.inner.last_operation()
+    }
+
+    fn names_of(&self, target: ObjectId) -> Result<Vec<RefName>> {
+        self.inner.names_of(target)
+    }
+
+    fn greatest_deleted(&self, prefix: &str) -> Result<Option<u64>> {
+        self.inner.greatest_deleted(prefix)
     }
 
     fn first_operation(&self) -> Result<u64> {

@@ -1,10 +1,10 @@
-//! Group commit: threads that commit at the same time share one write, and one thread of each group does it.
+//! Group commit: threads that commit concurrently share one write, which one thread of each group performs.
 
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
-/// A queue whose items are processed in groups, in the order of their arrival, one group at a time.
+/// A queue whose items are processed in groups, in arrival order, one group at a time.
 pub(super) struct Group<T, R> {
     queue: Mutex<Queue<T, R>>,
 }
@@ -31,7 +31,7 @@ impl<R> Slot<R> {
         self.changed.notify_one();
     }
 
-    /// Blocks until this slot's item is done, or its thread is to lead.
+    /// Blocks until the item of this slot is done, or its thread becomes the leader.
     fn wait(&self) -> Option<R> {
         let mut turn = self.turn.lock();
         loop {
@@ -49,7 +49,7 @@ impl<T, R> Group<T, R> {
         Self { queue: Mutex::new(Queue { waiting: Vec::new(), led: false }) }
     }
 
-    /// Hands in an item. `process` gets a group of items and returns as many results; it must not panic.
+    /// Submits an item. `process` receives a group of items and returns as many results; it must not panic.
     pub(super) fn submit(&self, item: T, process: impl FnOnce(Vec<T>) -> Vec<R>) -> R {
         let slot = Arc::new(Slot { turn: Mutex::new(Turn::Waiting), changed: Condvar::new() });
         let leads = {
@@ -64,7 +64,7 @@ impl<T, R> Group<T, R> {
         let results = process(items);
         debug_assert_eq!(results.len(), slots.len(), "one result for each item");
         {
-            // The next group starts before this one's threads are woken.
+            // The next group starts before the threads of this one are woken.
             let mut queue = self.queue.lock();
             match queue.waiting.first() {
                 Some((_, next)) => next.set(Turn::Lead),

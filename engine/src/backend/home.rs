@@ -1,4 +1,4 @@
-//! The directory of a store: its header, its lock, its mark. Knows nothing of what the database in it is.
+//! The directory of a store: its header, its lock file and its closing mark. Independent of the database in it.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -7,24 +7,28 @@ use std::path::Path;
 pub(super) use super::rows::damaged;
 use crate::error::{Error, Result};
 
-/// The store format this version writes, and the newest it reads. The first had no tombstones.
+/// The store format that this version writes, and the newest it reads. Format 1 had no tombstones.
 const STORE_FORMAT: u32 = 2;
 const STORE_FORMAT_OLDEST: u32 = 1;
 const HEADER_FILE: &str = "AMALGAM";
 const LOCK_FILE: &str = "LOCK";
 const MARK_FILE: &str = "MARK";
-/// The file with which a store sets room aside for a collection on a full disk.
+/// Hash of the mark file. If both files exist and do not match, the mark is damaged and is ignored.
+const MARK_HASH_FILE: &str = "MARK.hash";
+/// Hint for damage that prevents a store from being opened.
+pub(super) const RECOVER_HINT: &str = "`amalgam verify --repair` rebuilds what can be rebuilt";
+/// The file that reserves disk space for a collection on a full disk.
 pub const RESERVE_FILE: &str = "RESERVE";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeaderState {
     Creating,
-    /// Of a format before this one.
+    /// An older format.
     Older,
     Ready,
 }
 
-/// Reads the header of a store, or writes one where there is nothing yet.
+/// Reads the header of a store, or writes one into an empty directory.
 pub(super) fn prepare(directory: &Path, must_exist: bool) -> Result<HeaderState> {
     let action = "open the store";
     let no_store = || Err(Error::NoStore { path: directory.to_owned() });
@@ -58,12 +62,16 @@ pub(super) fn prepare(directory: &Path, must_exist: bool) -> Result<HeaderState>
             write_header(directory, HeaderState::Creating)?;
             Ok(HeaderState::Creating)
         }
-        Err(source) if source.kind() == std::io::ErrorKind::InvalidData => Err(damaged("header", &"it is not text")),
+        Err(source) if source.kind() == std::io::ErrorKind::InvalidData => Err(damaged_header("it is not text")),
         Err(source) => Err(Error::from_io(action, &source)),
     }
 }
 
-/// Makes a directory and those above it, names included: a power cut must not take a store with all its commits.
+fn damaged_header(why: &str) -> Error {
+    damaged("header", &format!("{why} (file {HEADER_FILE}); {RECOVER_HINT}"))
+}
+
+/// Creates a directory and its parents durably: a power failure must not lose a store with all its commits.
 fn create_directory(directory: &Path) -> std::io::Result<()> {
     if directory.is_dir() {
         return Ok(());
@@ -80,6 +88,10 @@ fn create_directory(directory: &Path) -> std::io::Result<()> {
 fn read_header(directory: &Path, header: &str) -> Result<HeaderState> {
     let mut lines = header.lines();
     if lines.next() != Some("amalgam store") {
+        // Where a database of ours lies beside it, it is a header that was damaged.
+        if directory.join("db").join("CURRENT").exists() {
+            return Err(damaged_header("it does not begin as a header does"));
+        }
         let why = format!("its file {HEADER_FILE} is another program's");
         return Err(Error::ForeignDirectory { path: directory.to_owned(), why });
     }
@@ -91,7 +103,7 @@ fn read_header(directory: &Path, header: &str) -> Result<HeaderState> {
         (Some(STORE_FORMAT), Some("state ready")) => Ok(HeaderState::Ready),
         (Some(STORE_FORMAT_OLDEST..STORE_FORMAT), Some("state ready")) => Ok(HeaderState::Older),
         (Some(STORE_FORMAT_OLDEST..=STORE_FORMAT), Some("state creating")) => Ok(HeaderState::Creating),
-        _ => Err(damaged("header", &"it does not say format and state")),
+        _ => Err(damaged_header("it does not say format and state")),
     }
 }
 
@@ -108,7 +120,7 @@ fn temporary(name: &str) -> String {
     format!("{name}.new")
 }
 
-/// Replaces a file so that after a power cut either the old or the new one is there, whole.
+/// Replaces a file atomically: after a power failure either the old or the new file exists, complete.
 fn write_file(directory: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     let new = directory.join(temporary(name));
     let mut file = File::create(&new)?;
@@ -118,16 +130,17 @@ fn write_file(directory: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()>
     File::open(directory)?.sync_all()
 }
 
-/// What a closed store must still be when it is opened next.
+/// The state of a closed store, checked when it is opened next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// How far the operation log had come: one that ends earlier later on was damaged.
+    /// The last operation in the log. If the log ends earlier when the store is opened, it is damaged.
     pub(super) last_operation: u64,
-    /// The catalogue of the database, as it was. It only grows, and a database may not see that its end is gone.
+    /// The fingerprint of the database's manifest. A manifest is only appended to, and the database may not notice that its end
+    /// is missing.
     pub(super) catalogue: Fingerprint,
 }
 
-/// The beginning of a file.
+/// The length and hash of the beginning of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     pub(super) name: String,
@@ -136,13 +149,13 @@ pub(super) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// All of a file as it is now.
+    /// Computes the fingerprint of a whole file.
     pub(super) fn of(directory: &Path, name: &str) -> std::io::Result<Self> {
         let bytes = fs::read(directory.join(name))?;
         Ok(Self { name: name.to_owned(), length: bytes.len() as u64, hash: blake3::hash(&bytes) })
     }
 
-    /// Whether the file still begins like this.
+    /// Returns whether the file still begins with these bytes.
     pub(super) fn holds(&self, directory: &Path) -> std::io::Result<bool> {
         let mut bytes = Vec::new();
         File::open(directory.join(&self.name))?.take(self.length).read_to_end(&mut bytes)?;
@@ -152,22 +165,39 @@ impl Fingerprint {
 
 pub(super) fn write_mark(directory: &Path, mark: &Mark) -> std::io::Result<()> {
     let Mark { last_operation, catalogue: Fingerprint { name, length, hash } } = mark;
-    write_file(
-        directory,
-        MARK_FILE,
-        format!("operation {last_operation}\ncatalogue {name} {length} {hash}\n").as_bytes(),
-    )
+    let text = format!("operation {last_operation}\ncatalogue {name} {length} {hash}\n");
+    write_file(directory, MARK_FILE, text.as_bytes())?;
+    write_file(directory, MARK_HASH_FILE, blake3::hash(text.as_bytes()).to_hex().as_bytes())
 }
 
+/// The mark, if there is one that can be read. It only says what else would go unnoticed: a store is opened without it.
 pub(super) fn read_mark(directory: &Path) -> Result<Option<Mark>> {
-    match fs::read_to_string(directory.join(MARK_FILE)) {
-        Ok(text) => {
-            parse_mark(&text).map(Some).ok_or_else(|| damaged("mark", &"it does not say operation and catalogue"))
-        }
+    match fs::read(directory.join(MARK_FILE)) {
+        Ok(bytes) => Ok(std::str::from_utf8(&bytes).ok().and_then(parse_mark)),
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) if source.kind() == std::io::ErrorKind::InvalidData => Err(damaged("mark", &"it is not text")),
         Err(source) => Err(Error::from_io("open the store", &source)),
     }
+}
+
+/// Whether the mark itself was damaged: it does not have its hash. One without a hash, of an older version, is believed.
+pub(super) fn is_mark_damaged(directory: &Path) -> bool {
+    match (fs::read(directory.join(MARK_FILE)), fs::read(directory.join(MARK_HASH_FILE))) {
+        (Ok(mark), Ok(hash)) => blake3::hash(&mark).to_hex().as_bytes() != hash,
+        _ => false,
+    }
+}
+
+/// Takes the mark away: the next closing leaves another.
+pub(super) fn remove_mark(directory: &Path) -> Result<()> {
+    for name in [MARK_FILE, MARK_HASH_FILE] {
+        match fs::remove_file(directory.join(name)) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::from_io("remove the mark", &source));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn parse_mark(text: &str) -> Option<Mark> {
@@ -195,7 +225,7 @@ pub(super) fn lock(directory: &Path) -> Result<File> {
     }
 }
 
-/// Keeps a file of about this size that nobody needs.
+/// Creates a file of about this size that only reserves disk space.
 pub(super) fn keep_reserve(directory: &Path, bytes: u64) -> std::io::Result<()> {
     let path = directory.join(RESERVE_FILE);
     let has = fs::metadata(&path).map_or(0, |metadata| metadata.len());
@@ -203,14 +233,14 @@ pub(super) fn keep_reserve(directory: &Path, bytes: u64) -> std::io::Result<()> 
         return Ok(());
     }
     let written = File::options().create(true).append(true).open(&path).and_then(|mut file| {
-        // Zeros that were written have their place on the disk; a length that was only set has none.
+        // Written zeros occupy disk blocks; a file that was only extended does not.
         std::io::copy(&mut std::io::repeat(0).take(bytes - has), &mut file)?;
         file.sync_all()
     });
     written.inspect_err(|_| fs::remove_file(&path).unwrap_or_default())
 }
 
-/// Gives that room back.
+/// Frees the reserved disk space.
 pub(super) fn release_reserve(directory: &Path) -> Result<()> {
     match fs::remove_file(directory.join(RESERVE_FILE)) {
         Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(Error::from_io("make room", &source)),
@@ -218,10 +248,18 @@ pub(super) fn release_reserve(directory: &Path) -> Result<()> {
     }
 }
 
+/// Removes the files that an import left behind. Only files are there: a directory, or a mount, is an error and stays.
 pub(super) fn clear(ingest: &Path) -> Result<()> {
-    match fs::remove_dir_all(ingest) {
-        Ok(()) => Ok(()),
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(Error::from_io("clear what an import left behind", &source)),
+    let cleared = || {
+        for entry in fs::read_dir(ingest)? {
+            fs::remove_file(entry?.path())?;
+        }
+        fs::remove_dir(ingest)
+    };
+    match cleared() {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::from_io("clear what an import left behind", &source))
+        }
+        _ => Ok(()),
     }
 }

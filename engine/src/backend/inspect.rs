@@ -1,4 +1,4 @@
-//! A store as its rows: what verification reads and repair writes. Nothing here is interpreted, so damage shows as it is.
+//! Raw access to the rows of a store, for verification and repair. Rows are not interpreted, so that damage is visible.
 
 use bytes::Bytes;
 
@@ -6,14 +6,14 @@ use super::Sweep;
 use crate::error::Result;
 use crate::id::ObjectKind;
 
-/// The families of rows that a store consists of. `docs/FORMAT.md` says what their keys and values are.
+/// The row families of a store. `docs/FORMAT.md` specifies their keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
     /// Hash -> kind, epoch, stored size, object number.
     Index,
     /// Object number -> stored chunk.
     Chunks,
-    /// Object number -> canonical bytes of anything but chunks and snapshots.
+    /// Object number -> canonical bytes of any object except chunks and snapshots.
     Trees,
     /// Object number -> canonical bytes of a snapshot.
     Snapshots,
@@ -23,14 +23,14 @@ pub enum Family {
     Operations,
     /// Request id -> operation number.
     Requests,
-    /// What repair took out of the others.
+    /// Rows that a repair moved out of the other families.
     Quarantine,
-    /// Kind and hash of a purged object -> when, who, why.
+    /// Kind and hash of a purged object -> tombstone.
     Tombstones,
 }
 
 impl Family {
-    /// Every family.
+    /// All families.
     pub const ALL: [Self; 9] = [
         Self::Index,
         Self::Chunks,
@@ -42,10 +42,10 @@ impl Family {
         Self::Quarantine,
         Self::Tombstones,
     ];
-    /// Those that hold objects.
+    /// The families that hold objects.
     pub const OBJECTS: [Self; 3] = [Self::Chunks, Self::Trees, Self::Snapshots];
 
-    /// The family of an object's bytes.
+    /// Returns the family of an object's bytes.
     pub fn of(kind: ObjectKind) -> Self {
         match kind {
             ObjectKind::Chunk => Self::Chunks,
@@ -59,7 +59,7 @@ impl Family {
         }
     }
 
-    /// Its name on disk.
+    /// Returns the name on disk.
     pub fn name(self) -> &'static str {
         match self {
             Self::Index => "index",
@@ -75,50 +75,50 @@ impl Family {
     }
 }
 
-/// Some rows of a family, in the order of their keys.
+/// Some rows of a family, in key order.
 #[derive(Clone, Debug)]
 pub struct Page {
     /// Keys and values.
     pub rows: Vec<(Bytes, Bytes)>,
-    /// Why there are no more of them.
+    /// The reason why the page ends.
     pub end: PageEnd,
 }
 
-/// Where a page ends.
+/// The reason why a page ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PageEnd {
-    /// With the range that was asked for.
+    /// The requested range is complete.
     Range,
-    /// With its room; go on behind its last row.
+    /// The page is full; continue after its last row.
     Room,
-    /// Where the database cannot read on. What lies behind can be read from a later key on.
+    /// The database cannot read further. Rows after the damage can be read from a later key on.
     Damaged {
-        /// The database's words.
+        /// The error message of the database.
         why: String,
     },
 }
 
-/// One row set, or removed where there is no value.
+/// Sets one row, or removes it if there is no value.
 #[derive(Clone, Debug)]
 pub struct RowEdit {
-    /// Where.
+    /// The family.
     pub family: Family,
-    /// Its key.
+    /// The key.
     pub key: Bytes,
-    /// What it becomes.
+    /// The new value.
     pub value: Option<Bytes>,
 }
 
-/// Rows as they are, for verification and repair alone.
+/// Raw access to rows, only for verification and repair.
 pub trait Inspect: Sweep {
-    /// The rows of a family with `from <= key < until`, until about so many bytes of them are read. Fills no cache.
+    /// Returns the rows of a family with `from <= key < until`, up to about `room_bytes` bytes. Does not fill the cache.
     fn rows(&self, family: Family, from: &[u8], until: Option<&[u8]>, room_bytes: usize) -> Result<Page>;
 
-    /// Sets and removes rows, all or nothing, durable when it returns. Checks nothing: it is for whoever has the store to
-    /// himself, as repair has. (Suites plant damage with it.)
+    /// Sets and removes rows atomically. Durable on return. Checks nothing: the caller must have exclusive access to the store,
+    /// as a repair has. (Tests use it to plant damage.)
     fn edit(&self, edits: Vec<RowEdit>) -> Result<()>;
 
-    /// Makes sure that the bytes of rows that were removed are in no file of the store any more. Takes as long as rewriting
-    /// the files that they were in. An empty key stands for any row of its family.
+    /// Ensures that the bytes of removed rows are in no file of the store any more. Takes as long as rewriting the files that
+    /// contained them. An empty key stands for any row of its family.
     fn scrub(&self, removed: &[(Family, Bytes)]) -> Result<()>;
 }

@@ -1,5 +1,5 @@
-//! Everything in memory: the reference implementation, and the store of a search that needs no disk. Keeps the same rows as
-//! the store on disk, so that what is verified and repaired here is there too.
+//! A backend in memory: the reference implementation, and the store of a search without a disk. It keeps the same rows as the
+//! store on disk, so that verification and repair work on it too.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -18,7 +18,7 @@ use crate::reference::{Operation, RefChange, RefName, RefValue, RequestId};
 use crate::time::Time;
 use crate::tombstone::Tombstone;
 
-/// A backend that forgets everything when it is dropped.
+/// A backend that loses all data when it is dropped.
 #[derive(Default)]
 pub struct Memory {
     state: RwLock<State>,
@@ -30,10 +30,10 @@ type Rows = BTreeMap<Vec<u8>, Bytes>;
 struct State {
     families: [Rows; Family::ALL.len()],
     epoch: Epoch,
-    /// The key of the next object, in whichever family.
+    /// The key of the next object in any family.
     next_object: u64,
     last_operation: u64,
-    /// How many of the oldest operations were taken out of the log.
+    /// Number of operations that were trimmed from the log.
     trimmed: u64,
 }
 
@@ -84,7 +84,7 @@ impl State {
         self.family(Family::Refs).get(name.as_str().as_bytes()).cloned().map(RefRow::decode).transpose()
     }
 
-    /// Refuses to read the log from where it was shortened.
+    /// Fails if the requested range starts before the beginning of a trimmed log.
     fn check_reach(&self, after: u64) -> Result<()> {
         if after >= self.trimmed {
             return Ok(());
@@ -138,7 +138,7 @@ impl Backend for Memory {
         if !old.is_empty() {
             let mut state = self.state.write();
             for place in old {
-                // A sweep may have taken it in the meantime.
+                // A sweep may have deleted it in the meantime.
                 let value = state.index(ids[place])?;
                 found[place] = value.is_some();
                 value.into_iter().for_each(|value| state.stamp(ids[place], value));
@@ -373,7 +373,7 @@ impl Inspect for Memory {
         Ok(())
     }
 
-    /// What is removed here is gone.
+    /// Does nothing: removed rows are gone from memory already.
     fn scrub(&self, _removed: &[(Family, Bytes)]) -> Result<()> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A backend that counts what passes through it.
+//! A backend that counts calls and bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::id::ObjectId;
 use crate::reference::{Operation, RefName, RefValue, RequestId};
 use crate::tombstone::Tombstone;
 
-/// Counters, shared with whoever wants to read them.
+/// Counters, shared with their readers.
 #[derive(Debug, Default)]
 pub struct Meter {
     gets: AtomicU64,
@@ -23,37 +23,43 @@ pub struct Meter {
     objects_written: AtomicU64,
     bytes_written: AtomicU64,
     transactions: AtomicU64,
+    refs_listed: AtomicU64,
 }
 
 impl Meter {
-    /// Objects asked for.
+    /// Returns the number of requested objects.
     pub fn gets(&self) -> u64 {
         self.gets.load(Ordering::Relaxed)
     }
 
-    /// Stored bytes returned.
+    /// Returns the number of stored bytes returned.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// Ids looked up in the index.
+    /// Returns the number of ids looked up in the index.
     pub fn lookups(&self) -> u64 {
         self.lookups.load(Ordering::Relaxed)
     }
 
-    /// Objects written.
+    /// Returns the number of objects written.
     pub fn objects_written(&self) -> u64 {
         self.objects_written.load(Ordering::Relaxed)
     }
 
-    /// Stored bytes of those.
+    /// Returns the number of stored bytes written.
     pub fn bytes_written(&self) -> u64 {
         self.bytes_written.load(Ordering::Relaxed)
     }
 
-    /// Transactions done.
+    /// Returns the number of completed transactions.
     pub fn transactions(&self) -> u64 {
         self.transactions.load(Ordering::Relaxed)
+    }
+
+    /// References that listings returned.
+    pub fn refs_listed(&self) -> u64 {
+        self.refs_listed.load(Ordering::Relaxed)
     }
 
     fn wrote(&self, objects: u64, bytes: u64) {
@@ -67,14 +73,14 @@ impl Meter {
     }
 }
 
-/// Counts and passes on.
+/// Counts calls and forwards them to a backend.
 pub struct Metered<B> {
     inner: B,
     meter: Arc<Meter>,
 }
 
 impl<B> Metered<B> {
-    /// Puts a meter in front of a backend.
+    /// Wraps a backend with a meter.
     pub fn new(inner: B, meter: Arc<Meter>) -> Self {
         Self { inner, meter }
     }
@@ -164,7 +170,9 @@ impl<B: Backend> Backend for Metered<B> {
     }
 
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
-        self.inner.list_refs(prefix, after, limit)
+        let listed = self.inner.list_refs(prefix, after, limit)?;
+        self.meter.refs_listed.fetch_add(listed.len() as u64, Ordering::Relaxed);
+        Ok(listed)
     }
 
     fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {
@@ -173,6 +181,14 @@ impl<B: Backend> Backend for Metered<B> {
 
     fn last_operation(&self) -> Result<u64> {
         self.inner.last_operation()
+    }
+
+    fn names_of(&self, target: ObjectId) -> Result<Vec<RefName>> {
+        self.inner.names_of(target)
+    }
+
+    fn greatest_deleted(&self, prefix: &str) -> Result<Option<u64>> {
+        self.inner.greatest_deleted(prefix)
     }
 
     fn first_operation(&self) -> Result<u64> {

@@ -1,4 +1,4 @@
-//! A set of object numbers: exact, and small where they lie close together, as those of objects written together do.
+//! An exact set of object numbers. Compact if the numbers are dense, as those of objects written together are.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 const WORDS: usize = 64;
 const PAGE_NUMBERS: u64 = WORDS as u64 * 64;
 
-/// A set of numbers: a bit for each, in pages of 4,096, and nothing for pages without any.
+/// A set of numbers: a bitmap in pages of 4,096 numbers. Empty pages are not stored.
 #[derive(Clone, Debug, Default)]
 pub struct Numbers {
     pages: BTreeMap<u64, Box<[u64; WORDS]>>,
@@ -14,7 +14,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Adds a number; false when it was there.
+    /// Adds a number. Returns false if it was already in the set.
     pub fn insert(&mut self, number: u64) -> bool {
         let page = self.pages.entry(number / PAGE_NUMBERS).or_insert_with(|| Box::new([0; WORDS]));
         let (word, bit) = place(number);
@@ -24,23 +24,23 @@ impl Numbers {
         is_new
     }
 
-    /// Whether a number is in it.
+    /// Returns whether a number is in the set.
     pub fn contains(&self, number: u64) -> bool {
         let (word, bit) = place(number);
         self.pages.get(&(number / PAGE_NUMBERS)).is_some_and(|page| page[word] & bit != 0)
     }
 
-    /// How many there are.
+    /// Returns the number of elements.
     pub fn len(&self) -> u64 {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// How many lie in a range.
+    /// Returns the number of elements in a range.
     pub fn count_in(&self, range: Range<u64>) -> u64 {
         if range.is_empty() {
             return 0;
@@ -62,7 +62,7 @@ impl Numbers {
         pages.map(|(at, page)| in_page((at, page))).sum()
     }
 
-    /// The memory it takes, about.
+    /// Returns the approximate memory usage in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.pages.len() * (WORDS * 8 + 48)
     }

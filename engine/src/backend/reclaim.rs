@@ -1,33 +1,33 @@
-//! The words of reclaiming: which rows stay, how far it is, what came back.
+//! The types of reclaiming: the live rows, the progress and the result.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::{Family, Numbers};
 
-/// The rows of objects that must stay.
+/// The object rows that must be kept.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// The number of every row of the index below the end, read after the end was asked for, by family of objects.
+    /// The numbers of all index rows below `end`, read after `end` was determined, by object family.
     pub numbers: Arc<[Numbers; Family::OBJECTS.len()]>,
-    /// The numbers of what the sweep took, by family. Says nothing of what earlier ones took and crashes left.
+    /// The numbers of the rows that this sweep deleted, by family. Does not include rows left by earlier sweeps or crashes.
     pub gone: Arc<[Numbers; Family::OBJECTS.len()]>,
-    /// From this number on every row stays.
+    /// All rows from this number on are kept.
     pub end: u64,
 }
 
 impl Named {
-    /// Whether the row of a family with this number stays.
+    /// Returns whether the row of a family with this number is kept.
     pub fn keeps(&self, family: Family, number: u64) -> bool {
         number >= self.end || self.of(family).contains(number)
     }
 
-    /// The numbers of a family of objects.
+    /// Returns the live numbers of an object family.
     pub fn of(&self, family: Family) -> &Numbers {
         &self.numbers[place(family)]
     }
 
-    /// What the sweep took of a family.
+    /// Returns the numbers of a family that the sweep deleted.
     pub fn gone_of(&self, family: Family) -> &Numbers {
         &self.gone[place(family)]
     }
@@ -37,31 +37,31 @@ fn place(family: Family) -> usize {
     Family::OBJECTS.iter().position(|known| *known == family).expect("a family of objects")
 }
 
-/// How far a reclaiming is.
+/// The progress of reclaiming.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimProgress {
-    /// Bytes of the store that were looked at, and were rewritten or dropped where there was reason to.
+    /// Bytes of the store that were examined, and rewritten or dropped if necessary.
     pub bytes_done: u64,
-    /// Bytes of the store in all.
+    /// Total bytes of the store.
     pub bytes_total: u64,
-    /// The most bytes that the next step may need for a while beside the store.
+    /// Maximum temporary disk space of the next step, in bytes.
     pub step_bytes: u64,
 }
 
-/// Asked before each step; a break ends the reclaiming there.
+/// Called before each step. `Break` stops reclaiming.
 pub type WatchReclaim<'a> = &'a mut dyn FnMut(&ReclaimProgress) -> ControlFlow<()>;
 
-/// What a reclaiming came to.
+/// The result of reclaiming.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reclaimed {
-    /// Whether it came to its end.
+    /// Whether it was completed.
     pub finished: bool,
-    /// Rows that are gone, as far as they were counted one by one.
+    /// Number of removed rows, as far as they were counted individually.
     pub rows: u64,
-    /// The bytes of the store's files before.
+    /// Size of the store's files before, in bytes.
     pub bytes_before: u64,
-    /// And after.
+    /// Size of the store's files after, in bytes.
     pub bytes_after: u64,
-    /// The most bytes that any step needed beside the store.
+    /// Maximum temporary disk space of any step, in bytes.
     pub step_bytes_max: u64,
 }

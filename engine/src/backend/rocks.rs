@@ -1,27 +1,29 @@
-//! The embedded store on disk, in RocksDB. Only this file and its folder know RocksDB.
+//! The store on disk, in RocksDB. Only this file and its folder depend on RocksDB.
 //!
-//! Families: `index` (hash -> kind, epoch, stored size, number) answers `contains`, scans and accounting; `chunks`, `trees`
-//! and `snapshots` hold the objects, keyed by a number in the order of writing. So what was written
-//! together is read together, and compaction moves files of objects instead of sorting them by hash again and again.
-//! `refs`, `operations` and `requests` are small; `quarantine` holds what repair took out of the others, `tombstones` what is
-//! left of purged objects. Chunks come compressed, so RocksDB's own compression is off. Transactions
-//! go through group commit: one leader compares, numbers and writes for all that wait, which makes the operation log gapless
-//! and shares the fsync.
+//! Families: `index` (hash -> kind, epoch, stored size, number) serves `contains`, scans and accounting. `chunks`, `trees` and
+//! `snapshots` hold the objects, keyed by a number in write order. So objects that were written together are read together, and
+//! compaction moves whole files of objects instead of sorting them by hash again and again. `refs`, `operations` and `requests`
+//! are small. `quarantine` holds rows that a repair removed from the others, `tombstones` the records of purged objects. Chunks
+//! are already compressed, so RocksDB's compression is off. Transactions use group commit: one leader compares, numbers and
+//! writes for all waiting threads, which makes the operation log gapless and shares the fsync.
 
 mod inspect;
+mod names;
 mod reclaim;
+mod recover;
 mod round;
 mod settings;
 mod sweep;
 mod trim;
 
+pub use recover::recover;
 pub use settings::RocksOptions;
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -44,16 +46,16 @@ use round::Round;
 use settings::{
     BlockCache, CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, REQUESTS,
     RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TOMBSTONES, UNRECLAIMED_KEY, database_options, families, family_options,
-    fault, object_family, opening,
+    fault, hinting, object_family, opening,
 };
 
 const DATABASE_DIRECTORY: &str = "db";
 const INGEST_DIRECTORY: &str = "ingest";
 
-/// From this many bytes of chunks on, a batch is written as a file of its own instead of through the log.
+/// From this many bytes of chunks on, a batch is ingested as a file instead of written through the log.
 const INGEST_BYTES_MIN: usize = 4 << 20;
 const STRIPES: usize = 256;
-/// Some, and more than can be counted.
+/// A placeholder for an unknown positive count.
 const UNKNOWN: u64 = 1 << 62;
 
 /// A store in a directory.
@@ -62,28 +64,30 @@ pub struct Rocks {
     chunk_options: Options,
     directory: PathBuf,
     commits: Group<Prepared, Result<Committed>>,
-    /// Held by the leader of a group alone; here so that it outlives the group.
+    /// Only accessed by the leader of a group; it is here because it outlives the group.
     next_operation: AtomicU64,
-    /// The oldest operation that the log has.
+    /// The oldest operation in the log.
     first_operation: AtomicU64,
-    /// The key of the next object, in whichever family.
+    /// The key of the next object in any family.
     next_object: AtomicU64,
     next_ingest: AtomicU64,
-    /// Held for reading around every write of the index, so that what is written later never carries an earlier epoch.
+    /// Read-locked around every write of the index, so that a later write never carries an earlier epoch.
     epoch: RwLock<Epoch>,
-    /// A sweep's check and delete, a session's check and stamp, and a put of one object exclude each other.
+    /// Lock stripes: a sweep's check and delete, a session's check and stamp, and the put of an object exclude each other.
     stripes: Vec<Mutex<()>>,
-    /// Held for reading from the moment in which an object gets its number until the index has it.
+    /// Read-locked from the moment an object gets its number until it is in the index.
     numbering: RwLock<()>,
+    /// Whether the index of references is complete.
+    names_are_indexed: AtomicBool,
     doomed: Doomed,
-    /// Objects that were taken out of the index since their room came back; not known how many after an opening.
+    /// Number of objects removed from the index whose space is not reclaimed; unknown after opening.
     unreclaimed: AtomicU64,
     reserve_one_in: u64,
     block_cache: BlockCache,
     _lock: File,
 }
 
-/// A transaction whose rows are ready: only comparing and numbering is left to the leader.
+/// A transaction with its rows prepared: the leader only compares and numbers.
 struct Prepared {
     objects: Vec<ObjectRow>,
     expect: Vec<(RefName, Option<RefValue>)>,
@@ -92,7 +96,7 @@ struct Prepared {
     durability: Durability,
 }
 
-/// What an object becomes in the database; the epoch is filled in when it is written.
+/// The database row of an object. The epoch is set when it is written.
 struct ObjectRow {
     id: ObjectId,
     index: IndexValue,
@@ -100,7 +104,7 @@ struct ObjectRow {
 }
 
 impl Rocks {
-    /// Opens the store in a directory, or makes one where there is nothing yet.
+    /// Opens the store in a directory, or creates it in an empty one.
     pub fn open(directory: &Path, options: &RocksOptions) -> Result<Self> {
         let state = home::prepare(directory, options.must_exist)?;
         let lock = home::lock(directory)?;
@@ -108,16 +112,20 @@ impl Rocks {
         if state != HeaderState::Creating && !database_path.join("CURRENT").exists() {
             return Err(Error::DamagedRecord {
                 what: format!("directory {}", database_path.display()),
-                why: "the database is gone".to_owned(),
+                why: "the database is gone, or its file CURRENT; the latter comes back with `amalgam verify --repair`"
+                    .to_owned(),
             });
         }
         if state == HeaderState::Older {
-            // Before the database has anything that its older versions do not know.
+            // Update the header before the database contains anything that older versions do not support.
             home::write_header(directory, HeaderState::Ready)?;
         }
-        let mark = home::read_mark(directory)?;
-        if let Some(mark) = &mark {
-            check_catalogue(&database_path, &mark.catalogue)?;
+        let mut mark = home::read_mark(directory)?;
+        if let Some(Err(error)) = mark.as_ref().map(|mark| check_catalogue(&database_path, &mark.catalogue)) {
+            if !home::is_mark_damaged(directory) {
+                return Err(error);
+            }
+            mark = None;
         }
         home::clear(&directory.join(INGEST_DIRECTORY))?;
         if options.for_collection {
@@ -141,13 +149,15 @@ impl Rocks {
             epoch: RwLock::new(0),
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             numbering: RwLock::new(()),
+            names_are_indexed: AtomicBool::new(false),
             doomed,
             unreclaimed: AtomicU64::new(0),
             reserve_one_in: options.reserve_one_in,
             block_cache: BlockCache { cache, bytes: options.block_cache_bytes },
             _lock: lock,
         };
-        rocks.load_counters(mark.map_or(0, |mark| mark.last_operation))?;
+        let marked = mark.filter(|_| !home::is_mark_damaged(directory)).map_or(0, |mark| mark.last_operation);
+        rocks.load_counters(marked).map_err(hinting)?;
         if state == HeaderState::Creating {
             rocks.database.flush_wal(true).map_err(|source| fault("create the store", &source))?;
             home::write_header(directory, HeaderState::Ready)?;
@@ -158,17 +168,18 @@ impl Rocks {
         Ok(rocks)
     }
 
-    /// `marked` is where the operation log stood when the store was closed.
+    /// Loads the counters. `marked` is the last operation when the store was closed.
     fn load_counters(&self, marked: u64) -> Result<()> {
         let last_operation = self.last_number(OPERATIONS)?.unwrap_or(0);
         if marked > last_operation {
             return Err(Error::DamagedRecord {
                 what: "operation log".to_owned(),
-                why: format!("it ends at {last_operation}, but was closed at {marked}"),
+                why: format!("it ends at {last_operation}, but was closed at {marked}; {}", home::RECOVER_HINT),
             });
         }
         self.next_operation.store(last_operation + 1, Ordering::SeqCst);
         self.load_first_operation(last_operation)?;
+        self.load_indexed(last_operation)?;
         for family in OBJECT_FAMILIES {
             if let Some(last) = self.last_number(family)? {
                 self.next_object.fetch_max(last + 1, Ordering::SeqCst);
@@ -183,7 +194,7 @@ impl Rocks {
         Ok(())
     }
 
-    /// Sets room aside for a collection on a full disk, if the store is large enough to need it and there is room now.
+    /// Reserves disk space for a collection on a full disk, if the store is large enough to need it and there is space.
     fn keep_reserve(&self) {
         let Ok(bytes) = self.files_bytes() else { return };
         let wanted = bytes.checked_div(self.reserve_one_in).unwrap_or(0).min(RESERVE_BYTES_MAX);
@@ -221,7 +232,7 @@ impl Rocks {
         self.read(REFS, name.as_str().as_bytes())?.map(RefRow::decode).transpose()
     }
 
-    /// The rows of many hashes, whatever their kinds.
+    /// Returns the index rows of many hashes, regardless of their kinds.
     fn index_rows(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexValue>>> {
         let hashes: Vec<_> = ids.iter().map(|id| id.hash).collect();
         let rows = self.database.batched_multi_get_cf(self.family(INDEX), &hashes, hashes.is_sorted());
@@ -233,7 +244,7 @@ impl Rocks {
         batch.put_cf(self.family(INDEX), id.hash, value.encode());
     }
 
-    /// The rows of objects, numbered in the order they come.
+    /// Builds the rows of objects, numbered in order.
     fn rows(&self, objects: Vec<StoredObject>) -> Vec<ObjectRow> {
         let first = self.next_object.fetch_add(objects.len() as u64, Ordering::SeqCst);
         let row = |(number, StoredObject { id, bytes }): (u64, StoredObject)| ObjectRow {
@@ -253,7 +264,7 @@ impl Rocks {
         self.put_index(batch, object.id, &object.index);
     }
 
-    /// Writes chunk rows as a sorted file and hands it to RocksDB whole: no log, no memtable, no compaction.
+    /// Writes chunk rows as a sorted file and ingests it into RocksDB as a whole: no log, no memtable, no compaction.
     fn ingest(&self, chunks: &[&ObjectRow]) -> Result<()> {
         let action = "write imported chunks";
         let ingest = self.directory.join(INGEST_DIRECTORY);
@@ -271,13 +282,13 @@ impl Rocks {
             self.database.ingest_external_file_cf_opts(self.family(CHUNKS), &options, vec![&path])
         })();
         written.map_err(|source| {
-            // Whatever is left of the file is cleared when the store is opened next.
+            // A leftover of the file is removed when the store is opened next.
             fs::remove_file(&path).ok();
             fault(action, &source)
         })
     }
 
-    /// Leads a group: compares, numbers, writes once, and says to each what came of it.
+    /// Leads a group: compares, numbers, writes once, and returns each result.
     fn commit_group(&self, group: Vec<Prepared>) -> Vec<Result<Committed>> {
         let epoch = self.epoch.read();
         let _stripes = self.lock_stripes(group.iter().flat_map(|prepared| &prepared.objects).map(|object| object.id));
@@ -291,7 +302,10 @@ impl Rocks {
         };
         let durable = group.iter().any(|prepared| prepared.durability == Durability::Durable);
         let mut results: Vec<_> = group.into_iter().map(|prepared| round.add(prepared)).collect();
-        let Round { batch, next_operation, .. } = round;
+        let Round { mut batch, next_operation, .. } = round;
+        if next_operation != self.next_operation.load(Ordering::SeqCst) {
+            self.note_indexed(&mut batch, next_operation - 1);
+        }
         if let Err(error) = self.write(batch, durable) {
             for result in &mut results {
                 if result.is_ok() {
@@ -317,14 +331,14 @@ impl Rocks {
         &self.stripes[usize::from(id.hash[0]) % STRIPES]
     }
 
-    /// Takes the locks of these objects, in the one order in which everybody takes them.
+    /// Locks the stripes of these objects, always in the same order, to avoid deadlocks.
     fn lock_stripes(&self, ids: impl IntoIterator<Item = ObjectId>) -> Vec<MutexGuard<'_, ()>> {
         let mut wanted = [false; STRIPES];
         ids.into_iter().for_each(|id| wanted[usize::from(id.hash[0]) % STRIPES] = true);
         self.stripes.iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(stripe, _)| stripe.lock()).collect()
     }
 
-    /// Stamps an object with the present epoch, unless a sweep took it in the meantime.
+    /// Stamps an object with the current epoch, unless a sweep deleted it in the meantime.
     fn stamp(&self, id: ObjectId) -> Result<bool> {
         let epoch = self.epoch.read();
         let _guard = self.stripe(id).lock();
@@ -336,7 +350,7 @@ impl Rocks {
         Ok(true)
     }
 
-    /// Shows the objects of one family, read in the order of their numbers.
+    /// Calls `look` for the objects of one family, read in the order of their numbers.
     fn object_rows(
         &self,
         family: &'static str,
@@ -353,14 +367,14 @@ impl Rocks {
         for (Wanted { place, .. }, row) in wanted.iter().zip(rows) {
             match row.map_err(|source| fault("read", &source))? {
                 Some(row) => look(*place, Some(&row))?,
-                // Whoever put the object once more moved it.
+                // A concurrent put of the same object moved it.
                 None => look(*place, self.get(ids[*place])?.as_deref())?,
             }
         }
         Ok(())
     }
 
-    /// The same for chunks that lie side by side: one question to the disk instead of one for each.
+    /// Calls `look` for adjacent chunks with one sequential read instead of one read for each.
     fn rows_in_a_row(&self, wanted: &[Wanted], ids: &[ObjectId], look: &mut Look<'_>) -> Result<()> {
         let mut options = reading(CHUNKS);
         let bytes: u64 = wanted.iter().map(|wanted| wanted.stored_bytes).sum();
@@ -379,7 +393,7 @@ impl Rocks {
                         rows.seek(key);
                     }
                 }
-                // Behind it already: it is not there. At the beginning there is no place yet.
+                // The iterator is past the key: the row does not exist. Initially the iterator has no position.
                 Some(_) => {}
                 None => rows.seek(key),
             }
@@ -394,8 +408,8 @@ impl Rocks {
         Ok(())
     }
 
-    /// Shows what lies between the first and the last of some chunks, if it is as many rows as they are; otherwise tries the halves
-    /// of them. `others` gets the places of what was not there.
+    /// Reads the rows between the first and the last of some chunks, if their number matches; otherwise tries each half. `others`
+    /// receives the indices of chunks that were not found.
     fn guess_in_a_row(
         &self,
         ids: &[ObjectId],
@@ -418,9 +432,9 @@ impl Rocks {
             return self.guess_in_a_row(ids, middle..places.end, look, others);
         }
         let mut options = reading(CHUNKS);
-        // Whoever looks compares the hash, and what it does not fit is asked for by its name, with all checks.
+        // `look` compares the hash, and a mismatch is read by id with all checks.
         options.set_verify_checksums(false);
-        // About what they take, if the ends are like the others. What that lacks is one more question to the disk.
+        // An estimate of their size from the first and the last one. If it is too small, one more read is needed.
         let bytes = (first.stored_bytes + last.stored_bytes) / 2 * places.len() as u64;
         options.set_readahead_size(usize::try_from(bytes).unwrap_or(usize::MAX).min(READAHEAD_BYTES_MAX));
         options.set_iterate_upper_bound(last.number.saturating_add(1).to_be_bytes());
@@ -439,34 +453,35 @@ impl Rocks {
                 others.push(place);
             }
         }
-        // A row that cannot be read is told of when it is asked for by its name.
+        // A row that cannot be read produces an error when it is read by id.
         Ok(())
     }
 }
 
-/// So many chunks at least are worth a guess.
+/// Minimum number of chunks for a guess to be worthwhile.
 const GUESSED_MIN: usize = 8;
 
-/// An object that is to be read: the key of its bytes, how many they are, and its place among those asked for.
+/// An object to read: the key of its bytes, their length, and its index in the request.
 struct Wanted {
     number: u64,
     stored_bytes: u64,
     place: usize,
 }
 
-/// So many at least are worth going along their rows.
+/// Minimum number of objects for a sequential read to be worthwhile.
 const IN_A_ROW_MIN: usize = 4;
-/// The most that is read at once on the way.
+/// Maximum read-ahead, in bytes.
 const READAHEAD_BYTES_MAX: usize = 2 << 20;
 
-/// Whether objects lie side by side, but for a few between them.
+/// Returns whether objects are adjacent, except for a few others between them.
 fn is_dense(sorted: &[Wanted]) -> bool {
     let (Some(first), Some(last)) = (sorted.first(), sorted.last()) else { return false };
     let rows = last.number - first.number;
     sorted.len() >= IN_A_ROW_MIN && rows < sorted.len() as u64 * 5 / 4
 }
 
-/// Files are read once, and then held by the kernel or by whoever wanted them: in the cache they would only push others out.
+/// Returns read options. Chunks are read once and then cached by the kernel or by the caller: in the block cache they would only
+/// evict other data.
 fn reading(family: &'static str) -> ReadOptions {
     let mut options = ReadOptions::default();
     options.fill_cache(family != CHUNKS);
@@ -479,7 +494,7 @@ impl Backend for Rocks {
         loop {
             let Some(value) = self.index_row(id)? else { return Ok(None) };
             let found = self.read(object_family(id.kind), &value.number.to_be_bytes())?;
-            // Whoever put the object once more moved it, and a collection took the row where it was.
+            // A concurrent put of the same object moved it, and a collection deleted the old row.
             if found.is_some() || number == Some(value.number) {
                 return Ok(found);
             }
@@ -538,7 +553,7 @@ impl Backend for Rocks {
         let (chunks, others): (Vec<_>, Vec<_>) = objects.iter().partition(|object| object.id.kind == ObjectKind::Chunk);
         others.into_iter().for_each(|object| self.add_object(&mut batch, object));
         if chunks.iter().map(|chunk| chunk.bytes.len()).sum::<usize>() >= INGEST_BYTES_MIN {
-            // The chunks are on disk before the index says so; a crash in between leaves rows that nothing names.
+            // The chunks are on disk before the index refers to them; a crash in between leaves unreferenced rows.
             self.ingest(&chunks)?;
         } else {
             chunks.into_iter().for_each(|chunk| self.add_object(&mut batch, chunk));
@@ -562,7 +577,7 @@ impl Backend for Rocks {
     }
 
     fn empty_log(&self) -> Result<()> {
-        // A family that has rows in memory alone keeps the whole log from the moment of the first of them.
+        // A family with rows only in memory keeps the whole log since the first of them.
         let flush = |name: &&'static str| self.database.flush_cf(self.family(name));
         FAMILIES.iter().try_for_each(flush).map_err(|source| fault("empty the log", &source))
     }
@@ -587,10 +602,12 @@ impl Backend for Rocks {
 
     fn list_refs(&self, prefix: &str, after: Option<&RefName>, limit: usize) -> Result<Vec<(RefName, RefValue)>> {
         let start = after.map_or(prefix, |name| name.as_str().max(prefix));
+        let mut options = ReadOptions::default();
+        // Behind the prefix there may be any number of rows that were deleted, and each would be looked at.
+        options.set_iterate_upper_bound(names::after_prefix(prefix.as_bytes()));
+        let mode = IteratorMode::From(start.as_bytes(), Direction::Forward);
         let mut listed = Vec::new();
-        for row in
-            self.database.iterator_cf(self.family(REFS), IteratorMode::From(start.as_bytes(), Direction::Forward))
-        {
+        for row in self.database.iterator_cf_opt(self.family(REFS), options, mode) {
             let (key, value) = row.map_err(|source| fault("list references", &source))?;
             if listed.len() == limit || !key.starts_with(prefix.as_bytes()) {
                 break;
@@ -603,6 +620,14 @@ impl Backend for Rocks {
             listed.push((name, RefRow::decode(Bytes::from(value))?.value));
         }
         Ok(listed)
+    }
+
+    fn names_of(&self, target: ObjectId) -> Result<Vec<RefName>> {
+        self.indexed_names(target)
+    }
+
+    fn greatest_deleted(&self, prefix: &str) -> Result<Option<u64>> {
+        self.indexed_number(prefix)
     }
 
     fn list_operations(&self, after: u64, limit: usize) -> Result<Vec<Operation>> {
@@ -620,7 +645,7 @@ impl Backend for Rocks {
                     .map_err(|why| damaged("operation", &why))
             })
             .collect();
-        // It may have been shortened since.
+        // The log may have been trimmed since.
         self.check_reach(after)?;
         listed
     }
@@ -640,7 +665,7 @@ impl Backend for Rocks {
         let sequence = number(&key, REQUESTS)?;
         let Some(bytes) = self.read(OPERATIONS, &key)? else {
             if sequence < self.first_operation.load(Ordering::SeqCst) {
-                // The log was shortened between the two looks.
+                // The log was trimmed between the two reads.
                 return Ok(None);
             }
             return Err(damaged("operation log", &format!("operation {sequence} is missing")));
@@ -654,14 +679,14 @@ impl Backend for Rocks {
 }
 
 impl Drop for Rocks {
-    /// Empties the log into files, so that the next opening replays nothing, and leaves the mark that the next opening
-    /// compares with. A failure here loses nothing: the log is still there.
+    /// Flushes the log into files, so that the next opening replays nothing, and writes the mark that the next opening compares
+    /// with. A failure loses nothing: the log still exists.
     fn drop(&mut self) {
         if self.empty_log().is_err() || self.database.flush_wal(true).is_err() {
             return;
         }
         self.keep_reserve();
-        // From here on nothing is added to the catalogue.
+        // From here on nothing is appended to the manifest.
         self.database.cancel_all_background_work(true);
         let last_operation = self.next_operation.load(Ordering::SeqCst) - 1;
         let database_path = self.directory.join(DATABASE_DIRECTORY);
@@ -672,13 +697,14 @@ impl Drop for Rocks {
     }
 }
 
-/// The manifest in use. RocksDB begins a new one at every opening and then only appends to it.
+/// Returns the name of the current manifest. RocksDB creates a new one at every opening and then only appends to it.
 fn catalogue_name(database_path: &Path) -> std::io::Result<String> {
     Ok(fs::read_to_string(database_path.join("CURRENT"))?.trim_end().to_owned())
 }
 
-/// A manifest that lost its end is taken for one that was never longer, and one with a certain damage is read for ever. So
-/// the one that the store was closed with is looked at first; another one belongs to a later opening, which ended early.
+/// Checks the manifest before RocksDB reads it. RocksDB does not notice a manifest that lost its end, and loops forever on a
+/// certain kind of damage. A manifest with another name than the marked one belongs to a later opening that did not close
+/// cleanly, and is not checked.
 fn check_catalogue(database_path: &Path, marked: &Fingerprint) -> Result<()> {
     let holds = match catalogue_name(database_path) {
         Ok(name) if name != marked.name => return Ok(()),
@@ -687,12 +713,15 @@ fn check_catalogue(database_path: &Path, marked: &Fingerprint) -> Result<()> {
     };
     match holds {
         Ok(true) => Ok(()),
-        Ok(false) => Err(damaged("database", &format!("its file {} is not as it was closed", marked.name))),
+        Ok(false) => {
+            let why = format!("its file {} is not as it was closed; {}", marked.name, home::RECOVER_HINT);
+            Err(damaged("database", &why))
+        }
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
-            Err(damaged("database", &format!("its file {} is gone", marked.name)))
+            Err(damaged("database", &format!("its file {} is gone; {}", marked.name, home::RECOVER_HINT)))
         }
         Err(source) if source.kind() == std::io::ErrorKind::InvalidData => {
-            Err(damaged("database", &"its file CURRENT is not text"))
+            Err(damaged("database", &format!("its file CURRENT is not text; {}", home::RECOVER_HINT)))
         }
         Err(source) => Err(Error::from_io("open the store", &source)),
     }

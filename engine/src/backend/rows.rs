@@ -1,4 +1,4 @@
-//! The rows of a store, as plain bytes. Knows nothing of the database they lie in.
+//! The encoding of a store's rows as plain bytes. Independent of the database.
 
 use bytes::Bytes;
 
@@ -18,13 +18,13 @@ pub(crate) struct IndexValue {
 }
 
 impl IndexValue {
-    /// The row of the object with this hash.
+    /// Returns the index row of the object with this hash.
     pub(crate) fn row(&self, hash: [u8; 32]) -> IndexRow {
         let Self { kind, epoch, stored_bytes, number } = *self;
         IndexRow { id: ObjectId { kind, hash }, stored_bytes, epoch, number }
     }
 
-    /// The kind, then three varints: there are as many of these as objects.
+    /// Encodes the kind and three varints. Kept compact, because there is one for every object.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(16);
         bytes.push(self.kind as u8);
@@ -59,7 +59,7 @@ impl IndexValue {
     }
 }
 
-/// The row of a reference: what it holds, and the operation that last moved it.
+/// The row of a reference: its value, and the operation that last moved it.
 pub(crate) struct RefRow {
     pub(crate) value: RefValue,
     pub(crate) operation: u64,
@@ -82,7 +82,7 @@ impl RefRow {
     }
 }
 
-/// A number that is a key or a value.
+/// Decodes a number that is a key or a value.
 pub(crate) fn number(bytes: &[u8], what: &str) -> Result<u64> {
     bytes.try_into().map(u64::from_be_bytes).map_err(|_| damaged(what, &"a key of the wrong length"))
 }
@@ -91,7 +91,7 @@ pub(crate) fn damaged(what: &str, why: &dyn std::fmt::Display) -> Error {
     Error::DamagedRecord { what: what.to_owned(), why: why.to_string() }
 }
 
-/// The key of a tombstone.
+/// Returns the key of a tombstone.
 pub(crate) fn tombstone_key(id: ObjectId) -> [u8; 33] {
     let mut key = [id.kind as u8; 33];
     key[1..].copy_from_slice(&id.hash);
@@ -102,9 +102,9 @@ pub(crate) fn read_tombstone(bytes: Bytes) -> Result<Tombstone> {
     Tombstone::decode(bytes).map_err(|why| damaged("tombstone", &why))
 }
 
-/// What lies in quarantine: where it was, why it went, and the bytes as they were found.
+/// A quarantined row: the reason, and the bytes as found.
 pub(crate) struct Quarantined {
-    /// The kind of an object, 0 for any other row.
+    /// The kind of an object; 0 for any other row.
     pub(crate) kind: u8,
     pub(crate) reason: String,
     pub(crate) bytes: Bytes,
@@ -118,5 +118,14 @@ impl Quarantined {
         bytes.extend(&self.reason.as_bytes()[..length]);
         bytes.extend(&self.bytes);
         bytes
+    }
+
+    /// Reads that; nothing if it is of another form.
+    pub(crate) fn decode(bytes: &Bytes) -> Option<Self> {
+        let (kind, rest) = bytes.split_first()?;
+        let (length, rest) = rest.split_first_chunk::<4>()?;
+        let length = u32::from_be_bytes(*length) as usize;
+        let reason = String::from_utf8_lossy(rest.get(..length)?).into_owned();
+        Some(Self { kind: *kind, reason, bytes: bytes.slice(5 + length..) })
     }
 }

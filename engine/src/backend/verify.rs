@@ -1,4 +1,4 @@
-//! A backend that trusts nobody: every put and get is hashed. For stores fed from outside, and for tests.
+//! A backend that verifies the hash on every put and get. For stores with untrusted input, and for tests.
 
 use bytes::Bytes;
 
@@ -10,7 +10,7 @@ use crate::id::ObjectId;
 use crate::reference::{Operation, RefName, RefValue, RequestId};
 use crate::tombstone::Tombstone;
 
-/// Checks that the bytes that pass through have the hash they go by.
+/// Verifies that all bytes match the hash of their id.
 pub struct Verify<B>(pub B);
 
 fn check(id: ObjectId, stored: &Bytes) -> Result<()> {
@@ -85,6 +85,14 @@ impl<B: Backend> Backend for Verify<B> {
 
     fn last_operation(&self) -> Result<u64> {
         self.0.last_operation()
+    }
+
+    fn names_of(&self, target: ObjectId) -> Result<Vec<RefName>> {
+        self.0.names_of(target)
+    }
+
+    fn greatest_deleted(&self, prefix: &str) -> Result<Option<u64>> {
+        self.0.greatest_deleted(prefix)
     }
 
     fn first_operation(&self) -> Result<u64> {

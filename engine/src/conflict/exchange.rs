@@ -1,4 +1,4 @@
-//! A stored tree in which single entries are exchanged for others, and nothing else changes: no times, no neighbours.
+//! Replaces single entries of a stored tree and changes nothing else: no times and no other entries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,10 +12,10 @@ use crate::object::{DirectoryRef, Entry, LinkMember, Links, Node};
 use crate::store::{Pin, Store, WriteSession};
 use crate::work::WorkingTree;
 
-/// What is exchanged in one directory.
+/// The replacements in one directory.
 type Edits = Vec<(Name, Option<Entry>)>;
 
-/// A tree on its way to being another one.
+/// A set of replacements on a stored tree.
 pub struct Exchange {
     store: Store,
     assembly: Assembly,
@@ -25,20 +25,21 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Begins with a tree. Entries may come from the others too, which are kept meanwhile.
+    /// Starts with a tree. Replacements may also come from the `others`, which are pinned meanwhile.
     pub fn new(store: &Store, base: RootId, others: &[RootId]) -> Result<Self> {
         let pins = others.iter().map(|root| store.hold(*root)).collect::<Result<_>>()?;
         let assembly = Assembly::new(store, Some(base))?;
         Ok(Self { store: store.clone(), assembly, others: others.to_vec(), _pins: pins, edits: BTreeMap::new() })
     }
 
-    /// Where contents of new entries are put.
+    /// Returns the session for putting the contents of new entries.
     pub fn session(&self) -> &WriteSession {
         self.assembly.session()
     }
 
-    /// Puts an entry in the place of what is there, with all below it, or takes that away. The directory above stays. What
-    /// comes has one name only: other names of its files, and of files below it, are left behind.
+    /// Replaces the entry at a path, with everything below it, or removes it with `None`. The parent directory stays, with its
+    /// attributes, even if it becomes empty. The new entry has a single name: other hard links of its files, and of files below
+    /// it, are dropped.
     pub fn set(&mut self, path: &TreePath, entry: Option<&Entry>) -> Result<()> {
         if path.is_root() {
             return Err(Error::Invalid { what: "exchange", why: "the root of a tree has no place".to_owned() });
@@ -48,12 +49,12 @@ impl Exchange {
         Ok(())
     }
 
-    /// An entry without other names, at it and below it.
+    /// Returns an entry without hard links, at it and below it.
     pub fn alone(&self, entry: &Entry) -> Result<Entry> {
         alone(&self.assembly, entry)
     }
 
-    /// Puts it together.
+    /// Builds the resulting tree.
     pub fn finish(mut self) -> Result<(WorkingTree, RootId)> {
         let base = self.assembly.base().expect("it was begun with one").clone();
         let members = self.members(&base)?;
@@ -63,7 +64,7 @@ impl Exchange {
             by_directory.entry((parent.names().count(), parent)).or_default().push((name, entry));
         }
         let mut top = base.directory.clone();
-        // The deepest first: what comes of one is an edit of the one above.
+        // Deepest first: the result of a directory is an edit of its parent.
         while let Some(((_, path), mut edits)) = by_directory.pop_last() {
             edits.sort_by(|a, b| a.0.cmp(&b.0));
             let found = entry_at(&self.store, &base, &path)?;
@@ -88,7 +89,7 @@ impl Exchange {
         Ok((tree, root))
     }
 
-    /// The names of files that still have several. One that is left with a single name loses its group.
+    /// Returns the names of files that still have several. A file that is left with a single name loses its group.
     fn members(&mut self, base: &crate::object::Root) -> Result<BTreeSet<LinkMember>> {
         let all = Items::<Links>::all(&self.store, base.links.map(|links| links.object()))?;
         let mut groups: BTreeMap<LinkGroup, Vec<TreePath>> = BTreeMap::new();
@@ -123,14 +124,14 @@ impl Exchange {
     }
 }
 
-/// An entry without other names, at it and below it.
+/// Returns an entry without hard links, at it and below it.
 pub(super) fn alone(assembly: &Assembly, entry: &Entry) -> Result<Entry> {
     let mut done: HashMap<DirectoryRef, DirectoryRef> = HashMap::new();
     let Node::Directory(Some(top)) = entry.node else {
         return Ok(entry.clone().with_extra(|extra| extra.link = None));
     };
     let mut open = vec![top];
-    // Each directory waits until those below it are done.
+    // Each directory waits until its sub-directories are done.
     while let Some(here) = open.last().copied() {
         if here.linked == 0 || done.contains_key(&here) {
             open.pop();

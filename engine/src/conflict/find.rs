@@ -1,4 +1,4 @@
-//! Where the conflicts of a tree are: by a walk over all of it, or, beside a tree whose conflicts are known, over what differs.
+//! Finds the conflicts of a tree: by a walk over the whole tree, or by a diff with a tree whose conflicts are known.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use crate::name::TreePath;
 use crate::object::{Conflict, DirectoryRef, Entry, Node};
 use crate::store::Store;
 
-/// A conflict and where it is.
+/// A conflict with its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedConflict {
-    /// Where.
+    /// The path.
     pub path: TreePath,
-    /// What.
+    /// The conflict.
     pub conflict: Arc<Conflict>,
 }
 
-/// All conflicts of a tree, by path. Reads every distinct directory once, and then those again that have conflicts, at each of their
-/// paths. Those inside a directory that is itself a version of a conflict are not counted.
+/// Returns all conflicts of a tree, sorted by path. Reads every distinct directory once, and then reads those with conflicts
+/// again at each of their paths. Conflicts inside a directory that is itself a term of a conflict are not included.
 pub fn conflicts(store: &Store, root: RootId) -> Result<Vec<PlacedConflict>> {
     let Node::Directory(Some(top)) = store.root(root)?.directory.node else { return Ok(Vec::new()) };
     let conflicted = conflicted_directories(store, top)?;
@@ -47,7 +47,7 @@ pub fn conflicts(store: &Store, root: RootId) -> Result<Vec<PlacedConflict>> {
     Ok(found)
 }
 
-/// A directory that is being looked through.
+/// A directory whose scan is in progress.
 struct Open {
     id: DirectoryId,
     below: std::vec::IntoIter<DirectoryRef>,
@@ -68,7 +68,7 @@ impl Open {
     }
 }
 
-/// Whether each directory at or below one has conflicts, in it or below it.
+/// Returns for each directory, at or below `top`, whether it contains conflicts, in it or below it.
 fn conflicted_directories(store: &Store, top: DirectoryRef) -> Result<HashMap<DirectoryId, bool>> {
     let mut known = HashMap::new();
     let mut open = vec![Open::new(store, top)?];
@@ -89,7 +89,7 @@ fn conflicted_directories(store: &Store, top: DirectoryRef) -> Result<HashMap<Di
     Ok(known)
 }
 
-/// The conflicts of a tree, from those of another one and what differs between the two.
+/// Returns the conflicts of a tree, given the conflicts of another tree. Reads only the difference between the two.
 pub fn conflicts_after(
     store: &Store,
     before: RootId,
@@ -97,7 +97,7 @@ pub fn conflicts_after(
     after: RootId,
 ) -> Result<Vec<PlacedConflict>> {
     let mut found: BTreeMap<_, _> = known.iter().map(|placed| (placed.path.clone(), placed.conflict.clone())).collect();
-    // Terms that differ in times only are other terms.
+    // Terms that differ only in times are different terms.
     for change in diff_roots(store, Some(before), Some(after), DiffOptions { times: true, ..DiffOptions::default() })? {
         let change = change?;
         match change.after {

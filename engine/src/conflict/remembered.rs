@@ -1,8 +1,8 @@
-//! Resolutions that are remembered: the same conflict, met again, is resolved in the same way.
+//! Remembered resolutions: a conflict that occurs again is resolved in the same way (like `git rerere`).
 //!
-//! Each is a reference, `resolution/{the conflict's hash}`, to a tree that holds what the conflict became, or nothing. So
-//! collection, transfer, verification and undo treat it as they treat everything else. It does not matter which side is
-//! whose, nor which times the versions have.
+//! Each resolution is a reference, `resolution/{hash of the conflict}`, to a tree that holds the resolved entry or is empty. So
+//! collection, transfer, verification and undo treat it like any other reference. The hash does not depend on which side a
+//! version is on or on the times of the versions.
 
 use std::collections::BTreeSet;
 
@@ -23,24 +23,24 @@ use crate::time::Time;
 use crate::work::WorkingTree;
 
 const PREFIX: &str = RESOLUTIONS;
-/// What the resolution is called in its tree.
+/// The name of the resolved entry in its tree.
 const NAME: &[u8] = b"resolution";
 
-/// A resolution that is remembered.
+/// A remembered resolution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remembered {
-    /// The conflict's hash.
+    /// The hash of the conflict.
     pub id: Bare,
-    /// Where the conflict was when it was resolved.
+    /// The path of the conflict when it was resolved.
     pub path: TreePath,
-    /// What it became; nothing if that was to be gone.
+    /// The resolved entry; `None` if the resolution was to remove the entry.
     pub entry: Option<Entry>,
-    /// The tree that keeps it.
+    /// The tree that holds the resolution.
     pub root: RootId,
 }
 
-/// A resolution that is to be remembered: a reference and what it will hold, which stays in the store meanwhile. A commit that sets it
-/// together with its head (`Change::resolutions`) forgets it again when it is undone.
+/// A resolution to be remembered: a reference and its value, whose objects stay pinned meanwhile. If a commit sets it together
+/// with its head (`Change::resolutions`), an undo of the commit removes it again.
 #[derive(Clone)]
 pub struct NewResolution {
     pub(crate) name: RefName,
@@ -55,7 +55,7 @@ impl std::fmt::Debug for NewResolution {
 }
 
 impl NewResolution {
-    /// What a conflict became, which an entry of a tree is; nothing if that is remembered already.
+    /// Records that a conflict was resolved to an entry of the tree `from`. Returns `None` if this is already remembered.
     pub fn new(
         store: &Store,
         conflict: &Conflict,
@@ -80,7 +80,7 @@ impl NewResolution {
     }
 }
 
-/// Remembers what a conflict became, as an operation of its own. Nothing happens if that is remembered already.
+/// Remembers the resolution of a conflict, as an operation of its own. Does nothing if it is already remembered.
 pub fn remember(
     store: &Store,
     conflict: &Conflict,
@@ -97,25 +97,25 @@ pub fn remember(
     .map(Some)
 }
 
-/// What the same conflict became before; nothing if nobody resolved it, or if that was forgotten. The outer one is whether it
-/// is known, the inner one whether anything is left.
+/// Returns the remembered resolution of a conflict. The outer `None` means that no resolution is remembered, the inner one that
+/// the conflict was resolved by removing the entry.
 pub fn replay(store: &Store, conflict: &Conflict) -> Result<Option<Option<Entry>>> {
     Ok(resolution(store, conflict.bare())?.map(|remembered| remembered.entry))
 }
 
-/// A tree in which conflicts are resolved as the same ones were before.
+/// A tree with remembered resolutions applied.
 pub struct Replayed {
     /// The tree.
     pub tree: WorkingTree,
     /// Its root.
     pub root: RootId,
-    /// Those that were resolved, by path.
+    /// The paths of the conflicts that were resolved.
     pub paths: Vec<TreePath>,
-    /// Those that nobody has resolved yet.
+    /// The conflicts without a remembered resolution.
     pub left: Vec<PlacedConflict>,
 }
 
-/// Resolves all of a tree's conflicts that were resolved before. These are its conflicts.
+/// Applies all remembered resolutions to a tree. `placed` lists the conflicts of the tree.
 pub fn replay_all(store: &Store, root: RootId, placed: &[PlacedConflict]) -> Result<Replayed> {
     let mut exchange = Exchange::new(store, root, &[])?;
     let (mut paths, mut left) = (Vec::new(), Vec::new());
@@ -132,7 +132,7 @@ pub fn replay_all(store: &Store, root: RootId, placed: &[PlacedConflict]) -> Res
     Ok(Replayed { tree, root, paths, left })
 }
 
-/// A resolution by the hash of its conflict.
+/// Returns a resolution by the hash of its conflict.
 pub fn resolution(store: &Store, id: Bare) -> Result<Option<Remembered>> {
     match store.read_ref(&reference(id))? {
         Some(value) => read(store, id, &value),
@@ -140,7 +140,7 @@ pub fn resolution(store: &Store, id: Bare) -> Result<Option<Remembered>> {
     }
 }
 
-/// Up to `limit` resolutions that follow one, by hash.
+/// Returns up to `limit` resolutions after the given one, in the order of their hashes.
 pub fn remembered(store: &Store, after: Option<Bare>, limit: usize) -> Result<Vec<Remembered>> {
     let after = after.map(reference);
     let mut found = Vec::new();
@@ -151,7 +151,7 @@ pub fn remembered(store: &Store, after: Option<Bare>, limit: usize) -> Result<Ve
     Ok(found)
 }
 
-/// Forgets a resolution. Nothing if there was none.
+/// Forgets a resolution. Returns `None` if there was none.
 pub fn forget(store: &Store, id: Bare, act: &Act) -> Result<Option<Operation>> {
     let name = reference(id);
     trying(|| {

@@ -1,4 +1,4 @@
-//! Where segments begin and end.
+//! Finds the boundaries of segments in a byte source.
 
 use fastcdc::v2020::{Normalization, cut, select_masks};
 
@@ -7,12 +7,12 @@ use crate::error::Result;
 use crate::object::{HOLE_BYTES_MIN, SINGLE_CHUNK_BYTES_MAX};
 
 const HOLE: usize = HOLE_BYTES_MIN as usize;
-/// The window grows from the first of these to the second: a short look around an edit reads little, a long walk reads in
-/// large steps.
+/// The read window grows from the minimum to the maximum: a short scan around an edit reads little, a long scan reads in large
+/// steps.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
 const WINDOW_BYTES_MAX: u64 = 1 << 20;
 
-/// The sizes of chunks, by the size of the file.
+/// Minimum, average and maximum size of chunks, in bytes. Depends on the size of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SizeClass {
     min: usize,
@@ -20,14 +20,14 @@ pub(super) struct SizeClass {
     max: usize,
 }
 
-/// Files of 64 KiB to 64 MiB.
+/// Chunk sizes of files of 64 KiB to 64 MiB.
 const MEDIUM: SizeClass = SizeClass { min: 2 << 10, average: 8 << 10, max: 64 << 10 };
-/// Larger files.
+/// Chunk sizes of larger files.
 const LARGE: SizeClass = SizeClass { min: 8 << 10, average: 32 << 10, max: 128 << 10 };
 const MEDIUM_FILE_BYTES_MAX: u64 = 64 << 20;
 
 impl SizeClass {
-    /// The class of a file; none for one that is a single chunk.
+    /// Returns the class for a file of this size; `None` for a file that is a single chunk.
     pub(super) fn of(file_bytes: u64) -> Option<Self> {
         match file_bytes {
             ..=SINGLE_CHUNK_BYTES_MAX => None,
@@ -36,8 +36,8 @@ impl SizeClass {
         }
     }
 
-    /// The length of the first chunk of a run of data. Depends on the chunk's bytes and the one after it; where the run
-    /// is shorter than the longest chunk, also on where it ends.
+    /// Returns the length of the first chunk of a run of data. It depends on the bytes of the chunk and on the byte after it. If
+    /// the run is shorter than the maximum chunk, it also depends on the end of the run.
     fn cut(self, data: &[u8]) -> usize {
         let (mask_s, mask_l) = select_masks(self.average, Normalization::Level1);
         cut(data, self.min, self.average, self.max, mask_s, mask_l, mask_s << 1, mask_l << 1).1
@@ -51,20 +51,20 @@ pub(super) enum Piece<'a> {
     Hole(u64),
 }
 
-/// Walks over a source from the border of a segment, segment by segment.
+/// Iterates over the segments of a source, starting at a segment boundary.
 pub(super) struct Cutter<'a, B: ByteSource> {
     source: &'a B,
     class: SizeClass,
     length: u64,
     position: u64,
-    /// What has been read of the source, from `window_start` on.
+    /// The bytes of the source that have been read, from `window_start` on.
     window: Vec<u8>,
     window_start: u64,
-    /// How much it will cover when it moves on.
+    /// The length of the window after its next move.
     window_bytes: u64,
-    /// The first hole that begins at or after the position, as far as was looked.
+    /// The first hole at or after the position, as far as the search has gone.
     next_hole: Option<u64>,
-    /// No hole but `next_hole` begins before this.
+    /// No hole other than `next_hole` begins before this offset.
     looked_until: u64,
 }
 
@@ -83,12 +83,12 @@ impl<'a, B: ByteSource> Cutter<'a, B> {
         }
     }
 
-    /// Where the next segment begins.
+    /// Returns the offset of the next segment.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
 
-    /// The next segment, with where it begins.
+    /// Returns the next segment and its offset.
     pub(super) fn next(&mut self) -> Result<Option<(u64, Piece<'_>)>> {
         let start = self.position;
         if start >= self.length {
@@ -124,7 +124,7 @@ impl<'a, B: ByteSource> Cutter<'a, B> {
         Piece::Hole(end - start)
     }
 
-    /// Makes the window cover this range, reading on in large steps.
+    /// Makes the window cover this range. Reads ahead in large steps.
     fn fill(&mut self, start: u64, end: u64) -> Result<()> {
         let window_end = self.window_start + self.window.len() as u64;
         if start >= self.window_start && end <= window_end {
@@ -143,7 +143,7 @@ impl<'a, B: ByteSource> Cutter<'a, B> {
         self.source.read_at(start + have as u64, &mut self.window[have..])
     }
 
-    /// Finds the first hole that begins before `reach`. A run of 64 KiB covers every 65,536th byte, so few are looked at.
+    /// Finds the first hole that begins before `reach`. A run of 64 KiB covers every 65,536th byte, so few bytes are checked.
     fn look_for_hole(&mut self, reach: u64) {
         if self.next_hole.is_some_and(|hole| hole >= self.position) {
             return;
@@ -162,11 +162,11 @@ impl<'a, B: ByteSource> Cutter<'a, B> {
                 Some(last) => candidate += last as u64 + 1,
             }
         }
-        // Where the window ends with the source, nothing longer can begin any more.
+        // If the window ends with the source, no further hole can begin.
         self.looked_until = candidate;
     }
 
-    /// Where a run of zeros that reaches at least to `from` ends.
+    /// Returns the end of a run of zeros that extends at least to `from`.
     fn end_of_zeros(&mut self, from: u64) -> Result<u64> {
         let mut end = from;
         while end < self.length {

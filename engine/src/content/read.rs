@@ -1,4 +1,4 @@
-//! Reading a content at any place.
+//! Reads a content at any offset.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use crate::merkle::{load_child, load_top};
 use crate::object::{Content, Ropes, Segment, SegmentSource, SequenceNode};
 use crate::store::Store;
 
-/// How many segments are looked up and read together.
+/// Maximum number of segments that are looked up and read in one batch.
 const SEGMENTS_AT_ONCE: usize = 4_096;
 
-/// A segment and where it lies in its file.
+/// A segment with its offset and index in the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed {
     pub(super) segment: Segment,
@@ -30,7 +30,7 @@ impl Placed {
     }
 }
 
-/// The segments of a rope from one place on.
+/// Iterates over the segments of a rope.
 pub(super) struct Segments {
     store: Store,
     path: Vec<(Arc<SequenceNode<Ropes>>, usize)>,
@@ -39,8 +39,8 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// From the segment that holds this offset; from the last one for any offset behind the end. `size` is what the rope
-    /// must be long.
+    /// Starts at the segment that holds this offset, or at the last segment if the offset is beyond the end. `size` is the
+    /// expected length of the rope; any other length is an error.
     pub(super) fn from(store: &Store, rope: RopeId, size: u64, offset: u64) -> Result<Self> {
         let mut segments = Self { store: store.clone(), path: Vec::new(), start: 0, index: 0 };
         let mut node = load_top::<Ropes>(store, rope.object())?;
@@ -130,7 +130,7 @@ impl Iterator for Segments {
     }
 }
 
-/// Fills the buffer with a content's bytes from this offset; what is asked for lies within `size`.
+/// Fills the buffer with the bytes of a content from this offset. The requested range must lie within `size`.
 pub fn read_at(store: &Store, content: &Content, size: u64, offset: u64, buffer: &mut [u8]) -> Result<()> {
     let mut rest = &mut *buffer;
     let length = rest.len() as u64;
@@ -144,12 +144,12 @@ pub fn read_at(store: &Store, content: &Content, size: u64, offset: u64, buffer:
     })
 }
 
-/// A content's bytes from this offset; what is asked for lies within `size`.
+/// Returns the bytes of a content from this offset. The requested range must lie within `size`.
 pub fn read(store: &Store, content: &Content, size: u64, offset: u64, length: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     read_pieces(store, content, size, offset, length, &mut |piece| {
         if bytes.capacity() == 0 {
-            // Not before there is something: a length may be a lie.
+            // Allocates only after the first piece was read: the length may come from an untrusted object.
             bytes.reserve_exact(length as usize);
         }
         match piece {
@@ -160,7 +160,7 @@ pub fn read(store: &Store, content: &Content, size: u64, offset: u64, length: u6
     Ok(bytes)
 }
 
-/// A part of a content, in order.
+/// A consecutive part of a content.
 enum Piece<'a> {
     Zeros(usize),
     Data(&'a [u8]),
@@ -204,7 +204,8 @@ fn read_pieces(
 fn read_rope(store: &Store, rope: RopeId, size: u64, range: Range<u64>, take: &mut dyn FnMut(Piece<'_>)) -> Result<()> {
     let mut segments = Segments::from(store, rope, size, range.start)?;
     let mut done = range.start;
-    // In batches: segments of a byte each, which no cutter makes but a hostile rope may have, must not fill the memory.
+    // Reads in batches: a hostile rope may have segments of one byte each, which no cutter produces, and must not exhaust the
+    // memory.
     while done < range.end {
         let mut batch: Vec<Placed> = Vec::new();
         while batch.len() < SEGMENTS_AT_ONCE && done < range.end {
@@ -227,7 +228,7 @@ fn read_batch(store: &Store, batch: &[Placed], range: &Range<u64>, take: &mut dy
         })
         .collect();
     let mut batch = batch.iter();
-    // Those before what is shown next, in their order.
+    // Emits the segments before the next chunk, in order.
     let mut pass = |take: &mut dyn FnMut(Piece<'_>), chunk: Option<&[u8]>| {
         for placed in batch.by_ref() {
             let from = placed.start.max(range.start);
@@ -246,7 +247,7 @@ fn read_batch(store: &Store, batch: &[Placed], range: &Range<u64>, take: &mut dy
         pass(take, None);
         return Ok(());
     }
-    // Chunks that were written together lie in their order. Others are kept until it is their turn.
+    // Chunks that were written together arrive in order. Others are buffered until their turn.
     let mut next = 0;
     let mut early: BTreeMap<usize, Bytes> = BTreeMap::new();
     store.look_at_chunks(&wanted, &mut |place, chunk| {
@@ -265,7 +266,7 @@ fn read_batch(store: &Store, batch: &[Placed], range: &Range<u64>, take: &mut dy
     Ok(())
 }
 
-/// How many bytes from this offset on lie in a hole; 0 in data.
+/// Returns how many bytes from this offset on lie in a hole; 0 in data.
 pub fn hole_at(store: &Store, content: &Content, size: u64, offset: u64) -> Result<u64> {
     match content {
         Content::Hole => Ok(size.saturating_sub(offset)),
@@ -279,7 +280,7 @@ pub fn hole_at(store: &Store, content: &Content, size: u64, offset: u64) -> Resu
     }
 }
 
-/// How many bytes from this offset on are data, up to the next hole or the end; 0 in a hole.
+/// Returns how many bytes from this offset on are data, up to the next hole or the end; 0 in a hole.
 pub fn data_at(store: &Store, content: &Content, size: u64, offset: u64) -> Result<u64> {
     match content {
         Content::Hole | Content::Empty => Ok(0),

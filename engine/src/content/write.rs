@@ -1,4 +1,4 @@
-//! Writing a content: whole, or around the places that changed.
+//! Writes a content, either the whole file or only the regions around changes.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::merkle::{self, Splice};
 use crate::object::{Content, FILE_BYTES_MAX, HOLE_BYTES_MIN, RopeLink, Ropes, Segment, SegmentSource};
 use crate::store::{PackedChunk, WriteSession};
 
-/// Data is hashed and compressed on all cores in batches of this size.
+/// Data is hashed and compressed on all cores in batches of this many bytes.
 const BATCH_BYTES: usize = 4 << 20;
 
 /// Puts all bytes of a source and returns their content.
@@ -59,15 +59,15 @@ fn finish(top: Option<RopeLink>, size: u64) -> Result<Content> {
     Ok(if top.count == 1 { Content::Hole } else { Content::Rope(top.id) })
 }
 
-/// A file as it was.
+/// The stored content of a file before its edits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Base {
     pub(crate) content: Content,
     pub(crate) size: u64,
 }
 
-/// Puts what is new in a changed file. `dirty` lists, ascending, the ranges that may differ from the base at the same
-/// offset; bytes behind the end of either count as dirty by themselves. The same result as [`write_content`].
+/// Puts the new parts of a changed file. `dirty` lists, in ascending order, the ranges that may differ from the base at the same
+/// offset; bytes beyond the end of either file always count as dirty. The result is the same as that of [`write_content`].
 pub(crate) fn update_content<B: ByteSource>(
     session: &WriteSession,
     base: &Base,
@@ -83,9 +83,9 @@ pub(crate) fn update_content<B: ByteSource>(
     }
 }
 
-/// What must be looked at again: a change can lengthen a run of zeros that began up to 64 KiB before it. The chunk before that run
-/// may end one byte earlier: the cutter takes bytes in pairs, so a hole that begins one byte behind a chunk of even length
-/// lengthens that chunk.
+/// Returns the regions that must be cut again. A change can extend a run of zeros that began up to 64 KiB before it. The chunk
+/// before that run may end one byte earlier: the cutter reads bytes in pairs, so a hole that begins one byte after a chunk of
+/// even length lengthens that chunk.
 fn regions(dirty: &[Range<u64>], before: u64, after: u64) -> Vec<Range<u64>> {
     let tail = (before != after).then(|| before.min(after)..before.max(after));
     let mut regions: Vec<Range<u64>> = Vec::with_capacity(dirty.len() + 1);
@@ -125,7 +125,7 @@ fn update_rope<B: ByteSource>(
         let mut next_index = first.index;
         loop {
             let position = cutter.position();
-            // Regions that begin inside what is being cut anew belong to this run.
+            // Regions that begin inside the part that is being cut again belong to this run.
             while let Some(next) = regions.next_if(|next| next.start < position) {
                 end = end.max(next.end);
             }
@@ -154,7 +154,7 @@ fn update_rope<B: ByteSource>(
     finish(merkle::splice::<Ropes>(session, Some(rope.object()), splices)?, size)
 }
 
-/// Segments on their way into the store; chunks are hashed and compressed many at a time.
+/// Segments that wait for the store. Chunks are hashed and compressed in batches.
 struct Batch<'a> {
     session: &'a WriteSession,
     segments: Vec<Segment>,

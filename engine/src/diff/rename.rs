@@ -1,4 +1,4 @@
-//! Exact renames: what is gone in one place and new in another with the same contents.
+//! Exact renames: pairs of a removed and an added entry with equal contents.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -14,8 +14,8 @@ use crate::name::TreePath;
 use crate::object::{Content, Entry, Node};
 use crate::store::Store;
 
-/// The difference of two trees with renames found, sorted by path. A directory that moved as a whole is one change and is
-/// not opened. Holds all changes in memory.
+/// Compares two trees and finds exact renames. The result is sorted by path. A directory that moved as a whole is one change and
+/// is not read. Holds all changes in memory.
 pub fn diff_with_renames(
     store: &Store,
     before: Option<RootId>,
@@ -25,16 +25,16 @@ pub fn diff_with_renames(
     find(store, before, after, options, Kinds::OneChange)
 }
 
-/// What is said of a name that was a directory and is something else, or the other way round.
+/// How to report a name that was a directory and is now another kind of entry, or the other way round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kinds {
-    /// One change of its kind.
+    /// One change of kind.
     OneChange,
-    /// What was there is gone and what is there is new: either may have been renamed.
+    /// A removal and an addition, either of which may be part of a rename.
     Apart,
 }
 
-/// The difference with exact renames, as whoever asks wants it.
+/// Compares two trees and finds exact renames. `kinds` selects how changes between directories and other kinds are reported.
 pub(crate) fn find(
     store: &Store,
     before: Option<RootId>,
@@ -51,7 +51,7 @@ pub(crate) fn find(
         count.add(1)?;
         let is_directory = |entry: &Entry| matches!(entry.node, Node::Directory(_));
         match (change.what.clone(), change.before.clone(), change.after.clone()) {
-            // What the directory held is listed for itself already, so only the other one can have a partner.
+            // The entries of the directory are already listed separately, so only the other entry can have a partner.
             (What::KindChanged, Some(before), Some(after))
                 if kinds == Kinds::Apart && is_directory(&before) != is_directory(&after) =>
             {
@@ -84,7 +84,7 @@ struct Place {
     entry: Entry,
 }
 
-/// What two places must share to be a rename.
+/// The contents that two entries must share to be a rename.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Same {
     Directory([u8; 32]),
@@ -94,7 +94,7 @@ enum Same {
 
 fn same(entry: &Entry, options: DiffOptions) -> Option<Same> {
     match &entry.node {
-        // A directory that moved is not opened: what was asked for must show at its top.
+        // A moved directory is not read: differences in times, if requested, must show in its top hash.
         Node::Directory(Some(contents)) if options.times => Some(Same::Directory(*contents.id.as_bytes())),
         Node::Directory(Some(contents)) => Some(Same::Directory(*contents.bare.as_bytes())),
         Node::File { size: 1.., content } => Some(Same::File(*content, size_of(entry))),
@@ -110,7 +110,7 @@ fn size_of(entry: &Entry) -> u64 {
     }
 }
 
-/// Removed places, sorted by path, by what they hold; a partner with the same last name is preferred.
+/// Removed entries, sorted by path and indexed by contents. A partner with the same file name is preferred.
 struct Pool {
     options: DiffOptions,
     places: Vec<Option<Place>>,
@@ -118,13 +118,13 @@ struct Pool {
     by_contents: HashMap<Same, Vec<usize>>,
 }
 
-/// How a place lies among the others.
+/// The position of an entry in the pool relative to its directory.
 struct Span {
-    /// The directory in the pool that it lies in.
+    /// The directory in the pool that contains the entry.
     parent: Option<usize>,
-    /// The first place behind it that does not lie below it.
+    /// The index of the first entry after it that is not below it.
     end: usize,
-    /// Whether nothing below it was taken by itself.
+    /// Whether no entry below it has been taken separately.
     whole: bool,
 }
 
@@ -146,7 +146,7 @@ impl Pool {
         Self { options, places: places.into_iter().map(Some).collect(), spans, by_contents }
     }
 
-    /// Takes the partner of a new place out of the pool, with all that lies below it.
+    /// Removes the partner of an added entry from the pool, with everything below it, and returns it.
     fn take(&mut self, place: &Place) -> Option<Place> {
         let candidates = self.by_contents.get(&same(&place.entry, self.options)?)?;
         let name = place.path.split_last().map(|(_, name)| name);
@@ -174,7 +174,7 @@ struct Finder {
 }
 
 impl Finder {
-    /// Matches directories that went and came as wholes, before anything is opened.
+    /// Matches directories that moved as a whole, before any directory is read.
     fn whole_directories(&mut self, removed: Vec<Place>, added: Vec<Place>) -> (Vec<Place>, Vec<Place>) {
         let mut pool = Pool::new(removed, self.options);
         let mut rest = Vec::new();
@@ -191,7 +191,7 @@ impl Finder {
         (pool.places.into_iter().flatten().collect(), rest)
     }
 
-    /// Matches everything else, new directories before their contents.
+    /// Matches all other entries, added directories before their contents.
     fn match_below(
         &mut self,
         store: &Store,
@@ -240,7 +240,7 @@ fn one_sided(what: What, place: Place) -> Change {
     Change { path: place.path, what, metadata: MetadataChange::default(), before, after }
 }
 
-/// The names directly in a directory; none of anything else.
+/// Appends the direct children of a directory; nothing for other kinds of entries.
 fn expand(
     store: &Store,
     place: &Place,
@@ -259,7 +259,7 @@ fn expand(
     Ok(())
 }
 
-/// The places and all below them, sorted by path.
+/// Returns the entries and everything below them, sorted by path.
 fn expand_all(
     store: &Store,
     mut places: Vec<Place>,

@@ -1,4 +1,4 @@
-//! How many paths differ, without visiting them: each distinct pair of directories is compared once.
+//! Counts the paths that differ without visiting them: each distinct pair of directories is compared once.
 
 use std::collections::HashMap;
 
@@ -8,19 +8,19 @@ use crate::id::DirectoryId;
 use crate::object::{DirectoryRef, Entry};
 use crate::store::Store;
 
-/// A directory as two trees have it.
+/// A directory on both sides.
 type Pair = [Option<DirectoryRef>; 2];
 type Key = [Option<DirectoryId>; 2];
 
-/// A pair that is being compared.
+/// A pair whose comparison is in progress.
 struct Open {
     key: Key,
     below: std::vec::IntoIter<Pair>,
     paths: u64,
 }
 
-/// Counts the paths that differ below two entries, times included, in time and memory bounded by the distinct directories of
-/// both. The number saturates.
+/// Counts the paths that differ below two entries, even if only their times differ. Time and memory are bounded by the
+/// number of distinct directories of both sides. The count saturates.
 pub fn count_differing_paths(store: &Store, before: Option<&Entry>, after: Option<&Entry>) -> Result<u64> {
     let mut known: HashMap<Key, u64> = HashMap::new();
     let mut open = vec![Open::new(store, [before.and_then(contents), after.and_then(contents)])?];

@@ -1,4 +1,4 @@
-//! Whether a reference from outside is what its name says, whatever it is called.
+//! Validates references from outside by the rules of their name, of any kind.
 
 use super::name::{EpisodeName, PREFIX, STEP_PREFIX};
 use super::record::{Episode, Step};
@@ -7,8 +7,8 @@ use crate::queue;
 use crate::reference::{RefName, RefValue};
 use crate::workspace;
 
-/// Checks that a reference from outside follows the rules of its name (`docs/FORMAT.md`), so that whoever lists workspaces, labels
-/// or episodes can read it. Says nothing of what it points at.
+/// Checks that a reference from outside follows the rules of its name (`docs/FORMAT.md`), so that listings of workspaces, labels
+/// or episodes can read it. Does not check the object that it points at.
 pub fn check_reference(reference: &RefName, value: &RefValue) -> Result<()> {
     let text = reference.as_str();
     if text.starts_with(PREFIX) {

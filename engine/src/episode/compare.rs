@@ -1,27 +1,27 @@
-//! Two steps side by side.
+//! Compares two steps of an episode.
 
 use super::record::Step;
 use super::{EpisodeName, Episodes, StepId};
 use crate::error::Result;
 use crate::insight::{InsightOptions, Summary, insight};
 
-/// Two steps of an episode, compared.
+/// A comparison of two steps of an episode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
-    /// The last step on the way to both; none when they come from two roots.
+    /// The last common ancestor step; `None` if they have different roots.
     pub common: Option<Step>,
-    /// The steps below that to the first one, itself the last; none when it is the common one.
+    /// The steps after the common one up to the first step, inclusive; empty if it is the common one.
     pub before: Vec<Step>,
-    /// The same for the second one.
+    /// The steps after the common one up to the second step, inclusive; empty if it is the common one.
     pub after: Vec<Step>,
-    /// The second one's reward less the first one's, when both have one.
+    /// The reward of the second step minus that of the first, if both have one.
     pub reward: Option<f64>,
-    /// What makes the second one's tree of the first one's.
+    /// The change from the first tree to the second.
     pub change: Summary,
 }
 
 impl Episodes {
-    /// Compares two steps: where they parted, what led to each, and how their states differ.
+    /// Compares two steps: their common ancestor, the steps to each, and the difference of their states.
     pub fn compare(&self, episode: &EpisodeName, before: StepId, after: StepId) -> Result<Comparison> {
         let (mut one, mut other) = (self.path_to(episode, before)?, self.path_to(episode, after)?);
         let reward = match (one.last().and_then(|step| step.reward), other.last().and_then(|step| step.reward)) {

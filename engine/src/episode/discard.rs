@@ -1,4 +1,4 @@
-//! Dropping an episode: all its references go, in bounded transactions.
+//! Drops an episode: removes all its references in transactions of bounded size.
 
 use super::record::EpisodeState;
 use super::{EpisodeName, Episodes};
@@ -6,23 +6,23 @@ use crate::error::{Error, Result};
 use crate::operation::{Act, Step, move_refs, trying};
 use crate::reference::REFS_PER_TRANSACTION_MAX;
 
-/// References that one transaction of a drop removes. Each is in the operation record with what it held.
+/// Number of references that one transaction removes. The operation record contains each with its value.
 const DROP_PAGE: usize = 10_000;
 
-/// How far the dropping of an episode has come.
+/// The progress of dropping an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dropped {
-    /// Steps that went in this call.
+    /// Number of steps removed by this call.
     pub steps: u64,
-    /// Whether nothing is left of the episode.
+    /// Whether the episode is completely removed.
     pub is_done: bool,
 }
 
 impl Episodes {
-    /// Drops an episode: its snapshots are no longer kept by it. Returns how many steps went.
+    /// Drops an episode: it no longer keeps its snapshots alive. Returns the number of removed steps.
     ///
-    /// First it is marked; from then on it takes no steps. When this is interrupted, the episode is still listed, as being
-    /// dropped, and dropping it again finishes it.
+    /// The episode is first marked as being dropped and accepts no steps from then on. If the call is interrupted, the episode is
+    /// still listed in that state, and a second call finishes it.
     pub fn drop_episode(&self, name: &EpisodeName, act: &Act) -> Result<u64> {
         let mut steps = 0;
         loop {
@@ -34,9 +34,9 @@ impl Episodes {
         }
     }
 
-    /// The same for at most so many steps, in one transaction, for whoever wants to show progress or to stop.
+    /// Removes at most `steps_max` steps of an episode in one transaction, for callers that show progress or may stop.
     pub fn drop_part(&self, name: &EpisodeName, steps_max: usize, act: &Act) -> Result<Dropped> {
-        // The transaction that ends it is the one that a request stands for.
+        // The request id belongs to the final transaction.
         let part = Act { request: None, ..act.clone() };
         let limit = steps_max.clamp(1, REFS_PER_TRANSACTION_MAX);
         trying(|| {

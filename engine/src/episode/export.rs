@@ -1,4 +1,4 @@
-//! An episode as lines of JSON: a header, then a line for each step.
+//! Exports an episode as JSON lines: a header, then one line per step.
 
 use std::io;
 
@@ -8,16 +8,15 @@ use super::record::Step;
 use super::{EpisodeName, Episodes};
 use crate::error::{Error, Result};
 
-/// The version of the lines, in the header.
+/// The format version in the header.
 const FORMAT: u32 = 1;
 const ACTION: &str = "export the episode";
 
 impl Episodes {
-    /// Writes an episode as lines of JSON, as it is read; returns how many steps there were.
+    /// Writes an episode as JSON lines while reading it, and returns the number of steps.
     ///
-    /// The header has `episode`, `format` (1), `created`, `state` and `metadata`. A step has `step`, `parent` (or null),
-    /// `depth`, `snapshot` (hex), `time`, `reward` (or null), `visits`, `total` and `metadata`. Times are nanoseconds since
-    /// 1970.
+    /// The header has `episode`, `format` (1), `created`, `state` and `metadata`. A step has `step`, `parent` (or null), `depth`,
+    /// `snapshot` (hex), `time`, `reward` (or null), `visits`, `total` and `metadata`. Times are nanoseconds since 1970.
     pub fn export(&self, episode: &EpisodeName, out: &mut dyn io::Write) -> Result<u64> {
         let found = self.get(episode)?;
         let header = json!({

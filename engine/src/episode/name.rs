@@ -1,4 +1,4 @@
-//! What an episode may be called, and how its steps are numbered.
+//! Names of episodes and numbers of steps.
 
 use std::fmt;
 
@@ -6,17 +6,17 @@ use crate::error::{Error, Result};
 use crate::reference::RefName;
 use crate::workspace::WorkspaceName;
 
-/// References to the records of episodes start so.
+/// Prefix of references to the records of episodes.
 pub(super) const PREFIX: &str = "episode/";
-/// Those to steps. They lie apart, so that a list of episodes reads no steps.
+/// Prefix of references to steps. It is a separate prefix, so that a list of episodes reads no steps.
 pub(super) const STEP_PREFIX: &str = "step/";
 
-/// The name of an episode, with the rules of a workspace's name.
+/// The name of an episode. It follows the rules of workspace names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EpisodeName(WorkspaceName);
 
 impl EpisodeName {
-    /// Checks a name.
+    /// Creates a name after checking it.
     pub fn new(name: impl Into<String>) -> Result<Self> {
         match WorkspaceName::new(name) {
             Ok(name) => Ok(Self(name)),
@@ -25,12 +25,12 @@ impl EpisodeName {
         }
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
 
-    /// The reference that holds its record.
+    /// Returns the reference of the episode's record.
     pub fn reference(&self) -> RefName {
         RefName::new(format!("{PREFIX}{}", self.0)).expect("an episode's name is a part of a reference's")
     }
@@ -40,7 +40,7 @@ impl EpisodeName {
         Self::new(text).map_err(|why| Error::DamagedRecord { what: format!("reference {name}"), why: why.to_string() })
     }
 
-    /// How the references of its steps start. No name holds an `@`, so no other episode's do.
+    /// Returns the prefix of the references of its steps. Names contain no `@`, so it matches no other episode.
     pub(super) fn step_prefix(&self) -> String {
         format!("{STEP_PREFIX}{}@", self.0)
     }
@@ -69,7 +69,7 @@ impl fmt::Display for EpisodeName {
     }
 }
 
-/// A step of an episode: its number. They ascend from 1 in the order of recording; a parent's is below its children's.
+/// The number of a step. Numbers ascend from 1 in recording order; the number of a parent is below those of its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StepId(pub u64);
 

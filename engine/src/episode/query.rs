@@ -1,5 +1,5 @@
-//! What is asked of the steps of an episode. Everything reads pages; only what is returned, and for a leaf a few numbers of
-//! each step, is held.
+//! Queries over the steps of an episode. They read pages and hold only the results in memory, plus a few numbers per step for the
+//! best leaf.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashSet};
@@ -8,13 +8,13 @@ use super::record::Step;
 use super::{EpisodeName, Episodes, PAGE, StepId};
 use crate::error::Result;
 
-/// By what steps are put in order, the best first. Steps without it are left out.
+/// The sort key of steps, best first. Steps without the value are omitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// What the step's own state was found to be worth.
+    /// The reward of the step's own state.
     #[default]
     Reward,
-    /// The mean of the rewards of all visits.
+    /// The mean reward of all visits.
     Mean,
 }
 
@@ -27,7 +27,7 @@ impl Order {
     }
 }
 
-/// How good a step is: by value; of equal ones, that with fewer steps before it, then the earlier one. The greatest is best.
+/// The rank of a step: by value; among equal ones, by fewer preceding steps, then by earlier recording. The greatest is best.
 #[derive(Clone, Copy, Debug)]
 struct Rank {
     value: f64,
@@ -63,12 +63,12 @@ impl PartialEq for Rank {
 impl Eq for Rank {}
 
 impl Episodes {
-    /// A step.
+    /// Returns a step.
     pub fn step(&self, episode: &EpisodeName, id: StepId) -> Result<Step> {
         Step::read(episode, id, &self.stored_step(episode, id)?.1)
     }
 
-    /// Up to `limit` steps that follow `after`, in the order of recording.
+    /// Lists up to `limit` steps after `after`, in recording order.
     pub fn steps(&self, episode: &EpisodeName, after: Option<StepId>, limit: usize) -> Result<Vec<Step>> {
         let start = after.map(|after| episode.step_reference(after));
         let page = self.store.list_refs(&episode.step_prefix(), start.as_ref(), limit)?;
@@ -78,7 +78,7 @@ impl Episodes {
         page.into_iter().map(|(name, value)| Step::read(episode, episode.step_of(&name)?, &value)).collect()
     }
 
-    /// How many steps an episode has. Reads all of them.
+    /// Returns the number of steps of an episode. Reads all of them.
     pub fn count(&self, episode: &EpisodeName) -> Result<u64> {
         let mut count = 0;
         self.each_step(episode, None, |_| {
@@ -88,7 +88,7 @@ impl Episodes {
         Ok(count)
     }
 
-    /// Up to `limit` steps that began at this one, or of the roots, and that follow `after`. Reads the steps behind it.
+    /// Lists up to `limit` children of a step, or the roots, after `after`. Reads all steps that follow the parent.
     pub fn children(
         &self,
         episode: &EpisodeName,
@@ -109,10 +109,10 @@ impl Episodes {
         Ok(found)
     }
 
-    /// The steps from a root to this one, both included.
+    /// Returns the steps from a root to this one, inclusive.
     pub fn path_to(&self, episode: &EpisodeName, id: StepId) -> Result<Vec<Step>> {
         let mut path = vec![self.step(episode, id)?];
-        // A parent's number is below its child's, so this comes to an end.
+        // The number of a parent is below that of its child, so the loop terminates.
         while let Some(parent) = path.last().and_then(|step| step.parent) {
             path.push(self.step(episode, parent)?);
         }
@@ -120,8 +120,8 @@ impl Episodes {
         Ok(path)
     }
 
-    /// The step without children that has the highest reward; of equal ones, that with the fewest steps before it, then the
-    /// earliest. None when no leaf has a reward.
+    /// Returns the leaf with the highest reward; among equal ones, the one with the fewest preceding steps, then the earliest.
+    /// Returns `None` if no leaf has a reward.
     pub fn best_leaf(&self, episode: &EpisodeName) -> Result<Option<Step>> {
         let (mut parents, mut ranks) = (HashSet::new(), Vec::new());
         self.each_step(episode, None, |step| {
@@ -133,7 +133,7 @@ impl Episodes {
         best.map(|rank| self.step(episode, rank.id.0)).transpose()
     }
 
-    /// The best `k` steps, the best first; ties as for the best leaf.
+    /// Returns the best `k` steps, best first. Ties are broken as in [`best_leaf`](Self::best_leaf).
     pub fn top(&self, episode: &EpisodeName, k: usize, order: Order) -> Result<Vec<Step>> {
         let mut best = BinaryHeap::new();
         self.each_step(episode, None, |step| {
@@ -146,7 +146,7 @@ impl Episodes {
         best.into_sorted_vec().into_iter().map(|Reverse(rank)| self.step(episode, rank.id.0)).collect()
     }
 
-    /// Calls `visit` with the steps that follow `after`, as long as it says so.
+    /// Calls `visit` for the steps after `after` until it returns false.
     pub(super) fn each_step(
         &self,
         episode: &EpisodeName,

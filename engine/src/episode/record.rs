@@ -1,4 +1,4 @@
-//! What a store keeps of an episode and of its steps: the snapshot as the target of a reference, the rest as its note.
+//! The stored records of episodes and steps: the snapshot is the target of a reference, the other data its note.
 
 use std::collections::BTreeMap;
 
@@ -13,41 +13,41 @@ use crate::operation::snapshot_of;
 use crate::reference::RefValue;
 use crate::time::Time;
 
-/// The most bytes of keys and values in the metadata of an episode or a step.
+/// Maximum total length of the keys and values in the metadata of an episode or a step, in bytes.
 pub const METADATA_BYTES_MAX: usize = 16 << 10;
 const METADATA_ITEMS_MAX: usize = 256;
 
-/// Whatever is to be kept with an episode or a step, small.
+/// Small key-value pairs of an episode or a step.
 pub type Metadata = BTreeMap<String, String>;
 
-/// An episode as it was when it was read.
+/// The stored record of an episode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Episode {
-    /// Its name.
+    /// The name.
     pub name: EpisodeName,
-    /// When it began.
+    /// The time of creation.
     pub created: Time,
-    /// What becomes of it.
+    /// The state.
     pub state: EpisodeState,
-    /// Whatever was said of it.
+    /// User-defined key-value pairs.
     pub metadata: Metadata,
     value: RefValue,
 }
 
-/// What becomes of an episode.
+/// The state of an episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EpisodeState {
-    /// Steps can be recorded, and it can be dropped.
+    /// Accepts steps and can be dropped.
     #[default]
     Open,
-    /// The same, but it is not dropped until it is released.
+    /// Accepts steps and cannot be dropped until it is released.
     Kept,
-    /// Being dropped: some of its steps may be gone. Dropping it again goes on with that.
+    /// Being dropped: some of its steps may be gone. Dropping it again continues.
     Dropping,
 }
 
 impl EpisodeState {
-    /// Its word.
+    /// Returns the name of the state.
     pub fn word(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -66,54 +66,54 @@ impl EpisodeState {
     }
 }
 
-/// A step as it was when it was read.
+/// The stored record of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// Its number.
+    /// The number.
     pub id: StepId,
-    /// The state it led to.
+    /// The resulting state.
     pub snapshot: SnapshotId,
-    /// The step it began at; none for a root.
+    /// The parent step; `None` for a root.
     pub parent: Option<StepId>,
-    /// How many steps lead to it from its root, itself not counted.
+    /// Number of steps between its root and itself; 0 for a root.
     pub depth: u64,
-    /// When it was recorded.
+    /// The time of recording.
     pub time: Time,
-    /// What its state was found to be worth.
+    /// The reward of its state.
     pub reward: Option<f64>,
-    /// How often a search came by.
+    /// Number of visits by a search.
     pub visits: u64,
-    /// The rewards of all those visits together.
+    /// Total reward of these visits.
     pub total: f64,
-    /// Whatever else was said of it.
+    /// User-defined key-value pairs.
     pub metadata: Metadata,
 }
 
-/// What is said of a step when it is recorded.
+/// The parameters of a new step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepDraft {
-    /// The step it begins at; none for a root.
+    /// The parent step; `None` for a root.
     pub parent: Option<StepId>,
-    /// What its state was found to be worth.
+    /// The reward of its state.
     pub reward: Option<f64>,
-    /// How often a search came by.
+    /// Number of visits by a search.
     pub visits: u64,
-    /// The rewards of all those visits together.
+    /// Total reward of these visits.
     pub total: f64,
-    /// Whatever else is to be kept with it, small.
+    /// User-defined small key-value pairs.
     pub metadata: Metadata,
 }
 
-/// What a step's numbers become.
+/// New statistics of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepUpdate {
-    /// Which one.
+    /// The step to update.
     pub step: StepId,
-    /// What its state was found to be worth.
+    /// The reward of its state.
     pub reward: Option<f64>,
-    /// How often a search came by.
+    /// Number of visits by a search.
     pub visits: u64,
-    /// The rewards of all those visits together.
+    /// Total reward of these visits.
     pub total: f64,
 }
 
@@ -137,18 +137,18 @@ impl Episode {
         Ok(Self { name, created, state, metadata, value })
     }
 
-    /// What its reference holds.
+    /// Returns the stored value of its reference.
     pub(super) fn value(&self) -> &RefValue {
         &self.value
     }
 
-    /// What its reference holds in another state.
+    /// Returns the value of its reference for another state.
     pub(super) fn value_as(&self, state: EpisodeState) -> RefValue {
         episode_value(state, self.created, &self.metadata)
     }
 }
 
-/// What the reference of an episode holds. The metadata has been checked.
+/// Encodes the value of an episode's reference. The caller has checked the metadata.
 pub(super) fn episode_value(state: EpisodeState, created: Time, metadata: &Metadata) -> RefValue {
     let mut note = Writer::record();
     note.uint(1, state as u64);
@@ -158,19 +158,19 @@ pub(super) fn episode_value(state: EpisodeState, created: Time, metadata: &Metad
 }
 
 impl StepDraft {
-    /// A step that begins at another one.
+    /// Creates a draft for a step with this parent.
     pub fn after(parent: StepId) -> Self {
         Self { parent: Some(parent), ..Self::default() }
     }
 
-    /// The same with a reward, seen once.
+    /// Sets the reward, with one visit.
     #[must_use]
     pub fn reward(mut self, reward: f64) -> Self {
         (self.reward, self.visits, self.total) = (Some(reward), 1, reward);
         self
     }
 
-    /// The same with something said of it.
+    /// Adds a key-value pair.
     #[must_use]
     pub fn say(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.metadata.insert(key.into(), value.into());
@@ -190,7 +190,7 @@ impl StepUpdate {
 }
 
 impl Step {
-    /// The mean of the rewards of all visits; none before the first.
+    /// Returns the mean reward of all visits; `None` before the first visit.
     #[expect(clippy::cast_precision_loss, reason = "a mean need not be exact to the last digit")]
     pub fn mean(&self) -> Option<f64> {
         (self.visits > 0).then(|| self.total / self.visits as f64)
@@ -234,7 +234,7 @@ impl Step {
         Ok(step)
     }
 
-    /// What its reference holds.
+    /// Encodes the value of its reference.
     pub(super) fn value(&self) -> RefValue {
         let mut note = Writer::record();
         note.uint(1, self.parent.map_or(0, |parent| parent.0));

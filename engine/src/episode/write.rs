@@ -1,4 +1,4 @@
-//! Recording steps, and changing what is known of them.
+//! Records steps and updates their statistics.
 
 use std::collections::HashSet;
 
@@ -13,22 +13,22 @@ use crate::reference::{Operation, REFS_PER_TRANSACTION_MAX, RefName, RefValue};
 use crate::store::RefMove;
 use crate::work::WorkingTree;
 
-/// The most steps that one update changes: they and the episode's record are compared in one transaction.
+/// Maximum number of steps in one update: all of them and the episode's record are compared in one transaction.
 pub const STEPS_PER_UPDATE_MAX: usize = REFS_PER_TRANSACTION_MAX - 1;
 
-/// A step that was committed and recorded.
+/// A committed and recorded step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommittedStep {
-    /// Its number.
+    /// The number of the step.
     pub step: StepId,
     /// The new snapshot.
     pub snapshot: SnapshotId,
-    /// Its place in the operation log.
+    /// The sequence number of the operation.
     pub operation: u64,
 }
 
 impl Episodes {
-    /// Records a step that led to a snapshot of the store.
+    /// Records a step with an existing snapshot.
     pub fn record(&self, episode: &EpisodeName, snapshot: SnapshotId, draft: &StepDraft, act: &Act) -> Result<StepId> {
         draft.check()?;
         let _pins = hold_snapshot(&self.store, snapshot)?;
@@ -46,8 +46,8 @@ impl Episodes {
         })
     }
 
-    /// Commits a tree and records it as a step, in one transaction. The new snapshot's parent is the tree's base;
-    /// afterwards its base is the new snapshot. A snapshot is made even when the tree is that of its base.
+    /// Commits a tree and records it as a step, in one transaction. The parent of the new snapshot is the tree's base, and the
+    /// tree's base becomes the new snapshot. A snapshot is created even if the tree equals that of its base.
     pub fn commit_step(
         &self,
         episode: &EpisodeName,
@@ -61,7 +61,7 @@ impl Episodes {
         Ok(done)
     }
 
-    /// The same for a tree that has yet to settle, or is not needed any more.
+    /// Commits a tree and records it as a step. The caller settles the tree afterwards or discards it.
     pub(crate) fn land_step(
         &self,
         episode: &EpisodeName,
@@ -72,7 +72,7 @@ impl Episodes {
     ) -> Result<(CommittedStep, Landed)> {
         draft.check()?;
         let (landed, step) = self.placing(episode, |known, id| {
-            // Everything but the snapshot, which is not made yet.
+            // Complete except for the snapshot, which does not exist yet.
             let mut step = self.step_at(episode, id, SnapshotId::from_bytes([0; 32]), draft, act)?;
             let words = Words {
                 author: act.actor.clone(),
@@ -101,7 +101,7 @@ impl Episodes {
         Ok((done, landed))
     }
 
-    /// Changes the numbers of many steps, all or none, at most [`STEPS_PER_UPDATE_MAX`].
+    /// Updates the statistics of at most [`STEPS_PER_UPDATE_MAX`] steps, all or none.
     pub fn update(&self, episode: &EpisodeName, updates: &[StepUpdate], act: &Act) -> Result<Operation> {
         if updates.len() > STEPS_PER_UPDATE_MAX {
             let (value, max) = (updates.len() as u64, STEPS_PER_UPDATE_MAX as u64);
@@ -136,7 +136,7 @@ impl Episodes {
         })
     }
 
-    /// The reference of a step that has to be there, and what it holds.
+    /// Returns the reference of a step and its value, or an error if the step does not exist.
     pub(super) fn stored_step(&self, episode: &EpisodeName, id: StepId) -> Result<(RefName, RefValue)> {
         let reference = episode.step_reference(id);
         match self.store.read_ref(&reference)? {
@@ -154,7 +154,7 @@ impl Episodes {
         Ok(Error::Absent { what: format!("step {id} in episode {episode}"), hint })
     }
 
-    /// An episode that can be written to.
+    /// Returns an episode that accepts steps, or an error.
     fn open(&self, name: &EpisodeName) -> Result<Episode> {
         let episode = self.get(name)?;
         match episode.state {
@@ -163,7 +163,7 @@ impl Episodes {
         }
     }
 
-    /// A step as it is to be recorded; its parent has to be there.
+    /// Builds the record of a new step. Its parent must exist.
     fn step_at(
         &self,
         episode: &EpisodeName,
@@ -174,14 +174,14 @@ impl Episodes {
     ) -> Result<Step> {
         let depth = match draft.parent {
             None => 0,
-            // In every transaction the episode's record is compared, so the parent is there until the end of it.
+            // Every transaction compares the episode's record, so the parent exists until its end.
             Some(parent) => Step::read(episode, parent, &self.stored_step(episode, parent)?.1)?.depth + 1,
         };
         let StepDraft { parent, reward, visits, total, metadata } = draft.clone();
         Ok(Step { id, snapshot, parent, depth, time: act.time, reward, visits, total, metadata })
     }
 
-    /// Does something with the episode's record and the next number, once more when either was not the newest.
+    /// Calls `attempt` with the episode's record and the next step number. Retries if either was stale.
     fn placing<T>(&self, episode: &EpisodeName, mut attempt: impl FnMut(&RefValue, StepId) -> Result<T>) -> Result<T> {
         let mut is_stale = false;
         trying(|| {
@@ -198,7 +198,7 @@ impl Episodes {
     fn next_place(&self, episode: &EpisodeName) -> Result<(RefValue, StepId)> {
         let mut known = self.known.lock();
         let Some(known) = known.get_mut(episode) else {
-            // Forgotten by another thread in this moment.
+            // Another thread has just removed it from the cache.
             return Err(Error::Stale { moved: vec![(episode.reference(), None)] });
         };
         let id = StepId(known.next);
@@ -210,7 +210,7 @@ impl Episodes {
         Ok((known.value.clone(), id))
     }
 
-    /// Reads the record of an episode and the number of its last step anew.
+    /// Reloads the record of an episode and the number of its last step.
     fn refresh(&self, episode: &EpisodeName) -> Result<()> {
         let open = match self.open(episode) {
             Ok(open) => open,
@@ -226,15 +226,15 @@ impl Episodes {
         }
         let fresh = Known { value: open.value().clone(), next };
         match known.get_mut(episode) {
-            // Other threads are on their way with numbers that the store does not know yet.
+            // Other threads are using numbers that are not in the store yet.
             Some(known) if known.value == fresh.value => known.next = known.next.max(next),
             _ => drop(known.insert(episode.clone(), fresh)),
         }
         Ok(())
     }
 
-    /// The number of the last step, 0 without any. Steps that were taken back leave gaps, so it is found by asking whether
-    /// anything follows a number.
+    /// Returns the number of the last step; 0 without steps. Undone steps leave gaps, so it is found by an exponential and binary
+    /// search for a number that no step follows.
     pub(super) fn last_step(&self, episode: &EpisodeName) -> Result<u64> {
         let prefix = episode.step_prefix();
         let follows = |number: u64| -> Result<Option<u64>> {
@@ -260,7 +260,7 @@ impl Episodes {
     }
 }
 
-/// The step that an operation recorded: another number than asked for, when it is the replay of a request.
+/// Returns the step that an operation recorded. In a replayed request the number differs from the requested one.
 fn recorded_step(episode: &EpisodeName, operation: &Operation) -> Result<StepId> {
     let name = operation.changes.first().map(|change| &change.name);
     name.and_then(|name| episode.step_of(name).ok())

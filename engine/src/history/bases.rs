@@ -1,4 +1,4 @@
-//! Where two lines of work were last one.
+//! Merge bases (best common ancestors) of two snapshots.
 
 use super::History;
 use super::graph::Walk;
@@ -11,13 +11,14 @@ const RIGHT: u8 = 2;
 const STALE: u8 = 4;
 
 impl History {
-    /// The best common ancestors of two snapshots: those that are an ancestor of no other common one. One for most pairs,
-    /// several after criss-cross merges, none for histories that have nothing in common.
+    /// Returns the best common ancestors of two snapshots: those which are not ancestors of another common one. There is one for
+    /// most pairs, several after criss-cross merges, and none for unrelated histories.
     pub fn common_ancestors(&self, left: SnapshotId, right: SnapshotId) -> Result<Vec<SnapshotId>> {
         self.common(left, right, |_| Ok(true))
     }
 
-    /// The same, but each with its tree: behind one whose tree was dropped by retention, those that came before it count.
+    /// Returns the merge bases of two snapshots: the best common ancestors that still have their tree. If retention dropped the
+    /// tree of one, its ancestors count instead.
     pub fn merge_bases(&self, left: SnapshotId, right: SnapshotId) -> Result<Vec<SnapshotId>> {
         self.common(left, right, |id| self.is_thinned(id).map(|thinned| !thinned))
     }

@@ -1,4 +1,4 @@
-//! Finding the snapshot at which something broke.
+//! Finds the first broken snapshot by bisection.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,40 +7,40 @@ use super::graph::{Graph, Place};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 
-/// Up to this many candidates the best one to try is computed exactly, merges considered.
+/// Up to this many candidates the best one to try is computed exactly, including merges.
 const EXACT_MAX: usize = 4_096;
 
-/// What was found out about a snapshot.
+/// The verdict on a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It works.
     Good,
     /// It is broken.
     Bad,
-    /// It cannot be told.
+    /// It cannot be tested.
     Skip,
 }
 
-/// What a search came to.
+/// The result of a bisection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bisected {
-    /// The first broken one; several when those before it could not be told.
+    /// The first broken snapshot; several if the ones before it could not be tested.
     pub first_bad: Vec<SnapshotId>,
-    /// How many were tried.
+    /// Number of tested snapshots.
     pub tried: usize,
 }
 
-/// Where a search stands.
+/// The state of a bisection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BisectStep {
-    /// The one to try next; nothing when the search is over.
+    /// The snapshot to test next; `None` when the bisection is complete.
     pub next: Option<SnapshotId>,
-    /// What may be the first broken one.
+    /// The snapshots that may be the first broken one.
     pub candidates: Vec<SnapshotId>,
 }
 
 impl History {
-    /// One step of [`History::bisect`], for whoever remembers the verdicts.
+    /// Performs one step of [`History::bisect`], for callers that store the verdicts.
     pub fn bisect_step(&self, good: &[SnapshotId], bad: SnapshotId, skipped: &[SnapshotId]) -> Result<BisectStep> {
         self.check_range(good, bad)?;
         let candidates = self.range(bad, good)?;
@@ -58,8 +58,8 @@ impl History {
         Ok(())
     }
 
-    /// Finds the first broken snapshot among the ancestors of a broken one that are no ancestors of the good ones. Tries about
-    /// as many as the logarithm of their number.
+    /// Finds the first broken snapshot among the ancestors of a broken one, without the ancestors of the good ones. The number of
+    /// tests is about the logarithm of their number.
     pub fn bisect(
         &self,
         good: &[SnapshotId],
@@ -81,18 +81,18 @@ impl History {
             }
             candidates = self.range(bad, &good)?;
         }
-        // What could not be told may be the first one as well.
+        // Untested snapshots may be the first broken one as well.
         Ok(Bisected { first_bad: candidates, tried })
     }
 
-    /// The one that halves the candidates best, of those of which nothing is known yet.
+    /// Returns the untested candidate that best halves the candidates.
     fn middle(&self, candidates: &[SnapshotId], told: &HashSet<SnapshotId>) -> Result<Option<SnapshotId>> {
         let mut graph = self.graph.lock();
         let places = candidates.iter().map(|id| graph.need(&self.store, *id)).collect::<Result<Vec<_>>>()?;
         let below = if places.len() <= EXACT_MAX {
             self.counts_below(&mut graph, &places)?
         } else {
-            // Children first: so many come after each.
+            // Candidates come with children before parents, so this approximates the number of ancestors.
             (0..places.len()).map(|at| places.len() - at).collect()
         };
         let gain = |at: usize| below[at].min(candidates.len() - below[at]);
@@ -100,7 +100,7 @@ impl History {
         Ok(untold.max_by_key(|(at, _)| gain(*at)).map(|(_, id)| *id))
     }
 
-    /// How many candidates each one has at or below it. They come with children before parents.
+    /// Returns for each candidate the number of candidates that are itself or its ancestors. Children come before parents.
     fn counts_below(&self, graph: &mut Graph, places: &[Place]) -> Result<Vec<usize>> {
         let words = places.len().div_ceil(64);
         let index: HashMap<_, _> = places.iter().enumerate().map(|(at, place)| (*place, at)).collect();

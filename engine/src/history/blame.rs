@@ -1,4 +1,4 @@
-//! Which snapshot each line of a file comes from.
+//! Finds the snapshot that each line of a file comes from.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::name::TreePath;
 use crate::object::{Entry, Node, Snapshot};
 use crate::store::Store;
 
-/// Larger files are not blamed.
+/// Maximum size of a file for blame, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// A run of lines from one snapshot.
@@ -25,26 +25,26 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 pub struct BlamedLines {
     /// The lines, counted from 0.
     pub lines: Range<usize>,
-    /// The snapshot that brought them.
+    /// The snapshot that introduced them.
     pub id: SnapshotId,
-    /// Who, when and why.
+    /// The author, time and message.
     pub snapshot: Arc<Snapshot>,
-    /// The file's path there.
+    /// The path of the file in that snapshot.
     pub path: TreePath,
-    /// Where the run begins in the file as it was there.
+    /// The first line of the run in that version of the file.
     pub first_line: usize,
 }
 
-/// A file and where each of its lines comes from.
+/// A file with the origin of each of its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blame {
-    /// The file's bytes.
+    /// The bytes of the file.
     pub text: Bytes,
-    /// Runs of lines, ascending, all of the file.
+    /// Runs of lines that cover the file, in ascending order.
     pub runs: Vec<BlamedLines>,
 }
 
-/// Lines whose origin is not known yet: where they are in the file at hand, and where in the one that was asked for.
+/// Lines of unknown origin: their position in the current version and in the requested one.
 #[derive(Clone, Debug)]
 struct Suspect {
     here: usize,
@@ -52,13 +52,13 @@ struct Suspect {
     count: usize,
 }
 
-/// A version of the file that some lines came through: the file of a snapshot, or one side of a conflict that it has there.
+/// A version of the file that some lines passed through: the file of a snapshot, or one side of a conflict.
 struct Stop {
     entry: Entry,
     suspects: Vec<Suspect>,
 }
 
-/// The versions that are still to be looked into, the newest last.
+/// The versions to visit, newest last.
 #[derive(Default)]
 struct Open {
     stops: BTreeMap<(u64, Place, TreePath), Vec<Stop>>,
@@ -85,9 +85,8 @@ impl Open {
 }
 
 impl History {
-    /// Which snapshot each line of a file comes from, renames followed. Lines that a merge took over belong to the parent that
-    /// had them, the first one where several had. Lines that the resolution of a conflict took over from a side belong to whoever
-    /// made that side.
+    /// Returns the snapshot that each line of a file comes from. Follows renames. Lines that a merge took over belong to the
+    /// first parent that had them. Lines that the resolution of a conflict took from a side belong to the author of that side.
     pub fn blame(&self, head: SnapshotId, path: &TreePath) -> Result<Blame> {
         let store = &self.store;
         let mut graph = self.graph.lock();
@@ -119,7 +118,7 @@ impl History {
                 }
                 parents.extend(files_of(before).into_iter().map(|before| (parent, from.clone(), before)));
             }
-            // A parent that has the same file had it before; nothing of it is from here.
+            // A parent with the same file comes first: none of its lines are from this snapshot.
             parents.sort_by_key(|(_, _, before)| !is_same_file(before, &entry));
             let mut text_here = None;
             for (parent, from, before) in parents {
@@ -169,7 +168,7 @@ impl History {
     }
 }
 
-/// The files that an entry stands for: itself, or the sides of a conflict, whose lines a resolution may have taken.
+/// Returns the files of an entry: itself, or the sides of a conflict, whose lines a resolution may have taken.
 fn files_of(entry: Option<Entry>) -> Vec<Entry> {
     let is_file = |entry: &&Entry| matches!(entry.node, Node::File { .. });
     match entry {
@@ -194,13 +193,13 @@ fn read(store: &Store, path: &TreePath, entry: &Entry) -> Result<Bytes> {
     }
 }
 
-/// Divides lines into those that the older text has, and those that it has not.
+/// Splits lines into those which the older text has and the others.
 fn pass(suspects: &[Suspect], older: &[u8], newer: &[u8]) -> (Vec<Suspect>, Vec<Suspect>) {
     let hunks = hunks(older, newer);
     let (mut passed, mut kept) = (Vec::new(), Vec::new());
     for suspect in suspects {
         let (mut here, end) = (suspect.here, suspect.here + suspect.count);
-        // The first hunk that ends behind the line, and how far lines before it are shifted.
+        // The first hunk that ends after the line, which determines the shift of the lines before it.
         let mut at = hunks.partition_point(|hunk| hunk.after.end <= here);
         while here < end {
             let last = suspect.last + (here - suspect.here);

@@ -1,4 +1,4 @@
-//! The shape of history in memory.
+//! The graph of snapshots in memory.
 
 use std::collections::{BinaryHeap, HashMap};
 
@@ -9,17 +9,17 @@ use crate::object::Node;
 use crate::store::Store;
 use crate::touched::{Asked, Touched};
 
-/// A snapshot's place in the graph.
+/// The index of a snapshot in the graph.
 pub(super) type Place = u32;
 
-/// What is remembered of a snapshot.
+/// The cached data of a snapshot.
 struct Known {
     id: SnapshotId,
     root: RootId,
     generation: u64,
     parents: Parents,
     top: Top,
-    /// Which paths differ from the first parent, where that is known and the parent is there.
+    /// The paths that differ from the first parent, if they are known and the parent exists.
     touched: Option<Touched>,
 }
 
@@ -32,14 +32,14 @@ enum Top {
     Is(Option<DirectoryId>),
 }
 
-/// Nearly all have one parent or none. A parent whose record is gone is left out.
+/// The parents. Nearly all snapshots have at most one. A parent whose record was deleted is omitted.
 enum Parents {
     Unread(Vec<SnapshotId>),
     One(Place),
     Several(Vec<Place>),
 }
 
-/// The snapshots that were walked so far.
+/// The snapshots visited so far.
 #[derive(Default)]
 pub(super) struct Graph {
     places: HashMap<SnapshotId, Place>,
@@ -59,7 +59,7 @@ impl Graph {
         self.known[place as usize].generation
     }
 
-    /// The place of a snapshot that has to be there.
+    /// Returns the index of a snapshot, or an error if it does not exist.
     pub(super) fn need(&mut self, store: &Store, id: SnapshotId) -> Result<Place> {
         self.place(store, id)?.ok_or_else(|| absent(id))
     }
@@ -85,7 +85,7 @@ impl Graph {
         Ok(Some(place))
     }
 
-    /// The top nodes of the root directories of some snapshots; nothing at all where the tree is gone.
+    /// Returns the top nodes of the root directories of some snapshots. The outer `None` stands for a dropped tree.
     pub(super) fn tops(&mut self, store: &Store, of: &[Place]) -> Result<Vec<Option<Option<DirectoryId>>>> {
         let is_unread = |place: &&Place| matches!(self.known[**place as usize].top, Top::Unread);
         let unread: Vec<_> = of.iter().filter(is_unread).copied().collect();
@@ -104,7 +104,7 @@ impl Graph {
         Ok(of.iter().map(top).collect())
     }
 
-    /// The parents whose records are there.
+    /// Returns the parents whose records exist.
     pub(super) fn parents(&mut self, store: &Store, of: Place) -> Result<ParentList> {
         if let Parents::Unread(ids) = &self.known[of as usize].parents {
             let ids = ids.clone();
@@ -112,7 +112,7 @@ impl Graph {
             for (number, id) in ids.into_iter().enumerate() {
                 let place = self.place(store, id)?;
                 if number == 0 && place.is_none() {
-                    // What is known is known of that one, and now another comes first.
+                    // The marks are relative to the deleted parent, and now another parent is the first.
                     self.known[of as usize].touched = None;
                 }
                 places.extend(place);
@@ -130,16 +130,16 @@ impl Graph {
     }
 }
 
-/// Where the same is found as in a snapshot.
+/// The parent in which a path is unchanged.
 pub(super) enum SameAs {
-    /// In its first parent, its only one.
+    /// The first and only parent.
     OnlyParent(Place),
-    /// In the first of several parents.
+    /// The first of several parents.
     FirstParent(Place),
 }
 
 impl Graph {
-    /// The first parent, if a path is certain to be there what it is in a snapshot. No tree is looked into.
+    /// Returns the first parent, if a path is certainly the same in it. Reads no tree.
     pub(super) fn untouched(&mut self, store: &Store, of: Place, path: &Asked) -> Result<Option<SameAs>> {
         let mut parents = self.parents(store, of)?;
         let is_same = self.known[of as usize].touched.as_ref().is_some_and(|touched| !touched.may(path));
@@ -151,7 +151,7 @@ impl Graph {
     }
 }
 
-/// An iterator that allocates for merges only.
+/// Iterates over parents. Allocates only for merges.
 pub(super) enum ParentList {
     One(Option<Place>),
     Several(std::vec::IntoIter<Place>),
@@ -168,19 +168,19 @@ impl Iterator for ParentList {
     }
 }
 
-/// Goes down from some snapshots, generation by generation, so that everything is met after all that came of it. Flags are
-/// handed down by the caller.
+/// Walks down from some snapshots in generation order, so that every snapshot is visited after all its descendants. The caller
+/// propagates flags to the parents.
 #[derive(Default)]
 pub(super) struct Walk {
     open: BinaryHeap<(u64, Place)>,
-    /// The flags of each place that was met, by place; 0 for the others.
+    /// The flags of each visited snapshot, by index; 0 for the others.
     flags: Vec<u8>,
-    /// How many open ones have each set of flags.
+    /// Number of open snapshots with each combination of flags.
     counts: [usize; 8],
 }
 
 impl Walk {
-    /// Adds flags to a place, and the place to what is open.
+    /// Adds flags to a snapshot and opens it.
     pub(super) fn start(&mut self, graph: &Graph, place: Place, flags: u8) {
         if self.flags.len() <= place as usize {
             self.flags.resize(graph.known.len().max(place as usize + 1), 0);
@@ -199,7 +199,7 @@ impl Walk {
         self.counts[usize::from(after)] += 1;
     }
 
-    /// The next place, with all the flags it will ever have if generations tell the truth.
+    /// Returns the next snapshot with its final flags, provided that the generations are correct.
     pub(super) fn next(&mut self) -> Option<(Place, u8)> {
         let (_, place) = self.open.pop()?;
         let flags = self.flags[place as usize];
@@ -207,7 +207,7 @@ impl Walk {
         Some((place, flags))
     }
 
-    /// How many open places lack a flag.
+    /// Returns the number of open snapshots without a flag.
     pub(super) fn open_without(&self, flag: u8) -> usize {
         (0..8_u8).filter(|flags| flags & flag == 0).map(|flags| self.counts[usize::from(flags)]).sum()
     }

@@ -1,21 +1,21 @@
-//! A log as lanes, for whoever draws it.
+//! Lays out a log in lanes, for drawing the graph.
 
 use crate::id::SnapshotId;
 
-/// Where a snapshot stands in a drawing, and the lines from its row to the next one.
+/// The position of a snapshot in the drawing, and the edges from its row to the next one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GraphRow {
     /// The snapshot.
     pub id: SnapshotId,
-    /// Its lane, from 0.
+    /// The lane, from 0.
     pub lane: usize,
-    /// How many lanes this row has.
+    /// Number of lanes in this row.
     pub width: usize,
-    /// The lines down to the next row.
+    /// The edges down to the next row.
     pub edges: Vec<GraphEdge>,
 }
 
-/// A line from a lane of one row to a lane of the next.
+/// An edge from a lane of one row to a lane of the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GraphEdge {
     /// The lane above.
@@ -24,20 +24,20 @@ pub struct GraphEdge {
     pub to: usize,
 }
 
-/// Lays a log out row by row. Needs nothing but ids, so it works on a page as well as on all of it.
+/// Lays out a log row by row. Needs only ids, so that it works on a page as well as on the whole log.
 #[derive(Clone, Debug, Default)]
 pub struct GraphLayout {
-    /// What each lane leads to.
+    /// The next snapshot of each lane.
     lanes: Vec<Option<SnapshotId>>,
 }
 
 impl GraphLayout {
-    /// An empty drawing.
+    /// Creates an empty layout.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The row of the next snapshot. Children come before their parents.
+    /// Returns the row of the next snapshot. Children must come before their parents.
     pub fn row(&mut self, id: SnapshotId, parents: &[SnapshotId]) -> GraphRow {
         let lane = match self.lanes.iter().position(|lane| *lane == Some(id)) {
             Some(lane) => lane,
@@ -73,7 +73,7 @@ impl GraphLayout {
         }
         edges.sort_unstable();
         edges.dedup();
-        // A lane that led here from another column joins this one in the row itself.
+        // A lane from another column that leads to this snapshot joins its lane in the row itself.
         let joins = above.iter().enumerate().filter(|(from, leads_to)| **leads_to == Some(id) && *from != lane);
         let width = above.len().max(self.lanes.len()).max(joins.map(|(from, _)| from + 1).max().unwrap_or(0));
         GraphRow { id, lane, width, edges }

@@ -1,4 +1,4 @@
-//! Snapshots, newest first.
+//! Lists snapshots, newest first.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashSet};
@@ -13,27 +13,26 @@ use crate::workspace::{Labels, WorkspaceName, Workspaces};
 
 const PAGE: usize = 256;
 
-/// In which order a log goes.
+/// The order of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogOrder {
     /// By time. A snapshot comes before its parents unless a clock ran backwards between them.
     #[default]
     Time,
-    /// By distance from the first one: always before its parents, but lines of work of different lengths do not mix as
-    /// they did.
+    /// By generation: always before its parents, but concurrent lines of different lengths are not interleaved by time.
     Generation,
 }
 
 /// A snapshot in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Its id.
+    /// The id.
     pub id: SnapshotId,
     /// The snapshot.
     pub snapshot: Arc<Snapshot>,
 }
 
-/// The snapshots that lead to some others, read as they are asked for.
+/// Iterates over the ancestors of some snapshots. Reads on demand.
 pub struct Log {
     history: History,
     order: LogOrder,
@@ -48,7 +47,7 @@ struct Open {
 }
 
 impl History {
-    /// What led to these snapshots, themselves included.
+    /// Returns the log of these snapshots and their ancestors.
     pub fn log(&self, heads: &[SnapshotId], order: LogOrder) -> Result<Log> {
         let mut log = Log { history: self.clone(), order, open: BinaryHeap::new(), seen: HashSet::new() };
         for head in heads {
@@ -59,13 +58,13 @@ impl History {
         Ok(log)
     }
 
-    /// What led to a workspace's head.
+    /// Returns the log of a workspace's head.
     pub fn log_of(&self, workspace: &WorkspaceName, order: LogOrder) -> Result<Log> {
         let head = Workspaces::of(&self.store).get(workspace)?.head;
         self.log(head.as_slice(), order)
     }
 
-    /// What led to any workspace's head or any label.
+    /// Returns the log of all workspace heads and labels.
     pub fn log_of_all(&self, order: LogOrder) -> Result<Log> {
         let mut heads = Vec::new();
         let (workspaces, labels) = (Workspaces::of(&self.store), Labels::of(&self.store));
@@ -90,7 +89,7 @@ impl History {
 }
 
 impl Log {
-    /// False when there is no record of it.
+    /// Adds a snapshot. Returns false if its record does not exist.
     fn push(&mut self, id: SnapshotId, child: Option<Time>) -> Result<bool> {
         if self.seen.contains(&id) {
             return Ok(true);
@@ -102,7 +101,7 @@ impl Log {
         };
         self.seen.insert(id);
         let rank = match self.order {
-            // Never above the child that led to it, whatever the clocks said.
+            // A parent is never ranked above its child, regardless of the clocks.
             LogOrder::Time => (child.map_or(snapshot.time, |child| child.min(snapshot.time)), snapshot.generation),
             LogOrder::Generation => (Time::EPOCH, snapshot.generation),
         };
@@ -134,7 +133,7 @@ impl Iterator for Log {
 }
 
 impl Open {
-    /// Among equals the later one, then any fixed order.
+    /// Returns the sort key: by rank, then the later one, then by id.
     fn key(&self) -> ((Time, u64), Time, SnapshotId) {
         (self.rank, self.snapshot.time, self.id)
     }

@@ -1,4 +1,4 @@
-//! The versions of one path: which snapshots changed it.
+//! The versions of one path: the snapshots that changed it.
 
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use crate::object::{Entry, Snapshot};
 use crate::store::Store;
 use crate::touched::Asked;
 
-/// Trees that are looked into at once: few at first, for who wants the newest version only, then more and more.
+/// Number of trees that are looked up in one batch: few at first, for callers that want only the newest version, then more.
 const AHEAD_MIN: usize = 8;
 const AHEAD_MAX: usize = 1_024;
 
-/// A leap over snapshots that did not touch a path ends at the latest at a generation that is a multiple of this. So lines of
-/// history that met are not gone along once for each of them.
+/// A leap over snapshots that did not change a path ends at the latest at a generation that is a multiple of this number, so that
+/// merged lines of history are not followed once for each of them.
 const LEAP_GENERATIONS: u64 = 256;
 
-/// What a snapshot did to a path.
+/// The change of a path in a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathChange {
-    /// It was not there before.
+    /// The path is new.
     Added,
-    /// It is not there any more.
+    /// The path was removed.
     Removed,
-    /// It is another than before: contents or attributes, times not considered.
+    /// The contents or attributes differ, without times.
     Modified,
-    /// It came from another path, changed or not.
+    /// It was renamed, with or without changes.
     Renamed {
-        /// Where it was.
+        /// The old path.
         from: TreePath,
     },
 }
@@ -43,20 +43,20 @@ pub enum PathChange {
 pub struct Version {
     /// The snapshot.
     pub id: SnapshotId,
-    /// Who, when and why.
+    /// The author, time and message.
     pub snapshot: Arc<Snapshot>,
-    /// The path at that time; another one than asked for before a rename.
+    /// The path at that time, which differs from the requested one before a rename.
     pub path: TreePath,
-    /// What was done to it.
+    /// The change.
     pub change: PathChange,
-    /// What it was then; nothing when it was removed.
+    /// The entry at that time; `None` if it was removed.
     pub entry: Option<Entry>,
 }
 
-/// The versions of a path, newest first, read as they are asked for.
+/// Iterates over the versions of a path, newest first. Reads on demand.
 ///
-/// A merge that took a path as one of its parents had it is not a version, and only that parent is looked into: the others had
-/// no part in what the path is. Snapshots whose tree was dropped by retention are passed over; what they did shows in the
+/// A merge that took a path unchanged from one of its parents is not a version, and only that parent is followed: the others did
+/// not contribute to the path. Snapshots whose tree was dropped by retention are skipped; their changes are attributed to the
 /// next one.
 pub struct Versions {
     history: History,
@@ -67,7 +67,7 @@ pub struct Versions {
 }
 
 impl History {
-    /// The versions of a path that led to a snapshot. With `follow` they go on behind renames.
+    /// Returns the versions of a path in the history of a snapshot. With `follow`, continues after renames.
     pub fn versions(&self, head: SnapshotId, path: &TreePath, follow: bool) -> Result<Versions> {
         let mut versions = Versions {
             history: self.clone(),
@@ -101,7 +101,7 @@ impl Versions {
                 continue;
             }
             let Some(entry) = self.look.entry(store, &mut graph, place, &path)? else {
-                // Its tree is gone: its parents stand for it.
+                // Its tree was dropped: continue with its parents.
                 for parent in graph.parents(store, place)? {
                     self.push(&graph, parent, path.clone());
                 }
@@ -155,11 +155,12 @@ impl Iterator for Versions {
     }
 }
 
-/// Goes along first parents for as long as a path is certain to be the same there, and returns where that ends: at an ancestor from
-/// which the versions go on as they would from here. Nothing if that is here.
+/// Follows first parents while a path is certainly the same, and returns the last one: an ancestor from which the versions
+/// continue as they would from here. Returns `None` if that is the start itself.
 ///
-/// From a tree it goes only to one that is there, because what snapshots without trees did shows in the next one; and it passes a
-/// merge only if both its tree and its first parent's are there, because otherwise the other parents have their part in it.
+/// From a snapshot with a tree it only leaps to one with a tree, because changes of snapshots without trees are attributed to the
+/// next one. It passes a merge only if both its tree and that of its first parent exist, because otherwise the other parents
+/// contribute to the result.
 pub(super) fn leap(store: &Store, graph: &mut Graph, from: Place, path: &TreePath) -> Result<Option<Place>> {
     let Some(asked) = Asked::of(path) else { return Ok(None) };
     let mut passed = Vec::new();
@@ -181,7 +182,7 @@ pub(super) fn leap(store: &Store, graph: &mut Graph, from: Place, path: &TreePat
         here = passed.pop().expect("it began where it came from");
     }
     if here == from && end != from && !has_tree(store, graph, from)? {
-        // None of them has a tree: they stand for each other.
+        // None of them has a tree, so they are equivalent.
         here = end;
     }
     Ok((here != from).then_some(here))
@@ -205,7 +206,7 @@ fn is_untouched(store: &Store, graph: &mut Graph, place: Place, asked: Option<&A
     }
 }
 
-/// What paths were in trees of the past, looked up ahead of the walk, many trees at once.
+/// Entries of paths in old trees, looked up in batches ahead of the walk.
 #[derive(Default)]
 pub(super) struct Look {
     known: HashMap<TreePath, HashMap<Place, Option<Option<Entry>>>>,
@@ -213,7 +214,7 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// What a path was in a snapshot; nothing at all when its tree is gone.
+    /// Returns the entry of a path in a snapshot. The outer `None` stands for a dropped tree.
     pub(super) fn entry(
         &mut self,
         store: &Store,
@@ -251,7 +252,7 @@ impl Look {
         let mut found = entries_at(store, &there, path)?.into_iter();
         for (place, top) in places.into_iter().zip(tops) {
             let entry = top.and_then(|_| found.next().expect("an answer for each"));
-            // Where the root is, all below it is, unless it was damaged.
+            // If the root exists, everything below it exists, unless it is damaged.
             if let (None, Some(Some(top))) = (&entry, top)
                 && store.has(graph.root(place).object())?
             {
@@ -262,13 +263,13 @@ impl Look {
         Ok(known[&place].clone())
     }
 
-    /// The nearest ancestors whose trees are there.
+    /// Returns the nearest ancestors that have trees.
     pub(super) fn parents_with_trees(&mut self, store: &Store, graph: &mut Graph, of: Place) -> Result<Vec<Place>> {
         let mut found = Vec::new();
         let mut open: Vec<_> = graph.parents(store, of)?.collect();
         open.reverse();
         while let Some(place) = open.pop() {
-            // With a path at hand its look-up tells as well, and is needed anyway.
+            // A cached lookup of any path tells whether the tree exists, and is needed anyway.
             let is_there = match self.known.values().find_map(|known| known.get(&place)) {
                 Some(entry) => entry.is_some(),
                 None => store.has(graph.root(place).object())?,

@@ -1,8 +1,8 @@
-//! Large texts compared in bounded time: between the lines that both have exactly once.
+//! Compares large texts in bounded time: splits them at the lines that occur exactly once on each side.
 //!
-//! Such lines, in the order that both share, are anchors; what lies between two of them is compared by itself. The work of all
-//! comparisons together is bounded. A stretch for which nothing is left is replaced as a whole: more lines than need be, and
-//! still right.
+//! Such lines, in an order common to both sides, are anchors (as in patience diff). The stretches between two anchors are
+//! compared separately. The total work of all comparisons is bounded. When the budget is exhausted, a stretch is replaced as a
+//! whole: the result has more lines than necessary but is still correct.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use imara_diff::{Algorithm, Diff, Token};
 
 use super::lines::Hunk;
 
-/// Work is the product of the lines of both sides: the time of either algorithm is bounded by a share of it.
+/// Work is the product of the line counts of both sides. The time of either algorithm is at most proportional to it.
 const WORK_MAX: u64 = 2_500_000_000;
-/// Above this, the histogram gives way to Myers.
+/// Above this amount of work, Myers replaces the histogram algorithm.
 const HISTOGRAM_WORK_MAX: u64 = 100_000_000;
-/// How much longer the histogram may take than Myers for the same work.
+/// How much more expensive the histogram algorithm may be than Myers for the same work.
 const HISTOGRAM_FACTOR: u64 = 8;
 
-/// Whether two texts of so many lines can be compared as they are.
+/// Returns whether two texts with this many lines can be compared without anchors.
 pub(super) fn is_small(before: usize, after: usize) -> bool {
     work(before, after) <= HISTOGRAM_WORK_MAX
 }
@@ -26,7 +26,7 @@ fn work(before: usize, after: usize) -> u64 {
     (before as u64).saturating_mul(after as u64)
 }
 
-/// The hunks that make one list of lines of another.
+/// Returns the hunks that turn one list of lines into another.
 pub(super) fn hunks(before: &[Token], after: &[Token], tokens: u32) -> Vec<Hunk> {
     let mut found = Vec::new();
     let mut local = Local { ids: vec![u32::MAX; tokens as usize] };
@@ -69,7 +69,7 @@ fn between(before: &[Token], after: &[Token], gap: Hunk, local: &mut Local, left
     );
 }
 
-/// Lines numbered anew for one stretch, so that its comparison costs nothing for the lines elsewhere.
+/// Renumbers the lines of one stretch, so that the cost of its comparison does not depend on lines outside it.
 struct Local {
     ids: Vec<u32>,
 }
@@ -97,7 +97,7 @@ impl Local {
     }
 }
 
-/// The places of the lines that both sides have once, as many as ascend on both.
+/// Returns the positions of lines that occur once on each side: a longest list that ascends on both.
 fn anchors(before: &[Token], after: &[Token], tokens: u32) -> Vec<(usize, usize)> {
     let (old, new) = (places(before, tokens), places(after, tokens));
     let common = before.iter().enumerate().filter_map(|(at, token)| {
@@ -127,9 +127,9 @@ fn places(side: &[Token], tokens: u32) -> Vec<Place> {
     places
 }
 
-/// The longest part of pairs, ascending in their first, that ascends in their second too.
+/// Returns the longest subsequence of pairs, ascending in their first element, that also ascends in the second.
 fn ascending(pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
-    // For each length the pair that ends such a part with the smallest second, and for each pair the one before it.
+    // For each length, the pair with the smallest second element that ends such a subsequence; for each pair, its predecessor.
     let mut ends: Vec<usize> = Vec::new();
     let mut previous: Vec<Option<usize>> = Vec::with_capacity(pairs.len());
     for (at, pair) in pairs.iter().enumerate() {

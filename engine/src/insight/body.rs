@@ -1,4 +1,4 @@
-//! What an entry holds, as bytes in memory.
+//! The contents of an entry as bytes in memory.
 
 use bytes::Bytes;
 
@@ -7,10 +7,10 @@ use crate::error::{Error, Result};
 use crate::object::{Content, Entry, Node};
 use crate::store::Store;
 
-/// Git looks for a NUL in so many bytes, and so do we.
+/// Number of leading bytes that are searched for a NUL, as Git does.
 const BINARY_LOOK_BYTES: usize = 8_000;
 
-/// How many bytes an entry holds: a file's, or those of a symlink's target.
+/// Returns the size of an entry's contents in bytes: of a file, or of a symlink's target; 0 for other kinds.
 pub(super) fn size(entry: &Entry) -> u64 {
     match &entry.node {
         Node::File { size, .. } => *size,
@@ -19,7 +19,7 @@ pub(super) fn size(entry: &Entry) -> u64 {
     }
 }
 
-/// The bytes of a file or of a symlink's target; none of anything else.
+/// Returns the bytes of a file or of a symlink's target; empty for other kinds.
 pub(crate) fn load(store: &Store, entry: &Entry) -> Result<Bytes> {
     match &entry.node {
         Node::File { size, content: Content::Chunk(id) } => store.chunk(*id, *size),
@@ -36,7 +36,7 @@ pub(crate) fn load(store: &Store, entry: &Entry) -> Result<Bytes> {
     }
 }
 
-/// Whether Git would call it binary.
+/// Returns whether Git would treat the bytes as binary.
 pub(super) fn is_binary(bytes: &[u8]) -> bool {
     memchr::memchr(0, &bytes[..bytes.len().min(BINARY_LOOK_BYTES)]).is_some()
 }

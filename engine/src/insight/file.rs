@@ -1,4 +1,4 @@
-//! One change, looked into.
+//! The analysis of one change.
 
 use super::InsightOptions;
 use super::body;
@@ -12,60 +12,60 @@ use crate::error::{Error, Result};
 use crate::object::{Entry, EntryKind, Node};
 use crate::store::Store;
 
-/// The most credentials that are reported of one file.
+/// Maximum number of credentials that are reported per file.
 const CREDENTIALS_MAX: usize = 16;
 
-/// One change with what there is to know of it.
+/// One change with its analysis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileInsight {
-    /// The path, what happened to it, and both entries. A rename may have other contents too.
+    /// The path, the kind of change and both entries. A renamed file may have different contents too.
     pub change: Change,
-    /// For a rename, how similar the two are in percent; 100 for equal contents.
+    /// For a rename, the similarity of the two files in percent; 100 for equal contents.
     pub similarity: Option<u8>,
-    /// How the contents differ.
+    /// The difference of the contents.
     pub contents: Contents,
-    /// The size before: a file's bytes, or those of a symlink's target.
+    /// The size before, in bytes: of a file, or of a symlink's target.
     pub bytes_before: u64,
-    /// The size after.
+    /// The size after, in bytes.
     pub bytes_after: u64,
-    /// The language, where the name of a file tells it.
+    /// The language of the file, if its name identifies it.
     pub language: Option<&'static str>,
-    /// What deserves a look.
+    /// The risks that a reviewer should check.
     pub risks: Vec<Risk>,
-    /// Added bytes that were not searched for credentials.
+    /// The number of added bytes that were not searched for credentials.
     pub unscanned_bytes: u64,
 }
 
-/// How the contents of two sides differ. A symlink's target is a text of one line.
+/// The difference between the contents of two sides. A symlink's target is a text of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// In lines.
+    /// Compared line by line.
     Text {
-        /// Lines of the side after that the side before does not have.
+        /// Lines that only the side after has.
         lines_added: u64,
-        /// Lines of the side before that the side after does not have.
+        /// Lines that only the side before has.
         lines_removed: u64,
     },
-    /// In bytes: one side has a NUL among its first 8,000.
+    /// Compared as bytes: one side has a NUL among its first 8,000 bytes.
     Binary,
-    /// In bytes: one side is above the limit and was not read.
+    /// Only the sizes are known: one side is above the limit and was not read.
     TooLarge,
-    /// Nobody can say: the bytes of one side were purged.
+    /// Unknown: the bytes of one side were purged.
     Purged,
-    /// Not at all: equal contents, not read.
+    /// Equal contents, not read.
     Same,
-    /// There are none on either side: directories, FIFOs, devices, conflicts.
+    /// Neither side has contents: directories, FIFOs, devices, conflicts.
     None,
 }
 
 impl FileInsight {
-    /// The kinds before and after.
+    /// Returns the entry kinds before and after.
     pub fn kinds(&self) -> (Option<EntryKind>, Option<EntryKind>) {
         let kind = |entry: &Option<Entry>| entry.as_ref().map(Entry::kind);
         (kind(&self.change.before), kind(&self.change.after))
     }
 
-    /// Looks into a change.
+    /// Analyses a change.
     pub(super) fn of(store: &Store, found: Found, options: &InsightOptions) -> Result<Self> {
         let Found { change, similarity } = found;
         let size = |entry: &Option<Entry>| entry.as_ref().map_or(0, body::size);
@@ -132,7 +132,7 @@ struct Text {
 
 fn compare(before: &[u8], after: &[u8], scan_bytes_max: usize) -> Text {
     let hunks = match (before, after) {
-        // Nothing to compare: the whole side counts.
+        // Nothing to compare: all lines of the other side count.
         ([], _) | (_, []) => Vec::new(),
         _ => rough_hunks(before, after),
     };

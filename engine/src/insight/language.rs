@@ -1,8 +1,8 @@
-//! The language of a file, by its name alone.
+//! Detects the language of a file from its name alone.
 
 use crate::name::TreePath;
 
-/// The word for a file's language; nothing when its name does not tell.
+/// Returns the language of a file, or `None` if its name does not identify one.
 pub(super) fn language(path: &TreePath) -> Option<&'static str> {
     let (_, name) = path.split_last()?;
     let name = std::str::from_utf8(name.as_bytes()).ok()?;

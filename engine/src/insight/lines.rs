@@ -1,7 +1,7 @@
-//! Two texts compared line by line.
+//! Compares two texts line by line.
 //!
-//! A line is the bytes up to and with `\n`; the last one may lack it, and then differs from one that has it. Bytes of any
-//! encoding. The algorithm is Git's histogram; [`anchors`] bounds the time of large texts.
+//! A line ends with `\n`, which belongs to it. The last line may lack it and then differs from the same line with it. The
+//! encoding does not matter. The algorithm is Git's histogram diff; [`anchors`] bounds the time for large texts.
 
 use std::ops::Range;
 
@@ -10,17 +10,17 @@ use memchr::{memchr_iter, memrchr};
 
 use super::anchors;
 
-/// Lines that differ: those of one side stand for those of the other. One of the ranges may be empty, not both.
+/// A range of differing lines on both sides. One of the ranges may be empty, not both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hunk {
-    /// Lines before, counted from 0.
+    /// The lines before, counted from 0.
     pub(crate) before: Range<usize>,
-    /// Lines after.
+    /// The lines after, counted from 0.
     pub(crate) after: Range<usize>,
 }
 
-/// The hunks that make one text of another, ascending, with a common line at least between two of them. Where a hunk could
-/// lie in several places it lies where a reader expects it, unless the texts are large.
+/// Returns the hunks that turn one text into another, in ascending order, with at least one common line between two hunks. Where
+/// a hunk could be placed in several positions, it is placed where a reader expects it, unless the texts are large.
 pub(crate) fn hunks(before: &[u8], after: &[u8]) -> Vec<Hunk> {
     let input = InternedInput::new(before, after);
     if !anchors::is_small(input.before.len(), input.after.len()) {
@@ -31,7 +31,7 @@ pub(crate) fn hunks(before: &[u8], after: &[u8]) -> Vec<Hunk> {
     collect(&diff, 0)
 }
 
-/// The same without the search for the best place: as many lines, faster.
+/// Returns the hunks without optimising their position: the same number of lines, but faster.
 pub(crate) fn rough_hunks(before: &[u8], after: &[u8]) -> Vec<Hunk> {
     let start = common_start(before, after);
     let (before, after, above) = (&before[start..], &after[start..], count_newlines(&before[..start]));
@@ -53,18 +53,18 @@ pub(crate) fn rough_hunks(before: &[u8], after: &[u8]) -> Vec<Hunk> {
     hunks.map(|hunk| Hunk { before: shift(hunk.before), after: shift(hunk.after) }).collect()
 }
 
-/// How many lines a text has.
+/// Returns the number of lines in a text.
 pub(crate) fn count_lines(text: &[u8]) -> u64 {
     let unfinished = !text.is_empty() && !text.ends_with(b"\n");
     count_newlines(text) as u64 + u64::from(unfinished)
 }
 
-/// The lines of a text with their terminators.
+/// Iterates over the lines of a text, including their terminators.
 pub(crate) fn split(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split_inclusive(|byte| *byte == b'\n')
 }
 
-/// The bytes that these ranges of lines take up. The ranges ascend.
+/// Returns the byte ranges of these ranges of lines, which ascend.
 pub(crate) fn byte_ranges(text: &[u8], lines: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
     let mut starts = std::iter::once(0).chain(memchr_iter(b'\n', text).map(|at| at + 1)).enumerate();
     let mut start_of = |line: usize| starts.find(|(number, _)| *number == line).map_or(text.len(), |(_, start)| start);
@@ -85,7 +85,7 @@ fn count_newlines(text: &[u8]) -> usize {
     memchr_iter(b'\n', text).count()
 }
 
-/// The bytes of the whole lines that both begin with.
+/// Returns the length in bytes of the common leading whole lines.
 fn common_start(before: &[u8], after: &[u8]) -> usize {
     const STEP: usize = 64;
     let steps = before.chunks_exact(STEP).zip(after.chunks_exact(STEP)).take_while(|(ours, theirs)| ours == theirs);
@@ -97,7 +97,7 @@ fn common_start(before: &[u8], after: &[u8]) -> usize {
     memrchr(b'\n', &before[..common]).map_or(0, |newline| newline + 1)
 }
 
-/// The bytes of the whole lines that both end with.
+/// Returns the length in bytes of the common trailing whole lines.
 fn common_end(before: &[u8], after: &[u8]) -> usize {
     const STEP: usize = 64;
     let steps = before.rchunks_exact(STEP).zip(after.rchunks_exact(STEP)).take_while(|(ours, theirs)| ours == theirs);
@@ -156,12 +156,12 @@ mod tests {
             let (before, after) = (text("a", of), text("b", of));
             let hunks = rough_hunks(&before, &after);
             assert_eq!(apply(&before, &after, &hunks), after);
-            // With anchors every other line is common; without them the stretch is too long to be compared.
+            // With anchors every other line is common; without them the stretch is too long to compare.
             assert_eq!(hunks.len(), if of == usize::MAX { 60_000 } else { 1 });
         }
     }
 
-    /// Does what the hunks say.
+    /// Applies the hunks.
     fn apply(before: &[u8], after: &[u8], hunks: &[Hunk]) -> Vec<u8> {
         let (old, new): (Vec<_>, Vec<_>) = (split(before).collect(), split(after).collect());
         let mut out = Vec::new();

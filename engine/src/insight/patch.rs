@@ -1,8 +1,8 @@
-//! The change between two trees as a patch in Git's format, which `git apply` takes.
+//! Writes the change between two trees as a patch in Git's format, for `git apply`.
 //!
-//! Git knows files, executable or not, and symlinks. What else differs is left out and listed in the report. Contents are
-//! whole: binary files are in the patch too, with both sides, so that it can be applied in reverse. Times and state values
-//! are no part of it.
+//! Git stores files, executable or not, and symlinks. All other differences are omitted and listed in the report. Contents are
+//! complete: binary files are in the patch with both sides, so that it can be applied in reverse. Times and state values are not
+//! part of a patch.
 
 mod binary;
 mod plan;
@@ -23,23 +23,23 @@ use crate::store::Store;
 use crate::time::Time;
 use plan::{Plan, Step};
 
-/// What goes into a patch, and how.
+/// Options and limits of a patch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PatchOptions {
-    /// How many equal lines surround a difference. With 0, Git wants `--unidiff-zero` to apply it.
+    /// Number of unchanged context lines around a difference. With 0, `git apply` needs `--unidiff-zero`.
     pub context_lines: usize,
-    /// Only what lies at or below one of these; all when there are none. A file that was renamed out of them is deleted,
-    /// one that was renamed into them is added.
+    /// Only include entries at or below one of these paths; all if empty. A file that was renamed out of them appears as deleted,
+    /// one that was renamed into them as added.
     pub paths: Vec<TreePath>,
-    /// How renames are looked for; `None` writes them as deletions and additions.
+    /// How to search for renames; `None` writes them as deletions and additions.
     pub renames: Option<RenameOptions>,
-    /// List in the report what differs in its time.
+    /// List entries that differ in their time in the report.
     pub times: bool,
-    /// Leave out every entry called `.git`, with all below it, without a word in the report.
+    /// Omit every entry called `.git`, with everything below it, without listing it in the report.
     pub without_git: bool,
-    /// Larger files are written as binary ones.
+    /// Larger files are written as binary files.
     pub text_bytes_max: u64,
-    /// Larger files are left out.
+    /// Larger files are omitted.
     pub file_bytes_max: u64,
 }
 
@@ -57,66 +57,66 @@ impl Default for PatchOptions {
     }
 }
 
-/// What was written, and what was not.
+/// The result of writing a patch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PatchReport {
-    /// How many files are in the patch; one that became of another kind counts twice.
+    /// Number of files in the patch. A file whose kind changed counts twice.
     pub files: u64,
-    /// How long the patch is. Git applies none of a gibibyte or more.
+    /// Length of the patch in bytes. Git rejects patches of one gibibyte or more.
     pub bytes: u64,
-    /// Whether all renames were looked for.
+    /// Whether the search for renames was complete.
     pub renames: RenameSearch,
-    /// What differs and is not in the patch, and attributes that are lost where Git writes a file anew.
+    /// Differences that are not in the patch, and attributes that are lost where Git creates a file anew.
     pub left_out: Vec<LeftOut>,
 }
 
-/// Something that differs and is not in the patch.
+/// A difference that is not in the patch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Where.
+    /// The path.
     pub path: TreePath,
-    /// Why.
+    /// The reason.
     pub why: Omission,
 }
 
-/// Why something is not in a patch.
+/// The reason why a difference is not in a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Omission {
-    /// Git keeps no empty directories: one that came or went is not in the patch, and one that a deletion leaves behind
-    /// will be removed.
+    /// Git does not store empty directories: an added or removed one is not in the patch, and Git removes a directory that a
+    /// deletion leaves empty.
     EmptyDirectory,
-    /// Git has no such entries: FIFOs, sockets, devices, conflicts.
+    /// Git does not support this kind of entry: FIFOs, sockets, devices, conflicts.
     Kind(EntryKind),
     /// Permission bits other than the executable one.
     Mode,
-    /// The time.
+    /// The modification time.
     Time,
     /// The owner.
     Owner,
     /// Extended attributes.
     Xattrs,
-    /// That several names are one file.
+    /// The fact that several names share one file.
     HardLink,
     /// The file is above the limit.
     TooLarge {
-        /// Its size on the larger side.
+        /// Its size on the larger side, in bytes.
         bytes: u64,
     },
-    /// Git refuses a patch that touches its own directory.
+    /// Git rejects a patch that changes a `.git` directory.
     GitDirectory,
-    /// Its bytes were purged on one side.
+    /// The bytes of one side were purged.
     Purged {
-        /// When.
+        /// The time of the purge.
         time: Time,
     },
 }
 
-/// How many files are rendered together, and at most how many bytes of them.
+/// Maximum number of files that are rendered in one batch, and maximum number of their bytes.
 const TOGETHER: usize = 256;
 const TOGETHER_BYTES_MAX: u64 = 32 << 20;
 
-/// Writes what makes one tree of the other; `None` is an empty one. Files come sorted by path.
+/// Writes the patch that turns one tree into the other; `None` stands for an empty tree. Files are sorted by path.
 pub fn patch(
     store: &Store,
     before: Option<RootId>,

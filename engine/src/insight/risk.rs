@@ -1,6 +1,6 @@
-//! Hints at what a reviewer should look at first. Plain data: they say what was seen, not what to do about it.
+//! Hints for reviewers at risky changes. Plain data: a hint states an observation, not an action.
 //!
-//! Everything here is told by names, modes and sizes; [`secret`](super::secret) looks into the lines.
+//! The hints in this module depend only on names, modes and sizes; [`secret`](super::secret) searches the lines.
 
 use bytes::Bytes;
 
@@ -9,62 +9,62 @@ use crate::diff::{Change, What};
 use crate::name::TreePath;
 use crate::object::{Entry, Node};
 
-/// Something about a change that deserves a look, and where.
+/// An observation about a change that a reviewer should check, and its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Risk {
-    /// The path it is about; for a removal or what moved away, the path before.
+    /// The path that the hint is about; for a removal or a move, the old path.
     pub path: TreePath,
-    /// What was seen.
+    /// The observation.
     pub hint: RiskHint,
 }
 
-/// What was seen.
+/// An observation about a change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RiskHint {
-    /// A file can be executed that could not before.
+    /// A file became executable.
     Executable,
-    /// A file runs with the rights of its owner or group that did not before.
+    /// A file gained a set-user-ID or set-group-ID bit.
     SetId {
-        /// The permission bits that are new: `0o4000`, `0o2000` or both.
+        /// The new permission bits: `0o4000`, `0o2000` or both.
         bits: u32,
     },
-    /// A list of exact dependencies was touched.
+    /// A dependency lock file changed.
     LockFile,
-    /// What an automatic build does was touched.
+    /// A CI configuration changed.
     CiFile,
-    /// A new or changed file has a name that credentials have.
+    /// A new or changed file has a name that is typical for credentials.
     CredentialName,
-    /// An added line holds what looks like a credential. The line itself is not repeated here.
+    /// An added line contains a likely credential. The hint does not contain the line itself.
     Credential {
-        /// What it looks like.
+        /// The kind of credential that it resembles.
         shape: &'static str,
-        /// The line, counted from 1.
+        /// The line number, counted from 1.
         line: u64,
     },
-    /// A file grew by a lot.
+    /// A file grew by more than the limit.
     Growth {
-        /// Its bytes before.
+        /// The size before, in bytes.
         before: u64,
-        /// Its bytes after.
+        /// The size after, in bytes.
         after: u64,
     },
-    /// A test is gone, or no longer where tests are.
+    /// A test was removed or moved out of the test directories.
     TestRemoved,
-    /// A binary file is new.
+    /// A binary file was added.
     BinaryAdded {
-        /// Its size.
+        /// Its size in bytes.
         bytes: u64,
     },
-    /// A symlink leads out of the tree, by an absolute target or by more `..` than there are directories.
+    /// A symlink points outside the tree, by an absolute target or by more `..` than there are directories.
     SymlinkOutside {
-        /// Where it leads.
+        /// The target.
         target: Bytes,
     },
 }
 
 impl RiskHint {
-    /// A word for tables and counts.
+    /// Returns the name of the hint, for tables and counters.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Executable => "executable",
@@ -80,7 +80,7 @@ impl RiskHint {
         }
     }
 
-    /// What it adds to a [score](super::Summary::score).
+    /// Returns the weight of the hint in a [score](super::Summary::score).
     pub fn weight(&self) -> u64 {
         match self {
             Self::LockFile => 2,
@@ -94,7 +94,7 @@ impl RiskHint {
     }
 }
 
-/// The hints that names, modes and sizes give.
+/// Returns the hints that follow from names, modes and sizes.
 pub(super) fn outer_risks(change: &Change, growth: GrowthLimit) -> Vec<Risk> {
     let mut risks = Vec::new();
     let mut add = |path: &TreePath, hint| risks.push(Risk { path: path.clone(), hint });
@@ -150,7 +150,7 @@ fn is_directory(change: &Change) -> bool {
     is(&change.before) || is(&change.after)
 }
 
-/// The path of a test that this change takes away.
+/// Returns the path of a test that this change removes.
 fn lost_test(change: &Change) -> Option<&TreePath> {
     let is_file = matches!(change.before, Some(Entry { node: Node::File { .. }, .. }));
     match &change.what {
@@ -174,7 +174,7 @@ fn is_test(path: &TreePath) -> bool {
     if directories.iter().any(is_folder) {
         return true;
     }
-    // Camel case tells `LatestThing.java` from `ThingTest.java`.
+    // Camel case distinguishes `LatestThing.java` from `ThingTest.java`.
     let name = path.split_last().map(|(_, name)| String::from_utf8_lossy(name.as_bytes()).into_owned());
     let name = name.unwrap_or_default();
     let stem = name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem);
@@ -283,7 +283,7 @@ fn is_credential_name(path: &TreePath) -> bool {
     known || environment || account || extension || inside
 }
 
-/// Whether a symlink at this path leads out of the tree; other symlinks on the way are taken for directories.
+/// Returns whether a symlink at this path points outside the tree. Other symlinks on the path are treated as directories.
 fn leads_outside(path: &TreePath, target: &[u8]) -> bool {
     if target.starts_with(b"/") {
         return true;

@@ -1,17 +1,18 @@
-//! Credentials in text, by their shapes: well-known tokens, private keys, and values given to what is called a password.
+//! Detects credentials in text by their shape: well-known tokens, private keys, and values assigned to names such as `password`.
 //!
-//! One pass over the bytes. It finds what looks like a credential, so it errs on both sides; it never keeps what it found.
+//! It makes one pass over the bytes. The detection is heuristic, with false positives and false negatives. It never stores a
+//! credential that it found.
 
 use memchr::memmem;
 
-/// What was found, and the line within the text, counted from 0.
+/// The kind of a detected credential and its line within the text, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) shape: &'static str,
     pub(super) line: usize,
 }
 
-/// How a token begins, how long the rest is at least, and what it may hold.
+/// The prefix of a token, the minimum length of the rest, and the bytes that the rest may contain.
 struct Shape {
     word: &'static str,
     prefix: &'static [u8],
@@ -23,7 +24,7 @@ const fn shape(word: &'static str, prefix: &'static [u8], rest_bytes_min: usize,
     Shape { word, prefix, rest_bytes_min, rest }
 }
 
-/// Prefixes that are the beginning of another follow it.
+/// A prefix that starts with another prefix must come before it.
 const SHAPES: [Shape; 27] = [
     shape("AWS access key", b"AKIA", 16, is_upper_or_digit),
     shape("AWS temporary access key", b"ASIA", 16, is_upper_or_digit),
@@ -54,16 +55,16 @@ const SHAPES: [Shape; 27] = [
     shape("signed web token", b"eyJ", 60, is_word_dash_or_dot),
 ];
 
-/// No shape is shorter.
+/// Minimum length of a token of any shape, in bytes.
 const TOKEN_BYTES_MIN: usize = 20;
-/// What is longer is looked at this far, so that a long line takes no quadratic time.
+/// Longer runs are examined only up to this many bytes, so that a long line does not take quadratic time.
 const TOKEN_BYTES_MAX: usize = 1_024;
 const VALUE_BYTES_MIN: usize = 12;
 const VALUE_BYTES_MAX: usize = 256;
-/// Bits for each byte, as they are distributed in the value: words have less, random text has more.
+/// Minimum Shannon entropy of a value in bits per byte: words have less, random text has more.
 const ENTROPY_BITS_MIN: f64 = 3.3;
 
-/// Looks through a text; stops after so many findings.
+/// Searches a text for credentials. Stops after `findings_max` findings.
 pub(super) fn find(text: &[u8], findings_max: usize) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
@@ -94,7 +95,7 @@ fn is_private_key(line: &[u8]) -> bool {
     memmem::find(rest, b"PRIVATE KEY").is_some_and(|at| at <= 24 && rest[at + 11..].starts_with(b"-----"))
 }
 
-/// The shape of a run of bytes that tokens are made of. A token may stand behind a dot or a dash of something else.
+/// Returns the shape of a token in a run of token bytes. A token may follow a dot or a dash of other text.
 fn token(run: &[u8]) -> Option<&'static str> {
     let starts = (0..run.len() - TOKEN_BYTES_MIN + 1).filter(|at| *at == 0 || !is_word(&run[at - 1]));
     starts.into_iter().find_map(|at| {
@@ -105,14 +106,14 @@ fn token(run: &[u8]) -> Option<&'static str> {
             let exact = rest.get(fits).is_none_or(|behind| !is_word(behind));
             fits >= shape.rest_bytes_min && exact && is_varied(&rest[..fits])
         })?;
-        // A signed web token has three parts; the last one may lie where nobody looked.
+        // A JSON Web Token has three parts. The last one may lie beyond the examined bytes.
         let dots = run.iter().filter(|byte| **byte == b'.').count();
         let three = dots == 2 || dots == 1 && run.len() == TOKEN_BYTES_MAX;
         (found.prefix != b"eyJ" || three).then_some(found.word)
     })
 }
 
-/// Whether something called a password, a secret, a token or a key is given a value that looks random.
+/// Returns whether a name such as password, secret, token or key is assigned a value that looks random.
 fn assigned(line: &[u8]) -> Option<&'static str> {
     let mut behind = 0;
     while let Some(at) = line[behind..].iter().position(|byte| matches!(byte, b'=' | b':')) {
@@ -139,7 +140,7 @@ const SECRET_WORDS: [&[u8]; 11] = [
     b"auth_key",
 ];
 
-/// Whether what stands before the sign ends in such a name, quoted or not.
+/// Returns whether the text before the assignment sign ends in the name of a secret, quoted or not.
 fn is_secret_name(before: &[u8]) -> bool {
     let end =
         before.iter().rposition(|byte| !matches!(byte, b' ' | b'\t' | b'"' | b'\'' | b']')).map_or(0, |at| at + 1);
@@ -158,7 +159,7 @@ fn is_secret_value(behind: &[u8]) -> bool {
     if !(VALUE_BYTES_MIN..=VALUE_BYTES_MAX).contains(&length) {
         return false;
     }
-    // Code that computes a value is followed by more of it: a call, an index, a path.
+    // Code that computes a value continues after it: with a call, an index or a path.
     let ended = match rest.first() {
         None => true,
         Some(b'"' | b'\'' | b'`') => quoted,
@@ -171,7 +172,7 @@ fn is_secret_value(behind: &[u8]) -> bool {
     ended && mixed && is_varied(value) && !stands_for.iter().any(|word| memmem::find(&placeholder, word).is_some())
 }
 
-/// Whether the bytes are spread as random ones are.
+/// Returns whether the distribution of the bytes resembles that of random bytes.
 fn is_varied(value: &[u8]) -> bool {
     let mut counts = [0_u32; 256];
     value.iter().for_each(|byte| counts[usize::from(*byte)] += 1);
@@ -211,7 +212,7 @@ fn is_value(byte: &u8) -> bool {
 mod tests {
     use super::*;
 
-    /// Made up here, so that no file of ours holds the shape itself.
+    /// Generates a token, so that no source file contains a matching string.
     fn made_up(prefix: &str, length: usize) -> String {
         let letters = b"q7Rw2eTy9UiZoP4aSdF6gHj1KlX3cVb8Nm5";
         let rest = (0..length).map(|at| char::from(letters[at * 11 % letters.len()]));

@@ -1,8 +1,9 @@
-//! Renames by similarity: files that went in one place and came in another with much the same lines.
+//! Rename detection by similarity: pairs of a removed and an added file with mostly equal lines.
 //!
-//! As Git finds them: exact renames first, then files whose last name is unique on both sides, then the best of all pairs.
-//! Similarity is estimated, not measured: a file is a bag of spans (lines, cut every 64 bytes), and the bytes that two bags
-//! share stand for what was copied. The cost is bounded by pairs and by bytes, and the answer says when a bound was met.
+//! It follows Git: exact renames first, then files whose file name is unique on both sides, then the best of all pairs.
+//! Similarity is estimated: a file is a multiset of spans (lines, cut every 64 bytes), and the number of bytes in common spans
+//! approximates the amount of copied text. The cost is bounded by pairs and by bytes, and the result reports when a bound was
+//! reached.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,17 +17,17 @@ use crate::name::{Name, TreePath};
 use crate::object::{Entry, Node};
 use crate::store::Store;
 
-/// How renames are looked for.
+/// Options and limits of the search for renames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RenameOptions {
-    /// From how many percent of similarity on a removed and an added file are one that was renamed. 100 and above: exact
-    /// renames only.
+    /// Minimum similarity, in percent, for a removed and an added file to count as a rename. With 100 or more, only exact renames
+    /// are found.
     pub percent_min: u8,
-    /// The most pairs of a removed and an added file that are compared; with more, only unique last names are matched.
+    /// Maximum number of pairs of removed and added files to compare. Above it, only unique file names are matched.
     pub pairs_max: u64,
-    /// The most bytes read to compare them.
+    /// Maximum number of bytes read for the comparison.
     pub bytes_max: u64,
-    /// Larger files are renamed exactly or not at all.
+    /// Larger files are only matched exactly.
     pub file_bytes_max: u64,
 }
 
@@ -36,31 +37,31 @@ impl Default for RenameOptions {
     }
 }
 
-/// Whether all renames were looked for.
+/// The completeness of the search for renames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameSearch {
-    /// Renames were not asked for.
+    /// The search was turned off.
     #[default]
     Off,
-    /// All that the options allow were compared.
+    /// All candidates within the options were compared.
     Complete,
-    /// There were too many candidates: similar renames among these are listed as removed and added.
+    /// There were too many candidates: similar renames among them are listed as removed and added.
     Limited {
-        /// Removed files without a partner when the bound was met.
+        /// Number of removed files without a partner when the bound was reached.
         removed: u64,
-        /// Added files without a partner.
+        /// Number of added files without a partner when the bound was reached.
         added: u64,
     },
 }
 
-/// A change, and for a rename how similar the two sides are, in percent.
+/// A change and, for a rename, the similarity of the two sides in percent.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) change: Change,
     pub(super) similarity: Option<u8>,
 }
 
-/// All changes of two trees with renames found, sorted by path.
+/// Returns all changes between two trees with renames, sorted by path.
 pub(super) fn changes(
     store: &Store,
     before: Option<RootId>,
@@ -71,7 +72,8 @@ pub(super) fn changes(
     of_kinds(store, before, after, diff, options, Kinds::OneChange)
 }
 
-/// The same, with what became another kind as whoever asks wants it.
+/// Returns all changes between two trees with renames, sorted by path. `kinds` selects how changes between directories and other
+/// kinds are reported.
 pub(super) fn of_kinds(
     store: &Store,
     before: Option<RootId>,
@@ -96,14 +98,14 @@ pub(super) fn of_kinds(
     Ok((found, outcome))
 }
 
-/// Git's scale: percentages are rounded from it.
+/// The scale of scores, as in Git. Percentages are derived from it.
 const SCORE_MAX: u64 = 60_000;
-/// How many sources are remembered for each target.
+/// Number of best sources that are kept for each target.
 const CANDIDATES_EACH: usize = 4;
 
 /// A removed or an added file without a partner.
 struct Candidate {
-    /// Where it stands among the changes.
+    /// The index of its change.
     change: usize,
     name: Name,
     entry: Entry,
@@ -120,11 +122,11 @@ struct Search<'a> {
     removed: Vec<Candidate>,
     added: Vec<Candidate>,
     matched: Vec<Matched>,
-    /// Whether the bound on bytes kept a pair from being compared.
+    /// Whether the limit on bytes prevented a comparison.
     short: bool,
 }
 
-/// Places of the two among the changes, and their score.
+/// The indices of the two changes, and their score.
 struct Matched {
     removed: usize,
     added: usize,
@@ -154,8 +156,8 @@ impl<'a> Search<'a> {
         Self { store, score_min, pairs_max, bytes_left, removed, added, matched: Vec::new(), short: false }
     }
 
-    /// Matches files whose last name one side has once and the other once. They must be more alike than others, as the
-    /// name alone picked them.
+    /// Matches files whose file name occurs exactly once on each side. Requires a higher score than other matches, because only
+    /// the name selected the pair.
     fn unique_names(&mut self) -> Result<()> {
         let score_min = self.score_min + (SCORE_MAX - self.score_min) / 2;
         let by_name = unique(&self.removed);
@@ -187,7 +189,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Compares every removed with every added file that is left, and takes the best pairs first.
+    /// Compares all remaining removed files with all remaining added files and takes the best pairs first.
     fn best_pairs(&mut self) -> Result<RenameSearch> {
         let (removed, added) = self.left();
         let outcome = if self.short { self.limited() } else { RenameSearch::Complete };
@@ -204,7 +206,7 @@ impl<'a> Search<'a> {
         read_spans(self.store, &mut self.removed, &removed)?;
         read_spans(self.store, &mut self.added, &added)?;
         let mut pairs = self.score_all(&removed, &added);
-        // The sort is stable: of equal pairs the first by path wins.
+        // The sort is stable: of pairs with an equal score the first by path wins.
         pairs.sort_by_key(|pair| std::cmp::Reverse((pair.score, pair.same_name)));
         for pair in pairs {
             if !self.removed[pair.removed].taken && !self.added[pair.added].taken {
@@ -214,7 +216,7 @@ impl<'a> Search<'a> {
         Ok(outcome)
     }
 
-    /// Those without a partner that could have one, by their sizes.
+    /// Returns the files without a partner for which the sizes allow one.
     fn left(&self) -> (Vec<usize>, Vec<usize>) {
         let free = |side: &[Candidate]| -> Vec<usize> { (0..side.len()).filter(|index| !side[*index].taken).collect() };
         let (removed, added) = (free(&self.removed), free(&self.added));
@@ -240,7 +242,7 @@ impl<'a> Search<'a> {
         RenameSearch::Limited { removed: removed.len() as u64, added: added.len() as u64 }
     }
 
-    /// The best few partners of each added file. Files that share no span never meet.
+    /// Returns the best partners of each added file. Files without a common span are never paired.
     fn score_all(&self, removed: &[usize], added: &[usize]) -> Vec<Pair> {
         let mut index: Vec<(u32, u32, u32)> = Vec::new();
         for (at, removed) in (0..).zip(removed) {
@@ -288,7 +290,7 @@ struct Pair {
     same_name: bool,
 }
 
-/// The candidates whose last name no other of the same side has, by that name.
+/// Returns the candidates whose file name is unique on their side, by name.
 fn unique(side: &[Candidate]) -> BTreeMap<&Name, usize> {
     let mut names: BTreeMap<&Name, Option<usize>> = BTreeMap::new();
     for (index, candidate) in side.iter().enumerate() {
@@ -297,7 +299,7 @@ fn unique(side: &[Candidate]) -> BTreeMap<&Name, usize> {
     names.into_iter().filter_map(|(name, index)| Some((name, index?))).collect()
 }
 
-/// Whether two files of these sizes could be so similar.
+/// Returns whether two files of these sizes can reach this score.
 fn sizes_allow(ours: u64, theirs: u64, score_min: u64) -> bool {
     ours.min(theirs) * SCORE_MAX >= ours.max(theirs) * score_min
 }
@@ -307,7 +309,7 @@ fn read_spans(store: &Store, side: &mut [Candidate], wanted: &[usize]) -> Result
         .par_iter()
         .filter(|index| side[**index].spans.is_none())
         .map(|index| match body::load(store, &side[*index].entry) {
-            // What was purged is like nothing.
+            // A purged file has no spans, so it matches no other file.
             Err(Error::Purged { .. }) => Ok((*index, Spans::of(&[]))),
             bytes => Ok((*index, Spans::of(&bytes?))),
         })
@@ -323,7 +325,7 @@ fn score(ours: &Candidate, theirs: &Candidate) -> u64 {
     our_spans.shared_bytes(their_spans) * SCORE_MAX / ours.size.max(theirs.size)
 }
 
-/// Puts each matched pair into one change. The removed side is dropped.
+/// Merges each matched pair into one change and drops the removed side.
 fn join(found: &mut Vec<Found>, matched: &[Matched], diff: DiffOptions) {
     let mut sources: HashMap<usize, (TreePath, Entry)> = HashMap::new();
     let mut gone = vec![false; found.len()];
@@ -342,20 +344,20 @@ fn join(found: &mut Vec<Found>, matched: &[Matched], diff: DiffOptions) {
         }
         there.change.what = What::Renamed { from };
         there.change.before = Some(before);
-        // Estimated shares of equal size need not be equal contents: 100 is for exact renames.
+        // The score is an estimate and does not prove equal contents: 100 is reserved for exact renames.
         there.similarity = Some((one.score * 100 / SCORE_MAX).min(99) as u8);
     }
     let mut gone = gone.into_iter();
     found.retain(|_| !gone.next().unwrap_or(false));
 }
 
-/// A file as a bag of spans: the hash of each with how many bytes it makes up, sorted.
+/// A file as a multiset of spans: the hash of each span with its number of bytes, sorted.
 struct Spans(Vec<(u32, u32)>);
 
 const SPAN_BYTES_MAX: usize = 64;
 
 impl Spans {
-    /// Lines without their terminators, cut every 64 bytes, so that other line ends do not make another file.
+    /// Computes the spans: lines without terminators, cut every 64 bytes, so that other line endings do not change them.
     fn of(bytes: &[u8]) -> Self {
         let mut spans: Vec<(u32, u32)> = Vec::with_capacity(bytes.len() / 24);
         let mut start = 0;
@@ -398,7 +400,7 @@ impl Spans {
     }
 }
 
-/// Short, fast, the same everywhere. A collision makes two files seem a little more alike.
+/// Returns a short, fast, platform-independent hash. A collision only makes two files look slightly more similar.
 fn hash(span: &[u8]) -> u32 {
     const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
     let (words, rest) = span.as_chunks::<8>();

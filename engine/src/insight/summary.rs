@@ -1,4 +1,4 @@
-//! All changes of two trees in a few numbers.
+//! Totals over all changes between two trees.
 
 use std::collections::BTreeMap;
 
@@ -7,25 +7,25 @@ use super::similar::RenameSearch;
 use crate::diff::What;
 use crate::object::{EntryKind, Node};
 
-/// How many changes there were of each kind.
+/// The number of changes of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// New.
+    /// Added.
     pub added: u64,
-    /// Gone.
+    /// Removed.
     pub removed: u64,
-    /// With other contents.
+    /// With different contents.
     pub modified: u64,
-    /// Under another name, with or without other contents.
+    /// Renamed, with or without different contents.
     pub renamed: u64,
-    /// Of another kind than before.
+    /// With a different kind of entry.
     pub kind_changed: u64,
-    /// With other attributes and nothing else.
+    /// With only attributes that differ.
     pub metadata: u64,
 }
 
 impl Counts {
-    /// All of them.
+    /// Returns the total number of changes.
     pub fn total(self) -> u64 {
         self.added + self.removed + self.modified + self.renamed + self.kind_changed + self.metadata
     }
@@ -43,63 +43,65 @@ impl Counts {
     }
 }
 
-/// What changed in one language.
+/// The changes in one language.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LanguageCounts {
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Lines that are new.
+    /// Number of added lines.
     pub lines_added: u64,
-    /// Lines that are gone.
+    /// Number of removed lines.
     pub lines_removed: u64,
 }
 
-/// Changes in numbers: of those seen so far while they are being read, of all at the end.
+/// Totals of changes: of those returned so far during the iteration, of all at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Everything but directories. What changed between a directory and something else counts here.
+    /// All entries except directories. A change between a directory and another kind counts here.
     pub files: Counts,
-    /// Directories. One that moved as a whole is one change, whatever lies below it.
+    /// Directories. One that moved as a whole is one change, regardless of its contents.
     pub directories: Counts,
-    /// Lines of text that are new.
+    /// Number of added lines of text.
     pub lines_added: u64,
-    /// Lines of text that are gone.
+    /// Number of removed lines of text.
     pub lines_removed: u64,
-    /// Bytes of the files that changed, before.
+    /// Total size of the changed files before, in bytes.
     pub bytes_before: u64,
-    /// Bytes of the files that changed, after.
+    /// Total size of the changed files after, in bytes.
     pub bytes_after: u64,
-    /// Files that were compared as binary.
+    /// Number of files that were compared as binary.
     pub binary: u64,
-    /// Files above the limit, of which only the bytes are counted.
+    /// Number of files above the limit, for which only the bytes are counted.
     pub too_large: u64,
-    /// Symlinks that are new, gone or lead elsewhere.
+    /// Number of symlinks that were added, removed or retargeted.
     pub symlinks: u64,
-    /// Conflicts in the tree after that are new or changed.
+    /// Number of new or changed conflicts in the tree after.
     pub conflicts: u64,
-    /// Files whose permission bits changed.
+    /// Number of files whose permission bits changed.
     pub modes: u64,
-    /// By language, for the files whose name tells it.
+    /// Changes per language, for files whose name identifies it.
     pub languages: BTreeMap<&'static str, LanguageCounts>,
-    /// How often each hint was given, by its [word](super::RiskHint::word).
+    /// Number of hints of each kind, by [name](super::RiskHint::word).
     pub risks: BTreeMap<&'static str, u64>,
-    /// The weights of all hints together.
+    /// Total weight of all hints.
     pub risk_weight: u64,
-    /// Added bytes that were not searched for credentials, because a file had too many.
+    /// Number of added bytes that were not searched for credentials because of the limit per file.
     pub unscanned_bytes: u64,
-    /// Whether all renames were looked for.
+    /// The completeness of the search for renames.
     pub renames: RenameSearch,
 }
 
 impl Summary {
-    /// How heavy the change is, as plain arithmetic: the larger, the more there is to review.
+    /// Returns the weight of the change as a simple sum: the larger, the more there is to review.
     ///
-    /// `lines_added + lines_removed`
-    /// `+ 10 x (files added + files removed + files of another kind + binary + too_large)`
-    /// `+ 2 x (files renamed + files with other attributes only + directories changed)`
-    /// `+ 100 x conflicts + risk_weight`
+    /// ```text
+    /// lines_added + lines_removed
+    ///   + 10 x (files added + files removed + files of another kind + binary + too_large)
+    ///   + 2 x (files renamed + files with other attributes only + directories changed)
+    ///   + 100 x conflicts + risk_weight
+    /// ```
     ///
-    /// A reward function may subtract a share of it; equal trees score 0.
+    /// A reward function may subtract a share of it. Equal trees score 0.
     pub fn score(&self) -> u64 {
         let lines = self.lines_added + self.lines_removed;
         let whole = self.files.added + self.files.removed + self.files.kind_changed + self.binary + self.too_large;

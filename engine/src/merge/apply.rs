@@ -1,4 +1,5 @@
-//! Doing to our tree what was decided: what leaves goes first, then what comes, then directories that move or are empty.
+//! Applies the decisions of a merge to our tree: first removals, then new and changed entries, then directories that move or
+//! became empty.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +17,15 @@ use crate::object::{Conflict, Entry, EntryKind, Node, Settled};
 use crate::time::Time;
 use crate::work::{RenameMode, WorkingTree};
 
-/// Applying under way.
+/// The application of a merge in progress.
 struct Applying<'m, 'a> {
     merge: &'m mut Merge<'a>,
     tree: &'m mut WorkingTree,
     things: &'m [Thing],
     layout: &'m Layout,
-    /// What was written through one of several names of ours.
+    /// The entries written so far to files of ours with several names, by group.
     written: BTreeMap<LinkGroup, Entry>,
-    /// Verdicts on things that lie in two places.
+    /// Verdicts on items that are at two paths.
     verdicts: BTreeMap<usize, Verdict>,
     units: BTreeMap<usize, Vec<TreePath>>,
 }
@@ -50,7 +51,7 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// Tells of what lies in directories that were moved last where it has come to lie.
+    /// Updates the reported paths below directories that were moved last.
     fn report_moved(&mut self, moved: &[&WholeMove]) {
         let lies_now = |path: &TreePath| {
             let lies = |path: TreePath, one: &&WholeMove| exchange(&path, &one.from, &one.to).unwrap_or(path);
@@ -84,7 +85,8 @@ impl Applying<'_, '_> {
         Ok(())
     }
 
-    /// Names that are a directory on one side and something else on the other: what the trees have there, as terms.
+    /// Puts conflicts at names that are a directory on one side and another kind of entry on the other. The terms are the entries
+    /// of the trees.
     fn mark(&mut self) -> Result<()> {
         for path in &self.layout.marks {
             let trees = &self.merge.trees;
@@ -116,7 +118,7 @@ impl Applying<'_, '_> {
         Ok(())
     }
 
-    /// Makes and changes directories as they did; returns those that they have no more.
+    /// Creates and changes directories as theirs did. Returns the directories that theirs removed.
     fn directories(&mut self) -> Result<Vec<TreePath>> {
         let mut emptied = Vec::new();
         let added: Vec<_> = self.merge.theirs.added.iter().filter(|(_, entry)| is_directory(entry)).collect();
@@ -132,7 +134,7 @@ impl Applying<'_, '_> {
             match fate.after {
                 None => emptied.push(ours),
                 Some(after) if after.path == path => self.put_directory(&ours, Some(&fate.before), &after.entry)?,
-                // One that moves as it is, or that we moved there too.
+                // Moves as a whole, or our side moved it to the same path.
                 Some(after) if self.merge.theirs.moved.contains_key(&path) || after.path == ours => {}
                 Some(after) => {
                     let to = self.merge.led_by_ours(&after.path)?;
@@ -157,7 +159,7 @@ impl Applying<'_, '_> {
         Ok(emptied)
     }
 
-    /// Makes a directory, or merges attributes into the one that is there.
+    /// Creates a directory, or merges the attributes into an existing one.
     fn put_directory(&mut self, path: &TreePath, base: Option<&Entry>, theirs: &Entry) -> Result<()> {
         if self.layout.is_marked(path) {
             return Ok(());
@@ -165,7 +167,8 @@ impl Applying<'_, '_> {
         let now = self.merge.options.time;
         let kind = self.tree.stat(path.as_bytes())?.map(|stat| stat.kind);
         if kind != Some(EntryKind::Directory) {
-            // Something in its way was vacated, or leaves with what is put here; only a name in between can be taken.
+            // Entries in the way were already vacated, or are replaced when the items are put. So the directory is created only
+            // if the path is free.
             if kind.is_none() {
                 self.make_parents(path)?;
                 self.tree.put_entry(path, theirs, now)?;
@@ -210,7 +213,7 @@ impl Applying<'_, '_> {
         Ok(())
     }
 
-    /// Several things under one name: as if each had been added there.
+    /// Puts several items under one name, as if each had been added there.
     fn put_several(&mut self, path: &TreePath, numbers: &[usize], occupant: Option<Entry>) -> Result<()> {
         let is_added = occupant.is_some() && self.merge.ours.added.contains_key(path);
         let mut numbers = numbers.to_vec();
@@ -260,7 +263,7 @@ impl Applying<'_, '_> {
         Ok(())
     }
 
-    /// Puts what was decided of a thing at a path. `three.ours` is what our tree has of it, here or elsewhere.
+    /// Puts the merged value of an item at a path. `three.ours` is the version of the item in our tree, at this or another path.
     fn put_value(
         &mut self,
         path: &TreePath,
@@ -316,7 +319,7 @@ impl Applying<'_, '_> {
                 let before = self.merge.report.changed;
                 self.put_leaf(path, &Entry { node: ours.node.clone(), ..entry.clone() }, three)?;
                 self.tree.write(path.as_bytes(), &bytes)?;
-                // Its attributes may have been counted already; its bytes are those of neither side.
+                // The attributes may have been counted already; the bytes are those of neither side.
                 self.merge.report.changed = before + 1;
                 (way, FileResult::Merged)
             }
@@ -345,7 +348,7 @@ impl Applying<'_, '_> {
         Ok(())
     }
 
-    /// Gives what is at a path the extended attributes of both, and tells of what only one side could have.
+    /// Sets the merged extended attributes at a path, and reports attributes that only one side could keep.
     fn put_attributes(&mut self, path: &TreePath, three: &Three<Entry>) -> Result<()> {
         let MergedAttributes { xattrs, lost } = entry::merged_attributes(&self.merge.trees.store, three)?;
         for attribute in lost {
@@ -354,8 +357,8 @@ impl Applying<'_, '_> {
         xattrs.map_or(Ok(()), |list| self.tree.set_xattrs(path, list))
     }
 
-    /// Puts a stored entry. What our tree has at the path under several names changes under all of them, unless they took it
-    /// from the others, or another of its names has become something else.
+    /// Puts a stored entry. If our tree has the file at the path under several names, it changes under all of them, unless theirs
+    /// unlinked this name from the others or another of its names was already given different contents.
     fn put_leaf(&mut self, path: &TreePath, entry: &Entry, three: &Three<Entry>) -> Result<()> {
         if is_directory(entry) {
             self.remove_any(path)?;
@@ -401,7 +404,7 @@ impl Applying<'_, '_> {
         self.tree.put_entry(path, &entry, Time::EPOCH)
     }
 
-    /// Puts what is stored, a directory with all it holds; files in it come without their other names.
+    /// Puts a stored entry, a directory with everything in it. Files in it lose their other names.
     fn put_stored(&mut self, path: &TreePath, entry: &Entry) -> Result<()> {
         self.make_parents(path)?;
         self.merge.report.changed += 1;
@@ -422,7 +425,7 @@ impl Applying<'_, '_> {
         Ok(())
     }
 
-    /// Makes the directories above a path that are missing, as the tree has them that has them.
+    /// Creates the missing directories above a path, with the attributes they have in one of the trees.
     fn make_parents(&mut self, path: &TreePath) -> Result<()> {
         let parent = path.split_last().map(|(parent, _)| parent).unwrap_or_default();
         if self.tree.exists(parent.as_bytes())? {
@@ -454,7 +457,7 @@ impl Applying<'_, '_> {
         Ok(())
     }
 
-    /// Moves directories as they are by now; returns those that could be.
+    /// Moves directories as a whole, in their current state. Returns the moved directories.
     fn move_whole<'w>(&mut self, moves: &'w [WholeMove]) -> Result<Vec<&'w WholeMove>> {
         let mut moved = Vec::new();
         for one @ WholeMove { base, from, to } in moves {
@@ -479,7 +482,7 @@ impl Applying<'_, '_> {
         Ok(moved)
     }
 
-    /// Removes directories that they have no more, where nothing is left in them.
+    /// Removes directories that theirs removed, if they are empty now.
     fn remove_empty(&mut self, mut emptied: Vec<TreePath>) -> Result<()> {
         emptied.sort();
         for path in emptied.iter().rev() {
@@ -492,7 +495,7 @@ impl Applying<'_, '_> {
         Ok(())
     }
 
-    /// Tells of things that lie where one side or both did not want them, and of units.
+    /// Reports items whose path the sides disagree on, and units.
     fn report_paths(&mut self) {
         for thing in self.things {
             let (Some(kind), Some(path)) = (&thing.kind, thing.paths.first()) else { continue };
@@ -530,7 +533,7 @@ impl Applying<'_, '_> {
     }
 }
 
-/// What a value stands for, as terms.
+/// Returns the terms of a value.
 fn value_terms(value: &Merged) -> Vec<Option<Entry>> {
     match value {
         Merged::Entry(entry) => entry::terms_of(entry.as_ref()),

@@ -1,5 +1,5 @@
-//! What two snapshots came of, as one tree. After criss-cross merges there are several best common ancestors; these are merged
-//! themselves, with the conflicts left in, so that what each of them settled counts.
+//! The merge base of two snapshots as one tree. After criss-cross merges there are several best common ancestors. They are merged
+//! recursively with the conflicts left in, so that the base contains the resolutions of each of them.
 
 use super::{MergeContents, MergeOptions, Outcome, merge_trees};
 use crate::error::Result;
@@ -9,23 +9,23 @@ use crate::operation::hold_snapshot;
 use crate::store::{Pin, Store};
 use crate::work::WorkingTree;
 
-/// The most common ancestors that are merged into one base; further ones are left out.
+/// Maximum number of common ancestors that are merged into one base. Further ones are ignored.
 const ANCESTORS_MAX: usize = 8;
-/// How many trees are merged at most to make one base; beyond, the first ancestor stands for all.
+/// Maximum number of merges to build one base. Beyond it, the first ancestor is the base.
 const MERGES_MAX: usize = 64;
-/// How deep ancestors of ancestors are merged.
+/// Maximum recursion depth when merging ancestors of ancestors.
 const DEPTH_MAX: usize = 8;
 
-/// The tree that a merge starts from, kept in the store while this lives.
+/// The base tree of a merge, pinned in the store while this value exists.
 pub struct MergeBase {
-    /// The best common ancestors, sorted; none for histories that have nothing in common.
+    /// The best common ancestors, sorted; empty for unrelated histories.
     pub snapshots: Vec<SnapshotId>,
-    /// Their tree; nothing for none.
+    /// Their tree; `None` if there are none.
     pub root: Option<RootId>,
     _pin: Option<Pin>,
 }
 
-/// The base of a merge of some snapshot, seen as one, with another.
+/// Returns the base for merging `theirs` into the merge of the snapshots `ours`.
 pub fn merge_base(
     history: &History,
     ours: &[SnapshotId],
@@ -69,7 +69,7 @@ impl Finder<'_> {
     }
 }
 
-/// The best common ancestors of a snapshot and some others seen as one, sorted.
+/// Returns the best common ancestors of a snapshot and a set of others treated as one, sorted.
 fn best_ancestors(history: &History, ours: &[SnapshotId], theirs: SnapshotId) -> Result<Vec<SnapshotId>> {
     let mut found = Vec::new();
     for ours in ours {
@@ -90,17 +90,17 @@ fn best_ancestors(history: &History, ours: &[SnapshotId], theirs: SnapshotId) ->
     Ok(best)
 }
 
-/// Writes a tree that no name points at; it stays while the pin lives.
+/// Writes a tree that no reference points at. The pin keeps it in the store.
 pub(super) fn write(store: &Store, tree: &WorkingTree) -> Result<(RootId, Pin)> {
     let session = store.session();
     let root = tree.freeze().write(&session)?;
     session.write_all_ahead()?;
-    // Pinned before the session closes, so that there is no moment without protection.
+    // Pin before the session closes, so that the tree is protected at every moment.
     let pin = store.hold(root)?;
     Ok((root, pin))
 }
 
-/// Merges one snapshot into another. The tree's base is ours; whoever commits it adds theirs as a parent.
+/// Merges one snapshot into another. The tree's base is `ours`; the caller that commits it adds `theirs` as a parent.
 pub fn merge_snapshots(
     history: &History,
     ours: SnapshotId,

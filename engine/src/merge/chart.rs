@@ -1,4 +1,4 @@
-//! One of the trees of a merge: every place in it is looked up once.
+//! One of the trees of a merge, with a cache of its lookups.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use crate::store::Store;
 pub(super) struct Chart {
     store: Store,
     root: Arc<Root>,
-    /// What was found so far. It grows with what the merge asks for, which is what changed and the directories above it.
+    /// Cached lookups. The cache grows with the changed paths and the directories above them.
     places: RefCell<HashMap<TreePath, Option<Entry>>>,
 }
 
@@ -33,10 +33,10 @@ impl Chart {
         Ok(Self { store: store.clone(), root: store.root(root)?, places: RefCell::default() })
     }
 
-    /// What is at a path; nothing where there is none.
+    /// Returns the entry at a path, or `None` if it does not exist.
     pub(super) fn entry_at(&self, path: &TreePath) -> Result<Option<Entry>> {
         let mut places = self.places.borrow_mut();
-        // Upwards to what is known, and down again.
+        // Walks up to the nearest cached ancestor, then down again.
         let mut open = Vec::new();
         let mut above = path.clone();
         let mut here = loop {
@@ -57,7 +57,7 @@ impl Chart {
         Ok(here)
     }
 
-    /// What is at a path, unless it is a directory.
+    /// Returns the entry at a path, unless it is a directory.
     pub(super) fn leaf_at(&self, path: &TreePath) -> Result<Option<Place>> {
         let found = self.entry_at(path)?.filter(|entry| !is_directory(entry));
         Ok(found.map(|entry| Place { path: path.clone(), entry }))

@@ -1,4 +1,5 @@
-//! How files whose bytes both sides changed are merged: a seam. The engine knows trees, not what bytes mean.
+//! The interface for merging the contents of files that both sides changed. The engine merges trees and does not know file
+//! formats.
 
 use bytes::Bytes;
 
@@ -8,18 +9,18 @@ use crate::name::TreePath;
 use crate::object::{Entry, Node};
 use crate::store::Store;
 
-/// The most that a version is read into memory.
+/// Maximum size of a version that is read into memory, in bytes.
 const VERSION_BYTES_MAX: u64 = 1 << 30;
 
-/// Decides about files whose bytes differ on both sides and from the base.
+/// Merges the contents of files that differ on both sides and from the base.
 ///
-/// It is asked once for each such file; an error ends the whole merge, and nothing of it stays.
+/// The merge calls it once for each such file. An error aborts the whole merge and leaves nothing behind.
 pub trait MergeContents {
-    /// What becomes of one file.
+    /// Decides the result for one file.
     fn merge(&self, contest: &Contest<'_>) -> Result<Verdict>;
 }
 
-/// Merges no contents: every contest stays a conflict.
+/// Merges no contents: every contested file becomes a conflict.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoContents;
 
@@ -31,45 +32,45 @@ impl MergeContents for NoContents {
 
 /// A file that both sides changed.
 pub struct Contest<'a> {
-    /// Where the result will be.
+    /// The path of the result.
     pub path: &'a TreePath,
-    /// What both began with; nothing when both added a file.
+    /// The common ancestor; `None` if both sides added the file.
     pub base: Option<FileVersion<'a>>,
-    /// Ours.
+    /// Our version.
     pub ours: FileVersion<'a>,
-    /// Theirs.
+    /// Their version.
     pub theirs: FileVersion<'a>,
 }
 
-/// One version of a contested file. Nothing is read before it is asked for.
+/// One version of a contested file. Reads nothing until asked to.
 pub struct FileVersion<'a> {
     store: &'a Store,
     entry: &'a Entry,
 }
 
-/// What becomes of a contested file. `way` names how that was decided, for the record of the merge; it may be empty.
+/// The result for a contested file. `way` names the strategy that decided it, for the record of the merge; it may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// These bytes.
+    /// Merged contents.
     Merged {
-        /// All of the file.
+        /// All bytes of the file.
         bytes: Bytes,
-        /// How.
+        /// The strategy.
         way: String,
     },
-    /// Ours as it is.
+    /// Our version, unchanged.
     Ours {
-        /// How.
+        /// The strategy.
         way: String,
     },
-    /// Theirs as it is.
+    /// Their version, unchanged.
     Theirs {
-        /// How.
+        /// The strategy.
         way: String,
     },
-    /// The versions stay beside each other as a conflict.
+    /// A conflict with both versions.
     Conflict {
-        /// What was tried.
+        /// The strategy that was tried.
         way: String,
     },
 }
@@ -79,12 +80,12 @@ impl<'a> FileVersion<'a> {
         Self { store, entry }
     }
 
-    /// What the tree says of it: mode, time, attributes, content.
+    /// Returns the entry: mode, time, attributes and content.
     pub fn entry(&self) -> &'a Entry {
         self.entry
     }
 
-    /// How many bytes it has.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         match self.entry.node {
             Node::File { size, .. } => size,
@@ -92,7 +93,8 @@ impl<'a> FileVersion<'a> {
         }
     }
 
-    /// All its bytes, up to 1 GiB. A file that claims more memory than it has bytes is read in steps.
+    /// Returns all bytes of a version of up to 1 GiB. Reads in steps, so that a hostile size does not allocate more memory than
+    /// the file has bytes.
     pub fn read(&self) -> Result<Bytes> {
         let Node::File { size, content } = self.entry.node else { return Ok(Bytes::new()) };
         if size > VERSION_BYTES_MAX {

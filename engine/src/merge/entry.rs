@@ -1,8 +1,8 @@
-//! Three versions of one thing that is not a directory: what they come to, apart from where it lies.
+//! Merges three versions of an item that is not a directory, independent of its path.
 //!
-//! Contents, mode, owner and extended attributes are merged each for itself; a mode cannot conflict, and of an attribute that both
-//! set ours stays and theirs is told. Versions that are
-//! conflicts already are merged by the algebra of their terms: ours, less the base, plus theirs.
+//! Contents, mode, owner and extended attributes are merged separately. A mode cannot conflict. For an attribute that both sides
+//! set, ours is kept and theirs is reported. Versions that are already conflicts are merged by the algebra of their terms: ours,
+//! minus the base, plus theirs.
 
 use bytes::Bytes;
 
@@ -13,10 +13,10 @@ use crate::object::{Conflict, Entry, Node, Owner, Settled, Xattr, check_xattrs};
 use crate::store::Store;
 use crate::time::Time;
 
-/// Permission to execute, for everybody.
+/// The execute permissions of owner, group and others.
 const EXECUTE: u32 = 0o111;
 
-/// Three versions; `None` where there is none.
+/// Three versions; `None` for an absent one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Three<T> {
     pub(super) base: Option<T>,
@@ -24,21 +24,21 @@ pub(super) struct Three<T> {
     pub(super) theirs: Option<T>,
 }
 
-/// What three versions come to.
+/// The merge of three versions.
 #[derive(Clone, Debug)]
 pub(super) enum Merged {
-    /// One entry, or none.
+    /// An entry, or no entry.
     Entry(Option<Entry>),
     /// Files whose bytes have to be merged.
     Contest(Box<Contested>),
-    /// They disagree.
+    /// A conflict.
     Conflict(Conflict),
 }
 
-/// Two files, without other names, and what they come from.
+/// Two contested files without hard links, and their base.
 #[derive(Clone, Debug)]
 pub(super) struct Contested {
-    /// Ours with the merged attributes.
+    /// Our entry with the merged attributes.
     pub(super) entry: Entry,
     pub(super) base: Option<Entry>,
     pub(super) ours: Entry,
@@ -51,7 +51,7 @@ impl Contested {
     }
 }
 
-/// An entry without its other names: whether two files are one is decided apart.
+/// Returns an entry without its hard-link group. Hard links are merged separately.
 pub(super) fn plain(entry: &Entry) -> Entry {
     match entry.link() {
         Some(_) => entry.clone().with_extra(|extra| extra.link = None),
@@ -59,7 +59,7 @@ pub(super) fn plain(entry: &Entry) -> Entry {
     }
 }
 
-/// Whether two versions are the same but for times and other names.
+/// Returns whether two versions are equal except for times and hard links.
 pub(super) fn same(left: Option<&Entry>, right: Option<&Entry>) -> bool {
     match (left, right) {
         (None, None) => true,
@@ -71,8 +71,8 @@ pub(super) fn same(left: Option<&Entry>, right: Option<&Entry>) -> bool {
     }
 }
 
-/// Merges versions of something that is not a directory on any side. Where the result's bytes are not those of ours, it gets
-/// the time of the merge.
+/// Merges versions of an item that is not a directory on any side. If the bytes of the result are not those of ours, it gets the
+/// time of the merge.
 pub(super) fn merge(three: &Three<Entry>, now: Time) -> Result<Merged> {
     let Three { base, ours, theirs } = three;
     if same(ours.as_ref(), theirs.as_ref()) || same(base.as_ref(), theirs.as_ref()) {
@@ -91,7 +91,7 @@ pub(super) fn merge(three: &Three<Entry>, now: Time) -> Result<Merged> {
     }
 }
 
-/// An entry of the other side in the place of ours.
+/// Returns an entry of the other side that replaces ours.
 fn taken(theirs: &Entry, ours: Option<&Entry>, now: Time) -> Entry {
     let mtime = match ours {
         Some(ours) if ours.node == theirs.node => ours.mtime,
@@ -120,14 +120,14 @@ fn both(base: Option<&Entry>, ours: &Entry, theirs: &Entry, now: Time) -> Result
     settle(vec![Some(ours.clone()), base.cloned(), Some(theirs.clone())]).map(Merged::from)
 }
 
-/// Whether what one side did to mode and extended attributes can be had by what the other made of it. A permission for a
-/// file says nothing of the symlink that took its place, so where kinds differ it would be lost.
+/// Returns whether one side's changes of mode and extended attributes can be applied to the other side's entry. A permission of a
+/// file does not apply to the symlink that replaced it, so it would be lost if the kinds differ.
 fn fits(base: Option<&Entry>, side: &Entry, made: &Entry) -> bool {
     let is_untouched = |base: &Entry| base.mode == side.mode && base.xattrs() == side.xattrs();
     side.kind() == made.kind() || base.is_some_and(is_untouched)
 }
 
-/// The algebra of terms: ours, less the base, plus theirs. Each is an odd list, so they just follow each other.
+/// Applies the algebra of terms: ours, minus the base, plus theirs. Each is an odd list, so they are concatenated.
 fn add_up(three: &Three<Entry>, now: Time) -> Result<Merged> {
     let mut terms = terms_of(three.ours.as_ref());
     terms.extend(terms_of(three.base.as_ref()));
@@ -138,7 +138,7 @@ fn add_up(three: &Three<Entry>, now: Time) -> Result<Merged> {
             Ok(Merged::Entry(entry.map(|entry| taken(&entry, ours, now))))
         }
         Settled::Conflicted(conflict) => match conflict.terms() {
-            // What is left may be files that can be merged after all.
+            // The remaining terms may be files that can be merged after all.
             [Some(ours), base, Some(theirs)] if no_directories(&[Some(ours), base.as_ref(), Some(theirs)]) => {
                 both(base.as_ref(), ours, theirs, now)
             }
@@ -151,7 +151,7 @@ fn no_directories(terms: &[Option<&Entry>]) -> bool {
     !terms.iter().flatten().any(|entry| matches!(entry.node, Node::Directory(_)))
 }
 
-/// What an entry stands for, as terms.
+/// Returns the terms of an entry.
 pub(super) fn terms_of(entry: Option<&Entry>) -> Vec<Option<Entry>> {
     match entry {
         Some(Entry { node: Node::Conflict(conflict), .. }) => conflict.terms().to_vec(),
@@ -159,7 +159,7 @@ pub(super) fn terms_of(entry: Option<&Entry>) -> Vec<Option<Entry>> {
     }
 }
 
-/// Cancels terms that are the same but for times and other names.
+/// Cancels terms that are equal except for times and hard links.
 pub(super) fn settle(terms: Vec<Option<Entry>>) -> Result<Settled> {
     let mut known: Vec<Option<Entry>> = Vec::with_capacity(terms.len());
     for term in terms {
@@ -185,7 +185,8 @@ impl From<Settled> for Merged {
     }
 }
 
-/// One of the two with the attributes of both, but for extended ones that both changed. Where both set an owner, ours stays.
+/// Returns `from` with the merged attributes of both sides, except for extended attributes that both sides changed. If both sides
+/// set an owner, ours is kept.
 pub(super) fn merge_attributes(base: Option<&Entry>, ours: &Entry, theirs: &Entry, from: &Entry) -> Entry {
     let mut merged = plain(from);
     if !matches!(merged.node, Node::Symlink(_) | Node::Conflict(_)) {
@@ -202,16 +203,16 @@ pub(super) fn merge_attributes(base: Option<&Entry>, ours: &Entry, theirs: &Entr
     })
 }
 
-/// What came of attributes that both sides changed.
+/// The merge of attributes that both sides changed.
 #[derive(Default)]
 pub(super) struct MergedAttributes {
-    /// The extended ones of both; nothing where they are those of one side.
+    /// The merged extended attributes; `None` if they are those of one side.
     pub(super) xattrs: Option<Vec<Xattr>>,
-    /// Those of theirs that could not be had beside ours.
+    /// Attributes of theirs that were dropped in favour of ours.
     pub(super) lost: Vec<Attribute>,
 }
 
-/// Merges owners and extended attributes where each side changed some.
+/// Merges owners and extended attributes that both sides changed.
 pub(super) fn merged_attributes(store: &Store, three: &Three<Entry>) -> Result<MergedAttributes> {
     let mut merged = MergedAttributes::default();
     let (Some(ours), Some(theirs)) = (&three.ours, &three.theirs) else { return Ok(merged) };
@@ -226,14 +227,14 @@ pub(super) fn merged_attributes(store: &Store, three: &Three<Entry>) -> Result<M
     let base = base.map(|base| store.xattrs(base)).transpose()?.unwrap_or_default();
     let (ours, theirs) = (store.xattrs(ours.xattrs())?, store.xattrs(theirs.xattrs())?);
     let both = merge_xattrs(&base, &ours, &theirs);
-    // Together they may be more than an entry can have: then ours stay.
+    // Together they may exceed the limit of an entry: then ours are kept.
     let have = if check_xattrs(&both).is_ok() { &both } else { &ours };
     merged.lost.extend(lost_xattrs(&base, have, &theirs));
     merged.xattrs = check_xattrs(&both).is_ok().then_some(both);
     Ok(merged)
 }
 
-/// What they set or removed and the merged list does not have as they do.
+/// Returns the attributes that theirs set or removed and the merged list does not reflect.
 fn lost_xattrs(base: &[Xattr], have: &[Xattr], theirs: &[Xattr]) -> Vec<Attribute> {
     let mut names: Vec<_> = base.iter().chain(theirs).map(|xattr| &xattr.name).collect();
     names.sort();
@@ -253,7 +254,8 @@ fn value_of(list: &[Xattr], name: &[u8]) -> Option<Bytes> {
     list.iter().find(|xattr| xattr.name == name).map(|xattr| xattr.value.clone())
 }
 
-/// Bit by bit: what one side changed is changed. Without a base, what both allow; and to execute, what either does.
+/// Merges modes bit by bit: a bit that one side changed is changed. Without a base the result has the bits that both sides have,
+/// and the execute bits that either side has. For example `0o644` and `0o755` without a base give `0o755`.
 fn merge_modes(base: Option<u32>, ours: u32, theirs: u32) -> u32 {
     match base {
         Some(base) => base ^ ((base ^ ours) | (base ^ theirs)),
@@ -265,7 +267,7 @@ fn merge_owners(base: Option<Option<Owner>>, ours: Option<Owner>, theirs: Option
     if base == Some(ours) { theirs } else { ours }
 }
 
-/// Name by name.
+/// Merges extended attributes name by name.
 fn merge_xattrs(base: &[Xattr], ours: &[Xattr], theirs: &[Xattr]) -> Vec<Xattr> {
     let mut names: Vec<_> = ours.iter().chain(theirs).map(|xattr| xattr.name.clone()).collect();
     names.sort();

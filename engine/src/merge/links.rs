@@ -1,4 +1,4 @@
-//! Several names of one file: what they linked is linked, what they took apart is apart, and what we wrote is seen through all.
+//! Merges hard links: applies the links and unlinks of theirs, and makes our writes visible under all names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,21 +13,21 @@ use crate::name::TreePath;
 use crate::object::{Entry, EntryKind};
 use crate::work::WorkingTree;
 
-/// A name of a group of theirs, where it is now.
+/// The current path of a name in a hard-link group of theirs.
 struct Name<'a> {
     path: TreePath,
     thing: Option<&'a Thing>,
 }
 
 impl Merge<'_> {
-    /// Whether they made a file of its own of what was one of several names, while the others are still there.
+    /// Returns whether theirs replaced one of several names with a separate file while other names remain.
     pub(super) fn is_unlinked(&self, three: &Three<Entry>) -> Result<bool> {
         let Three { base: Some(base), theirs: Some(theirs), .. } = three else { return Ok(false) };
         let (Some(group), Some(root)) = (base.link(), &self.trees.base) else { return Ok(false) };
         if theirs.link() == Some(group) {
             return Ok(false);
         }
-        // The name itself is one of those that are apart, when it has no other any more.
+        // If the name has no other names any more, it is itself one of the separate files.
         let mut apart_max = usize::from(theirs.link().is_none());
         for path in linked_paths(&self.trees.store, root, group)? {
             let Some(path) = self.theirs.path_of(&path) else { continue };
@@ -42,7 +42,7 @@ impl Merge<'_> {
         Ok(false)
     }
 
-    /// Links what they linked.
+    /// Applies the hard links that theirs created.
     pub(super) fn merge_links(&self, tree: &mut WorkingTree, things: &[Thing]) -> Result<()> {
         if self.trees.theirs.links.is_none() {
             return Ok(());
@@ -69,7 +69,7 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// Where a name of theirs is in the merged tree.
+    /// Returns the path of a name of theirs in the merged tree.
     fn name_now<'a>(&self, path: &TreePath, things: &BTreeMap<&TreePath, &'a Thing>) -> Option<Name<'a>> {
         if let Some(thing) = things.get(path) {
             return Some(Name { path: thing.paths.first()?.clone(), thing: Some(thing) });
@@ -77,7 +77,7 @@ impl Merge<'_> {
         let moved = self.theirs.moved.iter().find_map(|(from, to)| exchange(path, to, from));
         let base = moved.as_ref().unwrap_or(path);
         let path = match moved.is_some() {
-            // It went along with its directory.
+            // It moved with its directory.
             true => path.clone(),
             false => self.ours.path_of(base)?,
         };
@@ -95,7 +95,7 @@ impl Merge<'_> {
                 there.push(name);
             }
         }
-        // The one that we wrote, or else one that was there before.
+        // Prefer the name that our side wrote, then one that existed before.
         let rank = |name: &&Name<'_>| match name.thing {
             Some(thing) if !is_untouched(thing) => 0,
             None => 1,
@@ -106,7 +106,7 @@ impl Merge<'_> {
         let Some((anchor, rest)) = there.split_first() else { return Ok(()) };
         for name in rest {
             let Some(thing) = name.thing else { continue };
-            // Where something of ours is as well, the two were merged, and are nobody's other name.
+            // If our tree has an entry there as well, the two were merged and are not hard-linked.
             let is_shared = thing.at.ours.is_none() && self.trees.our_leaf(&name.path)?.is_some();
             if !is_untouched(thing) || is_shared || name.path == anchor.path {
                 continue;
@@ -118,7 +118,7 @@ impl Merge<'_> {
     }
 }
 
-/// Whether we left a thing as it was, so that what they made of it holds.
+/// Returns whether our side left the item unchanged, so that the change of theirs applies.
 fn is_untouched(thing: &Thing) -> bool {
     let Three { base, ours, .. } = thing.entries();
     thing.at.base.is_none() || same(base.as_ref(), ours.as_ref())

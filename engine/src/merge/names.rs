@@ -1,4 +1,4 @@
-//! Whose the versions of a conflict are, as the records of merges tell.
+//! Names the workspaces that the versions of a conflict came from, using the merge records.
 
 use super::record::{MERGE_RECORD_KEY, MergeRecord};
 use crate::directory::entry_at;
@@ -9,11 +9,11 @@ use crate::name::TreePath;
 use crate::object::{Conflict, Entry, Node};
 use crate::store::Store;
 
-/// So many snapshots before one are looked through for the merges that brought the versions together.
+/// Maximum number of ancestor snapshots that are searched for the merges that introduced the versions.
 const SNAPSHOTS_MAX: usize = 2_000;
 
-/// The names of the workspaces whose versions compete in a conflict of a snapshot, in the order of its added terms. A version that no
-/// merge brought under this path has no name: a draft, a file that was moved, one whose merge retention has dropped.
+/// Returns the names of the workspaces of the competing versions of a conflict, in the order of its added terms. A version that
+/// no merge introduced under this path has an empty name: a draft, a moved file, or one whose merge was deleted by retention.
 pub fn side_names(history: &History, head: SnapshotId, path: &TreePath, conflict: &Conflict) -> Result<Vec<String>> {
     let store = history.store();
     let sides: Vec<_> = conflict.added().map(|entry| entry.map(|entry| entry.node.clone())).collect();
@@ -29,12 +29,12 @@ pub fn side_names(history: &History, head: SnapshotId, path: &TreePath, conflict
         let target = entry.snapshot.parents.first().map(|parent| (&record.target, *parent));
         for (name, snapshot) in sources.chain(target) {
             let Ok(version) = version_at(store, snapshot, path) else { continue };
-            // What is a conflict there was brought together by an earlier merge.
+            // A version that is a conflict was introduced by an earlier merge.
             if matches!(version, Some(Entry { node: Node::Conflict(_), .. })) {
                 continue;
             }
             let version = version.map(|entry| entry.node);
-            // Of equal sides the last one was merged last, and its merge is met first.
+            // Of equal sides the last one was merged last, and the walk meets its merge first.
             let mut unnamed = sides.iter().zip(&mut names).rev();
             let unnamed = unnamed.find(|(side, known)| known.is_empty() && **side == version);
             if let Some((_, unnamed)) = unnamed {

@@ -1,7 +1,8 @@
-//! Many snapshots into one: which of them merge cleanly together, in which order, and what stands in the way of the rest.
+//! Plans an octopus merge: which of many snapshots merge cleanly together, in which order, and which conflicts exclude the
+//! others.
 //!
-//! Sets of changed paths are compared first; only what overlaps is merged, pair by pair, to see whether it conflicts. Nothing is
-//! committed here.
+//! It first compares the sets of changed paths; only snapshots that overlap are merged in pairs to see whether they conflict. It
+//! commits nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -15,37 +16,37 @@ use crate::history::History;
 use crate::id::{RootId, SnapshotId};
 use crate::name::TreePath;
 
-/// Up to so many sources the largest subset is found; of more, a large one.
+/// Up to this many sources the largest conflict-free subset is found; for more sources, a large one.
 const EXACT_MAX: usize = 24;
-/// The most sources of a plan.
+/// Maximum number of sources of a plan.
 const SOURCES_MAX: usize = 1_024;
 
-/// Which snapshots can be merged together.
+/// The snapshots that can be merged together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OctopusPlan {
-    /// Those that merge cleanly, one after another, by their places among the sources.
+    /// Indices of the sources that merge cleanly, in merge order.
     pub order: Vec<usize>,
-    /// The others.
+    /// The other sources.
     pub left: Vec<Left>,
-    /// How many pairs had to be merged to find out.
+    /// Number of pairs that had to be merged to find out.
     pub pairs_merged: u64,
 }
 
-/// A source that is left, and why.
+/// A source that cannot be merged, and its conflicts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Its place among the sources.
+    /// The index of the source.
     pub source: usize,
-    /// With whom it conflicts: the target, or other sources, whether those are merged or not.
+    /// Its conflicts with the target or with other sources, whether those are merged or not.
     pub clashes: Vec<Clash>,
 }
 
-/// Two that conflict.
+/// A conflict between two snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clash {
-    /// The other one's place among the sources; nothing for the target, or for all that was merged before together.
+    /// The index of the other source; `None` for the target or for the result of the previous merges.
     pub with: Option<usize>,
-    /// On which paths.
+    /// The conflicting paths.
     pub paths: Vec<TreePath>,
 }
 
@@ -96,13 +97,13 @@ pub fn plan_octopus(
     Ok(OctopusPlan { left: left.collect(), order, pairs_merged: planner.pairs_merged })
 }
 
-/// What two snapshots are to each other.
+/// The relation between two snapshots.
 enum Pair {
     /// They changed different paths.
     Apart,
-    /// They merge.
+    /// They overlap and merge cleanly.
     Merges,
-    /// They conflict, on these paths.
+    /// They conflict on these paths.
     Conflicts(Vec<TreePath>),
 }
 
@@ -110,7 +111,7 @@ struct Planner<'a> {
     history: &'a History,
     contents: &'a dyn MergeContents,
     options: &'a MergeOptions,
-    /// What differs between two trees.
+    /// Cached paths that differ between two trees.
     changed: BTreeMap<(Option<RootId>, RootId), Rc<BTreeSet<TreePath>>>,
     pairs_merged: u64,
 }
@@ -134,7 +135,7 @@ impl Planner<'_> {
         let MergeBase { root: base, .. } = &merge_base(self.history, &[left], right, self.contents, self.options)?;
         let (ours, theirs) = (self.root(left)?, self.root(right)?);
         let (our_paths, their_paths) = (self.changed(*base, ours)?, self.changed(*base, theirs)?);
-        // State values are no paths; two trees that both changed some are looked at.
+        // State values are not paths: two trees that both changed some must be merged.
         let state = |root: RootId| -> Result<_> { Ok(self.history.store().root(root)?.state) };
         let base_state = base.map(state).transpose()?.flatten();
         let both_set = state(ours)? != base_state && state(theirs)? != base_state;
@@ -156,7 +157,7 @@ impl Planner<'_> {
         self.options.units.iter().any(|unit| touches(ours, unit) && touches(theirs, unit))
     }
 
-    /// Merges what overlaps one after another: pairs that merge need not merge all together.
+    /// Merges overlapping sources one after another: snapshots that merge in pairs may still conflict together.
     fn try_all(
         &mut self,
         target: SnapshotId,
@@ -193,7 +194,7 @@ impl Planner<'_> {
     }
 }
 
-/// Whether a path of one is a path of the other, or lies above or below one.
+/// Returns whether a path of one set equals a path of the other, or is above or below one.
 fn overlap(left: &BTreeSet<TreePath>, right: &BTreeSet<TreePath>) -> bool {
     let meets = |paths: &BTreeSet<TreePath>, others: &BTreeSet<TreePath>| {
         paths.iter().any(|path| others.contains(path) || ancestors(path).any(|above| others.contains(&above)))
@@ -201,7 +202,7 @@ fn overlap(left: &BTreeSet<TreePath>, right: &BTreeSet<TreePath>) -> bool {
     meets(left, right) || meets(right, left)
 }
 
-/// The largest set without an edge inside; of equal ones, that with the earliest members.
+/// Returns the largest set without internal edges; of equal ones, the one with the smallest indices.
 fn choose(candidates: &BTreeSet<usize>, edges: &[BTreeSet<usize>]) -> BTreeSet<usize> {
     let degree = |at: &usize| edges[*at].intersection(candidates).count();
     let Some(busiest) = candidates.iter().max_by_key(|at| (degree(at), std::cmp::Reverse(**at))).copied() else {

@@ -1,8 +1,9 @@
-//! Where things come to lie together: names that are taken, and directories where something else is to be.
+//! Computes the layout of the merged tree: resolves names that several items claim, and names that are a directory on one side
+//! and another kind of entry on the other.
 //!
-//! Where one side has a directory and the other something else, and neither gives way, the name becomes one conflict whose
-//! terms are what the trees have there, directories with all they hold. Whatever else was to lie at or below that name stays
-//! where the other side has it, so that nothing depends on terms that were made up.
+//! If one side has a directory and the other another kind of entry, and neither is removed, the name becomes one conflict. Its
+//! terms are the entries of the trees, directories with their contents. Other items that would be placed at or below that name
+//! stay at their path on the other side, so that no term contains entries that are in none of the trees.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,20 +16,20 @@ use crate::error::Result;
 use crate::name::TreePath;
 use crate::object::{DirectoryRef, Entry, Node};
 
-/// What lies where.
+/// The paths of all items in the merged tree.
 pub(super) struct Layout {
-    /// The things at each path, by their places in the list.
+    /// The items at each path, by index.
     pub(super) at: BTreeMap<TreePath, Vec<usize>>,
-    /// Paths of ours that things have left.
+    /// Paths of ours that items have left.
     pub(super) vacated: BTreeSet<TreePath>,
-    /// Names that are one conflict, none below another.
+    /// Names that become one conflict. None is below another.
     pub(super) marks: BTreeSet<TreePath>,
-    /// Where things stay that were to lie at or below those.
+    /// Paths of items that would have been placed at or below those names.
     pub(super) turned_back: Vec<TreePath>,
 }
 
 impl Layout {
-    /// Whether a path is part of a conflict of kinds.
+    /// Returns whether a path is part of a conflict between a directory and another kind of entry.
     pub(super) fn is_marked(&self, path: &TreePath) -> bool {
         is_marked(&self.marks, path)
     }
@@ -51,7 +52,7 @@ impl Merge<'_> {
         for thing in things.iter_mut() {
             turn_back(thing, &layout.marks, &mut layout.turned_back);
         }
-        // Each round marks at least one more name, so there is an end.
+        // Each round marks at least one more name, so the loop terminates.
         loop {
             fill(&mut layout, things);
             let new = self.clashes(&layout, &directories)?;
@@ -67,7 +68,8 @@ impl Merge<'_> {
         }
     }
 
-    /// Where directories go that one side renamed without moving them whole, and those that are led by what the other moved.
+    /// Returns the new paths of directories that one side renamed without moving them as a whole, and of directories that follow
+    /// a directory rename of the other side.
     fn directories_led_elsewhere(&self) -> Result<Vec<TreePath>> {
         let mut found = Vec::new();
         for (path, fate) in self.theirs.fates.iter().filter(|(_, fate)| is_directory(&fate.before)) {
@@ -86,7 +88,8 @@ impl Merge<'_> {
         Ok(found)
     }
 
-    /// Names that were a directory and are a conflict over one now, or the other way round: their terms add up as they are.
+    /// Returns names that were a directory and are now a conflict with a directory as a term, or the other way round. Their terms
+    /// add up unchanged.
     fn carried_clashes(&self) -> Result<BTreeSet<TreePath>> {
         let mut clashes = BTreeSet::new();
         let trees = &self.trees;
@@ -104,7 +107,7 @@ impl Merge<'_> {
         Ok(clashes)
     }
 
-    /// Names that are to be a directory and something else.
+    /// Returns names that would be a directory and another kind of entry at once.
     fn clashes(&self, layout: &Layout, directories: &[TreePath]) -> Result<BTreeSet<TreePath>> {
         let mut clashes = BTreeSet::new();
         let mut known: HashMap<TreePath, bool> = HashMap::new();
@@ -139,7 +142,7 @@ impl Merge<'_> {
         Ok(clashes)
     }
 
-    /// Whether something of our directory stays when all that was vacated is gone.
+    /// Returns whether any entry of our directory remains after all vacated paths are removed.
     fn has_survivors(&self, layout: &Layout, path: &TreePath, contents: Option<DirectoryRef>) -> Result<bool> {
         let mut open = vec![(path.clone(), contents)];
         let mut count = self.trees.store.path_count();
@@ -177,14 +180,15 @@ fn fill(layout: &mut Layout, things: &[Thing]) {
     }
 }
 
-/// Takes a thing from where it cannot lie to where the other side changed it; nowhere, if it is in the terms as it is.
+/// Moves an item from a marked path to the path where the other side changed it. Leaves it without a path if the terms of the
+/// conflict contain it unchanged.
 fn turn_back(thing: &mut Thing, marks: &BTreeSet<TreePath>, turned_back: &mut Vec<TreePath>) {
     let before = thing.paths.len();
     thing.paths.retain(|path| !is_marked(marks, path));
     if thing.paths.len() == before || !thing.paths.is_empty() {
         return;
     }
-    // What the other side left as it was is all in the terms.
+    // An item that the other side did not change is contained in the terms.
     let base = thing.at.base.as_ref().map(|base| &base.entry);
     let places = [&thing.at.ours, &thing.at.theirs].into_iter().flatten();
     let changed = places.filter(|place| !same(base, Some(&place.entry)));

@@ -1,5 +1,5 @@
-//! The record of a merge: what was merged into what, and how each contested path was decided. It is kept as JSON among the
-//! metadata of the merge's snapshot, which says who and when; it is small, and says how much was left out.
+//! The record of a merge: its sources and target, and the decision for each contested path. It is stored as JSON in the metadata
+//! of the merge snapshot, which has the author and the time. Its size is limited; it counts the omitted paths.
 
 use serde_json::{Value, json};
 
@@ -9,38 +9,38 @@ use crate::id::SnapshotId;
 
 /// The metadata key of the record.
 pub const MERGE_RECORD_KEY: &str = "merge";
-/// The most bytes of paths in a record.
+/// Maximum size of the paths in a record, in bytes.
 const RECORD_BYTES_MAX: usize = 64 << 10;
-/// The most bytes of what is undecided in a record: values of attributes stand in it whole.
+/// Maximum size of the undecided matters in a record, in bytes: they contain complete attribute values.
 const UNDECIDED_BYTES_MAX: usize = 256 << 10;
 
-/// What is recorded of a merge.
+/// The record of a merge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergeRecord {
-    /// The workspace that was merged into.
+    /// The name of the target workspace.
     pub target: String,
-    /// The workspaces that were merged, each with the id of its snapshot.
+    /// The source workspaces, each with the id of its snapshot.
     pub sources: Vec<(String, String)>,
-    /// The ids of the common ancestors.
+    /// The ids of the merge bases.
     pub bases: Vec<String>,
-    /// Files whose bytes both sides had changed.
+    /// The files whose bytes both sides changed.
     pub files: Vec<RecordedPath>,
-    /// What could not be merged.
+    /// The conflicts.
     pub conflicts: Vec<RecordedPath>,
-    /// Of these, what is not in the tree as an entry, with all that is needed to decide it.
+    /// The conflicts that are not entries in the tree, with the data needed to decide them.
     pub undecided: Vec<Undecided>,
-    /// How many of all these were left out to keep it small.
+    /// Number of paths that were omitted to limit the size.
     pub left_out: u64,
 }
 
 /// A path in a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedPath {
-    /// The path, as people read it.
+    /// The path in readable form.
     pub path: String,
-    /// How it was decided; for a conflict that is not in the tree, what theirs is.
+    /// The strategy that decided it; for a conflict that is not in the tree, the value of theirs.
     pub way: String,
-    /// What came of it: `merged`, `ours`, `theirs`, `conflict`; for a conflict, its kind.
+    /// The result: `merged`, `ours`, `theirs` or `conflict`; for a conflict, its kind.
     pub result: String,
 }
 
@@ -73,7 +73,7 @@ impl MergeRecord {
         }
     }
 
-    /// As it is kept.
+    /// Encodes the record as JSON.
     pub fn to_json(&self) -> String {
         let path = |one: &RecordedPath| json!({ "path": one.path, "way": one.way, "result": one.result });
         let sources = self.sources.iter().map(|(name, snapshot)| json!({ "workspace": name, "snapshot": snapshot }));
@@ -91,7 +91,7 @@ impl MergeRecord {
         value.to_string()
     }
 
-    /// Reads it back; nothing when the text is no record. What is not known is passed over.
+    /// Decodes a record. Returns `None` if the text is not a record. Unknown fields are ignored.
     pub fn from_json(text: &str) -> Option<Self> {
         let value: Value = serde_json::from_str(text).ok()?;
         let word = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);

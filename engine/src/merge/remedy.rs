@@ -1,5 +1,5 @@
-//! What is done about conflicts before a merge lands: a conflict that was resolved before is resolved in the same way, and a file
-//! that a command makes is made anew. The rest stays as it is.
+//! Resolves conflicts before a merge is committed: applies remembered resolutions, and regenerates files that a command produces.
+//! All other conflicts stay.
 
 use super::base::write;
 use super::{FileMerged, FileResult, PathConflict};
@@ -14,34 +14,34 @@ use crate::store::{Pin, Store};
 use crate::time::Time;
 use crate::work::WorkingTree;
 
-/// How a file was decided that a command made.
+/// The strategy name for a file that a command regenerated.
 const REGENERATE: &str = "regenerate";
-/// How a path was decided by what somebody decided before.
+/// The strategy name for a path that a remembered resolution decided.
 const REMEMBERED: &str = "remembered";
 
-/// Makes files anew from a merged tree: a seam for those who run commands.
+/// Regenerates files from a merged tree. Implemented by the layer that runs commands.
 pub trait Regenerate {
-    /// Whether a rule says that a command makes this file.
+    /// Returns whether a rule states that a command generates this file.
     fn is_regenerated(&self, path: &TreePath) -> bool;
 
-    /// Makes such files, which conflict; why not, if they cannot be.
+    /// Regenerates these conflicting files. The inner error is the reason if that is not possible.
     fn regenerate(&self, tree: RootId, paths: &[TreePath]) -> Result<Regenerated>;
 }
 
-/// Files with their bytes, or why there are none.
+/// The files with their bytes, or the reason for the failure.
 pub type Regenerated = std::result::Result<Vec<(TreePath, Vec<u8>)>, String>;
 
-/// A merged tree that has not landed.
+/// A merged tree that is not committed yet.
 pub(crate) struct Unlanded<'a> {
     pub(crate) tree: &'a mut WorkingTree,
     pub(crate) conflicts: &'a mut Vec<PathConflict>,
     pub(crate) files: &'a mut Vec<FileMerged>,
-    /// What keeps the parts that were written ahead until it lands.
+    /// Pins of trees that were written ahead, until the merge is committed.
     pub(crate) pins: &'a mut Vec<Pin>,
 }
 
 impl Unlanded<'_> {
-    /// Resolves conflicts as the same ones were resolved before.
+    /// Applies remembered resolutions.
     pub(crate) fn replay(&mut self, store: &Store, time: Time) -> Result<()> {
         for conflict in std::mem::take(self.conflicts) {
             let stat = self.tree.stat(conflict.path.as_bytes())?.filter(|_| conflict.is_entry);
@@ -57,7 +57,7 @@ impl Unlanded<'_> {
         Ok(())
     }
 
-    /// Puts what a conflict became before in its place; false if nobody has resolved it.
+    /// Replaces a conflict with its remembered resolution. Returns false if there is none.
     fn resolve(&mut self, store: &Store, path: &TreePath, conflict: &Conflict, time: Time) -> Result<bool> {
         let Some(known) = resolution(store, conflict.bare())? else { return Ok(false) };
         self.tree.keep(known.root)?;
@@ -70,8 +70,8 @@ impl Unlanded<'_> {
         Ok(true)
     }
 
-    /// Lets files be made anew that conflict and that a command makes; says why, if they could not be. They get the mode that
-    /// ours has.
+    /// Regenerates the conflicting files that a command generates. They keep the mode of ours. Returns the reason if that fails;
+    /// empty otherwise.
     pub(crate) fn make_anew(&mut self, store: &Store, ours: RootId, maker: &dyn Regenerate) -> Result<String> {
         let is_made = |conflict: &&PathConflict| conflict.is_entry && maker.is_regenerated(&conflict.path);
         let paths: Vec<_> = self.conflicts.iter().filter(is_made).map(|conflict| conflict.path.clone()).collect();
@@ -102,13 +102,13 @@ impl Unlanded<'_> {
     }
 }
 
-/// How many conflicts a snapshot was counted to have.
+/// Returns the number of conflicts that the metadata of a snapshot states.
 fn counted(store: &Store, id: SnapshotId) -> Result<u64> {
     let snapshot = store.snapshot(id)?;
     Ok(snapshot.metadata.get(CONFLICTS_KEY).and_then(|count| count.parse().ok()).unwrap_or(0))
 }
 
-/// Whether one of some snapshots was counted to have conflicts.
+/// Returns whether the metadata of any of these snapshots states conflicts.
 pub(crate) fn have_conflicts(store: &Store, snapshots: &[SnapshotId]) -> Result<bool> {
     for id in snapshots {
         if counted(store, *id)? > 0 {
@@ -118,7 +118,7 @@ pub(crate) fn have_conflicts(store: &Store, snapshots: &[SnapshotId]) -> Result<
     Ok(false)
 }
 
-/// How many conflicts a tree has that came of a head: those that the head was counted to have, and the difference.
+/// Returns the number of conflicts in a tree derived from a head: the number stated for the head, adjusted by the difference.
 pub(crate) fn count_conflicts(store: &Store, head: SnapshotId, tree: RootId) -> Result<u64> {
     let ours = store.snapshot(head)?.root;
     let is_one = |entry: &Option<Entry>| matches!(entry, Some(Entry { node: Node::Conflict(_), .. }));

@@ -1,4 +1,4 @@
-//! What one side did to the base: where everything went, what is new, and which directories moved.
+//! The changes of one side relative to the base: the fate of each path, additions, and moved directories.
 
 use std::collections::BTreeMap;
 
@@ -11,32 +11,32 @@ use crate::name::TreePath;
 use crate::object::{Entry, Node};
 use crate::store::Store;
 
-/// A place in a tree and what is there.
+/// A path with its entry.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) path: TreePath,
     pub(super) entry: Entry,
 }
 
-/// What became of a path of the base.
+/// The new path and entry of a path of the base.
 #[derive(Clone, Debug)]
 pub(super) struct Fate {
     pub(super) before: Entry,
-    /// Nothing when it is gone. Never a directory for something else, nor something else for a directory.
+    /// `None` if it was removed. A directory always stays a directory, and any other entry never becomes one.
     pub(super) after: Option<Place>,
 }
 
-/// All that differs between the base and one side.
+/// All differences between the base and one side.
 #[derive(Default)]
 pub(super) struct Side {
-    /// By path of the base; what lies below a directory that moved whole is not listed.
+    /// By path of the base. Entries below a directory that moved as a whole are not listed.
     pub(super) fates: BTreeMap<TreePath, Fate>,
-    /// What is new, by its path.
+    /// Added entries, by path.
     pub(super) added: BTreeMap<TreePath, Entry>,
-    /// Directories that moved with all they hold.
+    /// Directories that moved with all their contents.
     pub(super) moved: BTreeMap<TreePath, TreePath>,
-    /// Where a name goes that the other side put into a directory: those that moved whole, and those that are gone and most
-    /// of whose files went to one place.
+    /// Detected directory renames, which apply to names that the other side added to a directory: directories that moved as a
+    /// whole, and removed directories most of whose files moved to one other directory.
     pub(super) directions: BTreeMap<TreePath, TreePath>,
 }
 
@@ -44,7 +44,8 @@ pub(super) fn is_directory(entry: &Entry) -> bool {
     matches!(entry.node, Node::Directory(_))
 }
 
-/// The two sides, with similar renames looked for where the other side has changed something that they could carry along.
+/// Computes the changes of both sides. Searches for similar renames only if the other side changed an entry that could follow
+/// them.
 pub(super) fn two_sides(
     store: &Store,
     base: Option<RootId>,
@@ -75,7 +76,7 @@ pub(super) fn two_sides(
         }
         side.find_directions();
     }
-    // A directory that both sides moved leads nowhere: what each put where is its own word.
+    // A directory that both sides renamed applies to neither: each side's own placement counts.
     let both: Vec<_> =
         sides[0].directions.keys().filter(|from| sides[1].directions.contains_key(*from)).cloned().collect();
     for from in both {
@@ -90,7 +91,7 @@ impl Side {
         let mut side = Self::default();
         for Change { path, what, before, after, .. } in changes {
             match (what, before, after) {
-                // What is merged as a unit stays where it is: a rename is a removal and an addition there.
+                // Entries of a unit stay at their paths: a rename counts as a removal and an addition.
                 (What::Renamed { from }, Some(before), Some(after))
                     if !is_directory(&before) && (is_fixed(&from) || is_fixed(&path)) =>
                 {
@@ -120,7 +121,7 @@ impl Side {
         side
     }
 
-    /// Where something of the base is on this side; nothing when it is gone.
+    /// Returns the path of a base entry on this side, or `None` if it was removed.
     pub(super) fn path_of(&self, base: &TreePath) -> Option<TreePath> {
         match self.fates.get(base) {
             Some(fate) => fate.after.as_ref().map(|after| after.path.clone()),
@@ -128,22 +129,22 @@ impl Side {
         }
     }
 
-    /// Where a path goes by the directories that moved; itself where none did.
+    /// Applies the directory renames of this side to a path. Returns the path itself if none applies.
     pub(super) fn direct(&self, path: &TreePath) -> TreePath {
         follow(&self.directions, path).unwrap_or_else(|| path.clone())
     }
 
-    /// The directory by which a path goes elsewhere.
+    /// Returns the directory rename that applies to a path.
     pub(super) fn direction_of(&self, path: &TreePath) -> Option<(&TreePath, &TreePath)> {
         ancestors(path).find_map(|above| self.directions.get_key_value(&above))
     }
 
-    /// Whether a path of the base is gone and was not seen anywhere else.
+    /// Returns whether a path of the base was removed and not found elsewhere.
     pub(super) fn is_removed(&self, base: &TreePath) -> bool {
         self.fates.get(base).is_some_and(|fate| fate.after.is_none())
     }
 
-    /// Whether a rename, if one were found here, would carry something of the other side along.
+    /// Returns whether a rename found on this side would affect a change of the other side.
     fn could_be_followed(&self, other: &Self) -> bool {
         let is_file = |entry: &Entry| matches!(entry.node, Node::File { .. });
         let moved_to = other.fates.values().filter_map(|fate| fate.after.as_ref()).map(|after| &after.path);
@@ -152,7 +153,7 @@ impl Side {
             && touched.any(|path| self.is_removed(path) || ancestors(path).any(|above| self.is_removed(&above)))
     }
 
-    /// Lists what a directory holds that moved whole, each for itself: as moved, or as removed and added.
+    /// Lists the contents of a directory that moved as a whole, entry by entry: as moved, or as removed and added.
     pub(super) fn open(&mut self, store: &Store, from: &TreePath, as_moved: bool) -> Result<()> {
         if self.moved.remove(from).is_none() {
             return Ok(());
@@ -187,7 +188,7 @@ impl Side {
                 continue;
             }
             let mut pair = from.split_last().zip(after.path.split_last());
-            // A directory under another name elsewhere says nothing of the one that it was in.
+            // A directory that moved under another name gives no evidence about its old parent.
             if is_directory(&fate.before) {
                 pair = pair.filter(|((_, from), (_, to))| from == to);
             }
@@ -196,7 +197,7 @@ impl Side {
                     break;
                 }
                 *counts.entry(source.clone()).or_default().entry(target.clone()).or_default() += 1;
-                // What moved with the same name below another directory speaks for that one as well.
+                // A move that keeps the name is evidence for a rename of the parent directory as well.
                 pair = source.split_last().zip(target.split_last()).filter(|((_, from), (_, to))| from == to);
             }
         }
@@ -211,13 +212,13 @@ impl Side {
     }
 }
 
-/// The directories above a path, deepest first; the root is none of them.
+/// Returns the directories above a path, deepest first, without the root.
 pub(super) fn ancestors(path: &TreePath) -> impl Iterator<Item = TreePath> {
     let above = |path: &TreePath| path.split_last().map(|(above, _)| above).filter(|above| !above.is_root());
     std::iter::successors(above(path), above)
 }
 
-/// A path with the deepest directory above it exchanged for where that went.
+/// Replaces the deepest renamed directory above a path with its new path.
 fn follow(directions: &BTreeMap<TreePath, TreePath>, path: &TreePath) -> Option<TreePath> {
     if directions.is_empty() {
         return None;
@@ -226,7 +227,7 @@ fn follow(directions: &BTreeMap<TreePath, TreePath>, path: &TreePath) -> Option<
     exchange(path, source, target)
 }
 
-/// A path below one directory as the same below another; nothing where that would be too deep.
+/// Returns a path below `source` as the same path below `target`, or `None` if that would be too deep.
 pub(super) fn exchange(path: &TreePath, source: &TreePath, target: &TreePath) -> Option<TreePath> {
     match path.below(source)? {
         [] => Some(target.clone()),

@@ -1,4 +1,4 @@
-//! State values: merged key by key. A key that both set to different values is a conflict; ours stays, theirs is reported.
+//! Merges state values key by key. A key that both sides set to different values is a conflict: ours is kept, theirs is reported.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ impl Merge<'_> {
     }
 }
 
-/// Whether two values are equal as JSON, however they are written.
+/// Returns whether two values are equal as JSON, regardless of formatting.
 fn is_same_json(left: Option<&str>, right: Option<&str>) -> bool {
     let parsed = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
     match (left, right) {

@@ -1,4 +1,4 @@
-//! The things of a merge: what each side made of something, where it is to lie, and what it is to be.
+//! The items of a merge: the versions of an entry on each side, its path and its value in the merged tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,26 +11,26 @@ use crate::name::TreePath;
 use crate::object::{Entry, Node, Root};
 use crate::store::Store;
 
-/// Something that is no directory, wherever it lies on each side.
+/// An item: an entry that is not a directory, tracked across renames on each side.
 pub(super) struct Thing {
     pub(super) at: Three<Place>,
-    /// The unit that it belongs to, when both sides changed that.
+    /// The unit that it belongs to, if both sides changed that unit.
     pub(super) unit: Option<usize>,
-    /// Where it is to lie: one place, or two when the sides disagree.
+    /// Its path in the merged tree; two if the sides disagree.
     pub(super) paths: Vec<TreePath>,
-    /// What it is to be.
+    /// Its value in the merged tree.
     pub(super) value: Merged,
-    /// What is wrong with where it lies.
+    /// The conflict about its path, if there is one.
     pub(super) kind: Option<ConflictKind>,
 }
 
-/// A directory that they moved with all it holds, and that is moved in our tree as it is there.
+/// A directory that theirs moved as a whole, and that is moved in our tree with its current contents.
 pub(super) struct WholeMove {
-    /// Where it is in the base.
+    /// Its path in the base.
     pub(super) base: TreePath,
-    /// Where it is in our tree.
+    /// Its path in our tree.
     pub(super) from: TreePath,
-    /// Where it goes.
+    /// Its new path.
     pub(super) to: TreePath,
 }
 
@@ -40,7 +40,7 @@ impl Thing {
         Self { at, unit: None, paths: Vec::new(), value: Merged::Entry(None), kind: None }
     }
 
-    /// Its versions.
+    /// Returns the versions of the item.
     pub(super) fn entries(&self) -> Three<Entry> {
         let entry = |place: &Option<Place>| place.as_ref().map(|place| place.entry.clone());
         Three { base: entry(&self.at.base), ours: entry(&self.at.ours), theirs: entry(&self.at.theirs) }
@@ -55,7 +55,7 @@ impl Thing {
     }
 }
 
-/// Whether nothing is at a path of a tree, and nothing above it but directories.
+/// Returns whether a path of a tree does not exist and has only directories above it.
 fn is_vacant(store: &Store, root: &Root, path: &TreePath) -> Result<bool> {
     let mut here = root.directory.clone();
     for name in path.names() {
@@ -69,7 +69,7 @@ fn is_vacant(store: &Store, root: &Root, path: &TreePath) -> Result<bool> {
 }
 
 impl Trees {
-    /// What is at a path of ours, unless it is a directory.
+    /// Returns the entry at a path of ours, unless it is a directory.
     pub(super) fn our_leaf(&self, path: &TreePath) -> Result<Option<Place>> {
         self.ours.leaf_at(path)
     }
@@ -84,8 +84,8 @@ impl Trees {
 }
 
 impl Merge<'_> {
-    /// The directories that they moved and that can be moved in our tree as they are. The others are opened: each thing in
-    /// them is then looked at for itself.
+    /// Returns the directories that theirs moved and that can be moved as a whole in our tree. The others are expanded: each
+    /// entry in them becomes an item of its own.
     pub(super) fn whole_moves(&mut self) -> Result<Vec<WholeMove>> {
         let mut moves = Vec::new();
         let moved: Vec<_> = self.theirs.moved.iter().map(|(from, to)| (from.clone(), to.clone())).collect();
@@ -104,9 +104,10 @@ impl Merge<'_> {
             let to = self.led_by_ours(&to)?;
             let apart = |from: &TreePath| from.below(&to).is_none() && to.below(from).is_none();
             match from.filter(apart) {
-                // Something else comes where a directory above it is: it is taken out piece by piece before.
+                // Another kind of entry replaces a directory above it: its entries are moved one by one first.
                 Some(from) if self.is_covered(&from)? => self.theirs.open(&self.trees.store, &base, true)?,
-                // What we put elsewhere is led there as well: the name is taken before the directory comes.
+                // A rename of theirs also places another directory of ours at this target: the name is taken before this one
+                // arrives.
                 Some(_) if self.is_met(&base, &to, &sources)? => self.theirs.open(&self.trees.store, &base, true)?,
                 Some(from) if is_vacant(&self.trees.store, &self.trees.ours, &to)? => {
                     moves.push(WholeMove { base, from, to });
@@ -118,8 +119,8 @@ impl Merge<'_> {
         Ok(moves)
     }
 
-    /// Whether they lead what is in another directory of ours to where one comes to lie; `sources` are those that lead somewhere, by
-    /// where they lead.
+    /// Returns whether a directory rename of theirs places another directory of ours at this target. `sources` lists the renamed
+    /// directories by target.
     fn is_met(&self, base: &TreePath, to: &TreePath, sources: &BTreeMap<TreePath, Vec<TreePath>>) -> Result<bool> {
         for target in std::iter::once(to.clone()).chain(ancestors(to)).chain([TreePath::root()]) {
             for source in sources.get(&target).into_iter().flatten().filter(|source| *source != base) {
@@ -132,7 +133,7 @@ impl Merge<'_> {
         Ok(false)
     }
 
-    /// Whether they have something else where a directory above a path of ours is.
+    /// Returns whether theirs has another kind of entry at a directory above a path of ours.
     fn is_covered(&self, path: &TreePath) -> Result<bool> {
         for above in ancestors(path) {
             if self.trees.their_leaf(&above)?.is_some() {
@@ -142,10 +143,11 @@ impl Merge<'_> {
         Ok(false)
     }
 
-    /// A path as a side's moved directories lead it, if nothing is there but what is led: `own` is where the side has it.
+    /// Applies the directory renames of a side to a path, if the target is vacant. `own` is the path of the item itself on that
+    /// side, which counts as vacant.
     fn led(&self, side: &Side, other: &Side, path: &TreePath, own: Option<&TreePath>) -> Result<TreePath> {
         let Some((source, target)) = side.direction_of(path) else { return Ok(path.clone()) };
-        // A directory that the other side moved on would lead in a circle.
+        // A directory that the other side renamed further would form a cycle.
         if other.directions.contains_key(target) {
             return Ok(path.clone());
         }
@@ -156,26 +158,27 @@ impl Merge<'_> {
         Ok(if is_free { led } else { path.clone() })
     }
 
-    /// Where something of theirs goes by the directories that we moved.
+    /// Applies our directory renames to a path of theirs.
     pub(super) fn led_by_ours(&self, path: &TreePath) -> Result<TreePath> {
         self.led(&self.ours, &self.theirs, path, None)
     }
 
-    /// Where something of ours goes by the directories that they moved.
+    /// Applies their directory renames to a path of ours.
     pub(super) fn led_by_theirs(&self, path: &TreePath) -> Result<TreePath> {
         self.led_from_theirs(path, None)
     }
 
-    /// The same, for something that they have at `own`.
+    /// Applies their directory renames to a path of ours, for an item that theirs has at `own`.
     fn led_from_theirs(&self, path: &TreePath, own: Option<&TreePath>) -> Result<TreePath> {
-        // What moves as it is in our tree takes along all that we put into it.
+        // A directory that is moved as a whole in our tree takes our additions along.
         if self.theirs.direction_of(path).is_some_and(|(source, _)| self.carried.contains(source)) {
             return Ok(path.clone());
         }
         self.led(&self.theirs, &self.ours, path, own)
     }
 
-    /// All that they changed, and what of ours they led elsewhere. What only we changed is in our tree already.
+    /// Returns all items that theirs changed, and those of ours that follow their directory renames. Our tree already contains
+    /// the changes that only our side made.
     pub(super) fn things(&self, moves: &[WholeMove]) -> Result<Vec<Thing>> {
         let mut things = Vec::new();
         let units = self.contested_units();
@@ -206,7 +209,7 @@ impl Merge<'_> {
         Ok(things)
     }
 
-    /// What we added or moved into directories that they moved.
+    /// Adds the items that our side added or moved into directories that theirs renamed.
     fn led_things(&self, moves: &[WholeMove], things: &mut Vec<Thing>) -> Result<()> {
         let is_carried = |path: &TreePath| moves.iter().any(|one| path.below(&one.from).is_some());
         for (base, fate) in &self.ours.fates {
@@ -234,7 +237,7 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// The units that both sides changed.
+    /// Returns the units that both sides changed.
     fn contested_units(&self) -> Vec<(usize, &Vec<TreePath>)> {
         let touches = |side: &Side, paths: &[TreePath]| {
             let mut changed = side.fates.keys().chain(side.added.keys());
@@ -244,7 +247,7 @@ impl Merge<'_> {
         units.filter(|(_, paths)| touches(&self.ours, paths) && touches(&self.theirs, paths)).collect()
     }
 
-    /// Everything in a unit that either side changed, each where it is.
+    /// Adds all entries of a unit that either side changed, each at its path.
     fn unit_things(&self, unit: usize, paths: &[TreePath], things: &mut Vec<Thing>) -> Result<()> {
         let mut changed = BTreeSet::new();
         for side in [&self.ours, &self.theirs] {
@@ -261,7 +264,7 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// Decides of each thing what it is to be and where it is to lie.
+    /// Decides the value and the path of each item.
     pub(super) fn decide(&self, things: &mut [Thing]) -> Result<()> {
         for thing in things {
             let three = thing.entries();
@@ -285,7 +288,7 @@ impl Merge<'_> {
             (Some(base), Some(ours), Some(theirs)) => match self.merged_path(&base.path, &ours.path, &theirs.path)? {
                 Some(path) => vec![path],
                 None => {
-                    // Each place as the other side's moved directories lead it, like all that is put into them.
+                    // Each path follows the directory renames of the other side, like additions do.
                     let mut paths = vec![self.led_by_theirs(&ours.path)?, self.led_by_ours(&theirs.path)?];
                     paths.dedup();
                     if paths.len() > 1 {
@@ -322,7 +325,7 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// Where something goes that is there on all sides; nothing when both moved it, each to another place.
+    /// Returns the path of an item that exists on all sides, or `None` if both sides moved it to different paths.
     fn merged_path(&self, base: &TreePath, ours: &TreePath, theirs: &TreePath) -> Result<Option<TreePath>> {
         if ours == base {
             return self.led(&self.ours, &self.theirs, theirs, Some(ours)).map(Some);
@@ -330,7 +333,7 @@ impl Merge<'_> {
         if theirs == base {
             return self.led_from_theirs(ours, Some(theirs)).map(Some);
         }
-        // One that was carried by its directory goes where that goes, whatever the other side called it.
+        // An item that only moved with its directory follows the directory, even if the other side renamed it.
         let (we_carried, they_carried) = (self.ours.direct(base) == *ours, self.theirs.direct(base) == *theirs);
         let (by_ours, by_theirs) = (self.led_by_ours(theirs)?, self.led_by_theirs(ours)?);
         Ok(match (we_carried, they_carried) {
@@ -343,13 +346,13 @@ impl Merge<'_> {
     }
 }
 
-/// Whether something moved only because its directory did, which the other side still has where it was.
+/// Returns whether an item moved only because its directory moved, and the other side still has that directory.
 fn is_with_directory(side: &Side, other: &Side, base: &Place, now: &Place) -> bool {
     side.direct(&base.path) == now.path
         && side.direction_of(&base.path).is_some_and(|(source, _)| !other.is_removed(source))
 }
 
-/// What is in a unit that both sides changed: both versions where there are two, the one that there is otherwise.
+/// Returns the value of an entry of a contested unit: both versions if there are two, otherwise the existing one.
 fn unit_value(three: &Three<Entry>) -> Result<Merged> {
     let Three { base, ours, theirs } = three;
     let (Some(our), Some(their)) = (ours, theirs) else {
@@ -365,7 +368,7 @@ fn unit_value(three: &Three<Entry>) -> Result<Merged> {
     if let Merged::Conflict(conflict) = Merged::from(settle(terms)?) {
         return Ok(Merged::Conflict(conflict));
     }
-    // Only one side changed it; what belongs together stays together all the same.
+    // Only one side changed it, but the entries of a unit must stay together.
     let mut terms = entry::terms_of(ours.as_ref());
     terms.push(None);
     terms.extend(entry::terms_of(theirs.as_ref()));

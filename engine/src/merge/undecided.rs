@@ -1,8 +1,8 @@
-//! What a merge could not decide and no entry of a tree can say: where a thing lies, an attribute, a state value.
+//! Conflicts that cannot be represented as a tree entry: the path of an item, an attribute, or a state value.
 //!
-//! The tree holds everything of it, or ours, and the record of the merge says what theirs is. It is open in a tree that came of that
-//! merge for as long as the tree is in this as the merge left it and no snapshot since says that it was decided. So it is forked,
-//! sent and undone with the snapshots, and nothing beside them has to be kept in step.
+//! The tree holds all versions or ours, and the record of the merge holds the version of theirs. Such a matter is open in a tree
+//! derived from that merge while the tree still has the state that the merge left and no later snapshot is marked as deciding it.
+//! So it is forked, sent and undone with the snapshots, and no separate data has to be kept in sync.
 
 use std::collections::BTreeSet;
 
@@ -18,74 +18,74 @@ use crate::name::TreePath;
 use crate::object::{EntryKind, Owner};
 use crate::work::WorkingTree;
 
-/// The metadata key of a snapshot that decides some of them.
+/// The metadata key of a snapshot that decides open matters.
 pub const DECIDED_KEY: &str = "decided";
-/// So many snapshots before one are looked through for them.
+/// Maximum number of ancestor snapshots that are searched for open matters.
 const SNAPSHOTS_MAX: usize = 10_000;
 
-/// Something that a merge left undecided.
+/// A matter that a merge left undecided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undecided {
-    /// Where it is in the merged tree; for a state value, the root.
+    /// The path in the merged tree; the root for a state value.
     pub path: TreePath,
-    /// The kind of conflict, in a word.
+    /// The name of the conflict kind.
     pub kind: String,
-    /// What it is about.
+    /// The subject of the conflict.
     pub matter: Matter,
 }
 
-/// What a merge can leave undecided without an entry in the tree.
+/// The subject of a conflict that is not an entry in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matter {
-    /// Where a thing lies.
+    /// The path of an item.
     Place {
-        /// Where ours wants it; nothing where ours removed it.
+        /// The path in ours; `None` if ours removed it.
         ours: Option<TreePath>,
-        /// Where theirs wants it; nothing where theirs removed it.
+        /// The path in theirs; `None` if theirs removed it.
         theirs: Option<TreePath>,
     },
-    /// A state value, of which the tree has ours.
+    /// A state value. The tree has ours.
     State {
-        /// Its key.
+        /// The key.
         key: String,
-        /// Their value as JSON text; nothing when they removed it.
+        /// Their value as JSON text; `None` if they removed it.
         theirs: Option<String>,
     },
-    /// An attribute, of which the tree has ours.
+    /// An attribute. The tree has ours.
     Attribute(Attribute),
 }
 
-/// Which way a matter is decided.
+/// A decision about an open matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// As ours has it.
+    /// Use ours.
     Ours,
-    /// As theirs has it.
+    /// Use theirs.
     Theirs,
-    /// As the merge left it: a thing that both moved keeps both names.
+    /// Keep the result of the merge: an item that both sides moved keeps both paths.
     Both,
 }
 
-/// A matter, and the merge that left it.
+/// An open matter and the merge that left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenMatter {
     /// The snapshot of the merge.
     pub merge: SnapshotId,
-    /// Its place in the record of that merge.
+    /// Its index in the record of that merge.
     pub number: usize,
-    /// What it is.
+    /// The matter.
     pub undecided: Undecided,
 }
 
 impl OpenMatter {
-    /// By what it is known.
+    /// Returns the id of the matter.
     pub fn id(&self) -> String {
         format!("{}-{}", self.merge, self.number)
     }
 }
 
 impl Undecided {
-    /// What a conflict leaves undecided that is no entry of the tree.
+    /// Returns the open matter of a conflict that is not an entry of the tree.
     pub(crate) fn of(conflict: &PathConflict) -> Option<Self> {
         let matter = match &conflict.kind {
             ConflictKind::MovedTwice | ConflictKind::MovedRemoved => {
@@ -99,7 +99,7 @@ impl Undecided {
         Some(Self { path: conflict.path.clone(), kind: conflict.kind.word().to_owned(), matter })
     }
 
-    /// Whether a tree is in this still as the merged tree was.
+    /// Returns whether a tree still has the state that the merged tree has in this matter.
     pub fn is_as(&self, merged: &WorkingTree, tree: &WorkingTree) -> Result<bool> {
         let path = self.path.as_bytes();
         match &self.matter {
@@ -119,7 +119,7 @@ impl Undecided {
         }
     }
 
-    /// Decides it in a tree. Returns the paths that it touched.
+    /// Applies a decision to a tree. Returns the changed paths.
     pub fn decide(&self, tree: &mut WorkingTree, decision: Decision) -> Result<Vec<TreePath>> {
         let path = self.path.as_bytes();
         match (&self.matter, decision) {
@@ -151,7 +151,7 @@ impl Undecided {
         Ok(Vec::new())
     }
 
-    /// How much of a record it takes.
+    /// Returns the size of its encoding in a record, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.to_json().to_string().len()
     }
@@ -177,7 +177,7 @@ impl Undecided {
 
     pub(super) fn from_json(value: &Value) -> Option<Self> {
         let tree_path = |value: &Value| TreePath::new(read_bytes(value)?).ok();
-        // What is absent is said by null; a key that is not there is another sort of matter.
+        // An absent value is null; a missing key means another kind of matter.
         let or_null = |key: &str| value.get(key).map(|value| Some(value).filter(|value| !value.is_null()));
         let matter = if let Some(key) = value.get("key") {
             let theirs = match or_null("theirs")? {
@@ -210,12 +210,12 @@ impl Undecided {
     }
 }
 
-/// What merges left that led to a snapshot and that no snapshot since decided, the newest merge first. Whether a tree is still as
-/// they left it, [`Undecided::is_as`] says.
+/// Returns the matters left by merges in the history of a snapshot that no later snapshot decided, newest merge first.
+/// [`Undecided::is_as`] tells whether a tree still has the state that the merge left.
 pub fn undecided_before(history: &History, head: SnapshotId) -> Result<Vec<OpenMatter>> {
     let mut decided = BTreeSet::new();
     let mut found = Vec::new();
-    // By generation: what decided something comes before what left it.
+    // In generation order, a snapshot that decides a matter precedes the merge that left it.
     for entry in history.log(&[head], LogOrder::Generation)?.take(SNAPSHOTS_MAX) {
         let entry = entry?;
         if let Some(ids) = entry.snapshot.metadata.get(DECIDED_KEY) {
@@ -230,12 +230,12 @@ pub fn undecided_before(history: &History, head: SnapshotId) -> Result<Vec<OpenM
     Ok(found)
 }
 
-/// Whether a thing is at a path. A directory there is another thing: those that merges put in two places are none.
+/// Returns whether the item is at a path. A directory does not count: merges place only other kinds at two paths.
 fn is_there(tree: &WorkingTree, path: &TreePath) -> Result<bool> {
     Ok(tree.stat(path.as_bytes())?.is_some_and(|stat| stat.kind != EntryKind::Directory))
 }
 
-/// An attribute of the same name in a tree.
+/// Returns the attribute with the same name from a tree.
 fn attribute_of(tree: &WorkingTree, path: &TreePath, like: &Attribute) -> Result<Attribute> {
     Ok(match like {
         Attribute::Owner(_) => Attribute::Owner(tree.stat(path.as_bytes())?.and_then(|stat| stat.owner)),
@@ -247,13 +247,13 @@ fn attribute_of(tree: &WorkingTree, path: &TreePath, like: &Attribute) -> Result
 }
 
 impl Attribute {
-    /// What the attribute of the same name is in a tree.
+    /// Returns the attribute with the same name from a tree.
     pub fn in_tree(&self, tree: &WorkingTree, path: &TreePath) -> Result<Self> {
         attribute_of(tree, path, self)
     }
 }
 
-/// Bytes as a text where they are one.
+/// Encodes bytes as a string if they are UTF-8, otherwise as an array of numbers.
 fn bytes_value(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => Value::String(text.to_owned()),

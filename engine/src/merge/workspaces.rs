@@ -1,4 +1,4 @@
-//! Merging workspaces: find the base, merge, and commit it all as one operation.
+//! Merges workspaces: finds the base, merges the trees, and commits the result as one operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,67 +17,67 @@ use crate::store::{Pin, Store};
 use crate::work::WorkingTree;
 use crate::workspace::{Change, Workspace, WorkspaceName, Workspaces};
 
-/// The word of a merge in the operation log.
+/// The action name of a merge in the operation log.
 const MERGE: &str = "merge";
 
-/// What is to be merged, and how.
+/// The parameters of a merge of workspaces.
 pub struct MergeRequest<'a> {
-    /// The workspace that gets it all.
+    /// The target workspace.
     pub target: &'a WorkspaceName,
-    /// Those that are merged into it, one after another. They stay as they are.
+    /// The source workspaces, merged one after another. They are not changed.
     pub sources: &'a [WorkspaceName],
-    /// How contents are merged.
+    /// Merges the contents of contested files.
     pub contents: &'a dyn MergeContents,
-    /// How trees are merged. The time is that of the act.
+    /// Options of the tree merge. The time comes from the act.
     pub options: MergeOptions,
-    /// Whether the target's head just moves to the source's when it has nothing of its own.
+    /// Whether the target's head may move to the source's head if the target has no changes of its own.
     pub fast_forward: bool,
-    /// Whether a merge with conflicts is committed, with the conflicts in the tree.
+    /// Whether to commit a merge with conflicts, with the conflicts in the tree.
     pub keep_conflicts: bool,
-    /// The message of the snapshot; one that names the sources, if it is empty.
+    /// The message of the snapshot; if empty, a default that names the sources.
     pub message: String,
-    /// What else is to be kept with the snapshot, beside the record of the merge.
+    /// Further metadata of the snapshot, in addition to the record of the merge.
     pub metadata: BTreeMap<String, String>,
-    /// Makes files anew that conflict, where a rule says so.
+    /// Regenerates conflicting files for which a rule exists.
     pub regenerate: Option<&'a dyn Regenerate>,
-    /// Whether conflicts that were resolved before are resolved in the same way.
+    /// Whether to apply remembered resolutions.
     pub use_remembered: bool,
 }
 
-/// What a merge of workspaces came to.
+/// The result of a merge of workspaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergeDone {
-    /// How it went.
+    /// The kind of result.
     pub how: MergeHow,
     /// The head of the target afterwards.
     pub head: Option<SnapshotId>,
-    /// Its place in the operation log; nothing when nothing was done.
+    /// The sequence number of the operation; `None` if nothing was changed.
     pub operation: Option<u64>,
-    /// What could not be merged.
+    /// The conflicts.
     pub conflicts: Vec<PathConflict>,
-    /// What else there is to say.
+    /// Further information about the merge.
     pub report: MergeReport,
-    /// Why files that a command makes were not made; mostly empty.
+    /// The reason why files were not regenerated; usually empty.
     pub reason: String,
 }
 
-/// How a merge went.
+/// The kind of result of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeHow {
-    /// The target had everything.
+    /// The target already contained the sources.
     Already,
-    /// The target's head moved to the source's.
+    /// Fast-forward: the target's head moved to the source's head.
     Forward,
-    /// A snapshot was made.
+    /// A merge snapshot was created.
     Merged,
-    /// There were conflicts, and none were wanted: nothing was changed.
+    /// There were conflicts and [`MergeRequest::keep_conflicts`] was false: nothing was changed.
     Refused,
-    /// The request had been done before.
+    /// The request had already been executed.
     Replayed,
 }
 
 impl<'a> MergeRequest<'a> {
-    /// A merge that moves the head where it can, and keeps conflicts.
+    /// Creates a request that fast-forwards if possible and keeps conflicts.
     pub fn new(target: &'a WorkspaceName, sources: &'a [WorkspaceName], contents: &'a dyn MergeContents) -> Self {
         Self {
             target,
@@ -107,26 +107,26 @@ impl MergeDone {
     }
 }
 
-/// The snapshots that a merge is about.
+/// The snapshots to merge.
 #[derive(Clone, Debug, Default)]
 pub struct MergeHeads {
-    /// That of the target; nothing for one without any.
+    /// The head of the target; `None` if it has none.
     pub target: Option<SnapshotId>,
-    /// Those of the sources that have one.
+    /// The heads of the sources that have one.
     pub sources: Vec<(WorkspaceName, SnapshotId)>,
 }
 
-/// What a merge comes to before anything is changed.
+/// The result of a merge before anything is changed.
 enum Unchanged {
     Already,
     Forward(SnapshotId),
     Folded(Box<Fold>),
 }
 
-/// Heads that are one in a tree under way.
+/// A merge of several heads in progress.
 struct Fold {
     tree: WorkingTree,
-    /// What is merged.
+    /// The sources to merge.
     sources: Vec<(WorkspaceName, SnapshotId)>,
     heads: Vec<SnapshotId>,
     conflicts: Vec<PathConflict>,
@@ -137,8 +137,8 @@ struct Fold {
 }
 
 impl Workspaces {
-    /// Merges workspaces into another: one snapshot with all of them as parents, one operation, or nothing at all. When the
-    /// target moves meanwhile, the merge is made again of where it is then.
+    /// Merges workspaces into another: one snapshot with all of them as parents in one operation, or no change at all. If the
+    /// target moves meanwhile, the merge is repeated with its new head.
     pub fn merge(&self, history: &History, request: &MergeRequest<'_>, act: &Act) -> Result<MergeDone> {
         if let Some(id) = &act.request
             && let Some(done) = self.store().find_request(id)?
@@ -177,8 +177,8 @@ impl Workspaces {
         self.land(request, fold, target.head, act)
     }
 
-    /// What a merge of some snapshots would come to: nothing is changed. They are the heads of the workspaces, or what those are
-    /// about to be.
+    /// Computes the result of a merge without changing anything. `heads` are the heads of the workspaces, or their intended
+    /// future heads.
     pub fn preview_merge(
         &self,
         history: &History,
@@ -279,7 +279,7 @@ impl Workspaces {
     }
 }
 
-/// The sources that the target does not have, none of which another one has.
+/// Returns the sources that neither the target nor another source contains.
 fn new_sources(history: &History, heads: &MergeHeads) -> Result<Vec<(WorkspaceName, SnapshotId)>> {
     let mut sources: Vec<(WorkspaceName, SnapshotId)> = Vec::new();
     for (at, (name, head)) in heads.sources.iter().enumerate() {
@@ -298,7 +298,7 @@ fn new_sources(history: &History, heads: &MergeHeads) -> Result<Vec<(WorkspaceNa
 }
 
 impl Fold {
-    /// Counts what several sources changed: a path that two of them did is one.
+    /// Counts a path that several sources changed only once.
     fn count_once(&mut self, store: &Store, head: SnapshotId) -> Result<()> {
         let (root, pin) = write(store, &self.tree)?;
         self.pins.push(pin);
@@ -311,8 +311,8 @@ impl Fold {
         Ok(())
     }
 
-    /// Reports each path once, as it is after the last source: a file that five of them dispute is one conflict, and what one of
-    /// them brought and a later one settled is none.
+    /// Reports each path once, with its state after the last source. A file that five sources contest is one conflict; a conflict
+    /// that one source introduced and a later one resolved is not reported.
     fn report_once(&mut self) -> Result<()> {
         let mut paths = BTreeSet::new();
         let mut files: Vec<_> = std::mem::take(&mut self.report.files).into_iter().rev().collect();
@@ -366,7 +366,7 @@ impl Fold {
             self.reason = unlanded.make_anew(store, ours, maker)?;
         }
         if outcome.conflicts.len() < met {
-            // What a conflict became may be what ours was.
+            // The resolution of a conflict may equal ours.
             let (root, pin) = write(store, &outcome.tree)?;
             self.pins.push(pin);
             outcome.report.changed = diff_roots(store, Some(ours), Some(root), DiffOptions::default())?.count() as u64;

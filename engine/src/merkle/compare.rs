@@ -1,4 +1,4 @@
-//! Comparing two sorted sequences in time proportional to their difference: equal sub-trees are never opened.
+//! Compares two sorted sequences in time proportional to their difference: equal sub-trees are never loaded.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::id::ObjectId;
 use crate::object::SequenceNode;
 use crate::store::Store;
 
-/// An item as it is on both sides; at least one is there, and they differ.
+/// One differing item before and after. At least one side is present, and the two differ.
 pub(crate) type Differing<T> = (Option<T>, Option<T>);
 
-/// The differing items of two sequences, in order.
+/// Iterates over the differing items of two sequences, in order.
 pub(crate) struct Comparison<S: Keyed> {
     store: Store,
     before: Side<S>,
@@ -22,7 +22,7 @@ pub(crate) struct Comparison<S: Keyed> {
     same_item: fn(&S::Item, &S::Item) -> bool,
 }
 
-/// Compares two sequences by the caller's idea of equality.
+/// Compares two sequences with the caller's definitions of equality.
 pub(crate) fn compare<S: Keyed>(
     store: &Store,
     before: Option<ObjectId>,
@@ -35,12 +35,12 @@ pub(crate) fn compare<S: Keyed>(
     Ok(Comparison { store: store.clone(), before, after, same_link, same_item })
 }
 
-/// A place in one of the two: open nodes from the top down, with the element that comes next in each.
+/// A position in one of the two sequences: the open nodes from the top down, with the index of the next element in each.
 struct Side<S: Keyed> {
     path: Vec<(Arc<SequenceNode<S>>, usize)>,
 }
 
-/// What comes next on one side.
+/// The next element of one side.
 enum Ahead<'a, S: Keyed> {
     Item(&'a S::Item),
     Child { parent_level: u32, link: &'a S::Link },
@@ -60,7 +60,7 @@ impl<S: Keyed> Side<S> {
         })
     }
 
-    /// Goes on to the next element; nodes that end with it are closed.
+    /// Advances to the next element and closes the nodes that end here.
     fn step(&mut self) {
         while let Some((node, at)) = self.path.last_mut() {
             *at += 1;
@@ -120,7 +120,7 @@ impl<S: Keyed> Comparison<S> {
                     Ordering::Equal => Step::TakeBoth,
                 }
             }
-            // An item before all that a child holds has no partner there: the child stays closed.
+            // An item before the first key of a child has no counterpart in it: the child stays closed.
             (Some(Ahead::Item(before)), Some(Ahead::Child { link, .. })) => {
                 if S::item_key(before) < S::link_key(link) {
                     Step::TakeBefore
@@ -152,7 +152,7 @@ impl<S: Keyed> Comparison<S> {
         }
     }
 
-    /// Goes past what is equal in the two nodes that are open, all at once.
+    /// Skips all equal elements of the two open nodes at once.
     fn skip_equal(&mut self) {
         let (Some((before, from)), Some((after, to))) = (self.before.path.last_mut(), self.after.path.last_mut())
         else {
@@ -171,7 +171,7 @@ impl<S: Keyed> Comparison<S> {
             }
             _ => 0,
         };
-        // The last of them is left to an ordinary step, which closes nodes that end with it.
+        // The last equal pair is left to an ordinary step, which closes the nodes that end with it.
         let skipped = equal.saturating_sub(1);
         *from += skipped;
         *to += skipped;

@@ -1,5 +1,5 @@
-//! Items in the place of others with the same keys. Keys alone decide where nodes end, so no node is cut anew: the path to
-//! each item is copied, and that is all.
+//! Replaces items with others that have the same keys. Only keys decide where nodes end, so no node is cut differently: the
+//! function copies the path to each item and nothing else.
 
 use std::vec::IntoIter;
 
@@ -10,13 +10,13 @@ use crate::id::ObjectId;
 use crate::object::SequenceNode;
 use crate::store::{Is, WriteSession};
 
-/// The sequence with these items in it, sorted by key. Each takes the place of one that is there.
+/// Replaces items of a sequence. `items` is sorted by key, and each key already exists in the sequence.
 pub(crate) fn replace<S: Keyed>(session: &WriteSession, top: ObjectId, items: Vec<S::Item>) -> Result<S::Link> {
     let node = load_top::<S>(session.store(), top)?;
     replace_below(session, &node, &mut items.into_iter(), None)
 }
 
-/// Replaces what belongs below this node: the items before the key at which the next node starts.
+/// Replaces the items that belong below this node: those before `end`, the first key of the next node.
 fn replace_below<S: Keyed>(
     session: &WriteSession,
     node: &SequenceNode<S>,

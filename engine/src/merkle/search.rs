@@ -1,4 +1,4 @@
-//! Finding and listing items in sequences that are sorted by a key.
+//! Searches and lists sequences that are sorted by a key.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::object::{
 };
 use crate::store::{CachedSequence, Store};
 
-/// A sequence sorted by a key, whose cuts depend on keys alone.
+/// A sequence that is sorted by a key and cut by keys alone.
 pub(crate) trait Keyed: CachedSequence {
     type Key: Ord + ?Sized;
     fn item_key(item: &Self::Item) -> &Self::Key;
@@ -54,18 +54,18 @@ impl Keyed for States {
     }
 }
 
-/// Where a key stands: how many items are before it, and the item if it is there.
+/// The position of a key: the number of items before it, and its item if the key exists.
 pub(crate) struct Found<T> {
     pub(crate) index: u64,
     pub(crate) item: Option<T>,
 }
 
-/// Finds a key.
+/// Searches for a key.
 pub(crate) fn find<S: Keyed>(store: &Store, top: ObjectId, key: &S::Key) -> Result<Found<S::Item>> {
     look::<S, _>(store, top, key, |item| item.cloned()).map(|(index, item)| Found { index, item })
 }
 
-/// How many items are before a key, and what there is to say of the item if it is there.
+/// Searches for a key. Returns the number of items before it and the result of `say` for its item, if the key exists.
 pub(crate) fn look<S: Keyed, T>(
     store: &Store,
     top: ObjectId,
@@ -90,14 +90,14 @@ pub(crate) fn look<S: Keyed, T>(
     }
 }
 
-/// The items of a sequence in order, read as they are asked for.
+/// Iterates over the items of a sequence in order and loads nodes on demand.
 pub(crate) struct Items<S: CachedSequence> {
     store: Store,
     path: Vec<(Arc<SequenceNode<S>>, usize)>,
 }
 
 impl<S: CachedSequence> Items<S> {
-    /// All items.
+    /// Iterates over all items.
     pub(crate) fn all(store: &Store, top: Option<ObjectId>) -> Result<Self> {
         let mut items = Self { store: store.clone(), path: Vec::new() };
         if let Some(top) = top {
@@ -146,7 +146,7 @@ impl<S: CachedSequence> Items<S> {
 }
 
 impl<S: Keyed> Items<S> {
-    /// The items from this key on.
+    /// Iterates over the items from this key on.
     pub(crate) fn from(store: &Store, top: Option<ObjectId>, key: &S::Key) -> Result<Self> {
         let mut items = Self { store: store.clone(), path: Vec::new() };
         let Some(top) = top else { return Ok(items) };

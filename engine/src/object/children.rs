@@ -1,4 +1,4 @@
-//! What an object refers to and where, so that two versions of it can be laid side by side.
+//! The children of an object with their keys, so that two versions of the object can be compared child by child.
 
 use bytes::Bytes;
 
@@ -7,25 +7,25 @@ use super::{Directories, Links, Root, Ropes, Sequence, SequenceNode, Snapshot, S
 use crate::id::{ObjectId, ObjectKind};
 use crate::malformed::Malformed;
 
-/// What an object refers to, in order.
+/// The children of an object, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Children {
-    /// The height of a node of a sequence above its leaves; 0 for anything else.
+    /// The height of a sequence node above the leaves; 0 for any other object.
     pub level: u32,
-    /// The children; history is none of them.
+    /// The children. Parents of a snapshot (its history) are not included.
     pub list: Vec<Child>,
 }
 
 /// An object that another one refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Child {
-    /// Where: the name or key of an item, the first one below a node, an offset in a file. Keys ascend.
+    /// The position: the name or key of an item, the smallest key below a node, or an offset in a file. Keys ascend.
     pub key: Vec<u8>,
-    /// What.
+    /// The id of the child.
     pub id: ObjectId,
 }
 
-/// What an object refers to and where. Reads untrusted bytes safely.
+/// Returns the children of an object with their keys. Safe on untrusted bytes.
 pub fn children(kind: ObjectKind, canonical: &Bytes) -> Result<Children, Malformed> {
     match kind {
         ObjectKind::Chunk | ObjectKind::Xattrs => Ok(Children::default()),

@@ -1,5 +1,6 @@
-//! The one encoding: protobuf, fields ascending, defaults absent. Written and read by hand on prost's primitives, because
-//! a derived decoder drops unknown fields silently and a derived encoder wants a second copy of every value.
+//! Encoder and decoder of the canonical encoding: protobuf with fields in ascending order and default values omitted. Written by
+//! hand on top of prost's primitives, because a derived decoder silently drops unknown fields and a derived encoder needs a
+//! second copy of every value.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -10,7 +11,7 @@ use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
 use crate::id::ObjectKind;
 use crate::malformed::Malformed;
 
-/// The version byte of every object kind so far.
+/// The version byte of every object kind.
 pub const OBJECT_VERSION: u8 = 1;
 
 const VARINT_BYTES_MAX: usize = 10;
@@ -21,24 +22,24 @@ thread_local! {
     static ROOM: Cell<[Vec<u8>; 2]> = const { Cell::new([Vec::new(), Vec::new()]) };
 }
 
-/// Writes fields in the order it is called.
+/// Encodes fields in call order. The caller must write them in ascending order.
 #[derive(Default)]
 pub struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Starts an object.
+    /// Creates a writer for an object and writes its header.
     pub fn object(kind: ObjectKind) -> Self {
         let mut out = Self(Vec::with_capacity(1024));
         out.header(kind);
         out
     }
 
-    /// Writes an object and looks at its bytes, in memory that is used again and again.
+    /// Encodes an object into a reused thread-local buffer and passes the bytes to `look`.
     pub fn look_at_object<T>(kind: ObjectKind, write: impl FnOnce(&mut Self), look: impl FnOnce(&[u8]) -> T) -> T {
         Self::look_at_two(kind, |out, _| write(out), |bytes, _| look(bytes))
     }
 
-    /// The same for an object that is written in two forms at once.
+    /// Encodes two forms of an object into reused thread-local buffers and passes both to `look`.
     pub fn look_at_two<T>(
         kind: ObjectKind,
         write: impl FnOnce(&mut Self, &mut Self),
@@ -55,7 +56,8 @@ impl Writer {
         seen
     }
 
-    /// A message in two forms: `before` and `after` write what they share, `between` what the second has in addition.
+    /// Writes a message in two forms. `before` and `after` write the fields that both forms share; `between` writes the fields
+    /// that only the longer form has.
     pub fn message_in_two_forms<T>(
         &mut self,
         longer: &mut Self,
@@ -83,12 +85,12 @@ impl Writer {
         self.0.extend([kind as u8, OBJECT_VERSION]);
     }
 
-    /// Starts a record that has no header of its own.
+    /// Creates a writer for a record without a header.
     pub fn record() -> Self {
         Self::default()
     }
 
-    /// A number; zero is left out.
+    /// Writes an unsigned number. Zero is omitted.
     #[inline]
     pub fn uint(&mut self, field: u32, value: u64) {
         if value != 0 {
@@ -96,7 +98,8 @@ impl Writer {
         }
     }
 
-    /// The key of a field and the number behind it, in one go: most of an object's bytes pass here one by one.
+    /// Writes a field's key and its number together. This is the hot path: most of an object's bytes are written by this
+    /// function.
     #[inline]
     fn key_and_number(&mut self, key: u64, value: u64) {
         if let (Ok(key @ ..0x80), Ok(value @ ..0x80)) = (u8::try_from(key), u8::try_from(value)) {
@@ -111,12 +114,12 @@ impl Writer {
         self.0.extend_from_slice(&room[..written]);
     }
 
-    /// A signed number, zigzag; zero is left out.
+    /// Writes a signed number in zigzag encoding. Zero is omitted.
     pub fn sint(&mut self, field: u32, value: i64) {
         self.uint(field, ((value << 1) ^ (value >> 63)).cast_unsigned());
     }
 
-    /// Bytes; none is left out.
+    /// Writes a byte string. An empty one is omitted.
     #[inline]
     pub fn bytes(&mut self, field: u32, value: &[u8]) {
         if !value.is_empty() {
@@ -124,19 +127,19 @@ impl Writer {
         }
     }
 
-    /// One element of a list of bytes; present even when empty.
+    /// Writes one element of a list of byte strings, even if it is empty.
     #[inline]
     pub fn item(&mut self, field: u32, value: &[u8]) {
         self.key_and_number(u64::from(field) << 3 | WIRE_BYTES, value.len() as u64);
         self.0.extend_from_slice(value);
     }
 
-    /// A message inside this one; present even when empty.
+    /// Writes a nested message, even if it is empty.
     pub fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) {
         self.place_message(field, write);
     }
 
-    /// The same; returns where its first field lies.
+    /// Writes a nested message and returns the offset of its first field.
     fn place_message(&mut self, field: u32, write: impl FnOnce(&mut Self)) -> usize {
         self.key_and_number(u64::from(field) << 3 | WIRE_BYTES, 0);
         let start = self.0.len() - 1;
@@ -148,7 +151,7 @@ impl Writer {
                 start + 1
             }
             more => {
-                // Room for the longer length; the body is moved once and is short.
+                // Makes room for a longer length prefix. The body moves once and is short.
                 self.0.splice(start..=start, std::iter::repeat_n(0, more));
                 let mut place = &mut self.0[start..start + more];
                 encode_varint(length as u64, &mut place);
@@ -157,7 +160,7 @@ impl Writer {
         }
     }
 
-    /// What was written.
+    /// Returns the encoded bytes.
     pub fn finish(self) -> Vec<u8> {
         self.0
     }
@@ -167,11 +170,11 @@ impl Writer {
 pub enum Value<'a> {
     /// A varint.
     Number(u64),
-    /// A run of bytes of the object's buffer.
+    /// A range of the object's buffer.
     Bytes(&'a Bytes, Range<usize>),
 }
 
-/// Reads fields one by one; never allocates what a length claims.
+/// Decodes fields one at a time from untrusted bytes. Never allocates memory because of a length prefix alone.
 pub struct Reader {
     buffer: Bytes,
     rest: Range<usize>,
@@ -179,7 +182,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Checks the header of an object and reads its body.
+    /// Checks an object's header and returns a reader of its body.
     pub fn object(kind: ObjectKind, bytes: &Bytes) -> Result<Self, Malformed> {
         match bytes[..] {
             [found, _, ..] if found != kind as u8 => Err(Malformed::Kind { found }),
@@ -189,12 +192,12 @@ impl Reader {
         }
     }
 
-    /// Reads a message without a header.
+    /// Creates a reader for a record without a header.
     pub fn record(bytes: Bytes) -> Self {
         Self { rest: 0..bytes.len(), buffer: bytes, field: 0 }
     }
 
-    /// The next field, its number not below the last one's.
+    /// Returns the next field. A field number below the previous one is an error.
     pub fn next_field(&mut self) -> Result<Option<(u32, Value<'_>)>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -223,7 +226,7 @@ impl Reader {
 
     fn varint(&mut self) -> Result<u64, Malformed> {
         let mut rest = &self.buffer[self.rest.clone()];
-        // Most of them are one byte long.
+        // Most varints are one byte long.
         if let [byte @ ..0x80, ..] = rest {
             self.rest.start += 1;
             return Ok(u64::from(*byte));
@@ -235,7 +238,7 @@ impl Reader {
 }
 
 impl<'a> Value<'a> {
-    /// The number in it.
+    /// Returns the number.
     pub fn number(self, field: u32) -> Result<u64, Malformed> {
         match self {
             Self::Number(value) => Ok(value),
@@ -243,18 +246,18 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The signed number in it.
+    /// Returns the zigzag-decoded signed number.
     pub fn signed(self, field: u32) -> Result<i64, Malformed> {
         let value = self.number(field)?;
         Ok((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
 
-    /// The number in it, as 32 bits.
+    /// Returns the number if it fits 32 bits.
     pub fn small(self, field: u32) -> Result<u32, Malformed> {
         u32::try_from(self.number(field)?).map_err(|_| Malformed::Overflow)
     }
 
-    /// The bytes in it, where they are.
+    /// Borrows the bytes from the object's buffer.
     pub fn slice(self, field: u32) -> Result<&'a [u8], Malformed> {
         match self {
             Self::Bytes(buffer, range) => Ok(&buffer[range]),
@@ -262,7 +265,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The bytes in it, shared with the object's buffer.
+    /// Returns the bytes as a reference-counted slice of the object's buffer.
     pub fn bytes(self, field: u32) -> Result<Bytes, Malformed> {
         match self {
             Self::Bytes(buffer, range) => Ok(buffer.slice(range)),
@@ -270,18 +273,18 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The 32 bytes in it.
+    /// Returns the bytes as a 32-byte hash.
     pub fn hash(self, field: u32) -> Result<[u8; 32], Malformed> {
         let bytes = self.slice(field)?;
         bytes.try_into().map_err(|_| Malformed::Hash { bytes: bytes.len() })
     }
 
-    /// The text in it.
+    /// Returns the bytes as UTF-8 text.
     pub fn text(self, field: u32) -> Result<String, Malformed> {
         String::from_utf8(self.slice(field)?.to_vec()).map_err(|_| Malformed::Rule("text that is not UTF-8"))
     }
 
-    /// A reader of the message in it.
+    /// Returns a reader for the nested message.
     pub fn message(self, field: u32) -> Result<Reader, Malformed> {
         match self {
             Self::Bytes(buffer, range) => Ok(Reader { buffer: buffer.clone(), rest: range, field: 0 }),
@@ -290,7 +293,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The value of a field, where it lies.
+/// The value of a field, borrowed from the input.
 #[derive(Clone, Copy)]
 pub enum FieldValue<'a> {
     /// A varint.
@@ -299,11 +302,12 @@ pub enum FieldValue<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Reads fields one by one from bytes that were found valid before: holds nothing, shares nothing, asks for no order.
+/// Decodes fields one at a time from bytes that are already known to be valid. Unlike [`Reader`], it borrows its input and does
+/// not check the order of fields.
 pub struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// Those of an object, whose header is checked.
+    /// Checks an object's header and iterates over its fields.
     pub fn object(kind: ObjectKind, bytes: &'a [u8]) -> Result<Self, Malformed> {
         match bytes {
             [found, ..] if *found != kind as u8 => Err(Malformed::Kind { found: *found }),
@@ -313,12 +317,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Those of a message.
+    /// Iterates over the fields of a message.
     pub fn of(message: &'a [u8]) -> Self {
         Self(message)
     }
 
-    /// The next field.
+    /// Returns the next field.
     #[inline]
     pub fn next_field(&mut self) -> Result<Option<(u32, FieldValue<'a>)>, Malformed> {
         if self.0.is_empty() {
@@ -350,7 +354,7 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> FieldValue<'a> {
-    /// The number in it.
+    /// Returns the number.
     pub fn number(self, field: u32) -> Result<u64, Malformed> {
         match self {
             Self::Number(value) => Ok(value),
@@ -358,7 +362,7 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    /// The bytes in it.
+    /// Returns the bytes.
     pub fn bytes(self, field: u32) -> Result<&'a [u8], Malformed> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
@@ -366,7 +370,7 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    /// The 32 bytes in it.
+    /// Returns the bytes as a 32-byte hash.
     pub fn hash(self, field: u32) -> Result<&'a [u8; 32], Malformed> {
         let bytes = self.bytes(field)?;
         bytes.try_into().map_err(|_| Malformed::Hash { bytes: bytes.len() })

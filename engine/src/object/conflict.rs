@@ -1,36 +1,38 @@
-//! Versions that could not be merged, kept as a value in the tree. Who, when and why live in the merge's record.
+//! A conflict: versions that could not be merged, stored as a value in the tree. The record of the merge, not the conflict,
+//! stores author, time and cause.
 
 use super::codec::{Reader, Writer};
 use super::entry::{Entry, Node};
 use crate::id::Bare;
 use crate::malformed::Malformed;
 
-/// The most terms of a conflict.
+/// Maximum number of terms in a conflict.
 const TERMS_MAX: usize = 255;
 
-/// An odd list of alternating terms, added and removed in turn: `[ours, base, theirs]` in the simplest case.
+/// An odd number of terms, alternately added and removed: `[ours, base, theirs]` in the simplest case.
 ///
-/// Each term is an entry or its absence. No removed term equals an added one: such pairs cancel out.
+/// Each term is an entry, or `None` for an absent one. No removed term equals an added term: such pairs cancel out.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Conflict {
     terms: Vec<Option<Entry>>,
 }
 
-/// What a list of terms comes to.
+/// The result of cancelling the terms of a conflict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// All but one term cancelled out: an entry, or its absence.
+    /// All terms but one cancelled out. That term is an entry, or `None` for an absent one.
     Resolved(Option<Entry>),
-    /// They disagree.
+    /// More than one term is left.
     Conflicted(Conflict),
 }
 
 impl Conflict {
-    /// Cancels equal pairs of added and removed terms and says what is left.
+    /// Cancels equal pairs of added and removed terms and returns the remaining term or conflict. For example `[a, b, b]` settles
+    /// to `a`: only one side changed `b`.
     pub fn settle(mut terms: Vec<Option<Entry>>) -> Result<Settled, Malformed> {
         check(&terms)?;
         while let Some((added, removed)) = equal_pair(&terms) {
-            // The added term that stands beside the removed one takes the cancelled one's place; the order of the rest stays.
+            // The added neighbour of the removed term moves into the cancelled term's position; the other terms keep their order.
             let beside = if removed > added { removed - 1 } else { removed + 1 };
             terms.swap(added, beside);
             let first = removed.min(beside);
@@ -42,22 +44,23 @@ impl Conflict {
         Ok(Settled::Conflicted(Self { terms }))
     }
 
-    /// The terms, added and removed in turn, starting and ending with an added one.
+    /// Returns the terms, alternately added and removed. The first and the last are added terms.
     pub fn terms(&self) -> &[Option<Entry>] {
         &self.terms
     }
 
-    /// The versions that compete.
+    /// Returns the added terms: the competing versions.
     pub fn added(&self) -> impl Iterator<Item = Option<&Entry>> {
         self.terms.iter().step_by(2).map(Option::as_ref)
     }
 
-    /// What they started from.
+    /// Returns the removed terms: the bases of the competing versions.
     pub fn removed(&self) -> impl Iterator<Item = Option<&Entry>> {
         self.terms.iter().skip(1).step_by(2).map(Option::as_ref)
     }
 
-    /// By what the same conflict is known again: a hash of the terms without times, whichever side each is on.
+    /// Returns the hash that identifies this conflict when it occurs again: it covers the terms without their times and does not
+    /// depend on which side each term is on.
     pub fn bare(&self) -> Bare {
         let encode = |term: &Option<Entry>| {
             let mut out = Writer::record();
@@ -73,7 +76,7 @@ impl Conflict {
         };
         let mut out = Writer::record();
         for (number, terms) in [(1, sorted(0)), (2, sorted(1))] {
-            // A message of its own for each, so that an absent term counts too.
+            // Each term is a message of its own, so that an absent term counts too.
             terms.iter().for_each(|term| out.message(number, |out| out.bytes(1, term)));
         }
         Bare::of(&out.finish())
@@ -126,7 +129,7 @@ pub(super) fn write(conflict: &Conflict, out: &mut Writer, timeless: bool) {
     }
 }
 
-/// Reads one more term; refuses as soon as there are too many.
+/// Reads one more term. Fails as soon as there are too many.
 pub(super) fn push_term(terms: &mut Vec<Option<Entry>>, from: Reader) -> Result<(), Malformed> {
     if terms.len() == TERMS_MAX {
         return Err(Malformed::TooMuch { what: "a conflict's terms" });

@@ -1,4 +1,5 @@
-//! A directory: a sorted map from name to entry. Nodes are cut by names alone, so times and contents never re-shape it.
+//! A directory: a sorted map from names to entries. Only names decide where nodes are cut, so a change of times or contents never
+//! changes the shape of the sequence.
 
 use std::cmp::Ordering;
 
@@ -18,7 +19,7 @@ pub enum Directories {}
 /// A node of a directory.
 pub type DirectoryNode = SequenceNode<Directories>;
 
-/// A name and what it stands for.
+/// A name with its entry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DirectoryItem {
     /// The name.
@@ -27,23 +28,23 @@ pub struct DirectoryItem {
     pub entry: Entry,
 }
 
-/// What an inner node holds of a child.
+/// The link of an inner node to one child.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DirectoryLink {
-    /// The smallest name below it.
+    /// The smallest name below the child.
     pub first: Name,
-    /// The child.
+    /// The id of the child.
     pub id: DirectoryId,
-    /// The child without times.
+    /// The hash of the child without times.
     pub bare: Bare,
-    /// The entries below it.
+    /// The number of entries below the child.
     pub count: u64,
-    /// The hard links among all that is below it, sub-directories included.
+    /// The number of hard links below the child, including those in sub-directories.
     pub linked: u64,
 }
 
 impl DirectoryNode {
-    /// The hash of this node without times: its own, and its children's by their `bare`.
+    /// Returns the hash of this node without times. Children contribute their `bare` hash.
     pub fn bare(&self) -> Bare {
         let item = |item: &DirectoryItem, out: &mut Writer| {
             write_name(item, out);
@@ -56,13 +57,13 @@ impl DirectoryNode {
         Writer::look_at_object(Directories::KIND, |out| self.write_with(out, item, link), Bare::of)
     }
 
-    /// Both forms at once: without times, and whole. All but a few bytes of them are the same.
+    /// Writes the node without times into `bare` and complete into `whole`. The two differ in only a few bytes.
     fn write_both(&self, bare: &mut Writer, whole: &mut Writer) {
         match self {
             Self::Leaf(items) => {
                 for item in items {
                     if let Node::Conflict(_) = item.entry.node {
-                        // Its terms have times of their own.
+                        // The terms of a conflict have times of their own.
                         bare.message(2, |out| {
                             write_name(item, out);
                             item.entry.write_rest(out, true);
@@ -85,7 +86,7 @@ impl DirectoryNode {
         }
     }
 
-    /// The hard links below it.
+    /// Returns the number of hard links below this node.
     pub(crate) fn linked(&self) -> Result<u64, Malformed> {
         match self {
             Self::Leaf(items) => items.iter().try_fold(0_u64, |sum, item| sum.checked_add(item.entry.linked())),
@@ -203,17 +204,17 @@ impl Sequence for Directories {
     }
 }
 
-/// What a node says of a name.
+/// The result of looking up a name in one node.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Said {
-    /// This is it, or it is not there.
+    /// The node is a leaf: the entry, or `None` if the name does not exist.
     Entry(Option<Entry>),
-    /// A node below, of which it holds this, says more.
+    /// The node is an inner node: its level and the link to the child to continue in.
     Below(u32, DirectoryLink),
 }
 
 impl DirectoryNode {
-    /// What it says of a name.
+    /// Looks up a name in this node.
     pub(crate) fn say(&self, name: &Name) -> Said {
         match self {
             Self::Leaf(items) => {
@@ -228,7 +229,7 @@ impl DirectoryNode {
     }
 }
 
-/// The same of a node in its canonical bytes, which have their hash, without reading the rest of it.
+/// Looks up a name in the canonical bytes of a node, without decoding the whole node. The bytes are already verified.
 pub(crate) fn say(bytes: &Bytes, name: &Name) -> Result<Said, Malformed> {
     let mut from = Reader::object(ObjectKind::Directory, bytes)?;
     let (mut level, mut below) = (0, None);
@@ -257,7 +258,7 @@ pub(crate) fn say(bytes: &Bytes, name: &Name) -> Result<Said, Malformed> {
     }
 }
 
-/// The bytes of a message's first field, which is the name of an item or of a link.
+/// Returns the bytes of a message's first field, which is the name of an item or of a link.
 fn first_bytes(message: &[u8]) -> Result<&[u8], Malformed> {
     const KEY: u8 = 1 << 3 | 2;
     match message {

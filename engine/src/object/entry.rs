@@ -1,4 +1,4 @@
-//! One entry of a directory: all that POSIX knows of a file but its ctime, atime and inode number.
+//! A directory entry: all POSIX metadata of a file except ctime, atime and inode number.
 
 use std::sync::Arc;
 
@@ -12,32 +12,32 @@ use crate::id::{Bare, ChunkId, DirectoryId, LinkGroup, ObjectId, RopeId};
 use crate::malformed::Malformed;
 use crate::time::Time;
 
-/// The longest symlink target.
+/// Maximum length of a symlink target, in bytes.
 pub const SYMLINK_TARGET_BYTES_MAX: usize = 4_095;
-/// The largest file.
+/// Maximum size of a file, in bytes.
 pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
-/// What a name stands for.
+/// The metadata and content that a name in a directory refers to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// Its kind, with what that kind holds.
+    /// The kind of the entry with its kind-specific data.
     pub node: Node,
-    /// Permission bits, `0o7777` at most; `0o777` for symlinks and 0 for conflicts.
+    /// Permission bits, at most `0o7777`; `0o777` for symlinks and 0 for conflicts.
     pub mode: u32,
-    /// When its contents last changed.
+    /// The modification time of the contents.
     pub mtime: Time,
-    /// What few entries have.
+    /// Optional parts that few entries have.
     pub extra: Option<Box<Extra>>,
 }
 
-/// The kinds of entry.
+/// The kind of an entry with its data.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Node {
     /// A regular file.
     File {
-        /// Its length.
+        /// Length in bytes.
         size: u64,
-        /// Its bytes.
+        /// The bytes.
         content: Content,
     },
     /// A directory; `None` when it is empty.
@@ -46,7 +46,7 @@ pub enum Node {
     Symlink(Bytes),
     /// A named pipe.
     Fifo,
-    /// A socket's name.
+    /// A Unix domain socket.
     Socket,
     /// A character device.
     CharDevice(Device),
@@ -56,7 +56,7 @@ pub enum Node {
     Conflict(Arc<Conflict>),
 }
 
-/// A file's bytes, as a function of the bytes alone.
+/// The content of a file. Equal bytes always have an equal `Content`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Content {
     /// No bytes.
@@ -65,31 +65,31 @@ pub enum Content {
     Chunk(ChunkId),
     /// A rope of chunks and holes.
     Rope(RopeId),
-    /// Zeros throughout.
+    /// All bytes are zero.
     Hole,
 }
 
-/// A directory's contents.
+/// A reference to a directory's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DirectoryRef {
-    /// Its top node.
+    /// The id of the top node.
     pub id: DirectoryId,
-    /// The same without times.
+    /// The hash of the directory without times.
     pub bare: Bare,
-    /// How many entries at or below it are hard links.
+    /// The number of hard links in or below the directory.
     pub linked: u64,
 }
 
 /// A device number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Device {
-    /// Major.
+    /// Major number.
     pub major: u32,
-    /// Minor.
+    /// Minor number.
     pub minor: u32,
 }
 
-/// User and group, where they differ from the workspace's.
+/// User and group, for entries whose owner differs from the workspace's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// User id.
@@ -98,18 +98,18 @@ pub struct Owner {
     pub gid: u32,
 }
 
-/// The rare parts of an entry.
+/// Optional parts of an entry, stored only if at least one is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Extra {
-    /// The owner, where it is not the workspace's.
+    /// The owner, if it differs from the workspace's.
     pub owner: Option<Owner>,
     /// Extended attributes.
     pub xattrs: Xattrs,
-    /// The hard-link group, for a file with several names.
+    /// The hard-link group, for a file with more than one name.
     pub link: Option<LinkGroup>,
 }
 
-/// The kind of an entry as a plain word.
+/// The kind of an entry, without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the variants are those of `Node`")]
 pub enum EntryKind {
@@ -124,7 +124,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// The word for people, with its article.
+    /// Returns the name of the kind with its article, for messages. For example "a symlink".
     pub fn word(self) -> &'static str {
         match self {
             Self::File => "a file",
@@ -140,17 +140,17 @@ impl EntryKind {
 }
 
 impl Entry {
-    /// An entry without anything rare.
+    /// Creates an entry without optional parts.
     pub fn new(node: Node, mode: u32, mtime: Time) -> Self {
         Self { node, mode, mtime, extra: None }
     }
 
-    /// An empty directory.
+    /// Creates an entry for an empty directory.
     pub fn empty_directory(mode: u32, mtime: Time) -> Self {
         Self::new(Node::Directory(None), mode, mtime)
     }
 
-    /// Its kind.
+    /// Returns the kind of this entry.
     pub fn kind(&self) -> EntryKind {
         match self.node {
             Node::File { .. } => EntryKind::File,
@@ -164,22 +164,22 @@ impl Entry {
         }
     }
 
-    /// The hard-link group it belongs to.
+    /// Returns the hard-link group that this entry belongs to.
     pub fn link(&self) -> Option<LinkGroup> {
         self.extra.as_ref().and_then(|extra| extra.link)
     }
 
-    /// Its extended attributes.
+    /// Returns the extended attributes.
     pub fn xattrs(&self) -> &Xattrs {
         self.extra.as_ref().map_or(&Xattrs::None, |extra| &extra.xattrs)
     }
 
-    /// Its owner, where it is not the workspace's.
+    /// Returns the owner if it differs from the workspace's.
     pub fn owner(&self) -> Option<Owner> {
         self.extra.as_ref().and_then(|extra| extra.owner)
     }
 
-    /// How many hard links it stands for: itself, or all below a directory.
+    /// Returns the number of hard links in this entry: 1 or 0 for a file, the total below it for a directory.
     pub fn linked(&self) -> u64 {
         match &self.node {
             Node::Directory(below) => below.map_or(0, |below| below.linked),
@@ -187,7 +187,7 @@ impl Entry {
         }
     }
 
-    /// Whether the two are equal but for times, theirs and those of all below them.
+    /// Returns whether the two entries are equal except for times, both their own and those below them.
     pub fn equal_but_for_times(&self, other: &Self) -> bool {
         let same_node = match (&self.node, &other.node) {
             (Node::Directory(ours), Node::Directory(theirs)) => {
@@ -199,7 +199,7 @@ impl Entry {
         same_node && self.mode == other.mode && self.extra == other.extra
     }
 
-    /// The same entry with its rare parts changed; no rare part left means none stored.
+    /// Returns the entry with its optional parts changed. If no optional part is left, none is stored.
     pub fn with_extra(mut self, change: impl FnOnce(&mut Extra)) -> Self {
         let mut extra = self.extra.take().map_or_else(Extra::default, |extra| *extra);
         change(&mut extra);
@@ -222,7 +222,7 @@ impl Entry {
         }
     }
 
-    /// Writes the fields from number 2 on; field 1 is the name, for those that have one.
+    /// Writes the fields from number 2 on. Field 1 is the name, which only directory items have.
     pub(super) fn write(&self, out: &mut Writer, timeless: bool) {
         self.write_kind(out);
         if !timeless {
@@ -236,7 +236,7 @@ impl Entry {
         out.uint(3, u64::from(self.mode));
     }
 
-    /// What the form without times does not have: the time, and a directory's id with the times below it.
+    /// Writes the fields that the form without times omits: the mtime, and a directory's id, which covers the times below it.
     pub(super) fn write_times(&self, out: &mut Writer) {
         out.sint(4, self.mtime.0);
         if let Node::Directory(Some(below)) = self.node {
@@ -244,7 +244,7 @@ impl Entry {
         }
     }
 
-    /// The fields after those; `timeless` matters to a conflict alone.
+    /// Writes the fields after the times. `timeless` only affects conflicts.
     pub(super) fn write_rest(&self, out: &mut Writer, timeless: bool) {
         match &self.node {
             Node::File { size, content } => {
@@ -292,7 +292,7 @@ impl Entry {
         }
     }
 
-    /// Reads an entry and, where it has one, the bytes of its name. `nested` is true inside a conflict.
+    /// Reads an entry and the bytes of its name, if it has one. `nested` is true inside a conflict.
     pub(super) fn read(mut from: Reader, nested: bool) -> Result<(Bytes, Self), Malformed> {
         let mut parts = Parts::default();
         while let Some((field, value)) = from.next_field()? {
@@ -364,7 +364,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Fields that do not belong to the kind are not asked for here: the comparison with the canonical encoding finds them.
+    /// Does not check for fields that do not belong to the kind: the comparison with the canonical encoding finds them.
     fn into_entry(mut self) -> Result<(Bytes, Entry), Malformed> {
         let device = Device { major: (self.device >> 32) as u32, minor: self.device as u32 };
         let node = match self.kind {

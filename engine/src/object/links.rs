@@ -1,4 +1,4 @@
-//! The hard links of a tree: the sorted set of (group, member path), as a sequence.
+//! The hard-link map of a tree: the sorted set of (group, member path) pairs, as a sequence.
 
 use super::codec::{Reader, Writer};
 use super::directory::ascending;
@@ -11,23 +11,23 @@ use crate::name::TreePath;
 #[derive(Debug)]
 pub enum Links {}
 
-/// One name of a file that has several.
+/// One name of a file that has more than one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkMember {
-    /// The file.
+    /// The group that identifies the file.
     pub group: LinkGroup,
-    /// One of its names.
+    /// One of its paths.
     pub path: TreePath,
 }
 
-/// What an inner node holds of a child.
+/// The link of an inner node to one child.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkLink {
-    /// The smallest member below it.
+    /// The smallest member below the child.
     pub first: LinkMember,
-    /// The child.
+    /// The id of the child.
     pub id: LinksId,
-    /// The members below it.
+    /// The number of members below the child.
     pub count: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A whole tree as one object.
+//! A root: a whole tree as one object.
 
 use bytes::Bytes;
 
@@ -10,26 +10,26 @@ use crate::malformed::Malformed;
 /// The root directory's entry, the hard-link map and the state map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
-    /// The root directory itself: its mode, time, attributes and contents.
+    /// The root directory: its mode, time, attributes and contents.
     pub directory: Entry,
-    /// The hard links, if there are any.
+    /// The hard-link map, if the tree has hard links.
     pub links: Option<LinksId>,
-    /// The state values, if there are any.
+    /// The state map, if the tree has state values.
     pub state: Option<StateId>,
 }
 
 impl Root {
-    /// Its canonical bytes.
+    /// Returns the canonical bytes.
     pub fn encode(&self) -> Vec<u8> {
         self.encode_with(false)
     }
 
-    /// Its id.
+    /// Returns the id.
     pub fn id(&self) -> RootId {
         RootId::of(&self.encode())
     }
 
-    /// The hash of the same tree without times. Two trees are equal but for times exactly when this is equal.
+    /// Returns the hash of the tree without times. Two trees are equal except for times exactly if this hash is equal.
     pub fn bare(&self) -> Bare {
         Bare::of(&self.encode_with(true))
     }
@@ -46,7 +46,7 @@ impl Root {
         out.finish()
     }
 
-    /// Reads a root.
+    /// Decodes a root.
     pub fn decode(bytes: &Bytes) -> Result<Self, Malformed> {
         let mut from = Reader::object(ObjectKind::Root, bytes)?;
         let (mut directory, mut links, mut state) = (None, None, None);

@@ -1,5 +1,5 @@
-//! A rope: the chunks and holes of a large file, in order. Nodes are cut by the ids in them, so that a change in the
-//! middle re-cuts only its surroundings.
+//! A rope: the chunks and holes of a large file, in order. The ids of the chunks decide where nodes are cut, so a change in the
+//! middle of a file only rewrites the nodes around it.
 
 use super::codec::{Reader, Writer};
 use super::entry::FILE_BYTES_MAX;
@@ -7,11 +7,11 @@ use super::sequence::{Sequence, SequenceNode, id_hash, key_hash};
 use crate::id::{ChunkId, ObjectId, ObjectKind, RopeId};
 use crate::malformed::Malformed;
 
-/// Files up to this size are one chunk.
+/// Files up to this size, in bytes, are stored as one chunk.
 pub const SINGLE_CHUNK_BYTES_MAX: u64 = 64 << 10;
-/// Runs of zeros from this length on are holes.
+/// Runs of zeros of at least this many bytes are stored as holes.
 pub const HOLE_BYTES_MIN: u64 = 64 << 10;
-/// The largest chunk of any file.
+/// Maximum size of a chunk, in bytes.
 pub const CHUNK_BYTES_MAX: usize = 128 << 10;
 
 /// The sequence of a file's segments.
@@ -21,34 +21,34 @@ pub enum Ropes {}
 /// A run of a file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Segment {
-    /// How many bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Where they are.
+    /// The location of the bytes.
     pub source: SegmentSource,
 }
 
-/// Where a segment's bytes are.
+/// The location of a segment's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentSource {
     /// In a chunk.
     Chunk(ChunkId),
-    /// Nowhere: they are zeros.
+    /// All bytes are zero and not stored.
     Hole,
 }
 
-/// What an inner node holds of a child.
+/// The link of an inner node to one child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RopeLink {
-    /// The child.
+    /// The id of the child.
     pub id: RopeId,
-    /// The segments below it.
+    /// The number of segments below the child.
     pub count: u64,
-    /// The bytes below it.
+    /// The number of bytes below the child.
     pub length: u64,
 }
 
 impl SequenceNode<Ropes> {
-    /// The bytes below it.
+    /// Returns the number of bytes below this node.
     pub fn length(&self) -> u64 {
         match self {
             Self::Leaf(items) => items.iter().map(|segment| segment.length).sum(),

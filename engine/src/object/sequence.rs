@@ -1,8 +1,9 @@
-//! Merkle sequences: the one shape behind directories, ropes and maps.
+//! Merkle sequences: the data structure behind directories, ropes and maps.
 //!
-//! Items lie in leaf nodes, links to nodes in inner nodes, up to a single top node. Where a node ends depends on its items
-//! alone: after at least 8, at the first one whose hash has four zero bits, and after 128 at the latest. So the same items
-//! have the same nodes and the same id whatever the history, and one changed item re-cuts O(log n) nodes.
+//! Leaf nodes hold items, inner nodes hold links to nodes one level below, up to a single top node. The items alone decide where
+//! a node ends: at the first item, from the 8th on, whose hash has four low zero bits, and after 128 items at the latest. So
+//! equal items produce equal nodes and an equal id regardless of the history of edits, and a change of one item rewrites O(log n)
+//! nodes.
 
 use std::fmt::Debug;
 
@@ -12,35 +13,35 @@ use super::codec::{Reader, Writer};
 use crate::id::{ObjectId, ObjectKind};
 use crate::malformed::Malformed;
 
-/// No node ends before this many items, unless the sequence does.
+/// Minimum number of items in a node, unless it is the last one of its level.
 pub const ITEMS_MIN: usize = 8;
-/// Every node ends after this many items.
+/// Maximum number of items in a node.
 pub const ITEMS_MAX: usize = 128;
-/// Between them a node ends after an item whose hash has this many low bits zero.
+/// Between these limits, a node ends after an item whose hash has this many low zero bits.
 pub const CUT_BITS: u32 = 4;
-/// The highest level of a top node.
+/// Maximum level of a top node.
 pub const LEVEL_MAX: u32 = 32;
 
-/// A kind of sequence: what its items and links are and how they are written.
+/// A kind of sequence: the types of its items and links, and their encoding.
 pub trait Sequence: Sized + Debug + Send + Sync + 'static {
-    /// The object kind of its nodes.
+    /// The object kind of the nodes.
     const KIND: ObjectKind;
-    /// What lies in a leaf.
+    /// The element type of a leaf.
     type Item: Clone + Debug + PartialEq + Send + Sync;
-    /// What an inner node holds of a child.
+    /// The element type of an inner node, which describes one child.
     type Link: Clone + Debug + PartialEq + Send + Sync;
 
-    /// The hash that decides whether a leaf may end after this item.
+    /// Returns the hash that decides whether a leaf may end after this item.
     fn item_hash(item: &Self::Item) -> u64;
-    /// The same for a link in a node of this level.
+    /// Returns the hash that decides whether an inner node of this level may end after this link.
     fn link_hash(link: &Self::Link, level: u32) -> u64;
-    /// The child's id.
+    /// Returns the id of the child.
     fn link_id(link: &Self::Link) -> ObjectId;
-    /// The items below the child.
+    /// Returns the number of items below the child.
     fn link_count(link: &Self::Link) -> u64;
-    /// The link that describes a node.
+    /// Creates the link that describes a node.
     fn describe(node: &SequenceNode<Self>, id: ObjectId) -> Result<Self::Link, Malformed>;
-    /// Lets a look at a node's canonical bytes find its id, and returns the link that describes it.
+    /// Passes the canonical bytes of a node to `look`, which returns its id, and creates the link that describes the node.
     fn look_and_describe<E: From<Malformed>>(
         node: &SequenceNode<Self>,
         look: impl FnOnce(&[u8]) -> Result<ObjectId, E>,
@@ -48,7 +49,7 @@ pub trait Sequence: Sized + Debug + Send + Sync + 'static {
         let id = node.look_at_bytes(look)?;
         Ok(Self::describe(node, id)?)
     }
-    /// Whether a link describes a node, as far as can be told without hashing.
+    /// Returns whether a link describes a node, as far as this can be checked without hashing.
     fn describes(link: &Self::Link, node: &SequenceNode<Self>) -> bool;
 
     /// Writes an item.
@@ -63,7 +64,7 @@ pub trait Sequence: Sized + Debug + Send + Sync + 'static {
     fn check_items(items: &[Self::Item]) -> Result<(), Malformed>;
     /// Checks the order of links.
     fn check_links(links: &[Self::Link]) -> Result<(), Malformed>;
-    /// The ids an item refers to.
+    /// Appends the ids that an item refers to.
     fn item_outgoing(item: &Self::Item, into: &mut Vec<ObjectId>);
 }
 
@@ -74,9 +75,9 @@ pub enum SequenceNode<S: Sequence> {
     Leaf(Vec<S::Item>),
     /// Links to nodes of the level below.
     Inner {
-        /// 1 or more.
+        /// The level, at least 1.
         level: u32,
-        /// At least one; the top node of a sequence has two or more.
+        /// At least one link. The top node of a sequence has at least two.
         links: Vec<S::Link>,
     },
 }
@@ -91,7 +92,7 @@ impl<S: Sequence> Clone for SequenceNode<S> {
 }
 
 impl<S: Sequence> SequenceNode<S> {
-    /// 0 for a leaf.
+    /// Returns the level; 0 for a leaf.
     pub fn level(&self) -> u32 {
         match self {
             Self::Leaf(_) => 0,
@@ -99,7 +100,7 @@ impl<S: Sequence> SequenceNode<S> {
         }
     }
 
-    /// The items below it.
+    /// Returns the number of items below this node.
     pub fn count(&self) -> u64 {
         match self {
             Self::Leaf(items) => items.len() as u64,
@@ -107,12 +108,12 @@ impl<S: Sequence> SequenceNode<S> {
         }
     }
 
-    /// Its canonical bytes.
+    /// Returns the canonical bytes.
     pub fn encode(&self) -> Vec<u8> {
         self.look_at_bytes(<[u8]>::to_vec)
     }
 
-    /// The same, for who needs them for a moment only.
+    /// Passes the canonical bytes to `look` without allocating a copy.
     pub(crate) fn look_at_bytes<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
         Writer::look_at_object(S::KIND, |out| self.write_with(out, S::write_item, S::write_link), look)
     }
@@ -132,7 +133,7 @@ impl<S: Sequence> SequenceNode<S> {
         }
     }
 
-    /// The ids it refers to.
+    /// Returns the ids that this node refers to.
     pub(crate) fn outgoing(&self) -> Vec<ObjectId> {
         let mut ids = Vec::new();
         match self {
@@ -143,17 +144,17 @@ impl<S: Sequence> SequenceNode<S> {
     }
 }
 
-/// Whether a node of this level ends after its `count`th item, given that item's hash.
+/// Returns whether a node ends after its `count`th item, given the hash of that item.
 pub(crate) fn ends_node(count: usize, hash: u64) -> bool {
     count >= ITEMS_MAX || (count >= ITEMS_MIN && hash.trailing_zeros() >= CUT_BITS)
 }
 
-/// The hash of a name or key at a level: FNV-1a over the level's byte and the key, then the murmur3 finaliser.
+/// Returns the cut hash of a name or key at a level: FNV-1a over the level byte and the key, then the murmur3 finaliser.
 pub(crate) fn key_hash(level: u32, parts: &[&[u8]]) -> u64 {
     parts.iter().fold(KeyHash::new(level), |hash, part| hash.add(part)).finish()
 }
 
-/// The same hash on its way, so that keys that begin alike are hashed on from there.
+/// An intermediate state of [`key_hash`], so that keys with a common prefix hash that prefix only once.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyHash(u64);
 
@@ -178,12 +179,12 @@ impl KeyHash {
     }
 }
 
-/// The hash of an id as a cut decision: its first eight bytes.
+/// Returns the cut hash of an id: its first eight bytes.
 pub(crate) fn id_hash(hash: &[u8; 32]) -> u64 {
     u64::from_le_bytes(hash[..8].try_into().expect("eight of 32 bytes"))
 }
 
-/// Reads a node and checks every rule that can be checked without its children.
+/// Decodes a node and checks every rule that can be checked without reading its children.
 pub(crate) fn decode<S: Sequence>(bytes: &Bytes) -> Result<SequenceNode<S>, Malformed> {
     let mut from = Reader::object(S::KIND, bytes)?;
     let mut level = 0;
@@ -230,7 +231,7 @@ pub(crate) fn decode<S: Sequence>(bytes: &Bytes) -> Result<SequenceNode<S>, Malf
     Ok(SequenceNode::Inner { level, links })
 }
 
-/// A node must not go on after an item that ends it. (That it does not end too early is seen from its parent.)
+/// Checks that no item but the last one ends the node. (Only the parent can tell whether the node ends too early.)
 fn check_cuts(hashes: impl ExactSizeIterator<Item = u64>) -> Result<(), Malformed> {
     let last = hashes.len();
     for (index, hash) in hashes.enumerate() {

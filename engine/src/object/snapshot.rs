@@ -1,4 +1,4 @@
-//! A snapshot: a tree and where it came from. Immutable; labels, rewards and notes are references, never part of its hash.
+//! A snapshot: a tree with its history. Immutable; labels, rewards and notes are references and never part of its hash.
 
 use std::collections::BTreeMap;
 
@@ -11,30 +11,30 @@ use crate::time::Time;
 
 const PARENTS_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 1 << 20;
-/// The greatest generation that a commit gives and that is taken in from outside.
+/// Maximum generation of a snapshot. Commits do not exceed it, and snapshots from other stores are rejected above it.
 pub const GENERATION_MAX: u64 = 1 << 53;
 
 /// A tree with its history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The tree.
+    /// The id of the tree.
     pub root: RootId,
-    /// What it was made from; several after a merge, none for a first one.
+    /// The snapshots that this one was made from: several after a merge, none for an initial snapshot.
     pub parents: Vec<SnapshotId>,
-    /// Who made it.
+    /// The author's name.
     pub author: String,
-    /// When.
+    /// The time of the commit.
     pub time: Time,
-    /// Why, in words.
+    /// The commit message.
     pub message: String,
-    /// Whatever else the author wants to keep with it, small.
+    /// Further small key-value pairs that the author stores with the snapshot.
     pub metadata: BTreeMap<String, String>,
-    /// How far it is from a first one: one more than the greatest of its parents, 0 without any.
+    /// The distance from an initial snapshot: one more than the greatest generation of its parents, 0 without parents.
     pub generation: u64,
 }
 
 impl Snapshot {
-    /// Its canonical bytes.
+    /// Returns the canonical bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::object(ObjectKind::Snapshot);
         out.bytes(1, self.root.as_bytes());
@@ -52,7 +52,7 @@ impl Snapshot {
         out.finish()
     }
 
-    /// Checks what a caller put together.
+    /// Checks the limits and invariants of a snapshot that a caller has built.
     pub fn check(&self) -> Result<(), Malformed> {
         if self.parents.len() > PARENTS_MAX {
             return Err(Malformed::TooMuch { what: "a snapshot's parents" });
@@ -75,7 +75,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Reads a snapshot.
+    /// Decodes a snapshot.
     pub fn decode(bytes: &Bytes) -> Result<Self, Malformed> {
         let mut from = Reader::object(ObjectKind::Snapshot, bytes)?;
         let (mut root, mut text_bytes) = (None, 0);

@@ -1,4 +1,4 @@
-//! The state map of a tree: small JSON values kept beside the files, as a sequence sorted by key.
+//! The state map of a tree: small JSON values stored beside the files, as a sequence sorted by key.
 
 use bytes::Bytes;
 
@@ -8,37 +8,37 @@ use super::sequence::{Sequence, SequenceNode, key_hash};
 use crate::id::{ObjectId, ObjectKind, StateId};
 use crate::malformed::Malformed;
 
-/// The longest key.
+/// Maximum length of a key, in bytes.
 pub const STATE_KEY_BYTES_MAX: usize = 255;
-/// The longest value.
+/// Maximum length of a value, in bytes.
 pub const STATE_VALUE_BYTES_MAX: usize = 65_536;
 
 /// The sequence of a tree's state values.
 #[derive(Debug)]
 pub enum States {}
 
-/// A key and its value.
+/// A key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateItem {
-    /// UTF-8.
+    /// The key, as UTF-8.
     pub key: Bytes,
-    /// JSON text.
+    /// The value, as JSON text.
     pub value: Bytes,
 }
 
-/// What an inner node holds of a child.
+/// The link of an inner node to one child.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateLink {
-    /// The smallest key below it.
+    /// The smallest key below the child.
     pub first: Bytes,
-    /// The child.
+    /// The id of the child.
     pub id: StateId,
-    /// The values below it.
+    /// The number of values below the child.
     pub count: u64,
 }
 
 impl StateItem {
-    /// Checks key and value.
+    /// Creates an item after checking its key and value.
     pub fn new(key: &str, json: &str) -> Result<Self, Malformed> {
         let item = Self { key: Bytes::copy_from_slice(key.as_bytes()), value: Bytes::copy_from_slice(json.as_bytes()) };
         check_key(&item.key)?;

@@ -1,4 +1,4 @@
-//! Extended attributes: in their entry while small, in an object of their own above that.
+//! Extended attributes: stored inline in the entry while small, in a separate object otherwise.
 
 use bytes::Bytes;
 
@@ -6,42 +6,42 @@ use super::codec::{Reader, Writer};
 use crate::id::{ObjectKind, XattrsId};
 use crate::malformed::Malformed;
 
-/// The longest attribute name, as on Linux.
+/// Maximum length of an attribute name, in bytes, as on Linux.
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
-/// The longest value, as on Linux.
+/// Maximum length of an attribute value, in bytes, as on Linux.
 pub const XATTR_VALUE_BYTES_MAX: usize = 65_536;
-/// All names and values of one entry together.
+/// Maximum total length of the names and values of one entry, in bytes.
 pub const XATTRS_BYTES_MAX: usize = 1 << 20;
-/// Up to this many bytes of names and values they stay in the entry.
+/// Names and values up to this total length, in bytes, are stored inline in the entry.
 pub const XATTRS_INLINE_BYTES_MAX: usize = 1_024;
 
-/// One attribute.
+/// An extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Xattr {
-    /// Its name, with its namespace (`user.…`).
+    /// The name with its namespace (`user.…`).
     pub name: Bytes,
-    /// Its value, possibly empty.
+    /// The value; may be empty.
     pub value: Bytes,
 }
 
 /// The attributes of an entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Xattrs {
-    /// None.
+    /// No attributes.
     #[default]
     None,
-    /// Up to 1 KiB, sorted by name.
+    /// Up to 1 KiB of attributes, sorted by name.
     Inline(Vec<Xattr>),
-    /// More, in an object.
+    /// More than 1 KiB, in a separate object.
     Apart(XattrsId),
 }
 
-/// Names and values together.
+/// Returns the total length of names and values.
 pub(crate) fn total_bytes(xattrs: &[Xattr]) -> usize {
     xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len()).sum()
 }
 
-/// The rules for any list of attributes.
+/// Checks the rules that hold for every list of attributes.
 pub(crate) fn check(xattrs: &[Xattr]) -> Result<(), Malformed> {
     xattrs.iter().try_for_each(check_one)?;
     if !xattrs.is_sorted_by(|a, b| a.name < b.name) {
@@ -71,8 +71,8 @@ pub(super) fn write_one(xattr: &Xattr, out: &mut Writer) {
     out.bytes(2, &xattr.value);
 }
 
-/// Reads one more attribute of a list. The first that breaks the order ends it, so that a list is never much larger in
-/// memory than its bytes.
+/// Reads one more attribute of a list. Stops at the first one that is out of order, so that a list never takes much more memory
+/// than its encoding.
 pub(super) fn push(xattrs: &mut Vec<Xattr>, from: Reader) -> Result<(), Malformed> {
     let xattr = read_one(from)?;
     check_one(&xattr)?;
@@ -95,7 +95,7 @@ fn read_one(mut from: Reader) -> Result<Xattr, Malformed> {
     Ok(xattr)
 }
 
-/// The object for attributes over the inline limit.
+/// Encodes the object for attributes above the inline limit.
 pub(crate) fn encode_apart(xattrs: &[Xattr]) -> Vec<u8> {
     let mut out = Writer::object(ObjectKind::Xattrs);
     for xattr in xattrs {
@@ -104,7 +104,7 @@ pub(crate) fn encode_apart(xattrs: &[Xattr]) -> Vec<u8> {
     out.finish()
 }
 
-/// Reads such an object.
+/// Decodes an object of attributes above the inline limit.
 pub(crate) fn decode_apart(bytes: &Bytes) -> Result<Vec<Xattr>, Malformed> {
     let mut from = Reader::object(ObjectKind::Xattrs, bytes)?;
     let mut xattrs = Vec::new();

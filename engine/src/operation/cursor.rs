@@ -1,4 +1,4 @@
-//! Following the log.
+//! Follows the operation log.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::store::Store;
 
 const PAGE: usize = 256;
 
-/// A place in the operation log. Everything that reports changes is one of these: it misses nothing, sees nothing twice, and
-/// can be put down and taken up again by its number.
+/// A position in the operation log. All change notifications are based on it: it misses no operation, returns none twice, and can
+/// be resumed by its number.
 #[derive(Clone)]
 pub struct OperationCursor {
     store: Store,
@@ -17,28 +17,28 @@ pub struct OperationCursor {
 }
 
 impl OperationCursor {
-    /// A cursor behind the operation with this number; 0 is before the first of all. Reading fails where the log has been shortened
-    /// beyond it: something would be missed.
+    /// Creates a cursor after the operation with this number; 0 is before the first one. Reading fails if the log has been
+    /// trimmed beyond it, because operations would be missed.
     pub fn after(store: &Store, sequence: u64) -> Self {
         Self { store: store.clone(), after: sequence }
     }
 
-    /// A cursor before the oldest operation that the log still has.
+    /// Creates a cursor before the oldest operation in the log.
     pub fn at_beginning(store: &Store) -> Result<Self> {
         Ok(Self::after(store, store.first_operation()? - 1))
     }
 
-    /// A cursor behind all that has happened so far.
+    /// Creates a cursor after the newest operation.
     pub fn at_end(store: &Store) -> Result<Self> {
         Ok(Self::after(store, store.last_operation()?))
     }
 
-    /// The number of the last operation that was read.
+    /// Returns the number of the last operation that was read.
     pub fn position(&self) -> u64 {
         self.after
     }
 
-    /// The next operations, up to 256 of them; none at the end of the log.
+    /// Returns up to 256 further operations; none at the end of the log.
     pub fn read(&mut self) -> Result<Vec<Operation>> {
         let page = self.store.list_operations(self.after, PAGE)?;
         if let Some(last) = page.last() {
@@ -47,7 +47,7 @@ impl OperationCursor {
         Ok(page)
     }
 
-    /// The same, but waits at the end of the log for something to happen, and no longer than this.
+    /// Returns further operations. At the end of the log, waits for new ones until the timeout.
     pub fn wait(&mut self, at_most: Duration) -> Result<Vec<Operation>> {
         self.store.wait_for_operation(self.after, at_most)?;
         self.read()

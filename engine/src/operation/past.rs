@@ -1,4 +1,4 @@
-//! The whole store as of an operation.
+//! The state of all references after an operation.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,8 @@ use crate::store::Store;
 
 const PAGE: usize = 1024;
 
-/// Every reference as it was after an operation. What they point at is read as usual; what was collected since is gone.
+/// All references as they were after an operation. The objects they point at are read as usual; some may have been collected
+/// since.
 #[derive(Clone, Debug)]
 pub struct Past {
     sequence: u64,
@@ -16,9 +17,9 @@ pub struct Past {
 }
 
 impl Past {
-    /// The store as it was right after the operation with this number; 0 is before the first.
+    /// Reconstructs the state right after the operation with this number; 0 is before the first.
     ///
-    /// Reads every reference, and the log from that operation on: as far back as that reaches.
+    /// Reads every reference, and the log from that operation on. The log must reach back that far.
     pub fn at(store: &Store, sequence: u64) -> Result<Self> {
         let last = store.last_operation()?;
         if sequence > last {
@@ -33,7 +34,7 @@ impl Past {
             after = Some(last.clone());
             refs.extend(page);
         }
-        // Read after the references: what moved while they were read is in here.
+        // Read after the references, so that it contains the moves made while they were read.
         let mut touched = BTreeMap::new();
         let mut position = sequence;
         loop {
@@ -53,17 +54,17 @@ impl Past {
         Ok(Self { sequence, refs })
     }
 
-    /// The operation after which it is.
+    /// Returns the number of the operation.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// What a reference held.
+    /// Returns the value that a reference had.
     pub fn read_ref(&self, name: &RefName) -> Option<&RefValue> {
         self.refs.get(name)
     }
 
-    /// Every reference whose name starts so, by name.
+    /// Returns all references whose name starts with the prefix, by name.
     pub fn refs<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a RefName, &'a RefValue)> + 'a {
         self.refs.iter().filter(move |(name, _)| name.as_str().starts_with(prefix))
     }

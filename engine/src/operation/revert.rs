@@ -8,16 +8,17 @@ use crate::error::{Error, Result};
 use crate::reference::{FORGET, Operation, OperationDraft, RefChange, RefName, Revert};
 use crate::store::Store;
 
-/// How references to remembered resolutions begin. A commit that resolves a conflict sets one together with its head.
+/// Prefix of references to remembered resolutions. A commit that resolves a conflict sets such a reference together with its
+/// head.
 pub(crate) const RESOLUTIONS: &str = "resolution/";
 
-/// What the log calls a label that is set or removed.
+/// The action name of an operation that sets or removes a label.
 pub(crate) const LABEL: &str = "label";
 
-/// Operations read at once on the way back through the log.
+/// Number of operations read at once when walking back through the log.
 const PAGE: u64 = 256;
 
-/// Takes back the operation that made a reference what it is. Again, the one before it, and so on.
+/// Undoes the operation that set the current value of a reference. A second call undoes the one before it, and so on.
 pub fn undo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
     match Chain::new(store).next_undo(name)? {
         Some(target) => undo_operation(store, target, act),
@@ -25,7 +26,7 @@ pub fn undo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
     }
 }
 
-/// The operation that [`undo`] would take back; nothing when there is none.
+/// Returns the operation that [`undo`] would undo, or `None` if there is none.
 pub fn next_to_undo(store: &Store, name: &RefName) -> Result<Option<Operation>> {
     let mut chain = Chain::new(store);
     match chain.next_undo(name)? {
@@ -34,7 +35,7 @@ pub fn next_to_undo(store: &Store, name: &RefName) -> Result<Option<Operation>> 
     }
 }
 
-/// The operation that [`redo`] would do again; nothing when there is none.
+/// Returns the operation that [`redo`] would redo, or `None` if there is none.
 pub fn next_to_redo(store: &Store, name: &RefName) -> Result<Option<Operation>> {
     match Chain::new(store).next_redo(name)? {
         Some(sequence) => operation(store, sequence).map(Some),
@@ -42,7 +43,7 @@ pub fn next_to_redo(store: &Store, name: &RefName) -> Result<Option<Operation>> 
     }
 }
 
-/// Does again what was taken back last and not done again since. Anything else that moved the reference in between ends that.
+/// Redoes the operation that was undone last and not redone since. Any other move of the reference in between prevents that.
 pub fn redo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
     match Chain::new(store).next_redo(name)? {
         Some(target) => redo_operation(store, target, act),
@@ -50,8 +51,8 @@ pub fn redo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
     }
 }
 
-/// Takes an operation back, whatever it was, if nothing that it touched moved since, there and back included. An undo is taken
-/// back by doing again what it took back, and the other way round.
+/// Undoes an operation of any kind, if no reference of it has moved since, not even away and back. An undo is undone by redoing
+/// the operation that it undid, and the other way round.
 pub fn undo_operation(store: &Store, sequence: u64, act: &Act) -> Result<Operation> {
     let mut chain = Chain::new(store);
     let found = chain.operation(sequence)?;
@@ -77,7 +78,7 @@ pub fn undo_operation(store: &Store, sequence: u64, act: &Act) -> Result<Operati
     revert(store, Revert::Undo(sequence), sequence, act, step)
 }
 
-/// Does an operation again that was taken back, if nothing that it touched moved since.
+/// Redoes an operation that was undone, if no reference of it has moved since.
 pub fn redo_operation(store: &Store, sequence: u64, act: &Act) -> Result<Operation> {
     let step = |change: &RefChange| Step {
         name: change.name.clone(),
@@ -148,14 +149,14 @@ fn revert(
     Err(Error::MovedSince { word, operation: sequence, moved })
 }
 
-/// Whether an operation set a reference beside something else: a resolution with a commit, a label in a workspace. One that was set
-/// anew or removed since stays as it is and does not keep the rest from being reverted.
+/// Returns whether an operation set a reference only in addition to another one: a resolution with a commit, a label in a
+/// workspace. If such a reference was changed since, it stays as it is and does not prevent the revert of the others.
 fn is_beside(name: &RefName, found: &Operation) -> bool {
     let is_label = found.draft.action == LABEL && name.as_str().starts_with("label/");
     found.changes.len() > 1 && (is_label || name.as_str().starts_with(RESOLUTIONS))
 }
 
-/// What an operation needs is not there any more.
+/// Converts the error for objects that an undo needs and that were collected.
 fn collected(word: &str, sequence: u64, error: Error) -> Error {
     match error {
         Error::Absent { what, hint } => Error::Absent {
@@ -166,7 +167,7 @@ fn collected(word: &str, sequence: u64, error: Error) -> Error {
     }
 }
 
-/// The operations on references, from the newest back. Remembers what it read: one operation may have moved thousands.
+/// The operations on a reference, from the newest back. Caches operations: one operation may have moved thousands.
 struct Chain<'a> {
     store: &'a Store,
     read: HashMap<u64, Arc<Operation>>,
@@ -186,8 +187,8 @@ impl<'a> Chain<'a> {
         Ok(found)
     }
 
-    /// The operation whose doing made a reference what it is: the last one, or for an undo what came before that which was
-    /// taken back.
+    /// Returns the operation that produced the current value of a reference: the last one or, if that is an undo, the one before
+    /// the undone operation.
     fn next_undo(&mut self, name: &RefName) -> Result<Option<u64>> {
         let mut here = self.last(name)?;
         while let Some(found) = here {
@@ -203,7 +204,7 @@ impl<'a> Chain<'a> {
         Ok(None)
     }
 
-    /// The operation that was taken back last and not done again since.
+    /// Returns the operation that was undone last and not redone since.
     fn next_redo(&mut self, name: &RefName) -> Result<Option<u64>> {
         let mut redone = 0_usize;
         let mut here = self.last(name)?;
@@ -226,18 +227,18 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// The operation that had moved the reference before this one did.
+    /// Returns the operation that moved the reference before this one.
     fn previous(&mut self, name: &RefName, found: &Operation) -> Result<Option<Arc<Operation>>> {
         match found.changes.iter().find(|change| change.name == *name).map_or(0, |change| change.previous) {
-            // It was not there; what had removed it is further back.
+            // The reference did not exist; the operation that had removed it is further back.
             0 => newest_before(self.store, name, found.sequence),
             sequence => self.operation(sequence).map(Some),
         }
     }
 }
 
-/// The newest operation before this number that moved a reference, by reading the log backwards: for those that are not
-/// there, and so do not say themselves.
+/// Finds the newest operation before this number that moved a reference, by reading the log backwards. Needed for references that
+/// do not exist and so do not record their last operation.
 fn newest_before(store: &Store, name: &RefName, before: u64) -> Result<Option<Arc<Operation>>> {
     let mut end = before.min(store.last_operation()?.saturating_add(1));
     let first = store.first_operation()?;

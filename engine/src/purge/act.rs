@@ -1,36 +1,40 @@
-//! Taking chunks out, and tombstones away.
+//! Executes a purge, and removes tombstones.
+
+use std::collections::HashSet;
 
 use bytes::Bytes;
 
 use super::PurgePlan;
+use super::copies::{Wanted, find_copies};
 use crate::backend::rows::{IndexValue, tombstone_key};
 use crate::backend::{Family, PageEnd, RowEdit, Transaction};
+use crate::compress;
 use crate::error::{Error, Result};
 use crate::id::{ChunkId, ObjectId, ObjectKind};
 use crate::operation::Act;
 use crate::store::Store;
 use crate::tombstone::Tombstone;
 
-/// The first byte of a key in quarantine, where an object's hash follows.
+/// The first byte of the quarantine key of an object. Its hash follows.
 const QUARANTINED_OBJECT: u8 = 0;
-/// Rows that are removed in one batch.
+/// Number of rows that are removed in one batch.
 const BATCH: usize = 4_096;
 const PAGE_BYTES: usize = 1 << 20;
 
-/// What a purge did.
+/// The result of a purge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Purged {
-    /// Chunks that went.
+    /// Number of deleted chunks.
     pub chunks: u64,
-    /// What they took in the store.
+    /// Their stored size in bytes.
     pub bytes: u64,
 }
 
-/// Does what a plan says: the chunks' rows go, tombstones are left, and the files that held the bytes are rewritten. When it
-/// returns, no file of the store has them.
+/// Executes a plan: deletes the rows of the chunks, writes tombstones, and rewrites the files that contained the bytes. On return
+/// no file of the store contains them.
 ///
-/// Nobody else may use the store meanwhile: no write session is open and nothing is pinned. A store that changed since the plan
-/// was made is left alone.
+/// Requires exclusive access to the store: no write session may be open and nothing may be pinned. Fails without a change if the
+/// store has changed since the plan was made.
 pub fn purge(store: &Store, plan: &PurgePlan, reason: &str, act: &Act) -> Result<Purged> {
     let wrong = |why: String| Error::Invalid { what: "purge", why };
     store.alone("purge")?;
@@ -39,6 +43,7 @@ pub fn purge(store: &Store, plan: &PurgePlan, reason: &str, act: &Act) -> Result
     }
     let tombstone = Tombstone { time: act.time, actor: act.actor.clone(), reason: reason.to_owned() };
     tombstone.check().map_err(|why| wrong(why.to_string()))?;
+    let copies = find_copies(store, &wanted(store, plan)?)?;
     let mut removed = Vec::new();
     for chunks in plan.chunks.chunks(BATCH) {
         let mut edits = Vec::new();
@@ -47,8 +52,13 @@ pub fn purge(store: &Store, plan: &PurgePlan, reason: &str, act: &Act) -> Result
         }
         store.inspect().edit(edits)?;
     }
+    for rows in copies.chunks(BATCH) {
+        let edit = |(family, key): &(Family, Bytes)| RowEdit { family: *family, key: key.clone(), value: None };
+        store.inspect().edit(rows.iter().map(edit).collect())?;
+    }
+    removed.extend(copies);
     if !plan.purged_before.is_empty() {
-        // Whether their files were rewritten then, nobody knows, nor which files these were.
+        // It is unknown whether their files were rewritten at that time, and which files these were.
         removed.push((Family::Chunks, Bytes::new()));
     }
     store.inspect().scrub(&removed)?;
@@ -57,7 +67,25 @@ pub fn purge(store: &Store, plan: &PurgePlan, reason: &str, act: &Act) -> Result
     Ok(Purged { chunks: plan.chunks.len() as u64, bytes: plan.bytes })
 }
 
-/// The edits that leave a tombstone in a chunk's place.
+/// Returns the chunks that a plan deletes and those of earlier purges, which can have left a copy.
+fn wanted(store: &Store, plan: &PurgePlan) -> Result<Wanted> {
+    let mut lengths = Some(HashSet::new());
+    for ids in plan.chunks.chunks(BATCH) {
+        let ids: Vec<_> = ids.iter().map(|chunk| chunk.object()).collect();
+        for stored in store.stored_many(&ids)? {
+            match stored.map(|stored| compress::chunk_bytes(&stored)) {
+                Some(Ok(length)) => drop(lengths.as_mut().map(|lengths: &mut HashSet<_>| lengths.insert(length))),
+                _ => lengths = None,
+            }
+        }
+    }
+    if !plan.purged_before.is_empty() {
+        lengths = None;
+    }
+    Ok(Wanted { chunks: plan.chunks.iter().chain(&plan.purged_before).copied().collect(), lengths })
+}
+
+/// Adds the edits that replace a chunk with a tombstone.
 fn bury(
     store: &Store,
     chunk: ChunkId,
@@ -69,7 +97,7 @@ fn bury(
     let hash = Bytes::copy_from_slice(&id.hash);
     let until = [&id.hash[..], &[0]].concat();
     let row = store.inspect().rows(Family::Index, &hash, Some(&until), 1)?;
-    // A repair may have put another copy aside.
+    // A repair may have quarantined another copy.
     let aside = Bytes::from([&[QUARANTINED_OBJECT][..], &id.hash].concat());
     let mut rows = vec![(Family::Index, hash), (Family::Quarantine, aside)];
     if let Some((_, value)) = row.rows.first() {
@@ -83,8 +111,8 @@ fn bury(
     Ok(())
 }
 
-/// Takes a tombstone away, so that the same bytes can be stored again; false when there was none. What is gone stays gone until
-/// somebody stores it.
+/// Removes a tombstone, so that the same bytes can be stored again. Returns false if there was none. It does not bring the bytes
+/// back.
 pub fn forget_tombstone(store: &Store, id: ObjectId, act: &Act) -> Result<bool> {
     if store.tombstone(id)?.is_none() {
         return Ok(false);
@@ -96,7 +124,7 @@ pub fn forget_tombstone(store: &Store, id: ObjectId, act: &Act) -> Result<bool> 
     Ok(true)
 }
 
-/// Every tombstone of a store, in the order of ids.
+/// Returns all tombstones of a store, in id order.
 pub fn tombstones(store: &Store) -> Result<Vec<(ObjectId, Tombstone)>> {
     let (mut found, mut from) = (Vec::new(), Bytes::new());
     loop {

@@ -1,4 +1,4 @@
-//! Where chunks are held: every tree walked once, and then only along what leads to them.
+//! Finds the locations of chunks: walks every tree once, then only the paths that lead to them.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,17 +8,17 @@ use crate::name::{Name, TreePath};
 use crate::object::{self, Child, Children};
 use crate::store::Store;
 
-/// The most nodes of one tree that are visited at every path where they lie. From then on each is visited at two paths: one of
-/// them may be the path that is purged, the other one is not.
+/// Maximum number of nodes of one tree that are visited at each of their paths. Beyond it, each node is visited at two paths, of
+/// which at most one can be the purged path.
 const PATHS_MAX: u64 = 1 << 16;
 
-/// Looks for some chunks.
+/// Searches for a set of chunks.
 pub(super) struct Finder<'a> {
     store: &'a Store,
     wanted: BTreeSet<ChunkId>,
     /// Whether a node leads to a wanted chunk.
     leads: HashMap<ObjectId, bool>,
-    /// The wanted chunks of contents that were met.
+    /// The wanted chunks of the contents found so far.
     contents: HashMap<ObjectId, Vec<ChunkId>>,
 }
 
@@ -31,7 +31,7 @@ impl<'a> Finder<'a> {
         &self.wanted
     }
 
-    /// Wants all chunks of a content. Comes before the first look at a tree.
+    /// Adds all chunks of a content to the search. Must be called before the first tree is searched.
     pub(super) fn want_content(&mut self, content: ObjectId) -> Result<()> {
         let mut open = vec![content];
         while let Some(id) = open.pop() {
@@ -43,10 +43,10 @@ impl<'a> Finder<'a> {
         Ok(())
     }
 
-    /// Calls back with every file of a tree that holds wanted chunks: its path, its content, and those chunks.
+    /// Calls `visit` for every file of a tree that contains wanted chunks, with its path, its content, and those chunks.
     ///
-    /// Of a tree where more paths lead to them than [`PATHS_MAX`], the first ones are visited, and of each content that comes behind
-    /// those at least two places, as far as there are two.
+    /// If more than [`PATHS_MAX`] paths of a tree lead to them, the first ones are visited, and after that at least two places of
+    /// each content, if there are two.
     pub(super) fn places(
         &mut self,
         root: RootId,
@@ -110,7 +110,7 @@ impl<'a> Finder<'a> {
         object::children(id.kind, &bytes).map_err(|source| Error::Malformed { id, source })
     }
 
-    /// Whether anything below an object, or the object, is wanted. Each is looked at once.
+    /// Returns whether an object or anything below it is wanted. Visits each object once.
     fn leads(&mut self, id: ObjectId) -> Result<bool> {
         if let Some(known) = self.known(id) {
             return Ok(known);

@@ -1,5 +1,5 @@
-//! One merge that waits, and how a reference holds it: the name says target, moment and source; what is to be merged is what
-//! the reference points at; the rest is JSON in its note.
+//! A waiting merge, stored as a reference: the name contains the target, the time and the source; the reference points at the
+//! snapshot to merge; the note holds the rest as JSON.
 
 use serde_json::{Value, json};
 
@@ -13,32 +13,32 @@ use crate::workspace::WorkspaceName;
 
 pub(super) const QUEUE_PREFIX: &str = "queue/";
 pub(super) const REVIEW_PREFIX: &str = "review/";
-/// No workspace's name holds it.
+/// Not allowed in workspace names.
 pub(super) const SEPARATOR: char = ':';
 const ID_DIGITS: usize = 12;
-/// The most bytes of an entry's texts.
+/// Maximum total length of an entry's texts, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 10;
-/// The most paths that are decided one by one.
+/// Maximum number of paths with an individual decision.
 const TAKES_MAX: usize = 1_000;
 
-/// What somebody wants of a merge.
+/// The options of a queued merge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
-    /// Whether the workspace ends when it has landed.
+    /// Whether to end the workspace after it was merged.
     pub ends: bool,
-    /// The message of the merge's snapshot; one that names the source, if it is empty.
+    /// The message of the merge snapshot; if empty, a default that names the source.
     pub message: String,
-    /// A command that must succeed with the merged tree; none if it is empty.
+    /// A command that must succeed on the merged tree; empty for none.
     pub test: Vec<String>,
-    /// How many seconds that may take; 0 for as long as whoever runs it thinks right.
+    /// Time limit of the test in seconds; 0 for the default of the judge.
     pub test_seconds: u32,
-    /// Whether what conflicts goes into the target's tree as conflicts; otherwise it waits for a person.
+    /// Whether to commit conflicts into the target's tree. If false, an entry with conflicts becomes a review.
     pub keep_conflicts: bool,
-    /// Which side is taken where both cannot be had.
+    /// Which side to take for conflicts.
     pub takes: Vec<Take>,
 }
 
-/// A decision about a path that conflicts, and all below it; about all that conflicts without a path.
+/// A decision about a conflicting path and everything below it; without a path, about all conflicts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Take {
     /// The path.
@@ -50,34 +50,35 @@ pub struct Take {
 /// A side of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// What the target has.
+    /// The target's version.
     Ours,
-    /// What is merged.
+    /// The source's version.
     Theirs,
-    /// What both began with.
+    /// The version of the merge base.
     Base,
 }
 
-/// A merge that waits.
+/// A merge that waits in the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueEntry {
-    /// A short name: hexadecimal digits.
+    /// A short id: hexadecimal digits.
     pub id: String,
-    /// The workspace that it is merged into.
+    /// The target workspace.
     pub target: WorkspaceName,
-    /// The workspace that it comes from.
+    /// The source workspace.
     pub source: WorkspaceName,
-    /// What is merged: the head of the source when it was put here.
+    /// The snapshot to merge: the head of the source at the time of submission.
     pub snapshot: SnapshotId,
-    /// What is wanted.
+    /// The options.
     pub wish: Wish,
-    /// Whose the source is.
+    /// The agent that owns the source.
     pub agent: String,
-    /// Who put it here.
+    /// The submitter.
     pub actor: String,
-    /// When.
+    /// The time of submission.
     pub time: Time,
-    /// Whether it waits to be released: an undo or a restored backup brought it back, or its operation is not known any more.
+    /// Whether the entry waits to be released: an undo or a restored backup brought it back, or its operation is not in the log
+    /// any more.
     pub is_held: bool,
     pub(super) name: RefName,
     pub(super) value: RefValue,
@@ -126,7 +127,7 @@ impl QueueEntry {
         })
     }
 
-    /// Reads an entry; nothing when the name is of another sort.
+    /// Reads an entry. Returns `None` if the name is not that of an entry.
     pub(super) fn read(name: &RefName, value: &RefValue) -> Result<Option<Self>> {
         let text = name.as_str();
         let Some(rest) = text.strip_prefix(QUEUE_PREFIX).or_else(|| text.strip_prefix(REVIEW_PREFIX)) else {
@@ -167,7 +168,7 @@ impl QueueEntry {
 }
 
 impl Side {
-    /// Its word.
+    /// Returns the name of the side.
     pub fn word(self) -> &'static str {
         match self {
             Self::Ours => "ours",
@@ -177,20 +178,20 @@ impl Side {
     }
 }
 
-/// `queue/{target}:{moment}-{source}`: sorted by target, then by time.
+/// Returns the reference name `queue/{target}:{time}-{source}`, which sorts by target and then by time.
 pub(super) fn name(prefix: &str, target: &WorkspaceName, time: Time, source: &WorkspaceName) -> Result<RefName> {
     let moment = time.0.max(0);
     RefName::new(format!("{prefix}{target}{SEPARATOR}{moment:016x}-{source}"))
         .map_err(|why| Error::Invalid { what: "name of a queue entry", why: why.to_string() })
 }
 
-/// The same for an entry in the queue and for what becomes of it in review.
+/// Returns the id of an entry. It stays the same when the entry becomes a review.
 fn id(name: &RefName) -> String {
     let rest = name.as_str().split_once('/').map_or("", |(_, rest)| rest);
     blake3::hash(rest.as_bytes()).to_hex()[..ID_DIGITS].to_owned()
 }
 
-/// A path in a note: text, or a list of bytes where it is none.
+/// Encodes a path for a note: a string, or an array of bytes if it is not UTF-8.
 pub(super) fn path_value(path: &TreePath) -> Value {
     match str::from_utf8(path.as_bytes()) {
         Ok(text) => json!(text),
@@ -198,7 +199,7 @@ pub(super) fn path_value(path: &TreePath) -> Value {
     }
 }
 
-/// Reads such a path.
+/// Decodes a path from a note.
 pub(super) fn read_path(value: &Value) -> Option<TreePath> {
     let bytes = match value {
         Value::String(text) => text.clone().into_bytes(),

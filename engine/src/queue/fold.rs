@@ -1,4 +1,4 @@
-//! Folding: all that waits for a target, merged one after another in memory, and landed in one transaction.
+//! Folds a queue: merges all waiting entries of a target one after another in memory and commits them in one transaction.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -21,73 +21,73 @@ use crate::store::{Pin, RefMove, WriteSession};
 use crate::work::WorkingTree;
 use crate::workspace::{Workspace, WorkspaceName};
 
-/// The word of a fold in the operation log.
+/// The action name of a fold in the operation log.
 const MERGE: &str = "merge";
-/// The metadata key under which a merge's snapshot names its entry.
+/// The metadata key of a merge snapshot with the id of its entry.
 const ENTRY_KEY: &str = "queue";
-/// The most entries of one transaction.
+/// Maximum number of entries in one transaction.
 const BATCH_MAX: usize = 512;
-/// So many at once are worth a walk over the target's history.
+/// From this many entries on, a walk over the target's history pays off.
 const WALK_FROM: usize = 4;
-/// Refusals that a reason lists.
+/// Maximum number of refusals that a reason lists.
 const LISTED: usize = 10;
 
-/// What a fold came to.
+/// The result of a fold.
 #[derive(Clone, Debug, Default)]
 pub struct Fold {
-    /// What became of each entry, in the order of the queue.
+    /// The result of each entry, in the order of the queue.
     pub done: Vec<Folded>,
-    /// Its place in the operation log; nothing when there was nothing to do.
+    /// The sequence number of the operation; `None` if there was nothing to do.
     pub operation: Option<u64>,
 }
 
-/// An entry that was dealt with.
+/// An entry that a fold has processed.
 #[derive(Clone, Debug)]
 pub struct Folded {
     /// The entry.
     pub entry: QueueEntry,
-    /// What became of it.
+    /// The result.
     pub fate: Fate,
-    /// Files whose bytes both sides had changed, and how each was decided.
+    /// The files whose bytes both sides changed, and the strategy that decided each.
     pub files: Vec<FileMerged>,
-    /// What could not be merged.
+    /// The conflicts.
     pub conflicts: Vec<PathConflict>,
-    /// How many paths of the target changed.
+    /// Number of changed paths of the target.
     pub changed: u64,
-    /// Whether its workspace was taken away.
+    /// Whether the source workspace was removed.
     pub is_ended: bool,
 }
 
-/// What became of an entry.
+/// The result of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is in the target, in this snapshot.
+    /// It was merged into the target in this snapshot.
     Landed(SnapshotId),
-    /// The target had it.
+    /// The target already contained it.
     Already,
-    /// It waits for a person; beside its conflicts, this is why.
+    /// It became a review. Besides its conflicts, this is the reason.
     Review(String),
-    /// Its test could not be started, and this is why. It is in the queue no more, and nothing was changed.
+    /// Its test could not be started, for this reason. It left the queue, and nothing was changed.
     Refused(String),
 }
 
 impl Queue {
-    /// Folds what waits for a target. When the target moves meanwhile, it begins again from where that is then.
+    /// Folds the waiting entries of a target. If the target moves meanwhile, the fold starts again from the new head.
     ///
-    /// What was landed, what waits for a person and what is left of the queue changes in one transaction. An entry that cannot
-    /// be read is put aside for a person, so that it does not hold up the others.
+    /// The merged entries, the reviews and the remaining queue change in one transaction. An entry that cannot be read becomes a
+    /// review, so that it does not block the others.
     pub fn fold(&self, target: &WorkspaceName, judge: &dyn Judge, act: &Act) -> Result<Fold> {
         let is_stale = |error: &Error| matches!(error, Error::StaleHead { .. } | Error::Stale { .. });
         trying_while(is_stale, || self.try_fold(target, judge, act))
     }
 
-    /// What would become of one entry now. Nothing is changed.
+    /// Computes the result of one entry without changing anything.
     pub fn preview(&self, entry: &QueueEntry, judge: &dyn Judge, act: &Act) -> Result<Folded> {
         let head = self.workspaces.get(&entry.target)?.head;
         self.preview_on(head, entry, judge, act)
     }
 
-    /// The same on a head that the target is about to have.
+    /// Computes the result of one entry on a future head of the target, without changing anything.
     pub fn preview_on(
         &self,
         head: Option<SnapshotId>,
@@ -126,7 +126,8 @@ impl Queue {
         Ok(Fold { done, operation: committed.operation.map(|operation| operation.sequence) })
     }
 
-    /// The entries of one transaction. One that is to be tested stands alone: others do not wait for its test.
+    /// Returns the entries of the next transaction. An entry with a test is alone in its transaction, so that others do not wait
+    /// for its test.
     fn batch(&self, target: &WorkspaceName) -> Result<Vec<QueueEntry>> {
         let mut batch: Vec<QueueEntry> = Vec::new();
         for entry in self.read_all(entry::QUEUE_PREFIX, Some(target), usize::MAX)? {
@@ -145,7 +146,7 @@ impl Queue {
         Ok(batch)
     }
 
-    /// What the target's head came of, if that is known or worth a walk.
+    /// Returns the ancestors of the target's head, if they are cached or worth a walk.
     fn known_of(&self, workspace: &Workspace, entries: usize) -> Result<Option<Known>> {
         let Some(head) = workspace.head else { return Ok(None) };
         let known = self.known.lock().remove(&workspace.name);
@@ -157,7 +158,7 @@ impl Queue {
         if entries < WALK_FROM { Ok(None) } else { Known::walk(&self.history, head) }
     }
 
-    /// The references that move when a fold lands.
+    /// Builds the reference updates that commit a fold.
     fn landing(
         &self,
         workspace: &Workspace,
@@ -167,11 +168,11 @@ impl Queue {
         act: &Act,
     ) -> Result<RefMove> {
         let draft = act.draft(MERGE);
-        // A fold is nobody's request: what was done once is no more in the queue.
+        // A fold has no request id: a processed entry is not in the queue any more.
         let draft = crate::reference::OperationDraft { request: None, ..draft };
         let mut refs = RefMove { operation: draft, durability: act.durability, ..RefMove::default() };
         let after = workspace.at_head(head)?;
-        // What was decided was decided about this head, whether it moves or not.
+        // The decisions are valid for this head only, even if it does not move.
         refs.expect.push((workspace.name.reference(), Some(workspace.value().clone())));
         if after != *workspace.value() {
             refs.set.push((workspace.name.reference(), Some(after)));
@@ -200,7 +201,7 @@ impl Queue {
         Ok(refs)
     }
 
-    /// Whether a workspace that was to end has landed with all that it holds.
+    /// Returns whether a workspace that should end has been merged completely.
     fn may_end(&self, done: &[Folded], at: usize) -> Result<bool> {
         let Folded { entry, fate, .. } = &done[at];
         if !entry.wish.ends || is_left(fate) || entry.source == entry.target {
@@ -214,7 +215,7 @@ impl Queue {
     }
 }
 
-/// A target's line of snapshots under way.
+/// The snapshots of a target during a fold.
 struct Line<'a> {
     queue: &'a Queue,
     session: &'a WriteSession,
@@ -225,23 +226,23 @@ struct Line<'a> {
     _pins: Vec<Pin>,
 }
 
-/// What a merge starts from.
+/// The start of a merge: its base.
 struct Start {
     met: Option<Met>,
     snapshots: Vec<SnapshotId>,
     root: Option<RootId>,
     _pin: Option<Pin>,
-    /// Kept for its pin.
+    /// Held for its pin.
     _base: Option<crate::merge::MergeBase>,
 }
 
-/// A merged tree that has not landed.
+/// A merged tree that is not committed yet.
 struct Made {
     tree: WorkingTree,
     files: Vec<FileMerged>,
     conflicts: Vec<PathConflict>,
     changed: u64,
-    /// Whether conflicts were settled after they had been counted: some may be as ours was.
+    /// Whether conflicts were resolved after the changes were counted: the result may equal ours.
     is_settled: bool,
 }
 
@@ -263,7 +264,7 @@ impl<'a> Line<'a> {
         Ok(Self { queue, session, head, root, known, reviews: Vec::new(), _pins: pins })
     }
 
-    /// Merges an entry; one that cannot be is put aside.
+    /// Merges an entry. If that fails because of the entry itself, the entry becomes a review.
     fn take_or_put_aside(&mut self, entry: &QueueEntry, judge: &dyn Judge, act: &Act) -> Result<Folded> {
         match self.take(entry, judge, act) {
             Err(error) if is_its_own(&error) => {
@@ -326,7 +327,7 @@ impl<'a> Line<'a> {
         self.put_snapshot(entry, head, &start, made, judge, act)
     }
 
-    /// Where a merge of a snapshot starts; nothing when the head came of it.
+    /// Returns the base for merging a snapshot, or `None` if the head already contains it.
     fn start(
         &self,
         head: SnapshotId,
@@ -368,7 +369,7 @@ impl<'a> Line<'a> {
         Ok(Start { met, snapshots: base.snapshots.clone(), root: base.root, _pin: None, _base: Some(base) })
     }
 
-    /// The merge of changes that nobody else touched.
+    /// Tries the fast path, for changes that do not overlap with those of the target.
     fn try_quick(
         &self,
         start: &Start,
@@ -391,7 +392,7 @@ impl<'a> Line<'a> {
         Ok(is_done.then(|| Made { tree, files: Vec::new(), conflicts: Vec::new(), changed, is_settled: false }))
     }
 
-    /// Makes a snapshot of what was merged, on top of the head.
+    /// Creates the snapshot of a merged tree on top of the head.
     fn put_snapshot(
         &mut self,
         entry: &QueueEntry,
@@ -458,7 +459,7 @@ impl<'a> Line<'a> {
         Ok(Folded { files, changed, ..folded(entry, Fate::Landed(id), conflicts) })
     }
 
-    /// Lets an entry wait for a person.
+    /// Turns an entry into a review.
     fn put_aside(
         &mut self,
         entry: &QueueEntry,
@@ -475,17 +476,17 @@ fn folded(entry: &QueueEntry, fate: Fate, conflicts: Vec<PathConflict>) -> Folde
     Folded { entry: entry.clone(), fate, files: Vec::new(), conflicts, changed: 0, is_ended: false }
 }
 
-/// Whether what an entry holds is not in the target.
+/// Returns whether the target does not contain the entry.
 fn is_left(fate: &Fate) -> bool {
     matches!(fate, Fate::Review(_) | Fate::Refused(_))
 }
 
-/// Whether an error is about an entry and not about the store: others can be merged all the same.
+/// Returns whether an error concerns the entry and not the store, so that other entries can still be merged.
 fn is_its_own(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid | ErrorKind::Corrupt | ErrorKind::Exists)
 }
 
-/// What must not land of an entry.
+/// Returns the reasons why an entry must not be merged, if there are any.
 fn refusals(entry: &QueueEntry, changes: &[Change], judge: &dyn Judge) -> Result<Option<String>> {
     let (mut listed, mut more) = (Vec::new(), 0);
     for change in changes {

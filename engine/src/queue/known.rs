@@ -1,5 +1,5 @@
-//! What a target's head came of, remembered from fold to fold: then the base of a merge is found by walking over what the
-//! source has new, instead of over all that the target took in since.
+//! Ancestors of a target's head, cached between folds. With them, the merge base is found by walking over the new snapshots of
+//! the source instead of over all snapshots that the target received since.
 
 use std::collections::HashSet;
 
@@ -8,37 +8,37 @@ use crate::history::History;
 use crate::id::SnapshotId;
 use crate::store::Store;
 
-/// More ancestors than this are not remembered.
+/// Maximum number of ancestors that are cached.
 const KNOWN_MAX: usize = 1 << 20;
 
-/// A head, and all that it came of.
+/// A head with all its ancestors.
 pub(super) struct Known {
     head: SnapshotId,
     all: HashSet<SnapshotId>,
 }
 
-/// Where a snapshot meets what is known.
+/// The boundary between a snapshot's history and the cached ancestors.
 pub(super) struct Met {
-    /// The snapshots of its history that are not known, itself first.
+    /// The snapshots of its history that are not cached, itself first.
     pub(super) new: Vec<SnapshotId>,
-    /// The known ones that these came of. If it is one, it is the best common ancestor.
+    /// The cached parents of those. If there is exactly one, it is the best common ancestor.
     pub(super) edge: Vec<SnapshotId>,
 }
 
 impl Known {
-    /// Walks a whole history; nothing when that is too long.
+    /// Walks a whole history. Returns `None` if it is too long.
     pub(super) fn walk(history: &History, head: SnapshotId) -> Result<Option<Self>> {
         let all = history.range(head, &[])?;
         Ok((all.len() <= KNOWN_MAX).then(|| Self { head, all: all.into_iter().collect() }))
     }
 
-    /// Whether this is of a head; if that has only moved on since, it is made so.
+    /// Updates the cache to a new head that descends from the cached one. Returns false if it does not.
     pub(super) fn catch_up(&mut self, store: &Store, head: SnapshotId) -> Result<bool> {
         if head == self.head {
             return Ok(true);
         }
         let met = self.meet(store, head)?;
-        // A head that was moved back, or elsewhere, did not come of all that is known.
+        // A head that was reset does not descend from all cached snapshots.
         if !met.edge.contains(&self.head) {
             return Ok(false);
         }
@@ -46,7 +46,7 @@ impl Known {
         Ok(true)
     }
 
-    /// Where a snapshot's history meets what is known. Records that are gone end it.
+    /// Finds the boundary between a snapshot's history and the cached ancestors. Deleted snapshots end the walk.
     pub(super) fn meet(&self, store: &Store, from: SnapshotId) -> Result<Met> {
         let mut met = Met { new: Vec::new(), edge: Vec::new() };
         let mut seen = HashSet::from([from]);
@@ -67,7 +67,7 @@ impl Known {
         Ok(met)
     }
 
-    /// What was met is part of the history of a new head now.
+    /// Adds the new snapshots to the history of a new head.
     pub(super) fn advance(&mut self, met: &Met, head: SnapshotId) {
         self.all.extend(met.new.iter().copied());
         self.all.insert(head);

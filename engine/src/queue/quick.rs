@@ -1,6 +1,6 @@
-//! The merge of changes that nobody else touched: each path that theirs changed is in ours as it was in the base. Then what
-//! they did is done to ours, in the order of their change, whatever ours did elsewhere. Anything else is for
-//! [`merge_trees`](crate::merge::merge_trees), which follows renames, merges contents and knows hard links.
+//! The fast path of a merge, for changes without overlap: every path that theirs changed is the same in ours as in the base. Then
+//! the changes of theirs are applied to ours in order. Everything else is left to [`merge_trees`](crate::merge::merge_trees),
+//! which tracks renames, merges contents and handles hard links.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::time::Time;
 use crate::work::WorkingTree;
 
-/// Does to a tree of ours what they changed; false, with the tree as it was, if that is not so simple.
+/// Applies the changes of theirs to our tree. Returns false and leaves the tree unchanged if the fast path does not apply.
 pub(super) fn apply(
     store: &Store,
     [base, ours, theirs]: [&Root; 3],
@@ -53,7 +53,7 @@ pub(super) fn apply(
 }
 
 enum Found {
-    /// Nobody else touched it; this is what ours has.
+    /// The other side did not change it; this is the entry in ours.
     Apart {
         ours: Option<Entry>,
     },
@@ -61,7 +61,7 @@ enum Found {
 }
 
 fn look(store: &Store, ours: &Root, change: &Change, added: &HashSet<&TreePath>) -> Result<Found> {
-    // Directories that changed, went or came in the place of something else are not so simple.
+    // Directories that changed, were removed or replaced another kind of entry are not handled by the fast path.
     if change.before.as_ref().is_some_and(is_directory) || change.what == What::KindChanged {
         return Ok(Found::Meets);
     }
@@ -75,7 +75,7 @@ fn look(store: &Store, ours: &Root, change: &Change, added: &HashSet<&TreePath>)
     let here = entry_at(store, ours, &change.path)?;
     let is_apart = match (&change.before, &change.after, &here) {
         (None, _, None) => true,
-        // Both made the same directory.
+        // Both sides created the same directory.
         (None, Some(after), Some(here)) => {
             is_directory(after) && is_directory(here) && after.mode == here.mode && after.extra == here.extra
         }

@@ -1,5 +1,5 @@
-//! What waits for a person: a merge that was tried and put aside, with what stood in its way. Its reference keeps the
-//! versions from collection: what was to be merged, the target's head at that time, and what both came of.
+//! A review: a merge that was tried and needs a decision, with the conflicts that prevented it. Its reference protects the
+//! versions from garbage collection: the snapshot to merge, the target's head at that time, and the merge bases.
 
 use serde_json::{Value, json};
 
@@ -13,40 +13,40 @@ use crate::operation::{Act, Step, hold_snapshot, move_refs, snapshot_of};
 use crate::reference::{RefName, RefValue};
 use crate::workspace::WorkspaceName;
 
-/// The most bytes of paths that a review lists.
+/// Maximum total length of the paths that a review lists, in bytes.
 const PATHS_BYTES_MAX: usize = 32 << 10;
-/// The most common ancestors that it keeps.
+/// Maximum number of merge bases that it keeps.
 const BASES_MAX: usize = 8;
-/// The most bytes of a reason.
+/// Maximum length of a reason, in bytes.
 const REASON_BYTES_MAX: usize = 16 << 10;
 
-/// A merge that waits for a person.
+/// A merge that waits for a decision by a user.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Review {
-    /// What was to be merged.
+    /// The entry to merge.
     pub entry: QueueEntry,
-    /// The target's head when it was tried.
+    /// The target's head when the merge was tried.
     pub ours: Option<SnapshotId>,
-    /// The common ancestors.
+    /// The merge bases.
     pub bases: Vec<SnapshotId>,
-    /// What conflicts.
+    /// The conflicts.
     pub conflicts: Vec<ReviewedPath>,
-    /// How many conflicts were left out to keep it small.
+    /// Number of conflicts that were omitted to limit the size.
     pub left_out: u64,
-    /// Why it waits, beside its conflicts; may be empty.
+    /// The reason for the review besides its conflicts; may be empty.
     pub reason: String,
 }
 
-/// A path that conflicts.
+/// A conflicting path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReviewedPath {
-    /// Where.
+    /// The path.
     pub path: TreePath,
-    /// What is wrong, in a word.
+    /// The name of the conflict kind.
     pub kind: String,
 }
 
-/// The reference of a new review.
+/// Builds the reference of a new review.
 pub(super) fn reference(
     entry: &QueueEntry,
     ours: Option<SnapshotId>,
@@ -58,7 +58,7 @@ pub(super) fn reference(
     let mut note: Value = serde_json::from_slice(&entry.value.note).unwrap_or_else(|_| json!({}));
     let (mut listed, mut bytes) = (Vec::new(), 0);
     for conflict in conflicts {
-        // A path that is no text takes four letters for a byte.
+        // A path that is not UTF-8 takes up to four characters per byte.
         let kind = match (conflict.kind.word(), conflict.kind.detail()) {
             (word, detail) if detail.is_empty() => word.to_owned(),
             (word, detail) => format!("{word} ({detail})"),
@@ -82,17 +82,17 @@ pub(super) fn reference(
 }
 
 impl Queue {
-    /// What waits for a person: of one target or of all, the oldest of each first.
+    /// Lists the reviews of one target or of all, oldest first for each target.
     pub fn reviews(&self, target: Option<&WorkspaceName>) -> Result<Vec<Review>> {
         self.read_all(REVIEW_PREFIX, target, usize::MAX)?.into_iter().map(read).collect()
     }
 
-    /// The review whose id begins so.
+    /// Returns the review whose id starts with this prefix.
     pub fn find_review(&self, id: &str) -> Result<Review> {
         only(self.reviews(None)?, id, |review| &review.entry.id, "review")
     }
 
-    /// The entry that a review becomes when it is tried again: with what conflicts kept, or with sides taken.
+    /// Creates the entry to resubmit a review: with conflicts kept, or with sides taken.
     pub fn again(&self, review: &Review, keep_conflicts: bool, takes: &[Take], act: &Act) -> Result<QueueEntry> {
         let mut wish = Wish { keep_conflicts, ..review.entry.wish.clone() };
         wish.takes.extend_from_slice(takes);
@@ -100,7 +100,7 @@ impl Queue {
         QueueEntry::new(source, target, *snapshot, &wish, agent, act)
     }
 
-    /// Puts a review back into the queue as such an entry.
+    /// Puts a review back into the queue as this entry, for example one from [`again`](Self::again).
     pub fn resubmit(&self, review: &Review, entry: &QueueEntry, act: &Act) -> Result<()> {
         let _pins = hold_snapshot(self.store(), entry.snapshot)?;
         let steps = vec![
@@ -110,14 +110,14 @@ impl Queue {
         move_refs(self.store(), act, act.draft(super::REVIEW), steps).map(drop)
     }
 
-    /// Does not merge it. Its workspace stays what it is.
+    /// Rejects a review without merging it. Its workspace does not change.
     pub fn reject(&self, review: &Review, act: &Act) -> Result<()> {
         let step = Step { name: review.entry.name.clone(), before: Some(review.entry.value.clone()), after: None };
         move_refs(self.store(), act, act.draft("reject"), vec![step]).map(drop)
     }
 }
 
-/// Checks a reference of the queue or of a review from outside; those of other names have no rules here.
+/// Validates a reference of the queue or of a review from outside. Other references are accepted.
 pub(crate) fn check_reference(name: &RefName, value: &RefValue) -> Result<()> {
     match QueueEntry::read(name, value)? {
         Some(entry) if name.as_str().starts_with(REVIEW_PREFIX) => read(entry).map(drop),

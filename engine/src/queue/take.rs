@@ -1,4 +1,4 @@
-//! Decisions about what conflicts: one side's version in the place of the conflict.
+//! Resolves conflicts by taking one side's version.
 
 use super::entry::{QueueEntry, Side};
 use crate::directory::entry_at;
@@ -11,10 +11,10 @@ use crate::store::Store;
 use crate::time::Time;
 use crate::work::WorkingTree;
 
-/// How a file was decided that somebody took a side of.
+/// The strategy name for a file that was resolved by taking a side.
 const TAKEN: &str = "taken";
 
-/// Says of files that conflicted which side was taken.
+/// Records the taken side for files that conflicted.
 pub(super) fn tell(files: &mut [FileMerged], left: &[PathConflict], entry: &QueueEntry) {
     let is_left = |path: &TreePath| left.iter().any(|conflict| conflict.path == *path);
     for file in files.iter_mut().filter(|file| file.result == FileResult::Conflict && !is_left(&file.path)) {
@@ -28,7 +28,7 @@ pub(super) fn tell(files: &mut [FileMerged], left: &[PathConflict], entry: &Queu
     }
 }
 
-/// Takes a side wherever an entry says so, and returns the conflicts that are left.
+/// Takes a side where the entry requests it, and returns the remaining conflicts.
 pub(super) fn settle(
     store: &Store,
     tree: &mut WorkingTree,
@@ -59,12 +59,12 @@ pub(super) fn settle(
             match side {
                 Side::Ours => drop(undecided.decide(tree, Decision::Ours)?),
                 Side::Theirs => drop(undecided.decide(tree, Decision::Theirs)?),
-                // Where a thing lay before both moved it is what neither wants.
+                // The old path of an item that both sides moved is wanted by neither.
                 Side::Base => left.push(conflict),
             }
             continue;
         }
-        // Of a group whose first file is no conflict, the others are conflicts of their own.
+        // If the first file of a group is not a conflict, the others are conflicts of their own.
         if !conflict.is_entry {
             continue;
         }
@@ -90,7 +90,7 @@ pub(super) fn settle(
     Ok(left)
 }
 
-/// The last decision that is about a path.
+/// Returns the last decision that applies to a path.
 fn side_of(entry: &QueueEntry, path: &TreePath) -> Option<Side> {
     let is_about = |about: &TreePath| path.below(about).is_some();
     entry.wish.takes.iter().rev().find(|take| take.path.as_ref().is_none_or(is_about)).map(|take| take.side)

@@ -1,45 +1,45 @@
-//! Points in time as people write them: `10 minutes ago`, `yesterday 14:00`, `2026-01-31 09:30`.
+//! Parses points in time as users write them: `10 minutes ago`, `yesterday 14:00`, `2026-01-31 09:30`.
 
 use crate::time::Time;
 
 const SECONDS_PER_DAY: i64 = 86_400;
 const NANOSECONDS: i64 = 1_000_000_000;
 
-/// The present, against which times in revisions are read. The engine reads no clock and no time zone.
+/// The current time, which relative times refer to. The engine reads no clock and no time zone.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// The time.
+    /// The current time.
     pub time: Time,
-    /// Seconds by which local time is ahead of UTC at a time.
+    /// Returns the offset of local time from UTC at a time, in seconds.
     pub utc_offset: fn(Time) -> i64,
 }
 
 impl Now {
-    /// The present in UTC.
+    /// Creates the current time in UTC.
     pub fn utc(time: Time) -> Self {
         Self { time, utc_offset: |_| 0 }
     }
 }
 
-/// A point in time, relative to the present where it was written so.
+/// A point in time, absolute or relative to the current time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
-    /// So many seconds before the present.
+    /// This many seconds ago.
     Ago(i64),
-    /// A day, and the second of that day; without one, the end of the day.
+    /// A day and the second of that day; `None` for the end of the day.
     Day { day: Day, second: Option<i64>, utc_offset: Option<i64> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Day {
-    /// So many days before today.
+    /// This many days before today.
     Back(i64),
     /// Days since 1970-01-01.
     Date(i64),
 }
 
 impl Moment {
-    /// Reads a time; nothing if it is none.
+    /// Parses a time. Returns `None` if the text is not a time.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let lower = text.trim().to_ascii_lowercase();
         if let Some(moment) = ago(&lower) {
@@ -47,7 +47,7 @@ impl Moment {
         }
         let (lower, utc_offset) = split_offset(&lower)?;
         let words: Vec<&str> = lower.split([' ', 't', '.']).filter(|word| !word.is_empty()).collect();
-        // The letter t separates a date from a time, and is a part of some words.
+        // The letter t separates a date from a time, but is also part of some words.
         let words = if lower.contains("day") { lower.split([' ', '.']).collect() } else { words };
         let (day, second) = match words[..] {
             ["now"] => return Some(Self::Ago(0)),
@@ -59,7 +59,7 @@ impl Moment {
         Some(Self::Day { day, second, utc_offset })
     }
 
-    /// The time it means.
+    /// Resolves the time.
     pub(super) fn resolve(self, now: &Now) -> Time {
         let seconds = now.time.0.div_euclid(NANOSECONDS);
         match self {
@@ -72,7 +72,7 @@ impl Moment {
                     Day::Date(days) => days,
                 };
                 let local = days.saturating_mul(SECONDS_PER_DAY) + second.unwrap_or(SECONDS_PER_DAY);
-                // The offset at the time itself, which may differ from the one at the first guess.
+                // Uses the offset at the resulting time, which may differ from that of the first guess.
                 let guess = local - offset_at(local);
                 Time::from_seconds(local - offset_at(guess), 999_999_999 * u32::from(second.is_some()))
             }
@@ -80,7 +80,7 @@ impl Moment {
     }
 }
 
-/// `10 minutes ago`, `1h ago`, `2.days.ago`.
+/// Parses `10 minutes ago`, `1h ago`, `2.days.ago`.
 fn ago(text: &str) -> Option<Moment> {
     let text = text.replace('.', " ");
     let amount = text.trim().strip_suffix("ago")?.trim();
@@ -103,12 +103,12 @@ fn ago(text: &str) -> Option<Moment> {
     Some(Moment::Ago(number.checked_mul(seconds)?))
 }
 
-/// A text without the offset from UTC at its end (`z`, `+02:00`), and that offset in seconds.
+/// Splits the UTC offset (`z`, `+02:00`) from the end of a text and returns it in seconds.
 fn split_offset(text: &str) -> Option<(&str, Option<i64>)> {
     if let Some(rest) = text.strip_suffix('z') {
         return Some((rest, Some(0)));
     }
-    // A dash in the date is none of an offset, which follows a time.
+    // A dash in the date does not start an offset, which follows a time.
     let Some(colon) = text.find(':') else { return Some((text, None)) };
     let Some(sign) = text[colon..].find(['+', '-']).map(|at| colon + at) else { return Some((text, None)) };
     let (hours, minutes) = match text[sign + 1..].split_once(':') {
@@ -139,13 +139,13 @@ fn day(word: &str) -> Option<Day> {
     parts.next().is_none().then(|| Day::Date(days_since_1970(year, month, day)))
 }
 
-/// Years are counted from March, so that the leap day is the last one.
+/// Years start in March, so that the leap day is the last day of a year.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468
 }
 
-/// The second of the day of `14:00` or `14:00:30`.
+/// Parses `14:00` or `14:00:30` as the second of the day.
 fn clock(word: &str) -> Option<i64> {
     let mut parts = word.split(':');
     let (hours, minutes) = (number(parts.next()?, 0..=23)?, number(parts.next()?, 0..=59)?);

@@ -1,4 +1,4 @@
-//! The tree of a search, in memory: select, expand, back-propagate. Called under a lock; knows nothing of threads.
+//! The tree of a search in memory: select, expand, back-propagate. The caller holds a lock; this module uses no threads.
 
 use std::sync::Arc;
 
@@ -6,37 +6,37 @@ use super::random::Random;
 use super::{Choice, Problem, SearchOptions, Selection, Statistics, Widening};
 use crate::error::{Error, Result};
 
-/// A state of a search: its number, 0 for the first one.
+/// The number of a state in a search; 0 for the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub usize);
 
-/// A state of a search with what is known of it.
+/// A state of a search with its statistics.
 #[derive(Clone, Debug)]
 pub struct NodeView<S, A> {
-    /// Its number.
+    /// The number.
     pub id: NodeId,
-    /// The state that it was made of.
+    /// The parent state.
     pub parent: Option<NodeId>,
-    /// By this action.
+    /// The action that leads from the parent to this state.
     pub action: Option<A>,
-    /// How many actions it is below the first one.
+    /// The depth below the first state.
     pub depth: usize,
     /// The state.
     pub state: Arc<S>,
-    /// What it was found to be worth.
+    /// The reward.
     pub reward: f64,
-    /// How many states at and below it were evaluated.
+    /// Number of evaluated states in its sub-tree, itself included.
     pub visits: u64,
-    /// The rewards of those together.
+    /// Total reward of these states.
     pub total: f64,
-    /// Whether it is an end.
+    /// Whether it is terminal.
     pub is_terminal: bool,
-    /// The states below it.
+    /// The child states.
     pub children: Vec<NodeId>,
 }
 
 impl<S, A> NodeView<S, A> {
-    /// The mean of the rewards at and below it.
+    /// Returns the mean reward of its sub-tree.
     pub fn mean(&self) -> f64 {
         mean(self.total, self.visits)
     }
@@ -55,16 +55,16 @@ struct Node<S, A> {
     children: Vec<NodeId>,
     /// The last one is tried next.
     untried: Vec<Choice<A>>,
-    /// Actions that threads are applying.
+    /// Number of actions that threads are applying.
     pending: usize,
-    /// Threads that are somewhere below.
+    /// Number of threads that are working below this node.
     passing: u64,
-    /// Whether there is anything left to be tried at or below it.
+    /// Whether there are untried actions in its sub-tree.
     is_open: bool,
     is_touched: bool,
 }
 
-/// An action that a thread is to apply, and where.
+/// An action for a thread to apply, and its node.
 pub(super) struct Task<S, A> {
     pub(super) node: NodeId,
     pub(super) depth: usize,
@@ -72,11 +72,11 @@ pub(super) struct Task<S, A> {
     pub(super) choice: Choice<A>,
 }
 
-/// What was found out about a state.
+/// The evaluation of a state.
 pub(super) struct Found<S, A> {
     pub(super) state: S,
     pub(super) reward: f64,
-    /// None for an end.
+    /// `None` for a terminal state.
     pub(super) actions: Option<Vec<Choice<A>>>,
 }
 
@@ -133,7 +133,7 @@ impl<P: Problem> Arena<P> {
         }
     }
 
-    /// Those whose numbers changed since this was last asked.
+    /// Returns the nodes whose statistics changed since the last call.
     pub(super) fn take_touched(&mut self) -> Vec<NodeId> {
         let touched = std::mem::take(&mut self.touched);
         for id in &touched {
@@ -148,7 +148,7 @@ impl<P: Problem> Arena<P> {
         }
     }
 
-    /// Chooses what to try next, and marks the way to it. None when other threads have to come back first.
+    /// Selects the next action to try and marks the path to it. Returns `None` if other threads have to finish first.
     pub(super) fn select(&mut self) -> Option<Task<P::State, P::Action>> {
         let mut here = NodeId(0);
         loop {
@@ -186,7 +186,7 @@ impl<P: Problem> Arena<P> {
         Some(task)
     }
 
-    /// The open child with the highest score.
+    /// Returns the open child with the highest score.
     fn best_child(&self, id: NodeId) -> Option<(NodeId, f64)> {
         let node = &self.nodes[id.0];
         let visits = count(node.visits + node.passing);
@@ -197,7 +197,7 @@ impl<P: Problem> Arena<P> {
             if !is_open {
                 continue;
             }
-            // Threads that are below count as visits without reward.
+            // Threads below the node count as visits without reward.
             let n = count(visits + passing);
             let score = match self.selection {
                 Selection::Uct { constant } => total / n + constant * (log / n).sqrt(),
@@ -210,7 +210,7 @@ impl<P: Problem> Arena<P> {
         best
     }
 
-    /// Takes in what came of a task and tells all above it.
+    /// Adds the result of a task and back-propagates its reward.
     pub(super) fn land(&mut self, node: NodeId, choice: Choice<P::Action>, found: Found<P::State, P::Action>) {
         let reward = found.reward;
         let parent = &mut self.nodes[node.0];
@@ -230,7 +230,7 @@ impl<P: Problem> Arena<P> {
         self.statistics.expansions += 1;
     }
 
-    /// Gives a task back.
+    /// Returns an unfinished task to the tree.
     pub(super) fn abandon(&mut self, id: NodeId, choice: Choice<P::Action>) {
         let node = &mut self.nodes[id.0];
         node.pending -= 1;
@@ -287,7 +287,7 @@ impl<P: Problem> Arena<P> {
         id
     }
 
-    /// Closes a node, and those above it, when nothing is left to be tried at or below it.
+    /// Closes a node, and its ancestors, if its sub-tree has nothing left to try.
     fn close(&mut self, id: NodeId) {
         let mut here = Some(id);
         while let Some(id) = here {
@@ -321,7 +321,7 @@ impl Widening {
     }
 }
 
-/// The rules of what the user's part returns.
+/// Validates the values that a [`Problem`] returns.
 pub(super) fn check<A>(reward: f64, actions: &[Choice<A>]) -> Result<()> {
     if !(0.0..=1.0).contains(&reward) {
         return Err(Error::Invalid { what: "reward", why: format!("{reward} is not between 0 and 1") });

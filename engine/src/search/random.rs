@@ -1,4 +1,4 @@
-//! Numbers that a seed repeats (SplitMix64). The engine has no other chance.
+//! A seeded pseudo-random generator (SplitMix64). The engine has no other source of randomness.
 
 pub(super) struct Random(u64);
 
@@ -15,7 +15,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Puts items in any order.
+    /// Shuffles items.
     pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
         for end in (1..items.len()).rev() {
             let other = self.number() % (end as u64 + 1);

@@ -1,4 +1,4 @@
-//! A search: threads that take tasks from the tree, call the user's part, and bring back what came of it.
+//! Runs a search: threads take tasks from the tree, call the [`Problem`], and add the results.
 
 use parking_lot::{Condvar, Mutex};
 
@@ -6,7 +6,7 @@ use super::arena::{Arena, Found, NodeId, NodeView, Task, check};
 use super::{Choice, Problem, SearchOptions, Statistics};
 use crate::error::Error;
 
-/// A search through the states of a problem. It can be run again and again; each run goes on where the last one ended.
+/// A search over the states of a problem. It can run several times; each run continues where the last one ended.
 pub struct Search<P: Problem> {
     problem: P,
     options: SearchOptions,
@@ -16,27 +16,27 @@ pub struct Search<P: Problem> {
 
 struct Shared<P: Problem> {
     arena: Arena<P>,
-    /// Tasks that this run may still hand out.
+    /// Number of tasks that this run may still start.
     left: u64,
     ended: Option<Ended>,
     error: Option<P::Error>,
 }
 
-/// Why a run ended.
+/// The reason why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It made as many states as it was allowed to.
+    /// It created the allowed number of states.
     Limit,
-    /// The caller's function said so.
+    /// The caller's function returned true.
     Stopped,
-    /// Every state that can be reached has been seen.
+    /// Every reachable state has been seen.
     Exhausted,
 }
 
 type View<P> = NodeView<<P as Problem>::State, <P as Problem>::Action>;
 
 impl<P: Problem> Search<P> {
-    /// A search that begins at a state, which is evaluated at once.
+    /// Creates a search that starts at a state, which is evaluated immediately.
     pub fn new(problem: P, first: P::State, options: SearchOptions) -> Result<Self, P::Error> {
         if options.threads == 0 {
             return Err(Error::Invalid { what: "threads", why: "a search needs one at least".to_owned() }.into());
@@ -47,10 +47,10 @@ impl<P: Problem> Search<P> {
         Ok(Self { problem, options, shared, landed: Condvar::new() })
     }
 
-    /// Makes up to `expansions` further states. `stop` is asked after each one, by the thread that made it.
+    /// Creates up to `expansions` further states. `stop` is called after each one, by the thread that created it.
     ///
-    /// When the user's part fails, what the other threads have begun is finished, and the first error is returned; the
-    /// action that failed is tried again in the next run.
+    /// If the problem returns an error, other threads finish their current tasks and the first error is returned. The next run
+    /// tries the failed action again.
     pub fn run(&mut self, expansions: u64, stop: impl Fn(&Statistics) -> bool + Sync) -> Result<Ended, P::Error> {
         let shared = self.shared.get_mut();
         (shared.left, shared.ended, shared.error) = (expansions, None, None);
@@ -70,29 +70,29 @@ impl<P: Problem> Search<P> {
         }
     }
 
-    /// The user's part.
+    /// Returns the problem.
     pub fn problem(&self) -> &P {
         &self.problem
     }
 
-    /// How it stands.
+    /// Returns the progress of the search.
     pub fn statistics(&self) -> Statistics {
         self.shared.lock().arena.statistics
     }
 
-    /// The state with the highest reward; of equal ones the nearest to the first one, then the earliest.
+    /// Returns the state with the highest reward; among equal ones, the one nearest to the first state, then the earliest.
     pub fn best(&self) -> View<P> {
         let shared = self.shared.lock();
         shared.arena.view(shared.arena.best())
     }
 
-    /// A state, if there is one of this number. They are numbered in the order in which they were found.
+    /// Returns the state with this number, if it exists. States are numbered in the order of discovery.
     pub fn node(&self, id: NodeId) -> Option<View<P>> {
         let shared = self.shared.lock();
         (id.0 < shared.arena.len()).then(|| shared.arena.view(id))
     }
 
-    /// The states from the first one to this one, both included.
+    /// Returns the states from the first one to this one, inclusive.
     pub fn path_to(&self, id: NodeId) -> Vec<View<P>> {
         let mut path: Vec<_> = self.node(id).into_iter().collect();
         while let Some(parent) = path.last().and_then(|node| node.parent) {
@@ -102,7 +102,8 @@ impl<P: Problem> Search<P> {
         path
     }
 
-    /// The states from the first one on, always to the child that was visited most; of equal ones to the better one.
+    /// Returns the path from the first state that always follows the most visited child; among equal ones, the one with the
+    /// higher mean.
     pub fn most_visited(&self) -> Vec<View<P>> {
         let shared = self.shared.lock();
         let mut path = vec![shared.arena.view(NodeId(0))];
@@ -118,7 +119,7 @@ impl<P: Problem> Search<P> {
         path
     }
 
-    /// Those whose numbers changed since this was last asked.
+    /// Returns the nodes whose statistics changed since the last call.
     pub(super) fn take_touched(&self) -> Vec<NodeId> {
         self.shared.lock().arena.take_touched()
     }
@@ -128,7 +129,7 @@ impl<P: Problem> Search<P> {
         ids.iter().for_each(|id| shared.arena.touch(*id));
     }
 
-    /// What one thread does.
+    /// Runs the main loop of one thread.
     fn work(&self, stop: &(impl Fn(&Statistics) -> bool + Sync)) {
         while let Some(mut claim) = self.claim() {
             let Task { depth, state, choice, .. } = claim.task.as_ref().expect("a claim holds its task until it ends");
@@ -150,7 +151,7 @@ impl<P: Problem> Search<P> {
         }
     }
 
-    /// The next task; none when the run has ended.
+    /// Waits for the next task. Returns `None` when the run has ended.
     fn claim(&self) -> Option<Claim<'_, P>> {
         let mut shared = self.shared.lock();
         loop {
@@ -169,14 +170,14 @@ impl<P: Problem> Search<P> {
                 shared.left -= 1;
                 return Some(Claim { search: self, task: Some(task) });
             }
-            // All that could be tried there is being tried by others, who will come back.
+            // Other threads are trying all selectable actions and will wake this one when they finish.
             self.landed.wait(&mut shared);
         }
     }
 }
 
-/// A task that a thread has taken. It ends by landing; dropped before, even by a panic, it gives the task back and ends the
-/// run.
+/// A task that a thread has taken. It ends when its result is added. If it is dropped before that, even by a panic, it returns
+/// the task to the tree and ends the run.
 struct Claim<'a, P: Problem> {
     search: &'a Search<P>,
     task: Option<Task<P::State, P::Action>>,
@@ -202,7 +203,7 @@ impl<P: Problem> Drop for Claim<'_, P> {
     }
 }
 
-/// What the user's part says of a new state.
+/// Evaluates a new state.
 fn look<P: Problem>(
     problem: &P,
     state: P::State,

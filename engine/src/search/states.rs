@@ -1,4 +1,4 @@
-//! A search through trees of files: every state is a snapshot and a step of an episode.
+//! A search over trees of files: every state is a snapshot and a step of an episode.
 
 use super::arena::{NodeId, NodeView};
 use super::{Choice, Ended, Problem, Search, SearchOptions, Statistics};
@@ -9,48 +9,48 @@ use crate::operation::Act;
 use crate::store::Store;
 use crate::work::WorkingTree;
 
-/// Steps whose numbers one transaction writes.
+/// Number of steps whose statistics one transaction writes.
 const UPDATES_PAGE: usize = 10_000;
-/// The states between two times that their numbers are written.
+/// Number of new states after which statistics are written.
 const SAVE_EVERY: u64 = 1_000;
 
-/// The user's part of a search through trees. Called by several threads at once when there are several.
+/// A search problem over trees of files. Methods are called concurrently if the search has several threads.
 pub trait Edits: Sync {
-    /// An edit.
+    /// The type of edits.
     type Action: Clone + Send;
-    /// What can go wrong.
+    /// The error type.
     type Error: From<Error> + Send;
 
-    /// The edits to be tried on a tree that is so many edits from the first one.
+    /// Returns the edits to try on a tree at this depth below the first one.
     fn actions(&self, tree: &WorkingTree, depth: usize) -> Result<Vec<Choice<Self::Action>>, Self::Error>;
 
-    /// Does an edit in a fork of its own.
+    /// Applies an edit to a fork of the tree.
     fn edit(&self, tree: &mut WorkingTree, action: &Self::Action) -> Result<(), Self::Error>;
 
-    /// What a tree is worth, from 0 to 1.
+    /// Returns the reward of a tree, from 0 to 1.
     fn evaluate(&self, tree: &WorkingTree, snapshot: SnapshotId) -> Result<f64, Self::Error>;
 
-    /// Whether a tree is to be left as it is.
+    /// Returns whether a tree is terminal.
     fn is_terminal(&self, _tree: &WorkingTree, reward: f64) -> Result<bool, Self::Error> {
         Ok(reward >= 1.0)
     }
 
-    /// An edit in words: the message of its snapshot, and `action` in its step's metadata.
+    /// Describes an edit. The text becomes the message of its snapshot and the `action` in the metadata of its step.
     fn describe(&self, action: &Self::Action) -> String;
 }
 
-/// A tree that was committed and recorded.
+/// A committed and recorded tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeState {
-    /// The tree.
+    /// The snapshot.
     pub snapshot: SnapshotId,
     /// Its step in the episode.
     pub step: StepId,
 }
 
-/// A search through trees, recorded as an episode.
+/// A search over trees of files, recorded as an episode.
 ///
-/// A state is committed and its step recorded in one transaction. Rewards, visits and totals follow in larger ones, every
+/// A state is committed and its step recorded in one transaction. Rewards, visits and totals are written in batches, every
 /// thousand states and at the end of a run; a search that is killed leaves steps without them.
 pub struct TreeSearch<E: Edits> {
     search: Search<Recorded<E>>,
@@ -100,8 +100,9 @@ impl<E: Edits> Problem for Recorded<E> {
 }
 
 impl<E: Edits> TreeSearch<E> {
-    /// Begins an episode with a snapshot as its root, and a search there. `act` is who commits, when and how surely; a
-    /// buffered one is what makes a search fast. It must not be a request, because it stands for many operations.
+    /// Creates an episode with a snapshot as its root and a search that starts there. `act` is the author, time and durability of
+    /// all commits; a buffered act makes a search fast. It must not have a request id, because a search consists of many
+    /// operations.
     pub fn begin(
         store: &Store,
         episode: &EpisodeName,
@@ -122,7 +123,7 @@ impl<E: Edits> TreeSearch<E> {
         Ok(Self { search })
     }
 
-    /// Makes up to `expansions` further states, as [`Search::run`] does, and records what they are worth.
+    /// Creates up to `expansions` further states, like [`Search::run`], and records their rewards.
     pub fn run(&mut self, expansions: u64, stop: impl Fn(&Statistics) -> bool + Sync) -> Result<Ended, E::Error> {
         let mut left = expansions;
         loop {
@@ -137,7 +138,7 @@ impl<E: Edits> TreeSearch<E> {
         }
     }
 
-    /// Writes the numbers of the steps that changed since this was last done.
+    /// Writes the statistics of the steps that changed since the last call.
     fn save(&self) -> Result<(), Error> {
         let Recorded { episodes, episode, act, .. } = self.search.problem();
         let touched = self.search.take_touched();
@@ -157,37 +158,37 @@ impl<E: Edits> TreeSearch<E> {
         Ok(())
     }
 
-    /// The user's part.
+    /// Returns the problem.
     pub fn edits(&self) -> &E {
         &self.search.problem().edits
     }
 
-    /// The episode that it is recorded in.
+    /// Returns the episode that the search is recorded in.
     pub fn episode(&self) -> &EpisodeName {
         &self.search.problem().episode
     }
 
-    /// How it stands.
+    /// Returns the progress of the search.
     pub fn statistics(&self) -> Statistics {
         self.search.statistics()
     }
 
-    /// The state with the highest reward; of equal ones that with the fewest edits, then the earliest.
+    /// Returns the state with the highest reward; among equal ones, the one with the fewest edits, then the earliest.
     pub fn best(&self) -> NodeView<TreeState, E::Action> {
         self.search.best()
     }
 
-    /// A state, if there is one of this number.
+    /// Returns the state with this number, if it exists.
     pub fn node(&self, id: NodeId) -> Option<NodeView<TreeState, E::Action>> {
         self.search.node(id)
     }
 
-    /// The states from the first one to this one, both included.
+    /// Returns the states from the first one to this one, inclusive.
     pub fn path_to(&self, id: NodeId) -> Vec<NodeView<TreeState, E::Action>> {
         self.search.path_to(id)
     }
 
-    /// The states from the first one on, always to the child that was visited most.
+    /// Returns the path from the first state that always follows the most visited child.
     pub fn most_visited(&self) -> Vec<NodeView<TreeState, E::Action>> {
         self.search.most_visited()
     }

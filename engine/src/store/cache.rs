@@ -1,4 +1,4 @@
-//! Decoded objects in memory, within a budget of bytes.
+//! A cache of decoded objects with a limit in bytes.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::id::ObjectId;
 use crate::object::{Directories, Links, Root, Ropes, SequenceNode, Snapshot, States};
 use crate::touched::Touched;
 
-/// A decoded object, whatever its kind.
+/// A decoded object of any kind.
 #[derive(Clone)]
 pub(crate) enum Cached {
     Directory(Arc<SequenceNode<Directories>>),
@@ -21,8 +21,8 @@ pub(crate) enum Cached {
     Snapshot(Arc<Snapshot>, Option<Touched>),
 }
 
-/// The part of the budget that is for objects asked for again and again. The rest is for new ones, which would otherwise be
-/// gone before anybody comes back to them: what a commit wrote is what the next one reads.
+/// The share of the cache for frequently used objects. The rest is for new ones, which would otherwise be evicted before their
+/// first reuse: the next commit reads the objects that this one wrote.
 const HOT_PART: f64 = 0.5;
 
 pub(super) struct ObjectCache(Cache<ObjectId, (Cached, u32), Weigh>);
@@ -56,7 +56,7 @@ impl ObjectCache {
         self.0.clear();
     }
 
-    /// `encoded_bytes` is the size of its canonical form; decoded it takes about three times that.
+    /// Inserts an object. `encoded_bytes` is the size of its canonical form; the decoded form takes about three times that.
     pub(super) fn insert(&self, id: ObjectId, cached: Cached, encoded_bytes: usize) {
         let weight = u32::try_from(encoded_bytes.saturating_mul(3) + 256).unwrap_or(u32::MAX);
         self.0.insert(id, (cached, weight));

@@ -1,4 +1,4 @@
-//! Pins: the roots of collection that live in this process.
+//! Pins: in-process roots of garbage collection.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use parking_lot::Mutex;
 
 use crate::id::ObjectId;
 
-/// While it lives, its object and all that it refers to stay in the store, if they were there when it was taken.
+/// Protects an object and everything it refers to from collection, if they existed when the pin was created.
 pub struct Pin {
     id: ObjectId,
     table: Arc<PinTable>,
 }
 
 impl Pin {
-    /// What it keeps.
+    /// Returns the pinned object.
     pub fn id(&self) -> ObjectId {
         self.id
     }
@@ -46,10 +46,10 @@ pub(super) struct PinTable {
 #[derive(Default)]
 struct Pins {
     counts: HashMap<ObjectId, usize>,
-    /// During a sweep, every pin that existed at any time since it began: a pin may hand its object on to a reference
-    /// and go, and the sweep must not miss both.
+    /// During a sweep, every pin that existed at any time since it began: a pin may pass its object on to a reference and be
+    /// dropped, and the sweep must not miss both.
     since_sweep: Option<HashSet<ObjectId>>,
-    /// Those of them that the collector has not been told of.
+    /// The objects of that set that have not been reported to the collector.
     untold: Vec<ObjectId>,
 }
 
@@ -62,7 +62,7 @@ impl PinTable {
         Pin { id, table: Arc::clone(self) }
     }
 
-    /// Pins what an open session made: a sweep takes none of it, so the collector need not be told.
+    /// Pins an object that an open session made. A sweep deletes none of those, so the collector need not be informed.
     pub(super) fn pin_own(self: &Arc<Self>, id: ObjectId) -> Pin {
         self.state.lock().add(id);
         Pin { id, table: Arc::clone(self) }
@@ -77,13 +77,13 @@ impl PinTable {
         }
     }
 
-    /// Whether there is a pin, or a sweep.
+    /// Returns whether there is a pin or a sweep.
     pub(super) fn any(&self) -> bool {
         let state = self.state.lock();
         !state.counts.is_empty() || state.since_sweep.is_some()
     }
 
-    /// False when one is under way.
+    /// Starts tracking pins for a sweep. Returns false if a sweep is already running.
     pub(super) fn begin_sweep(&self) -> bool {
         let mut state = self.state.lock();
         if state.since_sweep.is_some() {
@@ -93,19 +93,19 @@ impl PinTable {
         true
     }
 
-    /// What was pinned at any time since the sweep began.
+    /// Returns everything that was pinned at any time since the sweep began.
     pub(super) fn since_sweep(&self) -> Vec<ObjectId> {
         let mut state = self.state.lock();
         state.untold.clear();
         state.since_sweep.iter().flatten().copied().collect()
     }
 
-    /// What of that the collector has not been told of.
+    /// Returns the pinned objects that have not been reported to the collector yet.
     pub(super) fn untold(&self) -> Vec<ObjectId> {
         std::mem::take(&mut self.state.lock().untold)
     }
 
-    /// Does something while no pin can come in, unless there are some that the collector does not know: then it returns them.
+    /// Runs `action` while no pin can be added, unless there are unreported pins: then returns those instead.
     pub(super) fn unless_untold<T>(&self, action: impl FnOnce() -> T) -> Result<T, Vec<ObjectId>> {
         let mut state = self.state.lock();
         if state.untold.is_empty() { Ok(action()) } else { Err(std::mem::take(&mut state.untold)) }
@@ -119,7 +119,7 @@ impl PinTable {
 }
 
 impl Pins {
-    /// Counts a pin; true when a sweep runs and has not seen its object pinned before.
+    /// Counts a pin. Returns true if a sweep is running and has not seen this object pinned before.
     fn add(&mut self, id: ObjectId) -> bool {
         *self.counts.entry(id).or_insert(0) += 1;
         self.since_sweep.as_mut().is_some_and(|seen| seen.insert(id))

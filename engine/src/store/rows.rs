@@ -1,4 +1,4 @@
-//! What is stored, row by row, for whoever counts it.
+//! Raw access to the stored rows, for statistics.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use crate::touched;
 
 const ROOM_BYTES: usize = 1 << 20;
 
-/// The rows of a store. Reads, fills no cache, and keeps nobody from anything: commits and collections go on meanwhile, so what was
-/// there a moment ago may be gone.
+/// The rows of a store. Read-only; it fills no cache and does not block other operations. Commits and collections continue
+/// meanwhile, so that a row may be gone a moment later.
 pub struct Rows {
     store: Store,
     numbers_end: u64,
@@ -26,23 +26,23 @@ impl Rows {
         Ok(Self { store, numbers_end })
     }
 
-    /// Every object that was there when this was made has a smaller number than this.
+    /// Returns an upper bound: every object that existed when this was created has a smaller number.
     pub fn numbers_end(&self) -> u64 {
         self.numbers_end
     }
 
-    /// The rows of these objects in the index; nothing for those that are not there.
+    /// Returns the index rows of these objects; `None` for missing ones.
     pub fn look_up(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexRow>>> {
         self.store.inner.backend.look_up(ids)
     }
 
-    /// The canonical bytes of an object, hashed; nothing if it is not there.
+    /// Returns the canonical bytes of an object, with a verified hash, or `None` if it does not exist.
     pub fn read(&self, id: ObjectId) -> Result<Option<Bytes>> {
         read_row(&self.store, id)
     }
 
-    /// Shows the rows of a family of objects with numbers in a range, in the order of writing, in their canonical bytes. A row may
-    /// be shown that no row of the index names.
+    /// Calls `show` with the canonical bytes of the rows of an object family in a range of numbers, in write order. Rows that are
+    /// not in the index may be included.
     pub fn show(
         &self,
         family: Family,

@@ -1,8 +1,8 @@
-//! Write sessions: the only way objects enter a store.
+//! Write sessions: the only way to add objects to a store.
 //!
-//! A session has the epoch in which it was opened. All it puts, and all it meets that was there already, carries at least
-//! that epoch, and a sweep takes nothing from the epoch of any session that was open when it began. So an id may enter a new
-//! object only if it was put in this session, or is reached from a pin.
+//! A session has the epoch in which it was opened. Every object that it puts, and every existing object that it checks for, gets
+//! at least that epoch, and a sweep deletes nothing from the epoch of any session that was open when the sweep began. So a new
+//! object may only refer to an id that was put in this session or is reachable from a pin.
 
 use std::cell::Cell;
 use std::collections::hash_map::Entry;
@@ -26,33 +26,33 @@ use crate::reference::{OperationDraft, RefName, RefValue};
 use crate::tombstone::Tombstone;
 use crate::touched::Touched;
 
-/// Objects wait in memory up to this much, what they take beside their bytes included, then go ahead of their transaction.
+/// Pending objects are held in memory up to this many bytes, including overhead, and then written ahead of their transaction.
 const AHEAD_BYTES: usize = 16 << 20;
-/// What a waiting object takes beside its bytes.
+/// Memory overhead of a pending object, in bytes.
 const WAITING_BYTES: usize = 128;
-/// From this much on a session is an import rather than an edit.
+/// From this many bytes on, a session counts as an import rather than an edit.
 const MANY_BYTES: usize = 256 << 10;
 
-/// So many objects from outside are known before they are forgotten, unless a single tree has more.
+/// Maximum number of objects from outside that are remembered, unless a single tree has more.
 const KNOWN_MAX: usize = 1 << 20;
 
-/// Takes objects in and makes them part of the store, in one transaction at its end or partly ahead of it.
+/// Collects objects and adds them to the store, in one transaction at its end or partly ahead of it.
 pub struct WriteSession {
     store: Store,
     epoch: Epoch,
     mark: SessionMark,
     pending: Mutex<Pending>,
-    /// Held shared by whoever writes objects ahead: in the meantime they are neither pending nor in the store.
+    /// Held shared while a thread writes objects ahead: in the meantime those are neither pending nor in the store.
     ahead: RwLock<()>,
-    /// Objects from outside that were looked at in this session. All that they refer to carries the session's epoch, or
-    /// lies in a tree that the session rests on.
+    /// Objects from outside that were checked in this session. Everything they refer to has the session's epoch or is in a tree
+    /// that the session rests on.
     known: Mutex<HashMap<ObjectId, Known>>,
     resting: Mutex<Resting>,
-    /// Chunks that are purged where a stream comes from.
+    /// Chunks that the sender of a stream has purged.
     buried: Mutex<HashMap<ObjectId, Tombstone>>,
-    /// From this many known objects on they are forgotten; 0 right after that.
+    /// The number of known objects from which on they are forgotten; 0 right after that.
     known_max: AtomicUsize,
-    /// Bytes that went to the store ahead of the end, as they are stored.
+    /// Number of bytes written ahead, in stored form.
     stored: Arc<AtomicU64>,
 }
 
@@ -61,54 +61,54 @@ struct Pending {
     objects: Vec<Waiting>,
     ids: HashMap<ObjectId, Is>,
     bytes: usize,
-    /// Of all objects so far, before compression.
+    /// Total size of all objects so far, before compression.
     bytes_taken: usize,
-    /// An earlier write failed: what this session promised is not there, so it must not commit.
+    /// The error of an earlier write. Objects of this session are missing, so it must not commit.
     failed: Option<Error>,
 }
 
-/// An object that is to be written.
+/// A pending object.
 struct Waiting {
     object: StoredObject,
     is: Is,
-    /// Where it is to lie among others.
+    /// Its position in the write order.
     place: u64,
 }
 
 thread_local! {
-    /// Where that is for what this thread puts: each has a place of its own, unless it is given one.
+    /// The write position of objects that this thread puts. Each thread has its own, unless one is set.
     static PLACE: Cell<u64> = {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Cell::new(NEXT.fetch_add(1, Ordering::Relaxed))
     };
 }
 
-/// What was found out of an object from outside.
+/// The result of checking an object from outside.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Known {
-    /// The longest path of names below it, or more.
+    /// An upper bound of the longest path of names below it.
     pub(crate) depth: usize,
-    /// A chunk's length; 0 where it was not looked at.
+    /// The length of a chunk; 0 if it was not checked.
     pub(crate) bytes: u64,
 }
 
-/// Trees that were there before, are kept, and need not be walked again.
+/// Trees that existed before, are pinned, and need not be walked.
 #[derive(Default)]
 pub(crate) struct Resting {
     pub(crate) pins: Vec<Pin>,
-    /// Objects that are known to be in them, each with the most names that may lie below it.
+    /// Objects known to be in them, each with an upper bound of the names below it.
     pub(crate) below: HashMap<ObjectId, usize>,
 }
 
-/// A chunk that was hashed and packed, and is to be put in this session.
+/// A hashed and compressed chunk that is to be put in this session.
 pub(crate) struct PackedChunk {
     id: ChunkId,
     pub(crate) length: usize,
-    /// Nothing for one that is there.
+    /// `None` if the store already has it.
     stored: Option<Bytes>,
 }
 
-/// Why a node was not put.
+/// The reason why a node was not put.
 enum NotPut {
     Store(Error),
     Node(Malformed),
@@ -120,21 +120,22 @@ impl From<Malformed> for NotPut {
     }
 }
 
-/// What is known of an object that waits. Asking costs less for many at once, but who is to compress a chunk asks first.
+/// Whether a pending object is known to be missing from the store. A batched lookup is cheaper, but before compressing a chunk
+/// the session looks it up individually.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Is {
-    /// Not in the store: asked, or it refers to something that is not. Nothing in a store refers to what is missing, but
-    /// for what a sweep is about to take.
+    /// Not in the store: looked up, or it refers to an object that is not. No stored object refers to a missing one, except for
+    /// objects that a sweep is about to delete.
     New,
     Unknown,
 }
 
-/// Tells, afterwards, whether a session's objects became part of the store, by a commit or by a pin, and keeps them there.
+/// Tells after the end of a session whether its objects became part of the store, by a commit or by a pin, and keeps them there.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SessionMark(Arc<OnceLock<Pin>>);
 
 impl SessionMark {
-    /// The mark of something that was in the store before, and is kept there.
+    /// Creates the mark of an object that was already in the store and is pinned.
     pub(crate) fn stored(pin: Pin) -> Self {
         Self(Arc::new(OnceLock::from(pin)))
     }
@@ -180,12 +181,12 @@ impl WriteSession {
         }
     }
 
-    /// The store it writes to.
+    /// Returns the store that the session writes to.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// How many bytes went to the store ahead of the end so far, as they are stored; goes on counting when the session is over.
+    /// Returns the counter of bytes written ahead, in stored form. It stays valid after the end of the session.
     pub(crate) fn stored(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.stored)
     }
@@ -194,8 +195,8 @@ impl WriteSession {
         &self.mark
     }
 
-    /// What this thread puts meanwhile lies by this number among all that is written at once. Work that is done by several threads
-    /// lies in its own order then, not in theirs.
+    /// Sets the write position of all objects that this thread puts during `put`. With it, the results of several threads are
+    /// stored in their logical order and not in that of the threads.
     pub fn in_place<T>(place: u64, put: impl FnOnce() -> T) -> T {
         let before = PLACE.replace(place);
         let done = put();
@@ -208,15 +209,15 @@ impl WriteSession {
         self.put_packed(self.pack_chunk(raw)?)
     }
 
-    /// Does the work of putting a chunk, all but putting it: those who do that on several threads put them in order afterwards, so
-    /// that they lie in that order.
+    /// Hashes and compresses a chunk without putting it. Several threads can pack chunks and put them in order afterwards, so
+    /// that they are stored in that order.
     pub(crate) fn pack_chunk(&self, raw: &[u8]) -> Result<PackedChunk> {
         object::check_chunk(raw.len()).map_err(|source| Error::Refused { kind: ObjectKind::Chunk, source })?;
         let id = ChunkId::of(raw);
         let stored = match self.has(id.object())? {
             true => None,
             false => {
-                // A lone small file is stored as it is; among many, the bytes that compression saves add up.
+                // A single small file is stored uncompressed; in an import the savings of compression add up.
                 let many = self.pending.lock().bytes_taken >= MANY_BYTES;
                 Some(compress::pack_chunk(raw, many))
             }
@@ -224,7 +225,7 @@ impl WriteSession {
         Ok(PackedChunk { id, length: raw.len(), stored })
     }
 
-    /// Puts a chunk that was packed.
+    /// Puts a packed chunk.
     pub(crate) fn put_packed(&self, chunk: PackedChunk) -> Result<ChunkId> {
         if let Some(stored) = chunk.stored {
             self.add(chunk.id.object(), Is::New, chunk.length, || stored)?;
@@ -232,7 +233,7 @@ impl WriteSession {
         Ok(chunk.id)
     }
 
-    /// Puts attributes where they belong by their size.
+    /// Puts extended attributes inline or as an object, depending on their size.
     pub fn put_xattrs(&self, xattrs: Vec<Xattr>) -> Result<Xattrs> {
         let bytes: usize = xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len()).sum();
         if xattrs.is_empty() {
@@ -245,7 +246,7 @@ impl WriteSession {
         Ok(Xattrs::Apart(XattrsId::from_bytes(id.hash)))
     }
 
-    /// Puts a tree's root.
+    /// Puts the root of a tree.
     pub fn put_root(&self, root: &Root) -> Result<RootId> {
         let bytes = root.encode();
         let length = bytes.len();
@@ -263,7 +264,7 @@ impl WriteSession {
         self.put_snapshot_touching(snapshot, None)
     }
 
-    /// The same, with what is known of the paths that it changed.
+    /// Puts a snapshot with the set of paths that it changed, if known.
     pub(crate) fn put_snapshot_touching(&self, snapshot: Snapshot, touched: Option<Touched>) -> Result<SnapshotId> {
         snapshot.check().map_err(|source| Error::Refused { kind: ObjectKind::Snapshot, source })?;
         let canonical = snapshot.encode();
@@ -283,7 +284,7 @@ impl WriteSession {
         self.put_node_that(Is::Unknown, node)
     }
 
-    /// The same, with what is known of the node.
+    /// Puts a node of a sequence of which it may be known that it is new, and returns the link to it.
     pub(crate) fn put_node_that<S: CachedSequence>(&self, is: Is, node: SequenceNode<S>) -> Result<S::Link> {
         let mut length = 0;
         let link = S::look_and_describe(&node, |bytes| {
@@ -299,7 +300,7 @@ impl WriteSession {
         Ok(link)
     }
 
-    /// Puts the canonical bytes of an object that this process made itself.
+    /// Puts the canonical bytes of an object that this process created.
     pub(crate) fn put(&self, kind: ObjectKind, canonical: Vec<u8>) -> Result<ObjectId> {
         self.put_that(Is::Unknown, kind, canonical)
     }
@@ -310,22 +311,22 @@ impl WriteSession {
         Ok(id)
     }
 
-    /// Whether an object was put in this session and known not to be in the store then.
+    /// Returns whether an object was put in this session and known to be missing from the store at that time.
     pub(crate) fn is_new(&self, id: ObjectId) -> bool {
         self.pending.lock().ids.get(&id) == Some(&Is::New)
     }
 
-    /// What is known of an object that refers to this one.
+    /// Returns whether an object that refers to this one is known to be new.
     fn above(&self, below: Option<ObjectId>) -> Is {
         if below.is_some_and(|below| self.is_new(below)) { Is::New } else { Is::Unknown }
     }
 
-    /// A node of a sequence, whether it is in the store or on its way there.
+    /// Returns a node of a sequence that is stored or pending.
     pub(crate) fn node<S: CachedSequence>(&self, id: ObjectId) -> Result<Arc<SequenceNode<S>>> {
         self.reading(|store| store.node::<S>(id))
     }
 
-    /// Reads through the store and, if something is missing there, once more with all that is pending written.
+    /// Reads from the store. If an object is missing, writes all pending objects and reads again.
     pub(crate) fn reading<T>(&self, read: impl Fn(&Store) -> Result<T>) -> Result<T> {
         match read(&self.store) {
             Err(Error::Missing { .. }) => {
@@ -336,7 +337,7 @@ impl WriteSession {
         }
     }
 
-    /// Writes all that was put so far, so that the store can read it.
+    /// Writes all pending objects, so that the store can read them.
     pub fn write_all_ahead(&self) -> Result<()> {
         self.write_ahead(true)?;
         drop(self.ahead.write());
@@ -347,8 +348,8 @@ impl WriteSession {
         &self.known
     }
 
-    /// Forgets what is known of objects from outside once it takes too much memory. What follows is walked again; the bound
-    /// is twice what that walk takes, so that it does not happen over and over.
+    /// Forgets the checked objects from outside when they take too much memory. Later objects are walked again; the limit is at
+    /// least twice the size of that walk, so that this does not repeat over and over.
     pub(crate) fn bound_known(&self) {
         let mut known = self.known.lock();
         let max = match self.known_max.load(Ordering::Relaxed) {
@@ -370,22 +371,22 @@ impl WriteSession {
         &self.resting
     }
 
-    /// Keeps a decoded node at hand, so that those above it need not wait until it is written.
+    /// Caches a decoded node, so that its parents need not wait until it is written.
     pub(crate) fn remember<S: CachedSequence>(&self, id: ObjectId, node: SequenceNode<S>, length: usize) {
         self.store.inner.cache.insert(id, S::into_cached(Arc::new(node)), length);
     }
 
-    /// The same of a root.
+    /// Caches a decoded root.
     pub(crate) fn remember_root(&self, id: ObjectId, root: Root, length: usize) {
         self.store.inner.cache.insert(id, Cached::Root(Arc::new(root)), length);
     }
 
-    /// The same of a snapshot.
+    /// Caches a decoded snapshot.
     pub(crate) fn remember_snapshot(&self, id: ObjectId, snapshot: Snapshot, length: usize) {
         self.store.inner.cache.insert(id, Cached::Snapshot(Arc::new(snapshot), None), length);
     }
 
-    /// Which of these are in the store or on their way there; from now on the session keeps them from collection.
+    /// Returns which of these objects are stored or pending. From now on the session protects them from collection.
     pub(crate) fn has_many(&self, ids: &[ObjectId]) -> Result<Vec<bool>> {
         let mut found = self.store.inner.backend.contains_many(ids, self.epoch)?;
         let pending = self.pending.lock();
@@ -395,12 +396,12 @@ impl WriteSession {
         Ok(found)
     }
 
-    /// Puts a chunk in the form in which another store keeps it; it was unpacked and hashed.
+    /// Puts a chunk in the stored form of another store. The caller has unpacked and hashed it.
     pub(crate) fn put_stored_chunk(&self, id: ObjectId, stored: Bytes, raw_bytes: usize) -> Result<()> {
         self.add(id, Is::Unknown, raw_bytes, || stored)
     }
 
-    /// Whether an object is in the store or on its way there; from now on the session keeps it from collection.
+    /// Returns whether an object is stored or pending. From now on the session protects it from collection.
     pub(crate) fn has(&self, id: ObjectId) -> Result<bool> {
         if self.pending.lock().ids.contains_key(&id) {
             return Ok(true);
@@ -409,14 +410,14 @@ impl WriteSession {
     }
 
     fn add(&self, id: ObjectId, is: Is, taken: usize, stored: impl FnOnce() -> Bytes) -> Result<()> {
-        // What is larger could be stored, and neither sent nor restored.
+        // A larger object could be stored, but neither sent nor restored.
         if taken > OBJECT_BYTES_MAX {
             return Err(Error::Refused { kind: id.kind, source: Malformed::TooMuch { what: "an object" } });
         }
         {
             let mut pending = self.pending.lock();
             let Entry::Vacant(place) = pending.ids.entry(id) else { return Ok(()) };
-            // Purged bytes stay away until somebody says otherwise. Only chunks are purged.
+            // Purged bytes are rejected until their tombstone is removed. Only chunks can be purged.
             if id.kind == ObjectKind::Chunk
                 && let Some(tombstone) = self.store.tombstone(id)?
             {
@@ -431,8 +432,8 @@ impl WriteSession {
         self.write_ahead(false)
     }
 
-    /// Those of the objects that are not in the store yet, in the order in which they are to lie: what was put in one place is read
-    /// together later, and chunks are guessed to lie side by side. The others are kept from collection from now on.
+    /// Returns the objects that are not in the store yet, in write order: objects with the same position are read together later,
+    /// and read-ahead assumes that chunks are adjacent. The existing ones are protected from collection from now on.
     fn new_ones(&self, mut objects: Vec<Waiting>) -> Result<Vec<StoredObject>> {
         objects.sort_by_key(|waiting| (waiting.object.id.kind != ObjectKind::Chunk, waiting.place));
         let unknown = objects.iter().filter(|waiting| waiting.is == Is::Unknown);
@@ -442,7 +443,7 @@ impl WriteSession {
         Ok(objects.into_iter().filter_map(|Waiting { object, is, .. }| (!is_there(is)).then_some(object)).collect())
     }
 
-    /// Writes pending objects ahead of their transaction: when they are many, or all of them now.
+    /// Writes pending objects ahead of their transaction, if there are many or if `now` is set.
     fn write_ahead(&self, now: bool) -> Result<()> {
         let (objects, _writing) = {
             let mut pending = self.pending.lock();
@@ -460,7 +461,7 @@ impl WriteSession {
             Ok(())
         });
         let mut pending = self.pending.lock();
-        // Known until they are in the store, so that another thread of this session does not put them once more.
+        // Removed only after the write, so that another thread of this session does not put them again.
         for id in &ids {
             pending.ids.remove(id);
         }
@@ -468,22 +469,22 @@ impl WriteSession {
         written
     }
 
-    /// Ends the session without moving a reference: writes what is still pending, and pins `root`. What was built in this session
-    /// stays in the store for as long as the pin lives or any of it is remembered.
+    /// Ends the session without moving a reference: writes the pending objects and pins `root`. The objects of this session stay
+    /// in the store while the pin or a mark of the session exists.
     pub(crate) fn keep(self, root: RootId) -> Result<Pin> {
         self.write_all_ahead()?;
         if let Some(error) = self.pending.lock().failed.take() {
             return Err(error);
         }
-        // Pinned before the session closes, so that there is no moment without protection.
+        // Pin before the session closes, so that the objects are protected at every moment.
         let pin = self.store.pin(root);
         self.mark.0.get_or_init(|| pin.clone());
         Ok(pin)
     }
 
-    /// Ends the session in one transaction: what is still pending, the references, the operation record.
+    /// Ends the session in one transaction: the pending objects, the references and the operation record.
     ///
-    /// `keep`, usually the new root, stays pinned for as long as anything built in this session is remembered.
+    /// `keep`, usually the new root, stays pinned while a mark of this session exists.
     pub fn commit(self, keep: impl Into<ObjectId>, refs: RefMove) -> Result<Committed> {
         let Pending { objects, failed, .. } = std::mem::take(&mut *self.pending.lock());
         if let Some(error) = failed {
@@ -494,7 +495,7 @@ impl WriteSession {
         let transaction = Transaction { objects, expect, set, operation: Some(operation), durability };
         let committed = self.store.transact(transaction)?;
         if !committed.replayed {
-            // Pinned before the session closes, so that there is no moment without protection.
+            // Pin before the session closes, so that the objects are protected at every moment.
             self.mark.0.get_or_init(|| self.store.inner.pins.pin_own(keep.into()));
         }
         Ok(committed)
@@ -512,15 +513,15 @@ impl Drop for WriteSession {
     }
 }
 
-/// The references that a session's end moves.
+/// The reference updates of a session's commit.
 #[derive(Clone, Debug, Default)]
 pub struct RefMove {
-    /// What these must be.
+    /// The expected values of references.
     pub expect: Vec<(RefName, Option<RefValue>)>,
-    /// What these become; each among the expected ones.
+    /// The new values of references. Each must be among the expected ones.
     pub set: Vec<(RefName, Option<RefValue>)>,
-    /// Who, when, what.
+    /// The author, time and action of the operation.
     pub operation: OperationDraft,
-    /// When it counts as done.
+    /// The durability required before the commit is acknowledged.
     pub durability: Durability,
 }

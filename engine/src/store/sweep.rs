@@ -1,5 +1,5 @@
-//! The store's half of a collection. Which objects are dead is for the collector to find out; that nothing alive can die
-//! between its marking and its deleting is guaranteed here.
+//! The store's part of a garbage collection. The collector finds out which objects are dead; this module guarantees that no live
+//! object is deleted between marking and deletion.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,30 +16,33 @@ use crate::reference::{FORGET, Operation, RefName, RefValue};
 
 const PAGE: usize = 256;
 
-/// From where a collection marks, beside what references hold now.
+/// The roots of a collection, in addition to the current values of references.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweepScope {
-    /// What a reference held in an operation after this number counts, too, so that the operation can be taken back. Without one only
-    /// operations from the beginning of the round on count. What was forgotten does not: that it can go is why it was.
+    /// Values that a reference had in an operation after this number count as roots too, so that the operation can be undone.
+    /// `None` counts only operations since the start of the round. Values removed by a `forget` operation do not count: its
+    /// purpose is to release them.
     pub operations_after: Option<u64>,
-    /// As if these references were not there: to see what would go with them. A round with some of them sweeps nothing.
+    /// References to ignore, to see what their removal would free. A round that ignores references sweeps nothing.
     pub without: BTreeSet<RefName>,
 }
 
-/// One collection, from its beginning to its last deletion. Only one may run at a time.
+/// One collection, from its start to its last deletion. Only one may run at a time.
 ///
-/// The order is: begin, mark everything reachable from [`roots`](Self::roots), ask for the roots again and mark the new ones
-/// until none is new, then [`sweep`](Self::sweep), marking what it returns, until it is done, then [`reclaim`](Self::reclaim).
+/// The order is: begin; mark everything reachable from [`roots`](Self::roots); call `roots` again and mark the new ones until
+/// there are none; call [`sweep`](Self::sweep), marking the objects it returns, until it is done; call
+/// [`reclaim`](Self::reclaim).
 ///
-/// Trees go root first, and a tree whose root is too young to go stays whole. So whoever finds a root, finds all below it.
+/// Trees are deleted root first, and a tree whose root is too young to be deleted stays whole. So if a root exists, everything
+/// below it exists.
 pub struct SweepRound {
     store: Store,
     epoch: Epoch,
     older_than: Epoch,
     last_operation: u64,
-    /// The last operation before the round began.
+    /// The last operation before the start of the round.
     begun_after: u64,
-    /// What operations after this number held is kept.
+    /// Values in operations after this number are kept.
     counts_after: u64,
     without: BTreeSet<RefName>,
     refs_told: bool,
@@ -47,13 +50,13 @@ pub struct SweepRound {
     stage: Stage,
     after: Option<ObjectId>,
     freed: Tallies,
-    /// The numbers of all rows of the index that the sweep left, by family of objects.
+    /// The numbers of all index rows that the sweep kept, by object family.
     kept: [Numbers; Family::OBJECTS.len()],
-    /// Those of the rows that it took.
+    /// The numbers of the index rows that it deleted.
     gone: [Numbers; Family::OBJECTS.len()],
 }
 
-/// What is being deleted.
+/// The objects that are being deleted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Roots,
@@ -61,36 +64,36 @@ enum Stage {
     Nothing,
 }
 
-/// What a sweep came to.
+/// The result of a sweep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Swept {
-    /// All that was dead is gone: so many objects since the round began.
+    /// All dead objects are deleted: this many since the start of the round.
     Done {
-        /// How many.
+        /// Number of objects.
         objects: u64,
     },
-    /// So many rows of the index were looked at; there are more.
+    /// This many index rows were examined; there are more.
     Some {
-        /// How many.
+        /// Number of rows.
         rows: u64,
     },
-    /// These are alive and not marked. Mark all that is reachable from them, then go on.
+    /// These objects are alive but not marked. Mark everything reachable from them, then continue.
     Unmarked(Vec<ObjectId>),
 }
 
-/// Objects and the bytes that were kept for them.
+/// A number of objects and their stored bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many.
+    /// Number of objects.
     pub objects: u64,
-    /// As they are stored.
+    /// Number of bytes in stored form.
     pub bytes: u64,
 }
 
 /// Objects by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tallies {
-    /// Kinds of which there are some.
+    /// The kinds of which there is at least one object.
     pub kinds: BTreeMap<ObjectKind, Tally>,
 }
 
@@ -102,7 +105,7 @@ impl Tallies {
         tally.bytes += bytes;
     }
 
-    /// Counts all that another one counted.
+    /// Adds the counts of another value.
     pub fn merge(&mut self, other: &Self) {
         for (kind, more) in &other.kinds {
             let tally = self.kinds.entry(*kind).or_default();
@@ -111,7 +114,7 @@ impl Tallies {
         }
     }
 
-    /// All kinds together.
+    /// Returns the total of all kinds.
     pub fn total(&self) -> Tally {
         self.kinds.values().fold(Tally::default(), |sum, tally| Tally {
             objects: sum.objects + tally.objects,
@@ -136,7 +139,7 @@ impl SweepRound {
         };
         let older_than = sessions.oldest().map_or(epoch, |oldest| oldest.min(epoch));
         drop(sessions);
-        // From here on its end ends the round.
+        // From here on, dropping the value ends the round.
         let mut round = Self {
             store,
             epoch,
@@ -160,25 +163,26 @@ impl SweepRound {
         Ok(round)
     }
 
-    /// The epoch of this round. What is written from now on carries it.
+    /// Returns the epoch of this round. Objects written from now on carry it.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Every object that was there when the round began has a smaller number than this.
+    /// Returns an upper bound: every object that existed when the round began has a smaller number.
     pub fn numbers_end(&self) -> u64 {
         self.numbers_end
     }
 
-    /// About how many objects there are.
+    /// Returns an estimate of the number of objects.
     pub fn objects_estimate(&self) -> Result<u64> {
         self.store.inner.backend.objects_estimate()
     }
 
-    /// The first time, every object that a reference holds, or held at any time since the round began or in an operation that the
-    /// scope names, and every pinned one. Later, what has become one of these since it was asked last.
+    /// Returns the roots to mark from. The first call returns every object that a reference holds, or held at any time since the
+    /// round began or in an operation within the scope, and every pinned object. Later calls return the objects that joined these
+    /// since the previous call.
     ///
-    /// The log closes the gap of a reference that moves from behind the reader's position to before it.
+    /// The log covers the case of a reference that is renamed from after the reader's position to before it.
     pub fn roots(&mut self) -> Result<Vec<ObjectId>> {
         let pins = &self.store.inner.pins;
         let mut roots = if self.refs_told { pins.untold() } else { pins.since_sweep() };
@@ -207,14 +211,14 @@ impl SweepRound {
         Ok(roots)
     }
 
-    /// Whether what an operation moved is kept: all that came since the round began, for the gap's sake, and before it whatever was
-    /// not forgotten on purpose.
+    /// Returns whether the references that an operation moved count as roots: always since the start of the round, and before it
+    /// unless the operation was a `forget`.
     fn counts(&self, operation: &Operation) -> bool {
         operation.sequence > self.begun_after || operation.draft.action != FORGET
     }
 
-    /// Shows the rows of a family of objects with numbers in a range, in the order of writing, in their canonical bytes.
-    /// Nothing that was there when the round began is left out; a row may be shown that no row of the index names.
+    /// Calls `show` with the canonical bytes of the rows of an object family in a range of numbers, in write order. Includes all
+    /// rows that existed when the round began; rows that are not in the index may be included.
     pub fn rows(
         &self,
         family: Family,
@@ -224,27 +228,27 @@ impl SweepRound {
         show_rows(&self.store, family, range, show)
     }
 
-    /// The rows of these objects in the index.
+    /// Returns the index rows of these objects.
     pub fn look_up(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexRow>>> {
         self.store.inner.backend.look_up(ids)
     }
 
-    /// The canonical bytes of an object, hashed; from the store itself, not from a cache.
+    /// Returns the canonical bytes of an object, with a verified hash, from the store and not from a cache.
     pub fn read(&self, id: ObjectId) -> Result<Option<Bytes>> {
         read_row(&self.store, id)
     }
 
-    /// Rows of the index that follow `after`, in the order of hashes.
+    /// Returns index rows after `after`, in hash order.
     pub fn scan(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<IndexRow>> {
         self.store.inner.backend.scan(after, limit)
     }
 
-    /// Whether a sweep of this round could take an object, were it dead.
+    /// Returns whether a sweep of this round may delete an object if it is dead.
     pub fn is_old(&self, row: &IndexRow) -> bool {
         row.epoch < self.older_than
     }
 
-    /// Deletes what is not alive and what no session may still rely on. Goes on where it stopped.
+    /// Deletes objects that are not alive and that no session may still rely on. Continues where it stopped.
     pub fn sweep(&mut self, is_alive: &dyn Fn(ObjectId) -> bool) -> Result<Swept> {
         loop {
             match self.sweep_some(PAGE, &|row| is_alive(row.id))? {
@@ -254,7 +258,7 @@ impl SweepRound {
         }
     }
 
-    /// The same for at most so many rows of the index.
+    /// Sweeps at most `rows` index rows, like [`sweep`](Self::sweep).
     pub fn sweep_some(&mut self, rows: usize, is_alive: &dyn Fn(&IndexRow) -> bool) -> Result<Swept> {
         let inner = &self.store.inner;
         if !self.without.is_empty() {
@@ -275,8 +279,8 @@ impl SweepRound {
         let (alive, unmarked): (Vec<&IndexRow>, Vec<&IndexRow>) =
             page.iter().filter(of_stage).partition(|row| is_alive(row));
         if self.stage == Stage::Roots {
-            // What lies below such a root may be older than it is. Roots that were made in this epoch were made from marked ones; one
-            // that was there before was only met, by somebody who may not have asked for all of it.
+            // Objects below such a root may be older than the root. Roots created in this epoch were made from marked ones; a
+            // root that existed before was only checked for, by a session that may not have checked everything below it.
             let was_there = |row: &IndexRow| row.epoch < self.epoch || row.number < self.numbers_end;
             let too_young = unmarked.iter().filter(|row| row.epoch >= self.older_than && was_there(row));
             let too_young: Vec<_> = too_young.map(|row| row.id).collect();
@@ -298,7 +302,7 @@ impl SweepRound {
             self.gone[place(row)].insert(row.number);
         }
         if self.stage == Stage::Roots {
-            // Met between the look and the deletion.
+            // Checked for by a session between the scan and the deletion.
             let met = unmarked.iter().zip(&gone).filter(|(row, gone)| !**gone && row.epoch < self.older_than);
             let met: Vec<_> = met.map(|(row, _)| row.id).collect();
             if !met.is_empty() {
@@ -313,24 +317,24 @@ impl SweepRound {
         Ok(Swept::Some { rows: page.len() as u64 })
     }
 
-    /// Shortens the log of operations: those before this number go, at most so many, the oldest first. Those that count as roots of
-    /// this round stay. Returns the number of the oldest that is left.
+    /// Trims the operation log: deletes at most `limit` operations before this number, oldest first. Operations that count as
+    /// roots of this round stay. Returns the number of the oldest remaining operation.
     pub fn trim_operations(&self, before: u64, limit: usize) -> Result<u64> {
         self.store.inner.backend.trim_operations(before.min(self.counts_after.saturating_add(1)), limit)
     }
 
-    /// How many operations that would take in all.
+    /// Returns the total number of operations that trimming would delete.
     pub fn operations_to_trim(&self, before: u64) -> Result<u64> {
         let before = before.min(self.counts_after.saturating_add(1)).min(self.store.last_operation()?);
         Ok(before.saturating_sub(self.store.first_operation()?))
     }
 
-    /// What went so far.
+    /// Returns the objects deleted so far.
     pub fn freed(&self) -> &Tallies {
         &self.freed
     }
 
-    /// Gives the room of what went back to the disk. Comes after the sweep, which says what stays.
+    /// Reclaims the disk space of deleted objects. Must be called after the sweep, which determines the live rows.
     pub fn reclaim(&mut self, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
         assert!(self.stage == Stage::Nothing, "what stays is known when the sweep is done");
         let named = Named {
@@ -342,7 +346,7 @@ impl SweepRound {
     }
 }
 
-/// The place of a row's family among those of objects.
+/// Returns the index of a row's family among the object families.
 fn place(row: &IndexRow) -> usize {
     let family = Family::of(row.id.kind);
     Family::OBJECTS.iter().position(|known| *known == family).expect("every kind has its family")

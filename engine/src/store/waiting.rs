@@ -1,4 +1,4 @@
-//! Waiting for the log to go on.
+//! Lets threads wait for new operations in the log.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::Result;
 
-/// Those who wait. Costs a look at a number when there are none.
+/// The waiting threads. Without waiters, a notification costs one atomic load.
 #[derive(Default)]
 pub(super) struct Waiting {
     count: AtomicUsize,
@@ -16,7 +16,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Wakes everybody up.
+    /// Wakes all waiting threads.
     pub(super) fn tell(&self) {
         if self.count.load(Ordering::SeqCst) > 0 {
             drop(self.turn.lock());
@@ -24,7 +24,7 @@ impl Waiting {
         }
     }
 
-    /// Waits until something holds, and no longer than this.
+    /// Waits until a condition holds, or until the timeout.
     pub(super) fn wait(&self, at_most: Duration, holds: impl Fn() -> Result<bool>) -> Result<()> {
         self.count.fetch_add(1, Ordering::SeqCst);
         let mut turn = self.turn.lock();

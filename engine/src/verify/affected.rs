@@ -1,4 +1,4 @@
-//! Where damage shows: from each damaged object up to what references hold, through the objects above it alone.
+//! Finds the snapshots and paths that damage affects: walks from each damaged object up to the references.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use crate::store::Store;
 pub(super) struct Above<'a> {
     store: &'a Store,
     graph: &'a Graph,
-    /// What refers to an object that is damaged or stands above damage, each with how often.
+    /// The parents of objects that are damaged or above damage, each with the number of references.
     parents: HashMap<Seat, BTreeMap<Seat, u64>>,
-    /// The references that hold an object; none for a snapshot of the history.
+    /// The references that hold an object; empty for a snapshot of the history.
     tops: BTreeMap<Seat, Vec<RefName>>,
-    /// What was read of directories.
+    /// Cached contents of directories.
     names: HashMap<Seat, Names>,
     ways: HashMap<Seat, u64>,
     listed_max: usize,
 }
 
-/// The names in a leaf of a directory, each with what it holds.
+/// The names in a leaf of a directory, each with the objects it refers to.
 type Names = Arc<Vec<(Name, Vec<ObjectId>)>>;
 
-/// Names on the way down, the last one innermost.
+/// A path of names on the way down, the last one innermost.
 #[derive(Clone)]
 struct Below(Option<Arc<(Name, Below)>>);
 
@@ -59,14 +59,14 @@ impl<'a> Above<'a> {
         above
     }
 
-    /// Whether an object is damaged or stands above damage.
+    /// Returns whether an object is damaged or above damage.
     pub(super) fn is_above(&self, seat: Seat) -> bool {
         let strong = self.graph.edges_of(seat).iter().filter(|edge| edge.how != How::Parent);
         self.graph.damage.contains_key(&seat)
             || strong.into_iter().any(|edge| self.parents.get(&edge.to).is_some_and(|above| above.contains_key(&seat)))
     }
 
-    /// Marks what stands above damage, from the leaves up, then notes who refers to whom among it.
+    /// Marks the objects above damage, from the leaves up, then records the parents among them.
     fn find_parents(&mut self) {
         let graph = self.graph;
         let mut tainted = vec![false; graph.reached.len()];
@@ -102,7 +102,7 @@ impl<'a> Above<'a> {
         Ok(())
     }
 
-    /// In how many ways an object is reached. Two names in one directory are two, two chunks of one rope node are one.
+    /// Returns the number of paths to an object. Two names in one directory count twice, two chunks of one rope node once.
     fn ways(&mut self, seat: Seat) -> u64 {
         let mut open = vec![(seat, false)];
         while let Some((seat, above_done)) = open.pop() {
@@ -130,7 +130,7 @@ impl<'a> Above<'a> {
         self.graph.id(seat).kind == ObjectKind::Directory && member.is_some_and(|member| member.facts.level == 0)
     }
 
-    /// The first places, and in how many ways they were come to.
+    /// Returns the first places, and the number of paths that lead to them.
     fn places(&mut self, seat: Seat) -> Result<(BTreeSet<Place>, u64)> {
         let (mut places, mut listed) = (BTreeSet::new(), 0);
         let mut open = vec![(seat, Below(None))];

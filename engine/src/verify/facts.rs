@@ -1,5 +1,5 @@
-//! An object by itself: that its bytes are the one encoding of a valid value, what it says of others, and what others must say
-//! of it. What one says of another is kept as a short hash of all of it, so that saying and being are compared in one step.
+//! Checks a single object: that its bytes are the canonical encoding of a valid value, its claims about other objects, and the
+//! facts that others must state about it. A claim is stored as a short hash, so that claim and fact are compared in one step.
 
 use bytes::Bytes;
 
@@ -11,27 +11,27 @@ use crate::object::{
     SegmentSource, Sequence, SequenceNode, Snapshot, States, Xattrs, ends_node,
 };
 
-/// The last item ends a node by the rule of cutting.
+/// The last item ends a node by the cut rule.
 pub(super) const CUT: u8 = 1;
-/// May be the top of a sequence: a leaf, or two links and more.
+/// May be the top of a sequence: a leaf, or at least two links.
 pub(super) const TOP: u8 = 2;
-/// Two items and more.
+/// At least two items.
 pub(super) const SEVERAL: u8 = 4;
-/// The first item is a hole; or is in the first child.
+/// The first item of a leaf is a hole.
 pub(super) const HOLE_FIRST: u8 = 8;
-/// The same of the last item.
+/// The last item of a leaf is a hole.
 pub(super) const HOLE_LAST: u8 = 16;
 
-/// What is so of an object, as far as others speak of it.
+/// The facts about an object that other objects refer to.
 pub(super) struct Facts {
     pub(super) level: u8,
     pub(super) marks: u8,
-    /// What a link of an inner node must say.
+    /// The claim that a link of an inner node must make.
     pub(super) as_child: u64,
-    /// What an entry or a root must say: a directory's bare and hard links, a rope's bytes, a map's members. A snapshot's
-    /// generation.
+    /// The claim that an entry or a root must make: a directory's bare hash and hard links, a rope's length, a map's number of
+    /// members; for a snapshot, its generation.
     pub(super) as_top: u64,
-    /// The keys of a leaf's first and last item, in an order of bytes.
+    /// The keys of a leaf's first and last item, in byte order.
     pub(super) ends: [Box<[u8]>; 2],
 }
 
@@ -47,18 +47,18 @@ pub(super) enum How {
     Root,
     Links,
     State,
-    /// History, which may be gone.
+    /// As history, which may have been deleted.
     Parent,
 }
 
-/// What an object says of another one.
+/// A claim of an object about another one.
 pub(super) struct Claim {
     pub(super) id: ObjectId,
     pub(super) how: How,
     pub(super) says: u64,
 }
 
-/// Reads an object whose bytes have its hash.
+/// Reads an object whose hash has been verified.
 pub(super) fn read(id: ObjectId, bytes: &Bytes, claims: &mut Vec<Claim>) -> Result<Facts, Malformed> {
     if bytes.len() > OBJECT_BYTES_MAX {
         return Err(Malformed::TooMuch { what: "an object" });
@@ -100,9 +100,9 @@ fn canonical(is: bool) -> Result<(), Malformed> {
     if is { Ok(()) } else { Err(Malformed::NotCanonical) }
 }
 
-/// What verification asks of a sequence beyond what all of them have.
+/// The additional interface of a sequence for verification.
 trait Looked: Sequence {
-    /// An item's place among all items, as bytes; nothing where items have no order.
+    /// Returns the sort key of an item as bytes; empty if items have no order.
     fn key(item: &Self::Item) -> Box<[u8]>;
     fn claim_item(item: &Self::Item, claims: &mut Vec<Claim>);
     fn as_top(node: &SequenceNode<Self>, link: &Self::Link) -> u64;
@@ -223,7 +223,7 @@ impl Looked for Ropes {
 }
 
 impl Looked for Links {
-    /// Paths are ordered name by name: as bytes, with the slash before all others. No path holds a NUL.
+    /// Paths are ordered name by name, that is as bytes with the slash as the smallest. Paths contain no NUL.
     fn key(item: &Self::Item) -> Box<[u8]> {
         let path = item.path.as_bytes().iter().map(|byte| if *byte == b'/' { 0 } else { *byte });
         item.group.as_bytes().iter().copied().chain(path).collect()

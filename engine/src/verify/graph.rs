@@ -1,4 +1,4 @@
-//! The objects of a store as a graph: what is reached, and whether what each says of the others is so.
+//! The objects of a store as a graph: reachability, and the truth of the claims of objects about each other.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,15 +19,15 @@ pub(super) struct Graph {
     pub(super) ghosts: Vec<ObjectId>,
     members: Vec<Member>,
     edges: Vec<Edge>,
-    /// Where an object is among the members.
+    /// The index of an object among the members.
     places: Vec<u32>,
     pub(super) damage: HashMap<Seat, Damage>,
     chunk_bytes: Vec<u32>,
-    /// Whether a reference or the history leads to an object.
+    /// Whether an object is reachable from a reference or the history.
     pub(super) reached: Vec<bool>,
     pub(super) thinned: u64,
     pub(super) absent: u64,
-    /// Snapshots that only the history leads to.
+    /// Snapshots that are reachable only through the history.
     pub(super) history: Vec<Seat>,
 }
 
@@ -79,7 +79,8 @@ impl Graph {
         self.member(seat).map_or(&[], |member| self.edges(member))
     }
 
-    /// Follows all that these hold, and then the history. `is_lost` tells a tree that repair took out from one that may be gone.
+    /// Follows everything reachable from `tops`, and then the history. `is_lost` distinguishes a tree that a repair removed from
+    /// one that may be absent.
     pub(super) fn walk(&mut self, tops: impl IntoIterator<Item = Seat>, is_lost: &dyn Fn(ObjectId) -> bool) {
         let (mut parents, mut absent) = (Vec::new(), HashSet::new());
         for top in tops {
@@ -128,7 +129,7 @@ impl Graph {
         }
     }
 
-    /// What is reached and not there.
+    /// Marks reachable objects that do not exist as damaged.
     pub(super) fn mark_missing(&mut self, held: &HashSet<Seat>, is_purged: &mut dyn FnMut(ObjectId) -> bool) {
         for seat in 0..self.reached.len() as Seat {
             if self.reached[seat as usize] && self.is_ghost(seat) && !is_purged(self.id(seat)) {
@@ -147,7 +148,7 @@ impl Graph {
         }
     }
 
-    /// Compares what objects say of each other with what is so. The one that says it is to blame.
+    /// Compares the claims of objects with the facts. The object that makes a false claim is the damaged one.
     pub(super) fn compare(&mut self) {
         let wrong: Vec<_> = self
             .members
@@ -190,7 +191,8 @@ impl Graph {
         }
     }
 
-    /// Where the children of a node meet: all but the last end at a cut, down to the leaf, and their items follow each other.
+    /// Checks the boundaries between the children of a node: all but the last end at a cut, down to the leaf, and items are in
+    /// order.
     fn broken_seam(&self, member: &Member, edges: &[Edge]) -> Option<Malformed> {
         if member.facts.level == 0 {
             return None;
@@ -212,7 +214,7 @@ impl Graph {
         None
     }
 
-    /// The nodes from one down to its last leaf, or to its first; nothing where one of them is not there.
+    /// Returns the nodes from one down to its last or first leaf, or `None` if one of them is missing.
     fn spine(&self, top: Seat, last: bool) -> Option<Vec<&Member>> {
         let mut nodes = vec![self.member(top)?];
         while let Some(node) = nodes.last().filter(|node| node.facts.level > 0) {
@@ -227,7 +229,7 @@ impl Graph {
         Some(nodes)
     }
 
-    /// Roots below which a path has too many names.
+    /// Returns the roots below which a path has too many names.
     fn too_deep(&self) -> Vec<Seat> {
         let mut depths: Vec<u32> = vec![NONE; self.members.len()];
         let below = |seat: Seat| match self.places[seat as usize] as usize {

@@ -1,4 +1,4 @@
-//! The object index in memory: sorted by hash, 48 bytes an object, found by the first bits of the hash.
+//! The object index in memory: sorted by hash, 48 bytes per object, searched by the first bits of the hash.
 
 use bytes::Bytes;
 use rayon::prelude::*;
@@ -8,12 +8,12 @@ use crate::backend::{Epoch, Family, Inspect, PageEnd};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
 
-/// Rows of the index and of records are read this much at a time.
+/// Page size for reading rows of the index and of records, in bytes.
 const ROOM_BYTES: usize = 1 << 20;
 const PARTS: u16 = 16;
 const BUCKETS: usize = 1 << 16;
 
-/// An object's place in the index: the objects are counted from 0 in the order of hashes.
+/// The number of an object in the index, counted from 0 in hash order.
 pub(super) type Seat = u32;
 
 pub(super) struct Indexed {
@@ -27,11 +27,11 @@ pub(super) struct Indexed {
 #[derive(Default)]
 pub(super) struct Index {
     pub(super) rows: Vec<Indexed>,
-    /// Where the hashes with these first two bytes begin.
+    /// The start of the hashes with these first two bytes.
     buckets: Vec<u32>,
-    /// Rows that say nothing, with the reason.
+    /// Rows that cannot be decoded, with the reason.
     pub(super) wrong: Vec<(Bytes, Bytes, String)>,
-    /// What the database says of rows that it cannot read.
+    /// The error messages of the database for rows that it cannot read.
     pub(super) unreadable: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ impl Index {
         Ok(index)
     }
 
-    /// The seat of a hash, whatever its kind.
+    /// Returns the seat of a hash, regardless of its kind.
     pub(super) fn find(&self, hash: &[u8; 32]) -> Option<Seat> {
         let bucket = bucket(hash);
         let start = *self.buckets.get(bucket)?;
@@ -83,7 +83,7 @@ impl Index {
         ObjectId { kind: row.kind, hash: row.hash }
     }
 
-    /// The seats of the objects in a family, in the order of their rows.
+    /// Returns the seats of the objects in a family, in the order of their rows.
     pub(super) fn in_family(&self, family: Family) -> Vec<Seat> {
         let seats = (0..).zip(&self.rows).filter(|(_, row)| Family::of(row.kind) == family);
         let mut seats: Vec<_> = seats.map(|(seat, row)| (row.number, seat)).collect();
@@ -111,8 +111,8 @@ impl Indexed {
     }
 }
 
-/// Gives every row of a range that can be read. Returns what the database says of those that cannot: it goes on behind them, in
-/// steps that double until something can be read again.
+/// Calls `take` for every readable row of a range. Returns the error messages of the database for unreadable rows. Skips those in
+/// steps that double until a row can be read again.
 pub(super) fn each_row(
     inspect: &dyn Inspect,
     family: Family,
@@ -147,7 +147,7 @@ fn dedup(mut whys: Vec<String>) -> Vec<String> {
     whys
 }
 
-/// A key some way behind another one.
+/// Returns a key some distance after another one.
 fn further(key: &[u8], steps: u32) -> Option<Vec<u8>> {
     let mut first = [0; 8];
     first.iter_mut().zip(key).for_each(|(to, from)| *to = *from);

@@ -1,4 +1,4 @@
-//! The hard links of a tree: every listed name is there and in its group, and no group has a single name.
+//! Checks the hard links of a tree: every listed name exists and is in its group, and no group has a single name.
 
 use crate::directory;
 use crate::error::Result;
@@ -9,7 +9,7 @@ use crate::name::TreePath;
 use crate::object::{Entry, Links, Node, Root};
 use crate::store::Store;
 
-/// The rule that a tree's map of hard links breaks. That as many are listed as there are was compared before, so none is missing.
+/// Returns the rule that a tree's hard-link map breaks. The number of links was compared before, so none is missing.
 pub(super) fn broken_rule(store: &Store, root: RootId) -> Result<Option<Malformed>> {
     let root = store.root(root)?;
     match root.links {

@@ -1,5 +1,5 @@
-//! References, operations and requests: whether they can be read and fit each other. The log is the truth; what differs from
-//! it can be made anew from it.
+//! Checks references, operations and requests: whether they can be read and are consistent. The operation log is authoritative;
+//! rows that differ from it can be rebuilt from it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,41 +12,41 @@ use crate::backend::{Family, Inspect, RowEdit};
 use crate::error::Result;
 use crate::reference::{Operation, OperationDraft, RefChange, RefName, RefValue, RequestId};
 
-/// The word for an operation of which only the references are known that it moved.
+/// The action name of an operation of which only the moved references are known.
 const LOST: &str = "lost";
 
-/// What is wrong with a row, and the edits that put it right, as far as it can be.
+/// A problem with a row, and the edits that fix it, if possible.
 pub(super) struct Flaw {
     pub(super) problem: RecordProblem,
     pub(super) edits: Vec<RowEdit>,
-    /// What the edits come to, in words.
+    /// A description of the edits.
     pub(super) remedy: &'static str,
 }
 
 #[derive(Default)]
 pub(super) struct Records {
-    /// What the references hold; where a row is damaged, what the log says.
+    /// The values of the references; for a damaged row, the value from the log.
     pub(super) refs: BTreeMap<RefName, RefValue>,
     pub(super) operations: u64,
     pub(super) flaws: Vec<Flaw>,
 }
 
-/// What a name holds and which operation made it so.
+/// The value of a name and the operation that set it.
 type Held = (Option<RefValue>, u64);
 
-/// What the log says.
+/// The contents of the log.
 #[derive(Default)]
 struct Log {
     newest: BTreeMap<RefName, Held>,
     requests: HashMap<Bytes, u64>,
-    /// Up to this number operations were taken out of the log on purpose.
+    /// The number up to which operations were trimmed from the log.
     trimmed: u64,
-    /// Numbers of operations that cannot be read, with what is left of them.
+    /// Numbers of operations that cannot be read, with their remaining bytes.
     lost: BTreeMap<u64, Option<Bytes>>,
     last: u64,
 }
 
-/// A row as it goes into quarantine.
+/// Returns the edits that move a row into quarantine.
 pub(super) fn quarantine(family: Family, key: &[u8], bytes: &Bytes, reason: &str) -> [RowEdit; 2] {
     let kept = Quarantined { kind: 0, reason: reason.to_owned(), bytes: bytes.clone() };
     let place = [&[family as u8 + 1], key].concat();
@@ -83,7 +83,7 @@ impl Records {
     }
 
     fn read_log(&mut self, inspect: &dyn Inspect) -> Result<Log> {
-        // Asked first: operations that come in meanwhile are no gap.
+        // Read first, so that operations added meanwhile do not look like a gap.
         let last = inspect.last_operation()?;
         let trimmed = inspect.first_operation()? - 1;
         let mut log = Log { trimmed, last: trimmed, ..Log::default() };
@@ -113,7 +113,7 @@ impl Records {
         Ok(log)
     }
 
-    /// Compares the references with the log, and returns those that can be read.
+    /// Compares the references with the log, and returns the readable ones.
     fn read_refs(&mut self, inspect: &dyn Inspect, log: &Log) -> Result<BTreeMap<RefName, RefRow>> {
         let mut rows = BTreeMap::new();
         let mut broken = Vec::new();
@@ -163,7 +163,7 @@ impl Records {
             self.flaw(Record::Reference(name.to_string()), why, edits, "put back as the log has it");
         }
         for (name, (held, sequence)) in &log.newest {
-            // A lost operation, or one that came in meanwhile, may have removed it.
+            // A lost operation, or one added meanwhile, may have removed it.
             let unsure = now > log.last || log.lost.range(sequence + 1..).next().is_some();
             if let Some(held) = held
                 && !unsure
@@ -213,8 +213,8 @@ impl Records {
         Ok(())
     }
 
-    /// Puts something in the place of each lost operation, so that the log has no gap: the references that it moved, as far as
-    /// later operations and the references themselves tell. Who, when and why are lost.
+    /// Replaces each lost operation, so that the log has no gap, with one that contains the references it moved, as far as later
+    /// operations and the references themselves show. Its author, time and action are lost.
     fn rebuild_operations(&mut self, inspect: &dyn Inspect, log: &Log, rows: &BTreeMap<RefName, RefRow>) -> Result<()> {
         let mut moved: HashMap<u64, BTreeMap<RefName, RefValue>> = HashMap::new();
         let mut requests: HashMap<u64, RequestId> = HashMap::new();

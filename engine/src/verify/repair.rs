@@ -1,5 +1,5 @@
-//! Takes what is damaged out of the way, and makes anew what can be made from what is left. Every step is one batch that leaves
-//! the store better than before, so a repair that is killed is finished by the next one.
+//! Moves damaged rows out of the way, and rebuilds rows that can be derived from the rest. Every step is one batch that improves
+//! the store, so that the next repair can finish an interrupted one.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -20,56 +20,56 @@ use crate::object;
 use crate::store::Store;
 use crate::touched::canonical_start;
 
-/// One thing that a repair did.
+/// One step of a repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Repaired {
-    /// An object that is damaged or gone was taken out of the index, and its bytes, as they were found, put into quarantine. It
-    /// can be put again.
+    /// A damaged or missing object was removed from the index, and its bytes, as found, were quarantined. It can be put again.
     Quarantined {
         /// The object.
         id: ObjectId,
-        /// What was wrong with it.
+        /// The damage.
         damage: Damage,
     },
-    /// An object's row was found elsewhere, and the index names it again.
+    /// The row of an object was found under another number, and the index refers to it again.
     Found {
         /// The object.
         id: ObjectId,
     },
-    /// A row of an object that no row of the index named, and that the store has once more, was removed.
+    /// An unreferenced row of an object that the store has a second time was removed.
     Dropped {
         /// The object.
         id: ObjectId,
     },
-    /// A row of an object that no row of the index named, and that is no object, was put into quarantine.
+    /// An unreferenced row that is not a valid object was quarantined.
     QuarantinedRow {
-        /// Where it was.
+        /// The family of the row.
         family: Family,
-        /// Its number.
+        /// The number of the row.
         number: u64,
     },
-    /// A row that is not an object's was put right or put into quarantine.
+    /// A row that is not an object was fixed or quarantined.
     Record {
-        /// Which.
+        /// The row.
         record: Record,
-        /// What was done with it.
+        /// The fix.
         remedy: &'static str,
     },
 }
 
-/// What a repair did, and what it could not do.
+/// The result of a repair.
 #[derive(Clone, Debug)]
 pub struct Repair {
-    /// What was found before.
+    /// The report before the repair.
     pub found: VerifyReport,
-    /// What was done, in this order.
+    /// The steps, in order.
     pub done: Vec<Repaired>,
-    /// What is still wrong afterwards: what is lost, with the snapshots and paths that can no longer be read, and what was left
-    /// alone. Objects of an unknown version and those that break a rule of the format are as they were written, and stay.
+    /// The report after the repair: lost objects, with the snapshots and paths that can no longer be read, and damage that was
+    /// left alone. Objects of an unknown version, and objects that break a rule of the format, are as they were written, and
+    /// stay.
     pub left: VerifyReport,
 }
 
-/// Repairs a store that nobody else uses: without open sessions, working trees and pins. Reads everything, twice.
+/// Repairs a store. Requires exclusive access: no open sessions, working trees or pins. Reads everything twice.
 pub fn repair(store: &Store, options: &VerifyOptions) -> Result<Repair> {
     store.alone("repair")?;
     let options = VerifyOptions { read_data: true, ..*options };
@@ -104,7 +104,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Rows of the index that say nothing. Their objects have become rows that no row of the index names.
+    /// Quarantines index rows that cannot be decoded. Their objects have become unreferenced rows.
     fn index_rows(&mut self) -> Result<()> {
         for (key, value, why) in &self.found.graph.index.wrong {
             let edits = quarantine(Family::Index, key, value, why).to_vec();
@@ -114,7 +114,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Finds out what each loose row is, and gives it to the index row that misses it. Returns the rows that are named now.
+    /// Identifies each loose row and assigns it to the index row that lacks it. Returns the rows that are referenced now.
     fn loose_rows(&mut self) -> Result<HashSet<(Family, u64)>> {
         let graph = &self.found.graph;
         let wanted: HashSet<_> = graph.ghosts.iter().copied().collect();
@@ -136,7 +136,7 @@ impl Work<'_> {
             let damaged = seat.filter(|seat| graph.damage.get(seat).is_some_and(Damage::is_of_row));
             let misses = match seat {
                 Some(_) => damaged.is_some(),
-                // Any bytes are a chunk: what an index row names under another hash is made one only if it is asked for.
+                // Any bytes are a valid chunk: a row indexed under another hash becomes a chunk only if that chunk is wanted.
                 None => !loose.named || wanted.contains(&id),
             };
             if misses && given.insert(id) {
@@ -190,7 +190,7 @@ impl Work<'_> {
                 RowEdit { family: Family::Quarantine, key: key.into(), value: Some(kept.encode().into()) },
                 RowEdit { family: Family::Index, key: Bytes::copy_from_slice(&row.hash), value: None },
             ];
-            // Its row may be another object's, which the index names.
+            // Its row may belong to another object in the index.
             let unreadable = matches!(damage, Damage::Unreadable { .. });
             if (loose.contains_key(&place) || unreadable) && !in_use.contains(&place) {
                 let key = Bytes::copy_from_slice(&row.number.to_be_bytes());
@@ -201,7 +201,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Marks that are not to be believed. Without them nothing is known, which is never wrong.
+    /// Removes damaged marks. Without marks nothing is known, which is always correct.
     fn marks(&mut self) -> Result<()> {
         for flaw in &self.found.flaws {
             let row = &self.found.graph.index.rows[flaw.seat as usize];
@@ -221,7 +221,7 @@ impl Work<'_> {
     }
 }
 
-/// The object that a row is.
+/// Identifies the object in a row.
 fn known(family: Family, stored: &Bytes) -> Option<ObjectId> {
     match family {
         Family::Chunks => {}

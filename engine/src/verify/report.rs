@@ -1,4 +1,4 @@
-//! What a verification is asked, and what it says.
+//! The options and the report of a verification.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -9,13 +9,13 @@ use crate::malformed::Malformed;
 use crate::name::TreePath;
 use crate::reference::RefName;
 
-/// What to look at.
+/// Options of a verification.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifyOptions {
-    /// Read, unpack and hash every chunk too, and compare the marks beside snapshots with what differs. Without it, chunks are
-    /// looked up in the index only, and marks are only known to be as they were written.
+    /// Also read, unpack and hash every chunk, and compare the marks of snapshots with the actual differences. Otherwise chunks
+    /// are only searched in the index, and marks are only checked against their checksum.
     pub read_data: bool,
-    /// The most places, parents and references listed for one object; how many more there are is counted.
+    /// Maximum number of places, parents and references listed for one object. Further ones are counted.
     pub listed_max: usize,
 }
 
@@ -26,65 +26,65 @@ impl Default for VerifyOptions {
 }
 
 impl VerifyOptions {
-    /// Everything, chunks included.
+    /// Returns options that verify everything, including chunks.
     pub fn reading_data() -> Self {
         Self { read_data: true, ..Self::default() }
     }
 }
 
-/// How far a verification has come. The totals are those of the object index, which is read first: exact, but for objects whose
-/// rows are gone.
+/// The progress of a verification. The totals come from the object index, which is read first. They are exact, except for objects
+/// whose rows are missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyProgress {
-    /// Objects looked at.
+    /// Number of objects verified.
     pub objects: u64,
-    /// Of so many.
+    /// Total number of objects.
     pub objects_total: u64,
-    /// Stored bytes read.
+    /// Number of stored bytes read.
     pub bytes: u64,
-    /// Of so many.
+    /// Total number of stored bytes.
     pub bytes_total: u64,
 }
 
-/// Is told now and then, from any thread, how far it has come, and may end it.
+/// Called from time to time, from any thread, with the progress. `Break` stops the verification.
 pub type Watch<'a> = &'a (dyn Fn(&VerifyProgress) -> ControlFlow<()> + Sync);
 
-/// What is wrong with an object.
+/// The damage of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// Its bytes do not have its hash.
+    /// Its bytes do not match its hash.
     Corrupt {
-        /// What decoding says of them.
+        /// The result of decoding them.
         says: String,
     },
-    /// An object refers to it, and it is not in the index, or its row is gone.
+    /// Another object refers to it, but it is not in the index or its row is missing.
     Missing,
-    /// The same, and a reference holds it.
+    /// A reference points at it, but it is not in the index or its row is missing.
     Dangling,
-    /// It is in a version of the format that is not known here. Nothing is wrong with it for who knows that version.
+    /// It has an unknown format version. A newer version of the software may be able to read it.
     UnknownVersion {
         /// The version byte.
         found: u8,
     },
-    /// The index says that it is of another kind, or its row holds an object of another kind.
+    /// The index states another kind, or its row holds an object of another kind.
     WrongKind {
         /// The other kind.
         found: ObjectKind,
     },
-    /// Its bytes have its hash, and break a rule of the format.
+    /// Its bytes match its hash, but break a rule of the format.
     Malformed {
         /// The rule.
         source: Malformed,
     },
     /// The database cannot read its row.
     Unreadable {
-        /// The database's words.
+        /// The error message of the database.
         why: String,
     },
 }
 
 impl Damage {
-    /// Whether the bytes that should be there are not. The others are as they were written.
+    /// Returns whether its bytes are missing or wrong. Other damage is in the bytes as they were written.
     pub(super) fn is_of_row(&self) -> bool {
         !matches!(self, Self::UnknownVersion { .. } | Self::Malformed { .. })
     }
@@ -104,100 +104,100 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Where damage shows.
+/// A place that damage affects.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// What is affected: a snapshot, or whatever else a reference holds.
+    /// The affected snapshot, or other object that a reference holds.
     pub top: ObjectId,
-    /// The references that hold it; none for a snapshot that is reached as a parent of others.
+    /// The references that hold it; empty for a snapshot that is reached as a parent of others.
     pub refs: Vec<RefName>,
-    /// The path that cannot be read in full: a file, or a directory some of whose names are gone. The root for the tree as a
-    /// whole, its hard links and its state values.
+    /// The path that cannot be read in full: a file, or a directory with missing names. The root for the tree as a whole, its
+    /// hard links and its state values.
     pub path: TreePath,
 }
 
-/// An object that is not as it should be.
+/// A damaged object.
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// The object.
     pub id: ObjectId,
-    /// What is wrong.
+    /// The damage.
     pub damage: Damage,
-    /// Whether anything leads to it. What nothing leads to is garbage, and nobody misses it.
+    /// Whether it is reachable. An unreachable object is garbage, and its damage affects nothing.
     pub reached: bool,
-    /// What refers to it.
+    /// The objects that refer to it.
     pub parents: Vec<ObjectId>,
-    /// How many more do.
+    /// Number of further ones.
     pub parents_more: u64,
-    /// Where it shows.
+    /// The affected places.
     pub places: Vec<Place>,
-    /// How many more ways lead to it. A file that holds it twice counts twice.
+    /// Number of further paths to it. A file that contains it twice counts twice.
     pub places_more: u64,
 }
 
-/// A row that is not an object's.
+/// A row that is not an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Record {
     /// A row of the object index, by its key.
     Index(Vec<u8>),
-    /// A reference, by its name or what was left of it.
+    /// A reference, by its name or the readable part of it.
     Reference(String),
     /// An operation, by its number.
     Operation(u64),
     /// A request, by its id.
     Request(Vec<u8>),
-    /// The marks beside a snapshot, of the paths that it changed. The snapshot itself is as it should be.
+    /// The marks of a snapshot, which list the paths that it changed. The snapshot itself is intact.
     Touched(SnapshotId),
-    /// Rows of a family that cannot be told apart, because the database cannot read them.
+    /// Rows of a family that the database cannot read individually.
     Rows(Family),
 }
 
-/// Such a row that is not as it should be.
+/// A damaged row that is not an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordProblem {
-    /// Which.
+    /// The row.
     pub record: Record,
-    /// What is wrong with it.
+    /// The problem.
     pub why: String,
 }
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyReport {
-    /// False when it was ended early: then nothing is said of what it did not come to.
+    /// Whether it was completed. If not, the report covers only the part that was verified.
     pub finished: bool,
     /// Whether chunks were read.
     pub read_data: bool,
-    /// Objects in the index.
+    /// Number of objects in the index.
     pub objects: u64,
-    /// Canonical bytes hashed.
+    /// Number of canonical bytes hashed.
     pub bytes: u64,
-    /// Objects that no reference and no history leads to: garbage, which a collection takes.
+    /// Number of unreachable objects: garbage, which a collection deletes.
     pub unreachable: u64,
-    /// What they take.
+    /// Their stored size in bytes.
     pub unreachable_bytes: u64,
-    /// Snapshots of the history whose tree is gone, as it may be.
+    /// Number of snapshots of the history without a tree, which is allowed.
     pub thinned: u64,
-    /// Parents of snapshots that are gone altogether, as they may be.
+    /// Number of parents of snapshots that do not exist, which is allowed.
     pub absent: u64,
-    /// Rows of objects that no row of the index names, left by a crash; without `read_data`, those of chunks are not counted.
+    /// Number of object rows that are not in the index, left by a crash. Without `read_data`, chunks are not counted.
     pub orphans: u64,
-    /// Rows in quarantine.
+    /// Number of rows in quarantine.
     pub quarantined: u64,
-    /// Objects that something refers to and that were purged, as they may be.
+    /// Number of purged objects that are still referred to, which is allowed.
     pub purged: u64,
-    /// References.
+    /// Number of references.
     pub refs: u64,
-    /// Operations in the log.
+    /// Number of operations in the log.
     pub operations: u64,
-    /// The objects that are not as they should be, in the order of ids.
+    /// The damaged objects, in id order.
     pub problems: Vec<Problem>,
-    /// The other rows that are not.
+    /// The other damaged rows.
     pub records: Vec<RecordProblem>,
 }
 
 impl VerifyReport {
-    /// Whether all was looked at and nothing is wrong.
+    /// Returns whether everything was verified and no damage was found.
     pub fn is_clean(&self) -> bool {
         self.finished && self.problems.is_empty() && self.records.is_empty()
     }

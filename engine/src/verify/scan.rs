@@ -1,5 +1,5 @@
-//! Reads the families of objects from one end to the other, in the order of writing, on all cores: each row is hashed and
-//! decoded once, and what it says becomes edges of a graph in memory.
+//! Reads the object families sequentially, in write order, on all cores: each row is hashed and decoded once, and its claims
+//! become edges of a graph in memory.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,16 +20,16 @@ use crate::malformed::Malformed;
 use crate::object;
 use crate::touched::Beside;
 
-/// Rows are read this much at a time.
+/// Page size for reading rows, in bytes.
 const ROOM_BYTES: usize = 1 << 20;
-/// A part of a family that one thread reads.
+/// Size of the part of a family that one thread reads, in bytes.
 const PART_BYTES: u64 = 4 << 20;
 
-/// An object that can be followed.
+/// A readable object.
 pub(super) struct Member {
     pub(super) seat: Seat,
     pub(super) facts: Facts,
-    /// Where its edges begin, and how many there are.
+    /// The index of its first edge, and the number of its edges.
     pub(super) edges: (usize, u32),
 }
 
@@ -39,31 +39,31 @@ pub(super) struct Edge {
     pub(super) how: How,
 }
 
-/// A row that is not the object that an index row says it is, or that none names.
+/// A row that does not match its index row, or that has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Loose {
     pub(super) family: Family,
     pub(super) number: u64,
-    /// Whether a row of the index names it.
+    /// Whether an index row refers to it.
     pub(super) named: bool,
 }
 
-/// What was read.
+/// The result of a scan.
 #[derive(Default)]
 pub(super) struct Scan {
     pub(super) members: Vec<Member>,
     pub(super) edges: Vec<Edge>,
     pub(super) damage: HashMap<Seat, Damage>,
-    /// How long the chunks are, by seat; empty when they were not read.
+    /// The lengths of the chunks, by seat; empty if they were not read.
     pub(super) chunk_bytes: Vec<u32>,
     pub(super) loose: Vec<Loose>,
-    /// What stands beside snapshots, where something does.
+    /// The marks of snapshots that have some.
     pub(super) beside: Vec<(Seat, Beside)>,
-    /// Canonical bytes hashed.
+    /// Number of canonical bytes hashed.
     pub(super) bytes: u64,
 }
 
-/// What is referred to and not in the index. They have seats behind the objects of the index.
+/// Objects that are referred to but not in the index. Their seats follow those of the index.
 #[derive(Default)]
 pub(super) struct Ghosts {
     pub(super) ids: Vec<ObjectId>,
@@ -79,7 +79,7 @@ impl Ghosts {
     }
 }
 
-/// The seat of an object, in the index or behind it.
+/// Returns the seat of an object, in the index or after it.
 pub(super) fn seat_of(index: &Index, ghosts: &Mutex<Ghosts>, id: ObjectId) -> Seat {
     match index.find(&id.hash) {
         Some(seat) if index.rows[seat as usize].kind == id.kind => seat,
@@ -87,7 +87,7 @@ pub(super) fn seat_of(index: &Index, ghosts: &Mutex<Ghosts>, id: ObjectId) -> Se
     }
 }
 
-/// A part of a family: the seats whose rows lie in it, and the numbers between which it lies.
+/// A part of a family: the seats of its rows, and the range of their numbers.
 struct Part<'a> {
     family: Family,
     seats: &'a [Seat],
@@ -106,7 +106,7 @@ struct Reader<'a> {
     ended: AtomicBool,
 }
 
-/// Reads all families, chunks only when asked for. Nothing, when it was ended.
+/// Reads all families, chunks only if requested. Returns `None` if it was stopped.
 pub(super) fn scan(
     inspect: &dyn Inspect,
     index: &Index,
@@ -167,7 +167,7 @@ fn parts<'a>(index: &Index, family: Family, seats: &'a [Seat]) -> Vec<Part<'a>> 
     let number = |at: usize| index.rows[seats[at] as usize].number;
     let (mut parts, mut start, mut bytes) = (Vec::new(), 0, 0);
     for at in 0..=seats.len() {
-        // One number is never in two parts.
+        // A number is never in two parts.
         let can_end = at == seats.len() || (at > start && number(at) > number(at - 1) && bytes >= PART_BYTES);
         if can_end {
             let from = if start == 0 { 0 } else { number(start) };
@@ -246,11 +246,11 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether the row is the object that its index row says.
+    /// Returns whether the row matches its index row.
     fn read_row(&self, seat: Seat, at: usize, stored: &Bytes, read: &mut Scan, claims: &mut Vec<Claim>) -> bool {
         let id = self.index.id(seat);
         if id.kind == ObjectKind::Chunk {
-            // Most of a store is chunks, and most of them are as they should be.
+            // Most of a store consists of intact chunks.
             let look = |raw: &[u8]| (raw.len(), ObjectId::of(id.kind, raw) == id);
             if let Ok((length, true)) = compress::look_at_chunk(stored, look) {
                 read.bytes += length as u64;
@@ -295,7 +295,7 @@ impl Reader<'_> {
         true
     }
 
-    /// What is there in the place of an object.
+    /// Determines the damage of a row that does not match its object.
     fn mismatch(&self, id: ObjectId, canonical: &Bytes) -> Damage {
         if let Some(other) = identify(Family::of(id.kind), canonical)
             && (other.kind != id.kind || self.index.find(&other.hash).is_some())
@@ -314,7 +314,7 @@ impl Reader<'_> {
     }
 }
 
-/// The object that canonical bytes in a family are, if they are a valid one.
+/// Returns the object with these canonical bytes in a family, if they are valid.
 pub(super) fn identify(family: Family, canonical: &Bytes) -> Option<ObjectId> {
     let kind = match family {
         Family::Chunks => ObjectKind::Chunk,

@@ -1,5 +1,5 @@
-//! The marks that stand beside snapshots, of the paths that they changed: whether they are as they were written, and whether they
-//! leave nothing out. Marks that say too much are no flaw.
+//! Checks the marks of snapshots, which list the paths that they changed: their checksum, and that they omit no path. Excess
+//! marks are allowed.
 
 use bytes::Bytes;
 use rayon::prelude::*;
@@ -16,19 +16,19 @@ use crate::name::TreePath;
 use crate::store::Store;
 use crate::touched::{Asked, Beside, Touched, canonical_start};
 
-/// A snapshot whose marks are not to be believed.
+/// A snapshot with incorrect marks.
 pub(super) struct Flaw {
     pub(super) seat: Seat,
     pub(super) problem: RecordProblem,
 }
 
-/// Finds the marks that are damaged and, if trees are to be compared, those that leave out a path that differs.
+/// Finds damaged marks and, if `compare` is set, marks that omit a path that differs.
 pub(super) fn flaws(store: &Store, graph: &Graph, found: &[(Seat, Beside)], compare: bool) -> Vec<Flaw> {
     let why = |seat: Seat, beside: &Beside| match beside {
         Beside::Nothing => None,
         Beside::Damaged => Some("they are not as they were written".to_owned()),
         Beside::Marks(_) if !compare => None,
-        // What cannot be read is told where it lies, and what was thinned can no longer be compared.
+        // Unreadable trees are reported elsewhere, and thinned ones can no longer be compared.
         Beside::Marks(touched) => {
             let left_out = left_out(store, snapshot_at(graph, seat), touched).ok().flatten();
             left_out.map(|path| format!("they leave out {path}"))
@@ -56,7 +56,7 @@ fn left_out(store: &Store, id: SnapshotId, touched: &Touched) -> Result<Option<T
     Ok(None)
 }
 
-/// What makes a snapshot's record one without marks.
+/// Returns the edits that remove the marks from a snapshot's record.
 pub(super) fn without(stored: &Bytes, hash: [u8; 32], mut index: IndexValue) -> Vec<RowEdit> {
     let start = canonical_start(stored).expect("its canonical bytes were found before");
     let canonical = stored.slice(start..);

@@ -1,7 +1,8 @@
-//! Where directories without changes are stored, by path: so that whoever looks up one name after the other in a directory
-//! does not walk to it from the root each time.
+//! A cache of the contents of unmodified directories, by path, so that consecutive lookups in one directory do not each walk from
+//! the root.
 //!
-//! Forks share what is known until one of them is edited; that one begins anew. An edit may make any directory another one.
+//! Forks share the cache until one of them is edited; that one starts with an empty cache, because an edit may change the
+//! contents behind any path.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,13 +11,13 @@ use parking_lot::Mutex;
 use crate::name::TreePath;
 use crate::object::DirectoryRef;
 
-/// So many directories are known; one takes the place of another.
+/// Number of slots in the cache. A new directory replaces the one in its slot.
 const PLACES: usize = 128;
 
-/// A directory, and where its names are stored. One without names is stored nowhere.
+/// A directory path with its contents. An empty directory has no stored contents.
 type Place = Option<(TreePath, Option<DirectoryRef>)>;
 
-/// What is known of one state of a tree.
+/// The cache for one state of a tree.
 #[derive(Clone, Default)]
 pub(super) struct CleanDirectories(OnceLock<Arc<Mutex<Vec<Place>>>>);
 
@@ -27,7 +28,7 @@ impl CleanDirectories {
         (found == path).then_some(*contents)
     }
 
-    /// Whether nothing is known.
+    /// Returns whether the cache is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0.get().is_none()
     }
@@ -37,13 +38,13 @@ impl CleanDirectories {
         places.lock()[place_of(path)] = Some((path.clone(), contents));
     }
 
-    /// The tree is about to change.
+    /// Clears the cache. Called before every edit.
     pub(super) fn forget(&mut self) {
         self.0.take();
     }
 }
 
-/// Paths in one directory differ at their ends, and directories on one way in their lengths.
+/// Returns the slot of a path. Sibling directories differ at the end of their paths, nested directories in the length.
 fn place_of(path: &TreePath) -> usize {
     let bytes = path.as_bytes();
     let end =

@@ -1,4 +1,4 @@
-//! Changing a tree. Each call does all of it or, with an error, nothing.
+//! Edits of a working tree. Each call is atomic: on an error it changes nothing.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::WorkingTree;
 use super::file::FileData;
+use super::freeze::check_linked_path;
 use super::look::{Listing, Lookup, not_a_file};
 use super::node::{Body, Child, Dir, GroupKey, Leaf, Meta, XattrsNow, dir_mut, leaf_mut};
 use super::segment::SegmentRange;
@@ -17,24 +18,24 @@ use crate::name::{AsTreePath, DEPTH_MAX, InvalidName, Name, TreePath};
 use crate::object::{Device, Entry, EntryKind, Node, Owner, SYMLINK_TARGET_BYTES_MAX, StateItem, Xattr, check_xattrs};
 use crate::time::Time;
 
-/// What a rename does when the target exists.
+/// Behaviour of a rename if the target exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
-    /// Takes its place, as POSIX has it: a file that of a file, a directory that of an empty directory.
+    /// Replaces the target, as POSIX does: a file replaces a file, a directory replaces an empty directory.
     #[default]
     Replace,
-    /// Refuses.
+    /// Fails with an error.
     NoReplace,
-    /// Swaps the two.
+    /// Exchanges the two.
     Exchange,
 }
 
-/// Entries that are neither files, directories nor symlinks.
+/// Kinds of entries that are neither files, directories nor symlinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     /// A named pipe.
     Fifo,
-    /// A socket's name.
+    /// A Unix domain socket.
     Socket,
     /// A character device.
     CharDevice(Device),
@@ -43,12 +44,12 @@ pub enum Special {
 }
 
 impl WorkingTree {
-    /// Makes an empty file.
+    /// Creates an empty file.
     pub fn create(&mut self, path: impl AsTreePath, mode: u32) -> Result<()> {
         self.add_leaf(path, Body::File(FileData::empty()), mode)
     }
 
-    /// Writes a whole file, new or in place of what it held. A new one gets mode `0o644`.
+    /// Writes a whole file, creating it or replacing its contents. A new file gets mode `0o644`.
     pub fn write(&mut self, path: impl AsTreePath, bytes: &[u8]) -> Result<()> {
         let path = path.tree_path()?;
         let path: &TreePath = &path;
@@ -63,18 +64,18 @@ impl WorkingTree {
         })
     }
 
-    /// Writes at an offset of an existing file; what lies between its end and the offset becomes zeros.
+    /// Writes at an offset of an existing file. A gap between its end and the offset becomes zeros.
     pub fn write_at(&mut self, path: impl AsTreePath, offset: u64, bytes: &[u8]) -> Result<()> {
         let log = Arc::clone(&self.log);
         self.change_file(&*path.tree_path()?, |file, _| file.write_at(&*log, offset, bytes))
     }
 
-    /// The same for bytes that lie in a segment already.
+    /// Writes bytes that are already in a segment at an offset of an existing file.
     pub fn write_range(&mut self, path: impl AsTreePath, offset: u64, range: SegmentRange, length: u64) -> Result<()> {
         self.change_file(&*path.tree_path()?, |file, _| file.write_range(offset, range, length))
     }
 
-    /// Writes at the end of an existing file and returns where that was.
+    /// Appends to an existing file and returns the offset of the appended bytes.
     pub fn append(&mut self, path: impl AsTreePath, bytes: &[u8]) -> Result<u64> {
         let log = Arc::clone(&self.log);
         self.change_file(&*path.tree_path()?, |file, _| {
@@ -84,12 +85,12 @@ impl WorkingTree {
         })
     }
 
-    /// Cuts a file, or lengthens it with zeros.
+    /// Truncates a file, or extends it with zeros.
     pub fn truncate(&mut self, path: impl AsTreePath, size: u64) -> Result<()> {
         self.change_file(&*path.tree_path()?, |file, _| file.truncate(size))
     }
 
-    /// Makes a range of a file zeros; its size stays.
+    /// Replaces a range of a file with zeros. The size does not change.
     pub fn punch_hole(&mut self, path: impl AsTreePath, range: Range<u64>) -> Result<()> {
         self.change_file(&*path.tree_path()?, |file, _| {
             file.punch_hole(range);
@@ -97,7 +98,7 @@ impl WorkingTree {
         })
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub fn create_directory(&mut self, path: impl AsTreePath, mode: u32) -> Result<()> {
         check_mode(mode)?;
         let (parent, name) = self.vacant(&*path.tree_path()?)?;
@@ -105,7 +106,7 @@ impl WorkingTree {
         self.place_in_known(&parent, name, Child::Dir(dir))
     }
 
-    /// Makes a directory and, where they are missing, those above it, with mode `0o755`.
+    /// Creates a directory and its missing parents, with mode `0o755`.
     pub fn create_directories(&mut self, path: impl AsTreePath) -> Result<()> {
         let mut here = TreePath::root();
         for name in path.tree_path()?.names() {
@@ -119,7 +120,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Makes a symlink.
+    /// Creates a symlink.
     pub fn symlink(&mut self, path: impl AsTreePath, target: impl AsRef<[u8]>) -> Result<()> {
         let target = target.as_ref();
         if target.is_empty() || target.contains(&0) {
@@ -133,7 +134,7 @@ impl WorkingTree {
         self.add_leaf(path, Body::Other(node), 0o777)
     }
 
-    /// Makes a FIFO, a socket or a device.
+    /// Creates a FIFO, a socket or a device.
     pub fn create_special(&mut self, path: impl AsTreePath, special: Special, mode: u32) -> Result<()> {
         let node = match special {
             Special::Fifo => Node::Fifo,
@@ -144,7 +145,7 @@ impl WorkingTree {
         self.add_leaf(path, Body::Other(node), mode)
     }
 
-    /// Gives a file one more name.
+    /// Creates a hard link: adds the name `new` to an existing file.
     pub fn link(&mut self, existing: impl AsTreePath, new: impl AsTreePath) -> Result<()> {
         let existing = existing.tree_path()?;
         let existing: &TreePath = &existing;
@@ -160,14 +161,16 @@ impl WorkingTree {
             _ => {}
         }
         let (parent, name) = self.vacant(&*new.tree_path()?)?;
-        let key = self.group_of(existing)?;
         let path = parent.join(&name);
+        check_linked_path(existing)?;
+        check_linked_path(&path)?;
+        let key = self.group_of(existing)?;
         self.place(&parent, name, Child::Linked(key))?;
         self.group_mut(key).members.insert(path, ());
         Ok(())
     }
 
-    /// Removes anything but a directory.
+    /// Removes an entry that is not a directory.
     pub fn remove(&mut self, path: impl AsTreePath) -> Result<()> {
         let path = path.tree_path()?;
         let path: &TreePath = &path;
@@ -190,7 +193,7 @@ impl WorkingTree {
         self.remove_tree(path)
     }
 
-    /// Removes whatever is there, a directory with all it holds.
+    /// Removes an entry of any kind, a directory with everything in it.
     pub fn remove_all(&mut self, path: impl AsTreePath) -> Result<()> {
         let path = path.tree_path()?;
         let path: &TreePath = &path;
@@ -208,7 +211,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Moves something to another name.
+    /// Renames an entry.
     pub fn rename(&mut self, from: impl AsTreePath, to: impl AsTreePath, mode: RenameMode) -> Result<()> {
         let (from, to) = (from.tree_path()?, to.tree_path()?);
         let (from, to): (&TreePath, &TreePath) = (&from, &to);
@@ -243,7 +246,7 @@ impl WorkingTree {
             && moving != EntryKind::Directory
             && target != Some(EntryKind::Directory)
         {
-            // Two names of one file: POSIX has rename do nothing at all.
+            // Both paths are names of the same file: POSIX requires that rename does nothing.
             return Ok(());
         }
         let moved_links = renamed_links(moved_links, from, to)?;
@@ -286,10 +289,11 @@ impl WorkingTree {
         }
     }
 
-    /// Refuses to move something to where its deepest path would have too many names. Only what moves down is looked through,
-    /// and of it the directories.
+    /// Checks that a rename makes no path too deep. Only a move to a deeper level is checked, and of the moved entry only its
+    /// directories are read.
     fn check_depth(&self, from: &TreePath, to: &TreePath) -> Result<()> {
-        let (before, after) = (from.names().count(), to.names().count());
+        demand_depth(to)?;
+        let (before, after) = (from.depth(), to.depth());
         if after <= before {
             return Ok(());
         }
@@ -330,14 +334,14 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Sets the time of the last change.
+    /// Sets the modification time.
     pub fn set_mtime(&mut self, path: impl AsTreePath, mtime: Time) -> Result<()> {
         let path = path.tree_path()?;
         self.meta_of_mut(&path, has_attributes(&path))?.mtime = mtime;
         Ok(())
     }
 
-    /// Sets the owner; `None` is the workspace's.
+    /// Sets the owner; `None` stands for the workspace's owner.
     pub fn set_owner(&mut self, path: impl AsTreePath, owner: Option<Owner>) -> Result<()> {
         let path = path.tree_path()?;
         self.meta_of_mut(&path, has_attributes(&path))?.owner = owner;
@@ -360,7 +364,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Removes an extended attribute; false if it was not there.
+    /// Removes an extended attribute. Returns whether it existed.
     pub fn remove_xattr(&mut self, path: impl AsTreePath, name: &[u8]) -> Result<bool> {
         let path = path.tree_path()?;
         let path: &TreePath = &path;
@@ -373,14 +377,14 @@ impl WorkingTree {
         Ok(true)
     }
 
-    /// Sets a state value, as JSON text of up to 64 KiB.
+    /// Sets a state value: JSON text of up to 64 KiB.
     pub fn set_state(&mut self, key: &str, json: &str) -> Result<()> {
         let item = StateItem::new(key, json).map_err(|why| state_refused(&why))?;
         self.state.values.insert(item.key, Some(item.value));
         Ok(())
     }
 
-    /// Removes a state value; false if it was not there.
+    /// Removes a state value. Returns whether it existed.
     pub fn remove_state(&mut self, key: &str) -> Result<bool> {
         let was_there = self.state(key)?.is_some();
         if was_there {
@@ -396,11 +400,12 @@ impl WorkingTree {
         self.place_in_known(&parent, name, Child::Leaf(leaf))
     }
 
-    /// Checks that a path is free and its directory is there.
+    /// Checks that a path does not exist and is not too deep, and that its parent directory exists. Returns the parent and the name.
     pub(super) fn vacant(&self, path: &TreePath) -> Result<(TreePath, Name)> {
         let Some((parent, name)) = path.split_last() else {
             return Err(Error::Exists { path: path.clone() });
         };
+        demand_depth(path)?;
         let is_there = match self.existing(&parent)? {
             Lookup::Dir(dir) => match dir.edits.get(&name) {
                 Some(child) => child.is_some(),
@@ -426,7 +431,7 @@ impl WorkingTree {
         self.place_in_known(parent, name, child)
     }
 
-    /// The same in a directory that was looked at before.
+    /// Adds a child to a directory that the caller has already looked up.
     fn place_in_known(&mut self, parent: &TreePath, name: Name, child: Child) -> Result<()> {
         let now = self.now;
         let dir = self.known_directory_mut(parent)?;
@@ -435,7 +440,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Takes a name out of its directory.
+    /// Removes a name from its directory.
     fn vacate(&mut self, parent: &TreePath, name: &Name) -> Result<()> {
         let now = self.now;
         let store = self.store.clone();
@@ -449,7 +454,8 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// What a name stands for, in a form that can be put elsewhere. Linked files are in the table by now.
+    /// Returns the child with this name in a form that can be placed elsewhere. Linked files have been loaded into the group
+    /// table.
     fn child_at(&mut self, parent: &TreePath, name: &Name) -> Result<Child> {
         let path = parent.join(name);
         if let Some(entry) = self.unloaded_link(&path)? {
@@ -472,14 +478,14 @@ impl WorkingTree {
         })
     }
 
-    /// The directory at a path, ready to be changed; the directories above it become changed too.
+    /// Returns the directory at a path for editing. The directories above it become edited too.
     pub(super) fn directory_mut(&mut self, path: &TreePath) -> Result<&mut Dir> {
-        // First look, then touch: a path that is wrong at its end changes nothing at its beginning.
+        // Checks before it edits: a path that is invalid at its end must not change anything at its beginning.
         self.existing_directory(path)?;
         self.known_directory_mut(path)
     }
 
-    /// The same for a path that was looked at before.
+    /// Returns the directory at a path for editing. The caller has already looked up the path.
     fn known_directory_mut(&mut self, path: &TreePath) -> Result<&mut Dir> {
         let store = &self.store;
         self.state.clean.forget();
@@ -509,7 +515,8 @@ impl WorkingTree {
         Ok(dir)
     }
 
-    /// The leaf that a look at a path found without a group: it and all directories above it are under edit.
+    /// Returns the leaf at a path for editing. The caller has looked it up and found a leaf without a group, so the leaf and all
+    /// directories above it are already edited.
     fn known_leaf_mut(&mut self, path: &TreePath) -> &mut Leaf {
         self.state.clean.forget();
         let mut dir = dir_mut(&mut self.state.root);
@@ -527,7 +534,7 @@ impl WorkingTree {
         }
     }
 
-    /// The entry at a path that is not a directory, ready to be changed.
+    /// Returns the leaf (any entry except a directory) at a path for editing.
     pub(super) fn leaf_at(&mut self, path: &TreePath) -> Result<&mut Leaf> {
         let key = match self.existing(path)? {
             Lookup::Leaf(_, None) => return Ok(self.known_leaf_mut(path)),
@@ -550,7 +557,7 @@ impl WorkingTree {
         self.meta_of_mut(path, |_| Ok(()))
     }
 
-    /// The same for what has the right kind.
+    /// Returns the metadata at a path for editing, if `demand` accepts the kind of the entry.
     fn meta_of_mut(&mut self, path: &TreePath, demand: impl FnOnce(EntryKind) -> Result<()>) -> Result<&mut Meta> {
         let found = self.existing(path)?;
         demand(found.kind())?;
@@ -563,7 +570,7 @@ impl WorkingTree {
         })
     }
 
-    /// Changes a file's bytes and its time; neither if the change fails.
+    /// Changes the bytes and the mtime of a file. If `change` fails, neither changes.
     fn change_file<T>(
         &mut self,
         path: &TreePath,
@@ -585,26 +592,30 @@ impl WorkingTree {
     }
 }
 
-/// A name of a linked file, before and after a rename.
+/// A path of a linked file, before and after a rename.
 struct RenamedLink {
     key: GroupKey,
     before: TreePath,
     after: TreePath,
 }
 
-/// Where the links below a path go; known before anything is changed, because a path can become too deep.
+/// Returns the new paths of the links below a renamed path. Computed before anything is changed, because a path can become too
+/// deep.
 fn renamed_links(links: Vec<(TreePath, GroupKey)>, from: &TreePath, to: &TreePath) -> Result<Vec<RenamedLink>> {
     let renamed = |(before, key): (TreePath, GroupKey)| {
         let after = match before.below(from).expect("links were collected below it") {
             [] => to.clone(),
             rest => TreePath::new([to.as_bytes(), b"/", rest].concat())?,
         };
+        if after.as_bytes().len() > before.as_bytes().len() {
+            check_linked_path(&after)?;
+        }
         Ok(RenamedLink { key, before, after })
     };
     links.into_iter().map(renamed).collect()
 }
 
-/// A stored link whose group is in the table is moved as a link.
+/// Converts a stored entry whose group is in the table into a link to that group.
 fn linked_child(child: Child) -> Child {
     match child {
         Child::Clean(entry) => match entry.link() {
@@ -615,12 +626,17 @@ fn linked_child(child: Child) -> Child {
     }
 }
 
+/// Refuses a path with too many names: it may have been joined from parts that were checked one by one.
+fn demand_depth(path: &TreePath) -> Result<()> {
+    if path.depth() <= DEPTH_MAX { Ok(()) } else { Err(Error::Name { source: InvalidName::TooDeep }) }
+}
+
 fn split(path: &TreePath) -> Result<(TreePath, Name)> {
     path.split_last()
         .ok_or_else(|| Error::Invalid { what: "path", why: "the root cannot be moved, removed or replaced".to_owned() })
 }
 
-/// Refuses what has no attributes of its own.
+/// Rejects entries without attributes of their own.
 fn has_attributes(path: &TreePath) -> impl FnOnce(EntryKind) -> Result<()> {
     move |kind| match kind {
         EntryKind::Conflict => Err(Error::WrongKind {

@@ -1,4 +1,4 @@
-//! A file under edit: an extent map over the stored content and ranges of segments. What no extent covers is zeros.
+//! An edited file: an extent map over the stored content and ranges of segments. Bytes without an extent are zeros.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ enum Source {
 }
 
 impl Extent {
-    /// The part of it that begins this far into it.
+    /// Returns the rest of the extent after `skip` bytes.
     fn tail(&self, skip: u64) -> Self {
         let source = match &self.source {
             Source::Base => Source::Base,
@@ -47,7 +47,7 @@ impl Extent {
         Self { length, source: self.source.clone() }
     }
 
-    /// Whether `next` continues this extent in the same segment.
+    /// Returns whether `next` continues this extent in the same segment.
     fn goes_on_in(&self, next: &SegmentRange) -> bool {
         match &self.source {
             Source::Segment(range) => {
@@ -71,7 +71,7 @@ impl FileData {
         Self { base: Base { content, size }, size, extents }
     }
 
-    /// What is stored, if nothing of it was changed.
+    /// Returns the stored content and size if the file has no edits.
     pub(super) fn as_stored(&self) -> Option<(Content, u64)> {
         (self.size == self.base.size && self.dirty().is_empty()).then_some((self.base.content, self.size))
     }
@@ -89,7 +89,7 @@ impl FileData {
         self.write_range(offset, log.append(bytes)?, length)
     }
 
-    /// The same for bytes that lie in a segment already.
+    /// Writes bytes that are already in a segment.
     pub(super) fn write_range(&mut self, offset: u64, range: SegmentRange, length: u64) -> Result<()> {
         let end = end_of(offset, length)?;
         if length == 0 {
@@ -120,12 +120,12 @@ impl FileData {
         Ok(())
     }
 
-    /// Makes a range read as zeros; the size stays.
+    /// Makes a range read as zeros. The size does not change.
     pub(super) fn punch_hole(&mut self, range: Range<u64>) {
         self.clear(range.start.min(self.size)..range.end.min(self.size));
     }
 
-    /// Removes what lies in a range from the extent map.
+    /// Removes a range from the extent map, splitting extents at its ends.
     fn clear(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -182,7 +182,7 @@ impl FileData {
         Ok(())
     }
 
-    /// How many bytes from this offset on are known to be zeros.
+    /// Returns how many bytes from this offset on are known to be zero.
     pub(super) fn hole_at(&self, store: &Store, offset: u64) -> Result<u64> {
         let mut end = offset;
         while end < self.size {
@@ -204,7 +204,7 @@ impl FileData {
         Ok(end - offset)
     }
 
-    /// How many bytes from this offset on are data, up to the next hole or the end.
+    /// Returns how many bytes from this offset on are data, up to the next hole or the end.
     pub(super) fn data_at(&self, store: &Store, offset: u64) -> Result<u64> {
         let mut end = offset;
         while end < self.size && self.hole_at(store, end)? == 0 {
@@ -222,12 +222,12 @@ impl FileData {
         Ok(end - offset)
     }
 
-    /// How many bytes freezing will have to read, about.
+    /// Estimates how many bytes a freeze has to read.
     pub(super) fn dirty_bytes(&self) -> u64 {
         self.dirty().iter().map(|range| range.end - range.start).sum()
     }
 
-    /// The ranges that may differ from the base.
+    /// Returns the ranges that may differ from the base.
     fn dirty(&self) -> Vec<Range<u64>> {
         let mut dirty: Vec<Range<u64>> = Vec::new();
         let mut add = |range: Range<u64>| match dirty.last_mut() {
@@ -247,13 +247,13 @@ impl FileData {
         dirty
     }
 
-    /// Whether the base is needed to read it.
+    /// Returns whether reading the file needs the base.
     pub(super) fn needs_base(&self) -> bool {
         self.extents.iter().any(|(_, extent)| matches!(extent.source, Source::Base))
     }
 
-    /// The same file over the content that a freeze of an earlier state of it came to. Nothing when it takes bytes from its
-    /// base that the frozen one did not have at the same place.
+    /// Returns this file with the result of a freeze of an earlier state as its base. Returns `None` if the file reads bytes of
+    /// its old base that the frozen state did not have at the same offset.
     pub(super) fn over(&self, frozen: &Self, content: Content) -> Option<Self> {
         if self.base != frozen.base {
             return None;
@@ -279,7 +279,7 @@ impl FileData {
         Some(Self { base: Base { content, size: frozen.size }, size: self.size, extents })
     }
 
-    /// Puts what is new and returns the content.
+    /// Puts the new parts and returns the content.
     pub(super) fn freeze(&self, session: &WriteSession) -> Result<Content> {
         let dirty = self.dirty();
         if dirty.is_empty() && self.size == self.base.size {
@@ -293,7 +293,7 @@ impl FileData {
     }
 }
 
-/// Where a write ends, if a file can be that long.
+/// Returns the end of a write, or an error if it exceeds the maximum file size.
 fn end_of(offset: u64, length: u64) -> Result<u64> {
     let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX);
     end.ok_or(Error::TooLarge { what: "a file", value: offset, max: FILE_BYTES_MAX })

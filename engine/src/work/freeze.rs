@@ -1,4 +1,4 @@
-//! Turning a tree under edit into objects: only what is dirty is read, hashed and put, children before parents.
+//! Converts an edited tree into objects. Only dirty nodes are read, hashed and put, children before parents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,53 +19,55 @@ use crate::object::{
 use crate::store::{Pin, Store, WriteSession};
 use crate::touched::Marks;
 
-/// The longest path of a file with several names: a node of the map of links holds up to [`ITEMS_MAX`] of them.
+/// Maximum length of a path of a file with several names, in bytes: a node of the hard-link map holds up to [`ITEMS_MAX`] of
+/// them.
 const LINKED_PATH_BYTES_MAX: usize = OBJECT_BYTES_MAX / ITEMS_MAX - 128;
-/// How much of a path that is too long an error shows.
+/// Number of bytes of a too long path that the error message shows.
 const LINKED_PATH_SHOWN_BYTES: usize = 64;
 
 /// From this many dirty bytes on, files are frozen on all cores.
 const PARALLEL_BYTES_MIN: u64 = 1 << 20;
 
-/// A tree as it was at one moment. Taking it is a pointer; the tree can be edited on while this one is written.
+/// A tree at one point in time. Freezing copies a pointer; the working tree can be edited further while this one is written.
 pub struct Frozen {
     pub(super) tree: WorkingTree,
 }
 
-/// What writing a frozen tree came to.
+/// The result of writing a frozen tree.
 pub(crate) struct Written {
     pub(crate) root: Arc<Root>,
     pub(crate) id: RootId,
     pub(super) assigned: OrdMap<u64, LinkGroup>,
-    /// What differs from the root directory with these contents; nothing where that was not followed.
+    /// The contents of a root directory and the paths that differ from it. `None` if the differences were not tracked.
     pub(crate) marks: Option<(Option<DirectoryRef>, Marks)>,
 }
 
 impl WorkingTree {
-    /// The tree as it is now, in constant time.
+    /// Returns the current state of the tree, in constant time.
     pub fn freeze(&self) -> Frozen {
         Frozen { tree: self.fork() }
     }
 }
 
 impl Frozen {
-    /// The store it will be written to.
+    /// Returns the store that the tree is written to.
     pub fn store(&self) -> &Store {
         self.tree.store()
     }
 
-    /// The snapshot its tree was opened at or last committed as.
+    /// Returns the snapshot that the tree was opened at or last committed as.
     pub fn base(&self) -> Option<SnapshotId> {
         self.tree.base()
     }
 
-    /// Puts what is not stored yet and returns the root. The objects are part of the store once the session is committed.
+    /// Puts the objects that are not stored yet and returns the root. The objects become part of the store when the session is
+    /// committed.
     pub fn write(&self, session: &WriteSession) -> Result<RootId> {
         self.write_root(session).map(|written| written.id)
     }
 
-    /// Writes the tree to the store without a commit, and keeps it there for as long as the pin lives. Nodes remember what they became:
-    /// a later freeze, in any session, reads only what was edited since.
+    /// Writes the tree to the store without a commit and keeps it there while the pin exists. Nodes cache their frozen entry, so
+    /// a later freeze, in any session, reads only later edits.
     pub fn hold(&self) -> Result<(RootId, Pin)> {
         let session = self.store().session();
         let root = self.write(&session)?;
@@ -87,7 +89,7 @@ impl Frozen {
     }
 }
 
-/// Freezes every dirty file, so that what is left to the directories is small. They lie in the order of their paths afterwards.
+/// Freezes all dirty files first, so that the remaining work for directories is small. The files are stored in path order.
 fn freeze_leaves(session: &WriteSession, root: &Arc<Dir>) -> Result<()> {
     let mut leaves: Vec<&Leaf> = Vec::new();
     let mut open: Vec<&Dir> = vec![root];
@@ -103,7 +105,7 @@ fn freeze_leaves(session: &WriteSession, root: &Arc<Dir>) -> Result<()> {
                 _ => {}
             }
         }
-        // The last is taken next.
+        // `open` is a stack: the last one is popped first.
         open[others..].reverse();
     }
     let dirty_bytes = |leaf: &Leaf| match &leaf.body {
@@ -143,24 +145,24 @@ fn entry(session: &WriteSession, node: Node, meta: &Meta) -> Result<Entry> {
     }))
 }
 
-/// A dirty directory in the order of discovery: parents before children.
+/// A dirty directory. The list of them is in discovery order: parents before children.
 struct Found<'a> {
     dir: &'a Dir,
     parent: usize,
     name: Option<&'a Name>,
-    /// Its path, with a slash at its end unless it is the root.
+    /// The hash of its path, with a trailing slash unless it is the root.
     path: KeyHash,
     frozen: Vec<FrozenBelow>,
 }
 
-/// A directory that was frozen, and what was touched in it if it is where its base is.
+/// A frozen directory, and the marks of its changed paths if it is at the same path as its base.
 struct FrozenBelow {
     name: Name,
     entry: Entry,
     marks: Marks,
 }
 
-/// The root directory's entry, and what was touched below it if that was followed.
+/// Returns the root directory's entry, and the marks of the changed paths below it if they were tracked.
 fn freeze_directories(session: &WriteSession, root: &Arc<Dir>) -> Result<(Entry, Option<Marks>)> {
     if let Some(entry) = root.memo.get(session.mark()) {
         let is_base = root.edits.is_empty() && entry.node == Node::Directory(root.base);
@@ -189,7 +191,7 @@ fn freeze_directories(session: &WriteSession, root: &Arc<Dir>) -> Result<(Entry,
     unreachable!("the root comes last")
 }
 
-/// Freezes one directory whose dirty sub-directories are frozen already, given in descending order of names.
+/// Freezes one directory. Its dirty sub-directories are already frozen and given in descending order of names.
 fn freeze_directory(
     session: &WriteSession,
     dir: &Dir,
@@ -197,7 +199,7 @@ fn freeze_directory(
     mut below: Vec<FrozenBelow>,
 ) -> Result<(Entry, Marks)> {
     let mut edits = Vec::new();
-    // Directories that may be where their bases are: their place among the edits, base and marks.
+    // Directories that may be at the same path as their bases: their index among the edits, base and marks.
     let mut followed = Vec::new();
     for (name, child) in dir.edits.iter() {
         let entry = match child {
@@ -233,7 +235,7 @@ fn freeze_directory(
     Ok((entry, marks))
 }
 
-/// Gives every touched group its id, writes its entry to all its names, and returns the new map of links.
+/// Assigns an id to every edited group, writes its entry to all its names, and returns the new hard-link map.
 fn freeze_links(
     tree: &mut WorkingTree,
     session: &WriteSession,
@@ -269,8 +271,8 @@ fn freeze_links(
     Ok(top.map(|link| link.id))
 }
 
-/// Refuses the path of a hard link that would make a node of the map of links larger than an object may be.
-fn check_linked_path(path: &TreePath) -> Result<()> {
+/// Rejects a path of a hard link that would make a node of the hard-link map larger than the object size limit.
+pub(super) fn check_linked_path(path: &TreePath) -> Result<()> {
     let bytes = path.as_bytes().len();
     if bytes <= LINKED_PATH_BYTES_MAX {
         return Ok(());
@@ -282,8 +284,8 @@ fn check_linked_path(path: &TreePath) -> Result<()> {
     Err(Error::Invalid { what: "hard link", why })
 }
 
-/// The ids of the groups that have at least two names. New ones get theirs in the order of their smallest names, so that the
-/// order of edits does not matter.
+/// Returns the ids of the groups that have at least two names. New groups get their ids in the order of their smallest names, so
+/// that the order of edits does not matter.
 fn group_ids(tree: &WorkingTree, assigned: &mut OrdMap<u64, LinkGroup>) -> Result<BTreeMap<GroupKey, LinkGroup>> {
     let mut ids = BTreeMap::new();
     let mut taken = BTreeSet::new();
@@ -343,7 +345,7 @@ fn freeze_values(tree: &WorkingTree, session: &WriteSession) -> Result<Option<St
     Ok(top.map(|link| link.id))
 }
 
-/// A sorted sequence with these keys set or, with `None`, removed.
+/// Applies edits to a sorted sequence: sets these keys or, with `None`, removes them.
 fn apply<S: Keyed, K: std::borrow::Borrow<S::Key>>(
     session: &WriteSession,
     top: Option<crate::id::ObjectId>,

@@ -1,4 +1,4 @@
-//! Putting stored entries into a tree as they are.
+//! Inserts stored entries into a working tree unchanged.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::store::SessionMark;
 use crate::time::Time;
 
 impl WorkingTree {
-    /// Makes another snapshot the one that the next commit follows; the tree stays what it is.
+    /// Makes another snapshot the parent of the next commit. The contents of the tree do not change.
     pub fn rebase(&mut self, snapshot: Option<SnapshotId>) {
         self.state.base.snapshot = snapshot;
     }
 
-    /// Takes over what another tree of the store has at a path, in the place of what is here; the directory above keeps its time. A
-    /// directory is not taken over.
+    /// Replaces the entry at a path with the one that another tree of the store has there. The parent directory keeps its mtime.
+    /// Fails for a directory.
     pub fn take_over(&mut self, path: &TreePath, root: RootId) -> Result<()> {
         let found = entry_at(&self.store, &*self.store.root(root)?, path)?;
         let entry = found.ok_or_else(|| Error::NotFound { path: path.clone() })?;
@@ -33,14 +33,14 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Keeps another tree in the store for as long as entries of it may be in this one.
+    /// Protects another tree from garbage collection while this one may hold entries of it.
     pub(crate) fn keep(&mut self, root: RootId) -> Result<()> {
         self.state.base.older.push(SessionMark::stored(self.store.hold(root)?));
         Ok(())
     }
 
-    /// Puts a stored entry in the place of whatever is there. A directory comes without what it holds; one that is there
-    /// already keeps that, and only gets the entry's attributes. A file comes without its other names.
+    /// Puts a stored entry at a path, replacing any existing one. A directory is put without its contents; an existing directory
+    /// keeps its contents and only gets the attributes of the entry. A file is put without its other names.
     pub(crate) fn put_entry(&mut self, path: &TreePath, entry: &Entry, mtime: Time) -> Result<()> {
         let Some((parent, name)) = path.split_last() else {
             let root = self.directory_mut(path)?;
@@ -65,20 +65,21 @@ impl WorkingTree {
         self.place(&parent, name, child)
     }
 
-    /// Puts a stored directory with all it holds, none of which has several names, where nothing is.
+    /// Puts a stored directory with its contents at a vacant path. It must not contain files with several names.
     pub(crate) fn put_tree(&mut self, path: &TreePath, entry: &Entry) -> Result<()> {
         let (parent, name) = self.vacant(path)?;
         self.place(&parent, name, Child::Clean(entry.clone()))
     }
 
-    /// Makes what is at a path, under all its names, this entry. It is there and no directory, and neither is the entry.
+    /// Replaces the file at a path, under all its names, with this entry. The path must exist; neither it nor the entry may be a
+    /// directory.
     pub(crate) fn replace_leaf(&mut self, path: &TreePath, entry: &Entry) -> Result<()> {
         let leaf = self.leaf_at(path)?;
         *leaf = Leaf::stored(entry);
         Ok(())
     }
 
-    /// Sets all extended attributes of a path, sorted by name and within the limits.
+    /// Sets all extended attributes of a path. The list must be sorted by name and within the limits.
     pub(crate) fn set_xattrs(&mut self, path: &TreePath, list: Vec<Xattr>) -> Result<()> {
         self.meta_mut(path)?.xattrs = XattrsNow::Edited(Arc::new(list));
         Ok(())

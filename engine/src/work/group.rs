@@ -1,4 +1,4 @@
-//! Hard links in a tree under edit: files with several names, and where those names are.
+//! Hard links in a working tree: files with several names, and their paths.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ pub(super) struct Group {
 }
 
 impl WorkingTree {
-    /// The names that a stored group has in the base.
+    /// Returns the paths of a stored group in the base.
     pub(super) fn stored_members(&self, group: LinkGroup) -> Result<Vec<TreePath>> {
         let base = self.state.base.root.as_deref();
         base.map_or_else(|| Ok(Vec::new()), |root| directory::linked_paths(&self.store, root, group))
     }
 
-    /// Brings a stored group into the table.
+    /// Loads a stored group into the table.
     pub(super) fn load_group(&mut self, group: LinkGroup, entry: &Entry) -> Result<GroupKey> {
         let key = GroupKey::Known(group);
         if self.state.groups.get(&key).is_none() {
@@ -44,7 +44,8 @@ impl WorkingTree {
         Arc::make_mut(self.state.groups.get_mut(&key).expect("a linked name has its group in the table"))
     }
 
-    /// One of the file's names is gone. A stored group without names stays in the table, to be unlisted at the next freeze.
+    /// Removes one name of a file. A stored group without names stays in the table, so that the next freeze removes it from the
+    /// hard-link map.
     pub(super) fn remove_member(&mut self, key: GroupKey, path: &TreePath) {
         let group = self.group_mut(key);
         group.members.remove(path);
@@ -58,7 +59,8 @@ impl WorkingTree {
         stored || !self.state.groups.is_empty()
     }
 
-    /// The hard links at or below a path, their groups brought into the table. Directories without any are not opened.
+    /// Returns the hard links at or below a path and loads their groups into the table. Directories without hard links are not
+    /// read.
     pub(super) fn links_below(&mut self, path: &TreePath) -> Result<Vec<(TreePath, GroupKey)>> {
         if !self.has_links() {
             return Ok(Vec::new());
@@ -92,7 +94,7 @@ impl WorkingTree {
         Ok(found)
     }
 
-    /// The links in a directory without changes, whose files may have been touched through other names.
+    /// Collects the links in an unmodified directory, whose files may have been edited through other names.
     fn stored_links(
         &self,
         path: &TreePath,
@@ -116,7 +118,7 @@ impl WorkingTree {
         Ok(())
     }
 
-    /// Makes the file at a path one that can have several names.
+    /// Returns the group of the file at a path, and creates it if the file has a single name.
     pub(super) fn group_of(&mut self, path: &TreePath) -> Result<GroupKey> {
         if let Some((_, key)) = self.links_below(path)?.pop() {
             return Ok(key);

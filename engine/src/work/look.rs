@@ -1,4 +1,4 @@
-//! Reading a tree under edit: its own changes first, then what is stored.
+//! Read access to a working tree: its edits first, then the stored base.
 
 use std::iter::Peekable;
 use std::sync::Arc;
@@ -19,33 +19,33 @@ use crate::object::{
 };
 use crate::time::Time;
 
-/// The most that [`WorkingTree::read`] returns in one piece.
+/// Maximum number of bytes that [`WorkingTree::read`] returns.
 const READ_BYTES_MAX: u64 = 1 << 30;
 
-/// What can be asked of a path.
+/// The metadata of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Its kind.
+    /// The kind of the entry.
     pub kind: EntryKind,
     /// Permission bits.
     pub mode: u32,
-    /// When it last changed.
+    /// The modification time.
     pub mtime: Time,
-    /// The bytes of a file or of a symlink's target; 0 otherwise.
+    /// The length of a file or of a symlink's target, in bytes; 0 for other kinds.
     pub size: u64,
-    /// How many names a file has.
+    /// The number of names (hard links) of a file.
     pub links: u64,
-    /// The owner, where it is not the workspace's.
+    /// The owner, if it differs from the workspace's.
     pub owner: Option<Owner>,
-    /// What is stored of it, when it has no changes of its own.
+    /// The stored entry, if the path has no edits of its own.
     pub entry: Option<Entry>,
 }
 
-/// A node of the tree, wherever it lives.
+/// A node of the tree, stored or edited.
 pub(super) enum Lookup<'a> {
     Clean(Entry),
     Dir(&'a Arc<Dir>),
-    /// One without a group is in its directory, which is under edit as are all above it.
+    /// A leaf without a group is in its directory, which is edited, as are all directories above it.
     Leaf(&'a Arc<Leaf>, Option<(GroupKey, &'a Group)>),
 }
 
@@ -77,7 +77,7 @@ impl WorkingTree {
                     }
                     contents
                 }
-                // Whether the rest of the path would exist cannot be asked of something without names.
+                // Only a directory can answer whether the rest of the path exists.
                 Lookup::Clean(_) | Lookup::Leaf(..) => {
                     return Err(Error::NotADirectory { path: path.clone() });
                 }
@@ -106,7 +106,7 @@ impl WorkingTree {
         }
     }
 
-    /// A stored entry, or what became of the file that it is a name of.
+    /// Returns a stored entry, or the edited file if the entry is a name of one.
     fn stored(&self, entry: Entry) -> Lookup<'_> {
         let key = entry.link().map(GroupKey::Known);
         match key.and_then(|key| Some((key, self.state.groups.get(&key)?))) {
@@ -115,7 +115,7 @@ impl WorkingTree {
         }
     }
 
-    /// What there is to know of a path; nothing if it is not there.
+    /// Returns the metadata of a path, or `None` if it does not exist.
     pub fn stat(&self, path: impl AsTreePath) -> Result<Option<Stat>> {
         let found = match self.lookup(&*path.tree_path()?) {
             Err(Error::NotADirectory { .. }) => None,
@@ -124,7 +124,8 @@ impl WorkingTree {
         found.map(|found| self.stat_of(&found)).transpose()
     }
 
-    /// The same for a name in a directory.
+    /// Returns the metadata of a name in a directory, or `None` if it does not exist. Faster than [`stat`](Self::stat) in a
+    /// cached directory.
     pub fn stat_in(&self, directory: &TreePath, name: &Name) -> Result<Option<Stat>> {
         let Some(contents) = self.state.clean.get(directory) else { return self.stat(&directory.join(name)) };
         let found = directory::get(&self.store, contents, name)?.map(|entry| self.stored(entry));
@@ -166,7 +167,7 @@ impl WorkingTree {
         })
     }
 
-    /// The conflict at a path; nothing if something else is there, or nothing at all.
+    /// Returns the conflict at a path, or `None` if the path does not exist or is not a conflict.
     pub fn conflict_at(&self, path: impl AsTreePath) -> Result<Option<Arc<Conflict>>> {
         match self.lookup(&*path.tree_path()?) {
             Ok(Some(Lookup::Clean(Entry { node: Node::Conflict(conflict), .. }))) => Ok(Some(conflict)),
@@ -175,7 +176,7 @@ impl WorkingTree {
         }
     }
 
-    /// Whether a path is there.
+    /// Returns whether a path exists.
     pub fn exists(&self, path: impl AsTreePath) -> Result<bool> {
         match self.lookup(&*path.tree_path()?) {
             Ok(found) => Ok(found.is_some()),
@@ -184,7 +185,7 @@ impl WorkingTree {
         }
     }
 
-    /// All bytes of a file, up to 1 GiB; [`read_at`](Self::read_at) reads larger ones part by part.
+    /// Returns all bytes of a file of up to 1 GiB. [`read_at`](Self::read_at) reads larger files in parts.
     pub fn read(&self, path: impl AsTreePath) -> Result<Vec<u8>> {
         let path = path.tree_path()?;
         let path: &TreePath = &path;
@@ -195,7 +196,7 @@ impl WorkingTree {
         self.read_range(path, 0, size)
     }
 
-    /// Up to `length` bytes of a file from an offset; fewer at its end.
+    /// Returns up to `length` bytes of a file from an offset; fewer at its end.
     pub fn read_at(&self, path: impl AsTreePath, offset: u64, length: usize) -> Result<Vec<u8>> {
         self.read_range(&*path.tree_path()?, offset, length as u64)
     }
@@ -203,7 +204,7 @@ impl WorkingTree {
     fn read_range(&self, path: &TreePath, offset: u64, length: u64) -> Result<Vec<u8>> {
         let size = self.file_size(path)?;
         let length = length.min(size.saturating_sub(offset));
-        // Read in steps, so that what a hostile size claims is not allocated before a byte of it was seen.
+        // Reads in steps, so that a hostile file size does not cause an allocation before any bytes were read.
         const STEP: u64 = 16 << 20;
         let mut bytes = Vec::new();
         let mut done = 0;
@@ -234,7 +235,7 @@ impl WorkingTree {
         }
     }
 
-    /// How many bytes from this offset of a file on lie in a hole; 0 in data.
+    /// Returns how many bytes from this offset on lie in a hole; 0 in data.
     pub fn hole_at(&self, path: impl AsTreePath, offset: u64) -> Result<u64> {
         let path = path.tree_path()?;
         let path: &TreePath = &path;
@@ -247,7 +248,7 @@ impl WorkingTree {
         }
     }
 
-    /// Where a symlink points.
+    /// Returns the target of a symlink.
     pub fn read_link(&self, path: impl AsTreePath) -> Result<Bytes> {
         let path = path.tree_path()?;
         let path: &TreePath = &path;
@@ -258,7 +259,7 @@ impl WorkingTree {
         }
     }
 
-    /// The names in a directory with what they stand for, sorted.
+    /// Lists the names in a directory with their metadata, sorted by name.
     pub fn list(&self, path: impl AsTreePath) -> Result<Listing<'_>> {
         let path = path.tree_path()?;
         let path: &TreePath = &path;
@@ -272,7 +273,7 @@ impl WorkingTree {
         }
     }
 
-    /// The same from a name on, that one included.
+    /// Lists the names in a directory from this name on, inclusive.
     pub fn list_from(&self, path: impl AsTreePath, name: &Name) -> Result<Listing<'_>> {
         let path = path.tree_path()?;
         let path: &TreePath = &path;
@@ -285,7 +286,7 @@ impl WorkingTree {
         Ok(Listing { tree: self, stored, edits: dir.map(|dir| dir.edits.iter_from(name).peekable()) })
     }
 
-    /// All names of the file at a path: itself, and where it is hard-linked.
+    /// Returns all paths of the file at a path: its own and those of its other hard links.
     pub fn names_of(&self, path: impl AsTreePath) -> Result<Vec<TreePath>> {
         let path = path.tree_path()?;
         let path: &TreePath = &path;
@@ -296,7 +297,7 @@ impl WorkingTree {
         }
     }
 
-    /// The number of a device.
+    /// Returns the device number of a device.
     pub fn device(&self, path: impl AsTreePath) -> Result<Option<Device>> {
         Ok(match self.existing(&*path.tree_path()?)? {
             Lookup::Clean(Entry { node: Node::CharDevice(device) | Node::BlockDevice(device), .. }) => Some(device),
@@ -308,7 +309,8 @@ impl WorkingTree {
         })
     }
 
-    /// The paths that were edited since the base, or above something that was, sorted; and with them what was edited back.
+    /// Returns the paths that were edited since the base and the directories above them, sorted. Includes paths whose edits were
+    /// reverted.
     pub fn edited(&self) -> Vec<TreePath> {
         let mut found = Vec::new();
         let root = (!self.has_stored_root()).then_some((TreePath::root(), &self.state.root));
@@ -330,7 +332,7 @@ impl WorkingTree {
         found
     }
 
-    /// All extended attributes of a path, sorted by name.
+    /// Returns all extended attributes of a path, sorted by name.
     pub fn xattrs(&self, path: impl AsTreePath) -> Result<Vec<Xattr>> {
         let path = path.tree_path()?;
         let path: &TreePath = &path;
@@ -348,13 +350,13 @@ impl WorkingTree {
         }
     }
 
-    /// One extended attribute.
+    /// Returns the value of one extended attribute.
     pub fn xattr(&self, path: impl AsTreePath, name: &[u8]) -> Result<Option<Bytes>> {
         let list = self.xattrs(path)?;
         Ok(list.into_iter().find(|xattr| xattr.name == name).map(|xattr| xattr.value))
     }
 
-    /// A state value, as JSON text.
+    /// Returns a state value as JSON text.
     pub fn state(&self, key: &str) -> Result<Option<String>> {
         let value = match self.state.values.get(key.as_bytes()) {
             Some(value) => value.clone(),
@@ -392,7 +394,7 @@ pub(super) fn not_a_file(path: &TreePath, found: EntryKind) -> Error {
     }
 }
 
-/// The names of a directory, stored and changed ones merged, read as they are asked for.
+/// Iterates over the names of a directory, stored and edited ones merged. Reads nodes on demand.
 pub struct Listing<'a> {
     tree: &'a WorkingTree,
     stored: Peekable<Items<Directories>>,
@@ -440,7 +442,7 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// The same without asking what the names stand for in detail.
+    /// Iterates over the names without computing their metadata.
     pub(super) fn lookups(mut self) -> impl Iterator<Item = Result<(Name, Lookup<'a>)>> {
         std::iter::from_fn(move || self.next_lookup())
     }

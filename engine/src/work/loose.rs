@@ -1,5 +1,5 @@
-//! A file apart from its tree: what an open handle goes on reading and writing when the file's last name is gone, and what is
-//! read without holding the tree still.
+//! A file detached from its tree. An open file handle reads and writes it after the file's last name was removed, and readers use
+//! it so that they need not hold a lock on the tree.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,17 +17,18 @@ use crate::object::{EntryKind, Node, Owner, Xattr};
 use crate::store::Store;
 use crate::time::Time;
 
-/// Anything but a directory, as it was when it was taken out of its tree. Its own from then on; cloning it is a pointer.
+/// An entry other than a directory, as it was when it was detached from its tree. It is independent from then on; cloning it
+/// copies a pointer.
 #[derive(Clone)]
 pub struct LooseFile {
     store: Store,
     leaf: Arc<Leaf>,
-    /// Keeps in the store what the file reads from.
+    /// Protects the objects that the file reads from garbage collection.
     _base: Base,
 }
 
 impl WorkingTree {
-    /// What is at a path, apart from the tree. Directories and conflicts cannot be had this way.
+    /// Returns the entry at a path, detached from the tree. Fails for directories and conflicts.
     pub fn loose(&self, path: impl AsTreePath) -> Result<LooseFile> {
         let path = path.tree_path()?;
         let path: &TreePath = &path;
@@ -41,8 +42,8 @@ impl WorkingTree {
         Ok(LooseFile { store: self.store.clone(), leaf, _base: self.state.base.clone() })
     }
 
-    /// A stored entry apart from any tree, an empty file for none. It is one that this tree holds in the store: a side of a
-    /// conflict in it.
+    /// Returns a stored entry as a detached file; an empty file for `None`. The tree must keep the entry alive: it is a side of a
+    /// conflict in this tree.
     pub fn loose_entry(&self, entry: Option<&crate::object::Entry>) -> LooseFile {
         let leaf = match entry {
             Some(entry) => Leaf::stored(entry),
@@ -53,12 +54,12 @@ impl WorkingTree {
 }
 
 impl LooseFile {
-    /// Where what is stored of it lies.
+    /// Returns the store that the file reads from.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// What there is to know of it. It has no names.
+    /// Returns the metadata. The number of names is 0.
     pub fn stat(&self) -> Stat {
         let Leaf { meta, body, .. } = &*self.leaf;
         let size = match body {
@@ -70,7 +71,7 @@ impl LooseFile {
         Stat { kind: self.leaf.kind(), mode: *mode, mtime: *mtime, size, links: 0, owner: *owner, entry: None }
     }
 
-    /// Where a symlink points.
+    /// Returns the target of a symlink.
     pub fn target(&self) -> Option<Bytes> {
         match &self.leaf.body {
             Body::Other(Node::Symlink(target)) => Some(target.clone()),
@@ -78,7 +79,7 @@ impl LooseFile {
         }
     }
 
-    /// The number of a device.
+    /// Returns the device number of a device.
     pub fn device(&self) -> Option<crate::object::Device> {
         match &self.leaf.body {
             Body::Other(Node::CharDevice(device) | Node::BlockDevice(device)) => Some(*device),
@@ -86,7 +87,7 @@ impl LooseFile {
         }
     }
 
-    /// Up to `length` bytes from an offset; fewer at the end.
+    /// Returns up to `length` bytes from an offset; fewer at the end.
     pub fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>> {
         let data = self.data()?;
         let length = (length as u64).min(data.size().saturating_sub(offset));
@@ -100,7 +101,7 @@ impl LooseFile {
         Ok(bytes)
     }
 
-    /// What is stored of its bytes, if all of them are.
+    /// Returns the stored content and size if the file has no edits.
     pub fn stored(&self) -> Option<(crate::object::Content, u64)> {
         match &self.leaf.body {
             Body::File(data) => data.as_stored(),
@@ -108,17 +109,17 @@ impl LooseFile {
         }
     }
 
-    /// How many bytes from this offset on lie in a hole; 0 in data.
+    /// Returns how many bytes from this offset on lie in a hole; 0 in data.
     pub fn hole_at(&self, offset: u64) -> Result<u64> {
         self.data()?.hole_at(&self.store, offset)
     }
 
-    /// How many bytes from this offset on are data, up to the next hole or the end; 0 in a hole.
+    /// Returns how many bytes from this offset on are data, up to the next hole or the end; 0 in a hole.
     pub fn data_at(&self, offset: u64) -> Result<u64> {
         self.data()?.data_at(&self.store, offset)
     }
 
-    /// Extended attributes, sorted by name.
+    /// Returns the extended attributes, sorted by name.
     pub fn xattrs(&self) -> Result<Vec<Xattr>> {
         match &self.leaf.meta.xattrs {
             super::node::XattrsNow::Stored(xattrs) => self.store.xattrs(xattrs),
@@ -126,17 +127,17 @@ impl LooseFile {
         }
     }
 
-    /// Writes bytes that lie in a segment.
+    /// Writes bytes that are already in a segment.
     pub fn write_range(&mut self, offset: u64, range: SegmentRange, length: u64, now: Time) -> Result<()> {
         self.change(now, |data| data.write_range(offset, range, length))
     }
 
-    /// Cuts it, or lengthens it with zeros.
+    /// Truncates the file, or extends it with zeros.
     pub fn truncate(&mut self, size: u64, now: Time) -> Result<()> {
         self.change(now, |data| data.truncate(size))
     }
 
-    /// Makes a range zeros; its size stays.
+    /// Replaces a range with zeros. The size does not change.
     pub fn punch_hole(&mut self, range: Range<u64>, now: Time) -> Result<()> {
         self.change(now, |data| {
             data.punch_hole(range);
@@ -144,7 +145,7 @@ impl LooseFile {
         })
     }
 
-    /// Sets permission bits, owner and time, as far as they are given.
+    /// Sets the permission bits, owner and mtime that are given.
     pub fn set_attributes(&mut self, mode: Option<u32>, owner: Option<Option<Owner>>, mtime: Option<Time>) {
         let meta = &mut leaf_mut(&mut self.leaf).meta;
         meta.mode = mode.unwrap_or(meta.mode);

@@ -1,4 +1,4 @@
-//! The nodes of a tree under edit. A node that is shared with a fork or a freeze is never changed, only copied.
+//! The nodes of a working tree. A node that is shared with a fork or a freeze is never modified, only copied.
 
 use std::sync::Arc;
 
@@ -12,28 +12,28 @@ use crate::object::{DirectoryRef, Entry, EntryKind, Node, Owner, Xattr, Xattrs};
 use crate::store::SessionMark;
 use crate::time::Time;
 
-/// A directory with changes: the stored one, and what differs from it.
+/// An edited directory: the stored one and the edits since.
 #[derive(Clone)]
 pub(super) struct Dir {
     pub(super) meta: Meta,
     pub(super) base: Option<DirectoryRef>,
-    /// Names set, or, with `None`, removed.
+    /// Names that were set or, with `None`, removed.
     pub(super) edits: OrdMap<Name, Option<Child>>,
     pub(super) memo: Memo,
 }
 
-/// What a changed name stands for.
+/// The new value of an edited name.
 #[derive(Clone)]
 pub(super) enum Child {
-    /// Something stored, as it is: a moved entry, say.
+    /// A stored entry, unchanged. For example one that was moved.
     Clean(Entry),
     Dir(Arc<Dir>),
     Leaf(Arc<Leaf>),
-    /// One of several names of a file; the file is in the tree's table of groups.
+    /// One of several names of a file. The file is in the tree's table of groups.
     Linked(GroupKey),
 }
 
-/// Anything but a directory, with changes.
+/// An edited entry that is not a directory.
 #[derive(Clone)]
 pub(super) struct Leaf {
     pub(super) meta: Meta,
@@ -61,11 +61,11 @@ pub(super) enum XattrsNow {
     Edited(Arc<Vec<Xattr>>),
 }
 
-/// The entry that a freeze made of a node, and the session that has its objects. Lives as long as the node is unchanged.
+/// The entry that a freeze made from a node, and the mark of the session that put its objects. Valid until the node is edited.
 #[derive(Default)]
 pub(super) struct Memo(Mutex<Option<(Entry, SessionMark)>>);
 
-/// A file with several names: stored as such, or linked since.
+/// The key of a file with several names: either stored as such, or linked since then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum GroupKey {
     Known(LinkGroup),
@@ -73,19 +73,19 @@ pub(super) enum GroupKey {
 }
 
 impl Memo {
-    /// The entry, if its objects are in the store or on their way there in this session.
+    /// Returns the entry if its objects are in the store or were put by this session.
     pub(super) fn get(&self, session: &SessionMark) -> Option<Entry> {
         let memo = self.0.lock();
         let (entry, mark) = memo.as_ref()?;
         (mark.is_committed() || mark.is_same(session)).then(|| entry.clone())
     }
 
-    /// Whether the node is this entry. False of a node that was edited since it was last frozen.
+    /// Returns whether the last freeze of the node produced this entry. False if the node was edited since.
     pub(super) fn holds(&self, stored: &Entry) -> bool {
         self.0.lock().as_ref().is_some_and(|(entry, _)| entry == stored)
     }
 
-    /// The entry, if its objects are in the store.
+    /// Returns the entry if its objects are in the store.
     pub(super) fn stored(&self) -> Option<Entry> {
         self.0.lock().as_ref().filter(|(_, mark)| mark.is_committed()).map(|(entry, _)| entry.clone())
     }
@@ -121,7 +121,7 @@ impl Dir {
         Self { meta, base: None, edits: OrdMap::default(), memo: Memo::default() }
     }
 
-    /// A stored directory, to be changed.
+    /// Creates an editable copy of a stored directory.
     pub(super) fn stored(entry: &Entry, base: Option<DirectoryRef>) -> Self {
         Self { meta: Meta::of(entry), base, edits: OrdMap::default(), memo: Memo::default() }
     }
@@ -132,7 +132,7 @@ impl Dir {
 }
 
 impl Drop for Dir {
-    /// Takes nested directories apart one by one: dropping them inside each other would need a deep stack.
+    /// Drops nested directories iteratively: recursive drops could overflow the stack.
     fn drop(&mut self) {
         let mut open = vec![std::mem::take(&mut self.edits)];
         while let Some(edits) = open.pop() {
@@ -152,7 +152,7 @@ impl Leaf {
         Self { meta, body, memo: Memo::default() }
     }
 
-    /// A stored entry that is not a directory, to be changed. Its link group is the table's business.
+    /// Creates an editable copy of a stored entry that is not a directory. The table of groups tracks its link group.
     pub(super) fn stored(entry: &Entry) -> Self {
         let body = match &entry.node {
             Node::File { size, content } => Body::File(FileData::stored(*content, *size)),
@@ -170,7 +170,7 @@ impl Leaf {
 }
 
 impl Child {
-    /// Whether the two are one and the same in memory, or equal stored entries.
+    /// Returns whether the two are the same node in memory, or equal stored entries.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Clean(ours), Self::Clean(theirs)) => ours == theirs,
@@ -182,14 +182,14 @@ impl Child {
     }
 }
 
-/// The node to change: its own copy if it is shared, and no longer what a freeze made of it.
+/// Returns the directory for editing. Copies it first if it is shared, and discards the memo of the last freeze.
 pub(super) fn dir_mut(dir: &mut Arc<Dir>) -> &mut Dir {
     let dir = Arc::make_mut(dir);
     dir.memo = Memo::default();
     dir
 }
 
-/// The same for a leaf.
+/// Returns the leaf for editing. Copies it first if it is shared, and discards the memo of the last freeze.
 pub(super) fn leaf_mut(leaf: &mut Arc<Leaf>) -> &mut Leaf {
     let leaf = Arc::make_mut(leaf);
     leaf.memo = Memo::default();

@@ -1,5 +1,5 @@
-//! A sorted map with structural sharing: a clone is a pointer, a change copies one path. A balanced tree (AVL), so that no
-//! choice of keys makes it deep.
+//! A persistent sorted map with structural sharing: a clone copies a pointer, a change copies one path. It is a balanced tree
+//! (AVL), so that no sequence of keys makes it deep.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -37,7 +37,7 @@ impl<K: Ord + Clone, V: Clone> OrdMap<K, V> {
         self.root.is_none()
     }
 
-    /// Whether the two are one and the same in memory.
+    /// Returns whether the two maps are the same tree in memory.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (&self.root, &other.root) {
             (None, None) => true,
@@ -61,17 +61,17 @@ impl<K: Ord + Clone, V: Clone> OrdMap<K, V> {
         None
     }
 
-    /// The value to change in place; the path to it is copied where it is shared.
+    /// Returns a mutable reference to a value. Copies the shared part of the path to it.
     pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
     {
-        // Without this look a miss would copy the path for nothing.
+        // Without this lookup a missing key would copy the path for nothing.
         self.get(key)?;
         self.known_mut(key)
     }
 
-    /// The same for a key that was looked for before.
+    /// Returns a mutable reference to the value of a key that the caller knows to exist.
     pub(crate) fn known_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -88,7 +88,7 @@ impl<K: Ord + Clone, V: Clone> OrdMap<K, V> {
         None
     }
 
-    /// The last pair whose key is not above this one.
+    /// Returns the last pair whose key is at most this one.
     pub(crate) fn floor(&self, key: &K) -> Option<(&K, &V)> {
         let mut link = &self.root;
         let mut best = None;
@@ -115,7 +115,7 @@ impl<K: Ord + Clone, V: Clone> OrdMap<K, V> {
         remove(&mut self.root, key).map(|(_, value)| value)
     }
 
-    /// Ends this map and hands out the values that no other map shares.
+    /// Consumes this map and calls `each` with the values that no other map shares.
     pub(crate) fn take_apart(self, mut each: impl FnMut(V)) {
         let mut open = Vec::from_iter(self.root);
         while let Some(node) = open.pop() {
@@ -133,7 +133,7 @@ impl<K: Ord + Clone, V: Clone> OrdMap<K, V> {
         iter
     }
 
-    /// The pairs whose key is not below this one.
+    /// Iterates over the pairs whose key is at least this one.
     pub(crate) fn iter_from<Q: Ord + ?Sized>(&self, key: &Q) -> Iter<'_, K, V>
     where
         K: Borrow<Q>,
@@ -233,7 +233,7 @@ fn remove_first<K: Ord + Clone, V: Clone>(link: &mut Link<K, V>) -> Option<(K, V
     first
 }
 
-/// Restores the rule that the heights of two siblings differ by one at most, given that they did before one change below.
+/// Restores the invariant that the heights of two siblings differ by at most one. It held before a single change below.
 fn balance<K: Clone, V: Clone>(arc: &mut Arc<Node<K, V>>) {
     let node = Arc::make_mut(arc);
     let (left, right) = (height(&node.left), height(&node.right));

@@ -1,4 +1,4 @@
-//! Where written bytes lie until they are frozen: append-only segments, in memory or in files, behind one trait.
+//! Storage for written bytes until they are frozen: append-only segments, in memory or in files, behind one trait.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -9,33 +9,33 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::error::{Error, Result};
 
-/// Bytes that once written never change.
+/// Append-only bytes. Once written they never change.
 pub trait Segment: Send + Sync {
     /// Fills the buffer from this offset.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
 }
 
-/// Takes bytes in and says where they lie. Shared by all forks of a working tree.
+/// A log that appends bytes to segments. All forks of a working tree share it.
 pub trait SegmentLog: Send + Sync {
-    /// Appends bytes, in one piece.
+    /// Appends bytes contiguously and returns their location.
     fn append(&self, bytes: &[u8]) -> Result<SegmentRange>;
 
-    /// Makes all that was appended durable.
+    /// Makes all appended bytes durable.
     fn sync(&self) -> Result<()>;
 }
 
-/// Where some bytes begin.
+/// The start of a range of bytes in a segment.
 #[derive(Clone)]
 pub struct SegmentRange {
-    /// The segment that holds them.
+    /// The segment that holds the bytes.
     pub segment: Arc<dyn Segment>,
-    /// Where they begin in it.
+    /// The offset of the first byte in the segment.
     pub offset: u64,
 }
 
 const MEMORY_SEGMENT_BYTES: usize = 256 << 10;
 
-/// Segments in memory, gone with the last tree that uses them.
+/// Segments in memory. The memory is freed with the last tree that uses them.
 #[derive(Default)]
 pub struct MemorySegments {
     current: Mutex<Option<Arc<MemorySegment>>>,
@@ -83,8 +83,8 @@ impl Segment for MemorySegment {
 const FILE_SEGMENT_BYTES: u64 = 64 << 20;
 const SUFFIX: &str = "segment";
 
-/// Segments in files of one directory. A file goes when the last tree that uses it goes; what a crash left behind goes when
-/// the directory is used again.
+/// Segments in the files of one directory. A file is removed with the last tree that uses it. Files that a crash left behind are
+/// removed when the directory is used again.
 pub struct FileSegments {
     directory: PathBuf,
     current: Mutex<Current>,
@@ -102,7 +102,7 @@ struct FileSegment {
 }
 
 impl FileSegments {
-    /// Uses a directory of its own; it is made if it is not there, and old segments in it are removed.
+    /// Creates the directory, which must not be shared, if it does not exist, and removes old segments from it.
     pub fn create(directory: &Path) -> Result<Self> {
         let action = "prepare the directory of segments";
         let io = |source: std::io::Error| Error::from_io(action, &source);
@@ -126,7 +126,7 @@ impl SegmentLog for FileSegments {
             Some(segment) if current.end < FILE_SEGMENT_BYTES => Arc::clone(segment),
             full => {
                 if let Some(full) = full {
-                    // A later sync knows the new segment only.
+                    // A later sync only syncs the new segment.
                     full.file.sync_data().map_err(io)?;
                 }
                 let path = self.directory.join(format!("{}.{SUFFIX}", current.next_number));
@@ -139,7 +139,7 @@ impl SegmentLog for FileSegments {
             }
         };
         let offset = current.end;
-        // A failed write leaves bytes that no range names; the next one overwrites them.
+        // A failed write leaves bytes that no range refers to; the next write overwrites them.
         segment.file.write_all_at(bytes, offset).map_err(io)?;
         current.end += bytes.len() as u64;
         Ok(SegmentRange { segment, offset })
@@ -161,7 +161,7 @@ impl Segment for FileSegment {
 
 impl Drop for FileSegment {
     fn drop(&mut self) {
-        // Failing to remove it costs room until the directory is used again, nothing else.
+        // A failed removal only wastes space until the directory is used again.
         std::fs::remove_file(&self.path).ok();
     }
 }

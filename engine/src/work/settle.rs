@@ -1,4 +1,4 @@
-//! After a commit: what was committed becomes the base, and only what was edited since stays dirty.
+//! After a commit, makes the committed tree the base of the working tree. Only edits made since the freeze stay dirty.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::id::SnapshotId;
 use crate::object::{Entry, Node, Xattrs};
 use crate::store::{SessionMark, Store};
 
-/// Directories nested deeper than this stay dirty when they were edited during the commit; the next commit looks again.
+/// Directories nested deeper than this stay dirty if they were edited during the commit; the next commit handles them.
 const SETTLE_DEPTH_MAX: usize = 128;
 
 impl WorkingTree {
-    /// Moves the base of this tree to what was just written from a freeze of it.
+    /// Moves the base of this tree to the result of writing a freeze of it.
     pub(crate) fn settle_on(
         &mut self,
         frozen: &Frozen,
@@ -27,7 +27,7 @@ impl WorkingTree {
         let before = &frozen.tree.state;
         let live = &mut self.state;
         if live.base.snapshot != before.base.snapshot || live.base.root != before.base.root {
-            // The tree went elsewhere since, by a restore or by another freeze that landed first.
+            // The base has changed since, by a restore or by another freeze that was committed first.
             return Ok(());
         }
         let values_same = live.values.is_same(&before.values);
@@ -36,7 +36,7 @@ impl WorkingTree {
             return Ok(());
         }
         if !live.groups.is_empty() || !before.groups.is_empty() {
-            // Names of one file can lie anywhere: the tree stays relative to its old base, the ids given are kept.
+            // The names of a file can be in any directory: the tree stays relative to its old base and keeps the assigned ids.
             live.assigned = written.assigned;
             live.base.snapshot = Some(snapshot);
             return Ok(());
@@ -76,7 +76,7 @@ struct Settling<'a> {
 }
 
 impl Settling<'_> {
-    /// The live directory relative to what the frozen one became.
+    /// Returns the live directory relative to the stored result of the frozen one.
     fn directory(&mut self, live: &Arc<Dir>, frozen: &Arc<Dir>, depth_left: usize) -> Result<Child> {
         let stored = frozen.memo.stored();
         let Some(entry) = stored.filter(|_| live.base == frozen.base && depth_left > 0) else {
@@ -109,7 +109,7 @@ impl Settling<'_> {
         }
         for (name, _) in frozen.edits.iter() {
             if live.edits.get(name).is_none() {
-                // The edit was taken back since: what shows there is the old base again.
+                // The edit was reverted since: the name shows the old base again.
                 let old = directory::get(self.store, live.base, name)?;
                 self.needs_old_base |= old.is_some();
                 edits.insert(name.clone(), old.map(Child::Clean));
@@ -118,7 +118,7 @@ impl Settling<'_> {
         Ok(Child::Dir(Arc::new(Dir { meta: live.meta.clone(), base: contents, edits, memo: Memo::default() })))
     }
 
-    /// A file that was edited on, over the content that its frozen state became.
+    /// Returns a file that was edited further, relative to the stored content of its frozen state.
     fn leaf(&mut self, live: &Arc<Leaf>, frozen: &Arc<Leaf>) -> Arc<Leaf> {
         self.needs_old_base |= matches!(live.meta.xattrs, XattrsNow::Stored(Xattrs::Apart(_)));
         let Body::File(data) = &live.body else { return Arc::clone(live) };
@@ -170,7 +170,7 @@ mod tests {
         prop::collection::vec(edit, 0..25)
     }
 
-    /// Does the edits; what is refused is refused wherever they are done, and changes nothing.
+    /// Applies the edits. An edit that fails, fails in every tree alike and changes nothing.
     fn perform(tree: &mut WorkingTree, edits: &[Edit]) -> Vec<bool> {
         let done = |edit: &Edit| -> Result<(), Error> {
             match *edit {
@@ -187,7 +187,7 @@ mod tests {
         edits.iter().map(done).map(|result| result.is_ok()).collect()
     }
 
-    /// What a commit does, with edits between the freeze and its end.
+    /// Simulates a commit, with edits between the freeze and its end.
     fn commit_around(tree: &mut WorkingTree, during: &[Edit]) -> Vec<bool> {
         let session = tree.store.session();
         let mark = session.mark().clone();
@@ -236,7 +236,7 @@ mod tests {
             check(&rounds);
         }
 
-        /// Compared by what is seen: the tree that never commits gives a group its id later, and so another one.
+        /// Compares visible state: the tree that never commits assigns the id of a group later, so the ids differ.
         #[test]
         fn edits_of_links_during_a_commit_are_neither_lost_nor_doubled(
             rounds in prop::collection::vec((edits(true), edits(true)), 1..4)

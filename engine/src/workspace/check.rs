@@ -1,4 +1,4 @@
-//! Whether a reference from outside is what its name says.
+//! Validates references from outside by the rules of their name.
 
 use super::label;
 use super::name::{self, DELETED_NUMBER_MAX, DELETED_PREFIX, WorkspaceName};
@@ -9,7 +9,8 @@ use crate::lean;
 use crate::operation::snapshot_of;
 use crate::reference::{RefName, RefValue};
 
-/// Checks a reference to a workspace, a label, a lean tree, a note or a reward by the rules of its name. Those of other names have none.
+/// Validates a reference to a workspace, a label, a lean tree, a note or a reward by the rules of its name. Other references are
+/// accepted.
 pub(crate) fn check_reference(reference: &RefName, value: &RefValue) -> Result<()> {
     let wrong = |why: &str| Err(Error::Invalid { what: "reference", why: format!("{reference}: {why}") });
     let text = reference.as_str();

@@ -1,4 +1,4 @@
-//! Moving a head: a tree becomes a snapshot on top of it.
+//! Commits to a workspace: adds a snapshot of a tree on top of its head.
 
 use std::collections::BTreeMap;
 
@@ -13,59 +13,59 @@ use crate::reference::RefValue;
 use crate::store::RefMove;
 use crate::work::WorkingTree;
 
-/// What the log calls labels, note and reward that are set by a commit of nothing.
+/// The action name in the log for labels, a note and a reward that a commit without changes sets on the head.
 const SET_ON_HEAD: &str = "label";
 
-/// What a commit says of itself, and what is set together with it.
+/// The message and metadata of a commit, and the labels, note and reward to set with it.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
-    /// Why, in words.
+    /// The commit message.
     pub message: String,
-    /// Whatever else is to be kept with the snapshot, small.
+    /// Further small key-value pairs to store with the snapshot.
     pub metadata: BTreeMap<String, String>,
-    /// Parents beside the head, after a merge.
+    /// Further parents in addition to the head, for a merge.
     pub other_parents: Vec<SnapshotId>,
-    /// Labels that point at the new snapshot from now on.
+    /// Labels to set on the new snapshot.
     pub labels: Vec<LabelName>,
-    /// A note about it.
+    /// A note about the snapshot.
     pub note: Option<String>,
-    /// Its reward.
+    /// The reward of the snapshot.
     pub reward: Option<f64>,
-    /// Where in the journal of a live view it was taken.
+    /// The position in the journal of the live view that the tree was taken at.
     pub journaled: Option<JournalPlace>,
-    /// Makes a snapshot even where the tree is that of the head: what is to be kept with it is the change.
+    /// Whether to create a snapshot even if the tree equals that of the head, because the metadata is the change.
     pub even_unchanged: bool,
-    /// What conflicts became that it resolves. An undo of the commit forgets them.
+    /// Resolutions of conflicts to remember. An undo of the commit forgets them.
     pub resolutions: Vec<NewResolution>,
 }
 
 impl Change {
-    /// A change with a message.
+    /// Creates a change with a message.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), ..Self::default() }
     }
 
-    /// What the snapshot of this change says of itself.
+    /// Returns the metadata of the snapshot of this change.
     pub(super) fn words(&self, act: &Act) -> Words {
         let (message, metadata) = (self.message.clone(), self.metadata.clone());
         Words { author: act.actor.clone(), time: act.time, message, metadata }
     }
 
-    /// The same with a label on its snapshot.
+    /// Adds a label to set on the snapshot.
     #[must_use]
     pub fn label(mut self, label: LabelName) -> Self {
         self.labels.push(label);
         self
     }
 
-    /// The same with a note about its snapshot.
+    /// Sets a note about the snapshot.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self
     }
 
-    /// The same with a reward.
+    /// Sets the reward.
     #[must_use]
     pub fn reward(mut self, reward: f64) -> Self {
         self.reward = Some(reward);
@@ -73,18 +73,18 @@ impl Change {
     }
 }
 
-/// What a commit came to.
+/// The result of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
     /// The head afterwards.
     pub snapshot: SnapshotId,
-    /// Its place in the operation log; nothing when there was nothing to do.
+    /// The sequence number of the operation; `None` if there was nothing to do.
     pub operation: Option<u64>,
-    /// Whether a snapshot was made: the tree differed from the head's.
+    /// Whether a snapshot was created, because the tree differed from that of the head.
     pub is_new: bool,
 }
 
-/// One try of a commit.
+/// One attempt of a commit.
 enum Attempt {
     Done(Committed),
     Landed(Box<Landed>),
@@ -93,8 +93,8 @@ enum Attempt {
 impl Workspaces {
     /// Commits a tree whose base is the workspace's head. Afterwards its base is the new head.
     ///
-    /// When the head is elsewhere, nothing changes and the error carries where it is. When the tree is the head's, times
-    /// included, no snapshot is made and the head is returned; labels, note and reward are set on it all the same.
+    /// If the head has moved, nothing changes and the error contains the current head. If the tree equals that of the head,
+    /// including times, no snapshot is created and the head is returned; labels, note and reward are still set on it.
     pub fn commit(
         &self,
         name: &WorkspaceName,
@@ -105,7 +105,7 @@ impl Workspaces {
         self.commit_as(name, tree, change, act, "commit")
     }
 
-    /// The same, under another word in the operation log: `capture`, say.
+    /// Commits a tree like [`commit`](Self::commit), with another action name in the operation log. For example `capture`.
     pub fn commit_as(
         &self,
         name: &WorkspaceName,
@@ -119,8 +119,8 @@ impl Workspaces {
         Ok(committed)
     }
 
-    /// The same for a fork of a tree that is edited on meanwhile. That tree settles on what comes with the result, if anything
-    /// does; it may have been edited in between, not restored.
+    /// Commits a fork of a tree that is edited meanwhile. The caller settles that tree on the returned [`Landed`], if there is
+    /// one. Edits in between are allowed, a restore is not.
     pub fn commit_fork(
         &self,
         name: &WorkspaceName,
@@ -157,7 +157,7 @@ impl Workspaces {
             return Ok(Attempt::Done(Committed { snapshot: head, operation: Some(done.sequence), is_new: false }));
         }
         let prepared = tree.freeze().prepare()?;
-        // A commit that was done before is recognised further down, wherever the head is by now.
+        // A commit that was already done is recognised below, regardless of the current head.
         if let (None, Some(head)) = (&done_before, workspace.head)
             && change.other_parents.is_empty()
             && !change.even_unchanged
@@ -180,7 +180,7 @@ impl Workspaces {
         });
         match landed {
             Ok(landed) => Ok(Attempt::Landed(Box::new(landed))),
-            // Somebody else was quicker; whether by a commit, the head tells.
+            // Another writer was faster. The head tells whether it was a commit.
             Err(Error::Stale { moved }) => match moved.iter().find(|(moved, _)| *moved == name.reference()) {
                 Some((_, None)) => Err(self.absent(name)?),
                 Some((_, Some(value))) if value.target != workspace.value().target => {
@@ -201,7 +201,7 @@ impl Workspaces {
         Ok(Committed { snapshot: head, operation: Some(operation.sequence), is_new: false })
     }
 
-    /// What is to be set on a snapshot together with its commit. The same snapshot may have been there before.
+    /// Returns the references to set together with a commit. They may already exist for the same snapshot.
     fn marks(&self, snapshot: SnapshotId, change: &Change) -> Result<Vec<Step>> {
         let mut marks: Vec<_> = change.labels.iter().map(|label| (label.reference(), RefValue::to(snapshot))).collect();
         if let Some(note) = &change.note {
@@ -211,7 +211,7 @@ impl Workspaces {
             marks.push((reward_reference(snapshot), reward_value(reward)?));
         }
         for new in &change.resolutions {
-            // The same conflict may be in several places; the last word counts.
+            // The same conflict may be at several paths; the last resolution counts.
             marks.retain(|(name, _)| *name != new.name);
             marks.push((new.name.clone(), new.value.clone()));
         }

@@ -1,17 +1,19 @@
-//! Forgetting what was deleted, so that a collection may take what it held.
+//! Forgets deleted workspaces, so that a collection may delete their objects.
 
 use super::Workspaces;
 use super::name::DELETED_PREFIX;
 use crate::error::{Error, Result};
 use crate::operation::{Act, Step, move_refs, operation, recorded};
 use crate::reference::{FORGET, Operation, RefName};
-use crate::time::Time;
+use crate::time::{LivedTime, Time};
 
 const PAGE: usize = 256;
+/// Workspaces that one operation forgets.
+const FORGET_AT_ONCE: usize = 512;
 
 impl Workspaces {
-    /// The names under which workspaces that were deleted before this time are still kept.
-    pub fn deleted_before(&self, time: Time) -> Result<Vec<RefName>> {
+    /// Returns the references of workspaces that were deleted before this time, in lived time, and are still kept.
+    pub fn deleted_before(&self, time: Time, lived: &LivedTime) -> Result<Vec<RefName>> {
         let mut found = Vec::new();
         let mut after = None;
         loop {
@@ -22,31 +24,35 @@ impl Workspaces {
                 let moved = self.store.last_move(&name)?;
                 let deleted = match operation(&self.store, moved) {
                     Ok(found) => found.draft.time,
-                    // Before the oldest operation that is left, and nobody knows how long.
+                    // Deleted before the oldest operation in the log, at an unknown time.
                     Err(Error::Trimmed { since, .. }) => since,
-                    // Somebody brought it back meanwhile.
+                    // It was undeleted meanwhile.
                     Err(Error::Absent { .. }) if moved == 0 => continue,
                     Err(error) => return Err(error),
                 };
-                if deleted < time {
+                if lived.place(deleted) < time {
                     found.push(name);
                 }
             }
         }
     }
 
-    /// Forgets workspaces that were deleted, under the names of [`deleted_before`](Self::deleted_before). They cannot be brought back,
-    /// and what they alone held goes with the next collection. Those that somebody brought back meanwhile are left alone.
+    /// Forgets deleted workspaces, given by the references from [`deleted_before`](Self::deleted_before). They cannot be
+    /// restored, and the next collection deletes the objects that only they kept alive. Workspaces that were undeleted meanwhile
+    /// are skipped. One operation forgets at most 512 workspaces; returns the last operation.
     pub fn forget_deleted(&self, names: &[RefName], act: &Act) -> Result<Option<Operation>> {
-        let mut steps = Vec::new();
-        for name in names.iter().filter(|name| name.as_str().starts_with(DELETED_PREFIX)) {
-            if let Some(value) = self.store.read_ref(name)? {
-                steps.push(Step { name: name.clone(), before: Some(value), after: None });
+        let mut last = None;
+        for some in names.chunks(FORGET_AT_ONCE) {
+            let mut steps = Vec::new();
+            for name in some.iter().filter(|name| name.as_str().starts_with(DELETED_PREFIX)) {
+                if let Some(value) = self.store.read_ref(name)? {
+                    steps.push(Step { name: name.clone(), before: Some(value), after: None });
+                }
+            }
+            if !steps.is_empty() {
+                last = Some(move_refs(&self.store, act, act.draft(FORGET), steps).map(recorded)?);
             }
         }
-        if steps.is_empty() {
-            return Ok(None);
-        }
-        move_refs(&self.store, act, act.draft(FORGET), steps).map(recorded).map(Some)
+        Ok(last)
     }
 }

@@ -1,4 +1,4 @@
-//! What can be said of a snapshot afterwards: labels, which keep it, and notes and rewards, which do not.
+//! Annotations of snapshots: labels, which keep the snapshot alive, and notes and rewards, which do not.
 
 use std::fmt;
 
@@ -16,12 +16,12 @@ pub(super) const NOTE_PREFIX: &str = "note/";
 pub(super) const REWARD_PREFIX: &str = "reward/";
 pub(super) const NOTE_BYTES_MAX: usize = 32 << 10;
 
-/// The name of a label, with the rules of a workspace's name.
+/// The name of a label. It follows the rules of workspace names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LabelName(String);
 
 impl LabelName {
-    /// Checks a name.
+    /// Creates a name after checking it.
     pub fn new(name: impl Into<String>) -> Result<Self> {
         let name = name.into();
         match name::check(&name) {
@@ -30,7 +30,7 @@ impl LabelName {
         }
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -53,23 +53,23 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// Those of a store.
+    /// Returns the labels of a store.
     pub fn of(store: &Store) -> Self {
         Self { store: store.clone() }
     }
 
-    /// The snapshot that a label names.
+    /// Returns the snapshot of a label.
     pub fn find(&self, label: &LabelName) -> Result<Option<SnapshotId>> {
         Ok(self.store.read_ref(&label.reference())?.and_then(|value| value.target).and_then(snapshot_of))
     }
 
-    /// Puts a label on a snapshot, or takes it away. It may have been on another one.
+    /// Sets a label on a snapshot, moving it from another one if necessary, or removes it.
     pub fn set(&self, label: &LabelName, snapshot: Option<SnapshotId>, act: &Act) -> Result<Operation> {
         let _pins = snapshot.map(|snapshot| hold_snapshot(&self.store, snapshot)).transpose()?;
         self.set_reference(&label.reference(), snapshot.map(RefValue::to).as_ref(), "label", act)
     }
 
-    /// Puts a label on a snapshot, or takes it away, as a part of what was done in a workspace: an undo there takes it back.
+    /// Sets or removes a label as part of the history of a workspace: an undo in that workspace reverts it.
     pub fn set_in(
         &self,
         workspace: &WorkspaceName,
@@ -82,7 +82,8 @@ impl Labels {
         trying(|| {
             let name = label.reference();
             let mut steps = vec![Step { before: self.store.read_ref(&name)?, name, after: after.clone() }];
-            // The workspace's reference keeps its value, and so the operation is the last one on it.
+            // The workspace's reference keeps its value but takes part in the operation, so that the operation is the last one on
+            // it.
             let name = workspace.reference();
             if let Some(value) = self.store.read_ref(&name)? {
                 steps.push(Step { name, before: Some(value.clone()), after: Some(value) });
@@ -91,7 +92,7 @@ impl Labels {
         })
     }
 
-    /// Up to `limit` labels whose name starts with `prefix` and follows `after`, by name.
+    /// Lists up to `limit` labels after `after` whose name starts with `prefix`, by name.
     pub fn list(&self, prefix: &str, after: Option<&LabelName>, limit: usize) -> Result<Vec<(LabelName, SnapshotId)>> {
         let after = after.map(LabelName::reference);
         let found = self.store.list_refs(&format!("{LABEL_PREFIX}{prefix}"), after.as_ref(), limit)?;
@@ -106,19 +107,19 @@ impl Labels {
         found.into_iter().map(read).collect()
     }
 
-    /// The note about a snapshot.
+    /// Returns the note about a snapshot.
     pub fn note(&self, snapshot: SnapshotId) -> Result<Option<String>> {
         let value = self.store.read_ref(&note_reference(snapshot))?;
         Ok(value.map(|value| String::from_utf8_lossy(&value.note).into_owned()))
     }
 
-    /// Writes a note about a snapshot, or takes it away.
+    /// Sets or removes the note about a snapshot.
     pub fn set_note(&self, snapshot: SnapshotId, note: Option<&str>, act: &Act) -> Result<Operation> {
         let value = note.map(note_value).transpose()?;
         self.set_reference(&note_reference(snapshot), value.as_ref(), "note", act)
     }
 
-    /// The reward of a snapshot.
+    /// Returns the reward of a snapshot.
     pub fn reward(&self, snapshot: SnapshotId) -> Result<Option<f64>> {
         let Some(value) = self.store.read_ref(&reward_reference(snapshot))? else { return Ok(None) };
         let bytes = value.note[..].try_into().map_err(|_| Error::DamagedRecord {
@@ -128,13 +129,13 @@ impl Labels {
         Ok(Some(f64::from_be_bytes(bytes)))
     }
 
-    /// Gives a snapshot a reward, or takes it away.
+    /// Sets or removes the reward of a snapshot.
     pub fn set_reward(&self, snapshot: SnapshotId, reward: Option<f64>, act: &Act) -> Result<Operation> {
         let value = reward.map(reward_value).transpose()?;
         self.set_reference(&reward_reference(snapshot), value.as_ref(), "reward", act)
     }
 
-    /// The last one to set it wins.
+    /// Sets a reference. The last writer wins.
     fn set_reference(&self, name: &RefName, after: Option<&RefValue>, word: &str, act: &Act) -> Result<Operation> {
         trying(|| {
             let step = Step { name: name.clone(), before: self.store.read_ref(name)?, after: after.cloned() };

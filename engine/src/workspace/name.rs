@@ -1,18 +1,18 @@
-//! What a workspace may be called.
+//! Names of workspaces.
 
 use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::reference::RefName;
 
-/// References to heads start so.
+/// Prefix of references to heads.
 pub(super) const PREFIX: &str = "workspace/";
 pub(super) const DELETED_PREFIX: &str = "deleted/";
 const ASIDE_PREFIX: &str = "aside/";
-/// The greatest number of a deleted workspace.
+/// Maximum number of a deleted workspace.
 pub(super) const DELETED_NUMBER_MAX: u64 = 1 << 53;
 const NAME_BYTES_MAX: usize = 200;
-/// These have a meaning where snapshots are named.
+/// Characters with a meaning in revisions.
 const RESERVED: &[char] = &['@', '~', '^', ':', '?', '*', '[', ']', '{', '}', '\\', '"', '\''];
 
 /// The name of a workspace: 1 to 200 bytes of printable text without spaces and without `@ ~ ^ : ? * [ ] { } \ " '`. Slashes
@@ -21,7 +21,7 @@ const RESERVED: &[char] = &['@', '~', '^', ':', '?', '*', '[', ']', '{', '}', '\
 pub struct WorkspaceName(String);
 
 impl WorkspaceName {
-    /// Checks a name.
+    /// Creates a name after checking it.
     pub fn new(name: impl Into<String>) -> Result<Self> {
         let name = name.into();
         match check(&name) {
@@ -30,23 +30,23 @@ impl WorkspaceName {
         }
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The reference that is its head.
+    /// Returns the reference of its head.
     pub fn reference(&self) -> RefName {
         RefName::new(format!("{PREFIX}{}", self.0)).expect("a workspace's name is a part of a reference's")
     }
 
-    /// The workspace whose head a reference is.
+    /// Returns the workspace whose head a reference is.
     pub fn of_reference(name: &RefName) -> Result<Self> {
         let text = name.as_str().strip_prefix(PREFIX).unwrap_or_default();
         Self::new(text).map_err(|why| Error::DamagedRecord { what: format!("reference {name}"), why: why.to_string() })
     }
 
-    /// The reference that keeps files aside while they are replaced.
+    /// Returns the reference that keeps files while they are being replaced.
     pub fn aside_reference(&self) -> RefName {
         RefName::new(format!("{ASIDE_PREFIX}{}", self.0)).expect("as above")
     }
@@ -60,7 +60,7 @@ impl WorkspaceName {
     }
 }
 
-/// What is wrong with a name.
+/// Returns the reason why a name is invalid.
 pub(super) fn check(name: &str) -> Option<&'static str> {
     let odd = |c: char| c.is_control() || c.is_whitespace() || RESERVED.contains(&c);
     match name {
@@ -75,7 +75,7 @@ pub(super) fn check(name: &str) -> Option<&'static str> {
     }
 }
 
-/// How many letters have to change to make one text the other, up to a point.
+/// Returns the Levenshtein distance of two texts, limited to their first 64 characters.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<_>, Vec<_>) = (one.chars().take(64).collect(), other.chars().take(64).collect());
     let mut row: Vec<_> = (0..=other.len()).collect();
@@ -91,7 +91,7 @@ fn distance(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// The names that are nearest to what was written, for an error. Nothing when there are none.
+/// Returns the names nearest to the given one, for an error message, or `None` if there are none.
 pub(crate) fn nearest(mut names: Vec<String>, text: &str) -> Option<String> {
     const LISTED: usize = 5;
     names.sort_by_cached_key(|name| (distance(name, text), name.clone()));

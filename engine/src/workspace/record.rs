@@ -1,4 +1,4 @@
-//! What a store keeps of a workspace: its head and its base as objects, the rest as a note of the same reference.
+//! The stored record of a workspace: its head and base as objects, the rest as the note of the same reference.
 
 use super::name::{DELETED_PREFIX, PREFIX, WorkspaceName};
 use crate::error::{Error, Result};
@@ -12,47 +12,47 @@ use crate::time::Time;
 const TEXT_BYTES_MAX: usize = 1 << 10;
 const JOURNAL_BYTES: usize = 16;
 
-/// A workspace as it was when it was read.
+/// The stored record of a workspace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workspace {
-    /// Its name.
+    /// The name.
     pub name: WorkspaceName,
-    /// Its newest snapshot; none before the first commit of one that began empty.
+    /// The newest snapshot; `None` before the first commit of a workspace that started empty.
     pub head: Option<SnapshotId>,
-    /// Where it began. Kept from collection as long as the workspace is.
+    /// The snapshot it started from. It is kept alive as long as the workspace exists.
     pub base: Option<SnapshotId>,
-    /// Whose it is.
+    /// The agent that owns it.
     pub agent: String,
-    /// What it belongs to.
+    /// The project it belongs to.
     pub project: String,
-    /// When it was made.
+    /// The time of creation.
     pub created: Time,
-    /// The workspace that its changes are merged into: the one it was forked from, unless somebody said otherwise.
+    /// The workspace that its changes are merged into: the one it was forked from, unless set otherwise.
     pub target: Option<WorkspaceName>,
     /// The last commit that was taken from a live view.
     pub journaled: Option<Journaled>,
-    /// A snapshot of the workspace's files as the last restore or undo left them, where they differ from the head. Its parent is
-    /// the head; no history goes through it.
+    /// A snapshot of the workspace's files as the last restore or undo left them, if they differ from the head. Its parent is the
+    /// head; it is not part of any history.
     pub working: Option<SnapshotId>,
     value: RefValue,
 }
 
-/// Where in the journal of a view a commit was taken. All edits before it are in the snapshot, none behind it are.
+/// A position in the journal of a view at which a commit was taken. The snapshot contains all edits before it and none after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalPlace {
-    /// Which journal, of all that ever were.
+    /// The unique id of the journal.
     pub journal: [u8; JOURNAL_BYTES],
-    /// The number of its file that begins there.
+    /// The number of the journal file that starts at the position.
     pub file: u64,
 }
 
-/// A commit that was taken from a live view. It is written together with the head, so that a journal whose end was lost, and
-/// with it the word of the commit, is taken up behind it.
+/// A commit that was taken from a live view. It is stored together with the head, so that a journal that lost its end, and with
+/// it the record of the commit, is replayed from the position after the commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Journaled {
-    /// What was committed.
+    /// The committed snapshot.
     pub snapshot: SnapshotId,
-    /// Where.
+    /// The position in the journal.
     pub place: JournalPlace,
 }
 
@@ -68,14 +68,14 @@ pub(super) struct Record {
 }
 
 impl Workspace {
-    /// A workspace as a value of its reference says it, for example one that an operation names.
+    /// Decodes a workspace from a value of its reference, for example one in an operation record.
     pub fn read(name: WorkspaceName, value: RefValue) -> Result<Self> {
         let damaged = |why: String| Error::DamagedRecord { what: format!("workspace {name}"), why };
         let snapshot = |id| snapshot_of(id).ok_or_else(|| damaged("its head is not a snapshot".to_owned()));
         let head = value.target.map(snapshot).transpose()?;
         let Record { agent, project, created, target, journaled, working } =
             Record::read(&value).map_err(|why| damaged(why.to_string()))?;
-        // The working snapshot is kept behind the base.
+        // The working snapshot is kept after the base.
         let kept = match working {
             Some(working) => match value.keeps.split_last() {
                 Some((last, kept)) if *last == working.object() => kept,
@@ -87,12 +87,12 @@ impl Workspace {
         Ok(Self { name, head, base, agent, project, created, target, journaled, working, value })
     }
 
-    /// The snapshot that holds the files as the last recorded operation left them: the working snapshot, or else the head.
+    /// Returns the snapshot of the files as the last recorded operation left them: the working snapshot, or else the head.
     pub fn state(&self) -> Option<SnapshotId> {
         self.working.or(self.head)
     }
 
-    /// What its reference held when it was read.
+    /// Returns the stored value of its reference.
     pub(crate) fn value(&self) -> &RefValue {
         &self.value
     }
@@ -106,13 +106,13 @@ impl Workspace {
         Record { agent, project, created: self.created, target, journaled: self.journaled, working: self.working }
     }
 
-    /// What its reference holds when a commit moved its head.
+    /// Returns the value of its reference after a commit moved its head.
     pub(super) fn committed(&self, snapshot: SnapshotId, place: Option<JournalPlace>) -> Result<RefValue> {
         let journaled = place.map(|place| Journaled { snapshot, place }).or(self.journaled);
         Record { journaled, working: None, ..self.record() }.value(Some(snapshot), self.base)
     }
 
-    /// The value of its reference with another head. The files are what the new head holds.
+    /// Returns the value of its reference with another head. The files are those of the new head.
     pub(crate) fn at_head(&self, head: Option<SnapshotId>) -> Result<RefValue> {
         match self.working {
             Some(_) if head != self.head => Record { working: None, ..self.record() }.value(head, self.base),
@@ -120,15 +120,15 @@ impl Workspace {
         }
     }
 
-    /// The value of its reference with another working snapshot and the same head.
+    /// Returns the value of its reference with another working snapshot and the same head.
     pub(super) fn working_at(&self, working: Option<SnapshotId>) -> Result<RefValue> {
         Record { working, ..self.record() }.value(self.head, self.base)
     }
 }
 
-/// Returns what the reference of a workspace from another store holds here; other references are as they came. A place in a
-/// journal belongs to the store that has the journal: that of the workspace that is here stays, and one that came is dropped. So
-/// is a working snapshot: it belongs to files that are not here.
+/// Converts the reference of a workspace from another store for this one. Other references stay unchanged. A journal position
+/// belongs to the store that has the journal: the position of an existing workspace is kept, a received one is dropped. A
+/// received working snapshot is dropped too, because it belongs to files that are not in this store.
 pub fn receive_workspace(name: &RefName, value: RefValue, here: Option<&RefValue>) -> Result<RefValue> {
     if !is_workspace(name) {
         return Ok(value);
@@ -140,8 +140,8 @@ pub fn receive_workspace(name: &RefName, value: RefValue, here: Option<&RefValue
     Ok(RefValue { note: record.value(None, None)?.note, ..value })
 }
 
-/// Returns what another store gets to see of a workspace's reference: all but its working snapshot, which holds files that were not
-/// committed. Other references are as they are.
+/// Converts a workspace's reference for another store: removes its working snapshot, which holds uncommitted files. Other
+/// references stay unchanged.
 pub fn share_workspace(name: &RefName, mut value: RefValue) -> Result<RefValue> {
     if !is_workspace(name) {
         return Ok(value);
@@ -161,7 +161,7 @@ fn is_workspace(name: &RefName) -> bool {
 }
 
 impl Record {
-    /// What the reference holds.
+    /// Encodes the value of the reference.
     pub(super) fn value(&self, head: Option<SnapshotId>, base: Option<SnapshotId>) -> Result<RefValue> {
         for (what, text) in [("agent", &self.agent), ("project", &self.project)] {
             if text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control) {

@@ -1,4 +1,4 @@
-//! Restore: an old tree, or some paths of it, as a new snapshot on top. Nothing is abandoned.
+//! Restores an old tree, or some of its paths, as a new snapshot on top of the head. No snapshot is discarded.
 
 use super::commit::Committed;
 use super::{Change, WorkspaceName, Workspaces};
@@ -15,8 +15,8 @@ use crate::time::Time;
 use crate::work::WorkingTree;
 
 impl Workspaces {
-    /// Makes the tree of a snapshot the workspace's newest one, times included. The head it had is the parent. Of a snapshot whose
-    /// caches were not kept it is the tree without them ([`lean`](crate::lean)).
+    /// Makes the tree of a snapshot the newest one of the workspace, including times. The current head becomes the parent. For a
+    /// snapshot without its caches, the lean tree is restored ([`lean`](crate::lean)).
     pub fn restore(&self, name: &WorkspaceName, to: SnapshotId, act: &Act) -> Result<Committed> {
         let held = hold_tree(&self.store, to)?;
         self.restore_with(name, act, format!("restore {}", to.short()), |head| {
@@ -26,10 +26,10 @@ impl Workspaces {
         })
     }
 
-    /// Makes some paths what they were in a snapshot, with all below them; what was not there is removed. Files whose bytes
-    /// change get the time of this operation, so that what is built from them is built again.
+    /// Restores some paths from a snapshot, with everything below them. Paths that the snapshot does not have are removed. Files
+    /// whose bytes change get the time of this operation, so that build tools rebuild their dependents.
     ///
-    /// A file that had several names in that snapshot comes back as a file of its own.
+    /// A file that has several names in that snapshot is restored as a separate file.
     pub fn restore_paths(
         &self,
         name: &WorkspaceName,
@@ -56,7 +56,7 @@ impl Workspaces {
         })
     }
 
-    /// Commits what is made of the head, and once more of another head when somebody was quicker.
+    /// Commits a tree that `make` builds from the head. Retries with the new head if another writer was faster.
     fn restore_with(
         &self,
         name: &WorkspaceName,
@@ -73,8 +73,8 @@ impl Workspaces {
     }
 }
 
-/// A tree with some paths, and all below them, as they are in another tree. A path that the other tree lacks is
-/// removed; one that neither has is left out. A file that had several names comes as a file of its own.
+/// Returns a tree with some paths, and everything below them, taken from another tree. A path that the other tree does not have
+/// is removed; one that neither has is skipped. A file with several names becomes a separate file.
 pub fn with_paths_of(
     store: &Store,
     tree: RootId,
@@ -97,16 +97,16 @@ pub fn with_paths_of(
     Ok(made)
 }
 
-/// The times that paths get which are taken from another tree.
+/// The times of paths that are taken from another tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// This time, for whatever gets other bytes, so that what is built from it is built again.
+    /// This time for every file whose bytes change, so that build tools rebuild its dependents.
     At(Time),
-    /// Those of the other tree.
+    /// The times of the other tree.
     AsItWas,
 }
 
-/// Makes a path of a tree, and all below it, what it is in another one. `before` is the tree as it is stored.
+/// Replaces a path of a tree, and everything below it, with that of another tree. `before` is the tree as stored.
 pub(crate) fn take(
     tree: &mut WorkingTree,
     before: Option<&Root>,

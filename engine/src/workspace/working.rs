@@ -1,8 +1,8 @@
-//! The working snapshot: the state of a workspace's files beside its line of snapshots.
+//! The working snapshot: the recorded state of a workspace's files outside of its history.
 //!
-//! A restore of some paths, and an undo of edits that were never committed, leave files that differ from the head. The state
-//! before and after them is recorded as a snapshot that the workspace's reference keeps, so that each can be undone and redone.
-//! The head does not move: what differs from it is still a change that is not committed.
+//! A restore of some paths, and an undo of uncommitted edits, leave files that differ from the head. The state before and after
+//! such an operation is recorded as a snapshot that the workspace's reference keeps alive, so that it can be undone and redone.
+//! The head does not move: the difference from it is still an uncommitted change.
 
 use super::{Change, WorkspaceName, Workspaces};
 use crate::error::Result;
@@ -13,8 +13,8 @@ use crate::store::RefMove;
 use crate::work::WorkingTree;
 
 impl Workspaces {
-    /// Records a tree as the state of the workspace's files, under a word in the operation log. The head stays where it is and is
-    /// the parent of the snapshot, which is returned.
+    /// Records a tree as the state of the workspace's files, with an action name in the operation log. The head does not move and
+    /// becomes the parent of the new snapshot, which is returned.
     pub fn record_working(
         &self,
         name: &WorkspaceName,
@@ -39,8 +39,8 @@ impl Workspaces {
         })
     }
 
-    /// Records that the workspace's files are what a snapshot holds that was recorded before, or the head without one. Nothing is
-    /// recorded where that is known already.
+    /// Records that the workspace's files are those of an earlier recorded snapshot or, with `None`, of the head. Returns `None`
+    /// if that is already recorded.
     pub fn set_working(
         &self,
         name: &WorkspaceName,
@@ -60,9 +60,10 @@ impl Workspaces {
         })
     }
 
-    /// Keeps a tree as a snapshot under a name of its own, in the place of what was kept there before: files that are about to be
-    /// replaced, or that a live view is about to show. Undo and redo of the workspace do not see it. When it is not needed any
-    /// more the caller removes [`aside_reference`](WorkspaceName::aside_reference); collections keep it for the grace time.
+    /// Keeps a tree as a snapshot under a separate reference, replacing the previous one: files that are about to be replaced, or
+    /// that a live view is about to show. Undo and redo of the workspace ignore it. The caller removes
+    /// [`aside_reference`](WorkspaceName::aside_reference) when it is not needed any more; collections keep it for the grace
+    /// period.
     pub fn keep_aside(&self, name: &WorkspaceName, tree: &WorkingTree, message: &str, act: &Act) -> Result<SnapshotId> {
         let reference = name.aside_reference();
         trying(|| {

@@ -17,6 +17,7 @@ use rustix::fs::{AtFlags, FileType, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::{Capture, attributes};
+use crate::checkout::lacks_set_id;
 use crate::error::{Error, Result};
 use crate::host::{is_absent, open_beneath};
 use crate::index::{Held, Index, Trust};
@@ -83,7 +84,13 @@ impl Reader<'_> {
                         let trust = if is_changing { Trust::Racy } else { Trust::of(&stamp, self.job.now) };
                         let (xattrs, why) = self.put_xattrs(xattrs);
                         let why = if is_changing { Some(Why::Changing) } else { why };
-                        return Ok((Leaf::Entry(self.entry(node, &stamp, xattrs, None), stamp, trust), why));
+                        let mut entry = self.entry(node, &stamp, xattrs, None);
+                        if let Some(stored) = self.withheld(path, &stamp)?
+                            && stored.node == entry.node
+                        {
+                            entry.mode = stored.mode;
+                        }
+                        return Ok((Leaf::Entry(entry, stamp, trust), why));
                     }
                     Opened::Gone => return Ok((Leaf::Gone, None)),
                     Opened::Failed(why @ Why::OtherFileSystem) => return Ok((Leaf::Gone, Some(why))),
@@ -118,8 +125,24 @@ impl Reader<'_> {
             None if self.is_only_touched(path, stamp) => self.stored(path)?,
             None => None,
         };
-        let entry = stored.filter(|entry| matches!(entry.node, Node::File { size, .. } if size == stamp.size));
-        Ok(entry.map(|entry| self.entry(entry.node.clone(), stamp, entry.xattrs().clone(), None)))
+        let stored = stored.filter(|entry| matches!(entry.node, Node::File { size, .. } if size == stamp.size));
+        Ok(stored.map(|stored| {
+            let mut entry = self.entry(stored.node.clone(), stamp, stored.xattrs().clone(), None);
+            // Its bits were withheld, and are part of the tree all the same.
+            if lacks_set_id(stamp, &stored) {
+                entry.mode = stored.mode;
+            }
+            entry
+        }))
+    }
+
+    /// What the stored tree has of a file whose set-ID bits a checkout withheld, if its mode is still as that checkout left it.
+    fn withheld(&self, path: &TreePath, stamp: &Stamp) -> Result<Option<Entry>> {
+        let left = self.index.stamp(path).filter(|left| left.mode == stamp.mode);
+        match left {
+            Some(left) => Ok(self.stored(path)?.filter(|stored| lacks_set_id(&left, stored))),
+            None => Ok(None),
+        }
     }
 
     fn is_only_touched(&self, path: &TreePath, stamp: &Stamp) -> bool {
@@ -333,7 +356,7 @@ impl ByteSource for Source<'_> {
 impl Large<'_> {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> amalgam_engine::Result<()> {
         let stop = |error: std::io::Error| amalgam_engine::Error::from_io("read a file", &error);
-        // Whoever gets this error asks again whether somebody wants to stop.
+        // The caller that gets this error asks again whether to stop.
         self.progress.check().map_err(|_| stop(std::io::ErrorKind::Interrupted.into()))?;
         fill(self.file, offset, buffer).map_err(|error| {
             *self.failed.lock() = Some(failed("read", error));

@@ -15,6 +15,7 @@ use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::Errno;
 
 use super::{Capture, Scope, attributes, work};
+use crate::checkout::is_staged;
 use crate::error::{Error, Result};
 use crate::host::{HostDir, is_absent};
 use crate::index::{Held, Index, Leaf, TOP, Trust};
@@ -26,8 +27,6 @@ use crate::stamp::Stamp;
 const NAMES_BYTES: usize = 64 << 10;
 /// How often a path is looked at again that changes its kind in the meantime.
 const LOOKS_MAX: u32 = 5;
-/// What the names of a checkout's unfinished files begin with; the rest is hexadecimal.
-const UNFINISHED: &[u8] = b".amalgam-tmp.";
 
 /// All that was looked at.
 pub(crate) struct Scan {
@@ -528,7 +527,7 @@ pub(crate) fn names(open: BorrowedFd<'_>) -> std::io::Result<Listed> {
         while let Some(entry) = entries.next() {
             let entry = entry?;
             let bytes = entry.file_name().to_bytes();
-            if bytes == b"." || bytes == b".." || is_unfinished(bytes) {
+            if bytes == b"." || bytes == b".." || is_staged(bytes) {
                 continue;
             }
             match Name::new(bytes) {
@@ -540,9 +539,4 @@ pub(crate) fn names(open: BorrowedFd<'_>) -> std::io::Result<Listed> {
         }
         Ok(listed)
     })
-}
-
-/// Whether a name is that of a file that a checkout did not finish.
-fn is_unfinished(name: &[u8]) -> bool {
-    name.strip_prefix(UNFINISHED).is_some_and(|rest| !rest.is_empty() && rest.iter().all(u8::is_ascii_hexdigit))
 }

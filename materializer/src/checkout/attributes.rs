@@ -18,7 +18,12 @@ pub(crate) const LENT_RULES: &[u8] = b"system.posix_acl_default";
 
 /// What lets a program do more than its caller may.
 const SET_ID: u32 = 0o6000;
-const CAPABILITY: &[u8] = b"security.capability";
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+
+/// Whether a file is as its entry says, but for set-ID bits that were withheld from it.
+pub(crate) fn lacks_set_id(stamp: &Stamp, entry: &Entry) -> bool {
+    entry.kind() == EntryKind::File && entry.mode & SET_ID != 0 && stamp.permissions() == entry.mode & !SET_ID
+}
 
 /// Whether what is made in a directory takes rules of access over from it.
 pub(super) fn lends_rules(directory: BorrowedFd<'_>) -> bool {
@@ -63,7 +68,7 @@ impl Handle<'_> {
         }
     }
 
-    fn set_xattr(self, xattr: &Xattr) -> KernelResult<()> {
+    pub(super) fn set_xattr(self, xattr: &Xattr) -> KernelResult<()> {
         let flags = XattrFlags::empty();
         match self {
             Self::Open(handle) => rustix::fs::fsetxattr(handle, &xattr.name[..], &xattr.value, flags),
@@ -114,7 +119,7 @@ impl Run<'_> {
                     Err(Errno::PERM | Errno::INVAL) if after.owner().is_some() => {
                         self.notice(path, Why::OwnerNotSet);
                     }
-                    // Whoever may not give files away makes their own.
+                    // A user who may not give files away keeps the new ones.
                     Err(Errno::PERM | Errno::INVAL) => {}
                     Err(errno) => return Err(Error::host("set the owner of", path, errno)),
                 }

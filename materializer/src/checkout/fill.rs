@@ -44,7 +44,7 @@ impl Run<'_> {
             self.notice(path, Why::Withheld);
             return Ok(None);
         }
-        // Where nobody can look for anything yet no step between is needed.
+        // Where no other program looks for anything yet no step between is needed.
         let is_direct = at.is_fresh && before.is_none();
         let made_as = if is_direct { name.clone() } else { self.temporary() };
         let made = match self.make(at, &made_as, path, entry, bytes) {
@@ -57,9 +57,10 @@ impl Run<'_> {
             other => other?,
         };
         if !is_direct {
+            let ours = made.handle.stamp().map_err(|source| Error::host("look at", path, source))?;
             let placed = self.place(at, &made_as, name, path, before.as_ref());
             if !matches!(placed, Ok(Placed::There)) {
-                unlink(at, &made_as).ok();
+                self.discard(at, &made_as, ours.inode);
             }
             if let Placed::Left(why) = placed? {
                 self.notice(path, why);
@@ -140,7 +141,7 @@ impl Run<'_> {
     ) -> Result<Made> {
         let is_plain = entry.extra.is_none() && entry.mode <= 0o777;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // What gets another owner is nobody else's to read before.
+        // Before a file gets its owner no other user may read it.
         let mode = if is_plain { entry.mode } else { 0o600 };
         let file = rustix::fs::openat(&at.handle, c_name(name), flags, Mode::from_raw_mode(mode));
         let file = File::from(file.map_err(|errno| Error::host("make", path, errno))?);

@@ -139,7 +139,7 @@ impl Run<'_> {
         }
         let linked = Stamp::at(at.handle.as_fd(), &made_as).map_err(|source| Error::host("look at", path, source));
         if !linked.as_ref().is_ok_and(|stamp| stamp.inode == donor.inode) {
-            // Somebody put something else under the donor's name.
+            // Another program put something else under the donor's name.
             unlink(at, &made_as).ok();
             linked?;
             return Ok(Placed::Left(Why::ChangedSince));
@@ -149,7 +149,7 @@ impl Run<'_> {
         debug_assert!(is_directory(Some(before)) || before.link().is_none() || donor.inode != 0, "a donor is a file");
         let placed = self.place(at, &made_as, name, path, Some(before));
         if !matches!(placed, Ok(Placed::There)) {
-            unlink(at, &made_as).ok();
+            self.discard(at, &made_as, donor.inode);
         }
         self.refresh(donor)?;
         placed

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
 
 use amalgam_engine::object::{Content, Node};
 use amalgam_engine::{Entry, Name, TreePath};
@@ -19,11 +18,11 @@ use crate::error::{Error, Result};
 use crate::pool::{Kept, Pool};
 use crate::stamp::Stamp;
 
-/// What nobody has in a read-only directory.
+/// The permission bits that no file of a read-only directory has.
 const WRITE: u32 = 0o222;
 
 impl Run<'_> {
-    /// What something is in the directory: files that are shared can be written by nobody.
+    /// What something is in the directory: no user may write to files that are shared.
     pub(super) fn as_shown(&self, entry: &Entry) -> Entry {
         match (&entry.node, self.job.pool) {
             (Node::File { .. }, Some(_)) => Entry { mode: entry.mode & !WRITE, ..entry.clone() },
@@ -87,7 +86,7 @@ impl Run<'_> {
         (size, content): (u64, &Content),
         bytes: Option<&Bytes>,
     ) -> Result<()> {
-        let unfinished = kept.unfinished(self.next_temporary.fetch_add(1, Ordering::Relaxed));
+        let unfinished = kept.unfinished(self.staging.number());
         let file = pool.begin(kept, &unfinished).map_err(|errno| Error::host("make", path, errno))?;
         let file = File::from(file);
         let filled = (|| {

@@ -1,7 +1,7 @@
 //! Files that lie in another directory already, as its index proves: cloned from there, or copied while they are in memory.
 //!
 //! What would have to come from the disk is better read from the store, where it is a quarter of the size and in order. So a copy
-//! never waits for the disk, and when most of the first ones would have to, nobody tries again.
+//! never waits for the disk, and when most of the first ones would have to, no further copy is tried.
 
 use std::cell::RefCell;
 use std::fs::File;

@@ -15,7 +15,7 @@ use super::attributes::{Handle, lends_rules};
 use super::fill::Wanted;
 use super::place::{PLACE, hold};
 use super::source::Source;
-use super::{Placed, Run};
+use super::{Placed, Proof, Run, is_lost};
 use crate::error::{Error, Result};
 use crate::host::c_name;
 use crate::plan::{Pair, Reach, Step, totals};
@@ -40,7 +40,7 @@ struct Task {
 pub(super) struct Open {
     pub(super) path: TreePath,
     pub(super) handle: OwnedFd,
-    /// Whether this checkout made it, so that nobody expects anything there yet.
+    /// Whether this checkout made it, so that no other program expects anything there yet.
     pub(super) is_fresh: bool,
     /// Whether names in it were changed.
     pub(super) is_touched: AtomicBool,
@@ -131,7 +131,7 @@ impl<'a> Run<'a> {
             }
             (_, Some(EntryKind::Directory)) => {
                 if !is_inside && pair.before.is_some() {
-                    let error = "something that is not to be touched is in the way".to_owned();
+                    let error = "a file that the restore does not include is in the way".to_owned();
                     self.notice(&path, Why::Failed { action: "make the directory", error });
                     return Ok(());
                 }
@@ -191,12 +191,15 @@ impl<'a> Run<'a> {
     /// Sets the attributes of something whose bytes stay.
     pub(super) fn dress_in_place(&self, open: &Open, wanted: &Wanted) -> Result<Option<Stamp>> {
         let Wanted { path, name, before, entry } = wanted;
-        let act = || {
+        let act = |proof: &Proof| {
             let looked = |source: std::io::Error| Error::host("look at", path, source);
             let handle = hold(open, name).map_err(|errno| looked(errno.into()))?;
+            if Stamp::of(handle.as_fd()).map_err(looked)? != proof.stamp {
+                return Ok(None);
+            }
             let mtime = self.aim.is_exact().then_some(entry.mtime);
             self.dress(Handle::Place(handle.as_fd()), path, before.as_ref(), entry, mtime)?;
-            Stamp::of(handle.as_fd()).map_err(looked)
+            Stamp::of(handle.as_fd()).map(Some).map_err(looked)
         };
         let dressed = self.while_unchanged(open, name, path, entry, act);
         match self.settle(path, dressed)? {
@@ -238,8 +241,8 @@ impl<'a> Run<'a> {
         if !self.source.as_ref().is_some_and(Source::is_used) {
             let small: Vec<_> = batch.wanted.iter().filter_map(Wanted::chunk).collect();
             chunks = match self.store.chunks(&small) {
-                // Then each is read for itself, and reported where it is not there.
-                Err(amalgam_engine::Error::Purged { .. }) => Vec::new(),
+                // Then each is read for itself, and reported where it is not there or damaged.
+                Err(error) if is_lost(&error) => Vec::new(),
                 other => other?,
             };
         }
@@ -343,7 +346,7 @@ impl<'a> Run<'a> {
         self.settle(path, dressed).map(|_| ())
     }
 
-    /// Whoever changes a name in a directory changes its time too: it gets that of the tree.
+    /// Sets a directory's time to that of the tree, because each change of a name in it changed its time.
     pub(super) fn set_directory_time(&self, handle: Handle<'_>, path: &TreePath, after: &Entry) -> Result<()> {
         if !self.aim.is_exact() {
             return Ok(());

@@ -29,13 +29,17 @@ const HAS_CONTENTS: u8 = 32;
 const CTIME_IS_MTIME: u8 = 64;
 
 impl Index {
-    /// Writes it to a file, in one step: whoever reads meanwhile sees the old one or the new one.
+    /// Writes it to a file, in one step: a reader sees the old one or the new one.
     pub fn save(&self, file: &Path) -> Result<()> {
         let mut apart = file.as_os_str().to_owned();
         apart.push(".new");
         let failed = |source: io::Error| Error::Host { action: "write", path: file.display().to_string(), source };
-        fs::write(&apart, self.encode()).map_err(failed)?;
-        fs::rename(&apart, file).map_err(failed)
+        let written = fs::write(&apart, self.encode()).and_then(|()| fs::rename(&apart, file));
+        if written.is_err() {
+            // Half an index takes room on a disk that may be full.
+            fs::remove_file(&apart).ok();
+        }
+        written.map_err(failed)
     }
 
     /// Reads it from a file. Nothing when there is none, or none that this version wrote undamaged.

@@ -1,10 +1,10 @@
-//! Counters: what either side added to one, added together.
+//! Counters: adds the increments of both sides.
 
 use super::value::Value;
 use super::{COUNTER, entries};
 use crate::structure::{Kind, Node};
 
-/// The sum, if both sides are counters of whole numbers. A counter that was not there began at 0.
+/// Returns the sum, or `None` if a side is not a counter of whole numbers. A missing counter in the base starts at 0.
 pub(super) fn add<'a>(base: Option<&Node<'_>>, one: &Node<'_>, other: &Node<'_>) -> Option<Value<'a>> {
     let start = base.and_then(count).unwrap_or(0);
     let sum = count(one)?.checked_add(count(other)?)?.checked_sub(start)?;

@@ -1,21 +1,21 @@
-//! A merged value, and how it is written: fields and elements on lines of their own, two blanks deeper each time.
+//! A merged value and its formatting: fields and elements on lines of their own, indented by two spaces per level.
 
 use std::cmp::Ordering;
 
 use crate::structure::{Entry, Kind, Node};
 
 pub(super) enum Value<'a> {
-    /// Something without parts, as it was written.
+    /// A scalar, as written.
     Text(&'a str),
-    /// Something without parts that no side has.
+    /// A scalar that neither side has.
     Made(String),
     List(Vec<Value<'a>>),
-    /// Fields with their names as they were written.
+    /// Fields with their names as written.
     Map(Vec<(&'a str, Value<'a>)>),
 }
 
 impl<'a> Value<'a> {
-    /// A value as one side has it.
+    /// Copies the value of one side.
     pub(super) fn of(node: &'a Node<'a>) -> Self {
         match &node.kind {
             Kind::Scalar(_) => Self::Text(node.text),
@@ -65,13 +65,13 @@ fn end(out: &mut String, close: char, depth: usize) {
     out.push(close);
 }
 
-/// The name of a field with its quotes, as it is written.
+/// Returns the name of a field with its quotes, as written.
 pub(super) fn name_text<'a>(entry: &Entry<'a>) -> &'a str {
     entry.key.trim_end().trim_end_matches(':').trim_end()
 }
 
-/// The value that prevails: of a higher kind, then the greater one. Kinds ascend from null over truth, numbers, texts and
-/// lists to maps.
+/// Returns the greater of two values: by kind, then by value. The kinds in ascending order are null, booleans, numbers, texts,
+/// lists and maps.
 pub(super) fn greater<'a>(one: &'a Node<'a>, other: &'a Node<'a>) -> &'a Node<'a> {
     let by_number = || Some((one.text.parse::<f64>().ok()?, other.text.parse::<f64>().ok()?));
     let order = rank(one).cmp(&rank(other));
@@ -100,7 +100,7 @@ fn meaning<'n>(node: &'n Node<'_>) -> &'n str {
     }
 }
 
-/// A text as JSON writes it.
+/// Returns a text as a JSON string.
 pub(super) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

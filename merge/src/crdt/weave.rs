@@ -1,4 +1,4 @@
-//! Two changed versions of a sequence woven into one: what either removed is gone, what either inserted is there.
+//! Merges two changed versions of a sequence: applies the removals and the insertions of both.
 
 use std::hash::Hash;
 use std::ops::Range;
@@ -10,21 +10,22 @@ use crate::structure::{Entry, Numbers};
 
 /// A part of the result.
 pub(super) enum Stretch {
-    /// Something that both kept.
+    /// An element of the base that both sides kept.
     Base(usize),
-    /// What both put into one place. With a base, all three are equally long and everything in them was replaced by both.
+    /// Insertions of both sides at one position. If `base` is not empty, all three ranges have the same length, and both sides
+    /// replaced every element.
     Changed { base: Range<usize>, one: Range<usize>, other: Range<usize> },
 }
 
-/// Elements of lists, equal if they mean the same.
+/// Merges elements of lists. Elements are equal if they have the same meaning.
 pub(super) fn entries<'a>(base: &'a [Entry<'a>], one: &'a [Entry<'a>], other: &'a [Entry<'a>]) -> Vec<Stretch> {
     let mut numbers = Numbers::default();
     let tokens = [base, one, other].map(|side| side.iter().map(|entry| numbers.of(&entry.value)).collect::<Vec<_>>());
     weave(&tokens, numbers.count)
 }
 
-/// Texts: by words, and by characters in a word that both changed. What both inserted in one place stands there twice, unless
-/// it is the same.
+/// Merges texts by words, and by characters within a word that both sides changed. Insertions of both sides at one position are
+/// both kept, unless they are equal.
 pub(super) fn text(base: &str, one: &str, other: &str) -> String {
     let [base, one, other] = [base, one, other].map(words);
     let mut merged = String::new();
@@ -63,7 +64,7 @@ fn characters(base: &str, one: &str, other: &str, merged: &mut String) {
     }
 }
 
-/// A text as words and what stands between them, character by character.
+/// Splits a text into words and the single characters between them.
 fn words(text: &str) -> Vec<&str> {
     let mut words = Vec::with_capacity(text.len() / 3);
     let mut start = 0;
@@ -117,7 +118,7 @@ fn weave(tokens: &[Vec<Token>; 3], count: u32) -> Vec<Stretch> {
     stretches
 }
 
-/// The hunks of one side that are not passed yet.
+/// The hunks of one side that have not been passed yet.
 struct Ahead<'a> {
     hunks: &'a [Hunk],
 }
@@ -131,7 +132,7 @@ impl<'a> Ahead<'a> {
         self.hunks.first().filter(|hunk| hunk.before.start == at)
     }
 
-    /// What is inserted before an element of the base.
+    /// Returns the elements inserted before an element of the base.
     fn inserted(&self, at: usize) -> Range<usize> {
         self.hunk_at(at).map_or(0..0, |hunk| hunk.after.clone())
     }
@@ -140,7 +141,7 @@ impl<'a> Ahead<'a> {
         self.hunks.first().is_some_and(|hunk| hunk.before.contains(&at))
     }
 
-    /// Forgets hunks that end here or before, but for one that begins here.
+    /// Drops hunks that end at or before this position, except for one that starts here.
     fn pass(&mut self, at: usize) {
         while self.hunks.first().is_some_and(|hunk| hunk.before.end <= at && hunk.before.start < at) {
             self.hunks = &self.hunks[1..];

@@ -1,21 +1,20 @@
-//! A JSON parser that takes nothing but JSON. It reads a document once, into a [`Tape`]: values become nodes where somebody
-//! looks at them.
+//! A strict JSON parser. It reads a document once into a [`Tape`]; values become nodes on first access.
 
 use std::borrow::Cow;
 
 use crate::structure::{DEPTH_MAX, Document, Flaw, LIST, MapHash, Mark, Sort, Tape, list_with, name_hash, scalar_hash};
 
-/// Reads a document; a byte order mark may stand before it.
+/// Parses a document. It may start with a byte order mark.
 pub(crate) fn parse(text: &str) -> Result<Document<'_>, Flaw> {
     read(text, false)
 }
 
-/// Reads a document with comments of both sorts and last commas.
+/// Parses a document with line and block comments and trailing commas.
 pub(crate) fn parse_with_comments(text: &str) -> Result<Document<'_>, Flaw> {
     read(text, true)
 }
 
-/// How long a comment is that a text begins with; nothing if it begins with none, or with one that does not end.
+/// Returns the length of the comment at the start of a text, or `None` if there is none or it does not end.
 pub(crate) fn comment_bytes(text: &str) -> Option<usize> {
     if text.starts_with("//") {
         return Some(text.find('\n').unwrap_or(text.len()));
@@ -23,7 +22,7 @@ pub(crate) fn comment_bytes(text: &str) -> Option<usize> {
     text.strip_prefix("/*")?.find("*/").map(|end| end + 4)
 }
 
-/// The comments of a document.
+/// Returns the comments of a document.
 pub(crate) fn comments(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -44,7 +43,7 @@ pub(crate) fn comments(text: &str) -> Vec<&str> {
     found
 }
 
-/// How long a string is that a text begins with.
+/// Returns the length of the string at the start of a text.
 fn string_bytes(text: &str) -> usize {
     let mut is_escaped = true;
     for (at, byte) in text.bytes().enumerate() {
@@ -63,7 +62,7 @@ fn read(text: &str, has_comments: bool) -> Result<Document<'_>, Flaw> {
         return Err(Flaw::unhandled(0, "4 GiB or more"));
     }
     let start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
-    // Room for a value in a dozen bytes: more than most documents need, so that the tape is rarely moved.
+    // Reserves one mark per twelve bytes: more than most documents need, so that the tape is rarely reallocated.
     let tape = Tape { text, marks: Vec::with_capacity(text.len() / 12 + 1), meaning };
     let mut parser = Parser { text, bytes: text.as_bytes(), at: start, tape, names: Vec::new(), has_comments };
     parser.blanks();
@@ -82,13 +81,13 @@ struct Parser<'a> {
     bytes: &'a [u8],
     at: usize,
     tape: Tape<'a>,
-    /// The hashes of the names in the maps that are open.
+    /// The hashes of the names in the open maps.
     names: Vec<u64>,
-    /// Whether comments are blanks, and a comma may stand before an end.
+    /// Whether comments count as whitespace, and a comma may precede the end.
     has_comments: bool,
 }
 
-/// What a value was found to be, and the hash of what it means.
+/// The kind of a value and the hash of its meaning.
 type Read = (Sort, u64);
 
 impl<'a> Parser<'a> {
@@ -113,7 +112,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A value with a mark on the tape.
+    /// Parses a value and adds its mark to the tape.
     fn marked(&mut self, depth: usize, lead: usize, key: usize) -> Result<u64, Flaw> {
         let place = self.tape.marks.len();
         let [lead, key, start] = [lead, key, self.at].map(|at| at as u32);
@@ -156,7 +155,7 @@ impl<'a> Parser<'a> {
         if self.at == start { Err(self.flaw("a digit is missing")) } else { Ok(()) }
     }
 
-    /// A number as it is written: `1.0`, `1` and `1e0` are three.
+    /// Parses a number and keeps it as written: `1.0`, `1` and `1e0` are three different values.
     fn number(&mut self) -> Result<Read, Flaw> {
         let start = self.at;
         if self.peek() == Some(b'-') {
@@ -180,7 +179,7 @@ impl<'a> Parser<'a> {
         Ok((Sort::Scalar, scalar_hash(&self.text[start..self.at])))
     }
 
-    /// A string: what it means, behind a quote that tells it from a number.
+    /// Parses a string. Returns its meaning after a quote, which distinguishes it from a number.
     fn string(&mut self) -> Result<Cow<'a, str>, Flaw> {
         let start = self.at;
         self.at += 1;
@@ -206,7 +205,7 @@ impl<'a> Parser<'a> {
             }
         }
         self.at += 1;
-        // Without the closing quote, so that the meaning of a string is what it begins with.
+        // Omits the closing quote, so that the meaning of a string without escapes is a prefix of its text.
         let inner = &self.text[start..self.at - 1];
         if !has_escapes {
             return Ok(Cow::Borrowed(inner));
@@ -240,7 +239,7 @@ impl<'a> Parser<'a> {
             parser.names.push(name);
             Ok(())
         })?;
-        // Different names mostly have different hashes; where two are equal, the names are compared.
+        // Different names rarely have equal hashes; if two hashes are equal, the names are compared.
         let names = &mut self.names[outer..];
         let may_have_twice = match names.len() {
             0..=8 => (1..names.len()).any(|at| names[..at].contains(&names[at])),
@@ -265,7 +264,7 @@ impl<'a> Parser<'a> {
         Ok((Sort::List, hash))
     }
 
-    /// Entries up to the end of their map or list, each read behind its blanks.
+    /// Parses entries up to the end of their map or list, each after its whitespace.
     fn entries(&mut self, close: u8, mut read: impl FnMut(&mut Self, usize) -> Result<(), Flaw>) -> Result<(), Flaw> {
         self.at += 1;
         let mut lead = self.at;
@@ -294,7 +293,8 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// What a string, a number or a word means: as it is written, but a string without its escapes and its last quote.
+/// Returns the meaning of a string, a number or a word: its text; for a string, the text with escapes decoded and without the
+/// closing quote.
 fn meaning(written: &str) -> Cow<'_, str> {
     match written.strip_suffix('"') {
         Some(text) if text.contains('\\') => decode(&text[1..]).map_or(Cow::Borrowed(text), |inner| quoted(&inner)),
@@ -307,7 +307,7 @@ fn quoted(inner: &str) -> Cow<'static, str> {
     Cow::Owned(format!("\"{inner}"))
 }
 
-/// What the inside of a string means. A half of a surrogate pair stands for itself, in a form that no other string has.
+/// Decodes the inside of a string. A lone surrogate is represented by a sequence that no other string has.
 fn decode(inner: &str) -> Option<String> {
     let mut out = String::with_capacity(inner.len());
     let mut rest = inner;
@@ -333,7 +333,7 @@ fn decode(inner: &str) -> Option<String> {
                     }
                     _ => match char::from_u32(unit) {
                         Some(c) => out.push(c),
-                        // A NUL and a number: nothing that is decoded on the normal way looks like it by chance.
+                        // A NUL and a number: a regular string does not contain this by accident.
                         None => out.push_str(&format!("\0\u{fffd}{unit:04x}")),
                     },
                 }
@@ -355,7 +355,7 @@ mod tests {
     use super::*;
     use crate::structure::{Kind, Node};
 
-    /// The text of a value put together from its parts, all the way down.
+    /// Joins the text of a value from its parts, recursively.
     fn together(node: &Node<'_>) -> String {
         let Some(parts) = node.container() else { return node.text.to_owned() };
         let entries = parts.entries.iter();

@@ -1,5 +1,5 @@
-//! A pattern for paths, with the meaning that it has in an ignore file of Git: without a slash in it, it matches a name at any
-//! depth; with one, a path from the top; with one at its end, everything below a directory.
+//! A pattern for paths with the semantics of a `.gitignore` file: without a slash, it matches a name at any depth; with a slash
+//! inside, a path from the root; with a slash at the end, everything below a directory.
 
 use globset::{Candidate, GlobBuilder, GlobMatcher};
 
@@ -10,7 +10,7 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// Reads a pattern; what is wrong with it otherwise.
+    /// Parses a pattern. The error is a message for the user.
     pub(super) fn new(text: &str) -> Result<Self, String> {
         let from_top = text.trim_end_matches('/').contains('/');
         let inner = text.strip_prefix('/').unwrap_or(text);

@@ -1,4 +1,4 @@
-//! Reads rules from TOML, and says of what it does not take where it stands and what may stand there.
+//! Reads rules from TOML. Errors state the location and the allowed values.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,20 +12,20 @@ use crate::way::{Lists, Options, Way};
 
 const RULE: &str = "rule";
 const GROUP: &str = "group";
-/// What every rule may say.
+/// The keys that every rule may have.
 const OF_EVERY_RULE: [&str; 4] = ["path", "way", "type", "max_bytes"];
 const OF_A_GROUP: [&str; 2] = ["name", "paths"];
 
-/// One thing that is wrong.
+/// An error in a rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint {
-    /// What the rules were called.
+    /// The name of the layer.
     pub source: String,
-    /// Where, counted from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// Where in the line, in bytes, counted from 1.
+    /// The byte in the line, counted from 1.
     pub column: usize,
-    /// What is wrong, and what may stand there.
+    /// The problem and the allowed values.
     pub what: String,
 }
 
@@ -35,10 +35,10 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// Rules that were not taken: everything that is wrong with them.
+/// Rules that were rejected, with all their errors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct BadRules {
-    /// One for each place.
+    /// One error for each location.
     pub complaints: Vec<Complaint>,
 }
 
@@ -98,8 +98,8 @@ impl Reader<'_> {
                         rules.groups.extend(self.group(table, table.span()));
                     }
                 }
-                (RULE | GROUP, None) => self.complain(span_of(key), format!("`{name}` is written [[{name}]]")),
-                _ => self.complain(span_of(key), format!("`{name}`: no such thing; one of [[rule]], [[group]]")),
+                (RULE | GROUP, None) => self.complain(span_of(key), format!("`{name}` must be written [[{name}]]")),
+                _ => self.complain(span_of(key), format!("`{name}`: unknown; use [[rule]] or [[group]]")),
             }
         }
         rules
@@ -114,7 +114,7 @@ impl Reader<'_> {
             Some("text") => Some(Content::Text),
             Some("binary") => Some(Content::Binary),
             _ => {
-                self.complain(item.span(), format!("type = {}: one of \"text\", \"binary\"", shown(item)));
+                self.complain(item.span(), format!("type = {}: must be \"text\" or \"binary\"", shown(item)));
                 None
             }
         });
@@ -123,7 +123,7 @@ impl Reader<'_> {
             let takes = OF_EVERY_RULE.iter().chain(way.takes()).copied();
             if !takes.clone().any(|known| known == name) {
                 let known: Vec<_> = takes.collect();
-                let what = format!("`{name}` means nothing to the way {}; one of {}", way.name(), known.join(", "));
+                let what = format!("`{name}` is not an option of the way {}; use {}", way.name(), known.join(", "));
                 self.complain(span_of(table.key(name)), what);
             }
         }
@@ -134,12 +134,12 @@ impl Reader<'_> {
     fn way(&mut self, table: &dyn TableLike, span: Option<Range<usize>>) -> Option<Way> {
         let all = || Way::names().collect::<Vec<_>>().join(", ");
         let Some(item) = table.get("way") else {
-            self.complain(span, format!("a rule needs `way`; one of {}", all()));
+            self.complain(span, format!("a rule needs `way`: one of {}", all()));
             return None;
         };
         let way = item.as_str().and_then(Way::named);
         if way.is_none() {
-            self.complain(item.span(), format!("way = {}: no such way; one of {}", shown(item), all()));
+            self.complain(item.span(), format!("way = {}: unknown way; use one of {}", shown(item), all()));
         }
         way
     }
@@ -154,22 +154,26 @@ impl Reader<'_> {
                 "inputs" => options.inputs = self.texts(name, item),
                 "command" => match item.as_str() {
                     Some(command) => options.command = command.to_owned(),
-                    None => self.complain(item.span(), format!("command = {}: a text", shown(item))),
+                    None => self.complain(item.span(), format!("command = {}: must be a string", shown(item))),
                 },
                 "lists" => match item.as_str() {
                     Some("conflict") => options.lists = Lists::Conflict,
                     Some("both") => options.lists = Lists::Both,
-                    _ => self.complain(item.span(), format!("lists = {}: one of \"conflict\", \"both\"", shown(item))),
+                    _ => {
+                        self.complain(item.span(), format!("lists = {}: must be \"conflict\" or \"both\"", shown(item)))
+                    }
                 },
                 "max_bytes" => match item.as_integer().and_then(|bytes| u64::try_from(bytes).ok()) {
                     Some(bytes) => options.bytes_max = Some(bytes),
-                    None => self.complain(item.span(), format!("max_bytes = {}: a number of bytes", shown(item))),
+                    None => {
+                        self.complain(item.span(), format!("max_bytes = {}: must be a number of bytes", shown(item)))
+                    }
                 },
                 _ => {}
             }
         }
         for path in options.texts.iter().filter(|path| !path.starts_with('/')) {
-            self.complain(table.get("texts").and_then(Item::span), format!("`{path}`: a path begins with /"));
+            self.complain(table.get("texts").and_then(Item::span), format!("`{path}`: must begin with /"));
         }
         options
     }
@@ -178,14 +182,14 @@ impl Reader<'_> {
         let before = self.complaints.len();
         let place = self.place(span.clone());
         for (name, _) in table.iter().filter(|(name, _)| !OF_A_GROUP.contains(name)) {
-            let what = format!("`{name}` means nothing to a group; one of {}", OF_A_GROUP.join(", "));
+            let what = format!("`{name}` is not an option of a group; use {}", OF_A_GROUP.join(", "));
             self.complain(span_of(table.key(name)), what);
         }
         let paths = self.patterns(table, "paths", span);
         let name = match table.get("name") {
             None => format!("the group of {}", place),
             Some(item) => item.as_str().map(str::to_owned).unwrap_or_else(|| {
-                self.complain(item.span(), format!("name = {}: a text", shown(item)));
+                self.complain(item.span(), format!("name = {}: must be a string", shown(item)));
                 String::new()
             }),
         };
@@ -194,7 +198,7 @@ impl Reader<'_> {
 
     fn patterns(&mut self, table: &dyn TableLike, name: &str, span: Option<Range<usize>>) -> Vec<Pattern> {
         let Some(item) = table.get(name) else {
-            self.complain(span, format!("`{name}` is missing: a pattern or a list of some"));
+            self.complain(span, format!("`{name}` is missing: give a pattern or a list of patterns"));
             return Vec::new();
         };
         let texts = match item.as_str() {
@@ -202,7 +206,7 @@ impl Reader<'_> {
             None => self.texts(name, item),
         };
         if texts.is_empty() {
-            self.complain(item.span(), format!("`{name}`: a pattern at least"));
+            self.complain(item.span(), format!("`{name}`: give at least one pattern"));
         }
         let mut patterns = Vec::with_capacity(texts.len());
         for text in texts {
@@ -214,13 +218,13 @@ impl Reader<'_> {
         patterns
     }
 
-    /// A list of texts.
+    /// Reads a list of strings.
     fn texts(&mut self, name: &str, item: &Item) -> Vec<String> {
         let texts = item
             .as_array()
             .and_then(|array| array.iter().map(|value| value.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>());
         texts.unwrap_or_else(|| {
-            self.complain(item.span(), format!("{name} = {}: a list of texts", shown(item)));
+            self.complain(item.span(), format!("{name} = {}: must be a list of strings", shown(item)));
             Vec::new()
         })
     }
@@ -230,7 +234,7 @@ fn span_of(key: Option<&Key>) -> Option<Range<usize>> {
     key.and_then(Key::span)
 }
 
-/// A value as it may be shown in one line.
+/// Returns a value in a form that fits on one line.
 fn shown(item: &Item) -> String {
     match item.as_str() {
         Some(text) => format!("{text:?}"),
@@ -255,42 +259,42 @@ mod tests {
             "text, union, json, jsonc, yaml, toml, crdt, last-writer, priority, ours, theirs, regenerate, review";
         refused(
             "[[rule]]\npath = \"a\"\nway = \"jsno\"\n",
-            &[&format!("merge.toml, line 3, column 7: way = \"jsno\": no such way; one of {ways}")],
+            &[&format!("merge.toml, line 3, column 7: way = \"jsno\": unknown way; use one of {ways}")],
         );
         refused(
             "\n[[rule]]\npath = \"a\"\n",
-            &[&format!("merge.toml, line 2, column 1: a rule needs `way`; one of {ways}")],
+            &[&format!("merge.toml, line 2, column 1: a rule needs `way`: one of {ways}")],
         );
         refused(
             "[[rule]]\nway = \"text\"\n",
-            &["merge.toml, line 1, column 1: `path` is missing: a pattern or a list of some"],
+            &["merge.toml, line 1, column 1: `path` is missing: give a pattern or a list of patterns"],
         );
         refused(
             "[[rule]]\npath = \"a\"\nway = \"text\"\n  keys = [\"id\"]\n",
-            &["merge.toml, line 4, column 3: `keys` means nothing to the way text; one of path, way, type, max_bytes"],
+            &["merge.toml, line 4, column 3: `keys` is not an option of the way text; use path, way, type, max_bytes"],
         );
         refused(
             "[[rule]]\npath = \"[a\"\nway = \"json\"\nkeys = \"id\"\nlists = \"all\"\nmax_bytes = -1\ntype = \"x\"\n",
             &[
                 "merge.toml, line 2, column 8: path = \"[a\": unclosed character class; missing ']'",
-                "merge.toml, line 7, column 8: type = \"x\": one of \"text\", \"binary\"",
-                "merge.toml, line 4, column 8: keys = \"id\": a list of texts",
-                "merge.toml, line 5, column 9: lists = \"all\": one of \"conflict\", \"both\"",
-                "merge.toml, line 6, column 13: max_bytes = (integer): a number of bytes",
+                "merge.toml, line 7, column 8: type = \"x\": must be \"text\" or \"binary\"",
+                "merge.toml, line 4, column 8: keys = \"id\": must be a list of strings",
+                "merge.toml, line 5, column 9: lists = \"all\": must be \"conflict\" or \"both\"",
+                "merge.toml, line 6, column 13: max_bytes = (integer): must be a number of bytes",
             ],
         );
-        refused("[rule]\n", &["merge.toml, line 1, column 2: `rule` is written [[rule]]"]);
-        refused("rules = 1\n", &["merge.toml, line 1, column 1: `rules`: no such thing; one of [[rule]], [[group]]"]);
+        refused("[rule]\n", &["merge.toml, line 1, column 2: `rule` must be written [[rule]]"]);
+        refused("rules = 1\n", &["merge.toml, line 1, column 1: `rules`: unknown; use [[rule]] or [[group]]"]);
         refused(
             "[[group]]\npaths = []\nname = 1\n",
             &[
-                "merge.toml, line 2, column 9: `paths`: a pattern at least",
-                "merge.toml, line 3, column 8: name = (integer): a text",
+                "merge.toml, line 2, column 9: `paths`: give at least one pattern",
+                "merge.toml, line 3, column 8: name = (integer): must be a string",
             ],
         );
         refused(
             "[[rule]]\npath = \"a\"\nway = \"crdt\"\ntexts = [\"body\"]\n",
-            &["merge.toml, line 4, column 9: `body`: a path begins with /"],
+            &["merge.toml, line 4, column 9: `body`: must begin with /"],
         );
         assert_eq!(read("[[rule]\n", "merge.toml").expect_err("no TOML").complaints[0].line, 1);
     }

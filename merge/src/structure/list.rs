@@ -1,4 +1,4 @@
-//! Lists: by the names of their elements where they have some, else by what stayed and what did not.
+//! Merges lists: by the keys of their elements if they have them, otherwise by a diff of the elements.
 
 use std::collections::HashMap;
 
@@ -26,14 +26,14 @@ impl<'a> Merger<'a> {
         if let Some((key, numbered)) = self.keyed(entries) {
             let (slots, is_disputed) = self.named(entries, &numbered, Some(key))?;
             let made = Piece::Made(Made { is_map: false, shape, slots });
-            // The order of a list means something: it cannot follow both.
+            // The order of a list has a meaning: the result cannot follow both sides.
             return Ok((!is_disputed).then_some(made));
         }
         let slots = self.unnamed(entries)?;
         Ok(Some(Piece::Made(Made { is_map: false, shape, slots })))
     }
 
-    /// The names of the elements, by the first field that names all elements of all versions.
+    /// Returns the names of the elements, by the first field that all elements of all versions have.
     fn keyed(&self, sides: [&'a [Entry<'a>]; 3]) -> Option<(&'a str, Numbered<'a>)> {
         if sides.iter().all(|side| side.is_empty()) {
             return None;
@@ -68,7 +68,7 @@ impl<'a> Merger<'a> {
         Ok(slots)
     }
 
-    /// Elements that mean the same on both sides.
+    /// Merges elements that have the same meaning on both sides.
     fn stretch(
         &mut self,
         entries: [&'a [Entry<'a>]; 3],
@@ -123,7 +123,7 @@ impl<'a> Merger<'a> {
 }
 
 impl<'a> Merger<'a> {
-    /// One side only changed elements where they are; the other inserted and removed some.
+    /// Merges lists in which one side only changed elements in place and the other inserted and removed elements.
     fn in_place(
         &mut self,
         versions: [&'a [Entry<'a>]; 3],
@@ -156,7 +156,7 @@ impl<'a> Merger<'a> {
     }
 }
 
-/// Whether one version is another with elements changed where they are: as many, each the same or still recognisable.
+/// Returns whether a version only changed elements in place: the same number of elements, each equal or still recognisable.
 fn is_in_place(base: &[Entry<'_>], now: &[Entry<'_>]) -> bool {
     let is_known =
         |(was, is): (&Entry<'_>, &Entry<'_>)| same(&was.value, &is.value) || shares_a_field(&was.value, &is.value);
@@ -165,14 +165,14 @@ fn is_in_place(base: &[Entry<'_>], now: &[Entry<'_>]) -> bool {
 
 fn shares_a_field(one: &Node<'_>, other: &Node<'_>) -> bool {
     let (Kind::Map(one), Kind::Map(other)) = (&one.kind, &other.kind) else { return false };
-    // One of the first fields, so that large maps cost no more than small ones.
+    // Checks only the first fields, so that large maps cost no more than small ones.
     one.entries
         .iter()
         .take(32)
         .any(|e| other.entries.iter().take(32).any(|o| o.name == e.name && same(&o.value, &e.value)))
 }
 
-/// Numbers for values, in order of appearance: equal ones for those that mean the same.
+/// Numbers values in order of appearance. Values with the same meaning get the same number.
 #[derive(Default)]
 pub(crate) struct Numbers<'a> {
     known: HashMap<u64, Vec<(&'a Node<'a>, Token)>>,

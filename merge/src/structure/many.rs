@@ -1,7 +1,8 @@
-//! Documents of more than two sides, each written with all that no two sides dispute.
+//! Merges documents of more than two sides and writes each side with all uncontested changes applied.
 //!
-//! The places that any two sides dispute are found first. Then everything else is merged, side by side, into one document, which is
-//! written once as the base has those places and once as each side has them. The texts differ in these places alone.
+//! First it finds the places that any two sides contest. Then it merges everything else, side by side, into one document, and
+//! writes that document once with the contested places of the base and once with those of each side. The resulting texts differ
+//! only in these places.
 
 use std::collections::BTreeSet;
 
@@ -10,18 +11,18 @@ use crate::lines::{BASE, OURS, THEIRS};
 use crate::outcome::{Sides, Why};
 use crate::way::Options;
 
-/// With more sides than this, a conflict is shown by lines: pairs are compared.
+/// With more sides than this, a conflict is rendered by lines, because all pairs are compared.
 const SIDES_MAX: usize = 16;
-/// How often a place that turned out to be disputed is added before lines are shown instead.
+/// Maximum number of rounds that add newly found contested places. Beyond it, the conflict is rendered by lines.
 const ROUNDS_MAX: usize = 8;
 
-/// A document as the base and as each side has what is disputed, and everything else merged.
+/// The merged document with the contested places of the base and of each side.
 pub(crate) struct Views {
     pub(crate) base: String,
     pub(crate) sides: Vec<String>,
 }
 
-/// Writes the versions of a document that differ only where two sides dispute something; nothing where structure cannot tell.
+/// Writes the versions of a document that differ only in contested places. Returns `None` if the structure does not allow it.
 pub(crate) fn views_of_many(base: &[u8], sides: &[&[u8]], options: &Options, format: &Format) -> Option<Views> {
     if sides.len() > SIDES_MAX {
         return None;
@@ -48,7 +49,7 @@ pub(crate) fn views_of_many(base: &[u8], sides: &[&[u8]], options: &Options, for
                     && views.sides.iter().zip(sides).all(|(view, side)| has_all_of(view, base, side, options, format));
                 return is_whole.then_some(views);
             }
-            // What is disputed among three is so as the whole that holds it.
+            // A place that only three sides together contest is contested as the container that holds it.
             Err(more) => {
                 for path in more {
                     let mut above = named_part(&path)?;
@@ -63,7 +64,7 @@ pub(crate) fn views_of_many(base: &[u8], sides: &[&[u8]], options: &Options, for
     None
 }
 
-/// One merge with the texts that it comes to.
+/// One merge with its resulting texts.
 struct Step {
     clashes: Vec<String>,
     base: String,
@@ -84,7 +85,7 @@ fn step(
     })
 }
 
-/// The views, or the places that are disputed beside those that are known.
+/// Returns the views, or the contested places that are not known yet.
 fn views(
     base: &[u8],
     sides: &[&[u8]],
@@ -115,15 +116,15 @@ fn views(
     Ok(Ok(Views { base: merged, sides: texts }))
 }
 
-/// The part of a path that names alone lead to: elements of a list without names are disputed as the list, because each merge counts
-/// them anew. Nothing where that is the document.
+/// Returns the part of a path that consists of names only: elements of a list without names are contested as the whole list,
+/// because each merge numbers them differently. Returns `None` if that is the whole document.
 fn named_part(path: &str) -> Option<String> {
     let is_index = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let named: Vec<_> = path.split('/').take_while(|part| !is_index(part)).collect();
     Some(named.join("/")).filter(|path| !path.is_empty())
 }
 
-/// Whether a text has all that a side changed, so that nothing of it is hidden.
+/// Returns whether a text contains all changes of a side, so that none is hidden.
 fn has_all_of(view: &str, base: &[u8], side: &[u8], options: &Options, format: &Format) -> bool {
     let sides = Sides { base: Some(base), ours: view.as_bytes(), theirs: side };
     let merged = with_merged(&sides, options, format, &BTreeSet::new(), |clashes, _, view| {
@@ -132,13 +133,13 @@ fn has_all_of(view: &str, base: &[u8], side: &[u8], options: &Options, format: &
     matches!(merged, Ok(Some(Some(merged))) if merged == view)
 }
 
-/// Leaves out what lies below another path.
+/// Removes paths that are below another path in the set.
 fn topmost(paths: &mut BTreeSet<String>) {
     let all = paths.clone();
     paths.retain(|path| !path.match_indices('/').any(|(at, _)| at > 0 && all.contains(&path[..at])));
 }
 
-/// Whether every comment that a side brought is in one of the texts.
+/// Returns whether every comment that a side added is in one of the texts.
 fn is_shown(views: &Views, base: &[u8], sides: &[&[u8]], format: &Format) -> bool {
     let Some(comments) = format.comments else { return true };
     let of = |bytes: &[u8]| -> BTreeSet<String> {

@@ -1,4 +1,4 @@
-//! Decides, value by value, what the merged document consists of.
+//! Decides, value by value, the contents of the merged document.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,18 +14,18 @@ use crate::way::Options;
 /// A merged value.
 #[derive(Debug)]
 pub(super) enum Piece<'a> {
-    /// The text of one version, as it is.
+    /// The text of one version, unchanged.
     Take(&'a Node<'a>),
-    /// A text of several lines, merged by them.
+    /// A text of several lines, merged by lines.
     Lines(String),
     Made(Made<'a>),
 }
 
-/// A map or a list put together from parts.
+/// A map or a list assembled from parts.
 #[derive(Debug)]
 pub(super) struct Made<'a> {
     pub(super) is_map: bool,
-    /// The version whose brackets and blanks it has.
+    /// The version whose brackets and whitespace it uses.
     pub(super) shape: &'a Container<'a>,
     pub(super) slots: Vec<Slot<'a>>,
 }
@@ -33,12 +33,12 @@ pub(super) struct Made<'a> {
 #[derive(Debug)]
 pub(super) enum Slot<'a> {
     One(One<'a>),
-    /// What each version has in this place.
+    /// The entries of each version at this place.
     Clash([&'a [Entry<'a>]; 3]),
 }
 
 impl Slot<'_> {
-    /// The name of its field, if it is one.
+    /// Returns the name of its field; empty for an element.
     fn name(&self) -> &str {
         match self {
             Self::One(one) => one.name,
@@ -59,20 +59,20 @@ pub(super) struct One<'a> {
     pub(super) value: Piece<'a>,
     pub(super) tail: &'a str,
     pub(super) after: &'a str,
-    /// Whether it was the first where its lead came from.
+    /// Whether it was the first entry in the version that its lead comes from.
     pub(super) was_first: bool,
     /// Whether only one side has it.
     pub(super) is_added: bool,
 }
 
-/// Whether an entry is the first of ours and of theirs.
+/// Whether an entry is the first one of ours and of theirs.
 pub(super) type Firsts = [bool; 2];
 
 pub(super) struct Merger<'a> {
     pub(super) options: &'a Options,
     /// The paths where the sides disagree.
     pub(super) clashes: Vec<String>,
-    /// Paths that count as clashes, whoever changed them.
+    /// Paths that count as clashes even if only one side changed them.
     forced: &'a BTreeSet<String>,
     path: Vec<Step<'a>>,
 }
@@ -81,7 +81,7 @@ pub(super) struct Merger<'a> {
 #[derive(Clone, Copy)]
 enum Step<'a> {
     Name(&'a str),
-    /// An element, by the field it is known by.
+    /// An element, by its key field.
     Keyed(&'a str, &'a str),
     Index(usize),
 }
@@ -105,7 +105,7 @@ impl<'a> Merger<'a> {
         self.path.iter().map(|step| step.to_string()).collect()
     }
 
-    /// Whether a path below this place counts as a clash, so that nothing is taken as a whole.
+    /// Returns whether a path below this place counts as a clash, so that no version can be taken as a whole.
     fn is_forced_below(&self) -> bool {
         if self.forced.is_empty() {
             return false;
@@ -114,7 +114,7 @@ impl<'a> Merger<'a> {
         self.forced.range(above.clone()..).next().is_some_and(|path| path.starts_with(&above))
     }
 
-    /// Merges a value; nothing where the sides disagree about it as a whole.
+    /// Merges a value. Returns `None` if the sides disagree about it as a whole.
     pub(super) fn value(
         &mut self,
         base: Option<&'a Node<'a>>,
@@ -170,7 +170,7 @@ impl<'a> Merger<'a> {
         Ok(Some(Piece::Made(Made { is_map: true, shape, slots })))
     }
 
-    /// Merges entries by their names. Also says whether the sides put them into different orders.
+    /// Merges entries by name. Also returns whether the sides ordered them differently.
     pub(super) fn named(
         &mut self,
         sides: [&'a [Entry<'a>]; 3],
@@ -193,7 +193,7 @@ impl<'a> Merger<'a> {
         Ok((in_order, order.is_disputed))
     }
 
-    /// What becomes of one name.
+    /// Merges one name.
     fn slot(&mut self, versions: [Option<&'a Entry<'a>>; 3], firsts: Firsts) -> Result<Option<Slot<'a>>, Why> {
         if !self.forced.is_empty() && self.forced.contains(&self.here()) {
             return Ok(Some(self.clash(versions)));
@@ -208,7 +208,7 @@ impl<'a> Merger<'a> {
         })
     }
 
-    /// An entry that both sides have.
+    /// Merges an entry that both sides have.
     pub(super) fn pair(
         &mut self,
         base: Option<&'a Entry<'a>>,
@@ -219,7 +219,7 @@ impl<'a> Merger<'a> {
         let Some(value) = self.value(base.map(|base| &base.value), &ours.value, &theirs.value)? else {
             return Ok(self.clash([base, Some(ours), Some(theirs)]));
         };
-        // The text around a value follows the version it was taken from, unless the other changed it too.
+        // The text around a value comes from the version of the value, unless the other side changed it too.
         let is_theirs = matches!(&value, Piece::Take(node) if std::ptr::eq(*node, &theirs.value));
         let from = if is_theirs { theirs } else { ours };
         let is_one_kind = std::mem::discriminant(&ours.value.kind) == std::mem::discriminant(&theirs.value.kind);
@@ -241,19 +241,19 @@ impl<'a> Merger<'a> {
         Ok(Slot::One(One { name: &ours.name, lead, indent, key, value, tail, after, was_first, is_added: false }))
     }
 
-    /// Notes that the sides disagree here.
+    /// Records a clash at the current path.
     fn clash(&mut self, versions: [Option<&'a Entry<'a>>; 3]) -> Slot<'a> {
         self.note(None);
         Slot::Clash(versions.map(|version| version.map_or(&[][..], std::slice::from_ref)))
     }
 
-    /// Notes the path of a disagreement, with a last part if there is one.
+    /// Records the path of a clash, with a final index if given.
     pub(super) fn note(&mut self, last: Option<usize>) {
         let steps = self.path.iter().copied().chain(last.map(Step::Index));
         self.clashes.push(steps.map(|step| step.to_string()).collect());
     }
 
-    /// Does something one step further down.
+    /// Runs a function one step further down.
     pub(super) fn below<T>(&mut self, index: usize, run: impl FnOnce(&mut Self) -> T) -> T {
         self.path.push(Step::Index(index));
         let done = run(self);
@@ -263,15 +263,15 @@ impl<'a> Merger<'a> {
 }
 
 impl<'a> One<'a> {
-    /// An entry as one version has it.
+    /// Copies an entry of one version.
     pub(super) fn from(entry: &'a Entry<'a>, was_first: bool) -> Self {
         let Entry { name, lead, indent, key, value, tail, after } = entry;
         Self { name, lead, indent: *indent, key, value: Piece::Take(value), tail, after, was_first, is_added: true }
     }
 }
 
-/// Whose brackets and blanks the result has: theirs where ours left them as they were, else ours; never those of an empty one
-/// if there is another.
+/// Returns the version whose brackets and whitespace the result uses: theirs if ours left them unchanged, otherwise ours; never
+/// that of an empty container if the other is not empty.
 pub(super) fn shape<'a>(
     base: Option<&'a Container<'a>>,
     ours: &'a Container<'a>,
@@ -291,7 +291,7 @@ pub(super) fn shape<'a>(
     }
 }
 
-/// The one text of three; nothing if both sides changed it in different ways.
+/// Picks one text of three, or `None` if both sides changed it in different ways.
 pub(super) fn pick<'a>(base: Option<&'a str>, ours: &'a str, theirs: &'a str) -> Option<&'a str> {
     match base {
         _ if ours == theirs => Some(ours),
@@ -301,7 +301,7 @@ pub(super) fn pick<'a>(base: Option<&'a str>, ours: &'a str, theirs: &'a str) ->
     }
 }
 
-/// A text of several lines that both sides changed, merged by lines if they do not touch each other.
+/// Merges a text of several lines that both sides changed by lines. Returns `None` if the changes overlap.
 fn by_lines<'a>(base: &Node<'_>, ours: &Node<'_>, theirs: &Node<'_>) -> Option<Piece<'a>> {
     let versions = [base.text, ours.text, theirs.text];
     if !versions.iter().all(|text| text.trim_end().contains('\n')) {
@@ -318,7 +318,7 @@ fn is_blank(text: &str) -> bool {
     text.trim().is_empty()
 }
 
-/// Whether an entry is as it was, so that the other side may remove it. A changed comment is a change.
+/// Returns whether an entry is unchanged, so that the other side may remove it. A changed comment is a change.
 fn is_untouched(base: &Entry<'_>, now: &Entry<'_>) -> bool {
     let around = |part: fn(&Entry<'_>) -> String| part(base) == part(now);
     let has_comments = base.value.container().is_some_and(|container| container.glue == Glue::Lines);
@@ -329,7 +329,7 @@ fn is_untouched(base: &Entry<'_>, now: &Entry<'_>) -> bool {
         && (!has_comments || base.value.text.trim() == now.value.text.trim())
 }
 
-/// A name as part of a path.
+/// Escapes a name as part of a path.
 fn escaped(name: &str) -> Cow<'_, str> {
     match name.contains(['/', '~']) {
         true => Cow::Owned(name.replace('~', "~0").replace('/', "~1")),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::parts::Parts;
 
-/// A document: what stands before its value, the value, and what stands after it.
+/// A document: the text before its value, the value, and the text after it.
 #[derive(Debug)]
 pub(crate) struct Document<'a> {
     pub(crate) prefix: &'a str,
@@ -17,68 +17,68 @@ pub(crate) struct Document<'a> {
 #[derive(Debug)]
 pub(crate) struct Node<'a> {
     pub(crate) text: &'a str,
-    /// A hash of what it means; formatting, comments and the order of fields play no part.
+    /// A hash of its meaning. Formatting, comments and the order of fields do not affect it.
     pub(crate) hash: u64,
     pub(crate) kind: Kind<'a>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Kind<'a> {
-    /// Anything without parts: what it means, one text for one meaning.
+    /// A scalar, in a canonical text for its meaning.
     Scalar(Cow<'a, str>),
     Map(Parts<'a>),
     List(Parts<'a>),
 }
 
-/// What holds the parts of a map or a list together.
+/// The text around the entries of a map or a list.
 #[derive(Debug)]
 pub(crate) struct Container<'a> {
     pub(crate) glue: Glue,
     pub(crate) open: &'a str,
     pub(crate) entries: Vec<Entry<'a>>,
-    /// What stands between the last entry and the end: blanks, a last comma.
+    /// The text between the last entry and the end: whitespace, a trailing comma.
     pub(crate) tail: &'a str,
     pub(crate) close: &'a str,
     pub(crate) start: Start,
-    /// Whether a comma follows the last entry, where that is not part of the tail.
+    /// Whether a comma follows the last entry, if it is not part of the tail.
     pub(crate) has_last_comma: bool,
 }
 
-/// How entries follow one another.
+/// How entries are separated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Glue {
-    /// With a comma between two; blanks mean nothing.
+    /// By commas; whitespace has no meaning.
     Commas,
-    /// Each on lines of its own; what stands before it may be a comment.
+    /// Each on lines of its own; a comment may precede it.
     Lines,
 }
 
-/// Where entries may begin.
+/// Where entries may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// Anywhere; those in lines each on its own.
+    /// Anywhere; entries in lines start on a line of their own.
     Own,
-    /// The first on a line that is not its own.
+    /// The first entry shares its line with other text.
     Shared,
-    /// Keys before the sections, whose names begin with a bracket.
+    /// Keys come before the sections, whose names start with a bracket.
     KeysFirst,
 }
 
 /// A field or an element.
 #[derive(Debug)]
 pub(crate) struct Entry<'a> {
-    /// The name of a field; nothing for an element.
+    /// The name of a field; empty for an element.
     pub(crate) name: Cow<'a, str>,
-    /// What stands before it: blanks or lines of comments.
+    /// The text before it: whitespace or comment lines.
     pub(crate) lead: &'a str,
-    /// By how many blanks it is indented, where that is not part of its lead.
+    /// Its indentation in spaces, if that is not part of its lead.
     pub(crate) indent: usize,
-    /// All up to the value: `"name": `, `- `.
+    /// The text up to the value: `"name": `, `- `.
     pub(crate) key: &'a str,
     pub(crate) value: Node<'a>,
-    /// What follows the value: blanks, or a comment and the end of the line.
+    /// The text after the value: whitespace, or a comment and the end of the line.
     pub(crate) tail: &'a str,
-    /// A comment behind the comma, on the same line, of a format that has such.
+    /// A comment after the comma on the same line, in formats that allow it.
     pub(crate) after: &'a str,
 }
 
@@ -104,7 +104,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// What a field of a map means, if it has no parts.
+    /// Returns the meaning of a scalar field of a map.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         match &self.kind {
             Kind::Map(parts) => parts.field(name),
@@ -113,19 +113,19 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The hash of something without parts from what it means.
+/// Returns the hash of a scalar from its meaning.
 pub(crate) fn scalar_hash(meaning: &str) -> u64 {
     bytes_hash(1, meaning.as_bytes())
 }
 
-/// The hash of a map from those of its fields, in any order.
+/// Returns the hash of a map from those of its fields, in any order.
 pub(crate) fn map_hash<'a>(fields: impl Iterator<Item = (&'a str, u64)>) -> u64 {
     let mut whole = MapHash::default();
     fields.for_each(|(name, hash)| whole.add(name_hash(name), hash));
     whole.end()
 }
 
-/// The hash of a map while its fields become known.
+/// The incremental hash of a map.
 #[derive(Default)]
 pub(crate) struct MapHash {
     sum: u64,
@@ -147,20 +147,20 @@ pub(crate) fn name_hash(name: &str) -> u64 {
     bytes_hash(2, name.as_bytes())
 }
 
-/// The hash of a list from those of its elements.
+/// Returns the hash of a list from those of its elements.
 pub(crate) fn list_hash(elements: impl Iterator<Item = u64>) -> u64 {
     elements.fold(LIST, list_with)
 }
 
-/// The hash of a list without elements.
+/// The hash of an empty list.
 pub(crate) const LIST: u64 = 4;
 
-/// The hash of a list with one element more.
+/// Returns the hash of a list with one more element.
 pub(crate) fn list_with(list: u64, element: u64) -> u64 {
     mixed(list, element)
 }
 
-/// Bytes eight at a time. Equal hashes are never taken for equal values: see [`same`].
+/// Hashes eight bytes at a time. Equal hashes do not prove equal values: see [`same`].
 fn bytes_hash(kind: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let start = mixed(kind, bytes.len() as u64);
@@ -170,13 +170,13 @@ fn bytes_hash(kind: u64, bytes: &[u8]) -> u64 {
     mixed(hash, u64::from_le_bytes(last))
 }
 
-/// Two numbers as one: a product of 128 bits, folded.
+/// Combines two numbers: a 128-bit product, folded.
 fn mixed(one: u64, other: u64) -> u64 {
     let product = u128::from(one ^ 0x9e37_79b9_7f4a_7c15) * u128::from(other ^ 0xd1b5_4a32_d192_ed03);
     (product as u64) ^ ((product >> 64) as u64) ^ one.rotate_left(29)
 }
 
-/// Whether two values mean the same. Hashes only say that they do not.
+/// Returns whether two values have the same meaning. The hashes only serve to reject quickly.
 pub(crate) fn same(one: &Node<'_>, other: &Node<'_>) -> bool {
     if one.hash != other.hash {
         return false;
@@ -197,7 +197,7 @@ pub(crate) fn same(one: &Node<'_>, other: &Node<'_>) -> bool {
     }
 }
 
-/// Where a byte lies, counted from 1.
+/// Returns the line and column of a byte, counted from 1.
 pub(crate) fn line_and_column(text: &[u8], at: usize) -> (usize, usize) {
     let before = &text[..at.min(text.len())];
     let line = memchr::memchr_iter(b'\n', before).count() + 1;

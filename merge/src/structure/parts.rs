@@ -1,7 +1,7 @@
-//! The parts of maps and lists: there already, or on a tape and unfolded when somebody first looks at them.
+//! The entries of maps and lists: either built, or on a tape and built on first access.
 //!
-//! Of a large document a merge looks at what changed and at what leads there. A parser that writes a tape makes one
-//! allocation for all of a document; the rest of it never becomes nodes.
+//! A merge of a large document visits only the changed values and the path to them. A parser that writes a tape makes one
+//! allocation for the whole document; the unvisited rest never becomes nodes.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -10,33 +10,33 @@ use std::rc::Rc;
 
 use super::node::{Container, Entry, Glue, Kind, Node, Start};
 
-/// The parts of a map or a list.
+/// The entries of a map or a list.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
     there: OnceCell<Box<Container<'a>>>,
-    /// Where they are folded.
+    /// Their position on the tape.
     folded: Option<(Rc<Tape<'a>>, u32)>,
 }
 
-/// A document whose entries stand between commas, as marks in the order of its text.
+/// A document with comma-separated entries, as marks in text order.
 #[derive(Debug)]
 pub(crate) struct Tape<'a> {
     pub(crate) text: &'a str,
     pub(crate) marks: Vec<Mark>,
-    /// What something without parts, or the name of a field, means as it is written.
+    /// Returns the meaning of a scalar or a field name from its text.
     pub(crate) meaning: fn(&'a str) -> Cow<'a, str>,
 }
 
-/// A value in the text. Those inside it follow, up to the next one beside it.
+/// A value in the text. The marks of the values inside it follow, up to the mark `next`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
     pub(crate) sort: Sort,
-    /// Where the blanks before it begin, then its key, then itself.
+    /// The offset of the whitespace before it; `key` and `start` are the offsets of its key and of the value.
     pub(crate) lead: u32,
     pub(crate) key: u32,
     pub(crate) start: u32,
     pub(crate) end: u32,
-    /// The mark after all that is inside it.
+    /// The index of the mark after everything inside it.
     pub(crate) next: u32,
     pub(crate) hash: u64,
 }
@@ -49,14 +49,14 @@ pub(crate) enum Sort {
 }
 
 impl<'a> Parts<'a> {
-    /// What a field means, if there is one and it has no parts.
+    /// Returns the meaning of a scalar field.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         if let (None, Some((tape, place))) = (self.there.get(), &self.folded) {
             let field = tape.inside(*place).find(|mark| *tape.name(mark) == *name)?;
             if field.sort != Sort::Scalar {
                 return None;
             }
-            // What has to be made first must stay somewhere: below, in the node.
+            // A computed meaning needs an owner: the node below.
             if let Cow::Borrowed(meaning) = (tape.meaning)(tape.written(field)) {
                 return Some(meaning);
             }
@@ -86,11 +86,11 @@ impl<'a> Deref for Parts<'a> {
     }
 }
 
-/// What stands behind a comma: a comment about what is before it, on the same line, and the rest.
+/// Splits the text after a comma into a comment on the same line, which belongs to the value before, and the rest.
 fn behind_comma(text: &str) -> (&str, &str) {
     let line = text.find('\n').map_or(text, |end| &text[..end]);
     let line = line.strip_suffix('\r').unwrap_or(line);
-    // A comment that goes on below is about what follows, and one before something else on its line may be.
+    // A comment that continues on the next line belongs to the following value, and so may one that precedes other text.
     let is_whole = line.len() < text.len() && line.matches("/*").count() == line.matches("*/").count();
     match is_whole && !line.trim().is_empty() {
         true => text.split_at(line.len()),
@@ -98,7 +98,7 @@ fn behind_comma(text: &str) -> (&str, &str) {
     }
 }
 
-/// Where a comma is among blanks and comments.
+/// Finds a comma among whitespace and comments.
 fn last_comma(text: &str) -> Option<usize> {
     let mut at = 0;
     while at < text.len() {
@@ -113,7 +113,7 @@ fn last_comma(text: &str) -> Option<usize> {
 }
 
 impl<'a> Tape<'a> {
-    /// The first value, with all others folded in it.
+    /// Returns the first value, with all others unbuilt inside it.
     pub(crate) fn root(self) -> Node<'a> {
         Rc::new(self).node(0)
     }
@@ -166,12 +166,12 @@ impl<'a> Tape<'a> {
         }
     }
 
-    /// The values right inside one.
+    /// Iterates over the direct children of a value.
     fn inside(&self, place: u32) -> impl Iterator<Item = &Mark> {
         self.beside(place as usize + 1, self.marks[place as usize].next as usize)
     }
 
-    /// The values beside one, up to an end.
+    /// Iterates over the siblings of a value up to an end.
     fn beside(&self, first: usize, end: usize) -> impl Iterator<Item = &Mark> {
         let mut at = first;
         std::iter::from_fn(move || {
@@ -181,7 +181,7 @@ impl<'a> Tape<'a> {
         })
     }
 
-    /// Whether two fields have one name, from a first one on that stands beside them up to the end of the tape.
+    /// Returns whether two sibling fields, from `first` to the end of the tape, have the same name.
     pub(crate) fn has_twice(&self, first: usize) -> bool {
         let mut names: Vec<_> = self.beside(first, self.marks.len()).map(|mark| self.name(mark)).collect();
         names.sort_unstable();
@@ -191,7 +191,7 @@ impl<'a> Tape<'a> {
     fn name(&self, mark: &Mark) -> Cow<'a, str> {
         let key = self.slice(mark.key, mark.start).trim_end();
         let written = key.strip_suffix(':').unwrap_or(key).trim_end();
-        // Behind the quote, which is not part of a name.
+        // Skips the quote, which is not part of a name.
         match (self.meaning)(written) {
             Cow::Borrowed(meaning) => Cow::Borrowed(&meaning[1..]),
             Cow::Owned(meaning) => Cow::Owned(meaning[1..].to_owned()),

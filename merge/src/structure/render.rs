@@ -1,10 +1,10 @@
-//! Writes a merged document: as it is, or as one version has it where the sides disagree.
+//! Writes a merged document, with the contested places of one version.
 
 use super::merger::{Made, One, Piece, Slot};
 use super::node::{Container, Entry, Glue, Start, list_hash, map_hash, scalar_hash};
 use crate::outcome::Why;
 
-/// Writes a value as a version has it.
+/// Writes a value with the contested places of one version.
 pub(super) fn piece<'a>(out: &mut String, piece: &'a Piece<'a>, version: usize) -> Result<(), Why> {
     match piece {
         Piece::Take(node) => out.push_str(node.text),
@@ -15,7 +15,7 @@ pub(super) fn piece<'a>(out: &mut String, piece: &'a Piece<'a>, version: usize) 
     Ok(())
 }
 
-/// What a merged value means, without its disagreements.
+/// Returns the hash of a merged value's meaning, without its clashes.
 pub(super) fn meaning(piece: &Piece<'_>) -> u64 {
     match piece {
         Piece::Take(node) => node.hash,
@@ -33,7 +33,7 @@ pub(super) fn meaning(piece: &Piece<'_>) -> u64 {
     }
 }
 
-/// An entry to be written: merged, or as a version has it.
+/// An entry to write: merged, or from a version.
 enum Item<'a> {
     One(&'a One<'a>),
     Entry(&'a Entry<'a>),
@@ -72,7 +72,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Whether the blanks before it are those of such a place.
+    /// Returns whether its leading whitespace fits the position.
     fn fits(&self, is_first: bool) -> bool {
         match self {
             Self::One(one) => one.was_first == is_first && !one.is_added,
@@ -80,7 +80,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Writes the key, the value and what follows it.
+    /// Writes the key, the value and the text after it.
     fn body(&self, out: &mut String, version: usize) -> Result<(), Why> {
         match self {
             Self::One(one) => {
@@ -117,7 +117,8 @@ fn commas<'a>(out: &mut String, made: &'a Made<'a>, version: usize) -> Result<()
     Ok(())
 }
 
-/// The blanks before an entry: its own, unless it moved to the front or away from it, or came from another layout.
+/// Returns the whitespace before an entry: its own, unless the entry moved to or from the first position or comes from another
+/// layout.
 fn blanks<'a>(shape: &'a Container<'a>, item: &Item<'a>, at: usize) -> &'a str {
     let own = item.lead();
     let like = if at == 0 { shape.entries.first() } else { shape.entries.get(1) };
@@ -153,7 +154,7 @@ fn lines<'a>(out: &mut String, made: &'a Made<'a>, version: usize) -> Result<(),
     Ok(())
 }
 
-/// Ends a line that was the last one and is not any more.
+/// Terminates a line that used to be the last one.
 pub(super) fn end_line(out: &mut String) {
     if !out.is_empty() && !out.ends_with('\n') {
         let cr = out.find('\n').is_some_and(|first| out[..first].ends_with('\r'));

@@ -1,4 +1,4 @@
-//! A TOML document as a tree: sections in the order in which they stand, and in them keys with their values.
+//! Parses a TOML document into a tree: sections in document order, with their keys and values.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -27,7 +27,7 @@ pub(super) fn parse(text: &str) -> Result<Document<'_>, Flaw> {
     Ok(Document { prefix: &text[..start], root, suffix: &text[end..] })
 }
 
-/// A header with what stands below it, up to the next.
+/// A header with the lines below it, up to the next header.
 struct Section<'a> {
     path: Vec<String>,
     is_list: bool,
@@ -58,7 +58,7 @@ fn section<'a>(scanner: &mut Scanner<'a>) -> Result<Option<Section<'a>>, Flaw> {
     Ok(Some(Section { path, is_list, lead, key, statements, start, body, end }))
 }
 
-/// Keys with their values up to the next header, and where the last ends.
+/// Parses keys with their values up to the next header. Also returns the end of the last one.
 fn statements<'a>(scanner: &mut Scanner<'a>) -> Result<(Vec<Entry<'a>>, usize), Flaw> {
     let mut entries = Vec::new();
     loop {
@@ -82,7 +82,7 @@ fn statements<'a>(scanner: &mut Scanner<'a>) -> Result<(Vec<Entry<'a>>, usize), 
     }
 }
 
-/// Puts sections that belong to an element of a list below it; the rest stays side by side.
+/// Groups sections that belong to an element of a list below it; the others stay side by side.
 fn group<'a>(
     text: &'a str,
     sections: &mut Peekable<IntoIter<Section<'a>>>,

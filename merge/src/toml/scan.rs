@@ -1,4 +1,4 @@
-//! Finds where things begin and end in a text that is known to be TOML.
+//! Finds the boundaries of tokens in a text that is known to be valid TOML.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::structure::{Container, DEPTH_MAX, Entry, Flaw, Glue, Node, Start};
 pub(super) struct Scanner<'a> {
     text: &'a str,
     pub(super) at: usize,
-    /// How many comments were passed.
+    /// Number of comments skipped so far.
     comments: usize,
 }
 
@@ -34,14 +34,14 @@ impl<'a> Scanner<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// Passes the rest of the line and its end.
+    /// Skips the rest of the line including its terminator.
     pub(super) fn line(&mut self) -> &'a str {
         let start = self.at;
         self.at = memchr::memchr(b'\n', self.rest().as_bytes()).map_or(self.text.len(), |newline| start + newline + 1);
         self.since(start)
     }
 
-    /// Passes lines that hold nothing or a comment.
+    /// Skips empty lines and comment lines.
     pub(super) fn comment_lines(&mut self) {
         while !self.is_done() {
             let start = self.at;
@@ -53,7 +53,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Passes blanks; inside of brackets also ends of lines and comments.
+    /// Skips whitespace; inside brackets also line ends and comments.
     pub(super) fn blanks(&mut self, inside: bool) {
         loop {
             match self.peek() {
@@ -68,7 +68,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// What stands before a byte that is in no string.
+    /// Returns the text before a byte outside of strings.
     pub(super) fn until(&mut self, end: u8) -> Option<&'a str> {
         let start = self.at;
         loop {
@@ -81,7 +81,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Passes a string of any of four sorts.
+    /// Skips a string of any of the four kinds.
     fn string(&mut self) -> Option<()> {
         let quote = self.peek()?;
         let bytes = self.text.as_bytes();
@@ -95,7 +95,7 @@ impl<'a> Scanner<'a> {
                     return Some(());
                 }
                 byte if *byte == quote && bytes[self.at..].starts_with(&[quote; 3]) => {
-                    // Up to two quotes may stand before the three that end it.
+                    // Up to two quotes may precede the closing three.
                     let run = bytes[self.at..].iter().take_while(|byte| **byte == quote).count();
                     self.at += run.min(5);
                     return Some(());

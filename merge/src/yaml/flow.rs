@@ -6,7 +6,8 @@ use std::collections::HashSet;
 use super::parse::quoted;
 use crate::structure::{Container, DEPTH_MAX, Entry, Glue, Node, Start};
 
-/// A collection at the start of a text and its length; nothing if it does not end there or uses more than names and texts.
+/// Parses a collection at the start of a text and returns its length. Returns `None` if it does not end on this line or uses more
+/// than names and texts.
 pub(super) fn value(text: &str, depth: usize) -> Option<(Node<'_>, usize)> {
     let mut reader = Reader { text, at: 0 };
     let node = reader.value(depth)?;
@@ -47,7 +48,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A quoted or plain text.
+    /// Parses a quoted or plain text.
     fn text_of(&mut self) -> Option<&'a str> {
         let rest = &self.text[self.at..];
         let length = match self.peek()? {

@@ -1,4 +1,4 @@
-//! The part of YAML that configuration files are written in, as a tree.
+//! Parses the subset of YAML that is common in configuration files into a tree.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -34,12 +34,12 @@ pub(super) fn parse(text: &str) -> Result<Document<'_>, Flaw> {
 
 /// A line that is neither empty nor a comment.
 struct Next<'a> {
-    /// Where the line begins.
+    /// The offset of the line.
     line: usize,
-    /// Where its content begins.
+    /// The offset of its content.
     at: usize,
     indent: usize,
-    /// The content without the end of the line.
+    /// The content without the line terminator.
     content: &'a str,
 }
 
@@ -49,7 +49,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// The next line with content, from a place where a line begins.
+    /// Returns the next line with content. The current position must be the start of a line.
     fn next(&self) -> Result<Option<Next<'a>>, Flaw> {
         let mut line = self.at;
         while line < self.text.len() {
@@ -76,7 +76,7 @@ impl<'a> Parser<'a> {
         memchr::memchr(b'\n', &self.text.as_bytes()[at..]).map_or(self.text.len(), |newline| at + newline + 1)
     }
 
-    /// A map or a list whose entries are indented by so many blanks.
+    /// Parses a map or a list whose entries have this indentation.
     fn block(&mut self, indent: usize, depth: usize) -> Result<Node<'a>, Flaw> {
         let next = self.next()?;
         match next {
@@ -86,7 +86,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A map; the first key may stand on a line that began with something else.
+    /// Parses a map. Its first key may be on a line that starts with other text.
     fn map(&mut self, indent: usize, compact: Option<usize>, depth: usize) -> Result<Node<'a>, Flaw> {
         let start = compact.unwrap_or(self.at);
         let mut entries: Vec<Entry<'a>> = Vec::new();
@@ -146,11 +146,11 @@ impl<'a> Parser<'a> {
         Ok(Node::list(&self.text[start..self.at], container))
     }
 
-    /// Comments after the last entry that are indented like it, and the blank lines before them.
+    /// Returns the comments after the last entry with the same indentation, and the blank lines before them.
     fn comments_inside(&mut self, indent: usize) -> Result<&'a str, Flaw> {
         let start = self.at;
         let mut line = start;
-        // A list may be indented like the key above it; then what follows belongs to the next key.
+        // A list may have the indentation of the key above it; then the following text belongs to the next key.
         let is_followed = self.next()?.is_some_and(|next| next.indent >= indent);
         while indent > 0 && !is_followed && line < self.text.len() {
             let end = self.line_end(line);
@@ -165,7 +165,7 @@ impl<'a> Parser<'a> {
         Ok(&self.text[start..self.at])
     }
 
-    /// What follows a key or a dash of this length: the text up to the value, the value, and the rest of its line.
+    /// Parses an entry after a key or a dash of this length: the text up to the value, the value, and the rest of its line.
     fn entry(
         &mut self,
         at: usize,
@@ -211,7 +211,7 @@ impl<'a> Parser<'a> {
         Ok((key, value, &text[end..self.at]))
     }
 
-    /// A value without parts, or one in flow style, and where it ends.
+    /// Parses a scalar or a flow collection, and returns its end.
     fn scalar(&mut self, at: usize, line_end: usize, indent: usize, depth: usize) -> Result<(Node<'a>, usize), Flaw> {
         let text = self.text;
         let content = text[at..line_end].trim_end();
@@ -240,7 +240,7 @@ impl<'a> Parser<'a> {
         Ok((Node::scalar(value, Cow::Borrowed(value)), at + length))
     }
 
-    /// Makes sure that a value ends where it seems to.
+    /// Checks that a value ends where it seems to.
     fn nothing_more(&self, at: usize, rest: &str, indent: usize) -> Result<(), Flaw> {
         if comment_or_nothing(rest).is_none() || (!rest.is_empty() && !rest.starts_with([' ', '\t'])) {
             return Err(Flaw::malformed(at, "something behind a value"));
@@ -251,7 +251,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Passes the lines of a block scalar; empty ones at its end only if it keeps them.
+    /// Skips the lines of a block scalar; trailing empty lines only if it keeps them.
     fn block_scalar(&mut self, header: &str, indent: usize) {
         let keeps = header.split_whitespace().next().is_some_and(|header| header.contains('+'));
         let mut line = self.at;
@@ -280,19 +280,19 @@ fn is_document_mark(content: &str) -> bool {
         .any(|mark| content.strip_prefix(mark).is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')))
 }
 
-/// Whether there is nothing, or only a comment.
+/// Returns `Some` if the rest is empty or a comment.
 fn comment_or_nothing(rest: &str) -> Option<()> {
     let rest = rest.trim();
     (rest.is_empty() || rest.starts_with('#')).then_some(())
 }
 
-/// Where a comment begins in a line, as far as that can be seen without the lines before it.
+/// Returns the start of a comment in a line, as far as it can be determined without the lines before it.
 pub(super) fn comment(line: &str) -> Option<usize> {
     let bytes = line.as_bytes();
     memchr::memchr_iter(b'#', bytes).find(|at| *at == 0 || matches!(bytes[at - 1], b' ' | b'\t'))
 }
 
-/// The name of a key at the start of a line, and its length with the colon.
+/// Returns the name of the key at the start of a line, and its length with the colon.
 fn key(content: &str) -> Result<(Cow<'_, str>, usize), &'static str> {
     let is_end = |at: usize| matches!(content.as_bytes().get(at), None | Some(b' ' | b'\t'));
     match content.bytes().next() {
@@ -321,7 +321,7 @@ fn key(content: &str) -> Result<(Cow<'_, str>, usize), &'static str> {
     }
 }
 
-/// The length of a quoted text with its quotes, if it ends on its line.
+/// Returns the length of a quoted text with its quotes, if it ends on its line.
 pub(super) fn quoted(content: &str) -> Option<usize> {
     let bytes = content.as_bytes();
     let quote = *bytes.first()?;
@@ -336,7 +336,7 @@ pub(super) fn quoted(content: &str) -> Option<usize> {
     }
 }
 
-/// The length of a plain text, up to a comment; nothing if it holds what looks like a key.
+/// Returns the length of a plain text up to a comment, or `None` if it contains text that looks like a key.
 fn plain(content: &str) -> Option<usize> {
     let text = content[..comment(content).unwrap_or(content.len())].trim_end();
     let has_colon = text.ends_with(':') || text.contains(": ");

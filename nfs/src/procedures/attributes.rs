@@ -94,12 +94,12 @@ pub(super) fn access(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answ
 pub(super) fn room(request: &Request<'_>, from: &Reader<'_>) -> Result<Answer> {
     from.end()?;
     let room = request.open.view.room();
-    let (files, free_files) = (room.total_bytes / BLOCK_BYTES, room.free_bytes / BLOCK_BYTES);
+    let (files, free_files) = (room.total_bytes / BLOCK_BYTES, room.usable_bytes() / BLOCK_BYTES);
     Ok(request.now(&FSSTAT3res::Ok(FSSTAT3resok {
         obj_attributes: request.post(request.ino),
         tbytes: room.total_bytes,
         fbytes: room.free_bytes,
-        abytes: room.free_bytes,
+        abytes: room.usable_bytes(),
         // As many files as there is room for.
         tfiles: files,
         ffiles: free_files,

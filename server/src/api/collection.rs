@@ -97,6 +97,10 @@ impl CollectionService for Api {
         .await
     }
 
+    async fn confirm_clock(&self, _request: Request<v1::ConfirmClockRequest>) -> Answer<v1::ConfirmClockResponse> {
+        self.short(|service| Ok(v1::ConfirmClockResponse { counted_seconds: service.confirm_clock() })).await
+    }
+
     async fn measure_exactly(&self, request: Request<v1::MeasureExactlyRequest>) -> Answer<v1::MeasureExactlyResponse> {
         let request = request.into_inner();
         self.short(move |service| match request.target.as_ref() {
@@ -168,7 +172,7 @@ impl CollectionService for Api {
                 None => return Err(Failure::new(Reason::Invalid, "name a workspace or a snapshot")),
             };
             let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-            let marks = service.marks()?;
+            let marks = service.marks();
             for snapshot in service.log_of(head, limit)? {
                 let account = service.growth_of(snapshot, &marks)?;
                 sender.send(v1::ListGrowthResponse { snapshot: Some(account) })?;

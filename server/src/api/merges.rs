@@ -183,4 +183,36 @@ impl MergeService for Api {
         let request = request.into_inner();
         self.short(move |service| service.explain_rules(&request)).await
     }
+
+    async fn list_rule_commands(
+        &self,
+        request: Request<v1::ListRuleCommandsRequest>,
+    ) -> Answer<v1::ListRuleCommandsResponse> {
+        let request = request.into_inner();
+        self.short(move |service| {
+            Ok(v1::ListRuleCommandsResponse { commands: service.list_rule_commands(&request.workspace)? })
+        })
+        .await
+    }
+
+    async fn approve_rule_command(
+        &self,
+        request: Request<v1::ApproveRuleCommandRequest>,
+    ) -> Answer<v1::ApproveRuleCommandResponse> {
+        let (actor, request) = (actor(&request), request.into_inner());
+        self.short(move |service| {
+            let command = Some(service.approve_rule_command(&request, &actor)?);
+            Ok(v1::ApproveRuleCommandResponse { command })
+        })
+        .await
+    }
+
+    async fn revoke_rule_command(
+        &self,
+        request: Request<v1::RevokeRuleCommandRequest>,
+    ) -> Answer<v1::RevokeRuleCommandResponse> {
+        let request = request.into_inner();
+        self.short(move |service| service.revoke_rule_command(&request.hash).map(|()| v1::RevokeRuleCommandResponse {}))
+            .await
+    }
 }

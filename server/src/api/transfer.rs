@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use amalgam_engine::SnapshotId;
 use amalgam_engine::reference::RefName;
 use amalgam_engine::workspace::LabelName;
+use amalgam_materializer::remove_tree;
 use amalgam_proto::v1::transfer_service_server::TransferService;
 use amalgam_proto::{Failure, Reason, snapshot_name, v1};
 use amalgam_transfer::{
@@ -109,7 +110,8 @@ impl TransferService for Api {
             let directory = host_path(&request.directory)?;
             let done = backup(&service.inner.store, &directory, service.now(), progress).map_err(of_transfer)?;
             if request.verify {
-                verify_backup(&directory, &service.act("backup", "")?, progress).map_err(of_transfer)?;
+                let act = service.act("backup", "")?;
+                verify_backup(&directory, &act, progress, remove_tree).map_err(of_transfer)?;
             }
             let result = v1::BackupResult {
                 part: done.part,

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use amalgam_engine::Time;
+use amalgam_engine::{LivedTime, Time};
 use amalgam_gc::Progress;
 
 use super::{How, ITSELF, Last, Why};
@@ -45,12 +45,15 @@ impl Service {
             }
             looked = Instant::now();
             let _using = self.using();
+            let lived = self.lived();
             let state = collections.state.lock().clone();
             if state.is_paused(self.now()) || self.is_collecting() {
                 continue;
             }
             let (Ok(disk), Ok(settings)) = (self.measure_disk(), self.settings()) else { continue };
-            let last = state.last.as_ref();
+            // When it was by the present clock, whatever the clock said then.
+            let placed = state.last.map(|last| Last { time: lived.place(Time(last.time)).0, ..last });
+            let last = placed.as_ref();
             let why = due(&collections.watchfulness, last, &disk, settings.budget_bytes, self.now(), idle());
             let is_near = collections.quota_is_near.swap(false, Ordering::Relaxed);
             let Some(why) = why.or_else(|| due_for_quota(is_near, last, self.now())) else { continue };
@@ -85,7 +88,7 @@ fn due(
     {
         return Some(Why::Room);
     }
-    if disk.store_bytes > next(watchfulness, last).1 {
+    if disk.store_bytes > next(watchfulness, last, &LivedTime::default()).1 {
         return Some(Why::Growth);
     }
     (since >= DAY_NANOSECONDS && idle >= IDLE).then_some(Why::Time)
@@ -102,9 +105,9 @@ fn since(last: Option<&Last>, now: Time) -> i64 {
 }
 
 /// From when on, and from how many bytes on, a collection comes that nobody asked for; no time if there was none yet.
-pub(super) fn next(watchfulness: &Watchfulness, last: Option<&Last>) -> (Option<Time>, u64) {
+pub(super) fn next(watchfulness: &Watchfulness, last: Option<&Last>, lived: &LivedTime) -> (Option<Time>, u64) {
     let base = last.map_or(0, |last| last.disk_bytes_after);
-    let time = last.map(|last| Time(last.time.saturating_add(DAY_NANOSECONDS)));
+    let time = last.map(|last| Time(lived.place(Time(last.time)).0.saturating_add(DAY_NANOSECONDS)));
     (time, base.saturating_add(watchfulness.growth_bytes_min.max(base / 4)))
 }
 
@@ -185,7 +188,8 @@ mod tests {
             }
         };
         let home = Home::new(around.join("home"));
-        let mut service = Service::open_with(&home, tick, &[], Arc::new(settings)).expect("opened");
+        let mut service =
+            Service::open_with(&home, (tick as fn() -> Time).into(), &[], Arc::new(settings)).expect("opened");
         let inner = Arc::get_mut(&mut service.inner).expect("nobody else has it yet");
         inner.collections.watchfulness = Watchfulness {
             look_every: Duration::from_millis(20),

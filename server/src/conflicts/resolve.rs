@@ -118,7 +118,7 @@ impl Service {
         let plan = self.plan_resolving(head, root, request, act)?;
         let mut response = self.response(&plan)?;
         if !plan.is_empty() {
-            let target = Target { root: plan.root, paths: Some(&plan.touched), with_git: true };
+            let target = Target { root: plan.root, paths: Some(&plan.touched), with_git: true, set_id: false };
             let times = Times::OfBytes(act.time);
             let (brought, mut captured) = self.bring_to(&mut grasp, &target, times, &progress)?;
             // State values are in no directory.
@@ -133,7 +133,7 @@ impl Service {
             response.snapshot = Some(self.snapshot_message(snapshot, &Marks::default())?);
             response.notices = brought.notices.iter().map(notice).collect();
         }
-        grasp.save(self)?;
+        grasp.save(self);
         response.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
         Ok(response)
     }

@@ -123,7 +123,7 @@ impl Service {
             };
             let Some(found) = found else {
                 let hint = "name its workspace with --workspace, or run `amalgam init` for a new one";
-                let message = format!("{} is not a directory that was known before; {hint}", path.display());
+                let message = format!("{} was never attached to a workspace; {hint}", path.display());
                 return Err(Failure::new(Reason::NoDirectory, message));
             };
             self.refuse_inside_or_around(path, records.iter().filter(|record| record.id != found.id))?;
@@ -145,7 +145,7 @@ impl Service {
         }
     }
 
-    /// Somebody works in a directory, perhaps for long: others get their turn meanwhile.
+    /// Waits for the call that works in a directory, perhaps for long, and gives the turn to others meanwhile.
     pub(super) fn await_end_of_work(&self, turn: MutexGuard<'_, ()>, id: &str) {
         drop(turn);
         drop(self.live(id).lock_arc());
@@ -233,7 +233,7 @@ impl Service {
     /// The directory or mount that a path lies in, for the wire: the innermost one.
     pub(crate) fn find_place(&self, path: &[u8]) -> Result<v1::Directory> {
         let given = host_path(path)?;
-        // By its words first: whoever asks may be in a namespace of its own, where the path is another one.
+        // By its words first: the caller may be in a mount namespace of its own, where the path is another one.
         let mount = self.find_mount(&given).or_else(|| self.find_mount(&canonical(&given).ok()?));
         let Some((number, mounted)) = mount else {
             return match self.find_directory(path) {
@@ -284,7 +284,7 @@ impl Service {
         self.forget_directory(&record.id)
     }
 
-    /// Forgets a directory when nobody works in it any more, and ends its watch.
+    /// Forgets a directory when no call works in it any more, and ends its watch.
     pub(super) fn forget_directory(&self, id: &str) -> Result<()> {
         let mut live = self.live(id).lock_arc();
         live.end_watch();
@@ -307,7 +307,7 @@ impl Service {
         self.let_go_of_ended(names)
     }
 
-    /// The same for somebody whose turn it is.
+    /// Lets go of the directories and views of workspaces that have ended. The caller has the registry's turn.
     pub(crate) fn let_go_of_ended(&self, names: &[WorkspaceName]) -> Result<()> {
         for name in names {
             if self.inner.workspaces.find(name).map_err(of_engine)?.is_none() {
@@ -336,7 +336,7 @@ impl Service {
             self.inner.workspaces.get(from).map_err(of_engine)?;
             let records = self.inner.registry.all();
             let mine: Vec<_> = records.iter().filter(|record| record.workspace == from.as_str()).collect();
-            // Whoever works in one of them would write the old name down again.
+            // A call that works in one of them would write the old name down again.
             let lives: Vec<_> = mine.iter().filter_map(|record| self.live(&record.id).try_lock_arc()).collect();
             if lives.len() < mine.len() {
                 drop(lives);
@@ -442,7 +442,7 @@ mod tests {
             let done = at_once(3, |number| attach(&around.path().join(&nested[number]), ""));
             assert_eq!(done.iter().flatten().count(), 1, "none lies in another");
             let apart = at_once(6, |number| attach(&around.path().join(format!("apart{round}.{number}")), ""));
-            let mut ids: Vec<_> = apart.into_iter().map(|record| record.expect("nobody is in its way").id).collect();
+            let mut ids: Vec<_> = apart.into_iter().map(|record| record.expect("no other is in its way").id).collect();
             ids.sort_unstable();
             ids.dedup();
             assert_eq!(ids.len(), 6, "each has an id of its own");

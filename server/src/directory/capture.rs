@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use amalgam_conflicts::Faced;
 use amalgam_engine::conflict::CONFLICTS_KEY;
 use amalgam_engine::operation::operation;
+use amalgam_engine::reference::RefValue;
 use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
 use amalgam_engine::{Act, DiffOptions, Error, RootId, SnapshotId, TreePath, What, diff_roots};
 use amalgam_materializer::{
@@ -23,6 +24,9 @@ use crate::service::{Marks, Service};
 /// What the log calls a snapshot of a directory.
 pub(crate) const CAPTURE: &str = "capture";
 
+/// How many captures that are not in the record of a directory are followed back.
+const UNNOTED_CAPTURES_MAX: usize = 10_000;
+
 /// How many paths of each sort differ.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
@@ -40,12 +44,12 @@ pub(crate) struct Saying<'a> {
 }
 
 impl Service {
-    /// Captures a directory: all of it, or where something happened if somebody has kept an eye on it.
+    /// Captures a directory: all of it, or only where something happened if it is watched.
     pub(super) fn look(&self, grasp: &mut Grasp, progress: &Progress) -> Result<Captured> {
         self.look_as(grasp, progress, false)
     }
 
-    /// The same, everywhere if `whole`: then what is left out by rules is counted in full.
+    /// Captures a directory as [`Self::look`] does, everywhere if `whole`: then what is left out by rules is counted in full.
     pub(crate) fn look_as(&self, grasp: &mut Grasp, progress: &Progress, whole: bool) -> Result<Captured> {
         let rules = self.rules(&grasp.record)?;
         let dirty = grasp.live.watch.as_ref().map(|watch| watch.take_dirty());
@@ -142,7 +146,7 @@ impl Service {
     /// Whether a directory came of its workspace's head.
     pub(super) fn is_in_step(&self, grasp: &Grasp, head: Option<SnapshotId>) -> Result<bool> {
         let known = grasp.record.snapshot();
-        // Being written for the first time, or left so by a process that died: what is absent was removed by nobody.
+        // Being written for the first time, or left so by a process that died: what is absent was not removed by a user.
         if known.is_none() && grasp.record.aim.is_some() {
             return Ok(head.is_none());
         }
@@ -158,26 +162,45 @@ impl Service {
         }
         let now = head.map_or_else(|| "nothing".to_owned(), |head| head.short());
         let message = format!(
-            "workspace {} has moved on to {now} since this directory was last in step with it; `amalgam restore @` takes that \
-             over (what is here is captured first), `amalgam fork` keeps what is here beside it",
+            "workspace {} was moved to {now} elsewhere, and a commit of this directory would undo that; `amalgam restore @` brings the \
+             directory to {now} (its files are captured first), `amalgam fork` keeps its files as another workspace",
             grasp.workspace
         );
         Err(Failure::new(Reason::StaleHead, message))
     }
 
-    /// Whether a head is a capture of this very directory whose process died before it could note that.
+    /// Whether a head came of captures of this very directory alone that are not in its record: the process died before it could note
+    /// them, or the disk was full.
     fn is_own_capture(&self, grasp: &Grasp, head: Option<SnapshotId>, known: Option<SnapshotId>) -> Result<bool> {
-        let Some(head) = head else { return Ok(false) };
-        let store = &self.inner.store;
-        let moved = store.last_move(&grasp.workspace.reference()).map_err(of_engine)?;
-        // A workspace has one directory, and nothing else captures into it.
-        let is_capture = match operation(store, moved) {
-            Ok(found) => found.draft.action == CAPTURE,
-            // So long ago that nobody is waiting for it to be noted.
-            Err(Error::Trimmed { .. }) => false,
-            Err(error) => return Err(of_engine(error)),
-        };
-        Ok(is_capture && store.snapshot(head).map_err(of_engine)?.parents.first() == known.as_ref())
+        if head.is_none() {
+            return Ok(false);
+        }
+        let (store, reference) = (&self.inner.store, grasp.workspace.reference());
+        let target = |value: &Option<RefValue>| value.as_ref().and_then(|value| value.target);
+        let known = known.map(|known| *known.as_bytes());
+        let mut sequence = store.last_move(&reference).map_err(of_engine)?;
+        for _ in 0..UNNOTED_CAPTURES_MAX {
+            let moved = match operation(store, sequence) {
+                Ok(moved) => moved,
+                // So long ago that it was noted since, or never will be.
+                Err(Error::Trimmed { .. }) => return Ok(false),
+                Err(error) => return Err(of_engine(error)),
+            };
+            // A workspace has one directory, and nothing else captures into it.
+            let Some(change) = moved.changes.iter().find(|change| change.name == reference) else { return Ok(false) };
+            let moves_head = target(&change.before) != target(&change.after);
+            if moves_head && moved.draft.action != CAPTURE {
+                return Ok(false);
+            }
+            if moves_head && target(&change.before).map(|before| before.hash) == known {
+                return Ok(true);
+            }
+            if change.previous == 0 {
+                return Ok(false);
+            }
+            sequence = change.previous;
+        }
+        Ok(false)
     }
 
     pub(crate) fn known_root(&self, known: Option<SnapshotId>) -> Result<Option<RootId>> {
@@ -228,7 +251,7 @@ impl Service {
         warnings.extend(self.check_quota(&grasp.workspace, Some(captured.root))?);
         let tally = self.tally(self.head_root(head)?, Some(captured.root))?;
         let (snapshot, is_new) = self.commit_captured(grasp, &mut captured, saying, act)?;
-        grasp.save(self)?;
+        warnings.extend(grasp.save(self));
         Ok(v1::CaptureResult {
             snapshot: Some(self.snapshot_message(snapshot, &Marks::default())?),
             changed: is_new,
@@ -300,7 +323,7 @@ impl Service {
             without_holders_of_git(list);
         }
         grasp.record.looked = self.now().0;
-        grasp.save(self)?;
+        grasp.save(self);
         let paths = |paths: Vec<TreePath>| paths.iter().map(|path| Bytes::copy_from_slice(path.as_bytes())).collect();
         Ok(v1::DirectoryStatus {
             directory: Some(self.directory_message(&grasp.record)),

@@ -5,7 +5,7 @@ use std::path::Path;
 use amalgam_conflicts::Style;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, RootId};
-use amalgam_materializer::{Checkout, HostDir, Index, Pool, Progress, Times, checkout};
+use amalgam_materializer::{Checkout, HostDir, Index, Pool, Progress, Staging, Times, checkout_staged};
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::{ArcMutexGuard, RawMutex};
 
@@ -17,7 +17,7 @@ use crate::registry::Record;
 use crate::service::{Held, Service};
 use crate::views::named;
 
-/// A directory that belongs to a workspace and is being written: nobody else works in it. A new one belongs to nobody again unless that comes
+/// A directory that belongs to a workspace and is being written: no other call works in it. A new one belongs to no workspace again unless that comes
 /// to its end; one that is written again keeps its record, and a restore does the rest.
 struct Attached<'a> {
     service: &'a Service,
@@ -66,8 +66,8 @@ impl Service {
         let style = match request.conflicts.as_str() {
             "" => Style::default(),
             word => Style::from_word(word).ok_or_else(|| {
-                let words = "markers, ours, theirs and base";
-                Failure::new(Reason::Invalid, format!("conflicts cannot be shown as {word}; there are {words}"))
+                let words = "markers, ours, theirs or base";
+                Failure::new(Reason::Invalid, format!("`{word}` is not a way to show conflicts; use {words}"))
             })?,
         };
         if request.read_only && attach.is_some() {
@@ -75,6 +75,7 @@ impl Service {
             return Err(Failure::new(Reason::Invalid, message));
         }
         let path = canonical(&host_path(&request.path)?)?;
+        self.clean_unfinished(&path)?;
         let (host, attached) = match &attach {
             Some(workspace) => {
                 let conflicts = if style == Style::default() { "" } else { style.word() };
@@ -99,7 +100,7 @@ impl Service {
     ) -> Result<v1::CheckoutResult> {
         let (root, snapshot) =
             (wanted.root.expect("a revision has a tree"), wanted.snapshot.expect("and is a snapshot"));
-        // Clones come from a directory that nobody changes meanwhile; its own stamps prove each file once more.
+        // Clones come from a directory that no other call changes meanwhile; its own stamps prove each file once more.
         let source = match request.source.as_str() {
             "" => None,
             // A mount has no files that could be cloned.
@@ -110,7 +111,7 @@ impl Service {
         let job = Checkout {
             keep_git: false,
             rules: None,
-            // What names a repository elsewhere must not be shared; the one that was lost shares it with nobody.
+            // What names a repository elsewhere must not be shared; the one that was lost shares it with no other directory.
             leave_git_file: !request.again,
             withholds: !request.set_id && self.is_foreign(&[snapshot], None)?,
             paths: None,
@@ -122,7 +123,10 @@ impl Service {
         let index = Index::new(host.identity());
         let seen = Seen { conflicts: self.conflicts_of(root, None)?, ..Seen::default() };
         let faced = self.faced(root, style, None)?;
-        let done = checkout(&self.inner.store, &host, &index, faced.face, &job).map_err(of_materializer)?;
+        let staging = Staging::new();
+        let begun = self.begin_checkout(&host, faced.face, &staging)?;
+        let done = checkout_staged(&self.inner.store, &host, &index, faced.face, &job, &staging);
+        let done = done.map_err(of_materializer)?;
         drop(source);
         let mut result = v1::CheckoutResult {
             directory: None,
@@ -139,11 +143,12 @@ impl Service {
             self.look_where(&mut grasp, &done, &Progress::default())?;
             grasp.record.in_step(Some(snapshot), self.now());
             self.note_conflicts(&mut grasp)?;
-            grasp.save(self)?;
+            result.warnings = grasp.save(self);
             let record = grasp.record.clone();
             drop(grasp);
             result.directory = Some(self.directory_message(&record));
         }
+        begun.finish();
         Ok(result)
     }
 
@@ -182,7 +187,10 @@ impl Service {
     ) -> Result<v1::CheckoutResult> {
         let workspace = amalgam_proto::workspace_id(&request.attach_workspace).map_err(of_engine)?;
         let head = self.head(&workspace)?.ok_or_else(|| {
-            Failure::new(Reason::NotFound, format!("workspace {workspace} has no snapshot that could be written"))
+            Failure::new(
+                Reason::NotFound,
+                format!("workspace {workspace} has no snapshot yet, so there is nothing to check out"),
+            )
         })?;
         let record = self.inner.registry.all().into_iter().find(|record| record.workspace == workspace.as_str());
         let path = match (&record, request.path.is_empty()) {
@@ -195,6 +203,10 @@ impl Service {
             }
         };
         if let Some(record) = record.as_ref().filter(|record| self.open_host(record).is_ok()) {
+            // It was being written when the process died: a restore goes on.
+            if record.snapshot().is_none() && record.aim.is_some() {
+                return self.bring_back_into(&path, &workspace, true, request, act, progress);
+            }
             let message = format!(
                 "workspace {workspace} has its directory at {}, and that is not lost; `amalgam restore` in it brings files back",
                 record.path.display()
@@ -260,7 +272,8 @@ impl Service {
         loop {
             let turn = self.inner.registry.turn();
             let records = self.inner.registry.all();
-            let gone = || Failure::new(Reason::NoDirectory, "the directory was let go of meanwhile; try again");
+            let gone =
+                || Failure::new(Reason::NoDirectory, "the directory was detached meanwhile; run the command again");
             let found = records.iter().find(|record| record.id == id).ok_or_else(gone)?;
             self.refuse_inside_or_around(path, records.iter().filter(|record| record.id != id))?;
             let Some(mut live) = self.live(id).try_lock_arc() else {
@@ -283,7 +296,7 @@ impl Service {
         match self.inner.registry.all().iter().find(|record| record.workspace == workspace.as_str()) {
             Some(other) => {
                 let hint = match self.open_host(other) {
-                    Ok(_) => String::new(),
+                    Ok(_) => "; `amalgam fork --dir PATH` makes a second one".to_owned(),
                     Err(_) => format!(", which is lost; `amalgam checkout {workspace}` writes it again"),
                 };
                 let message = format!("workspace {workspace} has its directory at {}{hint}", other.path.display());

@@ -30,7 +30,7 @@ pub(crate) struct Ahead {
     _session: Option<WriteSession>,
 }
 
-/// Where a workspace's files are, held so that nobody else commits or restores there.
+/// Where a workspace's files are, held so that no other call commits or restores there.
 enum Place {
     Nowhere,
     Directory(Box<Grasp>),
@@ -69,7 +69,7 @@ impl Service {
                 self.refuse_out_of_step(&grasp, head)?;
                 let captured = self.look(&mut grasp, &Progress::default())?;
                 let pin = store.hold(captured.root).map_err(of_engine)?;
-                grasp.save(self)?;
+                grasp.save(self);
                 (captured.root, pin)
             }
             Place::View(grasp) => {
@@ -136,7 +136,7 @@ impl Service {
     }
 
     /// Takes hold of the place of a workspace that is merged into, and takes what is there into a snapshot, if none has it yet. A
-    /// directory that never had what its workspace holds is not the place: what is absent there was removed by nobody.
+    /// directory that never had what its workspace holds is not the place: what is absent there was not removed by a user.
     pub(crate) fn secure_place(&self, workspace: &WorkspaceName, before: &str, act: &Act) -> Result<SecuredPlace> {
         match self.place_of(workspace)? {
             Place::Directory(grasp) if grasp.record.snapshot().is_none() && self.head(workspace)?.is_some() => {
@@ -186,7 +186,7 @@ impl Service {
     }
 
     /// Brings a directory along whose workspace moved on without it. Each file there is as it was, or as the head has it if a
-    /// process died while it brought them along; what is neither is somebody's edit, and is merged with what the head has. A capture
+    /// process died while it brought them along; what is neither is an edit of the user, and is merged with what the head has. A capture
     /// on top of the head would take back what landed. Returns the snapshot of the edits, if there are any.
     pub(super) fn catch_up(&self, grasp: &mut Grasp, what: &str, act: &Act) -> Result<Option<SnapshotId>> {
         let (store, progress) = (&self.inner.store, Progress::default());
@@ -249,11 +249,11 @@ impl Service {
         if grasp.record.snapshot() == head {
             return Ok(());
         }
-        let target = Target { root, paths: None, with_git: false };
+        let target = Target { root, paths: None, with_git: false, set_id: false };
         // What the merge wrote has its time already, and all else is there.
         let (brought, _) = self.bring_to(grasp, &target, Times::OfBytes(act.time), &Progress::default())?;
         grasp.record.in_step(head, act.time);
-        grasp.save(self)?;
+        grasp.save(self);
         (merge.written, merge.removed) = (brought.written, brought.removed);
         merge.notices = brought.notices.iter().map(notice).collect();
         Ok(())
@@ -305,7 +305,7 @@ mod tests {
         workspaces.create(&name("main"), &NewWorkspace::default(), &act).expect("made");
         write(&service, "main", "first");
         workspaces.fork(&name("main"), &[name("try")], &act).expect("forked");
-        // A directory that somebody gave to it, with nothing in it.
+        // A directory that was attached to it, with nothing in it.
         let path = around.path().join("copy");
         std::fs::create_dir(&path).expect("a directory");
         let asked = v1::AttachDirectoryRequest {
@@ -316,7 +316,7 @@ mod tests {
         let record = service.attach(&asked, &act).expect("attached");
         write(&service, "try", "second");
         publish(&service);
-        // The same, left by a checkout whose process died.
+        // A directory that a checkout left whose process died.
         let root = service.head_root(service.head(&name("main")).expect("a head")).expect("read").expect("a tree");
         let record = Record { aim: Some(root.to_string()), ..record };
         service.inner.registry.put(record.clone()).expect("put");

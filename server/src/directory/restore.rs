@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 
 use amalgam_engine::workspace::Change;
 use amalgam_engine::{Act, EntryKind, RootId, SnapshotId, TreePath, WorkspaceName};
-use amalgam_materializer::{Captured, Checkout, Notice, PlannedKind, Progress, Rules, Times, checkout, plan};
-use amalgam_proto::v1;
+use amalgam_materializer::{
+    Captured, Checkout, Notice, PlannedKind, Progress, Rules, Staging, Times, checkout_staged, grant_withheld, plan,
+};
+use amalgam_proto::{Failure, v1};
 use bytes::Bytes;
 
 use super::capture::{CAPTURE, Saying};
 use super::working::{cleared_action, restore_action};
 use super::{Grasp, notice};
 use crate::conflicts::Seen;
-use crate::failure::{Result, of_engine, of_materializer};
+use crate::failure::{PARTLY, Result, of_engine, of_materializer};
 use crate::left_alone::GitScope;
 use crate::service::{Held, Marks, Service};
 
@@ -24,6 +26,8 @@ pub(crate) struct Target<'a> {
     pub(crate) root: RootId,
     pub(crate) paths: Option<&'a [TreePath]>,
     pub(crate) with_git: bool,
+    /// Whether files get set-ID bits, capabilities and devices of foreign trees, too.
+    pub(crate) set_id: bool,
 }
 
 /// What was done to a directory.
@@ -55,7 +59,7 @@ impl Service {
         // The request belongs to what comes after it.
         let act = Act { request: None, ..act.clone() };
         let (snapshot, _) = self.commit_captured(grasp, &mut captured, &saying, &act)?;
-        grasp.save(self)?;
+        grasp.save(self);
         Ok((Some(snapshot), ignored))
     }
 
@@ -75,9 +79,15 @@ impl Service {
         let planned = plan(&self.inner.store, grasp.index(), faced.face, &job).map_err(of_materializer)?;
         let parents = planned.changes.iter().filter_map(|change| Some(change.path.split_last()?.0));
         let directories: BTreeSet<TreePath> = parents.collect();
-        let _writing = self.writing(&grasp.record.id, &directories)?;
-        let done =
-            checkout(&self.inner.store, &grasp.host, grasp.index(), faced.face, &job).map_err(of_materializer)?;
+        let staging = Staging::new();
+        let _writing = self.writing(&grasp.record.id, &staging, &directories)?;
+        let done = checkout_staged(&self.inner.store, &grasp.host, grasp.index(), faced.face, &job, &staging);
+        let mut done = done.map_err(of_materializer)?;
+        if target.set_id {
+            let (store, index) = (&self.inner.store, grasp.index());
+            grant_withheld(store, &grasp.host, index, faced.face, target.paths, progress, &mut done)
+                .map_err(of_materializer)?;
+        }
         let captured = self.look_where(grasp, &done, progress)?;
         let brought = Brought {
             written: done.written,
@@ -120,7 +130,12 @@ impl Service {
         };
         let git = self.git_scope(&grasp.workspace, request.with_git)?;
         let captured = self.look_as(&mut grasp, progress, true)?;
-        let target = Target { root, paths: (!paths.is_empty()).then_some(&paths[..]), with_git: git.includes() };
+        let target = Target {
+            root,
+            paths: (!paths.is_empty()).then_some(&paths[..]),
+            with_git: git.includes(),
+            set_id: request.set_id,
+        };
         // Old times are right only where everything is exchanged: beside a newer build output that stays, they would keep a
         // build from happening.
         let times = match paths.is_empty() && captured.counts.ignored == 0 {
@@ -135,11 +150,15 @@ impl Service {
         // A `.git` that is named is in scope.
         let scope = if paths.iter().any(TreePath::is_in_git) { GitScope::Include } else { git };
         let safety = self.record_edits(&grasp, &captured, &words, scope, act)?;
-        let (brought, captured) = self.bring_to(&mut grasp, &target, times, progress)?;
-        let left_alone = self.count_left_alone_of(&target, captured.root, git)?;
-        let is_new = self.record_restored(&mut grasp, captured, &paths, &words, scope, act)?;
-        grasp.save(self)?;
+        let hint = "what was there before is recorded: `amalgam undo` brings it back";
+        let brought = self.bring_to(&mut grasp, &target, times, progress);
+        let (brought, restored) = brought.map_err(|failure| with_hint(failure, hint))?;
+        let left_alone = self.count_left_alone_of(&target, restored.root, git)?;
+        let is_new = self.record_restored(&mut grasp, restored, &paths, &words, scope, act)?;
+        let warnings = grasp.save(self);
         let mut result = self.restore_result(&brought, self.head(&grasp.workspace)?)?;
+        add_skipped(&mut result.notices, &captured);
+        result.warnings = warnings;
         result.notices.extend(wanted.notices());
         result.safety = safety.map(|safety| self.snapshot_message(safety, &Marks::default())).transpose()?;
         result.changed |= is_new;
@@ -197,11 +216,15 @@ impl Service {
             changed: brought.written + brought.removed > 0,
             conflicts: Some(brought.conflicts.message()),
             left_alone: 0,
+            warnings: Vec::new(),
         })
     }
 
     /// Whether a directory is made into a tree that came from elsewhere, or is that of a workspace whose history did.
     fn withholds(&self, grasp: &Grasp, target: &Target<'_>) -> Result<bool> {
+        if target.set_id {
+            return Ok(false);
+        }
         let head = WorkspaceName::new(grasp.record.workspace.clone()).map_err(of_engine)?;
         let head = self.inner.workspaces.find(&head).map_err(of_engine)?.and_then(|workspace| workspace.head);
         let known: Vec<_> = head.into_iter().chain(grasp.record.snapshot()).collect();
@@ -268,6 +291,24 @@ fn checkout_job<'a>(target: &Target<'a>, rules: &'a Rules, times: Times, progres
         source: None,
         pool: None,
         progress,
+    }
+}
+
+/// Adds the paths of which the capture before an act has not everything. An undo cannot bring that back.
+pub(super) fn add_skipped(notices: &mut Vec<v1::Notice>, captured: &Captured) {
+    for skipped in captured.notices.iter().filter(|skipped| skipped.why.is_failure()) {
+        let skipped = notice(skipped);
+        if !notices.contains(&skipped) {
+            notices.push(skipped);
+        }
+    }
+}
+
+/// Says what to do about a checkout that stopped after it had changed some paths.
+pub(super) fn with_hint(failure: Failure, hint: &str) -> Failure {
+    match failure.details.contains_key(PARTLY) {
+        true => Failure { message: format!("{}; {hint}", failure.message), ..failure },
+        false => failure,
     }
 }
 

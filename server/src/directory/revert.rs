@@ -4,10 +4,10 @@ use amalgam_engine::reference::{Operation, RefChange};
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, RootId, SnapshotId, operation};
 use amalgam_gc::retention::AUTOMATIC;
-use amalgam_materializer::{Progress, Times};
+use amalgam_materializer::{Captured, Progress, Times};
 use amalgam_proto::{Failure, Reason, v1};
 
-use super::restore::Target;
+use super::restore::{Target, add_skipped, with_hint};
 use super::working::wrote_git;
 use super::{CAPTURE, Grasp};
 use crate::failure::{Result, of_engine};
@@ -32,6 +32,8 @@ pub(crate) struct Reverted {
     pub(crate) of: Operation,
     /// Whether `.git` is written, too.
     pub(crate) git: GitScope,
+    /// Whether files get set-ID bits, capabilities and devices of foreign trees, too.
+    pub(crate) set_id: bool,
 }
 
 impl Service {
@@ -53,14 +55,15 @@ impl Service {
         let git = self.git_scope(&grasp.workspace, request.with_git)?;
         let captured = self.look_as(&mut grasp, progress, true)?;
         let recorded = self.record_edits(&grasp, &captured, "undo", git, act)?;
-        grasp.save(self)?;
+        grasp.save(self);
         let next = self.next_to_revert(&grasp.workspace, Direction::Undo)?;
         if let Some((from, to)) = renaming(&next, Direction::Undo) {
             drop(grasp);
             return self.revert_renaming(&next, &from, &to, Direction::Undo, act);
         }
         let reverted = self.revert_visibly(&grasp.workspace, next, captured.root, git, Direction::Undo, act)?;
-        let mut result = self.follow_reverted(&mut grasp, &reverted, captured.counts.ignored, act, progress)?;
+        let reverted = Reverted { set_id: request.set_id, ..reverted };
+        let mut result = self.follow_reverted(&mut grasp, &reverted, &captured, act, progress)?;
         result.took_back_changes = recorded.is_some();
         Ok(result)
     }
@@ -81,7 +84,7 @@ impl Service {
         }
         let git = self.git_scope(&grasp.workspace, request.with_git)?;
         let captured = self.look_as(&mut grasp, progress, true)?;
-        grasp.save(self)?;
+        grasp.save(self);
         let next = self.next_to_redo(&grasp.workspace, captured.root)?;
         if let Some((from, to)) = renaming(&next, Direction::Redo) {
             drop(grasp);
@@ -93,7 +96,8 @@ impl Service {
             safety = Some(aside.map_err(of_engine)?);
         }
         let reverted = self.revert_visibly(&grasp.workspace, next, captured.root, git, Direction::Redo, act)?;
-        let mut result = self.follow_reverted(&mut grasp, &reverted, captured.counts.ignored, act, progress)?;
+        let reverted = Reverted { set_id: request.set_id, ..reverted };
+        let mut result = self.follow_reverted(&mut grasp, &reverted, &captured, act, progress)?;
         if let (Some(safety), Some(restored)) = (safety, &mut result.restored) {
             restored.safety = Some(self.snapshot_message(safety, &Marks::default())?);
             self.drop_aside(&grasp.workspace, act)?;
@@ -142,8 +146,8 @@ impl Service {
         let snapshot = after.and_then(|change| change.after.as_ref()).and_then(|value| value.target);
         let id = snapshot.map(|id| SnapshotId::from_bytes(id.hash).short()).unwrap_or_default();
         let message = format!(
-            "files were changed since the undo, and a redo would overwrite them; `amalgam restore {id}` goes there all the same, and \
-             an undo then brings your changes back"
+            "files were changed since the undo, and a redo would overwrite them; `amalgam restore {id}` overwrites them, and `amalgam \
+             undo` then brings them back"
         );
         Err(Failure::new(Reason::UncommittedChanges, message))
     }
@@ -169,7 +173,7 @@ impl Service {
             let git = if wrote_git(&next.draft.action) { GitScope::Include } else { git };
             let is_seen =
                 !self.is_automatic(workspace, &next)? || self.differs(self.state_root(workspace)?, Some(there), git)?;
-            let reverted = Reverted { by, of: next, git };
+            let reverted = Reverted { by, of: next, git, set_id: false };
             match self.next_to_revert(workspace, direction) {
                 Ok(further) if !is_seen && further.draft.action != RENAME => next = further,
                 _ => return Ok(reverted),
@@ -208,7 +212,10 @@ impl Service {
             Ok(())
         })?;
         let by = by.expect("it was done");
-        self.revert_result(&Reverted { by, of: next.clone(), git: GitScope::LeaveAlone }, v1::RestoreResult::default())
+        self.revert_result(
+            &Reverted { by, of: next.clone(), git: GitScope::LeaveAlone, set_id: false },
+            v1::RestoreResult::default(),
+        )
     }
 
     /// Brings a directory to the state that its workspace has after an undo or a redo.
@@ -216,7 +223,7 @@ impl Service {
         &self,
         grasp: &mut Grasp,
         reverted: &Reverted,
-        ignored: u64,
+        there: &Captured,
         act: &Act,
         progress: &Progress,
     ) -> Result<v1::RevertResult> {
@@ -227,15 +234,18 @@ impl Service {
                 "the workspace has no snapshot any more; the directory is left as it is",
             )
         })?;
-        let target = Target { root, paths: None, with_git: reverted.git.includes() };
-        let times = if ignored == 0 { Times::Exact } else { Times::OfBytes(act.time) };
-        let (brought, captured) = self.bring_to(grasp, &target, times, progress)?;
+        let target = Target { root, paths: None, with_git: reverted.git.includes(), set_id: reverted.set_id };
+        let times = if there.counts.ignored == 0 { Times::Exact } else { Times::OfBytes(act.time) };
+        let brought = self.bring_to(grasp, &target, times, progress);
+        let (brought, captured) = brought.map_err(|failure| with_hint(failure, "run the command again to go on"))?;
         grasp.record.in_step(workspace.head, act.time);
         if workspace.working.is_none() {
             self.note_conflicts(grasp)?;
         }
-        grasp.save(self)?;
+        let warnings = grasp.save(self);
         let mut restored = self.restore_result(&brought, workspace.head)?;
+        add_skipped(&mut restored.notices, there);
+        restored.warnings = warnings;
         restored.left_alone = self.count_left_alone(root, captured.root, reverted.git)?;
         self.revert_result(reverted, restored)
     }

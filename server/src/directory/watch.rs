@@ -32,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const CHECK_DIRECTORY_EVERY: Duration = Duration::from_secs(2);
 /// Delay before a watch in the background that could not begin, or had to end, is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
-/// How long the end of the process waits for whoever works in a directory.
+/// How long the end of the process waits for a call that works in a directory.
 const END_WITHIN: Duration = Duration::from_secs(2);
 /// The session of the watch in the background; those of calls have other numbers.
 const BACKGROUND: u64 = 0;
@@ -88,7 +88,7 @@ struct Eye {
     watcher: Watcher,
     /// What happened since the last capture.
     since: Mutex<Dirty>,
-    /// How many times something had happened when somebody looked. Each session remembers its own.
+    /// How many times something had happened at the last look. Each session remembers its own.
     events: AtomicU64,
     ended: AtomicBool,
 }
@@ -255,7 +255,7 @@ impl Service {
 
     /// Ends a session, and with the last one the watcher.
     fn end_session(&self, name: &str, session: u64) -> Result<()> {
-        // Whoever let go of the directory has ended its watches.
+        // The call that let go of the directory has ended its watches.
         let Ok(record) = self.record(name) else { return Ok(()) };
         let live = self.live(&record.id);
         let mut live = live.lock();
@@ -379,7 +379,7 @@ impl Service {
 
     fn set_background(&self, name: &str, background: Option<BackgroundWatch>) -> Result<String> {
         let id = self.record(name)?.id;
-        // Whoever works in the directory would write the old record down again.
+        // A call that works in the directory would write the old record down again.
         let _turn = self.live(&id).lock_arc();
         let record = Record { background, ..self.record(name)? };
         if self.inner.registry.get(&id).as_ref() != Some(&record) {

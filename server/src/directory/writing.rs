@@ -1,18 +1,22 @@
 //! A note that a directory is being written to, so that what a process that died leaves there is found and removed.
 //!
 //! A checkout writes files under names of its own and moves them into place. Killed in between, it leaves such a name behind. The
-//! note lists the directories where that can be; whoever takes hold of the directory next removes what is left.
+//! note has the token of the checkout, which is in all these names, and lists the directories where they can be; the next call that
+//! takes hold of the directory removes what is left.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
 use amalgam_engine::TreePath;
-use amalgam_materializer::clean_leftovers;
+use amalgam_materializer::{Staging, clean_leftovers};
 
 use super::Grasp;
 use crate::failure::{Result, of_io, of_materializer};
 use crate::service::Service;
+
+/// What the first part of a note begins with; the token follows.
+const TOKEN: &[u8] = b"token ";
 
 /// The note, until it is dropped.
 pub(super) struct Writing(PathBuf);
@@ -25,10 +29,12 @@ impl Drop for Writing {
 
 impl Service {
     /// Notes that names in these directories will be written.
-    pub(super) fn writing(&self, id: &str, directories: &BTreeSet<TreePath>) -> Result<Writing> {
+    pub(super) fn writing(&self, id: &str, staging: &Staging<'_>, directories: &BTreeSet<TreePath>) -> Result<Writing> {
         let file = self.inner.registry.writing_file(id);
+        let token = [TOKEN, staging.token().as_bytes()].concat();
         // No name holds a NUL.
-        let text: Vec<_> = directories.iter().map(TreePath::as_bytes).collect();
+        let parts = std::iter::once(&token[..]).chain(directories.iter().map(TreePath::as_bytes));
+        let text: Vec<_> = parts.collect();
         fs::write(&file, text.join(&0)).map_err(|source| of_io("note that a directory is written to", &source))?;
         Ok(Writing(file))
     }
@@ -37,8 +43,12 @@ impl Service {
     pub(super) fn clean_up_after_the_dead(&self, grasp: &Grasp) -> Result<()> {
         let file = self.inner.registry.writing_file(&grasp.record.id);
         let Ok(noted) = fs::read(&file) else { return Ok(()) };
-        let paths = noted.split(|byte| *byte == 0).filter_map(|path| TreePath::new(path).ok());
-        clean_leftovers(&grasp.host, &paths.collect::<Vec<_>>()).map_err(of_materializer)?;
+        let mut parts = noted.split(|byte| *byte == 0);
+        let token = parts.next().and_then(|part| part.strip_prefix(TOKEN)).map(String::from_utf8_lossy);
+        if let Some(token) = token {
+            let paths: Vec<_> = parts.filter_map(|path| TreePath::new(path).ok()).collect();
+            clean_leftovers(&grasp.host, &paths, &token).map_err(of_materializer)?;
+        }
         let _ = fs::remove_file(file);
         Ok(())
     }

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use amalgam_engine::merge::{Regenerate, Regenerated};
+use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{RootId, TreePath};
 use amalgam_merge::Rules;
 use amalgam_merge::rules::Content;
 
+use super::approval::refusal;
 use super::test::TestPlace;
 use crate::service::Service;
 
@@ -15,17 +17,24 @@ use crate::service::Service;
 pub(super) struct Maker<'a> {
     service: &'a Service,
     rules: Arc<Rules>,
+    /// The workspace that is merged into.
+    target: WorkspaceName,
 }
 
 impl<'a> Maker<'a> {
-    pub(super) fn new(service: &'a Service, rules: &Arc<Rules>) -> Self {
-        Self { service, rules: Arc::clone(rules) }
+    pub(super) fn new(service: &'a Service, rules: &Arc<Rules>, target: &WorkspaceName) -> Self {
+        Self { service, rules: Arc::clone(rules), target: target.clone() }
     }
 
-    /// The command that makes a file, if a rule says so.
-    fn command_of(&self, path: &TreePath) -> Option<&str> {
-        let way = self.rules.choose(path.as_bytes(), Content::Text)?;
-        (way.name() == "regenerate").then_some(way.options.command.as_str())
+    /// The command that makes a file, and the source of the rule that says so, if one does.
+    fn command_of(&self, path: &TreePath) -> Option<(&str, &str)> {
+        let found = self.rules.explain(path.as_bytes(), Content::Text)?;
+        (found.way.name() == "regenerate").then_some((found.way.options.command.as_str(), found.place.source.as_str()))
+    }
+
+    /// Whether a command may run: it is the user's own, or was approved.
+    fn is_allowed(&self, command: &str, source: &str) -> bool {
+        self.service.is_own_source(source) || self.service.inner.merging.approvals.is_approved(command)
     }
 }
 
@@ -36,17 +45,30 @@ impl Regenerate for Maker<'_> {
 
     fn regenerate(&self, tree: RootId, paths: &[TreePath]) -> amalgam_engine::Result<Regenerated> {
         let mut made: Vec<(String, Vec<TreePath>)> = Vec::new();
+        let mut refused = Vec::new();
         for path in paths {
-            let Some(command) = self.command_of(path) else { continue };
+            let Some((command, source)) = self.command_of(path) else { continue };
+            if !self.is_allowed(command, source) {
+                refused.push(refusal(command, source, &self.target));
+                continue;
+            }
             match made.iter_mut().find(|(known, _)| known == command) {
                 Some((_, paths)) => paths.push(path.clone()),
                 None => made.push((command.to_owned(), vec![path.clone()])),
             }
         }
+        if !refused.is_empty() {
+            refused.dedup();
+            return Ok(Err(refused.join("\n")));
+        }
         let inner = &self.service.inner;
+        let settings = match self.service.settings() {
+            Ok(settings) => settings.commands,
+            Err(failure) => return Ok(Err(failure.message)),
+        };
         let number = inner.merging.places.fetch_add(1, Ordering::Relaxed);
         let place = TestPlace::new(&inner.home, &format!("made-{number}"));
         // What the machine refuses is told as the reason.
-        Ok(place.regenerate(&inner.store, tree, &made).unwrap_or_else(|failure| Err(failure.message)))
+        Ok(place.regenerate(&inner.store, tree, &made, &settings).unwrap_or_else(|failure| Err(failure.message)))
     }
 }

@@ -47,7 +47,7 @@ impl Service {
         }
         // What was in the directory is in the head now, its rules too.
         let rules = self.merge_rules(Some(&target), request.rules.as_ref())?;
-        let (contents, maker) = (ByRules::new(&rules, &agent(&target)?, &theirs), Maker::new(self, &rules));
+        let (contents, maker) = (ByRules::new(&rules, &agent(&target)?, &theirs), Maker::new(self, &rules, &target));
         let options = self.options_for(&heads, &rules, &contents, act)?;
         let mut merge = MergeRequest::new(&target, &sources, &contents);
         merge.regenerate = Some(&maker);

@@ -163,7 +163,7 @@ impl Service {
         if request.every_seconds > EVERY_SECONDS_MAX {
             return Err(Failure::new(Reason::Invalid, "the longest interval is a year"));
         }
-        super::test::refuse_unstartable(&asked.test)?;
+        super::test::refuse_unstartable(&asked.test, &self.settings()?.commands)?;
         let target = self.target_of(name, &asked.target)?;
         self.inner.workspaces.get(&target).map_err(of_engine)?;
         if target == *name {

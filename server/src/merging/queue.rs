@@ -31,7 +31,7 @@ impl<'a> Referee<'a> {
     /// By the rules that hold when a fold begins: what lands in it changes them for the next one.
     pub(super) fn new(service: &'a Service, target: &WorkspaceName) -> Result<Self> {
         let rules = service.merge_rules(Some(target), None)?;
-        Ok(Self { service, maker: Maker::new(service, &rules), rules })
+        Ok(Self { service, maker: Maker::new(service, &rules, target), rules })
     }
 }
 
@@ -70,7 +70,8 @@ impl Judge for Referee<'_> {
     fn test(&self, entry: &QueueEntry, tree: RootId) -> amalgam_engine::Result<TestVerdict> {
         // What the machine refuses is no verdict on the tree, and is told as the reason all the same.
         let place = TestPlace::new(&self.service.inner.home, &entry.id);
-        let verdict = place.run(&self.service.inner.store, tree, entry);
+        let settings = self.service.settings().map(|settings| settings.commands);
+        let verdict = settings.and_then(|settings| place.run(&self.service.inner.store, tree, entry, &settings));
         Ok(match verdict.unwrap_or_else(|failure| TestVerdict::Failed(failure.message)) {
             // Without a submitter who could be told, a person has to be.
             TestVerdict::NotStarted(reason) if !self.service.inner.merging.is_awaited(&entry.id) => {
@@ -96,7 +97,7 @@ impl Service {
             return self.submitted(&entry, asked.detach, act);
         }
         let target = self.target_of(&source, &asked.target)?;
-        refuse_unstartable(&asked.test)?;
+        refuse_unstartable(&asked.test, &self.settings()?.commands)?;
         if asked.dry_run {
             return self.preview_submission(asked, [&source, &target], ends, act);
         }
@@ -371,7 +372,7 @@ impl Service {
         if dry_run {
             return self.preview_entry(&entry, act);
         }
-        refuse_unstartable(&entry.wish.test)?;
+        refuse_unstartable(&entry.wish.test, &self.settings()?.commands)?;
         let entry = match entry.is_held {
             true => queue.release(&entry, act).map_err(of_engine)?,
             false => entry,

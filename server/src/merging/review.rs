@@ -190,7 +190,7 @@ impl Service {
         if dry_run {
             return self.preview_entry(&entry, act);
         }
-        super::test::refuse_unstartable(&entry.wish.test)?;
+        super::test::refuse_unstartable(&entry.wish.test, &self.settings()?.commands)?;
         queue.resubmit(&review, &entry, act).map_err(of_engine)?;
         let act = Act { request: None, ..act.clone() };
         self.wait_for(&entry, &act).map(|(_, merge)| merge)

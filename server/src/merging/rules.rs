@@ -10,7 +10,7 @@ use std::sync::Arc;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{EntryKind, SnapshotId, WorkingTree};
 use amalgam_merge::Rules;
-use amalgam_merge::rules::{BadRules, Content, NoMatch};
+use amalgam_merge::rules::{BadRules, Content, NoMatch, Place};
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
 
@@ -95,6 +95,20 @@ impl Service {
             rules = rules.and(Rules::read(&text, CALL).map_err(|bad| of_rules(&bad))?);
         }
         Ok(Arc::new(rules))
+    }
+
+    /// Whether rules of this source are the user's own: those of the store, which nothing but its user can write to.
+    pub(super) fn is_own_source(&self, source: &str) -> bool {
+        source == self.rules_path().display().to_string()
+    }
+
+    /// The commands of the rules of a project, as the head of a workspace has them; none without a workspace.
+    pub(super) fn project_commands(&self, workspace: &str) -> Result<Vec<(String, Place)>> {
+        let Some(name) = self.here(workspace)? else { return Ok(Vec::new()) };
+        let head = self.inner.workspaces.get(&name).map_err(of_engine)?.head;
+        let (text, source) = self.project_text(head, &name)?;
+        let rules = Rules::read(&text, &source).map_err(|bad| of_rules(&bad))?;
+        Ok(rules.commands().map(|(command, place)| (command.to_owned(), place.clone())).collect())
     }
 
     pub(crate) fn get_rules(&self, request: &v1::GetRulesRequest) -> Result<v1::GetRulesResponse> {

@@ -1,42 +1,32 @@
-//! Commands in directories that are thrown away: tests that must succeed with the merged files before a target moves, and
+//! Directories that are thrown away, for commands: tests that must succeed with the merged files before a target moves, and
 //! commands of rules that make a file anew.
 //!
 //! A test runs as the user whose store this is, and nothing keeps it from doing what that user may: only calls of the same
-//! user on the same machine may ask for it. A command of a rule runs in `bwrap`, without a network, and can write to its
-//! directory alone.
+//! user on the same machine may ask for it. A command of a rule runs in a [`sandbox`](super::sandbox), each in a directory of its
+//! own that no other command has written to.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Read as _;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::io::{self, Read as _};
+use std::path::PathBuf;
+use std::process::Stdio;
 
 use amalgam_engine::queue::{QueueEntry, Regenerated, TestVerdict};
 use amalgam_engine::{RootId, Store, TreePath};
-use amalgam_materializer::{Checkout, HostDir, Index, Progress, Times, checkout};
-use rustix::process::{Pid, Signal, kill_process_group};
+use amalgam_materializer::{Checkout, HostDir, Index, Notice, Progress, Times, Why, checkout, remove_tree};
 
 use amalgam_proto::{Failure, Reason};
 
+use super::command::{self, Job};
+use super::sandbox;
 use crate::failure::{Result, of_io, of_materializer};
 use crate::home::Home;
+use crate::settings::CommandSettings;
 
-/// How long a test may take when nobody says.
+/// The time that a test may take unless its submitter says otherwise.
 const SECONDS: u32 = 600;
-/// How often it is looked whether it has ended.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How much of its output is kept.
-const OUTPUT_BYTES_MAX: usize = 8 << 10;
 /// The largest file that a command may make.
 const MADE_BYTES_MAX: u64 = 64 << 20;
-/// What keeps a command of a rule in its directory.
-const BWRAP: &str = "bwrap";
-/// What a shell ends with when it found no such command, or may not run it.
-const NOT_STARTED: [i32; 2] = [126, 127];
 
 /// The directory of a test, removed when this goes.
 pub(super) struct TestPlace {
@@ -45,7 +35,8 @@ pub(super) struct TestPlace {
 
 impl Drop for TestPlace {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
+        // What stays is removed before the next use of this name, or that use is refused.
+        let _ = remove_tree(&self.path);
     }
 }
 
@@ -55,17 +46,27 @@ impl TestPlace {
     }
 
     /// Runs an entry's test with a tree.
-    pub(super) fn run(&self, store: &Store, tree: RootId, entry: &QueueEntry) -> Result<TestVerdict> {
-        let files = self.path.join("tree");
-        // Left by a process that died.
-        let _ = fs::remove_dir_all(&self.path);
-        fs::create_dir_all(&files).map_err(|source| of_io("make a directory for a test", &source))?;
-        self.write(store, tree, &files)?;
-        let Some((program, arguments)) = entry.wish.test.split_first() else { return Ok(TestVerdict::Passed) };
+    pub(super) fn run(
+        &self,
+        store: &Store,
+        tree: RootId,
+        entry: &QueueEntry,
+        settings: &CommandSettings,
+    ) -> Result<TestVerdict> {
+        let (files, _) = self.write_fresh(store, tree)?;
+        if entry.wish.test.is_empty() {
+            return Ok(TestVerdict::Passed);
+        }
         let seconds = if entry.wish.test_seconds == 0 { SECONDS } else { entry.wish.test_seconds };
-        let mut command = Command::new(program);
-        command.args(arguments);
-        self.finish(command, &files, seconds, "the test")
+        let job = Job {
+            what: "the test",
+            words: entry.wish.test.iter().map(OsStr::new).collect(),
+            directory: &files,
+            output: &self.path.join("output"),
+            seconds,
+            hint: "is it installed?",
+        };
+        command::run(&job, settings)
     }
 
     /// Runs commands of rules with a tree, each for its files, and reads what they made; why not, if something is wrong.
@@ -74,74 +75,46 @@ impl TestPlace {
         store: &Store,
         tree: RootId,
         made: &[(String, Vec<TreePath>)],
+        settings: &CommandSettings,
     ) -> Result<Regenerated> {
-        let files = self.path.join("tree");
-        let _ = fs::remove_dir_all(&self.path);
-        fs::create_dir_all(&files).map_err(|source| of_io("make a directory for a command", &source))?;
-        self.write(store, tree, &files)?;
         let mut found = Vec::new();
-        for (command, paths) in made {
+        for (line, paths) in made {
+            let (files, host) = self.write_fresh(store, tree)?;
             for path in paths {
                 // What stands there for the conflict would mislead the command.
-                let _ = fs::remove_file(host_path(&files, path));
+                remove_beneath(&host, path).map_err(|source| of_io(&format!("remove {path}"), &source))?;
             }
-            let mut boxed = Command::new(BWRAP);
-            boxed.args([
-                "--die-with-parent",
-                "--unshare-all",
-                "--ro-bind",
-                "/",
-                "/",
-                "--dev",
-                "/dev",
-                "--proc",
-                "/proc",
-            ]);
-            boxed.args(["--tmpfs", "/tmp", "--bind"]).args([&files, &files]).arg("--chdir").arg(&files);
-            boxed.args(["sh", "-c", command]);
-            match self.finish(boxed, &files, SECONDS, &format!("the command `{command}` in {BWRAP}"))? {
+            let words: Vec<OsString> = sandbox::words(&files, line, &settings.toolchain);
+            let job = Job {
+                what: &format!("the command `{line}` in {}", sandbox::BWRAP),
+                words: words.iter().map(OsString::as_os_str).collect(),
+                directory: &files,
+                output: &self.path.join("output"),
+                seconds: SECONDS,
+                hint: sandbox::BWRAP_HINT,
+            };
+            match command::run(&job, settings)? {
                 TestVerdict::Passed => {}
                 TestVerdict::Failed(reason) | TestVerdict::NotStarted(reason) => return Ok(Err(reason)),
             }
             for path in paths {
-                match read_made(&files, path) {
+                match read_made(&host, path) {
                     Ok(bytes) => found.push((path.clone(), bytes)),
-                    Err(why) => return Ok(Err(format!("the command `{command}` did not make {path}: {why}"))),
+                    Err(why) => return Ok(Err(format!("the command `{line}` did not make {path}: {why}"))),
                 }
             }
         }
         Ok(Ok(found))
     }
 
-    /// Runs a command to its end.
-    fn finish(&self, mut command: Command, files: &Path, seconds: u32, what: &str) -> Result<TestVerdict> {
-        let hint = match command.get_program() == BWRAP {
-            true => "commands of rules run in it only: install bubblewrap",
-            false => "is it installed?",
-        };
-        let output = self.path.join("output");
-        let sink = fs::File::create(&output).map_err(|source| of_io("make a file for a command's output", &source))?;
-        let other = sink.try_clone().map_err(|source| of_io("make a file for a command's output", &source))?;
-        command.current_dir(files).stdin(Stdio::null()).stdout(sink).stderr(other).process_group(0);
-        let mut child = match command.spawn() {
-            Ok(child) => child,
-            Err(error) => return Ok(TestVerdict::NotStarted(format!("{what} could not be started: {error}; {hint}"))),
-        };
-        let ended = wait(&mut child, Duration::from_secs(u64::from(seconds)))
-            .map_err(|source| of_io("wait for a command", &source))?;
-        let said = tail(&output);
-        Ok(match ended {
-            Some(status) if status.success() => TestVerdict::Passed,
-            Some(status) if status.code().is_some_and(|code| NOT_STARTED.contains(&code)) => {
-                TestVerdict::NotStarted(format!("{what} could not be started ({status}):\n{said}"))
-            }
-            Some(status) => TestVerdict::Failed(format!("{what} failed ({status}):\n{said}")),
-            None => TestVerdict::Failed(format!("{what} took more than {seconds} s and was ended:\n{said}")),
-        })
-    }
-
-    fn write(&self, store: &Store, tree: RootId, files: &Path) -> Result<()> {
-        let host = HostDir::open(files).map_err(of_materializer)?;
+    /// Writes a tree into a directory that is new: nothing of a command before it is left.
+    fn write_fresh(&self, store: &Store, tree: RootId) -> Result<(PathBuf, HostDir)> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        remove_tree(&self.path).map_err(|source| of_io("remove what a command before it left", &source))?;
+        let files = self.path.join("tree");
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&files);
+        made.map_err(|source| of_io("make a directory for a command", &source))?;
+        let host = HostDir::open(&files).map_err(of_materializer)?;
         let progress = Progress::default();
         let job = Checkout {
             keep_git: false,
@@ -155,13 +128,17 @@ impl TestPlace {
             pool: None,
             progress: &progress,
         };
-        checkout(store, &host, &Index::new(host.identity()), tree, &job).map(drop).map_err(of_materializer)
+        let done = checkout(store, &host, &Index::new(host.identity()), tree, &job).map_err(of_materializer)?;
+        match done.notices.iter().find(|notice| matches!(notice.why, Why::Damaged(_))) {
+            Some(Notice { path, why }) => Err(Failure::new(Reason::Corrupt, format!("{path}: {why}"))),
+            None => Ok((files, host)),
+        }
     }
 }
 
 /// Refuses a test that certainly cannot be started: no words, a line that the shell cannot read, or a program that the background process
 /// does not find. What lies in the tree is known only when the test runs.
-pub(super) fn refuse_unstartable(test: &[String]) -> Result<()> {
+pub(super) fn refuse_unstartable(test: &[String], settings: &CommandSettings) -> Result<()> {
     let refused = |why: String| Err(not_started(format!("the test could not be started: {why}")));
     let Some(program) = test.first() else { return Ok(()) };
     let line = match test {
@@ -171,7 +148,7 @@ pub(super) fn refuse_unstartable(test: &[String]) -> Result<()> {
     let word = match line {
         Some("") => return refused("it is empty".to_owned()),
         Some(line) => {
-            let (is_read, said) = ask_shell(&["-n", "-c", line])?;
+            let (is_read, said) = ask_shell(&["-n", "-c", line], settings)?;
             if !is_read {
                 return refused(said);
             }
@@ -185,7 +162,7 @@ pub(super) fn refuse_unstartable(test: &[String]) -> Result<()> {
     if (line.is_some() && !word.chars().all(is_plain)) || is_in_tree {
         return Ok(());
     }
-    match ask_shell(&["-c", "command -v -- \"$1\"", "sh", word])? {
+    match ask_shell(&["-c", "command -v -- \"$1\"", "sh", word], settings)? {
         (true, _) => Ok(()),
         (false, _) => refused(format!("the background process finds no program `{word}`")),
     }
@@ -197,57 +174,30 @@ pub(super) fn not_started(message: impl Into<String>) -> Failure {
 }
 
 /// Whether the shell ends well, and what it complains of.
-fn ask_shell(words: &[&str]) -> Result<(bool, String)> {
-    let mut shell = Command::new("sh");
-    shell.args(words).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
+fn ask_shell(words: &[&str], settings: &CommandSettings) -> Result<(bool, String)> {
+    let words: Vec<_> = std::iter::once("sh").chain(words.iter().copied()).map(OsStr::new).collect();
+    let mut shell = CommandSettings { supervisor: Vec::new(), ..settings.clone() }.command(&words);
+    shell.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
     let done = shell.output().map_err(|source| of_io("start a shell", &source))?;
     Ok((done.status.success(), String::from_utf8_lossy(&done.stderr).trim().to_owned()))
 }
 
-/// Where a path of a tree lies.
-fn host_path(files: &Path, path: &TreePath) -> PathBuf {
-    files.join(OsStr::from_bytes(path.as_bytes()))
-}
-
-/// A file that a command made, if it is one and lies where it should.
-fn read_made(files: &Path, path: &TreePath) -> std::io::Result<Vec<u8>> {
-    let (within, made) = (files.canonicalize()?, host_path(files, path));
-    let found = made.canonicalize()?;
-    let size = fs::symlink_metadata(&made)?.len();
-    if !found.starts_with(&within) || !fs::symlink_metadata(&made)?.is_file() || size > MADE_BYTES_MAX {
-        return Err(std::io::Error::other("not a regular file, or too large"));
-    }
-    fs::read(found)
-}
-
-/// Waits for a child; nothing when it took too long and was ended with all that it started.
-fn wait(child: &mut Child, within: Duration) -> std::io::Result<Option<std::process::ExitStatus>> {
-    let until = Instant::now() + within;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() >= until {
-            if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-                let _ = kill_process_group(group, Signal::KILL);
-            }
-            child.wait()?;
-            return Ok(None);
-        }
-        thread::sleep(LOOK_EVERY);
+/// Removes a file of a directory; one that is not there is no error.
+fn remove_beneath(host: &HostDir, path: &TreePath) -> io::Result<()> {
+    match host.remove_file(path) {
+        Err(error) if amalgam_materializer::is_absent(&error) => Ok(()),
+        done => done,
     }
 }
 
-/// The end of what a test said.
-fn tail(output: &Path) -> String {
-    use std::io::{Seek as _, SeekFrom};
-    let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = fs::File::open(output)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(OUTPUT_BYTES_MAX as u64)))?;
-        let mut bytes = Vec::new();
-        file.take(OUTPUT_BYTES_MAX as u64).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+/// A file that a command made, if it is one: opened beneath the directory, so that no symlink leads out of it.
+fn read_made(host: &HostDir, path: &TreePath) -> io::Result<Vec<u8>> {
+    let file = host.open_file(path)?;
+    let found = file.metadata()?;
+    if !found.is_file() || found.len() > MADE_BYTES_MAX {
+        return Err(io::Error::other("not a regular file, or too large"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MADE_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }

@@ -3,14 +3,17 @@
 
 use std::collections::{HashMap, HashSet};
 
+use amalgam_engine::history::LogOrder;
 use amalgam_engine::object::{DirectoryRef, Node};
-use amalgam_engine::{DirectoryId, Error, LinkGroup, Result, RootId, Store, list_directory};
+use amalgam_engine::{DirectoryId, Error, History, LinkGroup, Result, RootId, SnapshotId, Store, list_directory};
 
 /// Files and their bytes of trees and directories that were looked at. Numbers saturate.
 #[derive(Default)]
 pub(super) struct Sizes {
     pub(super) trees: HashMap<RootId, (u64, u64)>,
     directories: HashMap<DirectoryId, (u64, u64)>,
+    /// How many snapshots led to one, itself included.
+    lengths: HashMap<SnapshotId, u64>,
 }
 
 /// A directory that is being looked through.
@@ -47,6 +50,37 @@ impl Open {
 }
 
 impl Sizes {
+    /// How many snapshots led to one, itself included. Along a line each is looked at once, however many forks it has; at a merge its
+    /// whole history is counted.
+    pub(super) fn length(&mut self, history: &History, head: SnapshotId) -> Result<u64> {
+        let (mut line, mut here) = (Vec::new(), Some(head));
+        let mut length = 0;
+        while let Some(id) = here {
+            if let Some(known) = self.lengths.get(&id) {
+                length = *known;
+                break;
+            }
+            let snapshot = match history.store().snapshot(id) {
+                Ok(snapshot) => snapshot,
+                // Its record is gone; history ends here.
+                Err(Error::Missing { .. }) if id != head => break,
+                Err(error) => return Err(error),
+            };
+            if snapshot.parents.len() > 1 {
+                length = history.log(&[id], LogOrder::Generation)?.count() as u64;
+                self.lengths.insert(id, length);
+                break;
+            }
+            line.push(id);
+            here = snapshot.parents.first().copied();
+        }
+        for id in line.into_iter().rev() {
+            length += 1;
+            self.lengths.insert(id, length);
+        }
+        Ok(length)
+    }
+
     /// Measures a tree; one that is gone has nothing.
     pub(super) fn measure(&mut self, store: &Store, root: RootId) -> Result<(u64, u64)> {
         let size = match store.root(root) {

@@ -60,6 +60,7 @@ impl Service {
         waiting.insert(token.clone(), expected);
         drop(waiting);
         let recovered_edits = grasp.live.recovered.edits;
+        let warnings = grasp.live.recovered.warning().into_iter().collect();
         let socket = self.inner.views.door.lock().clone().unwrap_or_default();
         Ok(v1::PrepareMountResponse {
             socket: path_bytes(&socket),
@@ -68,6 +69,7 @@ impl Service {
             recovered_edits,
             directory: view_name(view),
             bindings,
+            warnings,
         })
     }
 

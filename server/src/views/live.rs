@@ -263,7 +263,7 @@ impl Service {
             directory: Some(self.view_message(id)?),
             workspace: Some(self.workspace_message(&grasp.workspace)?),
             head: head.map(|head| self.snapshot_message(head, &Marks::default())).transpose()?,
-            warnings: self.room_warnings(&grasp.workspace),
+            warnings: grasp.live.recovered.warning().into_iter().chain(self.room_warnings(&grasp.workspace)).collect(),
             ..v1::DirectoryStatus::default()
         };
         let Some(held) = held else {

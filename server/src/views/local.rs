@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use amalgam_engine::TreePath;
 use amalgam_engine::workspace::WorkspaceName;
+use amalgam_materializer::remove_tree;
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_view::Placed;
 use bytes::Bytes;
@@ -20,7 +21,6 @@ use bytes::Bytes;
 use super::ViewGrasp;
 use crate::directory::path_bytes;
 use crate::failure::{Result, of_io, of_view};
-use crate::home::remove_all;
 use crate::service::Service;
 use crate::settings::local_paths;
 
@@ -146,7 +146,7 @@ impl Service {
     /// Removes what a view kept out of snapshots.
     pub(super) fn remove_local(&self, id: u64) -> Result<()> {
         let path = self.local_directory(id);
-        remove_all(&path).map_err(|error| {
+        remove_tree(&path).map_err(|error| {
             let what = format!("remove {}, where the workspace's local paths lie; remove it by hand", path.display());
             of_io(&what, &error)
         })

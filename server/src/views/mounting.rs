@@ -26,11 +26,12 @@ impl Service {
         let path = canonical(&host_path(&request.path)?)?;
         match self.find_remounted(request, &path)? {
             Some(number) => {
-                let recovered_edits = self.recovered_edits(number);
+                let (recovered_edits, warnings) = self.recovered(number);
                 Ok(v1::MountResponse {
                     mount: Some(self.mount_message(number)?),
                     recovered_edits,
                     made_directory: false,
+                    warnings,
                 })
             }
             None => self.mount_at(request, &path, false),
@@ -92,7 +93,8 @@ impl Service {
         self.inner.views.problems.lock().retain(|(place, _)| place != path);
         drop(grasp);
         let mount = self.mount_message(number)?;
-        Ok(v1::MountResponse { mount: Some(mount), recovered_edits: self.recovered_edits(number), made_directory })
+        let (recovered_edits, warnings) = self.recovered(number);
+        Ok(v1::MountResponse { mount: Some(mount), recovered_edits, made_directory, warnings })
     }
 
     /// What a request asks to be shown, ready to be mounted.
@@ -179,13 +181,17 @@ impl Service {
         self.grasp_view(id)
     }
 
-    /// How many edits the view of a mount has recovered, if it is the first that shows it.
-    fn recovered_edits(&self, number: u64) -> u64 {
+    /// How many edits the view of a mount has recovered, and what could not be, if it is the first that shows it.
+    fn recovered(&self, number: u64) -> (u64, Vec<String>) {
         let state = self.inner.views.state.lock();
-        let Some(Shows::Live(id)) = state.mounts.get(&number).map(|mounted| &mounted.shows) else { return 0 };
+        let shows = state.mounts.get(&number).map(|mounted| &mounted.shows);
+        let Some(Shows::Live(id)) = shows else { return Default::default() };
         let mut others = state.mounts.iter().filter(|(other, _)| **other != number);
         let is_first = !others.any(|(_, other)| matches!(other.shows, Shows::Live(shown) if shown == *id));
-        state.open.get(id).filter(|_| is_first).map_or(0, |live| live.recovered.edits)
+        let live = state.open.get(id).filter(|_| is_first);
+        live.map_or_else(Default::default, |live| {
+            (live.recovered.edits, live.recovered.warning().into_iter().collect())
+        })
     }
 
     fn read_only_view(&self, snapshot: SnapshotId) -> Result<View> {

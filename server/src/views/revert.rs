@@ -38,10 +38,6 @@ impl Service {
         act: &Act,
         mut part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<v1::RestoreResult> {
-        if !request.contents.is_empty() {
-            let message = "parts of files cannot be restored in a mount; restore whole files, or edit them";
-            return Err(Failure::new(Reason::Invalid, message));
-        }
         let grasp = self.grasp_view(id)?;
         let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
         let paths = paths.map_err(|source| of_engine(source.into()))?;
@@ -56,6 +52,7 @@ impl Service {
         let git = self.git_scope(&grasp.workspace, request.with_git)?;
         // A `.git` that is named is in scope.
         let scope = if paths.iter().any(TreePath::is_in_git) { GitScope::Include } else { git };
+        let (wanted_root, _contents) = self.with_contents(wanted_root, &request.contents)?;
         let made = self.restored_tree(wanted_root, live.edited, &paths, scope, act)?;
         let root = made.root.expect("it was written");
         let left_alone = if paths.is_empty() { self.count_left_alone(wanted_root, root, git)? } else { 0 };
@@ -285,6 +282,7 @@ impl Service {
             changed: tally.added + tally.modified + tally.removed > 0,
             conflicts: None,
             left_alone: 0,
+            warnings: Vec::new(),
         })
     }
 

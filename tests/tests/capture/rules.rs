@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::process::Command;
 
 use amalgam_materializer::{HostDir, Notice, Rules, Why};
 use amalgam_tests::model::contents;
@@ -95,11 +96,68 @@ fn a_bad_rule_is_named() {
 }
 
 #[test]
+fn a_rules_file_without_bounds_costs_no_memory_and_is_reported() {
+    const INSIDE: &str = "AMALGAM_TEST_ENDLESS_RULES";
+    if std::env::var_os(INSIDE).is_none() {
+        // In a process of its own, whose memory no other test uses.
+        let test = "rules::a_rules_file_without_bounds_costs_no_memory_and_is_reported";
+        let mut again = Command::new(std::env::current_exe().expect("this program"));
+        let done = again.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").output().expect("it runs");
+        let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let endless = "a*b?".repeat(5 << 20);
+    let many = "*.o\n".to_owned() + &"x*y?z\n".repeat(1 << 20);
+    let world = world(&[], &[(".amalgamignore", &endless), ("a/.amalgamignore", &many), ("a/x.o", ""), ("a/x.c", "")]);
+    let before = peak_bytes();
+    let captured = world.fresh();
+    let grown = peak_bytes() - before;
+    assert!(grown < 200 << 20, "{} MiB for rules", grown >> 20);
+    assert!(captured.tree.exists("a/x.c").expect("read") && !captured.tree.exists("a/x.o").expect("read"));
+    let told: Vec<_> =
+        captured.notices.iter().map(|notice| (notice.path.to_string(), notice.why.to_string())).collect();
+    let expected = [
+        (".amalgamignore", "could not use all of its rules: lines behind 128 KiB are not used; shorten it"),
+        ("a/.amalgamignore", "could not use all of its rules: lines behind 128 KiB are not used; shorten it"),
+    ];
+    assert_eq!(told, expected.map(|(path, why)| (path.to_owned(), why.to_owned())));
+    assert!(captured.notices.iter().all(|notice| notice.why.is_failure()));
+}
+
+#[test]
+fn a_line_that_no_path_matches_is_reported_and_the_others_hold() {
+    let rules = format!("*.o\n{}\n*.tmp\n", "a*".repeat(4_000));
+    let world = world(&[], &[(".amalgamignore", &rules), ("x.o", ""), ("x.tmp", ""), ("x.c", "")]);
+    assert_eq!(names(&world), [".amalgamignore", "x.c"]);
+    let [notice] = &world.fresh().notices[..] else { panic!("one notice") };
+    assert!(notice.why.to_string().contains("line 2 is longer than 4096 bytes"), "{}", notice.why);
+}
+
+/// The most memory that this process has had.
+fn peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("the kernel tells");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it tells that");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+#[test]
+fn files_with_names_like_temporary_ones_are_captured_like_any() {
+    let long = format!(".amalgam-tmp.{}", "0a".repeat(100));
+    let exact = ".amalgam-tmp.0123456789abcdef-00000001";
+    let directory = ".amalgam-tmp.0a1f/deep/file";
+    let world = world(&[], &[(".amalgam-tmp.0a1f0a1f0a1f0a1f", "a"), (&long, "b"), (exact, "c"), (directory, "d")]);
+    let captured = world.fresh();
+    for (name, bytes) in [(".amalgam-tmp.0a1f0a1f0a1f0a1f", "a"), (&long, "b"), (exact, "c"), (directory, "d")] {
+        assert_eq!(captured.tree.read(name).expect("it is captured"), bytes.as_bytes(), "{name}");
+    }
+}
+
+#[test]
 fn what_is_ours_is_never_entered() {
-    let mut world =
-        world(&[], &[("store/object", ""), ("file", ""), (".amalgam-tmp.0a1f", ""), (".amalgam-tmp.x", "")]);
+    let mut world = world(&[], &[("store/object", ""), ("file", "")]);
     let ours = HostDir::open(world.at("store")).expect("it opens").identity();
     world.rules = Rules::new(&[]).expect("no rules").never(&[ours]);
-    assert_eq!(names(&world), [".amalgam-tmp.x", "file"]);
+    assert_eq!(names(&world), ["file"]);
     assert_eq!(world.fresh().notices, [Notice { path: path("store"), why: Why::Ours }]);
 }

@@ -5,13 +5,17 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use amalgam_engine::backend::{Backend as _, Memory, StoredObject, Sweep as _};
 use amalgam_engine::object::{Device, Owner};
 use amalgam_engine::work::Special;
-use amalgam_engine::{ErrorKind, RootId, Store, TreePath, WorkingTree};
-use amalgam_materializer::{Checkout, HostDir, Index, Known, Notice, Scope, Why, checkout, clean_leftovers};
+use amalgam_engine::{ChunkId, ErrorKind, RootId, Store, StoreOptions, TreePath, WorkingTree};
+use amalgam_materializer::{
+    Checkout, HostDir, Index, Known, Notice, Scope, Staging, Why, checkout, checkout_staged, clean_leftovers,
+};
 use amalgam_tests::harness::{Random, seed};
 use amalgam_tests::model::contents;
 use rustix::fs::{CWD, RenameFlags};
@@ -154,7 +158,8 @@ fn killed_at_any_moment_it_leaves_old_or_new_and_can_be_finished() {
         let mut command = again(test, &[], INSIDE, &job);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        lines.map_while(Result::ok).find(|line| line.contains("ready")).expect("it gets ready");
+        let ready = lines.map_while(Result::ok).find(|line| line.contains("ready")).expect("it gets ready");
+        let token = ready.rsplit(' ').next().expect("a word").to_owned();
         std::thread::sleep(Duration::from_micros(random.below(25_000)));
         child.kill().expect("it is killed");
         child.wait().expect("it ended");
@@ -167,7 +172,7 @@ fn killed_at_any_moment_it_leaves_old_or_new_and_can_be_finished() {
         world.store = Store::open(&directory).expect("it opens");
         let tree = WorkingTree::open_root(&world.store, roots[target]).expect("it opens");
         let directories: Vec<TreePath> = paths(world.host.path()).into_iter().collect();
-        clean_leftovers(&world.host, &directories).expect("cleaned");
+        clean_leftovers(&world.host, &directories, &token).expect("cleaned");
         let done = world.checkout(&world.look(), &tree);
         assert_eq!(done.notices, [], "round {round}");
         world.expect(&tree);
@@ -184,8 +189,9 @@ fn check_out_until_killed(job: &str) {
     let bytes = (0..32).map(|at| u8::from_str_radix(&root[at * 2..at * 2 + 2], 16).expect("two digits"));
     let root = RootId::from_bytes(bytes.collect::<Vec<_>>().try_into().expect("32 bytes"));
     let index = world.look();
-    println!("ready");
-    checkout(&world.store, &world.host, &index, root, &world.job()).expect("it is checked out");
+    let staging = Staging::new();
+    println!("ready {}", staging.token());
+    checkout_staged(&world.store, &world.host, &index, root, &world.job(), &staging).expect("it is checked out");
     std::thread::sleep(Duration::from_secs(60));
 }
 
@@ -224,6 +230,55 @@ fn a_full_disk_is_said_clearly_and_the_rest_stays() {
     let done = world.checkout(&world.look(), &new);
     assert_eq!(done.notices, []);
     world.expect(&new);
+}
+
+/// One chunk is missing, one has the bytes of another, and a large file has a damaged piece: these three files are named and left as
+/// they are, and all others are written.
+#[test]
+fn damaged_contents_are_named_and_the_rest_is_written() {
+    let mut world = World::new();
+    let memory = Arc::new(Memory::default());
+    world.store = Store::new(Arc::clone(&memory) as _, &StoreOptions::default());
+    let (mut tree, large) = (world.tree(), Random::new(3).bytes(3_000_000));
+    tree.create_directory("d", 0o755).expect("made");
+    for number in 0..300 {
+        tree.write(format!("d/f{number}"), format!("file {number}").as_bytes()).expect("written");
+    }
+    tree.write("large", &large).expect("written");
+    let snapshot = amalgam_tests::model::commit(&mut tree).expect("committed");
+    let root = world.store.snapshot(snapshot).expect("there").root;
+    let views = contents(&tree).expect("read").paths;
+    drop(tree);
+    let damaged = Memory::default();
+    let of = |number: u64| ChunkId::of(format!("file {number}").as_bytes()).object();
+    let mut is_large_hit = false;
+    for row in memory.scan(None, 10_000).expect("listed") {
+        let mut bytes = memory.get(row.id).expect("read").expect("there");
+        if row.id == of(7) {
+            continue;
+        }
+        if row.id == of(250) {
+            bytes = memory.get(of(251)).expect("read").expect("there");
+        }
+        if !is_large_hit && row.id.kind == of(1).kind && bytes.len() > 10_000 {
+            let mut other = bytes.to_vec();
+            other.swap(5_000, 5_001);
+            is_large_hit = other != bytes;
+            bytes = other.into();
+        }
+        damaged.put_ahead(vec![StoredObject { id: row.id, bytes }]).expect("put");
+    }
+    assert!(is_large_hit, "the large file has pieces");
+    world.store = Store::new(Arc::new(damaged), &StoreOptions::default());
+    let done = checkout(&world.store, &world.host, &world.index(), root, &world.job()).expect("the rest is written");
+    let is_damage = |notice: &Notice| matches!(notice.why, Why::Damaged(_)) && notice.why.is_failure();
+    let told: Vec<_> = done.notices.iter().filter(|notice| is_damage(notice)).map(|notice| &notice.path).collect();
+    assert_eq!(told, [&path("d/f250"), &path("d/f7"), &path("large")], "{:?}", done.notices);
+    let seen = see(world.host.path());
+    for (at, expected) in views.iter().filter(|(at, _)| !at.is_root() && !told.contains(at)) {
+        assert_eq!(seen.get(at).map(|found| &found.bytes), Some(&expected.bytes), "{at}");
+    }
+    assert_eq!(seen.len(), views.len() - 3);
 }
 
 #[test]

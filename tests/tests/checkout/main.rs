@@ -5,6 +5,7 @@
 mod faults;
 mod kit;
 mod partial;
+mod races;
 mod shared;
 
 use std::collections::BTreeMap;

@@ -11,8 +11,8 @@ use amalgam_engine::queue::{Judge, Queue, QueueEntry, TestVerdict, Wish};
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue};
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
-    Act, Commit, ErrorKind, History, MergeContents, ObjectId, ObjectKind, RefMove, Result, RootId, SnapshotId, Store,
-    SweepScope, Time, WorkingTree, WorkspaceName, Workspaces,
+    Act, Commit, ErrorKind, History, LivedTime, MergeContents, ObjectId, ObjectKind, RefMove, Result, RootId,
+    SnapshotId, Store, SweepScope, Time, WorkingTree, WorkspaceName, Workspaces,
 };
 use amalgam_gc::retention::Policies;
 use amalgam_tests::harness::lives::assert_sound;
@@ -344,7 +344,8 @@ fn a_lean_tree_that_is_not_the_snapshots_own_is_replaced_before_anything_is_thin
 
     let scope = SweepScope { operations_after: Some(store.last_operation().expect("last")), ..SweepScope::default() };
     let history = History::of(&store);
-    let mut plan = amalgam_gc::plan(&history, &Policies::default(), &scope, Time(5)).expect("a plan");
+    let mut plan =
+        amalgam_gc::plan(&history, &Policies::default(), &scope, Time(5), &LivedTime::default()).expect("a plan");
     assert!(plan.snapshots.iter().any(|planned| planned.id == made[1] && planned.without_caches), "{plan:#?}");
     plan.make_lean(&store, &by(), &mut || true).expect("lean");
     let lean = lean_tree(&store, made[1]).expect("read").expect("it is lean now");
@@ -441,14 +442,16 @@ fn a_restore_leaves_a_bad_snapshot_out_and_its_workspace_falls_back_to_the_paren
     assert_eq!(told, [&*evil.object().to_string(), "label/evil", "workspace/main"]);
     assert_sound(&store);
 
-    let error =
-        amalgam_transfer::verify_backup(directory.path(), &by(), &Progress::default()).expect_err("not as it was");
+    let verify = |directory: &Path| {
+        amalgam_transfer::verify_backup(directory, &by(), &Progress::default(), amalgam_materializer::remove_tree)
+    };
+    let error = verify(directory.path()).expect_err("not as it was");
     assert!(matches!(&error, Error::Backup { .. }), "{error}");
     assert!(!directory.path().join("verify.new").exists());
     let (good, _, _) = sent();
     let directory = tempfile::tempdir().expect("a directory");
     backup(&good, directory.path(), Time(1), &Progress::default()).expect("backup");
-    amalgam_transfer::verify_backup(directory.path(), &by(), &Progress::default()).expect("all of it comes back");
+    verify(directory.path()).expect("all of it comes back");
 }
 
 #[test]

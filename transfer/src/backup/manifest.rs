@@ -94,15 +94,17 @@ impl Manifest {
         }
         match lines.next() {
             Some(FORMAT) => {}
-            other => return Err(wrong(format!("{} is not known here", other.unwrap_or("its format")))),
+            other => {
+                return Err(wrong(format!("this version of Amalgam does not know {}", other.unwrap_or("its format"))));
+            }
         }
         if check.trim_end() != blake3::hash(body.as_bytes()).to_hex().as_str() {
-            return Err(wrong("its checksum is another".to_owned()));
+            return Err(wrong("its checksum does not match".to_owned()));
         }
         let parts: Option<Vec<_>> = lines.map(Part::read).collect();
-        let parts = parts.ok_or_else(|| wrong("a line that is none of a part".to_owned()))?;
+        let parts = parts.ok_or_else(|| wrong("it has a line that does not describe a part".to_owned()))?;
         if (1..).zip(&parts).any(|(number, part)| part.number != number) {
-            return Err(wrong("its parts are not one after another".to_owned()));
+            return Err(wrong("its parts are not in order".to_owned()));
         }
         Ok(Self { parts })
     }

@@ -146,7 +146,7 @@ impl<R: Read> StreamReader<R> {
         let (length, rest) = body.split_first_chunk::<2>().ok_or_else(short)?;
         let length = usize::from(u16::from_le_bytes(*length));
         let text = rest.get(..length).ok_or_else(short)?;
-        let text = std::str::from_utf8(text).map_err(|_| self.damaged("a name that is no text".to_owned()))?;
+        let text = std::str::from_utf8(text).map_err(|_| self.damaged("a name that is not text".to_owned()))?;
         let name = RefName::new(text).map_err(|why| self.damaged(why.to_string()))?;
         let value = RefValue::decode(body.slice(2 + length..)).map_err(|why| self.damaged(why.to_string()))?;
         Ok(Frame::Name(name, value))
@@ -163,13 +163,13 @@ impl<R: Read> StreamReader<R> {
         let expected = self.hasher.finalize();
         self.fill(&mut check)?;
         if expected.as_bytes() != &check {
-            return Err(self.damaged("the checksum over the whole stream is another".to_owned()));
+            return Err(self.damaged("the checksum of the whole stream does not match".to_owned()));
         }
         let count = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| counts[at + byte]));
         let (objects, names) = (count(0), count(8));
         if (objects, names) != (self.objects, self.names) {
             let why = format!(
-                "it has {} objects and {} names, and its end speaks of {objects} and {names}",
+                "it has {} objects and {} names, but its end says {objects} and {names}",
                 self.objects, self.names
             );
             return Err(self.damaged(why));

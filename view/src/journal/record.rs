@@ -4,6 +4,10 @@ use amalgam_engine::object::{Device, Owner};
 use amalgam_engine::work::{RenameMode, SegmentRange, Special};
 use amalgam_engine::{Result, SnapshotId, Time, TreePath, WorkingTree};
 
+/// What records begin with that bytes of files follow.
+const WRITE: u8 = 9;
+const LOOSE: u8 = 17;
+
 /// An edit of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Edit {
@@ -195,7 +199,7 @@ impl Edit {
                 };
                 out.u8(8).path(from).path(to).u8(mode)
             }
-            Self::Write { path, offset, length } => out.u8(9).path(path).u64(*offset).u64(*length),
+            Self::Write { path, offset, length } => out.u8(WRITE).path(path).u64(*offset).u64(*length),
             Self::Truncate { path, size } => out.u8(10).path(path).u64(*size),
             Self::Punch { path, start, end } => out.u8(11).path(path).u64(*start).u64(*end),
             Self::SetMode { path, mode } => out.u8(12).path(path).u32(*mode),
@@ -203,13 +207,18 @@ impl Edit {
             Self::SetMtime { path, mtime } => out.u8(14).path(path).u64(mtime.0 as u64),
             Self::SetXattr { path, name, value } => out.u8(15).path(path).bytes(name).bytes(value),
             Self::RemoveXattr { path, name } => out.u8(16).path(path).bytes(name),
-            Self::Loose { length } => out.u8(17).u64(*length),
+            Self::Loose { length } => out.u8(LOOSE).u64(*length),
             Self::Landed { snapshot } => out.u8(19).bytes(snapshot.as_bytes()),
             Self::Restore { snapshot, head } => {
                 let head = head.as_ref().map_or(&[][..], |head| head.as_bytes());
                 out.u8(18).bytes(snapshot.as_bytes()).bytes(head)
             }
         };
+    }
+
+    /// Whether an edit begins with this byte.
+    pub(super) fn is_kind(byte: u8) -> bool {
+        (1..=19).contains(&byte)
     }
 
     /// Reads what `encode` wrote; nothing for anything else.
@@ -347,6 +356,14 @@ impl<'a> Reader<'a> {
             1 => Some(Some(Owner { uid: self.u32()?, gid: self.u32()? })),
             _ => None,
         }
+    }
+}
+
+/// How many bytes follow a record that is whole and cannot be read: those of a write stand at its end.
+pub(super) fn unread_data_bytes(edit: &[u8]) -> u64 {
+    match edit {
+        [WRITE | LOOSE, .., a, b, c, d, e, f, g, h] => u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h]),
+        _ => 0,
     }
 }
 

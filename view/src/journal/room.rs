@@ -3,12 +3,16 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
+use amalgam_engine::Error as EngineError;
+
 use super::{Edit, Journal, file_name, io};
 use crate::error::Result;
+use crate::meta::Room;
 
 /// What is kept for edits that free room: hundreds of them.
 const RESERVE_BYTES: u64 = 64 << 10;
@@ -19,7 +23,57 @@ const AHEAD_BYTES_MAX: u64 = 8 << 20;
 /// Stands for the end of what is set aside where the file system cannot do it.
 const UNLIMITED: u64 = u64::MAX;
 
+/// After so many bytes the disk is measured anew, or as soon as half of what may be taken is taken.
+const MEASURE_AFTER_BYTES: u64 = 1 << 20;
+/// What an edit counts for at least: a block.
+const EDIT_BYTES_MIN: u64 = 4 << 10;
+
+/// Measures the disk below.
+type MeasureRoom = Arc<dyn Fn() -> Room + Send + Sync>;
+
+/// The disk below, and how much may be written before it is measured again.
+pub(super) struct Disk {
+    measure: MeasureRoom,
+    unmeasured_bytes: u64,
+}
+
+impl Disk {
+    /// Refuses what would take the floor.
+    fn demand(&mut self, bytes: u64) -> Result<()> {
+        let bytes = bytes.max(EDIT_BYTES_MIN);
+        if let Some(left) = self.unmeasured_bytes.checked_sub(bytes) {
+            self.unmeasured_bytes = left;
+            return Ok(());
+        }
+        let room = (self.measure)();
+        let usable = room.usable_bytes();
+        if bytes > usable && room.total_bytes > 0 {
+            self.unmeasured_bytes = 0;
+            let (free, floor) = (room.free_bytes, room.floor_bytes);
+            let why = format!("{free} bytes are free on the store's disk, and its floor is {floor}");
+            return Err(EngineError::Full { action: "write in a mount", why }.into());
+        }
+        self.unmeasured_bytes = (usable.saturating_sub(bytes) / 2).min(MEASURE_AFTER_BYTES);
+        Ok(())
+    }
+}
+
 impl Edit {
+    /// Whether it makes something new or larger, and leaves the floor of the disk alone. What only moves or sets something takes little.
+    fn takes_room(&self) -> bool {
+        matches!(
+            self,
+            Self::Create { .. }
+                | Self::CreateDirectory { .. }
+                | Self::Symlink { .. }
+                | Self::Special { .. }
+                | Self::Link { .. }
+                | Self::Write { .. }
+                | Self::SetXattr { .. }
+                | Self::Loose { .. }
+        )
+    }
+
     /// Whether it may take the room that is set aside.
     fn frees_room(&self) -> bool {
         match self {
@@ -49,6 +103,9 @@ impl Edit {
 impl Journal {
     /// Makes sure that there is room for a record of so many bytes, and for the reserve behind it if the edit must leave that alone.
     pub(super) fn demand_room(&mut self, edit: &Edit, bytes: u64) -> Result<()> {
+        if let Some(disk) = self.disk.as_mut().filter(|_| edit.takes_room()) {
+            disk.demand(bytes)?;
+        }
         let needed = self.end + bytes + RESERVE_BYTES;
         if edit.frees_room() || needed <= self.aside_end {
             return Ok(());
@@ -56,6 +113,11 @@ impl Journal {
         let ahead = (self.end / AHEAD_ONE_IN).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX);
         let done = self.set_aside(needed + ahead).or_else(|_| self.set_aside(needed));
         done.map_err(|error| io("write the journal")(error.into()))
+    }
+
+    /// Leaves the floor of the disk alone from now on.
+    pub(crate) fn watch_room(&mut self, measure: Arc<dyn Fn() -> Room + Send + Sync>) {
+        self.disk = Some(Disk { measure, unmeasured_bytes: 0 });
     }
 
     /// Sets the reserve aside in a file that was just begun, if there is room.

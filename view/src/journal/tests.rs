@@ -83,8 +83,8 @@ fn the_longest_edit_reads_back() {
     let longest = Edit::Rename { from: path("a"), to: path("b"), mode: crate::RenameMode::Exchange };
     journal.append(&longest, Time(0), &[]).expect("written");
     let (at, length) = (BEGINNING_BYTES as u64, journal.end);
-    let found = read_record(&journal.current, at, length).expect("read");
-    assert_eq!(found.map(|(edit, ..)| edit), Some(longest));
+    let found = replay::read_record(&journal.current, at, length).expect("read");
+    assert!(matches!(found, replay::Found::Record { edit, .. } if edit == longest));
     let refused = Edit::SetXattr { path: path("a"), name: b"user.a".to_vec(), value: vec![0; EDIT_BYTES_MAX] };
     assert!(journal.append(&refused, Time(0), &[]).is_err(), "what would not be read back is not written");
     assert_eq!(journal.end, length);
@@ -110,4 +110,112 @@ fn turns_that_come_to_nothing_leave_no_files_behind() {
     base.write(&directory).expect("written");
     journal.moved(&base);
     assert_eq!(journal.turn().expect("a place").file, place.file + 2);
+}
+
+/// A path with one name more than a path may have, as an earlier version could make it.
+fn too_deep() -> amalgam_engine::TreePath {
+    let deepest = amalgam_engine::TreePath::new(vec!["d"; DEPTH_MAX].join("/")).expect("as deep as can be");
+    deepest.join(&amalgam_engine::Name::new(b"x").expect("a name"))
+}
+
+#[test]
+fn edits_behind_one_that_cannot_be_done_are_done_and_it_is_reported() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let (view, caller) = (opened(scratch.path()), Caller::owner(0, 0));
+    view.create(&caller, ROOT, b"before", 0o644).expect("made");
+    {
+        let mut live = view.shared.live.write();
+        let journal = live.journal.as_mut().expect("there");
+        journal.append(&Edit::Create { path: too_deep(), mode: 0o644, owner: None }, Time(1), &[]).expect("written");
+        let write = Edit::Write { path: too_deep(), offset: 0, length: 5 };
+        journal.append(&write, Time(1), b"bytes").expect("written");
+        let absent = amalgam_engine::TreePath::new("absent").expect("a path");
+        journal.append(&Edit::Remove { path: absent }, Time(1), &[]).expect("written");
+    }
+    let made = view.create(&caller, ROOT, b"after", 0o644).expect("made");
+    view.write(&caller, made.ino, 0, b"synced", false).expect("written");
+    view.sync().expect("synced");
+    let (next, recovered) =
+        View::open(WorkingTree::new(&Store::in_memory()), scratch.path(), options()).expect("opens");
+    next.lookup(&caller, ROOT, b"before").expect("before it");
+    let after = next.lookup(&caller, ROOT, b"after").expect("behind it");
+    assert_eq!(next.read(after.ino, 0, 10).expect("read").to_vec(), b"synced");
+    assert_eq!((recovered.edits, recovered.skipped_edits, recovered.cut_bytes), (3, 3, 0));
+    let kept = recovered.kept.clone().expect("the file is kept");
+    assert_eq!(std::fs::read_dir(&kept).expect("list").count(), 1);
+    let warning = recovered.warning().expect("it is told");
+    assert!(warning.contains("3 changes") && warning.contains(&kept.display().to_string()), "{warning}");
+}
+
+#[test]
+fn whole_records_behind_damage_or_a_lost_file_are_kept() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let (view, caller) = (opened(scratch.path()), Caller::owner(0, 0));
+    let place = |view: &View| view.shared.live.read().journal.as_ref().expect("there").place();
+    view.create(&caller, ROOT, b"first", 0o644).expect("made");
+    let (_, damaged) = place(&view);
+    for name in [b"second", b"third!"] {
+        view.create(&caller, ROOT, name, 0o644).expect("made");
+    }
+    let path = scratch.path().join("0.journal");
+    let whole = std::fs::read(&path).expect("read");
+    let mut bytes = whole.clone();
+    bytes[damaged as usize + HEAD_BYTES + 2] ^= 1;
+    std::fs::write(&path, &bytes).expect("written");
+    let open = || View::open(WorkingTree::new(&Store::in_memory()), scratch.path(), options()).expect("opens");
+    let (next, recovered) = open();
+    next.lookup(&caller, ROOT, b"first").expect("before the damage");
+    assert!(next.lookup(&caller, ROOT, b"third!").is_err(), "behind a gap there is no state that ever was");
+    let kept = recovered.kept.clone().expect("what is behind it is kept");
+    let file = std::fs::read_dir(&kept).expect("list").next().expect("a file").expect("list").path();
+    assert_eq!(std::fs::read(file).expect("read"), bytes);
+    assert!(recovered.warning().expect("it is told").contains("damaged"));
+    // Damage at the end, as a cut of the power makes it, is nothing to tell of.
+    std::fs::remove_dir_all(&kept).expect("removed");
+    std::fs::write(&path, &whole[..whole.len() - 1]).expect("written");
+    std::fs::remove_file(scratch.path().join("1.journal")).expect("removed");
+    let (next, recovered) = open();
+    assert_eq!((&recovered.kept, recovered.edits), (&None, 2));
+    // A file that is gone.
+    next.create(&caller, ROOT, b"gone", 0o644).expect("made");
+    next.shared.live.write().journal.as_mut().expect("there").turn().expect("turned");
+    next.create(&caller, ROOT, b"lost", 0o644).expect("made");
+    std::fs::remove_file(scratch.path().join("1.journal")).expect("removed");
+    let (_, recovered) = open();
+    assert!(recovered.kept.is_some(), "the file behind the one that is gone is kept");
+}
+
+#[test]
+fn a_sync_after_a_restore_syncs_the_store_that_it_rests_on() {
+    use amalgam_engine::StoreOptions;
+    use amalgam_engine::backend::{Fault, FaultPlan, Memory};
+    use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
+
+    let plan = Arc::new(FaultPlan::default());
+    let backend = Arc::new(Fault::new(Memory::default(), Arc::clone(&plan)));
+    let store = Store::new(backend, &StoreOptions::default());
+    let (workspaces, name) = (Workspaces::of(&store), WorkspaceName::new("main").expect("a name"));
+    let act = Act::new("test", Time(0)).buffered();
+    workspaces.create(&name, &NewWorkspace::default(), &act).expect("a workspace");
+    let scratch = tempfile::tempdir().expect("a directory");
+    let tree = workspaces.open(&name).expect("a tree");
+    let (view, _) = View::open(tree, scratch.path(), options()).expect("a view");
+    let caller = Caller::owner(0, 0);
+    view.create(&caller, ROOT, b"a", 0o644).expect("made");
+    let then = view.commit(&workspaces, &name, &Change::new("a"), &act, "commit").expect("a commit").snapshot;
+    view.create(&caller, ROOT, b"b", 0o644).expect("made");
+    view.go_to(then, Some(then)).expect("restored");
+    plan.full_after_writes(0);
+    assert!(view.sync().is_err(), "the snapshot may not be on disk, so nothing behind it is");
+    plan.heal();
+    view.sync().expect("synced");
+    plan.full_after_writes(0);
+    view.sync().expect("it was synced before");
+    // A store that never had the snapshot: what came before is there, and what stood on it is kept.
+    let (next, recovered) = {
+        let tree = WorkingTree::new(&Store::in_memory());
+        View::open(tree, scratch.path(), options()).expect("it opens")
+    };
+    next.lookup(&caller, ROOT, b"b").expect("from before the restore");
+    assert!(recovered.kept.is_some() && !recovered.restored, "{recovered:?}");
 }

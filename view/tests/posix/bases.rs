@@ -6,7 +6,6 @@ use std::sync::Arc;
 use amalgam_engine::backend::{Fault, FaultPlan, Memory};
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{Act, RequestId, SnapshotId, Store, StoreOptions, WorkingTree};
-use amalgam_view::View;
 
 use crate::kit::{Kit, main_workspace, now, options};
 
@@ -150,7 +149,7 @@ fn a_commit_that_is_asked_for_again_takes_nothing_that_was_written_since() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_done_again_is_refused_and_kept() {
+fn a_restore_of_a_snapshot_that_the_store_lost_ends_the_journal_and_the_rest_is_kept() {
     let kit = Kit::new();
     let workspaces = Workspaces::of(kit.view.fork().store());
     let act = Act::new("somebody", now());
@@ -161,14 +160,18 @@ fn a_journal_that_cannot_be_done_again_is_refused_and_kept() {
     let there = workspaces.commit(&other, &mut tree, &Change::new("there"), &act).expect("committed").snapshot;
     kit.file("mine", b"not committed");
     kit.view.go_to(there, None).expect("gone there");
-    let before = std::fs::read_dir(kit.journal()).expect("list").count();
-    // A store that has lost the snapshot: what is done without that step would be another tree.
+    kit.file("behind", b"made on what is there");
+    // A store that has lost the snapshot, as with the power: what is done without that step would be another tree.
     let lost = Store::in_memory();
-    let opened = View::open(WorkingTree::new(&lost), kit.journal(), options());
-    assert!(opened.is_err());
-    assert_eq!(std::fs::read_dir(kit.journal()).expect("list").count(), before);
+    let after = Kit::at(&lost, kit.journal(), options());
+    assert_eq!(after.read_path("mine"), b"not committed", "what came before it is there");
+    assert_eq!((after.look("theirs"), after.look("behind")), (None, None));
+    let recovered = &after.recovered;
+    assert!(recovered.kept.is_some() && recovered.warning().is_some(), "{recovered:?}");
+    // Until the next commit a store that has it gives everything.
     let kit = kit.reopen(false);
     assert_eq!(kit.read_path("theirs"), b"far away");
+    assert_eq!(kit.read_path("behind"), b"made on what is there");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Bytes: holes, copies, sizes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use amalgam_view::{Room, Seek};
+use amalgam_view::{ROOT, RenameMode, Room, Seek, Set};
 
 use crate::kit::{EDQUOT, EINVAL, ENOSPC, ENXIO, Kit, errno, now, options};
 use amalgam_engine::{Act, RefName, Store};
@@ -100,7 +101,7 @@ fn sizes_come_and_go_and_what_comes_is_zeros() {
 #[test]
 fn allocating_more_than_there_is_room_for_is_refused() {
     let scratch = tempfile::tempdir().expect("a directory");
-    let room = Room { total_bytes: 1 << 40, free_bytes: 1_000_000 };
+    let room = Room { total_bytes: 1 << 40, free_bytes: 1_100_000, floor_bytes: 100_000 };
     let options = amalgam_view::ViewOptions { room: Some(Arc::new(move || room)), ..options() };
     let kit = Kit::at(&Store::in_memory(), scratch.path(), options);
     let ino = kit.file("f", &[1; 60_000]);
@@ -114,6 +115,46 @@ fn allocating_more_than_there_is_room_for_is_refused() {
     assert_eq!(kit.attributes(ino).size, 1_060_000);
     kit.view.allocate(&kit.caller, ino, 0, 1_060_000, false).expect("there is room");
     assert_eq!(errno(kit.view.allocate(&kit.caller, ino, 0, 1_060_001, false)), ENOSPC);
+}
+
+#[test]
+fn at_the_free_floor_nothing_new_is_taken_and_everything_else_goes_on() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let free = Arc::new(AtomicU64::new(3 << 20));
+    let measured = Arc::clone(&free);
+    let room =
+        move || Room { total_bytes: 1 << 30, free_bytes: measured.load(Ordering::Relaxed), floor_bytes: 2 << 20 };
+    let kit = Kit::at(
+        &Store::in_memory(),
+        scratch.path(),
+        amalgam_view::ViewOptions { room: Some(Arc::new(room)), ..options() },
+    );
+    let ino = kit.file("f", b"bytes");
+    // What is written takes room, and it is measured often enough for the floor to stay.
+    let mut written = 0_u64;
+    let refused = loop {
+        match kit.view.write(&kit.caller, ino, written, &[1; 32 << 10], false) {
+            Ok(_) => written += 32 << 10,
+            Err(error) => break error,
+        }
+        free.fetch_sub(32 << 10, Ordering::Relaxed);
+        assert!(written < 2 << 20, "the floor is never reached");
+    };
+    assert_eq!(refused.errno(), ENOSPC);
+    assert!(refused.to_string().contains("floor"), "{refused}");
+    assert!(free.load(Ordering::Relaxed) >= 2 << 20, "the floor is left alone");
+    assert!(written > 512 << 10, "{written} of a megabyte were taken");
+    free.store(2 << 20, Ordering::Relaxed);
+    assert_eq!(errno(kit.view.create(&kit.caller, ROOT, b"new", 0o644)), ENOSPC);
+    assert_eq!(errno(kit.view.create_directory(&kit.caller, ROOT, b"new", 0o755)), ENOSPC);
+    kit.rename("f", "g", RenameMode::Replace).expect("moved");
+    kit.view.set_attributes(&kit.caller, ino, &Set { mode: Some(0o600), ..Set::default() }).expect("set");
+    kit.view.set_attributes(&kit.caller, ino, &Set { size: Some(1), ..Set::default() }).expect("cut");
+    kit.unlink("g").expect("removed");
+    assert_eq!(errno(kit.view.create(&kit.caller, ROOT, b"new", 0o644)), ENOSPC);
+    free.store(4 << 20, Ordering::Relaxed);
+    kit.file("new", b"there is room again");
+    kit.commit();
 }
 
 #[test]

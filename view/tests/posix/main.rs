@@ -8,6 +8,7 @@ mod conflicts;
 mod contents;
 mod handles;
 mod kit;
+mod limits;
 mod listing;
 mod live;
 mod names;

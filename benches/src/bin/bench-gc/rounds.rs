@@ -7,7 +7,7 @@ use amalgam_benches::random::Random;
 use amalgam_benches::trees::reference;
 use amalgam_benches::{Bar, Result};
 use amalgam_engine::object::Snapshot;
-use amalgam_engine::{Commit, Expect, SnapshotId, Store, Time, WorkingTree};
+use amalgam_engine::{Commit, Expect, LivedTime, SnapshotId, Store, Time, WorkingTree};
 use amalgam_gc::{CollectOptions, LogRule, collect, log_begins};
 
 use crate::made::{Made, disk_bytes, remove};
@@ -46,7 +46,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         // What was explored is forgotten: of the history only the newest tree stays.
         let keeps = |_: SnapshotId, _: &Snapshot| false;
         let last = store.last_operation()?;
-        let operations_from = log_begins(&store, &LogRule::default(), Time::EPOCH, last)?;
+        let operations_from = log_begins(&store, &LogRule::default(), Time::EPOCH, last, &LivedTime::default())?;
         let options = CollectOptions { retention: &keeps, operations_from, ..CollectOptions::default() };
         collect(&store, &options, &mut |_| ControlFlow::Continue(()))?;
         if (round + 1) % (rounds / 10).max(1) == 0 {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use amalgam_proto::v1;
-use amalgam_server::remove_all;
+use amalgam_server::remove_tree;
 use clap::Args;
 use serde_json::json;
 
@@ -190,7 +190,7 @@ pub async fn delete_directory(
         }
     }
     client.directories.detach_directory(v1::DetachDirectoryRequest { name: name.to_owned() }).await?;
-    remove_all(path).map_err(|error| CliError::machine(path.display(), &error))?;
+    remove_tree(path).map_err(|error| CliError::machine(path.display(), &error))?;
     let line = lines::line("directory_removed", json!({"id": text::id(name)}));
     output.emit(&lines::with_path(line, &directory.path))
 }

@@ -1,4 +1,4 @@
-//! The rows as they are.
+//! Raw access to rows in RocksDB.
 
 use std::sync::atomic::Ordering;
 
@@ -24,7 +24,7 @@ impl Inspect for Rocks {
         }
         let mut cursor = self.database.raw_iterator_cf_opt(self.family(family.name()), options);
         cursor.seek(from);
-        // One room for all of the page: a row is two slices of it.
+        // One buffer for the whole page: a row is two slices of it.
         let (mut room, mut places) = (Vec::with_capacity(room_bytes.min(READAHEAD_BYTES) * 9 / 8), Vec::new());
         let mut end = PageEnd::Range;
         while let Some((key, value)) = cursor.item() {
@@ -50,6 +50,9 @@ impl Inspect for Rocks {
     fn edit(&self, edits: Vec<RowEdit>) -> Result<()> {
         self.doomed.clear();
         let mut batch = WriteBatch::default();
+        if edits.iter().any(|edit| matches!(edit.family, Family::Refs | Family::Operations)) {
+            self.forget_indexed(&mut batch);
+        }
         for RowEdit { family, key, value } in edits {
             match &value {
                 Some(value) => batch.put_cf(self.family(family.name()), &key, value),
@@ -69,7 +72,7 @@ impl Inspect for Rocks {
 
     fn scrub(&self, removed: &[(Family, Bytes)]) -> Result<()> {
         let failed = |source: rocksdb::Error| fault("scrub", &source);
-        // With every memory table in a file, the log that held the rows is not needed, and goes.
+        // After all memtables are flushed, the log with the removed rows is obsolete and deleted.
         for family in FAMILIES {
             self.database.flush_cf(self.family(family)).map_err(failed)?;
         }
@@ -99,7 +102,7 @@ impl Inspect for Rocks {
     }
 }
 
-/// Whether two rows likely lie in one file: objects that were written one after another.
+/// Returns whether two rows are probably in one file: objects that were written close to each other.
 fn are_near(one: &[u8], other: &[u8]) -> bool {
     match (number(one, ""), number(other, "")) {
         (Ok(one), Ok(other)) => other.abs_diff(one) < NEAR_ROWS,

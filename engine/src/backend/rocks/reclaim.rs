@@ -1,9 +1,9 @@
-//! Room that comes back. What a sweep took out of the index is still in the files; here the files are rewritten without it,
-//! a few at a time.
+//! Reclaims disk space. Rows that a sweep removed from the index are still in the files; this module rewrites the files without
+//! them, a few at a time.
 //!
-//! Which rows are dead is not written down anywhere: a row of an object is dead when the index does not name its number. How many
-//! such rows a file has follows from its counters, without reading it. So nothing has to be remembered across a crash, rows that
-//! a crash or two sessions at once left behind go like all others, and no tombstone is ever written for a chunk.
+//! Dead rows are not recorded anywhere: the row of an object is dead if its number is not in the index. The number of dead rows
+//! of a file follows from its counters, without reading it. So no state has to survive a crash, rows left by a crash or by two
+//! concurrent sessions are removed like all others, and no RocksDB tombstone is ever written for a chunk.
 
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use crate::backend::{Backend, Family, Named, Numbers, ReclaimProgress, Reclaimed
 use crate::error::{Error, Result};
 
 const ACTION: &str = "give room back";
-/// A file is rewritten when one row in so many of it is dead.
+/// A file is rewritten if at least one in this many of its rows is dead.
 const DEAD_ONE_IN: u64 = 20;
-/// A step rewrites at most this part of the store, or one file where that is larger.
+/// A step rewrites at most this fraction of the store (one in `STEP_ONE_IN`), or one file if that is larger.
 const STEP_ONE_IN: u64 = 20;
 const STEP_BYTES_MIN: u64 = 16 << 20;
 const READAHEAD_BYTES: usize = 1 << 20;
-/// So many neighbours that are each smaller than this become one: what little is left of each of many collections would else be a file of
-/// its own for ever.
+/// At least this many adjacent files, each smaller than `CRUMB_BYTES`, are merged: otherwise the small remainders of many
+/// collections would stay separate files forever.
 const CRUMBS_MIN: usize = 8;
 const CRUMB_BYTES: u64 = 1 << 20;
 
-/// What compactions may drop at the moment; nothing, unless a reclaiming is under way.
+/// The filter that tells compactions which rows to drop; inactive unless reclaiming is in progress.
 #[derive(Clone, Default)]
 pub(super) struct Doomed(Arc<RwLock<Option<Arc<Dooming>>>>);
 
@@ -42,12 +42,12 @@ struct Dooming {
 }
 
 impl Doomed {
-    /// The half that a family's compactions ask.
+    /// Returns the compaction filter factory of a family.
     pub(super) fn for_family(&self, family: Family) -> FilterFactory {
         FilterFactory { doomed: self.clone(), family }
     }
 
-    /// Nothing is dropped any more: rows are going to be written by hand.
+    /// Deactivates the filter, before rows are written directly.
     pub(super) fn clear(&self) {
         *self.0.write() = None;
     }
@@ -94,7 +94,7 @@ impl CompactionFilter for Filter {
     }
 }
 
-/// Files of one family whose keys overlap, and the rows in them.
+/// Files of one family with overlapping keys, and the number of their rows.
 #[derive(Clone, Debug)]
 struct Part {
     family: Family,
@@ -104,17 +104,17 @@ struct Part {
     rows: u64,
     is_counted: bool,
     dead: u64,
-    /// One of many small ones that lie side by side.
+    /// Whether it is one of many small adjacent parts.
     is_crumb: bool,
 }
 
 impl Part {
-    /// What a rewriting of it leaves, about: that much is needed beside it until it is done.
+    /// Returns the approximate size after a rewrite: this much space is needed temporarily.
     fn live_bytes(&self) -> u64 {
         (u128::from(self.bytes) * u128::from(self.rows - self.dead) / u128::from(self.rows.max(1))) as u64
     }
 
-    /// Whether nothing in it lives, and nothing can come to.
+    /// Returns whether all its rows are dead, and no new ones can be added.
     fn is_dead(&self, named: &Named) -> bool {
         self.dead == self.rows && self.dead > 0 && self.last[..] < named.end.to_be_bytes()[..]
     }
@@ -129,7 +129,7 @@ impl Rocks {
         let unreclaimed = self.unreclaimed.load(Ordering::SeqCst);
         let gone: u64 = named.gone.iter().map(Numbers::len).sum();
         let thorough = unreclaimed != gone;
-        // What the index says must be on disk before a row that it no longer names goes from there.
+        // The index must be durable before rows that it no longer refers to are deleted.
         self.sync()?;
         let dooming = Arc::new(Dooming { named, rows: AtomicU64::new(0) });
         let done = {
@@ -150,7 +150,7 @@ impl Rocks {
         let mut reclaimed = Reclaimed { bytes_before, bytes_after: bytes_before, ..Reclaimed::default() };
         let mut progress = ReclaimProgress { bytes_total: bytes_before, ..Default::default() };
         let room = (bytes_before / STEP_ONE_IN).max(STEP_BYTES_MIN);
-        // Files without a living row go first: that needs no room, and makes some.
+        // Files without live rows go first: dropping them needs no space and frees some.
         for family in Family::OBJECTS {
             for part in self.parts(family, named, thorough)?.iter().filter(|part| part.is_dead(named)) {
                 if watch(&progress).is_break() {
@@ -167,7 +167,7 @@ impl Rocks {
             find_crumbs(&mut parts);
             let mut parts = parts.into_iter().peekable();
             while let Some(mut step) = parts.next() {
-                // Neighbours that are worth it go together, so that small files become large ones again.
+                // Adjacent parts that are worth rewriting are combined, so that small files become large ones again.
                 while step.is_worth_it()
                     && let Some(next) =
                         parts.next_if(|next| next.is_worth_it() && step.live_bytes() + next.live_bytes() <= room)
@@ -194,7 +194,7 @@ impl Rocks {
         Ok(reclaimed)
     }
 
-    /// The families that hold no objects. False when it was ended.
+    /// Reclaims the families without objects. Returns false if it was stopped.
     fn reclaim_others(&self, progress: &mut ReclaimProgress, watch: WatchReclaim<'_>) -> Result<bool> {
         let mut go_on = |bytes: u64| {
             progress.step_bytes = bytes;
@@ -218,15 +218,16 @@ impl Rocks {
             }
             self.compact(family, None, None);
         }
-        // Otherwise what went would still be in the log, and take as much room there as before.
+        // Otherwise the deleted rows would still be in the log and take as much space there.
         self.empty_log()?;
         Ok(true)
     }
 
-    /// The files of a family in the order of their keys, those that overlap as one part.
+    /// Returns the files of a family in key order, with overlapping ones combined into one part.
     ///
-    /// RocksDB knows how many rows a file has once it has looked into it, which it does for few when it opens a store. Of the
-    /// others only what the sweep took is known to be dead; whoever is thorough, because there may be more, reads them.
+    /// RocksDB knows the number of rows of a file only after it has opened it, which it does for few files when it opens a store.
+    /// In the others only the rows of this sweep are known to be dead. With `thorough`, because there may be more, the files are
+    /// read.
     fn parts(&self, family: Family, named: &Named, thorough: bool) -> Result<Vec<Part>> {
         let files = self.database.live_files().map_err(|source| fault(ACTION, &source))?;
         let mut files: Vec<_> = files.into_iter().filter(|file| file.column_family_name == family.name()).collect();
@@ -248,7 +249,7 @@ impl Rocks {
         for part in &mut parts {
             let (first, last) = (number(&part.first, family.name())?, number(&part.last, family.name())?);
             if first < named.end {
-                // Rows that were written since are not in the set; each number from its end on counts as one of them.
+                // Newer rows are not in the set; each number from `end` on counts as a live row.
                 let young = last.saturating_add(1).saturating_sub(named.end);
                 let old = named.of(family).count_in(first..named.end.min(last.saturating_add(1)));
                 if !part.is_counted {
@@ -276,7 +277,7 @@ impl Rocks {
         Ok(rows)
     }
 
-    /// Drops the files of a part in which nothing lives. Those that were never merged stay, for the rewriting.
+    /// Drops the files of a part without live rows. Files that were never compacted stay for the rewrite.
     fn drop_files(&self, part: &Part) -> Result<()> {
         self.database
             .delete_file_in_range_cf(self.family(part.family.name()), &part.first, &part.last)
@@ -285,11 +286,11 @@ impl Rocks {
 
     fn rewrite(&self, part: &Part, named: &Named) -> Result<()> {
         self.compact(part.family.name(), Some(&part.first), Some(&part.last));
-        // Compactions count what they write.
+        // Compactions update the row counts of the files that they write.
         let left = self.parts(part.family, named, false)?;
         let left: u64 =
             left.iter().filter(|left| left.first >= part.first && left.last <= part.last).map(|left| left.dead).sum();
-        // A compaction that fails says nothing.
+        // A failed compaction reports no error.
         if left * 2 > part.dead {
             let why = "rows that were to go are still there; the disk may be full".to_owned();
             return Err(Error::Full { action: ACTION, why });
@@ -304,13 +305,13 @@ impl Rocks {
         self.database.compact_range_cf_opt(self.family(family), first, last, &options);
     }
 
-    /// The bytes of the index, if enough of it is tombstones.
+    /// Returns the size of the index in bytes, if enough of it is tombstones.
     fn index_worth_it(&self) -> Result<Option<u64>> {
         self.database.flush_cf(self.family(INDEX)).map_err(|source| fault(ACTION, &source))?;
         self.tombstones_worth_it(INDEX)
     }
 
-    /// The bytes of a family, if enough of its files is tombstones.
+    /// Returns the size of a family in bytes, if enough of its rows are tombstones.
     pub(super) fn tombstones_worth_it(&self, family: &'static str) -> Result<Option<u64>> {
         let files = self.database.live_files().map_err(|source| fault(ACTION, &source))?;
         let files = files.iter().filter(|file| file.column_family_name == family);
@@ -329,7 +330,7 @@ impl Rocks {
     }
 }
 
-/// Finds parts that are better off as one.
+/// Marks small adjacent parts that should be merged.
 fn find_crumbs(parts: &mut [Part]) {
     for run in parts.chunk_by_mut(|one, two| one.bytes < CRUMB_BYTES && two.bytes < CRUMB_BYTES) {
         if run.len() >= CRUMBS_MIN {
@@ -338,7 +339,7 @@ fn find_crumbs(parts: &mut [Part]) {
     }
 }
 
-/// While it lives, compactions drop what is not named.
+/// Activates the compaction filter while it exists.
 struct Installed<'a>(&'a Doomed);
 
 impl<'a> Installed<'a> {

@@ -1,4 +1,4 @@
-//! What the leader of a group commit does: compare, number, gather everybody's rows into one batch.
+//! The work of a group commit's leader: compares, numbers, and gathers the rows of all transactions in one write batch.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::backend::{Backend, Committed, Epoch};
 use crate::error::{Error, Result};
 use crate::reference::{Operation, RefChange, RefName, RefValue, RequestId};
 
-/// What a leader gathers for one write.
+/// The state that a leader gathers for one write.
 pub(super) struct Round<'a> {
     pub(super) rocks: &'a Rocks,
     pub(super) epoch: Epoch,
@@ -55,6 +55,7 @@ impl Round<'_> {
             }
             self.moved.insert(name.clone(), (after.clone(), self.next_operation));
             let (before, previous) = before.remove(&name).unwrap_or_default();
+            self.rocks.index_move(&mut self.batch, &name, before.as_ref(), after.as_ref());
             let previous = if before.is_some() { previous } else { 0 };
             changes.push(RefChange { name, before, after, previous });
         }
@@ -71,7 +72,7 @@ impl Round<'_> {
         Ok(Committed { operation, replayed: false })
     }
 
-    /// What a reference holds in this round, and the operation that made it so.
+    /// Returns the value of a reference in this round, and the operation that set it.
     fn current(&self, name: &RefName) -> Result<(Option<RefValue>, u64)> {
         if let Some(moved) = self.moved.get(name) {
             return Ok(moved.clone());

@@ -1,9 +1,10 @@
-//! The families of the database and how each is set up, and what its failures are called.
+//! The column families of the database and their settings, and the mapping of its errors.
 
 use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, DBRecoveryMode, LogLevel, Options};
 
 use super::reclaim::Doomed;
 use crate::backend::Family;
+use crate::backend::home::RECOVER_HINT;
 use crate::error::Error;
 use crate::id::ObjectKind;
 
@@ -18,32 +19,33 @@ pub(super) const QUARANTINE: &str = "quarantine";
 pub(super) const TOMBSTONES: &str = "tombstones";
 pub(super) const META: &str = "default";
 pub(super) const EPOCH_KEY: &[u8] = b"epoch";
-/// The oldest operation that is left of a log that was shortened.
+/// The number of the oldest operation of a trimmed log.
 pub(super) const FIRST_OPERATION_KEY: &[u8] = b"first operation";
-/// There while objects were taken out of the index whose room has not come back.
+/// Present while the space of objects removed from the index has not been reclaimed.
 pub(super) const UNRECLAIMED_KEY: &[u8] = b"unreclaimed";
 
-/// About how large the log gets. To open a store, as much room is needed again.
+/// Approximate maximum size of the write-ahead log. Opening a store needs as much free space again.
 const LOG_BYTES_MAX: u64 = 64 << 20;
-/// With this much room any store can be opened and swept for a while.
+/// Reserved disk space that suffices to open and sweep any store for a while.
 pub(super) const RESERVE_BYTES_MAX: u64 = LOG_BYTES_MAX + (8 << 20);
-/// Less is not worth a file.
+/// Minimum useful size of the reserve.
 pub(super) const RESERVE_BYTES_MIN: u64 = 256 << 10;
 
-/// Settings that cost memory.
+/// Settings of the RocksDB backend.
 #[derive(Clone, Debug)]
 pub struct RocksOptions {
-    /// RocksDB's cache of blocks, bloom filters and file indexes.
+    /// Size of RocksDB's cache for blocks, Bloom filters and file indexes, in bytes.
     pub block_cache_bytes: usize,
-    /// Memory for chunks that are not yet in files.
+    /// Size of the write buffer for chunks, in bytes.
     pub chunk_buffer_bytes: usize,
-    /// The same for each of the other families.
+    /// Size of the write buffer for each of the other families, in bytes.
     pub other_buffer_bytes: usize,
-    /// Refuse to make a store where there is none.
+    /// Fail if there is no store, instead of creating one.
     pub must_exist: bool,
-    /// One in so many bytes of the disk is set aside, so that a collection has room where nothing else has; 0 for none.
+    /// Reserve one byte of disk space for every `reserve_one_in` bytes of the store, so that a collection has space on a full
+    /// disk; 0 for no reserve.
     pub reserve_one_in: u64,
-    /// Open the store for a collection: it takes the room that was set aside.
+    /// Open the store for a collection, which may use the reserved disk space.
     pub for_collection: bool,
 }
 
@@ -60,14 +62,14 @@ impl Default for RocksOptions {
     }
 }
 
-/// RocksDB's cache of blocks.
+/// RocksDB's block cache.
 pub(super) struct BlockCache {
     pub(super) cache: Cache,
     pub(super) bytes: usize,
 }
 
 impl BlockCache {
-    /// Gives back what is in it and not in use.
+    /// Frees all blocks that are not in use.
     pub(super) fn empty(&self) {
         let mut cache = self.cache.clone();
         cache.set_capacity(0);
@@ -117,7 +119,8 @@ pub(super) fn family_options(name: &str, options: &RocksOptions, cache: &Cache) 
     match name {
         CHUNKS => {
             table.set_block_size(16 << 10);
-            // What is read without filling the cache would not find them there: they stay with their files, of which so many are open.
+            // Reads that bypass the cache would not find filters and index blocks there, so they stay with their open files,
+            // whose number is limited.
             table.set_cache_index_and_filter_blocks(false);
             family.set_write_buffer_size(options.chunk_buffer_bytes);
             family.set_target_file_size_base(64 << 20);
@@ -126,10 +129,10 @@ pub(super) fn family_options(name: &str, options: &RocksOptions, cache: &Cache) 
             table.set_block_size(16 << 10);
             family.set_compression_type(DBCompressionType::Lz4);
         }
-        // Numbers that are not there are never asked for: no filter.
+        // No Bloom filter: missing numbers are never requested.
         TREES | SNAPSHOTS => table.set_block_size(4 << 10),
         _ => {
-            // Most looks at the index find nothing: the filters answer them, that of the memory table too.
+            // Most lookups in the index find nothing: the Bloom filters answer them, including that of the memtable.
             family.set_memtable_prefix_bloom_ratio(0.1);
             family.set_memtable_whole_key_filtering(true);
             table.set_block_size(4 << 10);
@@ -145,16 +148,16 @@ pub(super) fn database_options() -> Options {
     database.create_if_missing(true);
     database.create_missing_column_families(true);
     database.set_max_background_jobs(2);
-    // What is read in the order of a tree lies in that order: the kernel may read ahead.
+    // Data is stored in tree order, so that kernel read-ahead helps.
     database.set_advise_random_on_open(false);
-    // Many systems allow a process 1,024 files.
+    // Many systems allow a process 1,024 open files.
     database.set_max_open_files(512);
-    // By default each family opens its files on sixteen threads: a small store would start 150 of them before it answers.
+    // By default each family opens its files on sixteen threads: a small store would start 150 threads before it responds.
     database.set_max_file_opening_threads(1);
     database.set_max_total_wal_size(LOG_BYTES_MAX);
-    // After a power cut the log ends where it was last whole: a suffix may be lost, never the middle.
+    // After a power failure the log ends at its last intact record: a suffix may be lost, never the middle.
     database.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
-    // What RocksDB tells of its work would soon be more than a small store: only what is wrong.
+    // RocksDB's info log would soon be larger than a small store: log warnings only.
     database.set_log_level(LogLevel::Warn);
     database.set_keep_log_file_num(2);
     database.set_max_log_file_size(1 << 20);
@@ -174,12 +177,22 @@ pub(super) fn fault(action: &'static str, source: &rocksdb::Error) -> Error {
     }
 }
 
-pub(super) fn opening(source: &rocksdb::Error) -> Error {
-    match fault("open the store", source) {
-        // A database that cannot be opened for lack of one of its files is damaged, whatever RocksDB calls it.
-        Error::Fault { why, .. } if why.contains("No such file") => {
-            Error::DamagedRecord { what: "database".to_owned(), why }
+/// Adds the recovery hint to a damage error.
+pub(super) fn hinting(error: Error) -> Error {
+    match error {
+        Error::DamagedRecord { what, why } if !why.contains(RECOVER_HINT) => {
+            Error::DamagedRecord { what, why: format!("{why}; {RECOVER_HINT}") }
         }
         other => other,
+    }
+}
+
+pub(super) fn opening(source: &rocksdb::Error) -> Error {
+    match fault("open the store", source) {
+        // A database that cannot be opened because a file is missing is damaged, regardless of RocksDB's error code.
+        Error::Fault { why, .. } if why.contains("No such file") => {
+            hinting(Error::DamagedRecord { what: "database".to_owned(), why })
+        }
+        other => hinting(other),
     }
 }

@@ -1,4 +1,4 @@
-//! The deleting half.
+//! Deletion for garbage collection in RocksDB.
 
 use std::sync::atomic::Ordering;
 
@@ -12,9 +12,9 @@ use crate::backend::{Epoch, IndexRow, Named, Reclaimed, Sweep, WatchReclaim};
 use crate::error::Result;
 use crate::id::ObjectId;
 
-/// From so many objects of one page on it is quicker to read through their rows than to look for each.
+/// From this many objects per page on, a sequential read of the index is faster than individual lookups.
 const RUN_ROWS: usize = 256;
-/// Whoever asks for more rows reads the index from one end to the other.
+/// A scan with a larger limit is a full scan of the index and uses read-ahead.
 const READAHEAD_ROWS: usize = 1_000;
 const READAHEAD_BYTES: usize = 256 << 10;
 
@@ -64,7 +64,7 @@ impl Sweep for Rocks {
     }
 
     fn numbers_end(&self) -> Result<u64> {
-        // Whoever has taken numbers and not yet written the index is waited for.
+        // Waits for threads that have taken numbers but not written the index yet.
         let _alone = self.numbering.write();
         Ok(self.next_object.load(Ordering::SeqCst))
     }
@@ -87,7 +87,7 @@ impl Sweep for Rocks {
             if self.unreclaimed.load(Ordering::SeqCst) == 0 {
                 batch.put_cf(self.family(META), UNRECLAIMED_KEY, []);
             }
-            // Counted first: rather too many than one that nobody knows of.
+            // Counted before the write: a count that is too high is safe, one that is too low is not.
             self.unreclaimed.fetch_add(deleted, Ordering::SeqCst);
             self.write(batch, false)?;
         }
@@ -104,7 +104,7 @@ impl Sweep for Rocks {
 }
 
 impl Rocks {
-    /// The rows of many objects that lie close together in the index, in ascending order: read from the first to the last.
+    /// Returns the index rows of many objects that are close together, in ascending order, with one sequential read.
     fn index_run(&self, ids: &[ObjectId]) -> Result<Vec<Option<IndexValue>>> {
         let mut options = ReadOptions::default();
         options.fill_cache(false);

@@ -1,5 +1,5 @@
-//! The log of operations, shortened. Each batch of the oldest operations goes with the requests that they were and with the note that
-//! says where the log begins, all or nothing; their room comes back with that of the objects.
+//! Trims the operation log. Each batch deletes the oldest operations with their request ids and updates the start of the log,
+//! atomically. Their space is reclaimed together with that of the objects.
 
 use std::sync::atomic::Ordering;
 
@@ -15,11 +15,11 @@ use crate::reference::Operation;
 use crate::time::Time;
 
 const ACTION: &str = "give room back";
-/// What is rewritten is worth it when one row in so many is dead.
+/// Rewriting is worthwhile if at least one in this many rows is dead.
 const DEAD_ONE_IN: u64 = 20;
 
 impl Rocks {
-    /// Where the log begins; asked when the store is opened.
+    /// Loads the start of the log when the store is opened.
     pub(super) fn load_first_operation(&self, last: u64) -> Result<()> {
         let first = match self.read(META, FIRST_OPERATION_KEY)? {
             Some(bytes) => number(&bytes, "operation log")?,
@@ -32,7 +32,7 @@ impl Rocks {
         Ok(())
     }
 
-    /// Refuses what was read behind this number when the log has been shortened beyond it: something may be missing.
+    /// Fails if the log was trimmed beyond this number, because rows read after it may be incomplete.
     pub(super) fn check_reach(&self, after: u64) -> Result<()> {
         let first = self.first_operation.load(Ordering::SeqCst);
         if after.saturating_add(1) >= first {
@@ -64,13 +64,13 @@ impl Rocks {
         }
         batch.delete_range_cf(self.family(OPERATIONS), first.to_be_bytes(), end.to_be_bytes());
         batch.put_cf(self.family(META), FIRST_OPERATION_KEY, end.to_be_bytes());
-        // Whoever reads and finds less than there was must find this, too.
+        // Set before the write, so that a reader that finds fewer operations also finds this number.
         self.first_operation.store(end, Ordering::SeqCst);
         self.write(batch, false).inspect_err(|_| self.first_operation.store(first, Ordering::SeqCst))?;
         Ok(end)
     }
 
-    /// The bytes of the log's files, if enough of the operations in them went.
+    /// Returns the size of the log's files in bytes, if enough of their operations were deleted.
     pub(super) fn log_worth_it(&self) -> Result<Option<u64>> {
         let first = self.first_operation.load(Ordering::SeqCst);
         if first > 1 {
@@ -88,10 +88,10 @@ impl Rocks {
         Ok((dead > 0 && dead * DEAD_ONE_IN >= last - first).then_some(bytes))
     }
 
-    /// Rewrites the files of the log that hold operations which went.
+    /// Rewrites the log's files that contain deleted operations.
     pub(super) fn rewrite_log(&self) -> Result<()> {
         let first = self.first_operation.load(Ordering::SeqCst);
-        // Both ends are among those that go.
+        // Both ends are deleted operations.
         let (from, until) = (0_u64.to_be_bytes(), (first - 1).to_be_bytes());
         self.database
             .delete_file_in_range_cf(self.family(OPERATIONS), from, until)
@@ -100,7 +100,7 @@ impl Rocks {
         Ok(())
     }
 
-    /// Those of the families with small rows of which enough is tombstones, and how many bytes each has.
+    /// Returns the families with small rows of which enough are tombstones, with their sizes in bytes.
     pub(super) fn small_worth_it(&self) -> Result<Vec<(&'static str, u64)>> {
         let mut worth_it = Vec::new();
         for family in [REFS, REQUESTS] {

@@ -1,4 +1,4 @@
-//! Binary contents in a patch: deflated, in base 85, in lines; and the ids that Git gives to contents.
+//! Binary contents in a patch: deflated, in base 85, in lines; and Git's blob ids.
 
 use std::io::Write as _;
 
@@ -7,10 +7,10 @@ use flate2::write::ZlibEncoder;
 use sha1::{Digest, Sha1};
 
 const DIGITS: &[u8; 85] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~";
-/// The bytes of a line: what one letter can count.
+/// Number of bytes per line: the maximum that one letter can encode.
 const LINE_BYTES: usize = 52;
 
-/// The id that Git gives to these bytes as a file.
+/// Returns the id of the Git blob with these bytes.
 pub(super) fn blob_id(bytes: &[u8]) -> String {
     let mut hash = Sha1::new();
     hash.update(format!("blob {}\0", bytes.len()));
@@ -20,7 +20,7 @@ pub(super) fn blob_id(bytes: &[u8]) -> String {
     hash.finalize().into_iter().flat_map(hex).collect()
 }
 
-/// Writes the bytes as they are, in one piece of a binary patch.
+/// Writes the bytes as a literal hunk of a binary patch.
 pub(super) fn literal(bytes: &[u8], out: &mut Vec<u8>) {
     let mut deflate = ZlibEncoder::new(Vec::new(), Compression::default());
     deflate.write_all(bytes).expect("a vector takes everything");

@@ -1,4 +1,4 @@
-//! Which files of a change go into a patch, and what has to stay out.
+//! Decides which files of a change go into a patch and which are omitted.
 
 use std::collections::BTreeSet;
 
@@ -13,34 +13,34 @@ use crate::name::TreePath;
 use crate::object::{DirectoryRef, Entry, Node, Xattrs};
 use crate::store::Store;
 
-/// One `diff --git` of a patch.
+/// One `diff --git` section of a patch.
 pub(super) struct Step {
     pub(super) before: Option<Side>,
     pub(super) after: Option<Side>,
-    /// For a rename, in percent.
+    /// The similarity of a rename in percent.
     pub(super) similarity: Option<u8>,
 }
 
-/// One side of it: a file or a symlink.
+/// One side of a section: a file or a symlink.
 pub(super) struct Side {
     pub(super) path: TreePath,
     pub(super) entry: Entry,
 }
 
 impl Step {
-    /// Where it is in the order of a patch.
+    /// Returns the path that determines the order in the patch.
     fn path(&self) -> Option<&TreePath> {
         self.after.as_ref().or(self.before.as_ref()).map(|side| &side.path)
     }
 
-    /// How much has to be read and rendered.
+    /// Returns the number of bytes that must be read and rendered.
     pub(super) fn bytes(&self) -> u64 {
         [&self.before, &self.after].into_iter().flatten().map(|side| body::size(&side.entry)).sum()
     }
 }
 
 impl Side {
-    /// As Git writes it.
+    /// Returns the mode as Git writes it.
     pub(super) fn mode(&self) -> &'static str {
         match (&self.entry.node, is_executable(&self.entry)) {
             (Node::Symlink(_), _) => "120000",
@@ -54,14 +54,14 @@ fn is_executable(entry: &Entry) -> bool {
     entry.mode & 0o100 != 0
 }
 
-/// Turns changes into steps and omissions.
+/// Converts changes into steps and omissions.
 pub(super) struct Plan<'a> {
     store: &'a Store,
     after: Option<RootId>,
     options: &'a PatchOptions,
     pub(super) steps: Vec<Step>,
     left_out: Vec<LeftOut>,
-    /// Directories that something was taken out of.
+    /// Directories from which an entry was removed.
     emptied: BTreeSet<TreePath>,
 }
 
@@ -70,7 +70,7 @@ impl<'a> Plan<'a> {
         Self { store, after, options, steps: Vec::new(), left_out: Vec::new(), emptied: BTreeSet::new() }
     }
 
-    /// Takes a change in.
+    /// Adds a change.
     pub(super) fn take(&mut self, found: Found) -> Result<()> {
         let Found { change, similarity } = found;
         let Change { path, what, metadata, before, after } = change;
@@ -111,7 +111,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// What was left out, sorted by path.
+    /// Returns the omissions, sorted by path.
     pub(super) fn finish(mut self) -> Result<Vec<LeftOut>> {
         for path in std::mem::take(&mut self.emptied) {
             // Git removes a directory with its last file.
@@ -124,7 +124,7 @@ impl<'a> Plan<'a> {
         Ok(self.left_out)
     }
 
-    /// An entry in the tree after.
+    /// Returns an entry of the tree after.
     fn find(&self, path: &TreePath) -> Result<Option<Entry>> {
         let Some(root) = self.after else { return Ok(None) };
         let mut entry = self.store.root(root)?.directory.clone();
@@ -138,7 +138,7 @@ impl<'a> Plan<'a> {
         Ok(Some(entry))
     }
 
-    /// An entry that came or went by itself.
+    /// Adds a single added or removed entry.
     fn one(&mut self, path: &TreePath, entry: Entry, came: bool) {
         match entry.node {
             Node::Directory(None) => self.omit(path, Omission::EmptyDirectory),
@@ -156,7 +156,7 @@ impl<'a> Plan<'a> {
         self.step(before, after, None);
     }
 
-    /// A directory that moved as a whole: each file below it is a rename.
+    /// Adds a directory that moved as a whole: each file below it is a rename.
     fn moved(&mut self, from: &TreePath, to: &TreePath, contents: Option<DirectoryRef>, entry: &Entry) -> Result<()> {
         let first = self.steps.len();
         self.lost(to, true, None, entry, MetadataChange::default());
@@ -176,7 +176,7 @@ impl<'a> Plan<'a> {
                         self.lost(&to, true, None, &item.entry, MetadataChange::default());
                         self.step(Some((from, item.entry.clone())), Some((to, item.entry)), Some(100));
                     }
-                    // What Git calls a rename has contents.
+                    // A rename in Git needs contents.
                     _ => {
                         self.one(&from, item.entry.clone(), false);
                         self.one(&to, item.entry, true);
@@ -188,7 +188,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Adds a step with the sides that belong to the patch.
+    /// Adds a step with those sides that belong into the patch.
     fn step(&mut self, before: Option<(TreePath, Entry)>, after: Option<(TreePath, Entry)>, similarity: Option<u8>) {
         let (before, after) = (self.admit(before), self.admit(after));
         let moved = match (&before, &after) {
@@ -211,7 +211,7 @@ impl<'a> Plan<'a> {
         self.steps.push(Step { before, after, similarity: similarity.filter(|_| moved) });
     }
 
-    /// A side, where it is asked for and Git takes its path.
+    /// Returns a side if its path is selected and Git accepts it.
     fn admit(&mut self, side: Option<(TreePath, Entry)>) -> Option<Side> {
         let (path, entry) = side?;
         if !self.wanted(&path) {
@@ -234,7 +234,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Lists the attributes that changed, or that are lost because Git writes the entry anew, and that it does not keep.
+    /// Lists attributes that Git does not store and that changed or are lost because Git creates the entry anew.
     fn lost(&mut self, path: &TreePath, anew: bool, before: Option<&Entry>, after: &Entry, metadata: MetadataChange) {
         let kept_mode = match after.node {
             Node::File { .. } if is_executable(after) => 0o755,
@@ -260,7 +260,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Whether Git takes a name for its own directory, on any of its systems: `.git`, `GIT~1`, `.git . .`, `.git:stream`.
+/// Returns whether Git treats a name as its own directory on any platform: `.git`, `GIT~1`, `.git . .`, `.git:stream`.
 fn is_git_directory(name: &[u8]) -> bool {
     let lower = name.to_ascii_lowercase();
     let rest = lower.strip_prefix(b".git").or_else(|| lower.strip_prefix(b"git~1"));

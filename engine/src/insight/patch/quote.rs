@@ -1,8 +1,8 @@
-//! Names as Git writes them: plain where they can be, in quotes and with escapes where not.
+//! Paths as Git writes them: verbatim where possible, otherwise quoted and escaped.
 
 use crate::name::TreePath;
 
-/// A path behind a prefix, quoted when a byte of it needs that.
+/// Writes a path after a prefix, quoted if it contains a byte that needs an escape.
 pub(super) fn quoted(prefix: &str, path: &TreePath, out: &mut Vec<u8>) {
     let bytes = path.as_bytes();
     if !bytes.iter().any(|byte| needs_escape(*byte)) {

@@ -1,4 +1,4 @@
-//! One file of a patch as text.
+//! Renders one file of a patch as text.
 
 use super::PatchOptions;
 use super::binary::{blob_id, literal};
@@ -10,10 +10,10 @@ use crate::insight::lines::{Hunk, hunks, split};
 use crate::name::TreePath;
 use crate::store::Store;
 
-/// What Git writes for a side that is not there.
+/// The id that Git writes for an absent side.
 const NO_ID: &str = "0000000000000000000000000000000000000000";
 
-/// Everything from `diff --git` on.
+/// Renders the section of a file, starting with `diff --git`.
 pub(super) fn render(store: &Store, step: &Step, options: &PatchOptions) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     let (Some(first), Some(second)) =
@@ -46,7 +46,7 @@ pub(super) fn render(store: &Store, step: &Step, options: &PatchOptions) -> Resu
     if before.is_empty() && after.is_empty() {
         return Ok(out);
     }
-    // A NUL anywhere: Git reads lines, and a patch is read by others too.
+    // A NUL at any offset makes it binary: Git reads lines, and other programs read patches too.
     let has_nul = |bytes: &[u8]| memchr::memchr(0, bytes).is_some();
     let large = before.len().max(after.len()) as u64 > options.text_bytes_max;
     if large || has_nul(&before) || has_nul(&after) {
@@ -87,7 +87,7 @@ fn label(sign: &str, prefix: &str, path: Option<&TreePath>, out: &mut Vec<u8>) {
         None => out.extend_from_slice(b"/dev/null"),
         Some(path) => {
             quoted(prefix, path, out);
-            // Other programs end a name at a space unless a tab follows.
+            // Other programs end a name at a space unless a tab follows it.
             if path.as_bytes().contains(&b' ') {
                 out.push(b'\t');
             }
@@ -109,7 +109,7 @@ fn unified(before: &[u8], after: &[u8], context: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Hunks that share their context, under one header.
+/// Writes hunks with a common context under one header.
 fn one_group(group: &[Hunk], before: &[&[u8]], after: &[&[u8]], context: usize, out: &mut Vec<u8>) {
     let (Some(first), Some(last)) = (group.first(), group.last()) else { return };
     let above = first.before.start.min(context);
@@ -127,7 +127,7 @@ fn one_group(group: &[Hunk], before: &[&[u8]], after: &[&[u8]], context: usize, 
     lines(b' ', &before[at..old.end], out);
 }
 
-/// A range of lines counted from 1; an empty one stands behind the line it names.
+/// Formats a range of lines counted from 1. An empty range names the line before it.
 fn range(lines: &std::ops::Range<usize>) -> String {
     match lines.len() {
         0 => format!("{},0", lines.start),

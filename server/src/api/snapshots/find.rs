@@ -60,7 +60,7 @@ pub(super) fn paths(
     let pattern = Pattern::new(&request.pattern, request.without_git)?;
     let from = From { revisions: &request.revisions, all: request.all, project: request.project };
     let heads = heads(service, &from, here.as_ref())?;
-    let marks = service.marks()?;
+    let marks = service.marks();
     let mut search = PathSearch { service, pattern, marks, sender, seen: HashSet::new() };
     for head in &heads {
         search.present(*head)?;

@@ -46,7 +46,7 @@ pub(super) fn list(service: &Service, request: &v1::ListSnapshotsRequest) -> Res
     };
     let is_last = found.len() <= limit;
     found.truncate(limit);
-    let marks = service.marks()?;
+    let marks = service.marks();
     let snapshots = found.iter().map(|id| service.snapshot_message(*id, &marks)).collect::<Result<_>>()?;
     let next_page_token = if is_last { String::new() } else { token(&heads, skip + limit) };
     Ok(v1::ListSnapshotsResponse { snapshots, next_page_token })
@@ -65,10 +65,7 @@ pub(super) struct From<'a> {
 /// The snapshots that a search through history begins from.
 pub(super) fn heads(service: &Service, from: &From<'_>, here: Option<&WorkspaceName>) -> Result<Vec<SnapshotId>> {
     if from.all || from.project {
-        let marks = service.marks()?;
-        let mut heads: Vec<_> = marks.workspaces.into_keys().chain(marks.labels.into_keys()).collect();
-        heads.sort_unstable();
-        heads.dedup();
+        let heads = service.named_snapshots()?;
         return if from.all { Ok(heads) } else { related(service, heads, here) };
     }
     if from.revisions.is_empty() {
@@ -151,7 +148,7 @@ pub(super) fn versions(
     let head = service.resolve(&request.revision, here.as_ref())?;
     let path = tree_path(&request.path)?;
     let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-    let marks = service.marks()?;
+    let marks = service.marks();
     let versions = service.inner.history.versions(head, &path, request.follow).map_err(of_engine)?;
     for version in versions.take(limit) {
         let version = version.map_err(of_engine)?;
@@ -201,7 +198,7 @@ pub(super) fn bisect_step(
     let (good, skipped) = (all(&request.good)?, all(&request.skipped)?);
     let bad = service.resolve(&request.bad, here.as_ref())?;
     let step = service.inner.history.bisect_step(&good, bad, &skipped).map_err(of_engine)?;
-    let marks = service.marks()?;
+    let marks = service.marks();
     let message = |id: SnapshotId| service.snapshot_message(id, &marks);
     let first_bad = if step.next.is_none() { &step.candidates[..] } else { &[] };
     Ok(v1::NextBisectStepResponse {

@@ -1,0 +1,54 @@
+//! What tests of the queue get of this process's environment, and the program that they run below.
+//!
+//! Only names of this list are passed on: an environment holds tokens and keys that no test was meant to see. The setting
+//! `commands.environment` adds names.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::path::Path;
+
+use crate::config::Config;
+
+/// Variables that a test gets: who and where the user is, the language, the terminal, where toolchains are, and where programs of the
+/// user find each other.
+const PASSED: [&str; 18] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    "LANG",
+    "LANGUAGE",
+    "CARGO_HOME",
+    "RUSTUP_HOME",
+    "RUSTUP_TOOLCHAIN",
+    "GOPATH",
+    "GOROOT",
+    "JAVA_HOME",
+    "VIRTUAL_ENV",
+    "XDG_RUNTIME_DIR",
+];
+/// Variables with this start are passed, too.
+const PASSED_START: &str = "LC_";
+/// This program, also after it was replaced on the disk.
+const THIS_PROGRAM: &str = "/proc/self/exe";
+
+/// The environment of a test.
+pub fn for_commands(config: &Config) -> BTreeMap<OsString, OsString> {
+    let more = config.command_environment();
+    let is_passed =
+        |name: &str| PASSED.contains(&name) || name.starts_with(PASSED_START) || more.iter().any(|other| other == name);
+    env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_passed)).collect()
+}
+
+/// The program, with its arguments, that runs a command and ends everything that it started.
+pub fn supervisor() -> Vec<OsString> {
+    match Path::new(THIS_PROGRAM).exists() {
+        true => [THIS_PROGRAM, "supervise", "--"].map(OsString::from).to_vec(),
+        false => Vec::new(),
+    }
+}

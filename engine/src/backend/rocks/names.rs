@@ -1,0 +1,168 @@
+//! An index of references beside the references: which labels and workspaces point at an object, and the greatest number under which
+//! a name was deleted.
+//!
+//! Its rows lie in the default family and are written with the references that they are about, in one batch. A row beside them says up
+//! to which operation they are complete. Where that is not the last one (an older version wrote, or a repair), they are
+//! made anew when they are first needed.
+
+use std::sync::atomic::Ordering;
+
+use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
+
+use super::Rocks;
+use super::settings::{META, REFS, fault};
+use crate::backend::Backend;
+use crate::backend::rows::{RefRow, damaged, number};
+use crate::error::Result;
+use crate::id::ObjectId;
+use crate::reference::{RefName, RefValue};
+
+/// The operation up to which the index is complete.
+const INDEXED_UNTIL_KEY: &[u8] = b"references indexed until";
+const BY_TARGET: &[u8] = b"reference by target ";
+const BY_NUMBER: &[u8] = b"reference by number ";
+/// What begins with `reference by `, and ends before this.
+const FIRST: &[u8] = b"reference by ";
+const END: &[u8] = b"reference by!";
+/// References that are indexed by what they point at.
+const TARGETED: [&str; 2] = ["label/", "workspace/"];
+/// Those that are indexed by the number at their end.
+const NUMBERED: &str = "deleted/";
+/// Rows in one batch where the index is made anew.
+const ROWS_AT_ONCE: usize = 4_096;
+
+impl Rocks {
+    /// Whether the index is complete when the store is opened.
+    pub(super) fn load_indexed(&self, last_operation: u64) -> Result<()> {
+        let until = self.read(META, INDEXED_UNTIL_KEY)?.map(|bytes| number(&bytes, "index of references"));
+        // What cannot be read is made anew.
+        let is_complete = until.map_or(last_operation == 0, |until| until.is_ok_and(|until| until == last_operation));
+        self.names_are_indexed.store(is_complete, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Adds to a batch what a reference that moves does to the index.
+    pub(super) fn index_move(
+        &self,
+        batch: &mut WriteBatch,
+        name: &RefName,
+        before: Option<&RefValue>,
+        after: Option<&RefValue>,
+    ) {
+        if !self.names_are_indexed.load(Ordering::SeqCst) {
+            return;
+        }
+        let key = |value: Option<&RefValue>| value.and_then(|value| key_of(name.as_str(), value));
+        let (before, after) = (key(before), key(after));
+        if before == after {
+            return;
+        }
+        let meta = self.family(META);
+        before.iter().for_each(|key| batch.delete_cf(meta, key));
+        after.iter().for_each(|key| batch.put_cf(meta, key, []));
+    }
+
+    /// Adds to a batch that the index is complete up to an operation.
+    pub(super) fn note_indexed(&self, batch: &mut WriteBatch, last_operation: u64) {
+        if self.names_are_indexed.load(Ordering::SeqCst) {
+            batch.put_cf(self.family(META), INDEXED_UNTIL_KEY, last_operation.to_be_bytes());
+        }
+    }
+
+    /// Rows were changed behind the back of transactions.
+    pub(super) fn forget_indexed(&self, batch: &mut WriteBatch) {
+        self.names_are_indexed.store(false, Ordering::SeqCst);
+        batch.delete_cf(self.family(META), INDEXED_UNTIL_KEY);
+    }
+
+    /// The names of labels and workspaces that point at an object.
+    pub(super) fn indexed_names(&self, target: ObjectId) -> Result<Vec<RefName>> {
+        self.ensure_indexed()?;
+        let prefix = target_key(target, "");
+        let mut options = ReadOptions::default();
+        options.set_iterate_upper_bound(after_prefix(&prefix));
+        let start = IteratorMode::From(&prefix, Direction::Forward);
+        let mut found = Vec::new();
+        for row in self.database.iterator_cf_opt(self.family(META), options, start) {
+            let (key, _) = row.map_err(|source| fault("list references", &source))?;
+            let name = std::str::from_utf8(&key[prefix.len()..]).map_err(|why| damaged("index of references", &why))?;
+            found.push(RefName::new(name).map_err(|why| damaged("index of references", &why))?);
+        }
+        Ok(found)
+    }
+
+    /// The greatest number behind a prefix of names.
+    pub(super) fn indexed_number(&self, prefix: &str) -> Result<Option<u64>> {
+        self.ensure_indexed()?;
+        let start = [BY_NUMBER, prefix.as_bytes()].concat();
+        let mut options = ReadOptions::default();
+        options.set_iterate_lower_bound(start.clone());
+        let mut rows = self.database.raw_iterator_cf_opt(self.family(META), options);
+        rows.seek_for_prev([&start[..], &u64::MAX.to_be_bytes()].concat());
+        let found =
+            rows.key().and_then(|key| key.strip_prefix(&start[..])).map(|key| number(key, "index of references"));
+        rows.status().map_err(|source| fault("list references", &source))?;
+        found.transpose()
+    }
+
+    fn ensure_indexed(&self) -> Result<()> {
+        if self.names_are_indexed.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        // No reference moves meanwhile.
+        let _alone = self.numbering.write();
+        if self.names_are_indexed.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let mut batch = WriteBatch::default();
+        batch.delete_range_cf(self.family(META), FIRST, END);
+        for prefix in [NUMBERED, TARGETED[0], TARGETED[1]] {
+            let mut options = ReadOptions::default();
+            options.set_iterate_upper_bound(after_prefix(prefix.as_bytes()));
+            options.fill_cache(false);
+            let start = IteratorMode::From(prefix.as_bytes(), Direction::Forward);
+            for row in self.database.iterator_cf_opt(self.family(REFS), options, start) {
+                let (key, value) = row.map_err(|source| fault("list references", &source))?;
+                let name = std::str::from_utf8(&key).map_err(|why| damaged("reference", &why))?;
+                let row = RefRow::decode(value.into_vec().into())?;
+                if let Some(key) = key_of(name, &row.value) {
+                    batch.put_cf(self.family(META), key, []);
+                }
+                if batch.len() >= ROWS_AT_ONCE {
+                    self.write(std::mem::take(&mut batch), false)?;
+                }
+            }
+        }
+        batch.put_cf(self.family(META), INDEXED_UNTIL_KEY, self.last_operation()?.to_be_bytes());
+        self.write(batch, false)?;
+        self.names_are_indexed.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+/// The row of a reference in the index, if it has one.
+fn key_of(name: &str, value: &RefValue) -> Option<Vec<u8>> {
+    if TARGETED.iter().any(|kind| name.starts_with(kind)) {
+        return value.target.map(|target| target_key(target, name));
+    }
+    let (before, number) = name.strip_prefix(NUMBERED).and(name.rsplit_once('@'))?;
+    let number: u64 = number.parse().ok()?;
+    Some([BY_NUMBER, before.as_bytes(), b"@", &number.to_be_bytes()].concat())
+}
+
+fn target_key(target: ObjectId, name: &str) -> Vec<u8> {
+    [BY_TARGET, &[target.kind as u8], &target.hash, name.as_bytes()].concat()
+}
+
+/// The first key behind all that begin so.
+pub(super) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // Every key begins so, or is nothing but the greatest bytes.
+    vec![u8::MAX; prefix.len() + 1]
+}

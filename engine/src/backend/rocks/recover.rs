@@ -1,0 +1,92 @@
+//! Rebuilds what keeps a store from being opened: its header, its mark, and the catalogue of the database.
+//!
+//! What cannot be read is left out, and lies in `db/lost` from then on. What that was, and what hangs on it, a verification says.
+
+use std::fs;
+use std::path::Path;
+
+use rocksdb::{Cache, DB, IteratorMode};
+
+use super::reclaim::Doomed;
+use super::settings::{FAMILIES, META, OBJECT_FAMILIES, OPERATIONS, RocksOptions, database_options, families, opening};
+use super::{DATABASE_DIRECTORY, check_catalogue};
+use crate::backend::home::{self, HeaderState};
+use crate::error::{ErrorKind, Result};
+
+/// Where RocksDB puts what it could not read.
+const LOST_DIRECTORY: &str = "lost";
+/// Rows of the default family that are read to see whether it can be.
+const META_ROWS: usize = 1_000;
+
+/// Makes the store in a directory one that can be opened. Returns what was done, in words; nothing where nothing was wrong. Nobody may
+/// have the store open.
+pub fn recover(directory: &Path) -> Result<Vec<String>> {
+    let database_path = directory.join(DATABASE_DIRECTORY);
+    let _lock = home::lock(directory)?;
+    let mut done = Vec::new();
+    match home::prepare(directory, true) {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
+        Err(error) => {
+            if !is_ours(&database_path) {
+                return Err(error);
+            }
+            home::write_header(directory, HeaderState::Ready)?;
+            done.push("the header was rebuilt (AMALGAM)".to_owned());
+        }
+    }
+    let mark = home::read_mark(directory)?;
+    // A catalogue with a certain damage would be read for ever: one that is known to be damaged is not tried.
+    let catalogue = mark.as_ref().map_or(Ok(()), |mark| check_catalogue(&database_path, &mark.catalogue));
+    let tried = match catalogue {
+        Err(error) if !home::is_mark_damaged(directory) => Err(error),
+        _ => try_open(&database_path),
+    };
+    match tried {
+        Ok(()) => {}
+        Err(error) if matches!(error.kind(), ErrorKind::Full | ErrorKind::Busy) => return Err(error),
+        Err(error) => {
+            let before = files_in(&database_path.join(LOST_DIRECTORY));
+            DB::repair(&database_options(), &database_path).map_err(|source| opening(&source))?;
+            try_open(&database_path)?;
+            done.push(format!("the database's catalogue was rebuilt: {error}"));
+            let lost = files_in(&database_path.join(LOST_DIRECTORY));
+            let tables = lost.into_iter().filter(|name| name.ends_with(".sst") && !before.contains(name));
+            done.extend(tables.map(|name| format!("{name} could not be read, and lies in db/{LOST_DIRECTORY}")));
+        }
+    }
+    // Where anything was rebuilt, the log may end earlier than when the store was closed.
+    if !done.is_empty() || home::is_mark_damaged(directory) {
+        home::remove_mark(directory)?;
+    }
+    Ok(done)
+}
+
+/// Whether the database there has the families of a store.
+fn is_ours(database_path: &Path) -> bool {
+    let known = DB::list_cf(&database_options(), database_path).unwrap_or_default();
+    !known.is_empty() && known.iter().all(|name| FAMILIES.contains(&name.as_str()))
+}
+
+/// Opens the database with all its files, those too that are not needed to begin with: one that cannot be opened fails every reading
+/// that comes by. Reads what an opening reads: the last row of each family that counts. Other damage within a file is not looked for: it
+/// costs rows, and a verification finds it.
+fn try_open(database_path: &Path) -> Result<()> {
+    let mut settings = database_options();
+    settings.set_max_open_files(-1);
+    let families = families(&RocksOptions::default(), &Cache::new_lru_cache(1 << 20), &Doomed::default());
+    let database = DB::open_cf_descriptors(&settings, database_path, families).map_err(|source| opening(&source))?;
+    for name in [META, OPERATIONS].into_iter().chain(OBJECT_FAMILIES) {
+        let family = database.cf_handle(name).expect("it was opened with all families");
+        // Of the small family all that an opening asks for, of the others the end.
+        let (mode, rows) = if name == META { (IteratorMode::Start, META_ROWS) } else { (IteratorMode::End, 1) };
+        let mut read = database.iterator_cf(family, mode).take(rows);
+        read.try_for_each(|row| row.map(drop)).map_err(|source| opening(&source))?;
+    }
+    Ok(())
+}
+
+fn files_in(directory: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}

@@ -1,0 +1,140 @@
+use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
+
+use super::*;
+use crate::retention::{Rule, judge};
+
+const HOUR: i64 = 3_600 * 1_000_000_000;
+
+/// Numbers that look random.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+/// What each history says of its snapshots when it is judged alone and as a whole.
+fn verdicts_one_by_one(
+    history: &History,
+    heads: &[SnapshotId],
+    policy: &Policy,
+    at: Time,
+) -> HashMap<SnapshotId, bool> {
+    let mut stays: HashMap<SnapshotId, bool> = HashMap::new();
+    for head in heads {
+        let log = history.log(&[*head], amalgam_engine::history::LogOrder::Time).expect("a log");
+        let log: Vec<_> = log.collect::<Result<_>>().expect("records");
+        let aged = |entry: &amalgam_engine::history::LogEntry| Aged {
+            time: entry.snapshot.time,
+            placed: entry.snapshot.time,
+            automatic: entry.snapshot.metadata.contains_key(AUTOMATIC),
+        };
+        let line: Vec<_> = log.iter().map(aged).collect();
+        for (entry, verdict) in log.iter().zip(judge(policy, &line, at)) {
+            *stays.entry(entry.id).or_default() |= verdict != Verdict::Goes;
+        }
+    }
+    stays
+}
+
+#[test]
+fn forks_are_judged_as_if_each_history_were_judged_alone() {
+    for seed in 1..=40_u64 {
+        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let store = Store::in_memory();
+        let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
+        let mut time = 1_000 * 24 * HOUR;
+        let mut names: Vec<WorkspaceName> = Vec::new();
+        for n in 0..120_u64 {
+            time += HOUR * dice.roll(30) as i64 / 4 + 1;
+            let act = Act::new("ann", Time(time));
+            if names.is_empty() || dice.roll(5) == 0 {
+                let name = WorkspaceName::new(format!("w{n}")).expect("a name");
+                match names.get(dice.roll(names.len().max(1) as u64) as usize) {
+                    Some(from) => workspaces.fork(from, std::slice::from_ref(&name), &act).map(drop).expect("forked"),
+                    None => workspaces.create(&name, &NewWorkspace::default(), &act).map(drop).expect("made"),
+                }
+                names.push(name);
+                continue;
+            }
+            let name = &names[dice.roll(names.len() as u64) as usize];
+            let mut tree = workspaces.open(name).expect("open");
+            tree.write("n", &n.to_le_bytes()).expect("write");
+            let mut change = Change::new("change");
+            if dice.roll(4) > 0 {
+                change.metadata.insert(AUTOMATIC.to_owned(), "true".to_owned());
+            }
+            if dice.roll(6) == 0 {
+                let other = workspaces.get(&names[dice.roll(names.len() as u64) as usize]).expect("there").head;
+                let own = workspaces.get(name).expect("there").head;
+                change.other_parents.extend(other.filter(|other| Some(*other) != own));
+            }
+            workspaces.commit(name, &mut tree, &change, &act).expect("commit");
+        }
+        let spans = [Span::NONE, Span::hours(5), Span::hours(60), Span::hours(400)];
+        let mut rule = || Rule {
+            last: [0, 0, 3][dice.roll(3) as usize],
+            all: spans[dice.roll(2) as usize],
+            hourly: spans[dice.roll(4) as usize],
+            daily: spans[dice.roll(4) as usize],
+            weekly: spans[dice.roll(4) as usize],
+        };
+        let policy = Policy { automatic: rule(), people: rule() };
+        let policies = Policies { default: policy, ..Policies::default() };
+        let at = Time(time);
+        let plan = plan(&history, &policies, &SweepScope::default(), at, &LivedTime::default()).expect("a plan");
+        let heads: Vec<_> = names.iter().filter_map(|name| workspaces.get(name).expect("there").head).collect();
+        let expected = verdicts_one_by_one(&history, &heads, &policy, at);
+        assert_eq!(plan.snapshots.len(), expected.len());
+        for planned in plan.snapshots.iter().filter(|planned| !matches!(planned.fate, Fate::Named(_))) {
+            assert_eq!(planned.fate != Fate::Goes, expected[&planned.id], "seed {seed}: {planned:?} {policy:?}");
+        }
+    }
+}
+
+#[test]
+fn forks_of_a_long_history_are_judged_by_what_is_their_own() {
+    let store = Store::in_memory();
+    let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
+    let main = WorkspaceName::new("main").expect("a name");
+    let act = |n: i64| Act::new("ann", Time(n * HOUR / 3));
+    workspaces.create(&main, &NewWorkspace::default(), &act(0)).expect("made");
+    let commit = |name: &WorkspaceName, n: i64| {
+        let mut tree = workspaces.open(name).expect("open");
+        tree.write("n", &n.to_le_bytes()).expect("write");
+        let mut change = Change::new("automatic");
+        if n % 2 == 0 {
+            change.metadata.insert(AUTOMATIC.to_owned(), "true".to_owned());
+        }
+        workspaces.commit(name, &mut tree, &change, &act(n)).expect("commit");
+    };
+    (1..=500).for_each(|n| commit(&main, n));
+    for n in 0..300 {
+        let fork = WorkspaceName::new(format!("fork{n}")).expect("a name");
+        workspaces.fork(&main, &[fork.clone()], &act(501)).expect("forked");
+        commit(&fork, 502 + n);
+    }
+    let lived = LivedTime::default();
+    let mut planner = Planner {
+        store: &store,
+        at: Time(1_000 * HOUR),
+        lived: &lived,
+        named: HashMap::new(),
+        found: HashMap::new(),
+        order: Vec::new(),
+        newest: HashSet::new(),
+        walked: HashMap::new(),
+        judged: 0,
+    };
+    let (lines, _) = planner.read_names(&SweepScope::default()).expect("names");
+    for (workspace, head) in &lines {
+        planner.judge_line(Some(workspace), &[*head], &Policies::default()).expect("judged");
+    }
+    assert_eq!(planner.found.len(), 800);
+    assert!(planner.judged < 800 + 300 * 80, "{} snapshots were judged, of 300 x 500", planner.judged);
+    let _ = history;
+}

@@ -1,0 +1,137 @@
+//! How old things are for collections: the time that the store has lived through, whatever the clock says.
+
+use std::time::Duration;
+
+use amalgam_engine::LivedTime;
+
+use crate::service::Service;
+
+impl Service {
+    /// Looks at the clocks, and says how old things are.
+    pub(crate) fn lived(&self) -> LivedTime {
+        let collections = &self.inner.collections;
+        let mut clock = collections.lived.lock();
+        clock.observe(self.now(), nanoseconds((collections.uptime)()));
+        clock.lived().clone()
+    }
+
+    /// Counts the time that the clock jumped over. How many seconds that are.
+    pub(crate) fn confirm_clock(&self) -> u64 {
+        let missing = self.lived().jump().map_or(0, |jump| jump.missing);
+        self.inner.collections.lived.lock().confirm();
+        missing.unsigned_abs() / 1_000_000_000
+    }
+}
+
+/// As the engine counts.
+pub(super) fn nanoseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use amalgam_engine::Time;
+    use amalgam_engine::operation::{redo, undo};
+    use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName};
+    use amalgam_gc::retention::AUTOMATIC;
+    use amalgam_proto::v1;
+
+    use super::*;
+    use crate::collection::{How, Why};
+    use crate::home::Home;
+    use crate::service::Clocks;
+    use crate::settings::Settings;
+
+    const MINUTE: i64 = 60 * 1_000_000_000;
+    const DAY: i64 = 24 * 60 * MINUTE;
+    static WALL: AtomicI64 = AtomicI64::new(20_000 * DAY);
+    static UPTIME: AtomicI64 = AtomicI64::new(0);
+
+    fn wall() -> Time {
+        Time(WALL.load(Ordering::Relaxed))
+    }
+
+    fn uptime() -> Duration {
+        Duration::from_nanos(UPTIME.load(Ordering::Relaxed).unsigned_abs())
+    }
+
+    /// Time passes, and the wall clock jumps beside.
+    fn pass(time: i64, jump: i64) {
+        UPTIME.fetch_add(time, Ordering::Relaxed);
+        WALL.fetch_add(time + jump, Ordering::Relaxed);
+    }
+
+    fn open(home: &Home) -> Service {
+        let settings = || Ok(Settings { floor_bytes: Some(0), ..Settings::default() });
+        Service::open_with(home, Clocks { wall, uptime }, &[], Arc::new(settings)).expect("opened")
+    }
+
+    fn collect(service: &Service) -> v1::CollectResult {
+        let how = How { actor: "ann", dry_run: false, grace: None, why: Why::Asked };
+        service.collect(&how, &mut |_| ControlFlow::Continue(())).expect("collected")
+    }
+
+    #[track_caller]
+    fn assert_nothing_went(done: &v1::CollectResult) {
+        assert_eq!((done.thinned, done.forgotten, done.operations_trimmed), (0, 0, 0), "{done:?}");
+        assert_eq!(done.warnings.len(), 1, "the jump is told: {:?}", done.warnings);
+    }
+
+    #[test]
+    fn a_clock_that_jumps_takes_no_history_until_the_time_is_confirmed() {
+        let around = tempfile::tempdir().expect("a directory");
+        let home = Home::new(around.path().join("home"));
+        let service = open(&home);
+        let workspaces = &service.inner.workspaces;
+        let name = |name: &str| WorkspaceName::new(name).expect("a name");
+        for workspace in ["main", "gone"] {
+            workspaces
+                .create(&name(workspace), &NewWorkspace::default(), &service.act("ann", "").unwrap())
+                .expect("made");
+        }
+        for n in 0..10_u8 {
+            pass(3 * MINUTE, 0);
+            let mut tree = workspaces.open(&name("main")).expect("open");
+            tree.write("n", &[n]).expect("write");
+            let mut change = Change::new("automatic");
+            change.metadata.insert(AUTOMATIC.to_owned(), "true".to_owned());
+            let act = service.act("ann", "").expect("an act");
+            workspaces.commit(&name("main"), &mut tree, &change, &act).expect("commit");
+        }
+        workspaces.delete(&name("gone"), &service.act("ann", "").expect("an act")).expect("delete");
+        undo(&service.inner.store, &name("main").reference(), &service.act("ann", "").expect("an act")).expect("undo");
+
+        pass(MINUTE, 2 * DAY);
+        assert_nothing_went(&collect(&service));
+        pass(MINUTE, 3_650 * DAY);
+        assert_nothing_went(&collect(&service));
+        let next = service.collection_message().expect("the state").next_time.expect("a time");
+        pass(MINUTE, -3_652 * DAY);
+        assert_nothing_went(&collect(&service));
+        let corrected = service.collection_message().expect("the state").next_time.expect("a time");
+        assert!(corrected.seconds < next.seconds && corrected.seconds * 1_000_000_000 <= wall().0 + DAY);
+        let act = service.act("ann", "").expect("an act");
+        redo(&service.inner.store, &name("main").reference(), &act).expect("what was undone is still there");
+        drop(service);
+
+        // Between two starts the clock jumps by ten years: a day of it counts.
+        pass(5 * MINUTE, 3_650 * DAY);
+        let service = open(&home);
+        let newest = service.inner.store.last_operation().expect("a number");
+        let redone = service.inner.store.list_operations(newest - 1, 1).expect("the log").remove(0).draft.time;
+        let age = |service: &Service| wall().0 - service.lived().place(redone).0;
+        assert!((DAY..DAY + 10 * MINUTE).contains(&age(&service)), "{}", age(&service) / MINUTE);
+        let done = service.collect(&How { actor: "ann", dry_run: true, grace: None, why: Why::Asked }, &mut |_| {
+            ControlFlow::Continue(())
+        });
+        assert!(done.expect("tried").warnings[0].contains("--confirm-clock"));
+        assert_eq!(service.confirm_clock() / 86_400, 3_649);
+        assert!(age(&service) > 3_650 * DAY);
+        let done = collect(&service);
+        assert!(done.thinned > 0 && done.forgotten == 1 && done.warnings.is_empty(), "{done:?}");
+    }
+}

@@ -1,0 +1,165 @@
+//! Notes of checkouts into new directories that have not come to their end, so that the same command can be run again.
+//!
+//! A checkout whose client was killed, or whose process died, leaves a half-written directory, which the next checkout would refuse
+//! because it is not empty. The note says which directory that is and which tree was being written. The next checkout removes what the
+//! first one wrote and begins anew. What did not come from that tree is the user's: then nothing is removed, and the checkout is refused.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use amalgam_engine::content::read_at;
+use amalgam_engine::object::Node;
+use amalgam_engine::{Change, DiffOptions, Entry, RootId, Store, TreePath, What, WorkingTree, diff_roots};
+use amalgam_materializer::{
+    Capture, Checkout, HostDir, Identity, Index, Known, Progress, Rules, Scope, Staging, Times, capture, checkout,
+};
+use amalgam_proto::{Failure, Reason};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Result, of_engine, of_io, of_materializer};
+use crate::service::Service;
+
+/// How much of a file is compared at once.
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// A checkout that was begun.
+#[derive(Serialize, Deserialize)]
+struct Note {
+    /// The tree that was being written, in hex.
+    root: String,
+    /// What is in all its temporary names.
+    token: String,
+}
+
+/// The note of a checkout that runs. It is removed when that succeeds.
+pub(super) struct Begun(PathBuf);
+
+impl Begun {
+    /// The checkout came to its end.
+    pub(super) fn finish(self) {
+        // A note that stays costs nothing: its directory is not empty because it is whole, and then it is not what the note says.
+        let _ = fs::remove_file(self.0);
+    }
+}
+
+impl Service {
+    /// Notes that a tree is about to be written into an empty directory.
+    pub(super) fn begin_checkout(&self, host: &HostDir, root: RootId, staging: &Staging<'_>) -> Result<Begun> {
+        let file = self.unfinished_file(host.identity());
+        let note = Note { root: root.to_string(), token: staging.token() };
+        let bytes = serde_json::to_vec(&note).expect("a note is plain data");
+        fs::write(&file, &bytes).map_err(|source| of_io("note that a checkout has begun", &source))?;
+        Ok(Begun(file))
+    }
+
+    /// Removes what a checkout that did not come to its end left at a path, so that another one can begin there.
+    pub(super) fn clean_unfinished(&self, path: &Path) -> Result<()> {
+        let Ok(host) = HostDir::open(path) else { return Ok(()) };
+        let file = self.unfinished_file(host.identity());
+        let Some(note) = fs::read(&file).ok().and_then(|bytes| serde_json::from_slice::<Note>(&bytes).ok()) else {
+            return Ok(());
+        };
+        if Staging::is_running(&note.token) {
+            let message = format!("{} is being written by another checkout; wait until it ends", path.display());
+            return Err(Failure::new(Reason::Busy, message));
+        }
+        self.let_go_of_unfinished(host.identity())?;
+        let is_whole = self.inner.registry.all().iter().any(|record| record.identity() == host.identity());
+        let root = RootId::from_hex(&note.root).filter(|root| self.inner.store.hold(*root).is_ok());
+        if let (Some(root), false) = (root, is_whole) {
+            self.remove_written(&host, root, &note.token)?;
+        }
+        let _ = fs::remove_file(file);
+        Ok(())
+    }
+
+    /// Forgets the record of a directory that was being written for its workspace when the process died.
+    fn let_go_of_unfinished(&self, identity: Identity) -> Result<()> {
+        let _turn = self.inner.registry.turn();
+        let records = self.inner.registry.all();
+        let unfinished = records
+            .iter()
+            .find(|record| record.identity() == identity && record.snapshot().is_none() && record.aim.is_some());
+        unfinished.map_or(Ok(()), |record| self.forget_directory(&record.id))
+    }
+
+    /// Empties a directory in which everything came from a tree; refuses one that holds anything else.
+    fn remove_written(&self, host: &HostDir, root: RootId, token: &str) -> Result<()> {
+        let (store, progress) = (&self.inner.store, Progress::default());
+        let (rules, known) = (Rules::default(), Known::default());
+        let mut index = Index::new(host.identity());
+        let job = Capture { rules: &rules, scope: Scope::All, known: &known, now: self.now(), progress: &progress };
+        let captured = capture(store, host, &mut index, &job).map_err(of_materializer)?;
+        let refused = |path: &TreePath| {
+            let message = format!(
+                "{} holds {path}, which did not come from the checkout that was interrupted there; move it away and run the command \
+                 again, or name a new directory",
+                host.path().display()
+            );
+            Failure::new(Reason::AlreadyExists, message)
+        };
+        for change in diff_roots(store, Some(root), Some(captured.root), DiffOptions::default()).map_err(of_engine)? {
+            let change = change.map_err(of_engine)?;
+            if !is_written(store, &change, token)? {
+                return Err(refused(&change.path));
+            }
+        }
+        let session = store.session();
+        let empty = WorkingTree::new(store).freeze().write(&session).map_err(of_engine)?;
+        session.write_all_ahead().map_err(of_engine)?;
+        let _pin = store.hold(empty).map_err(of_engine)?;
+        let job = Checkout {
+            keep_git: false,
+            rules: None,
+            leave_git_file: false,
+            withholds: false,
+            paths: None,
+            times: Times::Exact,
+            source: None,
+            pool: None,
+            progress: &progress,
+        };
+        let done = checkout(store, host, &index, empty, &job).map_err(of_materializer)?;
+        match done.notices.iter().find(|notice| notice.why.is_failure()) {
+            Some(notice) => Err(refused(&notice.path)),
+            None => Ok(()),
+        }
+    }
+
+    fn unfinished_file(&self, identity: Identity) -> PathBuf {
+        let Identity { device, inode, birth } = identity;
+        self.inner.registry.unfinished_file(&format!("{device:x}-{inode:x}-{birth:x}"))
+    }
+}
+
+/// Whether what differs from the tree that was being written is an unfinished part of it.
+fn is_written(store: &Store, change: &Change, token: &str) -> Result<bool> {
+    match (&change.what, &change.before, &change.after) {
+        (What::Removed | What::Metadata, _, _) => Ok(true),
+        (What::Added, _, _) => Ok(change.path.names().next_back().is_some_and(|name| Staging::has_token(&name, token))),
+        (What::Modified, Some(whole), Some(part)) => is_beginning(store, whole, part),
+        _ => Ok(false),
+    }
+}
+
+/// Whether a file holds the first bytes of another one.
+fn is_beginning(store: &Store, whole: &Entry, part: &Entry) -> Result<bool> {
+    let (Node::File { size, content }, Node::File { size: length, content: there }) = (&whole.node, &part.node) else {
+        return Ok(false);
+    };
+    if length >= size {
+        return Ok(false);
+    }
+    let mut offset = 0;
+    while offset < *length {
+        let block = usize::try_from(length - offset).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+        let (mut expected, mut found) = (vec![0; block], vec![0; block]);
+        read_at(store, content, *size, offset, &mut expected).map_err(of_engine)?;
+        read_at(store, there, *length, offset, &mut found).map_err(of_engine)?;
+        if expected != found {
+            return Ok(false);
+        }
+        offset += block as u64;
+    }
+    Ok(true)
+}

@@ -1,0 +1,144 @@
+//! Starting commands and ending them: tests of entries, and commands of rules.
+//!
+//! A command gets the environment that the settings name, and nothing of this process. It runs below a supervisor, a program of the
+//! settings that ends everything that the command started once the command has ended, took too long, or this process is gone.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use amalgam_engine::queue::TestVerdict;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use crate::failure::{Result, of_io};
+use crate::settings::CommandSettings;
+
+/// How often the end of a command is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Time that a supervisor gets to end what a command started.
+const END_WITHIN: Duration = Duration::from_secs(15);
+/// The end of a command's output that is kept.
+const OUTPUT_BYTES_MAX: usize = 8 << 10;
+/// What a shell ends with when it found no such command, or may not run it.
+const NOT_STARTED: [i32; 2] = [126, 127];
+
+/// A command, as it is started in a directory that is thrown away.
+pub(super) struct Job<'a> {
+    /// What it is called in messages.
+    pub(super) what: &'a str,
+    /// The program and its arguments.
+    pub(super) words: Vec<&'a std::ffi::OsStr>,
+    /// Where it runs.
+    pub(super) directory: &'a Path,
+    /// The file that gets its output.
+    pub(super) output: &'a Path,
+    /// The time that it may take.
+    pub(super) seconds: u32,
+    /// What to do if there is no such program.
+    pub(super) hint: &'a str,
+}
+
+/// Runs a command to its end.
+pub(super) fn run(job: &Job<'_>, settings: &CommandSettings) -> Result<TestVerdict> {
+    let what = job.what;
+    let failed = |source: io::Error| of_io("make a file for a command's output", &source);
+    let sink = fs::File::create(job.output).map_err(failed)?;
+    let other = sink.try_clone().map_err(failed)?;
+    let mut command = settings.command(&job.words);
+    command.current_dir(job.directory).stdin(Stdio::null()).stdout(sink).stderr(other);
+    let mut child = match command.spawn() {
+        Ok(child) => Running { child, is_supervised: !settings.supervisor.is_empty() },
+        Err(error) => return Ok(not_started(what, &error.to_string(), job.hint)),
+    };
+    let ended = child
+        .wait(Duration::from_secs(u64::from(job.seconds)))
+        .map_err(|source| of_io("wait for a command", &source))?;
+    let said = tail(job.output);
+    Ok(match ended {
+        Some(status) if status.success() => TestVerdict::Passed,
+        Some(status) if status.code().is_some_and(|code| NOT_STARTED.contains(&code)) => {
+            not_started(what, &format!("{}\n{status}", said.trim_end()), job.hint)
+        }
+        Some(status) => TestVerdict::Failed(format!("{what} failed ({status}):\n{said}")),
+        None => TestVerdict::Failed(format!("{what} took more than {} s and was ended:\n{said}", job.seconds)),
+    })
+}
+
+fn not_started(what: &str, why: &str, hint: &str) -> TestVerdict {
+    TestVerdict::NotStarted(format!("{what} could not be started: {why}; {hint}"))
+}
+
+impl CommandSettings {
+    /// A command with the environment of these settings, below their supervisor.
+    pub(super) fn command(&self, words: &[&std::ffi::OsStr]) -> Command {
+        let mut all = self.supervisor.iter().map(std::ffi::OsString::as_os_str).chain(words.iter().copied());
+        let mut command = Command::new(all.next().expect("a command has a word"));
+        command.args(all).env_clear().envs(&self.environment);
+        if self.supervisor.is_empty() {
+            command.process_group(0);
+        }
+        command
+    }
+}
+
+/// A command that runs.
+struct Running {
+    child: Child,
+    is_supervised: bool,
+}
+
+impl Running {
+    /// Waits for its end, and that of everything it started; nothing when it took too long and was ended.
+    fn wait(&mut self, within: Duration) -> io::Result<Option<ExitStatus>> {
+        let ended = self.wait_until(Instant::now() + within)?;
+        if ended.is_none() && self.is_supervised {
+            self.signal(Signal::TERM);
+            self.wait_until(Instant::now() + END_WITHIN)?;
+        }
+        if !self.is_supervised || self.child.try_wait()?.is_none() {
+            // Without a supervisor, or with one that is stuck, its process group is all that is known.
+            self.signal(Signal::KILL);
+            self.child.wait()?;
+        }
+        Ok(ended)
+    }
+
+    fn wait_until(&mut self, until: Instant) -> io::Result<Option<ExitStatus>> {
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(Some(status));
+            }
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) else { return };
+        // It may have ended in this moment.
+        let _ = match self.is_supervised {
+            true => kill_process(id, signal),
+            false => kill_process_group(id, signal),
+        };
+    }
+}
+
+/// The end of a command's output.
+fn tail(output: &Path) -> String {
+    use std::io::{Seek as _, SeekFrom};
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = fs::File::open(output)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(OUTPUT_BYTES_MAX as u64)))?;
+        let mut bytes = Vec::new();
+        file.take(OUTPUT_BYTES_MAX as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}

@@ -1,0 +1,99 @@
+//! The socket of a store: making its path free, and telling other processes where it is.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use crate::home::{Home, replace_file};
+
+/// Makes a path free to listen at: removes a socket of this user that nothing listens at. Anything else stays, and is an error.
+pub(crate) fn make_free(path: &Path) -> io::Result<()> {
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    let refused = |kind, why: &str| {
+        let message = format!("{} {why}; it is left alone, name another path for the socket", path.display());
+        Err(io::Error::new(kind, message))
+    };
+    if !found.file_type().is_socket() {
+        return refused(io::ErrorKind::AlreadyExists, "is no socket");
+    }
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return refused(io::ErrorKind::PermissionDenied, "is a socket of another user");
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        _ => refused(io::ErrorKind::AddrInUse, "is a socket that a process listens at"),
+    }
+}
+
+/// The record of where a store's process listens, in the store's home; removed when this goes.
+pub(crate) struct Listening {
+    file: PathBuf,
+    socket: PathBuf,
+}
+
+impl Listening {
+    /// Records it. The caller holds the store's lock.
+    pub(crate) fn record(home: &Home, socket: &Path) -> io::Result<Self> {
+        let socket = std::path::absolute(socket)?;
+        let file = home.listening_path();
+        replace_file(&file, socket.as_os_str().as_bytes())?;
+        Ok(Self { file, socket })
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if fs::read(&self.file).is_ok_and(|bytes| bytes == self.socket.as_os_str().as_bytes()) {
+            // A process that finds a record of a socket that is gone starts another process.
+            let _ = fs::remove_file(&self.file);
+        }
+    }
+}
+
+impl Home {
+    /// The record of where the store's process listens.
+    fn listening_path(&self) -> PathBuf {
+        self.path().join("socket")
+    }
+
+    /// Where the process that holds the store listens, as it wrote down; nothing if none did, or its socket is gone.
+    pub fn listening_at(&self) -> Option<PathBuf> {
+        let path = PathBuf::from(OsStr::from_bytes(&fs::read(self.listening_path()).ok()?));
+        let is_socket = fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket());
+        (path.is_absolute() && is_socket).then_some(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn only_a_dead_socket_is_removed() {
+        let around = tempfile::tempdir().expect("a directory");
+        let path = around.path().join("s");
+        make_free(&path).expect("nothing is there");
+        fs::write(&path, "precious").expect("written");
+        assert_eq!(make_free(&path).expect_err("a file").kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&path).expect("it stays"), b"precious");
+        fs::remove_file(&path).expect("removed");
+        std::os::unix::fs::symlink(around.path().join("elsewhere"), &path).expect("linked");
+        assert!(make_free(&path).is_err(), "a symlink");
+        fs::remove_file(&path).expect("removed");
+        let listener = UnixListener::bind(&path).expect("bound");
+        assert_eq!(make_free(&path).expect_err("it is in use").kind(), io::ErrorKind::AddrInUse);
+        drop(listener);
+        make_free(&path).expect("it is dead");
+        assert!(!path.exists());
+    }
+}
