@@ -1,4 +1,4 @@
-//! Attributes of inodes and of the file system.
+//! GETATTR, SETATTR, ACCESS, FSSTAT, FSINFO, PATHCONF.
 
 use amalgam_view::{Access, Attributes, Caller, Kind, Set};
 use nfs3_types::nfs3::{
@@ -14,9 +14,9 @@ use crate::rpc::DATA_BYTES_MAX;
 use crate::xdr::Reader;
 
 const BLOCK_BYTES: u64 = 4_096;
-/// How much of a listing a client does best to ask for at a time.
+/// Preferred READDIR size (dtpref).
 const LISTING_BYTES: u32 = 256 << 10;
-/// The longest name.
+/// Longest name.
 const NAME_BYTES_MAX: u32 = 255;
 
 pub(super) fn get(request: &Request<'_>, from: &Reader<'_>) -> Result<Answer> {
@@ -44,7 +44,7 @@ pub(super) fn set(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answer>
     })
 }
 
-/// Sets attributes as the caller. The owner of a file may cut it whatever its mode: a client that opened it may go on.
+/// Sets attributes. The owner may truncate a file regardless of its mode, because the client checked the mode at open.
 pub(super) fn apply(request: &Request<'_>, before: &Attributes, mut set: Set) -> Result<()> {
     let view = &request.open.view;
     if set.size.is_some() && before.kind != Kind::Directory && before.kind != Kind::File {
@@ -100,7 +100,7 @@ pub(super) fn room(request: &Request<'_>, from: &Reader<'_>) -> Result<Answer> {
         tbytes: room.total_bytes,
         fbytes: room.free_bytes,
         abytes: room.usable_bytes(),
-        // As many files as there is room for.
+        // Inodes are limited only by space.
         tfiles: files,
         ffiles: free_files,
         afiles: free_files,
