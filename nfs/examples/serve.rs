@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use amalgam_engine::object::Owner;
 use amalgam_engine::{Store, Time, WorkingTree};
 use amalgam_nfs::{Credentials, ExportSpec, Exports, MountLines, Server, ServerOptions, export_path, listen};
-use amalgam_view::{Room, View, ViewOptions};
+use amalgam_view::{View, ViewOptions};
 
 #[expect(clippy::disallowed_methods, reason = "files have the time that it is")]
 fn now() -> Time {
@@ -24,8 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let has = |option: &str| options.iter().any(|given| given == option);
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let mut view_options = ViewOptions::new(Owner { uid, gid }, now);
-    view_options.room = Some(Arc::new(|| Room { total_bytes: 64 << 30, free_bytes: 32 << 30 }));
+    let view_options = ViewOptions::new(Owner { uid, gid }, now);
     let (view, recovered) = View::open(WorkingTree::new(&Store::in_memory()), Path::new(directory), view_options)?;
     view.keep_handles()?;
     let exports = Exports::new([7; 32]);

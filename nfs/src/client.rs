@@ -1,4 +1,4 @@
-//! A client that blocks, for tests, figures and probes. It trusts its server: not for servers of others.
+//! A blocking NFS client for tests, benchmarks and health checks. It trusts the server that it connects to.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -11,9 +11,9 @@ use nfs3_types::rpc::{
 };
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 
-/// How long an answer is waited for.
+/// Timeout for one reply.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest answer.
+/// Longest reply that the client accepts.
 const REPLY_BYTES_MAX: usize = 4 << 20;
 
 /// A connection to a server.
@@ -23,21 +23,21 @@ pub struct Client {
     credential: opaque_auth<'static>,
 }
 
-/// A server's answer to a call: its result, or how it refused the call itself.
+/// Reply of a server: the result of the procedure, or an RPC error.
 #[derive(Debug)]
 pub enum Reply<T> {
     /// The procedure's result.
     Result(T),
-    /// The call was not taken: this is the rest of the answer.
+    /// The server rejected the call at the RPC level; the text names the RPC status.
     Refused(String),
 }
 
 impl<T> Reply<T> {
-    /// The result.
+    /// Returns the result of the procedure.
     ///
     /// # Panics
     ///
-    /// When the call was refused.
+    /// Panics if the server rejected the call.
     #[track_caller]
     pub fn result(self) -> T {
         match self {
@@ -48,7 +48,7 @@ impl<T> Reply<T> {
 }
 
 impl Client {
-    /// Connects, as nobody in particular.
+    /// Connects with AUTH_NONE credentials.
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -57,28 +57,28 @@ impl Client {
         Ok(Self { stream, xid: xid << 16, credential: opaque_auth::default() })
     }
 
-    /// From now on calls are made for this user.
+    /// Uses AUTH_UNIX credentials of this user for the following calls.
     pub fn act_as(&mut self, uid: u32, gid: u32, groups: &[u32]) {
         let machinename = Opaque::borrowed(b"client");
         self.credential = opaque_auth::auth_unix(&auth_unix { stamp: 0, machinename, uid, gid, gids: groups.to_vec() });
     }
 
-    /// The number of the next call; a number that was used before makes it a retransmission.
+    /// Sets the transaction id (xid) of the next call. A repeated xid makes the call a retransmission.
     pub fn set_xid(&mut self, xid: u32) {
         self.xid = xid;
     }
 
-    /// Calls a procedure of NFS.
+    /// Calls an NFS procedure.
     pub fn nfs<R: Unpack>(&mut self, procedure: NFS_PROGRAM, arguments: &impl Pack) -> io::Result<Reply<R>> {
         self.call(nfs3_types::nfs3::PROGRAM, nfs3_types::nfs3::VERSION, procedure as u32, arguments)
     }
 
-    /// Calls a procedure of MOUNT.
+    /// Calls a MOUNT procedure.
     pub fn mount<R: Unpack>(&mut self, procedure: MOUNT_PROGRAM, arguments: &impl Pack) -> io::Result<Reply<R>> {
         self.call(nfs3_types::mount::PROGRAM, nfs3_types::mount::VERSION, procedure as u32, arguments)
     }
 
-    /// The handle of an export's root.
+    /// Mounts an export and returns the handle of its root.
     pub fn root(&mut self, path: &str) -> io::Result<Result<nfs_fh3, mountstat3>> {
         let path = dirpath(Opaque::borrowed(path.as_bytes()));
         let reply: Reply<mountres3<'_>> = self.mount(MOUNT_PROGRAM::MOUNTPROC3_MNT, &path)?;
@@ -101,7 +101,7 @@ impl Client {
         read_reply(&self.receive()?).map(|(_, reply)| reply)
     }
 
-    /// The bytes of a call, with the mark of its record.
+    /// Encodes a call as one RPC record.
     pub fn record(&mut self, program: u32, version: u32, procedure: u32, arguments: &impl Pack) -> io::Result<Vec<u8>> {
         let call = call_body {
             rpcvers: RPC_VERSION_2,
@@ -123,7 +123,7 @@ impl Client {
         Ok(record)
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
@@ -141,13 +141,13 @@ impl Client {
         Ok(record)
     }
 
-    /// The connection itself.
+    /// Returns the TCP stream.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
 }
 
-/// Reads an answer: the number of its call, and what it says.
+/// Decodes a reply: its xid and its result.
 pub fn read_reply<R: Unpack>(record: &[u8]) -> io::Result<(u32, Reply<R>)> {
     let mut from = record;
     let (head, _) = rpc_msg::unpack(&mut from).map_err(io::Error::other)?;

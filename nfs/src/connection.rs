@@ -1,8 +1,8 @@
-//! One client's connection: receives records, has them answered, sends the answers in whatever order they are ready.
+//! One TCP connection of a client: receives RPC records, dispatches them, sends the replies as they become ready.
 //!
-//! Most calls are answered by the thread that received them, and answers that are ready together are sent together. What may take long
-//! is done by others, within bounds: so many calls of one connection at a time, so many bytes of all connections. A client that does not
-//! take its answers, or does not finish its records, is not read from any more and is cut off after a while.
+//! The task that receives a call also executes it, unless the call is slow (a sync, a read from the store, opening a view). Replies that are
+//! ready together go out in one write. Slow calls run on the blocking thread pool. Limits: slow calls per connection, bytes in memory over all
+//! connections. The server stops reading from a client that does not read its replies, and closes the connection after a timeout.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,45 +21,45 @@ use crate::procedures::Answer;
 use crate::reply_cache::{self, Pending};
 use crate::rpc::{RECORD_BYTES_MAX, Records};
 
-/// What is received at a time, unless a record is longer.
+/// Size of one read from the socket, unless a record is longer.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// Answers are sent when so much of them is ready, or nothing more is to be answered.
+/// Number of buffered reply bytes from which on the task writes them.
 const SEND_BYTES: usize = 256 << 10;
-/// Memory is counted in units of this.
+/// Unit in which the memory semaphore counts.
 pub(crate) const UNIT_BYTES: usize = 64 << 10;
-/// Calls of one connection that take long at a time.
+/// Limit of concurrent slow calls of one connection.
 const SLOW_CALLS_MAX: usize = 64;
 
-/// How long clients are waited for.
+/// Timeouts for clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// For a record to be whole.
+    /// To send a complete record after its first byte.
     pub(crate) record: Duration,
-    /// For an answer to be taken.
+    /// To read a reply.
     pub(crate) send: Duration,
-    /// For a call.
+    /// Between two calls.
     pub(crate) idle: Duration,
 }
 
-/// What a connection works with.
+/// State that a connection needs.
 #[derive(Clone)]
 pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
     pub(crate) dispatcher: Arc<Dispatcher>,
-    /// Memory for long records and long answers, of all connections.
+    /// Limits memory for long records and long replies over all connections, in units of `UNIT_BYTES`.
     pub(crate) memory: Arc<Semaphore>,
     pub(crate) patience: Patience,
     pub(crate) is_ending: watch::Receiver<bool>,
 }
 
-/// Why a connection ends. None of it is told to the client.
+/// Reason for the end of a connection. The client is not told.
 enum End {
     Left,
     CutOff,
 }
 
 impl Connection {
-    /// Serves a client until it leaves, is cut off, or the server ends.
+    /// Serves a client until it disconnects, violates a limit, or the server stops.
     pub(crate) async fn serve(self, stream: TcpStream) {
         let (receive, send) = stream.into_split();
         let sender = Sender { stream: Arc::new(Mutex::new(send)), connection: self.clone() };
@@ -78,14 +78,14 @@ impl Connection {
         }
         .run()
         .await;
-        // Calls that were begun are answered, where the client still takes it.
+        // Wait for the replies of calls in progress.
         if matches!(served, End::Left) {
             slots.acquire_many(SLOW_CALLS_MAX as u32).await.ok();
         }
     }
 }
 
-/// The half of a connection that answers go to.
+/// The sending half of a connection.
 #[derive(Clone)]
 struct Sender {
     stream: Arc<Mutex<OwnedWriteHalf>>,
@@ -99,7 +99,7 @@ impl Sender {
         match timeout(self.connection.patience.send, stream.write_all(bytes)).await {
             Ok(Ok(())) => Ok(()),
             _ => {
-                // The other half sees the end of the stream.
+                // The receiving half then reads the end of the stream.
                 stream.shutdown().await.ok();
                 Err(End::CutOff)
             }
@@ -114,10 +114,10 @@ struct Session {
     slots: Arc<Semaphore>,
     records: Records,
     input: BytesMut,
-    /// When the record that is being received has to be whole, and the memory that was counted for it.
+    /// Deadline of the record that is being received, and the memory reserved for it.
     deadline: Option<Instant>,
     memory: Option<Arc<OwnedSemaphorePermit>>,
-    /// Answers that are ready, and the memory that was counted for them.
+    /// Replies that are ready to be sent, and the memory reserved for them.
     ready: Vec<u8>,
     ready_memory: Vec<OwnedSemaphorePermit>,
 }
@@ -139,12 +139,12 @@ impl Session {
         }
     }
 
-    /// Answers all whole records that were received.
+    /// Executes all complete records in the input buffer.
     async fn answer_received(&mut self) -> Result<(), End> {
         loop {
             match self.records.next(&mut self.input) {
                 Ok(Some(record)) => {
-                    // The next one has its own time.
+                    // The next record has its own deadline.
                     self.deadline = None;
                     self.take(record).await?;
                 }
@@ -157,7 +157,7 @@ impl Session {
         }
     }
 
-    /// Receives until the records get further.
+    /// Receives until the input holds a complete fragment.
     async fn receive_some(&mut self) -> Result<(), End> {
         if !self.records.is_within(&self.input) {
             // An idle connection has no buffer.
@@ -178,7 +178,7 @@ impl Session {
             if missing == 0 {
                 return Ok(());
             }
-            // A client has to send something of a long record before memory is set aside for it.
+            // The client must send part of a long record before the server reserves memory for all of it.
             let is_long = missing + self.input.len() > RECEIVE_BYTES && self.input.len() >= RECEIVE_BYTES / 2;
             if (is_long || self.records.assembled_bytes() > UNIT_BYTES) && self.memory.is_none() {
                 let units = RECORD_BYTES_MAX.div_ceil(UNIT_BYTES) as u32;
@@ -199,7 +199,7 @@ impl Session {
         }
     }
 
-    /// Has a record answered.
+    /// Executes one record.
     async fn take(&mut self, record: Bytes) -> Result<(), End> {
         let connection = &self.connection;
         match connection.dispatcher.answer(connection.peer, &record, false) {
@@ -214,7 +214,7 @@ impl Session {
         }
     }
 
-    /// Adds an answer to those that are sent together.
+    /// Adds a reply to the buffered ones.
     async fn add(&mut self, reply: Vec<u8>) -> Result<(), End> {
         if reply.len() >= UNIT_BYTES {
             let units = reply.len().div_ceil(UNIT_BYTES) as u32;
@@ -222,7 +222,7 @@ impl Session {
             match Arc::clone(&memory).try_acquire_many_owned(units) {
                 Ok(counted) => self.ready_memory.push(counted),
                 Err(_) => {
-                    // Nobody waits for memory while holding some.
+                    // A task that waits for memory holds none, so tasks cannot deadlock.
                     self.flush().await?;
                     let counted = timeout(self.connection.patience.send, memory.acquire_many_owned(units)).await;
                     self.ready_memory.push(counted.map_err(|_| End::CutOff)?.map_err(|_| End::CutOff)?);
@@ -247,7 +247,7 @@ impl Session {
         sent
     }
 
-    /// Begins what may take long. Waits where the client has too much of that under way.
+    /// Starts a slow call. Waits if the connection has too many of them.
     async fn begin(&mut self, slow: Slow) -> Result<(), End> {
         let slot = match Arc::clone(&self.slots).try_acquire_owned() {
             Ok(slot) => slot,
@@ -261,7 +261,7 @@ impl Session {
             let connection = sender.connection.clone();
             if let Some(reply) = slow.finish(&connection).await {
                 let units = reply.len().div_ceil(UNIT_BYTES) as u32;
-                // What was counted for the record is free before something is counted for the answer.
+                // Release the memory of the record before reserving memory for the reply.
                 drop(memory);
                 let counted = if reply.len() >= UNIT_BYTES {
                     timeout(connection.patience.send, connection.memory.acquire_many(units)).await.ok()
@@ -277,7 +277,7 @@ impl Session {
     }
 }
 
-/// A call that may take long.
+/// A slow call.
 enum Slow {
     Answer(Answer, Option<Pending>),
     Replay(watch::Receiver<Option<Bytes>>),
@@ -285,7 +285,7 @@ enum Slow {
 }
 
 impl Slow {
-    /// The reply; nothing when there is none.
+    /// Returns the reply, or nothing if there is none to send.
     async fn finish(self, connection: &Connection) -> Option<Vec<u8>> {
         match self {
             Self::Answer(answer, pending) => {

@@ -1,4 +1,4 @@
-//! Between the view's words and the protocol's.
+//! Conversions between the types of the view and those of the protocol.
 
 use amalgam_engine::Time;
 use amalgam_view::{Attributes, Error, Kind, Set, TimeSet};
@@ -11,7 +11,7 @@ use crate::xdr::{Malformed, Reader, Result};
 
 const NANOSECONDS: i64 = 1_000_000_000;
 
-/// A time as the protocol has it: from 1970 to 2106. Others become the nearest one.
+/// Converts a time. NFSv3 covers 1970 to 2106; other times are clamped.
 pub(crate) fn time(time: Time) -> nfstime3 {
     if time.0 < 0 {
         return nfstime3 { seconds: 0, nseconds: 0 };
@@ -34,7 +34,7 @@ pub(crate) fn attributes(from: &Attributes, fsid: u64) -> fattr3 {
             Kind::File | Kind::Conflict => ftype3::NF3REG,
         },
         mode: from.mode & 0o7777,
-        // Clients take a root without links for a dead one.
+        // Clients treat a root with link count 0 as stale.
         nlink: from.links.max(u32::from(from.kind == Kind::Directory)),
         uid: from.uid,
         gid: from.gid,
@@ -69,7 +69,7 @@ pub(crate) fn maybe_handle(bytes: Option<&[u8]>) -> post_op_fh3 {
     bytes.map_or(post_op_fh3::None, |bytes| post_op_fh3::Some(handle(bytes)))
 }
 
-/// The attributes that a client wants to set.
+/// Decodes a `sattr3`.
 pub(crate) fn read_set(from: &mut Reader<'_>) -> Result<Set> {
     let mode = from.optional(Reader::u32)?;
     let uid = from.optional(Reader::u32)?;
@@ -99,7 +99,7 @@ pub(crate) fn read_time(from: &mut Reader<'_>) -> Result<Time> {
     Ok(Time::from_seconds(seconds.into(), nanoseconds.min(NANOSECONDS as u32 - 1)))
 }
 
-/// The status for what a view refused.
+/// Maps an error of the view to an NFS status.
 pub(crate) fn status(error: &Error) -> nfsstat3 {
     use nfsstat3 as S;
     match error {
@@ -107,13 +107,13 @@ pub(crate) fn status(error: &Error) -> nfsstat3 {
         Error::Unsupported(_) => return S::NFS3ERR_NOTSUPP,
         _ => {}
     }
-    // The numbers of Linux.
+    // Linux error numbers.
     match error.errno() {
         1 => S::NFS3ERR_PERM,
         2 => S::NFS3ERR_NOENT,
         6 => S::NFS3ERR_NXIO,
         11 => S::NFS3ERR_JUKEBOX,
-        // There is no word for something that is in use for good.
+        // NFSv3 has no EBUSY.
         13 | 16 => S::NFS3ERR_ACCES,
         17 => S::NFS3ERR_EXIST,
         18 => S::NFS3ERR_XDEV,

@@ -1,4 +1,4 @@
-//! From a record to its answer: which program, which procedure, which export, and whether the call was answered before.
+//! Routes a record: checks program, procedure, handle and address, consults the reply cache, calls the procedure.
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,11 +16,11 @@ use crate::procedures::{self, Answer, Refusal, Request, failure, is_remembered, 
 use crate::reply_cache::{Pending, ReplyCache, Seen};
 use crate::rpc::{self, Accepted, Call, Refused};
 
-/// Procedures of NFS, and those of MOUNT behind them.
+/// Number of NFS procedures; the MOUNT procedures follow them in the counters.
 const PROCEDURES: usize = 22;
 const MOUNT_PROCEDURES: usize = 6;
 
-/// What all connections share.
+/// State shared by all connections.
 pub(crate) struct Dispatcher {
     pub(crate) exports: Arc<Exports>,
     pub(crate) cache: ReplyCache,
@@ -31,7 +31,7 @@ pub(crate) struct Dispatcher {
     pub(crate) clock: fn() -> Time,
 }
 
-/// How often what was asked.
+/// Counters of operations and bytes.
 #[derive(Default)]
 pub(crate) struct Counters {
     operations: [AtomicU64; PROCEDURES + MOUNT_PROCEDURES],
@@ -49,7 +49,7 @@ impl Counters {
         }
     }
 
-    /// The names of operations, and how often each was called.
+    /// Returns each operation name with the number of its calls.
     pub(crate) fn operations(&self) -> Vec<(&'static str, u64)> {
         const NAMES: [&str; PROCEDURES + MOUNT_PROCEDURES] = [
             "null",
@@ -85,20 +85,20 @@ impl Counters {
     }
 }
 
-/// What is to be done with a record.
+/// Result of dispatching a record.
 pub(crate) enum Outcome {
-    /// It has this answer. Who waits for a call that is answered again is told.
+    /// The answer, and the reply cache entry that waits for it.
     Answer(Answer, Option<Pending>),
-    /// It was answered before, or is about to be.
+    /// A retransmission: the reply of the original call, which may still be executing.
     Replay(tokio::sync::watch::Receiver<Option<Bytes>>),
-    /// It may take long to find out: it is looked at again by another thread, which may wait.
+    /// The view is not open. The caller dispatches the record again on a thread that may block.
     Wait,
-    /// The client is cut off.
+    /// Not an RPC call: close the connection.
     CutOff,
 }
 
 impl Dispatcher {
-    /// Answers a record. Without `may_wait` a view that is not open is not opened.
+    /// Dispatches a record. If `may_wait` is false, a closed view is not opened.
     pub(crate) fn answer(&self, peer: SocketAddr, record: &[u8], may_wait: bool) -> Outcome {
         let call = match Call::read(record) {
             Ok(call) => call,
@@ -155,7 +155,7 @@ impl Dispatcher {
             Some(_) => return refuse(nfsstat3::NFS3ERR_ACCES),
             None => return refuse(nfsstat3::NFS3ERR_STALE),
         };
-        // Who cannot show a handle does not make the server open anything.
+        // A client without a valid handle cannot make the server open a view.
         if export.key.decode(handle).is_none() {
             return refuse(nfsstat3::NFS3ERR_BADHANDLE);
         }
@@ -181,7 +181,7 @@ impl Dispatcher {
             Ok(Err(Refusal::Status(status))) => Answer::Now(failure(xid, procedure, status)),
             Err(_) => Answer::Now(failure(xid, procedure, nfsstat3::NFS3ERR_SERVERFAULT)),
         };
-        // A write that is done once more does no harm, and there are too many of them to write them down.
+        // WRITE is idempotent after a restart, and too frequent to log.
         if let Some(pending) = pending.as_mut().filter(|_| procedure != NFS_PROGRAM::NFSPROC3_WRITE)
             && let Answer::Now(reply) | Answer::Synced { done: reply, .. } = &answer
         {
@@ -190,7 +190,7 @@ impl Dispatcher {
         Outcome::Answer(answer, pending)
     }
 
-    /// Says what a call was answered with.
+    /// Completes the reply cache entry of a call.
     pub(crate) fn settle(&self, pending: Option<&Pending>, reply: &[u8]) {
         if let Some(pending) = pending {
             self.cache.answered(pending, reply, (self.clock)());

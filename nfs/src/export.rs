@@ -1,4 +1,4 @@
-//! Exports: which views can be mounted under which paths, by whom, and as whom.
+//! Exports: the views that clients can mount, the addresses that may mount them, and the users that clients act as.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,51 +13,51 @@ use crate::network::Network;
 use crate::rpc::Credential;
 use crate::sync::Syncer;
 
-/// The number of the user and the group that root and strangers become.
+/// User and group id for squashed and anonymous callers.
 pub(crate) const NOBODY: u32 = 65_534;
-/// The longest secret component.
+/// Longest secret path component.
 const SECRET_BYTES_MAX: usize = 64;
 
-/// As whom clients act.
+/// The user that clients act as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Credentials {
-    /// Every client acts as the workspace's owner, whoever it says that it is.
+    /// Every client acts as the owner of the workspace; AUTH_UNIX credentials are ignored.
     #[default]
     Owner,
-    /// Clients are who they say. For hosts that are trusted to say so.
+    /// The server believes AUTH_UNIX credentials. Only for trusted hosts.
     Trusted {
-        /// Whether root becomes `nobody`.
+        /// Whether root is mapped to `nobody`.
         squash_root: bool,
     },
 }
 
-/// What an export is.
+/// Configuration of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportSpec {
-    /// The path that clients mount: see [`export_path`].
+    /// The path that clients mount; see [`export_path`].
     pub path: String,
-    /// A further component that a client must know to mount it; never listed.
+    /// A secret last path component that a client must know to mount. EXPORT and DUMP never list it.
     pub secret: Option<String>,
-    /// Whether changes are refused, also where the view takes them.
+    /// Refuses all changes, even if the view is writable.
     pub read_only: bool,
-    /// The addresses that may mount it and use its handles.
+    /// Addresses that may mount the export and use its handles.
     pub allow: Vec<Network>,
-    /// As whom clients act.
+    /// The user that clients act as.
     pub credentials: Credentials,
-    /// The user and group of the workspace.
+    /// User and group id of the owner of the workspace.
     pub owner: (u32, u32),
-    /// Whether a change is on disk before its reply. Without it a power cut loses what was not committed, as on a local disk.
+    /// Whether the server syncs each change before it replies, as NFSv3 requires. If not, a power cut loses changes that no COMMIT covered.
     pub durable: bool,
 }
 
 impl ExportSpec {
-    /// An export for this machine alone, to write to, as the owner.
+    /// Returns a writable export for loopback addresses, with owner credentials.
     pub fn new(path: impl Into<String>, owner: (u32, u32)) -> Self {
         let (allow, credentials) = (Network::loopback().to_vec(), Credentials::default());
         Self { path: path.into(), secret: None, read_only: false, allow, credentials, owner, durable: true }
     }
 
-    /// The path that a client mounts, with the secret component.
+    /// Returns the path that a client mounts, including the secret component.
     pub fn mount_path(&self) -> String {
         match &self.secret {
             Some(secret) => format!("{}/{secret}", self.path),
@@ -66,8 +66,8 @@ impl ExportSpec {
     }
 }
 
-/// The path of an export: `/PROJECT/WORKSPACE`, `/PROJECT/WORKSPACE@LABEL` or `/PROJECT/@SNAPSHOT`, out of the two parts. Bytes that are
-/// no letters, digits, `-`, `_`, `.` or `@` become `%XX`, and so does a leading dot: no part is `..`, and none has a slash.
+/// Builds the path of an export from a project and a workspace: `/PROJECT/WORKSPACE`, `/PROJECT/WORKSPACE@LABEL` or `/PROJECT/@SNAPSHOT`.
+/// Escapes all bytes but letters, digits, `-`, `_`, `.` and `@` as `%XX`, and a leading dot, so no component is `..` or contains a slash.
 pub fn export_path(project: &str, workspace: &str) -> String {
     let escape = |part: &str| {
         let mut escaped = String::with_capacity(part.len());
@@ -80,18 +80,18 @@ pub fn export_path(project: &str, workspace: &str) -> String {
     format!("/{}/{}", escape(project), escape(workspace))
 }
 
-/// Why something cannot be exported.
+/// Reason why an export cannot be added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExportError {
-    /// A path that no client could mount.
+    /// The path or the secret component is invalid.
     #[error("{path:?} cannot be exported: {why}")]
     Invalid {
         /// The path.
         path: String,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
-    /// A path that is exported already.
+    /// The path is already exported.
     #[error("{path} is exported already; remove that export first")]
     Taken {
         /// The path.
@@ -99,9 +99,9 @@ pub enum ExportError {
     },
 }
 
-/// Where the view of an export comes from. Asked when a client first needs it, and again after [`Exports::release`].
+/// Opens the view of an export: on first use, and again after [`Exports::release`].
 pub trait ViewSource: Send + Sync {
-    /// Opens the view. Handles must be kept in it: see [`View::keep_handles`].
+    /// Opens the view. The view must keep handles; see [`View::keep_handles`].
     fn open(&self) -> Result<View, Error>;
 }
 
@@ -111,19 +111,19 @@ impl ViewSource for View {
     }
 }
 
-/// All exports of a server.
+/// The exports of a server.
 pub struct Exports {
     secret: [u8; 32],
     by_number: RwLock<BTreeMap<u64, Arc<Export>>>,
 }
 
-/// One export, as it is served.
+/// An export with its key and its view.
 pub(crate) struct Export {
     pub(crate) spec: ExportSpec,
     pub(crate) key: HandleKey,
     source: Arc<dyn ViewSource>,
     opened: RwLock<Option<Arc<OpenExport>>>,
-    /// One opening at a time.
+    /// Serialises opening.
     opening: Mutex<()>,
 }
 
@@ -131,9 +131,9 @@ pub(crate) struct Export {
 pub(crate) struct OpenExport {
     pub(crate) view: View,
     pub(crate) door: WatchId,
-    /// How often others changed something: what is told of before and after a change holds only if nobody else came in between.
+    /// Number of changes made through other doors. Weak cache consistency data is exact only if this did not change meanwhile.
     pub(crate) foreign_changes: Arc<AtomicU64>,
-    /// One change at a time through this door, so that its attributes before and after are its own.
+    /// Serialises changes through this export, so that attributes before and after belong to one change.
     pub(crate) changing: Mutex<()>,
     pub(crate) syncer: Arc<Syncer>,
 }
@@ -145,7 +145,7 @@ impl Drop for OpenExport {
 }
 
 impl Exports {
-    /// No exports yet. The secret is the store's: handles are valid as long as it stays.
+    /// Creates an empty set. `secret` belongs to the store: handles stay valid as long as it does not change.
     pub fn new(secret: [u8; 32]) -> Self {
         Self { secret, by_number: RwLock::default() }
     }
@@ -163,7 +163,7 @@ impl Exports {
         Ok(())
     }
 
-    /// Removes an export: its handles are stale from now on. Returns whether it was there.
+    /// Removes an export, which makes its handles stale. Returns whether it existed.
     pub fn remove(&self, path: &str) -> bool {
         let mut all = self.by_number.write();
         let before = all.len();
@@ -171,7 +171,7 @@ impl Exports {
         all.len() < before
     }
 
-    /// Lets go of the view of an export, so that it can be closed; the next request opens it again.
+    /// Drops the view of an export so that it can be closed. The next request opens it again.
     pub fn release(&self, path: &str) {
         let found = self.by_number.read().values().find(|export| export.spec.path == path).cloned();
         if let Some(export) = found {
@@ -179,7 +179,7 @@ impl Exports {
         }
     }
 
-    /// What is exported.
+    /// Lists the exports, sorted by path.
     pub fn list(&self) -> Vec<ExportSpec> {
         let mut all: Vec<_> = self.by_number.read().values().map(|export| export.spec.clone()).collect();
         all.sort_by(|one, other| one.path.cmp(&other.path));
@@ -190,7 +190,7 @@ impl Exports {
         self.by_number.read().get(&number).cloned()
     }
 
-    /// The export that a client wants to mount. One that it may not, or whose secret it does not know, is as if it were not there.
+    /// Finds the export that a client wants to mount. Exports that the address may not mount are not found.
     pub(crate) fn find(&self, path: &[u8], peer: IpAddr) -> Option<Arc<Export>> {
         let path = std::str::from_utf8(path).ok()?.trim_end_matches('/');
         let all = self.by_number.read();
@@ -198,13 +198,13 @@ impl Exports {
         all.values().find(matches).cloned()
     }
 
-    /// All exports that are open now.
+    /// Returns all exports whose views are open.
     pub(crate) fn open_ones(&self) -> Vec<Arc<OpenExport>> {
         self.by_number.read().values().filter_map(|export| export.opened.read().clone()).collect()
     }
 }
 
-/// Compares all bytes, so that the time says nothing of where they differ.
+/// Compares in constant time.
 fn same_bytes(one: &str, other: &str) -> bool {
     one.len() == other.len() && one.bytes().zip(other.bytes()).fold(0, |found, (one, other)| found | (one ^ other)) == 0
 }
@@ -234,12 +234,12 @@ impl Export {
         self.spec.allow.iter().any(|network| network.contains(peer))
     }
 
-    /// The view, if it is open.
+    /// Returns the view if it is open.
     pub(crate) fn opened(&self) -> Option<Arc<OpenExport>> {
         self.opened.read().clone()
     }
 
-    /// The view, opened if need be. May take long.
+    /// Returns the view, and opens it if necessary. May block.
     pub(crate) fn open(&self) -> Result<Arc<OpenExport>, Error> {
         let _one = self.opening.lock();
         if let Some(opened) = self.opened() {
@@ -257,7 +257,7 @@ impl Export {
         Ok(opened)
     }
 
-    /// The caller that a credential stands for.
+    /// Maps RPC credentials to a caller.
     pub(crate) fn caller(&self, credential: &Credential, door: WatchId) -> Caller {
         let (uid, gid, groups) = match (self.spec.credentials, credential) {
             (Credentials::Owner, _) => (self.spec.owner.0, self.spec.owner.1, Vec::new()),
@@ -270,7 +270,11 @@ impl Export {
                 (*uid, squash(*gid), groups.iter().map(|gid| squash(*gid)).collect())
             }
         };
-        Caller { uid, gid, groups, checked: true, door: Some(door) }
+        let mut caller = Caller::owner(uid, gid);
+        caller.groups = groups;
+        caller.checked = true;
+        caller.door = Some(door);
+        caller
     }
 }
 

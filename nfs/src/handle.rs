@@ -1,28 +1,28 @@
-//! File handles as clients see them: which export, which inode, and a code that only the server can make.
+//! The wire format of file handles: export id, inode, generation, and a keyed hash (MAC).
 //!
-//! The key of an export follows from the store's secret and from all that a client has to know to mount it. So a handle is of no use
-//! for another export, and none at all once the export's secret component is another one.
+//! The key of an export is derived from the secret of the store, the export path and the secret component. A handle is therefore invalid for
+//! other exports, and becomes invalid when the secret component changes.
 
 use amalgam_view::Handle;
 
-/// The layout of handles.
+/// Version of the layout.
 const VERSION: u8 = 1;
 const CODE_BYTES: usize = 16;
-/// Version, export, inode, generation.
+/// Version, export id, inode, generation.
 const BODY_BYTES: usize = 1 + 8 + 8 + 8;
-/// All bytes of a handle.
+/// Length of a handle.
 pub(crate) const HANDLE_BYTES: usize = BODY_BYTES + CODE_BYTES;
 
-/// What makes the handles of one export.
+/// Encodes and verifies the handles of one export.
 #[derive(Clone)]
 pub(crate) struct HandleKey {
-    /// The export's number in its handles.
+    /// Export id.
     pub(crate) export: u64,
     key: [u8; 32],
 }
 
 impl HandleKey {
-    /// The key of an export, out of the store's secret.
+    /// Derives the key of an export from the secret of the store.
     pub(crate) fn new(secret: &[u8; 32], path: &str, component: Option<&str>) -> Self {
         let derive = |purpose: &str| {
             let mut hasher = blake3::Hasher::new_keyed(secret);
@@ -43,7 +43,7 @@ impl HandleKey {
         code
     }
 
-    /// The bytes of a handle.
+    /// Encodes a handle.
     pub(crate) fn encode(&self, handle: Handle) -> [u8; HANDLE_BYTES] {
         let mut bytes = [0; HANDLE_BYTES];
         bytes[0] = VERSION;
@@ -55,11 +55,11 @@ impl HandleKey {
         bytes
     }
 
-    /// What the bytes of a handle of this export stand for; nothing when the server did not make them.
+    /// Decodes and verifies a handle. Returns nothing if the MAC does not match.
     pub(crate) fn decode(&self, bytes: &[u8]) -> Option<Handle> {
         let (body, code) = bytes.split_at_checked(BODY_BYTES)?;
         let expected = self.code(body);
-        // All bytes are compared, so that the time says nothing of where they differ.
+        // Compare in constant time.
         let differs = code.len() != CODE_BYTES
             || code.iter().zip(expected).fold(0, |found, (one, other)| found | (one ^ other)) != 0;
         if differs || body[0] != VERSION {
@@ -70,7 +70,7 @@ impl HandleKey {
     }
 }
 
-/// The export that a handle says it is of; nothing for what has not the form of one.
+/// Returns the export id of a handle, unverified; nothing if the bytes have another form.
 pub(crate) fn export_of(bytes: &[u8]) -> Option<u64> {
     let is_whole = bytes.len() == HANDLE_BYTES && bytes[0] == VERSION;
     is_whole.then(|| bytes[1..].first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes)))

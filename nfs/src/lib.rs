@@ -1,15 +1,14 @@
-//! The NFS door on views: NFS version 3 and MOUNT on one TCP port, in user space, without privilege.
+//! An NFSv3 and MOUNT server over views, on one TCP port, in user space, without privilege.
 //!
-//! Requests are translated into calls of an [`amalgam_view::View`], and its errors into the protocol's. There is no state of files here:
-//! the view knows which handles were given out and where their files are. What is here is the protocol's own: records and calls, which
-//! exports there are, keyed handles, the cache of replies, one sync for all who wait for one, and bounds for what clients can make the
-//! server do.
+//! Translates requests into calls of an [`amalgam_view::View`], and errors of the view into NFS statuses. Keeps no file state: the view has
+//! the table of issued handles. This crate has the protocol: RPC records, exports, keyed handles, the reply cache, group syncs, and limits on
+//! the resources that clients can use.
 //!
-//! What a client sends is read by [`xdr`], which allocates nothing; what is sent is written with `nfs3_types`. A connection is one task
-//! that receives, answers and sends; what may take long is done by other threads, within bounds. See `docs/design/0016-nfs.md`.
+//! `xdr` decodes requests without allocating; `nfs3_types` encodes replies. One task serves a connection; slow calls run on a bounded
+//! thread pool. See `docs/design/0016-nfs.md`.
 //!
-//! What is absent: no authentication worth the name, because version 3 has none (see `docs/NFS.md`); no locks of the network (clients
-//! mount with `nolock`); no portmapper; no clock but the one that is given.
+//! Not here: authentication (NFSv3 has none, see `docs/NFS.md`), the network lock manager (clients mount with `nolock`), the portmapper,
+//! a clock (the caller passes one).
 
 pub mod client;
 mod connection;

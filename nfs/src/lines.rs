@@ -1,13 +1,13 @@
-//! What a person types to mount an export: on a host, in Docker, in Kubernetes.
+//! Prints the commands that mount an export: on a host, in Docker, in Kubernetes.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::export::ExportSpec;
 
-/// Version 3 on TCP, without the portmapper; locks are each client's own.
+/// NFSv3 over TCP, without portmapper and lock manager.
 const OPTIONS: &str = "vers=3,tcp,nolock,noacl";
 
-/// An export and where it is served, as a client sees it.
+/// Mount commands of an export.
 #[derive(Clone, Debug)]
 pub struct MountLines {
     host: IpAddr,
@@ -17,7 +17,7 @@ pub struct MountLines {
 }
 
 impl MountLines {
-    /// Of an export at an address that clients reach.
+    /// Creates the commands for an export at an address that clients can reach.
     pub fn new(address: SocketAddr, spec: &ExportSpec) -> Self {
         Self { host: address.ip(), port: address.port(), path: spec.mount_path(), read_only: spec.read_only }
     }
@@ -34,12 +34,12 @@ impl MountLines {
         }
     }
 
-    /// The command for a host.
+    /// Returns the `mount` command.
     pub fn mount(&self, at: &str) -> String {
         format!("mount -t nfs -o {} {}:{} {at}", self.options(), self.bracketed_host(), self.path)
     }
 
-    /// The command for a volume of Docker.
+    /// Returns the `docker volume create` command.
     pub fn docker(&self, volume: &str) -> String {
         format!(
             "docker volume create --driver local --opt type=nfs --opt o=addr={},{} --opt device=:{} {volume}",
@@ -49,7 +49,7 @@ impl MountLines {
         )
     }
 
-    /// The volume for Kubernetes.
+    /// Returns the Kubernetes PersistentVolume.
     pub fn kubernetes(&self, name: &str) -> String {
         let access = if self.read_only { "ReadOnlyMany" } else { "ReadWriteMany" };
         let options: String = self.options().split(',').map(|option| format!("    - {option}\n")).collect();

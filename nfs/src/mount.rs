@@ -1,4 +1,4 @@
-//! The MOUNT protocol: the path of an export becomes the handle of its root.
+//! The MOUNT protocol: maps an export path to the handle of its root.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,39 +16,39 @@ use crate::export::Exports;
 use crate::rpc::{self, Accepted};
 use crate::xdr::{Reader, Result};
 
-/// The longest path, as the protocol has it.
+/// Longest path (MNTPATHLEN).
 const PATH_BYTES_MAX: usize = 1_024;
-/// Mounts that are listed. The protocol has no way to know of one that ended without a word.
+/// Limit of listed mounts. Clients that crash never send UMNT.
 const MOUNTS_MAX: usize = 4_096;
 const AUTH_NONE: u32 = 0;
 const AUTH_UNIX: u32 = 1;
 
-/// Something that happened to a mount.
+/// A mount, unmount or refused mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEvent {
-    /// The client.
+    /// Address of the client.
     pub client: IpAddr,
-    /// The path of the export, without its secret component.
+    /// Path of the export, without the secret component.
     pub path: String,
     /// What happened.
     pub what: MountChange,
 }
 
-/// Told of mounts, as they happen. Called by threads that answer clients: it must only take the event and return.
+/// Callback for mount events. Request threads call it, so it must not block.
 pub type MountWatcher = Arc<dyn Fn(&MountEvent) + Send + Sync>;
 
-/// What happened to a mount.
+/// Kind of a mount event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountChange {
-    /// A client got the handle of the root.
+    /// The client received the handle of the root.
     Mounted,
-    /// A client was refused.
+    /// The server refused the mount.
     Refused,
-    /// A client said that it unmounted.
+    /// The client unmounted.
     Unmounted,
 }
 
-/// Who said that they mounted what, and not that they unmounted it.
+/// Mounts that clients have made and not undone.
 #[derive(Default)]
 pub(crate) struct Mounts(Mutex<BTreeSet<(IpAddr, String)>>);
 
@@ -58,7 +58,7 @@ impl Mounts {
     }
 }
 
-/// Answers a call, and says what happened.
+/// Answers a call. Returns the reply and the mount events.
 pub(crate) fn answer(
     exports: &Exports,
     mounts: &Mounts,
@@ -90,7 +90,7 @@ pub(crate) fn answer(
                 rpc::reply(xid, &mountres3::Ok(mountres3_ok { fhandle, auth_flavors: vec![AUTH_UNIX, AUTH_NONE] }))
             }
             None => {
-                // A secret that was nearly right does not belong into a log.
+                // The requested path may contain a secret: do not log it.
                 event("?".to_owned(), MountChange::Refused);
                 rpc::reply(xid, &mountres3::Err(mountstat3::MNT3ERR_NOENT))
             }
@@ -118,7 +118,7 @@ pub(crate) fn answer(
     Ok((reply, events))
 }
 
-/// What a client mounted itself: others are none of its business.
+/// Lists the mounts of one client. Clients do not see those of others.
 fn dump(mounts: &Mounts, peer: IpAddr) -> mountlist<'static, 'static> {
     let all = mounts.0.lock();
     let own = all.iter().filter(|(client, _)| *client == peer);
@@ -131,7 +131,7 @@ fn dump(mounts: &Mounts, peer: IpAddr) -> mountlist<'static, 'static> {
     )
 }
 
-/// The exports that a client may mount, without their secrets.
+/// Lists the exports that a client may mount, without secret components.
 fn listed(all: &Exports, peer: IpAddr) -> exports<'static, 'static> {
     let allowed = all.list().into_iter().filter(|spec| spec.allow.iter().any(|network| network.contains(peer)));
     List(

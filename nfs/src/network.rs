@@ -1,23 +1,23 @@
-//! Addresses and networks that may mount.
+//! Address ranges (CIDR) for allow-lists.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// An address, or a network of them.
+/// An address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network {
     address: IpAddr,
     prefix_bits: u8,
 }
 
-/// Text that is no address and no network.
+/// A string that is not an address range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no address or network; write 10.0.0.5, 10.0.0.0/8 or fd00::/8")]
 pub struct InvalidNetwork(String);
 
 impl Network {
-    /// The addresses of this machine alone.
+    /// Returns the loopback ranges.
     pub fn loopback() -> [Self; 2] {
         [
             Self { address: Ipv4Addr::new(127, 0, 0, 0).into(), prefix_bits: 8 },
@@ -25,7 +25,7 @@ impl Network {
         ]
     }
 
-    /// Whether an address is in it. An IPv4 address that came as IPv6 is taken as what it is.
+    /// Whether the range contains an address. IPv4-mapped IPv6 addresses count as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         let bits = |address: IpAddr| match address.to_canonical() {
             IpAddr::V4(address) => (u128::from(u32::from(address)) << 96, true),

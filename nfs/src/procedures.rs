@@ -1,4 +1,4 @@
-//! The procedures of NFS, each translated into calls of a view.
+//! The NFS procedures, translated into calls of a view.
 
 mod attributes;
 mod contents;
@@ -19,34 +19,34 @@ use crate::rpc;
 use crate::sync::Syncer;
 use crate::xdr::{Malformed, Reader};
 
-/// The longest handle that the protocol allows.
+/// Longest handle (NFS3_FHSIZE).
 const HANDLE_BYTES_MAX: usize = 64;
-/// The longest name that is looked at: the view says which are too long.
+/// Longest name that is decoded. The view refuses names over 255 bytes with a proper status.
 const NAME_BYTES_MAX: usize = 1_024;
 
-/// A call, and what it is about.
+/// A call with its export, caller and first handle.
 pub(crate) struct Request<'a> {
     pub(crate) xid: u32,
     pub(crate) export: &'a Export,
     pub(crate) open: &'a Arc<OpenExport>,
     pub(crate) caller: Caller,
-    /// Changes with every start of the server: a client sends what it did not commit once more then.
+    /// Write verifier. Changes with every start of the server, so that clients resend uncommitted writes.
     pub(crate) verifier: [u8; 8],
-    /// The inode of the first handle.
+    /// Inode of the first handle.
     pub(crate) ino: Ino,
 }
 
-/// How a call is answered.
+/// How to answer a call.
 pub(crate) enum Answer {
-    /// With this.
+    /// With this reply.
     Now(Vec<u8>),
-    /// With one of these, once what was changed is on disk or is known not to be.
+    /// With `done` after a successful sync, or with `failed`.
     Synced { done: Vec<u8>, failed: Vec<u8>, syncer: Arc<Syncer> },
-    /// With what this returns, which may take long.
+    /// With the result of a blocking closure.
     Later(Box<dyn FnOnce() -> Vec<u8> + Send>),
 }
 
-/// Why a call has no answer of its procedure's own.
+/// A failure without procedure-specific data.
 pub(crate) enum Refusal {
     Malformed,
     Status(nfsstat3),
@@ -72,7 +72,7 @@ impl From<nfsstat3> for Refusal {
 
 type Result<T> = std::result::Result<T, Refusal>;
 
-/// Answers a call whose first handle was found.
+/// Calls a procedure after its first handle was resolved.
 pub(crate) fn answer(request: &Request<'_>, procedure: NFS_PROGRAM, from: Reader<'_>) -> Result<Answer> {
     use NFS_PROGRAM as P;
     match procedure {
@@ -101,7 +101,7 @@ pub(crate) fn answer(request: &Request<'_>, procedure: NFS_PROGRAM, from: Reader
     }
 }
 
-/// Whether the answer of a procedure is given again to a client that asks again.
+/// Whether the reply cache covers a procedure.
 pub(crate) fn is_remembered(procedure: NFS_PROGRAM) -> bool {
     use NFS_PROGRAM as P;
     matches!(
@@ -119,10 +119,10 @@ pub(crate) fn is_remembered(procedure: NFS_PROGRAM) -> bool {
     )
 }
 
-/// The failure of a procedure, without attributes.
+/// Encodes a failure without attributes.
 pub(crate) fn failure(xid: u32, procedure: NFS_PROGRAM, status: nfsstat3) -> Vec<u8> {
     use NFS_PROGRAM as P;
-    // Each attribute that is left out is a word.
+    // Each absent attribute is one word.
     let left_out = match procedure {
         P::NFSPROC3_NULL | P::NFSPROC3_GETATTR => 0,
         P::NFSPROC3_LOOKUP
@@ -144,7 +144,7 @@ pub(crate) fn failure(xid: u32, procedure: NFS_PROGRAM, status: nfsstat3) -> Vec
     rpc::finish(reply)
 }
 
-/// The bytes of a handle.
+/// Decodes a handle.
 pub(crate) fn read_handle<'a>(from: &mut Reader<'a>) -> std::result::Result<&'a [u8], Malformed> {
     from.opaque(HANDLE_BYTES_MAX)
 }
@@ -162,7 +162,7 @@ impl Request<'_> {
         Answer::Now(rpc::reply(self.xid, result))
     }
 
-    /// The answer to a change: after it is on disk, where the export is to be that safe.
+    /// Answers a change, after a sync if the export is durable.
     fn changed(&self, procedure: NFS_PROGRAM, result: &impl Pack) -> Answer {
         let done = rpc::reply(self.xid, result);
         if !self.export.spec.durable {
@@ -184,7 +184,7 @@ impl Request<'_> {
         convert::after(self.attributes(ino).as_ref(), self.fsid())
     }
 
-    /// The bytes of the handles of inodes that are held once each.
+    /// Issues handles for inodes that the caller holds once each.
     fn handles(&self, inodes: &[Ino]) -> Vec<Option<[u8; HANDLE_BYTES]>> {
         let issued = self.open.view.issue_handles(inodes);
         issued.into_iter().map(|handle| handle.map(|handle| self.export.key.encode(handle))).collect()
@@ -194,7 +194,7 @@ impl Request<'_> {
         self.handles(&[ino]).pop().flatten()
     }
 
-    /// A further handle of the call, which must be of the same export.
+    /// Resolves the second handle of a call, which must belong to the same export.
     fn second(&self, bytes: &[u8]) -> Result<Ino> {
         match export_of(bytes) {
             None => Err(nfsstat3::NFS3ERR_BADHANDLE.into()),
@@ -207,8 +207,8 @@ impl Request<'_> {
         if self.export.spec.read_only { Err(nfsstat3::NFS3ERR_ROFS.into()) } else { Ok(()) }
     }
 
-    /// Refuses what the caller may not do with a file. Its owner always may: no file is opened here, and a client has checked when it
-    /// opened one, maybe before it took away the right.
+    /// Checks access to file contents. The owner always has access: NFSv3 has no open, so the client checks the mode when it opens a file, and
+    /// the mode may have changed since.
     fn demand(&self, attributes: &Attributes, access: Access) -> Result<()> {
         if self.caller.uid == attributes.uid {
             return Ok(());
@@ -216,20 +216,20 @@ impl Request<'_> {
         Ok(self.open.view.access(&self.caller, attributes.ino, access)?)
     }
 
-    /// Makes a change, and says what an inode was before and after it.
+    /// Makes a change and returns the weak cache consistency data of an inode.
     fn change<T>(&self, ino: Ino, change: impl FnOnce() -> Result<T>) -> (Result<T>, wcc_data) {
         let (done, [wcc, _]) = self.change_both([ino, ino], change);
         (done, wcc)
     }
 
-    /// Makes a change, and says what two inodes were before and after it.
+    /// Makes a change and returns the weak cache consistency data of two inodes.
     fn change_both<T>(&self, inodes: [Ino; 2], change: impl FnOnce() -> Result<T>) -> (Result<T>, [wcc_data; 2]) {
         let _one = self.open.changing.lock();
         let foreign = self.open.foreign_changes.load(Ordering::Acquire);
         let before = inodes.map(|ino| self.attributes(ino));
         let done = self.demand_writable().and_then(|()| change());
         let after = inodes.map(|ino| self.attributes(ino));
-        // A client that is told what was before takes everything since for its own change.
+        // A client that knows the state in `before` keeps its cache, so `before` must not hide changes of others.
         let is_alone = self.open.foreign_changes.load(Ordering::Acquire) == foreign;
         let wcc = |at: usize| wcc_data {
             before: convert::before(before[at].as_ref().filter(|_| is_alone)),
@@ -239,7 +239,7 @@ impl Request<'_> {
     }
 }
 
-/// The inode of a handle of this export.
+/// Verifies a handle and resolves its inode.
 pub(crate) fn resolve(export: &Export, open: &OpenExport, bytes: &[u8]) -> Result<Ino> {
     let handle: Handle = export.key.decode(bytes).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
     Ok(open.view.resolve(handle)?)

@@ -1,9 +1,9 @@
-//! Answers that are given again: a client that lost its connection sends a call once more, and a removal that was done must not be
-//! answered with "no such file" then.
+//! The duplicate request cache: answers retransmitted calls with the original reply. Without it, a retransmitted REMOVE would fail with
+//! NFS3ERR_NOENT.
 //!
-//! A call is known by the client's address, its number and its first bytes. Answers of calls that are under way are waited for. Each
-//! client has room for so many answers, and so many clients are known; the oldest go first. Answers of changes are also written down
-//! before they are given, for the next server: see [`ReplyLog`].
+//! The key of a call is the address of the client, the xid, and a hash of the first bytes. A retransmission of a call in progress waits for
+//! its reply. The cache limits clients and replies per client, and drops the oldest first. Replies of changes also go to a log, so that
+//! the cache survives a crash of the server: see [`ReplyLog`].
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -15,22 +15,22 @@ use tokio::sync::watch;
 
 use crate::reply_log::{Logged, ReplyLog};
 
-/// Answers that are kept for one client.
+/// Replies per client.
 const ANSWERS_MAX: usize = 1_024;
-/// Clients that answers are kept for.
+/// Number of clients.
 const CLIENTS_MAX: usize = 256;
-/// Longer answers are not kept: those of calls that change something are short.
+/// Longest cached reply. Replies of changes are shorter.
 const ANSWER_BYTES_MAX: usize = 1_024;
-/// So many bytes of a call tell it from another one.
+/// Number of bytes of a call that the hash covers.
 const HASHED_BYTES: usize = 1_024;
 
-/// Nothing while the call is under way; an empty answer when it was given up.
+/// `None` while the call is in progress; empty if the reply is not cached.
 type Answer = watch::Receiver<Option<Bytes>>;
 
 #[derive(Default)]
 pub(crate) struct ReplyCache {
     clients: Mutex<Clients>,
-    /// Nothing where answers are not to outlive the server.
+    /// `None` if the cache is in memory only.
     log: Option<Mutex<ReplyLog>>,
 }
 
@@ -46,7 +46,7 @@ struct Client {
     order: VecDeque<Key>,
 }
 
-/// What tells a call of a client from others.
+/// Key of a call of one client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub(crate) xid: u32,
@@ -54,20 +54,20 @@ pub(crate) struct Key {
     pub(crate) hash: [u8; 16],
 }
 
-/// What is known of a call.
+/// Result of a lookup.
 pub(crate) enum Seen {
-    /// It is new: whoever has this says what the answer is.
+    /// A new call. The caller must complete the entry.
     New(Pending),
-    /// It was answered, or will be.
+    /// A retransmission.
     Before(Answer),
 }
 
-/// A call that is under way. Dropped without an answer, the call is as if it had never come.
+/// A call in progress. Dropping it without a reply removes the entry.
 pub(crate) struct Pending {
     answer: watch::Sender<Option<Bytes>>,
     client: IpAddr,
     key: Key,
-    /// What was written down for the next server.
+    /// The logged reply.
     logged: Option<Vec<u8>>,
 }
 
@@ -104,7 +104,7 @@ fn kept(answer: &[u8]) -> Bytes {
 }
 
 impl ReplyCache {
-    /// A cache that knows the answers of an earlier server, and writes its own down.
+    /// Creates a cache that starts with logged replies.
     pub(crate) fn with_log(log: ReplyLog, found: Vec<Logged>) -> Self {
         let cache = Self { clients: Mutex::default(), log: Some(Mutex::new(log)) };
         let mut clients = cache.clients.lock();
@@ -115,7 +115,7 @@ impl ReplyCache {
         cache
     }
 
-    /// Looks a call up, and remembers it if it is new.
+    /// Looks a call up, and adds an entry if it is new.
     pub(crate) fn look(&self, client: IpAddr, xid: u32, record: &[u8]) -> Seen {
         let hash = blake3::hash(&record[..record.len().min(HASHED_BYTES)]);
         let mut short = [0; 16];
@@ -134,7 +134,7 @@ impl ReplyCache {
         Seen::New(Pending { answer, client, key, logged: None })
     }
 
-    /// Writes the answer of a change down that was made and is not told yet.
+    /// Logs the reply of a change before it is sent.
     pub(crate) fn note(&self, pending: &mut Pending, answer: &[u8], now: Time) {
         if let Some(log) = &self.log {
             log.lock().append(now, pending.client, &pending.key, answer);
@@ -142,19 +142,19 @@ impl ReplyCache {
         }
     }
 
-    /// Says what a call was answered with.
+    /// Completes an entry.
     pub(crate) fn answered(&self, pending: &Pending, answer: &[u8], now: Time) {
         if let (Some(log), Some(logged)) = (&self.log, &pending.logged)
             && logged != answer
         {
-            // The sync failed: the later record counts.
+            // The sync failed after the reply was logged. The later record wins.
             log.lock().append(now, pending.client, &pending.key, answer);
         }
         pending.answer.send_replace(Some(kept(answer)));
     }
 }
 
-/// Waits for the answer of a call that came before. Nothing when there is none to be given again.
+/// Waits for the reply of the original call. Returns nothing if the reply is not cached.
 pub(crate) async fn wait(mut answer: Answer) -> Option<Bytes> {
     let found = answer.wait_for(Option::is_some).await.ok()?.clone();
     found.filter(|answer| !answer.is_empty())

@@ -1,7 +1,7 @@
-//! Answers that outlive the server: a client that gets no answer because the server ended asks the next one again.
+//! Stores replies of changes, so that the reply cache survives a crash of the server.
 //!
-//! Records are appended before the answer is sent, without a sync: what was done and not told is known to the next server unless the
-//! power went, too. Two files, of which the older is dropped when the newer is full.
+//! Records are appended before the reply is sent, without a sync: they survive a killed process, not a power cut. The log rotates between two
+//! files.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -13,17 +13,17 @@ use amalgam_engine::Time;
 
 use crate::reply_cache::Key;
 
-/// A file of so many bytes is full.
+/// Size at which the log rotates.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Answers that are older are of no use: clients ask again within minutes.
+/// Maximum age of a reply. Clients retransmit within minutes.
 const USEFUL_NANOSECONDS: i64 = 10 * 60 * 1_000_000_000;
-/// Length and check, before each record.
+/// Length and checksum before each record.
 const HEAD_BYTES: usize = 4 + 8;
-/// Time, address, number, length and hash of the call.
+/// Time, address, xid, length and hash of the call.
 const FIXED_BYTES: usize = 8 + 16 + 4 + 8 + 16;
 const RECORD_BYTES_MAX: usize = 64 << 10;
 
-/// An answer to a call.
+/// A logged reply.
 pub(crate) struct Logged {
     pub(crate) client: IpAddr,
     pub(crate) key: Key,
@@ -37,18 +37,18 @@ pub(crate) struct ReplyLog {
 }
 
 impl ReplyLog {
-    /// Opens a log, or begins one, and returns the answers that are of use, the oldest first.
+    /// Opens or creates a log. Returns the usable replies, oldest first.
     pub(crate) fn open(path: &Path, now: Time) -> io::Result<(Self, Vec<Logged>)> {
         let (mut found, _) = read(&older(path), now)?;
         let (newer, end) = read(path, now)?;
         found.extend(newer);
         let file = open(path)?;
-        // What was torn by the end of the last server is cut off.
+        // Cut off a torn record.
         file.set_len(end)?;
         Ok((Self { path: path.to_owned(), file, bytes: end }, found))
     }
 
-    /// Appends an answer. One that cannot be written is known for as long as the server runs.
+    /// Appends a reply. On a write error the reply is in the memory cache only.
     pub(crate) fn append(&mut self, now: Time, client: IpAddr, key: &Key, answer: &[u8]) {
         let mut body = Vec::with_capacity(FIXED_BYTES + answer.len());
         body.extend_from_slice(&now.0.to_le_bytes());
@@ -73,12 +73,12 @@ impl ReplyLog {
         if self.file.write_all(&record).is_ok() {
             self.bytes += record.len() as u64;
         } else {
-            // Half a record would hide those behind it.
+            // A torn record would hide the following ones.
             self.file.set_len(self.bytes).ok();
         }
     }
 
-    /// Begins a new file.
+    /// Rotates the files.
     fn turn(&mut self) {
         if std::fs::rename(&self.path, older(&self.path)).is_err() {
             self.file.set_len(0).ok();
@@ -97,7 +97,7 @@ fn open(path: &Path) -> io::Result<File> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }
-    // Answers have handles in them, and whoever has a handle has its file.
+    // Replies contain file handles, which grant access: mode 0600.
     File::options().create(true).append(true).mode(0o600).open(path)
 }
 
@@ -105,7 +105,7 @@ fn check(body: &[u8]) -> [u8; 8] {
     blake3::hash(body).as_bytes().first_chunk().copied().unwrap_or_default()
 }
 
-/// The answers of a file that are of use, and where its last whole record ends.
+/// Reads the usable replies of a file, and the end of its last complete record.
 fn read(path: &Path, now: Time) -> io::Result<(Vec<Logged>, u64)> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,

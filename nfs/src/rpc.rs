@@ -1,19 +1,19 @@
-//! Remote procedure calls on a TCP stream: records out of fragments, the head of a call, the head of a reply.
+//! ONC RPC over TCP: record marking, call headers, reply headers.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use nfs3_types::xdr_codec::Pack;
 
 use crate::xdr::{Malformed, Reader, Result};
 
-/// The longest read and write.
+/// Longest READ and WRITE.
 pub(crate) const DATA_BYTES_MAX: u32 = 1 << 20;
-/// The longest record: a write of the largest size with everything around it.
+/// Longest record: the longest WRITE with its headers.
 pub(crate) const RECORD_BYTES_MAX: usize = DATA_BYTES_MAX as usize + (8 << 10);
-/// The most fragments of one record.
+/// Limit of fragments per record.
 const FRAGMENTS_MAX: usize = 1_024;
-/// The longest credential, as the protocol has it.
+/// Longest credential body, by RFC 5531.
 const CREDENTIAL_BYTES_MAX: usize = 400;
-/// The longest name of a client in a credential, and the most groups.
+/// Longest machine name and most groups in AUTH_UNIX.
 const MACHINE_BYTES_MAX: usize = 255;
 const GROUPS_MAX: usize = 16;
 
@@ -30,17 +30,17 @@ const AUTH_UNIX: u32 = 1;
 const AUTH_BAD_CREDENTIAL: u32 = 1;
 const AUTH_TOO_WEAK: u32 = 5;
 
-/// Puts records together out of fragments.
+/// Assembles records from fragments.
 #[derive(Default)]
 pub(crate) struct Records {
-    /// The fragments of a record that is not whole yet.
+    /// Fragments of an incomplete record.
     assembled: BytesMut,
     fragments: usize,
 }
 
 impl Records {
-    /// The next whole record of what was received. Nothing when more has to be received; a client that sends too long a record, or too
-    /// many fragments, is to be cut off.
+    /// Returns the next complete record, or nothing if more input is needed. Fails for records and fragment counts over the limits; the caller
+    /// then closes the connection.
     pub(crate) fn next(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>> {
         loop {
             let Some(head) = input.first_chunk::<4>() else { return Ok(None) };
@@ -68,17 +68,17 @@ impl Records {
         }
     }
 
-    /// Whether a part of a record was received.
+    /// Whether part of a record was received.
     pub(crate) fn is_within(&self, input: &BytesMut) -> bool {
         self.fragments > 0 || !input.is_empty()
     }
 
-    /// How many bytes of the record were put together already.
+    /// Number of bytes assembled from earlier fragments.
     pub(crate) fn assembled_bytes(&self) -> usize {
         self.assembled.len()
     }
 
-    /// How many bytes have to be received before [`next`](Self::next) gets further; none when it does, or refuses.
+    /// Number of bytes that [`next`](Self::next) needs to make progress; 0 if it can.
     pub(crate) fn missing_bytes(&self, input: &BytesMut) -> usize {
         let Some(head) = input.first_chunk::<4>() else { return 4 - input.len() };
         let length = (u32::from_be_bytes(*head) & !LAST_FRAGMENT) as usize;
@@ -89,14 +89,14 @@ impl Records {
     }
 }
 
-/// Who a client says that it calls for.
+/// Credentials of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Credential {
     None,
     Unix { uid: u32, gid: u32, groups: Vec<u32> },
 }
 
-/// The head of a call, and where its arguments are.
+/// Header of a call, and a reader at its arguments.
 pub(crate) struct Call<'a> {
     pub(crate) xid: u32,
     pub(crate) program: u32,
@@ -106,11 +106,11 @@ pub(crate) struct Call<'a> {
     pub(crate) arguments: Reader<'a>,
 }
 
-/// A record that is no call that can be answered with a result.
+/// A record that cannot be dispatched.
 pub(crate) enum Refused {
-    /// Not a call at all: the client is cut off.
+    /// Not an RPC call: close the connection.
     NotACall,
-    /// This is the answer.
+    /// Send this reply.
     With(Vec<u8>),
 }
 
@@ -132,7 +132,7 @@ impl<'a> Call<'a> {
         let (program, version, procedure) = (|| Ok((from.u32()?, from.u32()?, from.u32()?)))().map_err(garbage)?;
         let flavor = from.u32().map_err(garbage)?;
         let body = from.opaque(CREDENTIAL_BYTES_MAX).map_err(garbage)?;
-        // The verifier of a credential that needs none.
+        // Skip the verifier.
         from.u32().and_then(|_| from.opaque(CREDENTIAL_BYTES_MAX)).map_err(garbage)?;
         let credential = match flavor {
             AUTH_NONE => Credential::None,
@@ -163,7 +163,7 @@ fn auth_error(xid: u32, why: u32) -> Refused {
     Refused::With(finish(reply))
 }
 
-/// How a call was taken.
+/// Accept status of a reply.
 #[derive(Clone, Copy)]
 pub(crate) enum Accepted {
     Success,
@@ -178,7 +178,7 @@ fn put(reply: &mut Vec<u8>, word: u32) {
     reply.extend_from_slice(&word.to_be_bytes());
 }
 
-/// The head of a reply, with room for the mark of its record.
+/// Starts a reply. The first word is reserved for the record mark.
 fn begin(xid: u32, stat: u32) -> Vec<u8> {
     let mut reply = Vec::with_capacity(256);
     for word in [0, xid, REPLY, stat] {
@@ -191,17 +191,17 @@ fn denied(xid: u32) -> Vec<u8> {
     begin(xid, DENIED)
 }
 
-/// Begins a reply whose result follows.
+/// Starts a successful reply.
 pub(crate) fn success(xid: u32) -> Vec<u8> {
     let mut reply = begin(xid, ACCEPTED);
-    // No verifier, and success.
+    // AUTH_NONE verifier, SUCCESS.
     for word in [AUTH_NONE, 0, 0] {
         put(&mut reply, word);
     }
     reply
 }
 
-/// A reply without a result.
+/// Encodes a reply without a result.
 pub(crate) fn accepted(xid: u32, how: Accepted) -> Vec<u8> {
     let mut reply = begin(xid, ACCEPTED);
     let words: &[u32] = match how {
@@ -218,7 +218,7 @@ pub(crate) fn accepted(xid: u32, how: Accepted) -> Vec<u8> {
     finish(reply)
 }
 
-/// A whole reply with a result.
+/// Encodes a reply with a result.
 pub(crate) fn reply(xid: u32, result: &impl Pack) -> Vec<u8> {
     let mut reply = success(xid);
     reply.reserve(result.packed_size());
@@ -228,7 +228,7 @@ pub(crate) fn reply(xid: u32, result: &impl Pack) -> Vec<u8> {
     }
 }
 
-/// Marks a reply as one record.
+/// Sets the record mark.
 pub(crate) fn finish(mut reply: Vec<u8>) -> Vec<u8> {
     let length = (reply.len() - 4) as u32 | LAST_FRAGMENT;
     reply[..4].copy_from_slice(&length.to_be_bytes());

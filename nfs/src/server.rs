@@ -1,4 +1,4 @@
-//! The server: listens, accepts within bounds, ends in order.
+//! The server: listens, limits connections, stops gracefully.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -20,45 +20,45 @@ use crate::mount::{MountWatcher, Mounts};
 use crate::reply_cache::ReplyCache;
 use crate::reply_log::ReplyLog;
 
-/// How often files without a name are looked at, and for how long one is kept that nobody used.
+/// Interval and age for the expiry of unlinked files.
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 const UNUSED_NANOSECONDS: i64 = 60 * 1_000_000_000;
-/// After an accept that failed, mostly for want of file descriptors.
+/// Delay after a failed accept, mostly for lack of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// A connection of which nothing was heard for so long is asked whether it is there, so often, so many times.
+/// TCP keep-alive: idle time, interval, number of probes.
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_PROBES: u32 = 4;
 
-/// How a server is to be.
+/// Configuration of a server.
 #[derive(Clone)]
 pub struct ServerOptions {
-    /// What time it is.
+    /// Clock for expiry and for the reply log.
     pub clock: fn() -> Time,
-    /// Connections at a time; further ones are closed at once.
+    /// Limit of connections. The server closes further ones at once.
     pub connections_max: usize,
-    /// Bytes of long requests and answers in memory at a time, of all connections.
+    /// Limit of memory for long requests and replies over all connections.
     pub memory_bytes_max: usize,
-    /// Threads that answer.
+    /// Number of threads that execute calls.
     pub threads: usize,
-    /// Threads for what may take long: syncs and reads of what is not at hand.
+    /// Number of threads for slow calls: syncs, reads from the store.
     pub slow_threads: usize,
-    /// How long a client may take to send a request.
+    /// Timeout for a client to send a request.
     pub request_timeout: Duration,
-    /// How long a client may take to receive an answer.
+    /// Timeout for a client to read a reply.
     pub reply_timeout: Duration,
-    /// How long a connection may be without a request.
+    /// Timeout for idle connections.
     pub idle_timeout: Duration,
-    /// Whether only ports below 1024 are served, which only root can use on the client.
+    /// Accepts only source ports below 1024, which only root can bind on the client.
     pub reserved_ports_only: bool,
-    /// Where answers of changes are kept for the next server, so that a client that asks again after a crash gets its answer.
+    /// File that keeps replies of changes across restarts of the server.
     pub reply_log: Option<PathBuf>,
-    /// Told of mounts.
+    /// Callback for mount events.
     pub on_mount: Option<MountWatcher>,
 }
 
 impl ServerOptions {
-    /// The usual ones.
+    /// Returns the defaults.
     pub fn new(clock: fn() -> Time) -> Self {
         Self {
             clock,
@@ -76,40 +76,40 @@ impl ServerOptions {
     }
 }
 
-/// A server that listens. Ends with [`stop`](Self::stop), or when it is dropped.
+/// A running server. [`stop`](Self::stop) or dropping it ends it.
 pub struct Server {
     address: SocketAddr,
     dispatcher: Arc<Dispatcher>,
     is_ending: watch::Sender<bool>,
-    /// All permits are there again when all connections have ended.
+    /// Has all permits when no connection is left.
     connections: Arc<Semaphore>,
     connections_max: usize,
     runtime: Option<Runtime>,
 }
 
-/// What a server did and has.
+/// Counters of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// How often each operation was called.
+    /// Number of calls of each operation.
     pub operations: Vec<(&'static str, u64)>,
-    /// Bytes that clients sent.
+    /// Bytes received.
     pub received_bytes: u64,
-    /// Bytes that clients were sent.
+    /// Bytes sent.
     pub sent_bytes: u64,
-    /// Connections that were accepted.
+    /// Number of accepted connections.
     pub accepted: u64,
-    /// Connections that are open.
+    /// Number of open connections.
     pub connections: usize,
-    /// Mounts that clients told of.
+    /// Number of mounts that clients have made and not undone.
     pub mounts: usize,
-    /// Requests that were no requests.
+    /// Number of malformed requests.
     pub malformed: u64,
-    /// Requests that were answered as before.
+    /// Number of retransmissions answered from the reply cache.
     pub replayed: u64,
 }
 
 impl Server {
-    /// Serves exports on a listening socket.
+    /// Starts a server on a listening socket.
     pub fn start(listener: TcpListener, exports: Arc<Exports>, options: &ServerOptions) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
@@ -156,17 +156,17 @@ impl Server {
         Ok(Self { address, dispatcher, is_ending, connections, connections_max, runtime })
     }
 
-    /// Where it listens.
+    /// Returns the local address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it serves.
+    /// Returns the exports.
     pub fn exports(&self) -> &Arc<Exports> {
         &self.dispatcher.exports
     }
 
-    /// What it did and has.
+    /// Returns the counters.
     pub fn statistics(&self) -> Statistics {
         let counters = &self.dispatcher.counters;
         Statistics {
@@ -181,7 +181,7 @@ impl Server {
         }
     }
 
-    /// Accepts nothing more, answers what was asked, and ends; what takes longer than `patience` is given up.
+    /// Stops accepting, completes calls in progress, and ends. Gives up after `patience`.
     pub fn stop(mut self, patience: Duration) {
         self.end(patience);
     }
@@ -196,7 +196,7 @@ impl Server {
             });
             runtime.shutdown_timeout(patience);
         };
-        // A thread of its own: the caller's may belong to another runtime, which forbids waiting.
+        // On a separate thread: a tokio runtime does not allow blocking waits on its threads.
         if let Ok(thread) = std::thread::Builder::new().name("amalgam-nfs-end".to_owned()).spawn(wait) {
             thread.join().ok();
         }
@@ -209,7 +209,7 @@ impl Drop for Server {
     }
 }
 
-/// Listens at an address; where its port is taken and `or_another` says so, at another port of it.
+/// Binds an address. If the port is taken or forbidden and `or_another` is set, binds another port.
 pub fn listen(address: SocketAddr, or_another: bool) -> io::Result<TcpListener> {
     match TcpListener::bind(address) {
         Err(error) if or_another && is_refused_port(&error) => TcpListener::bind(SocketAddr::new(address.ip(), 0)),
@@ -221,7 +221,7 @@ fn is_refused_port(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied)
 }
 
-/// Gives up files without a name whose handles nobody used for a while.
+/// Drops unlinked files whose handles were not used for a minute.
 async fn expire(dispatcher: Arc<Dispatcher>, clock: fn() -> Time) {
     loop {
         tokio::time::sleep(EXPIRE_EVERY).await;
@@ -279,7 +279,7 @@ impl Acceptor {
     }
 }
 
-/// Answers are sent at once, and clients that vanished are noticed. A socket that cannot be told so works without.
+/// Sets TCP_NODELAY and keep-alive. Failures are harmless.
 fn prepare(stream: &tokio::net::TcpStream) {
     stream.set_nodelay(true).ok();
     let socket = stream.as_fd();

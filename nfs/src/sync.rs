@@ -1,32 +1,31 @@
-//! Syncs shared by all that wait for one: whoever asks while a sync is under way is served by the next one, together with all others
-//! who asked meanwhile.
+//! Group sync: callers that arrive while a sync is running share the next one.
 
 use std::sync::Arc;
 
 use amalgam_view::View;
 use tokio::sync::watch;
 
-/// Puts the changes of a view on disk, in turns.
+/// Syncs a view in rounds.
 pub(crate) struct Syncer {
     view: View,
     state: parking_lot::Mutex<State>,
-    /// The last turn that is done.
+    /// The last finished round.
     done: watch::Sender<Done>,
 }
 
 #[derive(Default)]
 struct State {
-    /// The turn that is under way, or was last.
+    /// The running or last round.
     begun: u64,
     is_busy: bool,
-    /// Whether somebody waits for the turn after it.
+    /// Whether a caller waits for the next round.
     is_wanted: bool,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Done {
     turn: u64,
-    /// The first turn that failed. A journal that could not be synced never can be again.
+    /// The first failed round. After a failed fsync the journal never becomes valid again.
     failed: Option<u64>,
 }
 
@@ -35,7 +34,7 @@ impl Syncer {
         Arc::new(Self { view, state: parking_lot::Mutex::default(), done: watch::channel(Done::default()).0 })
     }
 
-    /// Returns once everything that was changed before the call is on disk; false when it could not be put there.
+    /// Returns after everything changed before the call is on disk, or false if the sync failed.
     pub(crate) async fn sync(self: &Arc<Self>) -> bool {
         let mut done = self.done.subscribe();
         let (turn, begins) = {

@@ -1,15 +1,15 @@
-//! Arguments of calls as a client sent them. Borrows from the record; allocates nothing, whatever lengths the record claims.
+//! Decodes arguments of calls. Borrows from the record and allocates nothing.
 //!
-//! `nfs3_types` is used for what the server sends. Its decoder allocates what a length field says before it looks whether so many bytes
-//! are there, and does not check padding, so nothing that a client sent goes through it.
+//! `nfs3_types` encodes replies. Its decoder allocates the length that a client claims before it checks the input, and ignores padding, so
+//! requests do not use it.
 
-/// A record that does not have the form of its procedure.
+/// Malformed input.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
 pub(crate) type Result<T> = std::result::Result<T, Malformed>;
 
-/// The rest of a record.
+/// The undecoded rest of a record.
 #[derive(Clone)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 
@@ -44,12 +44,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Eight bytes that mean nothing to the server.
+    /// Decodes eight opaque bytes.
     pub(crate) fn verifier(&mut self) -> Result<[u8; 8]> {
         self.array()
     }
 
-    /// Bytes of any length up to a maximum, and the zeros that fill the last four.
+    /// Decodes opaque bytes up to a maximum length, and checks the zero padding.
     pub(crate) fn opaque(&mut self, max: usize) -> Result<&'a [u8]> {
         let length = self.u32()? as usize;
         if length > max {
@@ -63,12 +63,12 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// A value that may be left out.
+    /// Decodes an optional value.
     pub(crate) fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<T>> {
         if self.bool()? { read(self).map(Some) } else { Ok(None) }
     }
 
-    /// Refuses bytes behind the arguments.
+    /// Refuses trailing bytes.
     pub(crate) fn end(&self) -> Result<()> {
         if self.0.is_empty() { Ok(()) } else { Err(Malformed) }
     }

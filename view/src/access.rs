@@ -40,11 +40,6 @@ pub fn may(caller: &Caller, attributes: &Attributes, access: Access) -> bool {
     allowed & access.0 == access.0
 }
 
-/// Refuses unless the caller may.
-pub(crate) fn demand(caller: &Caller, attributes: &Attributes, access: Access) -> Result<()> {
-    if !caller.checked || may(caller, attributes, access) { Ok(()) } else { Err(Error::Access) }
-}
-
 /// Refuses to take a name out of a sticky directory unless it is the caller's, or the directory is.
 pub(crate) fn demand_removable(caller: &Caller, directory: &Attributes, entry: &Attributes) -> Result<()> {
     let sticky = directory.mode & 0o1000 != 0;

@@ -1,8 +1,14 @@
 //! POSIX access control lists: the extended attributes `system.posix_acl_access` and `system.posix_acl_default`, in the form that Linux
 //! gives and takes (version 2).
 //!
-//! A door's kernel enforces them. What it leaves to the file system is here: a list that is set changes the permission bits, permission
+//! The kernel of a FUSE mount enforces them; for callers that no kernel has checked ([`Caller::checked`]) the view does. What a kernel
+//! leaves to the file system is here, too: a list that is set changes the permission bits, permission
 //! bits that are set change the list, and what is made in a directory takes over its default list.
+
+use crate::access::{Access, may};
+use crate::attributes::{Attributes, Caller};
+use crate::error::{Error, Result};
+use crate::view::Live;
 
 /// The list that says who may do what.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -103,9 +109,51 @@ impl Acl {
         Self { entries: entries.collect() }
     }
 
+    /// Whether the list gives a caller these rights, who is neither root nor the owner. `gid` is the owning group.
+    pub(crate) fn allows(&self, caller: &Caller, gid: u32, access: Access) -> bool {
+        let wanted = u16::from(access.0);
+        let find = |tag| self.entries.iter().find(move |entry| entry.tag == tag);
+        let mask = find(MASK).map_or(7, |entry| entry.rights);
+        let gives = |entry: &AclEntry| entry.rights & mask & wanted == wanted;
+        if let Some(entry) = self.entries.iter().find(|entry| entry.tag == USER && entry.id == caller.uid) {
+            return gives(entry);
+        }
+        let mut groups = self.entries.iter().filter(|entry| match entry.tag {
+            OWNING_GROUP => caller.is_in(gid),
+            GROUP => caller.is_in(entry.id),
+            _ => false,
+        });
+        let Some(first) = groups.next() else {
+            return find(OTHERS).is_some_and(|entry| entry.rights & wanted == wanted);
+        };
+        gives(first) || groups.any(gives)
+    }
+
     /// The entry that the group's permission bits stand for.
     fn group_tag(&self) -> u16 {
         if self.entries.iter().any(|entry| entry.tag == MASK) { MASK } else { OWNING_GROUP }
+    }
+}
+
+impl Live {
+    /// Whether permission bits and the access control list allow an access.
+    pub(crate) fn may(&self, caller: &Caller, attributes: &Attributes, access: Access) -> Result<bool> {
+        if caller.uid == 0 || caller.uid == attributes.uid {
+            return Ok(may(caller, attributes, access));
+        }
+        let list = match self.path(attributes.ino)? {
+            Some(path) if !self.is_placed(&path) => self.tree.xattr(&path, ACCESS)?,
+            _ => None,
+        };
+        match list.and_then(|list| Acl::parse(&list)) {
+            Some(list) => Ok(list.allows(caller, attributes.gid, access)),
+            None => Ok(may(caller, attributes, access)),
+        }
+    }
+
+    /// Refuses an access that permission bits or the access control list do not allow, unless a kernel has checked it.
+    pub(crate) fn demand(&self, caller: &Caller, attributes: &Attributes, access: Access) -> Result<()> {
+        if !caller.checked || self.may(caller, attributes, access)? { Ok(()) } else { Err(Error::Access) }
     }
 }
 

@@ -4,7 +4,7 @@ use amalgam_engine::work::LooseFile;
 use amalgam_engine::{Error as EngineError, Time, TreePath};
 use bytes::Bytes;
 
-use crate::access::{Access, demand};
+use crate::access::Access;
 use crate::ahead::Ahead;
 use crate::attributes::{Caller, Kind};
 use crate::error::{Error, Result};
@@ -90,7 +90,7 @@ impl View {
         if access.0 & Access::WRITE.0 != 0 || truncate {
             live.demand_writable()?;
         }
-        demand(caller, &attributes, access)?;
+        live.demand(caller, &attributes, access)?;
         if truncate && attributes.size > 0 {
             let now = self.now();
             self.truncate_in(live, ino, 0, now)?;

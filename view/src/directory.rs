@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use amalgam_engine::{Name, TreePath};
 use foldhash::HashMap;
 
-use crate::access::{Access, demand};
+use crate::access::Access;
 use crate::attributes::{Attributes, Caller, Kind};
 use crate::error::{Error, Result};
 use crate::inodes::{Ino, Place, ROOT, Whereabouts};
@@ -102,7 +102,7 @@ impl View {
         if own.kind != Kind::Directory {
             return Err(amalgam_engine::Error::NotADirectory { path: TreePath::root() }.into());
         }
-        demand(caller, &own, Access::READ)?;
+        live.demand(caller, &own, Access::READ)?;
         let Some(path) = live.path(ino)? else {
             // A directory that was removed has no names, not even its own.
             return Ok(());

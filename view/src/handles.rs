@@ -1,12 +1,12 @@
-//! File handles: names of inodes that outlive the table of inodes, for protocols whose clients never say that they forget.
+//! File handles: persistent names of inodes, for protocols like NFS whose clients never release an inode.
 //!
-//! A handle is an inode's number and a generation, which is never used twice. The table of issued handles knows a place (directory and
-//! name) for each of them, so an inode that nobody holds is found again. The table follows renames and removals through every door,
-//! because the table of inodes tells it of them, and it is kept in a file: see [`log`]. A number that was issued for one place is not
-//! given to another, in this life of the view and in later ones.
+//! A handle is an inode number and a generation; a generation is never reused. For each issued handle the table stores a place (parent and
+//! name), so the view finds the inode again after it left the inode table. The inode table reports every rename and removal, through FUSE
+//! and NFS alike, to the handle table. A file beside the journal keeps the table: see [`log`]. A number that was issued for one place is
+//! never assigned to another place, not even after a restart.
 //!
-//! The inodes that were used last are held in the table of inodes, at most [`HELD_MAX`]. A file that lost its last name stays readable
-//! through its handle until nobody used it for a while ([`View::expire_handles`]), within [`UNLINKED_BYTES_MAX`].
+//! The view holds the [`HELD_MAX`] most recently used inodes. An unlinked file stays readable through its handle until the handle is unused for
+//! some time ([`View::expire_handles`]), within [`UNLINKED_BYTES_MAX`].
 
 mod log;
 
@@ -22,41 +22,41 @@ use crate::inodes::{Ino, Inodes, Place, ROOT, Whereabouts, hash};
 use crate::view::{Live, View};
 use log::{Log, Record};
 
-/// Inodes that are held in the table because their handles were used last.
+/// Limit of inodes that the table holds.
 const HELD_MAX: usize = 1 << 16;
-/// Handles that are known. Beyond it those of files go that were issued first.
+/// Limit of issued handles. Beyond it the oldest handles of files are dropped.
 const ISSUED_MAX: usize = 1 << 21;
-/// A queue of so few is never tidied.
+/// Queues below this length are not compacted.
 const QUEUE_MIN: usize = 1_024;
-/// Bytes of files without a name that are kept for their handles, in all.
+/// Limit of bytes of unlinked files that are kept for their handles.
 const UNLINKED_BYTES_MAX: u64 = 256 << 20;
-/// The name of the table's file in a view's directory.
+/// Name of the table file in the journal directory.
 const FILE_NAME: &str = "handles";
-/// The generation of the root, which is the same in every life of a view.
+/// Generation of the root, the same for every view.
 const ROOT_GENERATION: u64 = 0;
 
 /// A persistent name of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle {
-    /// The inode's number.
+    /// The inode number.
     pub ino: Ino,
-    /// Tells it from others that had or will have the number.
+    /// Distinguishes inodes that had the same number at different times.
     pub generation: u64,
 }
 
 impl Handle {
-    /// The handle of every view's root.
+    /// The handle of the root of every view.
     pub const ROOT: Self = Self { ino: ROOT, generation: ROOT_GENERATION };
 }
 
-/// All handles of a view.
+/// The handle table of a view.
 pub(crate) struct Handles {
     issued: HashMap<Ino, Issued>,
-    /// The issued ones, the oldest first; some may be gone.
+    /// Issued handles, oldest first; may contain dropped ones.
     order: VecDeque<Ino>,
-    /// Inodes that are held, and whether they were used since they were last considered.
+    /// Held inodes, with a used flag for the clock algorithm.
     held: HashMap<Ino, AtomicBool>,
-    /// The held ones in the order in which they are considered; some may be gone.
+    /// Clock queue of the held inodes; may contain dropped ones.
     hand: VecDeque<Ino>,
     unlinked: HashMap<Ino, Unlinked>,
     unlinked_bytes: u64,
@@ -70,16 +70,16 @@ struct Issued {
     is_directory: bool,
 }
 
-/// A file that lost its last name, held for its handle.
+/// An unlinked file, held for its handle.
 struct Unlinked {
     generation: u64,
     bytes: u64,
-    /// When its handle was last used; 0 until somebody looked at the clock.
+    /// Time of the last use of the handle; 0 until the first expiry pass.
     used: AtomicI64,
 }
 
 impl Handles {
-    /// Reads the table of a file, or begins one. Numbers that their places do not give are told to the table of inodes.
+    /// Opens or creates a table. Passes numbers that differ from the hash of their place to the inode table.
     fn open(path: &Path, inodes: &mut Inodes) -> Result<Self> {
         let (log, records) =
             Log::open(path).map_err(|source| EngineError::from_io("open the handle table", &source))?;
@@ -121,21 +121,21 @@ impl Handles {
         issued.or_else(|| self.unlinked.get(&ino).map(|unlinked| unlinked.generation))
     }
 
-    /// Takes a handle out of the table, in the file too.
+    /// Removes a handle from the table and the file.
     fn withdraw(&mut self, ino: Ino) -> Option<Issued> {
         let issued = self.issued.remove(&ino)?;
         self.log.put(&Record { ino, generation: issued.generation, is_directory: false, places: Vec::new() });
         Some(issued)
     }
 
-    /// The handles that have to go for there to be room for a new one.
+    /// Drops old handles of files if the table is full.
     fn make_room(&mut self) {
         let mut patience = self.order.len().min(64);
         while self.issued.len() >= ISSUED_MAX && patience > 0 {
             patience -= 1;
             let Some(oldest) = self.order.pop_front() else { return };
             match self.issued.get(&oldest) {
-                // What lies below it could not be found without it.
+                // Handles below the directory need it.
                 Some(Issued { is_directory: true, .. }) => self.order.push_back(oldest),
                 Some(_) => drop(self.withdraw(oldest)),
                 None => {}
@@ -143,7 +143,7 @@ impl Handles {
         }
     }
 
-    /// Takes out of the queues what is gone, once that is most of them.
+    /// Compacts the queues.
     fn tidy_queues(&mut self) {
         if self.order.len() > 2 * self.issued.len() + QUEUE_MIN {
             self.order.retain(|ino| self.issued.contains_key(ino));
@@ -153,7 +153,7 @@ impl Handles {
         }
     }
 
-    /// Writes down what is new, and writes the file anew where most of it is old.
+    /// Writes new records. Rewrites the file if most of it is obsolete.
     fn flush(&mut self) {
         self.log.flush();
         if self.log.is_mostly_old(self.issued.len()) {
@@ -168,15 +168,15 @@ impl Handles {
     }
 }
 
-/// What the table of inodes tells the table of handles.
+/// Notifications from the inode table.
 impl Inodes {
-    /// Whether a number was issued for something that is elsewhere.
+    /// Whether a number was issued for another place.
     pub(crate) fn is_issued_elsewhere(&self, ino: Ino, place: &Place) -> bool {
         let issued = self.handles.as_ref().and_then(|handles| handles.issued.get(&ino));
         issued.is_some_and(|issued| issued.place != *place)
     }
 
-    /// The names of an inode changed, and it has at least one.
+    /// Records the new places of an inode, which has at least one.
     pub(crate) fn places_changed(&mut self, ino: Ino) {
         let is_issued = self.handles.as_ref().is_some_and(|handles| handles.issued.contains_key(&ino));
         if !is_issued {
@@ -192,7 +192,7 @@ impl Inodes {
         handles.flush();
     }
 
-    /// An inode lost its last name: the handle of a file goes on for a while, that of a directory ends.
+    /// An inode lost its last name. The handle of a file remains for a while, that of a directory ends.
     pub(crate) fn handle_detached(&mut self, ino: Ino, whereabouts: &Whereabouts) {
         let Some(handles) = &mut self.handles else { return };
         let Some(issued) = handles.withdraw(ino) else { return };
@@ -217,7 +217,7 @@ impl Inodes {
         }
     }
 
-    /// Something new is to be at a place: a handle of what was there before does not lead to it.
+    /// Called before something new is created at a place: an old handle of the place must not resolve to it.
     pub(crate) fn renew(&mut self, place: &Place) {
         let Some(handles) = &self.handles else { return };
         let ino = self.recalled_at(place).unwrap_or_else(|| hash(place));
@@ -226,7 +226,7 @@ impl Inodes {
         }
     }
 
-    /// What a number was issued for is there no more, and nobody holds it.
+    /// The inode of a number no longer exists, and no caller holds it.
     pub(crate) fn handle_given_up(&mut self, ino: Ino) {
         if let Some(handles) = &mut self.handles
             && handles.withdraw(ino).is_some()
@@ -235,7 +235,7 @@ impl Inodes {
         }
     }
 
-    /// Says whether a handle is known: found in the table of inodes, or yet to be found.
+    /// Returns whether a known handle is in the inode table (true) or has to be looked up (false).
     fn recognise(&self, handle: Handle, now: impl FnOnce() -> Time) -> Option<bool> {
         if handle == Handle::ROOT {
             return Some(true);
@@ -254,7 +254,7 @@ impl Inodes {
         Some(held.is_some())
     }
 
-    /// Issues a handle for an inode in the table, and for the directories above it.
+    /// Issues a handle for an inode, and for the directories above it.
     fn issue(&mut self, ino: Ino, now: Time) -> Result<Handle> {
         if ino == ROOT {
             return Ok(Handle::ROOT);
@@ -292,7 +292,7 @@ impl Inodes {
         Ok(handle(generation))
     }
 
-    /// Takes over one hold of an inode, and gives back that of others that were not used for longer.
+    /// Takes over one hold of the caller, and releases holds of inodes that were not used recently.
     fn keep_held(&mut self, ino: Ino) {
         let Some(handles) = &mut self.handles else { return self.forget(ino, 1) };
         if let Some(used) = handles.held.get(&ino) {
@@ -324,7 +324,7 @@ impl Inodes {
 }
 
 impl Handles {
-    /// Keeps a file without a name within the bound; returns those that have to go for it.
+    /// Keeps an unlinked file within the byte limit. Returns the files that are dropped for it.
     fn keep_unlinked(&mut self, ino: Ino, generation: u64, bytes: u64) -> Vec<Ino> {
         let mut given_up = Vec::new();
         if bytes > UNLINKED_BYTES_MAX {
@@ -349,7 +349,7 @@ impl Handles {
 }
 
 impl Live {
-    /// Finds an inode that was issued and is not in the table, by the places of its directories.
+    /// Looks up an issued inode by its places, from the nearest known directory down.
     fn find_issued(&mut self, view: &View, ino: Ino) -> Result<()> {
         let mut chain: Vec<(Ino, Place)> = Vec::new();
         let mut here = ino;
@@ -371,7 +371,7 @@ impl Live {
             match found {
                 Ok(Some(found)) if found.ino == expected => above = expected,
                 found => {
-                    // The ones on the way are held by nobody.
+                    // No caller holds the directories on the way.
                     let other = found.as_ref().ok().and_then(Option::as_ref).map_or(above, |found| found.ino);
                     self.inodes.forget(other, 0);
                     return match found {
@@ -390,13 +390,13 @@ fn is_absence(error: &EngineError) -> bool {
 }
 
 impl View {
-    /// From here on handles are issued, and kept beside the journal: the next life of the view knows them.
+    /// Enables handles and keeps them beside the journal, so that the next view on this journal knows them.
     pub fn keep_handles(&self) -> Result<()> {
         let directory = self.directory().ok_or(Error::ReadOnly)?;
         self.keep_handles_at(&directory.join(FILE_NAME))
     }
 
-    /// From here on handles are issued, and kept in a file of this path: for views that show snapshots.
+    /// Enables handles and keeps them in this file. For views of snapshots.
     pub fn keep_handles_at(&self, path: &Path) -> Result<()> {
         let live = &mut *self.shared.live.write();
         if live.inodes.handles.is_none() {
@@ -406,7 +406,7 @@ impl View {
         Ok(())
     }
 
-    /// Takes up the handles of an earlier life, where there are any: changes through any door are to be known to them.
+    /// Loads the handles of an earlier view on this journal, so that changes through any door update them.
     pub(crate) fn recall_handles(directory: &Path, inodes: &mut Inodes) -> Result<()> {
         let path = directory.join(FILE_NAME);
         if path.exists() {
@@ -416,7 +416,7 @@ impl View {
         Ok(())
     }
 
-    /// Issues handles for inodes that the caller holds once each, and takes these holds over. One that has no handle is stale.
+    /// Issues handles for inodes that the caller holds once each, and takes over these holds. An inode without a handle is stale.
     pub fn issue_handles(&self, inodes: &[Ino]) -> Vec<Option<Handle>> {
         let now = self.now();
         let live = &mut *self.shared.live.write();
@@ -431,7 +431,7 @@ impl View {
         issued
     }
 
-    /// The inode of a handle, held for as long as it is among those that were used last.
+    /// Resolves a handle to an inode. The table holds the inode while it is recently used.
     pub fn resolve(&self, handle: Handle) -> Result<Ino> {
         let stale = Error::Stale(handle.ino);
         match self.shared.live.read().inodes.recognise(handle, || self.now()) {
@@ -440,7 +440,7 @@ impl View {
             None => return Err(stale),
         }
         let live = &mut *self.shared.live.write();
-        // It may have been found, or have gone, since.
+        // Another thread may have found or removed it.
         match live.inodes.recognise(handle, || self.now()) {
             Some(true) => return Ok(handle.ino),
             Some(false) => {}
@@ -452,7 +452,7 @@ impl View {
         Ok(handle.ino)
     }
 
-    /// Gives up the files without a name whose handles were not used since a time.
+    /// Drops unlinked files whose handles were last used before a time.
     pub fn expire_handles(&self, unused_since: Time) {
         let now = self.now();
         let live = &mut *self.shared.live.write();
@@ -473,7 +473,7 @@ impl View {
         }
     }
 
-    /// Puts the table of handles on disk, as far as it changed.
+    /// Syncs the table file if it changed.
     pub fn sync_handles(&self) -> Result<()> {
         let unsynced = {
             let live = self.shared.live.read();
@@ -489,7 +489,7 @@ impl View {
         }
     }
 
-    /// How many handles are known, and how many files without a name are kept for theirs.
+    /// Returns the number of issued handles and of unlinked files.
     pub fn handles(&self) -> (usize, usize) {
         let live = self.shared.live.read();
         live.inodes.handles.as_ref().map_or((0, 0), |handles| (handles.issued.len(), handles.unlinked.len()))

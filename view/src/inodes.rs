@@ -76,7 +76,7 @@ pub(crate) struct Inodes {
     /// Numbers of inodes that nobody holds and whose places do not give them.
     recalled: HashMap<Place, Ino>,
     paths: KnownPaths,
-    /// Nothing until somebody wants handles.
+    /// `None` until handles are enabled.
     pub(crate) handles: Option<Box<Handles>>,
 }
 
@@ -203,7 +203,7 @@ impl Inodes {
         self.handle_given_up(ino);
     }
 
-    /// The number that is remembered for a place that does not give it.
+    /// Returns the remembered number of a place, if it differs from the hash.
     pub(crate) fn recalled_at(&self, place: &Place) -> Option<Ino> {
         self.recalled.get(place).copied()
     }
@@ -305,7 +305,7 @@ impl Inodes {
         }
     }
 
-    /// Gives back one hold of an inode that is looked at next.
+    /// Releases one hold without dropping the inode; the caller drops it if it is unheld.
     pub(crate) fn release(&mut self, ino: Ino) {
         if let Some(inode) = self.by_number.get_mut(&ino) {
             inode.lookups = inode.lookups.saturating_sub(1);

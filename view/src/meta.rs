@@ -3,7 +3,7 @@
 use amalgam_engine::object::Owner;
 use amalgam_engine::{Error as EngineError, Time, TreePath};
 
-use crate::access::{Access, demand, demand_owner, may};
+use crate::access::{Access, demand_owner};
 use crate::acl::{self, Acl};
 use crate::attributes::{Attributes, Caller, Kind, Set, TimeSet};
 use crate::error::{Error, Result};
@@ -66,7 +66,7 @@ impl View {
         if access.0 & Access::WRITE.0 != 0 && self.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        if may(caller, &attributes, access) { Ok(()) } else { Err(Error::Access) }
+        if self.shared.live.read().may(caller, &attributes, access)? { Ok(()) } else { Err(Error::Access) }
     }
 
     /// Where a symlink points.
@@ -82,7 +82,7 @@ impl View {
         live.demand_writable()?;
         live.demand_in_tree(ino)?;
         let before = live.attributes(self, ino)?;
-        demand_settable(caller, &before, set)?;
+        demand_settable(live, caller, &before, set)?;
         live.inodes.see(&before);
         let now = self.now();
         let done = self.set_each(live, caller, ino, &before, set, now);
@@ -109,7 +109,7 @@ impl View {
             if before.kind == Kind::Directory {
                 return Err(EngineError::IsADirectory { path: TreePath::root() }.into());
             }
-            demand(caller, before, Access::WRITE)?;
+            live.demand(caller, before, Access::WRITE)?;
             if size > before.size {
                 self.demand_quota(live, 0)?;
             }
@@ -257,7 +257,7 @@ impl View {
         live.demand_writable()?;
         live.demand_in_tree(ino)?;
         let before = live.attributes(self, ino)?;
-        demand(caller, &before, Access::WRITE)?;
+        live.demand(caller, &before, Access::WRITE)?;
         let path = live.directory_path(ino)?;
         let there: Vec<_> = live.tree.xattrs(&path)?.iter().map(|xattr| xattr.name.to_vec()).collect();
         let edit = edit(path, &there)?;
@@ -320,7 +320,7 @@ impl Live {
 }
 
 /// The rules of chmod, chown and utimes.
-fn demand_settable(caller: &Caller, before: &Attributes, set: &Set) -> Result<()> {
+fn demand_settable(live: &Live, caller: &Caller, before: &Attributes, set: &Set) -> Result<()> {
     if !caller.checked {
         return Ok(());
     }
@@ -337,7 +337,7 @@ fn demand_settable(caller: &Caller, before: &Attributes, set: &Set) -> Result<()
         return demand_owner(caller, before);
     }
     if (set.mtime.is_some() || set.atime.is_some()) && caller.uid != before.uid {
-        return demand(caller, before, Access::WRITE);
+        return live.demand(caller, before, Access::WRITE);
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use amalgam_engine::object::Owner;
 use amalgam_engine::work::{LooseFile, RenameMode, Special};
 use amalgam_engine::{Error as EngineError, Name, Time, TreePath};
 
-use crate::access::{Access, demand, demand_removable};
+use crate::access::{Access, demand_removable};
 use crate::acl::{self, Acl};
 use crate::attributes::{Attributes, Caller, Kind};
 use crate::error::{Error, Result};
@@ -36,7 +36,7 @@ impl View {
         let name = checked(name)?;
         let mut live = self.shared.live.write();
         let directory = self.parent(&mut live, parent)?;
-        demand(caller, &directory.attributes, Access::EXECUTE)?;
+        live.demand(caller, &directory.attributes, Access::EXECUTE)?;
         let place = Place { parent, name };
         match live.look(self, &directory.path, place.clone())? {
             Some(found) => {
@@ -249,7 +249,7 @@ impl View {
         }
         // A directory that moves elsewhere gets another `..`, so it must be writable itself.
         if moving.kind == Kind::Directory && source.parent != target.parent {
-            demand(caller, &moving, Access::WRITE)?;
+            live.demand(caller, &moving, Access::WRITE)?;
         }
         let now = self.now();
         let fate = match &replaced {
@@ -316,7 +316,7 @@ impl View {
         if live.is_hidden(&directory.path) {
             return Err(Error::Local { path: directory.path });
         }
-        demand(caller, &directory.attributes, Access::WRITE.and(Access::EXECUTE))?;
+        live.demand(caller, &directory.attributes, Access::WRITE.and(Access::EXECUTE))?;
         Ok(directory)
     }
 

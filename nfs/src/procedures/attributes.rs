@@ -1,4 +1,4 @@
-//! Attributes of inodes and of the file system.
+//! GETATTR, SETATTR, ACCESS, FSSTAT, FSINFO, PATHCONF.
 
 use amalgam_view::{Access, Attributes, Caller, Kind, Set};
 use nfs3_types::nfs3::{
@@ -14,9 +14,9 @@ use crate::rpc::DATA_BYTES_MAX;
 use crate::xdr::Reader;
 
 const BLOCK_BYTES: u64 = 4_096;
-/// How much of a listing a client does best to ask for at a time.
+/// Preferred READDIR size (dtpref).
 const LISTING_BYTES: u32 = 256 << 10;
-/// The longest name.
+/// Longest name.
 const NAME_BYTES_MAX: u32 = 255;
 
 pub(super) fn get(request: &Request<'_>, from: &Reader<'_>) -> Result<Answer> {
@@ -44,7 +44,7 @@ pub(super) fn set(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answer>
     })
 }
 
-/// Sets attributes as the caller. The owner of a file may cut it whatever its mode: a client that opened it may go on.
+/// Sets attributes. The owner may truncate a file regardless of its mode, because the client checked the mode at open.
 pub(super) fn apply(request: &Request<'_>, before: &Attributes, mut set: Set) -> Result<()> {
     let view = &request.open.view;
     if set.size.is_some() && before.kind != Kind::Directory && before.kind != Kind::File {
@@ -94,13 +94,13 @@ pub(super) fn access(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answ
 pub(super) fn room(request: &Request<'_>, from: &Reader<'_>) -> Result<Answer> {
     from.end()?;
     let room = request.open.view.room();
-    let (files, free_files) = (room.total_bytes / BLOCK_BYTES, room.free_bytes / BLOCK_BYTES);
+    let (files, free_files) = (room.total_bytes / BLOCK_BYTES, room.usable_bytes() / BLOCK_BYTES);
     Ok(request.now(&FSSTAT3res::Ok(FSSTAT3resok {
         obj_attributes: request.post(request.ino),
         tbytes: room.total_bytes,
         fbytes: room.free_bytes,
-        abytes: room.free_bytes,
-        // As many files as there is room for.
+        abytes: room.usable_bytes(),
+        // Inodes are limited only by space.
         tfiles: files,
         ffiles: free_files,
         afiles: free_files,

@@ -1,4 +1,4 @@
-//! Contents of files and symlinks.
+//! READLINK, READ, WRITE, COMMIT.
 
 use amalgam_view::{Access, Attributes, Ino, Kind, Reading};
 use bytes::Bytes;
@@ -24,7 +24,7 @@ pub(super) fn read_link(request: &Request<'_>, from: &Reader<'_>) -> Result<Answ
     Ok(request.now(&result))
 }
 
-/// Refuses what is not a plain file.
+/// Refuses everything but regular files.
 fn demand_file(found: &Attributes) -> Result<()> {
     match found.kind {
         Kind::File | Kind::Conflict => Ok(()),
@@ -39,7 +39,7 @@ pub(super) fn read(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answer
     let view = &request.open.view;
     let found = view.attributes(request.ino)?;
     demand_file(&found)?;
-    // Who may execute a file has to read it.
+    // Executing a file requires reading it.
     request
         .demand(&found, Access::READ)
         .or_else(|refused| request.demand(&found, Access::EXECUTE).map_err(|_| refused))?;
@@ -87,7 +87,7 @@ pub(super) fn write(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answe
     let data = from.opaque(DATA_BYTES_MAX as usize)?;
     from.end()?;
     let (done, file_wcc) = request.change(request.ino, || {
-        // The server writes what it was told how much it is, or nothing.
+        // Refuse a WRITE whose count differs from its data.
         if data.len() != count as usize {
             return Err(nfsstat3::NFS3ERR_INVAL.into());
         }

@@ -1,4 +1,4 @@
-//! Listings of directories. The view's cookies stay valid while names come and go, so there is nothing for a cookie verifier to say.
+//! READDIR and READDIRPLUS. The cookies of the view stay valid while names come and go, so the cookie verifier is always 0.
 
 use amalgam_view::{Attributes, Ino};
 use nfs3_types::nfs3::nfsstat3;
@@ -10,19 +10,19 @@ use crate::handle::HANDLE_BYTES;
 use crate::rpc::{self, DATA_BYTES_MAX};
 use crate::xdr::Reader;
 
-/// What a reply has beside its entries: the status, the directory's attributes, the verifier, the ends of the list.
+/// Size of a reply without entries.
 const FIXED_BYTES: usize = 4 + 4 + ATTRIBUTES_BYTES + 8 + 4 + 4;
 const ATTRIBUTES_BYTES: usize = 84;
-/// What an entry has beside its name: a mark, the number, the name's length, the cookie.
+/// Size of an entry without its name.
 const ENTRY_BYTES: usize = 4 + 8 + 4 + 8;
-/// What it has of attributes and handle.
+/// Size of attributes and handle of an entry.
 const PLUS_BYTES: usize = 4 + ATTRIBUTES_BYTES + 4 + 4 + HANDLE_BYTES.next_multiple_of(4);
-/// The cookie of `..`; that of `.` is before it, and those of names behind it.
+/// Cookie of `..`. The cookie of `.` is smaller, those of names are larger.
 const DOTS_COOKIE_MAX: u64 = 2;
-/// The most entries of one reply.
+/// Limit of entries per reply.
 const ENTRIES_MAX: usize = 8_192;
 
-/// The entries of a reply, their names side by side.
+/// Entries of a reply, with their names in one buffer.
 #[derive(Default)]
 struct Entries {
     names: Vec<u8>,
@@ -36,13 +36,13 @@ struct Entry {
     cookie: u64,
 }
 
-/// How much a client takes.
+/// Size limits of a client.
 struct Limits {
     /// Of the whole reply.
     reply_bytes: usize,
-    /// Of numbers, names and cookies.
+    /// Of ids, names and cookies.
     names_bytes: usize,
-    /// Beside the name, for each entry.
+    /// Size of attributes and handle per entry.
     plus_bytes: usize,
 }
 
@@ -76,7 +76,7 @@ fn list(request: &Request<'_>, cookie: u64, limits: &Limits, hold: bool) -> Resu
     Ok(found)
 }
 
-/// Writes a reply; `plus` writes what an entry has more.
+/// Encodes a reply; `plus` encodes the READDIRPLUS part of an entry.
 fn reply(request: &Request<'_>, found: &Entries, mut plus: impl FnMut(usize, &Entry, &mut Vec<u8>)) -> Answer {
     let mut out = rpc::success(request.xid);
     out.reserve(FIXED_BYTES + found.names.len() + found.entries.len() * (ENTRY_BYTES + PLUS_BYTES));
@@ -122,7 +122,7 @@ pub(super) fn read_plus(request: &Request<'_>, mut from: Reader<'_>) -> Result<A
     from.end()?;
     let limits = Limits { reply_bytes: count, names_bytes, plus_bytes: PLUS_BYTES };
     let found = list(request, cookie, &limits, true)?;
-    // `.` and `..` are not held, and of `..` only the number is known.
+    // `.` and `..` are not held. Of `..` the view gives only the inode number.
     let dots = found.entries.iter().take_while(|entry| entry.cookie <= DOTS_COOKIE_MAX).count();
     let inodes: Vec<Ino> = found.entries[dots..].iter().map(|entry| entry.attributes.ino).collect();
     let handles = request.handles(&inodes);

@@ -1,4 +1,4 @@
-//! Names: looking them up, making them, moving them, taking them away.
+//! LOOKUP, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK.
 
 use amalgam_engine::Time;
 use amalgam_engine::work::Special;
@@ -14,10 +14,10 @@ use super::{Answer, Refusal, Request, Result, read_handle, read_name};
 use crate::convert::{self, read_set};
 use crate::xdr::{Malformed, Reader};
 
-/// The modes of what a client makes without saying one.
+/// Default modes.
 const FILE_MODE: u32 = 0o644;
 const DIRECTORY_MODE: u32 = 0o755;
-/// The longest target of a symlink that is looked at: the view says which are too long.
+/// Longest symlink target that is decoded. The view refuses targets that are too long with a proper status.
 const TARGET_BYTES_MAX: usize = 8_192;
 const ROOT_USER: u32 = 0;
 
@@ -45,7 +45,7 @@ pub(super) fn lookup(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answ
     Ok(request.now(&result))
 }
 
-/// What a name stands for, held. Nothing above the root can be looked up.
+/// Looks a name up and holds its inode. `..` of the root is the root.
 fn find(request: &Request<'_>, name: &[u8]) -> Result<Attributes> {
     let view = &request.open.view;
     if !is_dots(name) {
@@ -61,7 +61,7 @@ fn find(request: &Request<'_>, name: &[u8]) -> Result<Attributes> {
     Ok(view.attributes(ino).inspect_err(|_| view.forget([(ino, 1)]))?)
 }
 
-/// Answers a procedure that makes something: the results of all of them have one form.
+/// Answers procedures that create something; their results have the same layout.
 fn made(
     request: &Request<'_>,
     procedure: NFS_PROGRAM,
@@ -92,7 +92,7 @@ fn made(
     }
 }
 
-/// Sets what a client wants of something that was just made, but for the mode, which it has. One that cannot have it goes again.
+/// Sets the attributes of a new inode, except the mode, which it already has. Removes the inode on failure.
 fn equip(request: &Request<'_>, name: &[u8], made: Attributes, set: Set) -> Result<Attributes> {
     let view = &request.open.view;
     let differs = |wanted: Option<u32>, given: u32| wanted.filter(|wanted| *wanted != given);
@@ -109,7 +109,7 @@ fn equip(request: &Request<'_>, name: &[u8], made: Attributes, set: Set) -> Resu
     Ok(view.attributes(made.ino)?)
 }
 
-/// How a file is to be made.
+/// Creation mode of CREATE.
 enum How {
     Unchecked(Set),
     Guarded(Set),
@@ -141,7 +141,7 @@ pub(super) fn create(request: &Request<'_>, mut from: Reader<'_>) -> Result<Answ
     })
 }
 
-/// A file that is there already is taken as it is, but for its size.
+/// UNCHECKED creation of an existing file: sets only the size.
 fn take_existing(request: &Request<'_>, name: &[u8], set: Set) -> Result<Attributes> {
     let view = &request.open.view;
     let found = view.lookup(&request.caller, request.ino, name)?;
@@ -158,8 +158,8 @@ fn take_existing(request: &Request<'_>, name: &[u8], set: Set) -> Result<Attribu
     cut().inspect_err(|_| view.forget([(found.ino, 1)]))
 }
 
-/// Makes a file that only the client that sent this verifier takes for its own. The verifier is kept as the time of the last change,
-/// which the client sets next: so it is there after a crash of the server, too.
+/// EXCLUSIVE creation. Stores the verifier in mtime until the client sets mtime, so that a retransmission is recognised even after a crash of
+/// the server.
 fn create_exclusively(request: &Request<'_>, name: &[u8], verifier: Time) -> Result<Attributes> {
     let view = &request.open.view;
     match view.create(&request.caller, request.ino, name, 0) {

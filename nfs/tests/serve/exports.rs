@@ -224,3 +224,54 @@ fn mounts_are_told_and_views_are_opened_when_needed() {
     assert!(twice.expect_err("taken").to_string().contains(PATH));
     assert!(Exports::new([0; 32]).list().is_empty());
 }
+
+/// An access control list in the form of Linux: version, then tag, rights and id of each entry.
+fn access_list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, rights, id) in entries {
+        bytes.extend_from_slice(&tag.to_le_bytes());
+        bytes.extend_from_slice(&rights.to_le_bytes());
+        bytes.extend_from_slice(&id.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn access_control_lists_are_enforced_for_trusted_hosts() {
+    let mut kit =
+        Kit::with(ExportSpec { credentials: Credentials::Trusted { squash_root: true }, ..spec() }, &options());
+    let root = kit.root.clone();
+    let file = kit.client.make(&root, "f").expect("created");
+    kit.client.put(&file, 0, b"secret", stable_how::UNSTABLE).expect("written");
+    let directory = kit.client.make_directory(&root, "d").expect("created");
+    let (unnamed, named_user, named_group, none) = (u32::MAX, 2_000, 3_000, 4_000);
+    // The group bits of the mode become the mask (7); the owning group itself has no rights.
+    let list = access_list(&[
+        (0x01, 7, unnamed),
+        (0x02, 4, named_user),
+        (0x04, 0, unnamed),
+        (0x08, 6, named_group),
+        (0x10, 7, unnamed),
+        (0x20, 0, unnamed),
+    ]);
+    let (view, owner) = (kit.home.view.clone(), kit.elsewhere());
+    for name in [&b"f"[..], b"d"] {
+        let ino = view.lookup(&owner, ROOT, name).expect("found").ino;
+        let set = view.set_xattr(&owner, ino, b"system.posix_acl_access", &list, amalgam_view::XattrSet::Either);
+        set.expect("set");
+    }
+    for (uid, groups, may_read, may_write) in [
+        (named_user, vec![], true, false),
+        (named_user, vec![named_group], true, false),
+        (none, vec![named_group], true, true),
+        (none, vec![OWNER], false, false),
+        (none, vec![], false, false),
+    ] {
+        kit.client.act_as(uid, none, &groups);
+        assert_eq!(kit.client.get(&file, 0, 10).is_ok(), may_read, "read by {uid} {groups:?}");
+        let written = kit.client.put(&file, 0, b"S", stable_how::UNSTABLE);
+        assert_eq!(written.is_ok(), may_write, "write by {uid} {groups:?}");
+        // No entry gives the right to search the directory.
+        assert_eq!(kit.client.make(&directory, "x").map(drop), Err(nfsstat3::NFS3ERR_ACCES));
+    }
+}

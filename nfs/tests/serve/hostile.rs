@@ -191,8 +191,12 @@ fn random_bytes_never_end_the_server() {
     let mut kit = Kit::new();
     let root = kit.root.clone();
     let file = kit.client.make(&root, "f").expect("made");
-    // A generator of its own, so that a failure comes again.
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    // A generator of its own, so that a failure comes again. A soak sets both.
+    let setting = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = setting("AMALGAM_NFS_SEED").unwrap_or(0x9e37_79b9_7f4a_7c15);
+    let rounds = setting("AMALGAM_NFS_ROUNDS").unwrap_or(3_000);
+    eprintln!("seed {seed}, {rounds} rounds");
+    let mut state = seed.max(1);
     let mut random = move || {
         state ^= state << 13;
         state ^= state >> 7;
@@ -200,7 +204,7 @@ fn random_bytes_never_end_the_server() {
         state
     };
     let mut client = kit.connect();
-    for round in 0..3_000 {
+    for round in 0..rounds {
         let procedure = (random() % 23) as u32;
         let mut body = words(&head(procedure));
         if round % 3 > 0 {

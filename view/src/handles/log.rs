@@ -1,7 +1,6 @@
-//! The file of the handle table: records that are only appended, the last one of an inode counts. Written anew when most of it is old.
+//! The handle table file: an append-only log. The last record of an inode wins. Rewritten when most records are obsolete.
 //!
-//! A record that is torn ends the file: what follows is cut off. What cannot be written is tried again with the next record; until then
-//! the handles live in memory only.
+//! Opening truncates the file at the first torn record. Records that cannot be written stay in memory and are retried with the next one.
 
 use std::fs::File;
 use std::io;
@@ -16,15 +15,18 @@ use foldhash::{HashMap, HashMapExt as _};
 use crate::inodes::{Ino, Place};
 
 const MAGIC: &[u8; 8] = b"AMHAND1\n";
-/// Length and check sum.
+/// Length and checksum.
 const HEAD_BYTES: usize = 8;
-/// The longest record: more names than this are not written down.
+/// Limit of places per record.
 const PLACES_MAX: usize = 64;
 const RECORD_BYTES_MAX: usize = 18 + PLACES_MAX * (9 + 255);
-/// A file of fewer records is never written anew.
+/// Files with fewer records are not rewritten.
 const RECORDS_MIN: usize = 4_096;
 
-/// What is known of a handle; without places it is gone.
+/// Limit of buffered records while the file cannot be written.
+const BUFFER_BYTES_MAX: usize = 8 << 20;
+
+/// State of a handle; no places means removed.
 pub(super) struct Record {
     pub(super) ino: Ino,
     pub(super) generation: u64,
@@ -40,10 +42,12 @@ pub(super) struct Log {
     /// Records that are not in the file yet.
     buffer: Vec<u8>,
     is_dirty: AtomicBool,
+    /// Whether records were dropped because they could not be written for too long.
+    is_incomplete: bool,
 }
 
 impl Log {
-    /// Opens a file, or begins one, and returns what it says.
+    /// Opens or creates a log, and returns its current records.
     pub(super) fn open(path: &Path) -> io::Result<(Self, Vec<Record>)> {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
@@ -56,40 +60,52 @@ impl Log {
         let (found, end, records) = read(&bytes);
         let file = Arc::new(File::options().create(true).truncate(false).read(true).write(true).open(path)?);
         file.set_len(end)?;
-        let mut log =
-            Self { path: path.to_owned(), file, end, records, buffer: Vec::new(), is_dirty: AtomicBool::new(false) };
+        let mut log = Self {
+            path: path.to_owned(),
+            file,
+            end,
+            records,
+            buffer: Vec::new(),
+            is_dirty: AtomicBool::new(false),
+            is_incomplete: false,
+        };
         if end == 0 {
             log.buffer.extend_from_slice(MAGIC);
+            sync_parent(path)?;
         }
         log.flush();
         Ok((log, found))
     }
 
-    /// Takes a record to be written.
+    /// Buffers a record.
     pub(super) fn put(&mut self, record: &Record) {
         encode(record, &mut self.buffer);
         self.records += 1;
     }
 
-    /// Writes what was taken.
+    /// Writes the buffered records.
     pub(super) fn flush(&mut self) {
         if self.buffer.is_empty() {
             return;
         }
-        // What cannot be written now stays in the buffer, and is cut off by a reader where half of it is there.
+        // On failure the buffer stays; a torn tail is cut off at the next open.
         if self.file.write_all_at(&self.buffer, self.end).is_ok() {
             self.end += self.buffer.len() as u64;
             self.buffer.clear();
             self.is_dirty.store(true, Relaxed);
+        } else if self.buffer.len() > BUFFER_BYTES_MAX {
+            // A full disk: give up these records, and write the whole table once there is room.
+            self.buffer.clear();
+            self.is_incomplete = true;
         }
     }
 
-    /// Whether most records are of handles that are known by a later one, or gone.
+    /// Whether most records are obsolete.
     pub(super) fn is_mostly_old(&self, known: usize) -> bool {
-        self.records > RECORDS_MIN && self.records / 4 > known
+        self.records > RECORDS_MIN && (self.is_incomplete || self.records / 4 > known)
     }
 
-    /// Puts a file of these records in the place of this one.
+    /// Replaces the file by one with these records only.
     pub(super) fn rewrite(&mut self, records: impl Iterator<Item = Record>) {
         let mut bytes = MAGIC.to_vec();
         let mut count = 0;
@@ -103,6 +119,7 @@ impl Log {
             file.write_all_at(&bytes, 0)?;
             file.sync_data()?;
             std::fs::rename(&new, &self.path)?;
+            sync_parent(&self.path)?;
             Ok(file)
         };
         match replace() {
@@ -110,8 +127,9 @@ impl Log {
                 self.file = Arc::new(file);
                 (self.end, self.records) = (bytes.len() as u64, count);
                 self.buffer.clear();
+                self.is_incomplete = false;
             }
-            // It is tried again when as much was written once more.
+            // Retried after as many further records.
             Err(_) => {
                 std::fs::remove_file(&new).ok();
                 self.records = 0;
@@ -119,7 +137,7 @@ impl Log {
         }
     }
 
-    /// The file, if something in it may not be on disk.
+    /// Returns the file if it has unsynced records.
     pub(super) fn unsynced(&self) -> Option<Arc<File>> {
         self.is_dirty.swap(false, Relaxed).then(|| Arc::clone(&self.file))
     }
@@ -127,6 +145,11 @@ impl Log {
     pub(super) fn sync_failed(&self) {
         self.is_dirty.store(true, Relaxed);
     }
+}
+
+/// Makes the name of a file durable.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
 fn encode(record: &Record, out: &mut Vec<u8>) {
@@ -148,7 +171,7 @@ fn encode(record: &Record, out: &mut Vec<u8>) {
     out[start + 4..body].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// The records that count, where the last whole one ends, and how many there are in all.
+/// Returns the current records, the end of the last complete record, and the number of records.
 fn read(bytes: &[u8]) -> (Vec<Record>, u64, usize) {
     let Some(mut rest) = bytes.strip_prefix(MAGIC) else { return (Vec::new(), 0, 0) };
     let mut found: HashMap<Ino, Record> = HashMap::new();
