@@ -18,6 +18,7 @@ use amalgam_proto::v1::mount_service_client::MountServiceClient;
 use amalgam_proto::v1::operation_service_client::OperationServiceClient;
 use amalgam_proto::v1::snapshot_service_client::SnapshotServiceClient;
 use amalgam_proto::v1::store_service_client::StoreServiceClient;
+use amalgam_proto::v1::exchange_service_client::ExchangeServiceClient;
 use amalgam_proto::v1::transfer_service_client::TransferServiceClient;
 use amalgam_proto::v1::workspace_service_client::WorkspaceServiceClient;
 use amalgam_proto::{API_VERSION, Failure, Reason, v1};
@@ -86,6 +87,8 @@ pub struct Client {
     pub store: StoreServiceClient<Wire>,
     /// Between stores.
     pub transfer: TransferServiceClient<Wire>,
+    /// In from other programs, and out to them.
+    pub exchange: ExchangeServiceClient<Wire>,
     /// Merges, the queue and reviews.
     pub merges: MergeServiceClient<Wire>,
     /// Room that comes back.
@@ -109,6 +112,7 @@ impl Client {
             directories: DirectoryServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             store: StoreServiceClient::new(wire()),
             transfer: TransferServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            exchange: ExchangeServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             merges: MergeServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             collections: CollectionServiceClient::new(wire()),
             conflicts: ConflictServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),

@@ -16,6 +16,7 @@ use amalgam_proto::v1::mount_service_server::MountServiceServer;
 use amalgam_proto::v1::operation_service_server::OperationServiceServer;
 use amalgam_proto::v1::snapshot_service_server::SnapshotServiceServer;
 use amalgam_proto::v1::store_service_server::StoreServiceServer;
+use amalgam_proto::v1::exchange_service_server::ExchangeServiceServer;
 use amalgam_proto::v1::transfer_service_server::TransferServiceServer;
 use amalgam_proto::v1::workspace_service_server::WorkspaceServiceServer;
 use hyper_util::rt::TokioIo;
@@ -215,5 +216,6 @@ fn router(service: Service, calls: Arc<Calls>) -> Router {
         .add_service(ConflictServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(MountServiceServer::new(api.clone()))
         .add_service(StoreServiceServer::new(api.clone()))
+        .add_service(ExchangeServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(TransferServiceServer::new(api).max_decoding_message_size(MESSAGE_BYTES_MAX))
 }
