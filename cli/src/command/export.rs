@@ -187,7 +187,8 @@ impl Git {
         let mut identities = HashMap::new();
         for identity in &self.identity {
             let (author, who) = identity.split_once('=').ok_or_else(|| {
-                CliError::usage(format!("`{identity}` maps no author")).hint("write --identity 'ann=Ann <ann@example.org>'")
+                CliError::usage(format!("`{identity}` maps no author"))
+                    .hint("write --identity 'ann=Ann <ann@example.org>'")
             })?;
             identities.insert(author.to_owned(), who.to_owned());
         }
@@ -243,7 +244,9 @@ async fn archive(session: &mut Session, mut request: v1::ExportTreeRequest, outp
         return Err(CliError::usage("an archive is not written to a terminal").hint("pass -o FILE, or pipe it"));
     }
     if is_piped && !dry_run && session.output.is_json() {
-        return Err(CliError::usage("the archive takes standard output, where JSON lines would go").hint("pass -o FILE"));
+        return Err(
+            CliError::usage("the archive takes standard output, where JSON lines would go").hint("pass -o FILE")
+        );
     }
     request.workspace = here(session.place_if_any().await?.as_ref());
     let mut client = session.client().await?;

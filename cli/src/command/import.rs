@@ -249,7 +249,9 @@ impl Git {
         let local = session.host_path(&self.repository);
         let cloned = match local.exists() {
             true => None,
-            false => Some(clone(&self.repository, self.reference.as_deref(), self.history, session.output.is_json()).await?),
+            false => {
+                Some(clone(&self.repository, self.reference.as_deref(), self.history, session.output.is_json()).await?)
+            }
         };
         let path = cloned.as_ref().map_or(local, |(_, path)| path.clone());
         // A clone of one branch or tag has it as its HEAD.
@@ -269,7 +271,9 @@ async fn clone(
 ) -> Result<(tempfile::TempDir, PathBuf), CliError> {
     let shown = url.to_string_lossy().into_owned();
     if !shown.contains("://") && !shown.contains(':') {
-        return Err(CliError::usage(format!("{shown} is not there")).hint("name a repository, or a URL that git can clone"));
+        return Err(
+            CliError::usage(format!("{shown} is not there")).hint("name a repository, or a URL that git can clone")
+        );
     }
     let folder = tempfile::tempdir().map_err(|error| CliError::machine("a temporary directory", &error))?;
     let path = folder.path().join("clone.git");
@@ -313,9 +317,9 @@ fn options(
 ) -> Result<v1::ImportOptions, CliError> {
     let workspace_id = match &common.workspace {
         Some(name) => name.clone(),
-        None => name_of(named).ok_or_else(|| {
-            CliError::usage("the workspace needs a name").hint("pass --workspace NAME")
-        })?,
+        None => {
+            name_of(named).ok_or_else(|| CliError::usage("the workspace needs a name").hint("pass --workspace NAME"))?
+        }
     };
     let message = message.unwrap_or_else(|| format!("import {}", Path::new(named).display()));
     let (onto, dry_run) = (onto.unwrap_or_default(), common.dry_run);
@@ -330,7 +334,8 @@ fn name_of(source: &OsStr) -> Option<String> {
         .iter()
         .find_map(|ending| last.strip_suffix(ending))
         .unwrap_or(last);
-    let plain: String = stem.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
+    let plain: String =
+        stem.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
     let plain = plain.trim_matches(['-', '.']).to_owned();
     (!plain.is_empty()).then_some(plain)
 }
@@ -380,7 +385,11 @@ fn report(output: &mut Output, imported: &v1::ImportResult, dry_run: bool) -> Ou
     output.done(format!("{word} {}", words(&counts)))?;
     if !dry_run {
         let what = if imported.created { "new workspace" } else { "workspace" };
-        output.done(format!("{what} {} at {}", paint(style::WORKSPACE, text::printable(workspace)), text::short(&imported.snapshot)))?;
+        output.done(format!(
+            "{what} {} at {}",
+            paint(style::WORKSPACE, text::printable(workspace)),
+            text::short(&imported.snapshot)
+        ))?;
     }
     notices(output, &counts)?;
     if imported.created {
@@ -391,9 +400,8 @@ fn report(output: &mut Output, imported: &v1::ImportResult, dry_run: bool) -> Ou
 
 /// Counts, for programs.
 pub fn counts_line(kind: &str, counts: &v1::ExchangeReport) -> Value {
-    let notice = |notice: &v1::ExchangeNotice| {
-        json!({"what": notice.what, "count": notice.count, "examples": notice.examples})
-    };
+    let notice =
+        |notice: &v1::ExchangeNotice| json!({"what": notice.what, "count": notice.count, "examples": notice.examples});
     let fields = json!({
         "files": counts.files,
         "directories": counts.directories,

@@ -3,6 +3,7 @@
 mod agents;
 mod conflicts;
 mod demo;
+mod exchange;
 mod gc;
 mod interrupts;
 mod json;

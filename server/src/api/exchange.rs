@@ -66,8 +66,8 @@ impl ExchangeService for Api {
     }
 
     async fn export_tree(&self, request: Request<v1::ExportTreeRequest>) -> Answer<Self::ExportTreeStream> {
-        use v1::export_tree_response::Event;
         use v1::export_tree_request::Target;
+        use v1::export_tree_response::Event;
         let request = request.into_inner();
         let is_on_host = match &request.target {
             Some(Target::Git(_)) => true,
@@ -138,10 +138,13 @@ fn import(
         revision => Some(service.resolve(revision, None)?),
     };
     let (store, dry_run) = (&service.inner.store, options.dry_run);
-    let words = Words { author: actor.to_owned(), time: service.now(), message: options.message.clone(), ..Words::default() };
+    let words =
+        Words { author: actor.to_owned(), time: service.now(), message: options.message.clone(), ..Words::default() };
     let source = options.source.as_ref().ok_or_else(|| invalid("say what to import"))?;
     if onto.is_some() && matches!(source, Source::Git(_) | Source::Oci(_)) {
-        return Err(invalid("a repository or an image brings its own history; only archives and upper directories go onto a snapshot"));
+        return Err(invalid(
+            "a repository or an image brings its own history; only archives and upper directories go onto a snapshot",
+        ));
     }
     let imported = match source {
         Source::Tar(tar) => {
