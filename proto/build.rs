@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-const FILES: [&str; 11] = [
+const FILES: [&str; 12] = [
     "amalgam/v1/common.proto",
     "amalgam/v1/workspaces.proto",
     "amalgam/v1/operations.proto",
@@ -14,6 +14,7 @@ const FILES: [&str; 11] = [
     "amalgam/v1/conflicts.proto",
     "amalgam/v1/mounts.proto",
     "amalgam/v1/merges.proto",
+    "amalgam/v1/exchange.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -17,12 +17,14 @@ mod doctor;
 mod du;
 mod enter;
 mod explore;
+mod export;
 mod find;
 mod fork;
 mod forks;
 mod gc;
 mod grep;
 mod help;
+mod import;
 mod init;
 mod label;
 mod log;
@@ -101,6 +103,8 @@ pub enum Command {
     Verify(verify::Verify),
     Send(send::Send),
     Receive(receive::Receive),
+    Import(import::Import),
+    Export(export::Export),
     Backup(backup::Backup),
     RestoreBackup(backup::RestoreBackup),
     Purge(purge::Purge),
@@ -162,6 +166,8 @@ impl Command {
             Self::Verify(verify) => Box::pin(verify.run(session)).await,
             Self::Send(send) => Box::pin(send.run(session)).await,
             Self::Receive(receive) => Box::pin(receive.run(session)).await,
+            Self::Import(import) => Box::pin(import.run(session)).await,
+            Self::Export(export) => Box::pin(export.run(session)).await,
             Self::Backup(backup) => Box::pin(backup.run(session)).await,
             Self::RestoreBackup(restore) => Box::pin(restore.run(session)).await,
             Self::Purge(purge) => Box::pin(purge.run(session)).await,

@@ -12,6 +12,7 @@ use amalgam_engine::Time;
 use amalgam_proto::v1::collection_service_client::CollectionServiceClient;
 use amalgam_proto::v1::conflict_service_client::ConflictServiceClient;
 use amalgam_proto::v1::directory_service_client::DirectoryServiceClient;
+use amalgam_proto::v1::exchange_service_client::ExchangeServiceClient;
 use amalgam_proto::v1::merge_service_client::MergeServiceClient;
 use amalgam_proto::v1::mount_service_client::MountServiceClient;
 use amalgam_proto::v1::operation_service_client::OperationServiceClient;
@@ -88,6 +89,8 @@ pub struct Client {
     pub store: StoreServiceClient<Wire>,
     /// Between stores.
     pub transfer: TransferServiceClient<Wire>,
+    /// In from other programs, and out to them.
+    pub exchange: ExchangeServiceClient<Wire>,
     /// Merges, the queue and reviews.
     pub merges: MergeServiceClient<Wire>,
     /// Room that comes back.
@@ -111,6 +114,7 @@ impl Client {
             directories: DirectoryServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             store: StoreServiceClient::new(wire()),
             transfer: TransferServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            exchange: ExchangeServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             merges: MergeServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             collections: CollectionServiceClient::new(wire()),
             conflicts: ConflictServiceClient::new(wire()).max_decoding_message_size(MESSAGE_BYTES_MAX),

@@ -11,7 +11,7 @@ use crate::args::Arguments;
 use crate::error::CliError;
 
 /// The commands by what they are for.
-const GROUPS: [(&str, &[&str]); 9] = [
+const GROUPS: [(&str, &[&str]); 10] = [
     ("Protect a directory", &["init", "status", "commit", "watch"]),
     ("See what differs, and find things", &["diff", "log", "show", "ls", "cat", "grep", "find", "blame", "bisect"]),
     ("Go back", &["restore", "undo", "redo", "op"]),
@@ -20,6 +20,7 @@ const GROUPS: [(&str, &[&str]); 9] = [
     ("Commands and attempts", &["run", "explore"]),
     ("Merge workspaces", &["merge", "complete", "publish", "queue", "review", "conflicts", "rules"]),
     ("Other stores, backups", &["send", "receive", "backup", "restore-backup"]),
+    ("Archives, git repositories, images", &["import", "export"]),
     (
         "The store, the machine, the settings",
         &["du", "gc", "verify", "purge", "doctor", "config", "completions", "help"],

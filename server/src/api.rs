@@ -4,6 +4,7 @@ mod collection;
 mod conflicts;
 mod description;
 mod directories;
+mod exchange;
 mod merges;
 mod mounts;
 mod operations;

@@ -101,6 +101,25 @@ pub fn of_transfer(error: amalgam_transfer::Error) -> Failure {
     Failure::new(reason, error.to_string())
 }
 
+/// An error of an import or an export, for the API.
+pub fn of_exchange(error: amalgam_exchange::Error) -> Failure {
+    use amalgam_exchange::Error as Exchange;
+    let reason = match (&error, error.kind()) {
+        (Exchange::Engine(_), _) => {
+            let Exchange::Engine(error) = error else { unreachable!("it was just looked at") };
+            return of_engine(error);
+        }
+        (Exchange::Cancelled, _) => Reason::Cancelled,
+        (_, Some(ErrorKind::Corrupt)) => Reason::DamagedStream,
+        (_, Some(ErrorKind::Full)) => Reason::Full,
+        (_, Some(ErrorKind::NotFound)) => Reason::NotFound,
+        (_, Some(ErrorKind::Invalid)) => Reason::Invalid,
+        (_, Some(ErrorKind::Unsupported)) => Reason::Unsupported,
+        _ => Reason::Fault,
+    };
+    Failure::new(reason, error.to_string())
+}
+
 /// An error of the machine, with what was being done.
 pub fn of_io(action: &str, source: &std::io::Error) -> Failure {
     match source.kind() {

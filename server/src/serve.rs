@@ -10,6 +10,7 @@ use std::time::Duration;
 use amalgam_proto::v1::collection_service_server::CollectionServiceServer;
 use amalgam_proto::v1::conflict_service_server::ConflictServiceServer;
 use amalgam_proto::v1::directory_service_server::DirectoryServiceServer;
+use amalgam_proto::v1::exchange_service_server::ExchangeServiceServer;
 use amalgam_proto::v1::merge_service_server::MergeServiceServer;
 use amalgam_proto::v1::mount_service_server::MountServiceServer;
 use amalgam_proto::v1::operation_service_server::OperationServiceServer;
@@ -254,5 +255,6 @@ fn router(service: Service, calls: Arc<Calls>) -> Router {
         .add_service(ConflictServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(MountServiceServer::new(api.clone()))
         .add_service(StoreServiceServer::new(api.clone()))
+        .add_service(ExchangeServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(TransferServiceServer::new(api).max_decoding_message_size(MESSAGE_BYTES_MAX))
 }

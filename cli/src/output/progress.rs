@@ -71,6 +71,20 @@ steps! {
     RestoreBackupResponse, restore_backup_response, Result => ReceiveSnapshotsResponse;
     PlanPurgeResponse, plan_purge_response, Plan => PurgePlan;
     PurgeContentResponse, purge_content_response, Result => PurgeResult;
+    ImportTreeResponse, import_tree_response, Result => ImportResult;
+}
+
+impl Steps for v1::ExportTreeResponse {
+    type Result = v1::ExportResult;
+
+    fn step(self) -> Option<Step<v1::ExportResult>> {
+        match self.part()? {
+            Part::Progress(progress) => Some(Step::Progress(progress)),
+            Part::Done(result) => Some(Step::Done(result)),
+            // An export to the host brings no bytes.
+            Part::Data(_) => None,
+        }
+    }
 }
 
 impl Steps for v1::DetectChangesResponse {
@@ -150,13 +164,52 @@ pub async fn drive_with<M: Steps>(
     }
 }
 
+/// A message of a call that brings bytes.
+pub trait Data {
+    /// What comes last.
+    type Result;
+
+    /// What it says.
+    fn part(self) -> Option<Part<Self::Result>>;
+}
+
+/// A part of a stream of bytes.
+pub enum Part<R> {
+    /// How far it is.
+    Progress(v1::Progress),
+    /// Some bytes.
+    Data(Bytes),
+    /// The end.
+    Done(R),
+}
+
+macro_rules! data {
+    ($($response:ident, $module:ident => $result:ident;)+) => {$(
+        impl Data for v1::$response {
+            type Result = v1::$result;
+
+            fn part(self) -> Option<Part<v1::$result>> {
+                Some(match self.event? {
+                    v1::$module::Event::Progress(progress) => Part::Progress(progress),
+                    v1::$module::Event::Data(data) => Part::Data(data),
+                    v1::$module::Event::Result(result) => Part::Done(result),
+                })
+            }
+        }
+    )+};
+}
+
+data! {
+    SendSnapshotsResponse, send_snapshots_response => SendResult;
+    ExportTreeResponse, export_tree_response => ExportResult;
+}
+
 /// Follows a stream of bytes to its end and hands every piece on. An error with nothing in it when nobody takes them any more.
-pub async fn drive_pieces(
+pub async fn drive_pieces<M: Data>(
     output: &Output,
-    call: impl Future<Output = Result<Response<Streaming<v1::SendSnapshotsResponse>>, Status>>,
+    call: impl Future<Output = Result<Response<Streaming<M>>, Status>>,
     pieces: &mpsc::Sender<Bytes>,
-) -> Result<v1::SendResult, Option<CliError>> {
-    use v1::send_snapshots_response::Event;
+) -> Result<M::Result, Option<CliError>> {
     let mut meter = Meter::new(output.shows_progress());
     let mut ticks = interval_at(Instant::now() + FIRST_SIGN, REDRAW);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -169,10 +222,10 @@ pub async fn drive_pieces(
                 continue;
             }
         };
-        match message.ok_or_else(|| Some(no_result()))?.event {
-            Some(Event::Progress(progress)) => meter.now = progress,
-            Some(Event::Data(piece)) => pieces.send(piece).await.map_err(|_| None)?,
-            Some(Event::Result(result)) => return Ok(result),
+        match message.ok_or_else(|| Some(no_result()))?.part() {
+            Some(Part::Progress(progress)) => meter.now = progress,
+            Some(Part::Data(piece)) => pieces.send(piece).await.map_err(|_| None)?,
+            Some(Part::Done(result)) => return Ok(result),
             None => {}
         }
     }

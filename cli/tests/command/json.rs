@@ -67,6 +67,8 @@ const STORY: &[&str] = &[
     "amalgam send --json --all -o ../all.stream",
     "amalgam receive --json ../all.stream --under again",
     "amalgam receive --json --have",
+    "amalgam export --json tar -o ../out.tar; amalgam import --json tar ../out.tar --dry-run; amalgam import --json tar ../out.tar -w packed",
+    "amalgam export --json git packed@ --to ../out.git --branch main; amalgam import --json git ../out.git --history all",
     "amalgam backup --json ../backup",
     "AMALGAM_STORE=../second amalgam restore-backup --json ../backup; AMALGAM_STORE=../second amalgam stop --json",
     "amalgam fork -q left right > /dev/null; for w in left right; do amalgam checkout -q $w@ ../$w --workspace $w; done",

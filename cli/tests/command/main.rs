@@ -4,6 +4,7 @@ mod agents;
 mod commands;
 mod conflicts;
 mod demo;
+mod exchange;
 mod gc;
 mod interrupts;
 mod json;

@@ -234,6 +234,25 @@ impl Workspaces {
         Ok(Fold { tree, sources, heads, conflicts, report, record, reason, pins })
     }
 
+    /// Moves the head of a workspace to a snapshot that continues it. Returns nothing, and moves nothing, when it does not.
+    pub fn fast_forward(
+        &self,
+        history: &History,
+        name: &WorkspaceName,
+        to: SnapshotId,
+        act: &Act,
+    ) -> Result<Option<MergeDone>> {
+        let is_stale = |error: &Error| matches!(error, Error::StaleHead { .. } | Error::Stale { .. });
+        trying_while(is_stale, || {
+            let target = self.get(name)?;
+            match target.head {
+                Some(head) if head == to => Ok(Some(MergeDone::without_change(MergeHow::Already, Some(head)))),
+                Some(head) if !history.is_ancestor(head, to)? => Ok(None),
+                _ => self.forward(&target, to, act).map(Some),
+            }
+        })
+    }
+
     fn forward(&self, target: &Workspace, to: SnapshotId, act: &Act) -> Result<MergeDone> {
         let after = target.at_head(Some(to))?;
         let step = Step { name: target.name.reference(), before: Some(target.value().clone()), after: Some(after) };

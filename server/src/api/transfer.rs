@@ -1,7 +1,7 @@
 //! Transfers, backups and purges, for the API. The library reads and writes plain streams on a thread that may block; pieces of
 //! them pass through a bounded channel, so whoever is slow makes the other side wait.
 
-mod bridge;
+pub(super) mod bridge;
 mod purge;
 
 use std::collections::HashSet;

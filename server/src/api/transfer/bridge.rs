@@ -17,17 +17,17 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Pieces that wait for a slow store.
 const QUEUE: usize = 16;
 /// How long a sender may take for [`STALL_BYTES_MIN`] bytes.
-pub(super) const STALL_MAX: Duration = Duration::from_secs(300);
+pub(in crate::api) const STALL_MAX: Duration = Duration::from_secs(300);
 const STALL_BYTES_MIN: usize = 64 << 10;
 
 /// A writer whose bytes go out as answers. It fails once nobody listens.
-pub(super) struct Pieces<'a, T> {
+pub(in crate::api) struct Pieces<'a, T> {
     sender: &'a Sender<T>,
     wrap: fn(Bytes) -> T,
 }
 
 impl<'a, T> Pieces<'a, T> {
-    pub(super) fn new(sender: &'a Sender<T>, wrap: fn(Bytes) -> T) -> Self {
+    pub(in crate::api) fn new(sender: &'a Sender<T>, wrap: fn(Bytes) -> T) -> Self {
         Self { sender, wrap }
     }
 }
@@ -47,7 +47,7 @@ impl<T> Write for Pieces<'_, T> {
 
 /// A reader of pieces as they arrive. It ends where they do, also when whoever sends them goes away: the stream itself says
 /// whether it is whole.
-pub(super) struct Arriving {
+pub(in crate::api) struct Arriving {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     now: Bytes,
 }
@@ -68,7 +68,7 @@ impl Read for Arriving {
 
 /// Hands the pieces of a call on until they end, fail, nobody reads them, or too little arrives: while a stream is received, nothing
 /// that was written since it began is freed.
-pub(super) fn arriving<S>(mut stream: S, stall_max: Duration) -> Arriving
+pub(in crate::api) fn arriving<S>(mut stream: S, stall_max: Duration) -> Arriving
 where
     S: Stream<Item = Result<v1::ReceiveSnapshotsRequest, Status>> + Unpin + Send + 'static,
 {

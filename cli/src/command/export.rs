@@ -1,0 +1,294 @@
+//! `amalgam export`: snapshots for other programs.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
+
+use amalgam_proto::v1;
+use amalgam_proto::v1::export_tree_request::Target as To;
+use clap::{Args, Subcommand};
+use serde_json::json;
+use tonic::codegen::Bytes;
+
+use super::import::{Compression, counts_line, notices, parse_history, words};
+use super::pipe::Target;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::{drive, drive_pieces};
+use crate::session::{Session, here};
+
+/// Export a snapshot as an archive, an image or commits of a git repository
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What the other format cannot say is told: a tar archive holds nearly everything, git neither empty directories nor times.
+
+Examples:
+  amalgam export tar -o snapshot.tar.zst
+  amalgam export tar main@ src docs | ssh HOST tar -x
+  amalgam export zip v1 -o v1.zip
+  amalgam export git main@ --to ../project.git --branch agent
+  amalgam export oci work@ --base base@ --name app:v2 -o app.tar
+                                   `docker load -i app.tar` takes it")]
+pub struct Export {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// A tar archive
+    Tar(Tar),
+    /// A zip archive
+    Zip(Zip),
+    /// Commits on a branch of a git repository
+    Git(Git),
+    /// An OCI image that container engines load
+    Oci(Oci),
+}
+
+#[derive(Debug, Args)]
+struct Tar {
+    /// The snapshot [default: @]
+    #[arg(value_name = "REV", default_value = "@")]
+    revision: String,
+    /// Paths inside it, with all below them [default: everything]
+    #[arg(value_name = "PATH")]
+    paths: Vec<OsString>,
+    /// The file to write [default: standard output]
+    #[arg(short, long, value_name = "FILE|-", default_value = "-")]
+    output: OsString,
+    /// How to compress it [default: as the ending of the file's name says]
+    #[arg(long, value_name = "HOW")]
+    compression: Option<Compression>,
+    /// Count what would be written, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+struct Zip {
+    /// The snapshot [default: @]
+    #[arg(value_name = "REV", default_value = "@")]
+    revision: String,
+    /// Paths inside it, with all below them [default: everything]
+    #[arg(value_name = "PATH")]
+    paths: Vec<OsString>,
+    /// The file to write [default: standard output]
+    #[arg(short, long, value_name = "FILE|-", default_value = "-")]
+    output: OsString,
+    /// Count what would be written, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+struct Git {
+    /// The snapshot, with its history [default: @]
+    #[arg(value_name = "REV", default_value = "@")]
+    revision: String,
+    /// The repository; made as a bare one if there is none
+    #[arg(long, value_name = "REPO")]
+    to: OsString,
+    /// The branch to move; one that is checked out is refused
+    #[arg(long, value_name = "NAME")]
+    branch: String,
+    /// How many snapshots along each line, or `all`
+    #[arg(long, value_name = "N|all", default_value = "all", value_parser = parse_history)]
+    history: u64,
+    /// What git is to say of an author: AUTHOR=Name <address>
+    #[arg(long, value_name = "AUTHOR=WHO")]
+    identity: Vec<String>,
+    /// Push the branch to this remote of the repository afterwards, by your own git
+    #[arg(long, value_name = "REMOTE", conflicts_with = "dry_run")]
+    push: Option<String>,
+    /// Count what would be written, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+struct Oci {
+    /// The snapshot of the upmost layer [default: @]
+    #[arg(value_name = "REV", default_value = "@")]
+    revision: String,
+    /// The snapshot of a layer below, the lowest first; the difference is the layer above it
+    #[arg(long, value_name = "REV")]
+    base: Vec<String>,
+    /// Name and tag of the image
+    #[arg(long, value_name = "NAME:TAG")]
+    name: Option<String>,
+    /// The tar archive to write [default: standard output]
+    #[arg(short, long, value_name = "FILE|-", conflicts_with = "dir")]
+    output: Option<OsString>,
+    /// Write an image layout into a new directory instead
+    #[arg(long, value_name = "DIR")]
+    dir: Option<OsString>,
+    /// How to compress the layers [default: gzip]
+    #[arg(long, value_name = "HOW")]
+    compression: Option<Compression>,
+    /// Count what would be written, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Export {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        match self.what {
+            What::Tar(tar) => {
+                let by_ending = compression_of(&tar.output);
+                let compression = tar.compression.or(by_ending).map_or(0, Compression::number);
+                let request = v1::ExportTreeRequest {
+                    revision: tar.revision,
+                    target: Some(To::Tar(v1::TarTarget { compression })),
+                    paths: bytes_of(&tar.paths),
+                    dry_run: tar.dry_run,
+                    ..Default::default()
+                };
+                archive(session, request, &tar.output).await
+            }
+            What::Zip(zip) => {
+                let request = v1::ExportTreeRequest {
+                    revision: zip.revision,
+                    target: Some(To::Zip(v1::ZipTarget {})),
+                    paths: bytes_of(&zip.paths),
+                    dry_run: zip.dry_run,
+                    ..Default::default()
+                };
+                archive(session, request, &zip.output).await
+            }
+            What::Git(git) => git.run(session).await,
+            What::Oci(oci) => {
+                let directory = oci.dir.as_deref().map(|dir| host_bytes(session, dir)).unwrap_or_default();
+                let target = v1::OciTarget {
+                    directory,
+                    bases: oci.base,
+                    name: oci.name.unwrap_or_default(),
+                    compression: oci.compression.map_or(0, Compression::number),
+                };
+                let request = v1::ExportTreeRequest {
+                    revision: oci.revision,
+                    target: Some(To::Oci(target)),
+                    dry_run: oci.dry_run,
+                    ..Default::default()
+                };
+                match oci.dir {
+                    Some(_) => on_host(session, request).await,
+                    None => archive(session, request, &oci.output.unwrap_or_else(|| "-".into())).await,
+                }
+            }
+        }
+    }
+}
+
+impl Git {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let mut identities = HashMap::new();
+        for identity in &self.identity {
+            let (author, who) = identity.split_once('=').ok_or_else(|| {
+                CliError::usage(format!("`{identity}` maps no author"))
+                    .hint("write --identity 'ann=Ann <ann@example.org>'")
+            })?;
+            identities.insert(author.to_owned(), who.to_owned());
+        }
+        let path = host_bytes(session, &self.to);
+        let target = v1::GitTarget { path, branch: self.branch.clone(), history: self.history, identities };
+        let request = v1::ExportTreeRequest {
+            revision: self.revision,
+            target: Some(To::Git(target)),
+            dry_run: self.dry_run,
+            ..Default::default()
+        };
+        let exit = on_host(session, request).await?;
+        let Some(remote) = self.push else { return Ok(exit) };
+        let mut push = tokio::process::Command::new("git");
+        push.arg("-C").arg(session.host_path(&self.to)).args(["push", "--", &remote, &self.branch]);
+        push.stdout(std::process::Stdio::null()).kill_on_drop(true);
+        let status = push.status().await.map_err(|error| CliError::machine("git", &error))?;
+        match status.success() {
+            true => Ok(exit),
+            false => Err(CliError::refused(format!("the branch is exported, but git could not push it to {remote}"))),
+        }
+    }
+}
+
+fn host_bytes(session: &Session, path: &OsStr) -> Bytes {
+    Bytes::copy_from_slice(session.host_path(path).as_os_str().as_bytes())
+}
+
+fn bytes_of(paths: &[OsString]) -> Vec<Bytes> {
+    let bytes = |path: &OsString| {
+        let path = path.as_bytes();
+        Bytes::copy_from_slice(path.strip_suffix(b"/").unwrap_or(path))
+    };
+    paths.iter().map(bytes).collect()
+}
+
+/// The compression that the ending of a file's name asks for.
+fn compression_of(file: &OsStr) -> Option<Compression> {
+    let name = file.to_string_lossy();
+    let ending = name.rsplit('.').next()?;
+    match ending {
+        "gz" | "tgz" => Some(Compression::Gzip),
+        "zst" | "tzst" => Some(Compression::Zstd),
+        "xz" | "txz" => Some(Compression::Xz),
+        _ => None,
+    }
+}
+
+/// Writes an archive that comes as data.
+async fn archive(session: &mut Session, mut request: v1::ExportTreeRequest, output: &OsStr) -> Outcome {
+    let (is_piped, dry_run) = (output == "-", request.dry_run);
+    if is_piped && !dry_run && io::stdout().is_terminal() {
+        return Err(CliError::usage("an archive is not written to a terminal").hint("pass -o FILE, or pipe it"));
+    }
+    if is_piped && !dry_run && session.output.is_json() {
+        return Err(
+            CliError::usage("the archive takes standard output, where JSON lines would go").hint("pass -o FILE")
+        );
+    }
+    request.workspace = here(session.place_if_any().await?.as_ref());
+    let mut client = session.client().await?;
+    if dry_run {
+        let done = drive(&session.output, client.exchange.export_tree(request)).await?;
+        return report(session, &done, true, false);
+    }
+    let file = if is_piped { output.to_owned() } else { session.host_path(output).into_os_string() };
+    let (pieces, target) = Target::open(&file)?;
+    let done = drive_pieces(&session.output, client.exchange.export_tree(request), &pieces).await;
+    drop(pieces);
+    let finished = target.finish(done.is_ok()).await;
+    match (done, finished) {
+        (Err(Some(error)), _) | (_, Err(error)) => Err(error),
+        (Err(None), Ok(())) => Err(CliError::refused("the archive could not be written")),
+        (Ok(done), Ok(())) => report(session, &done, false, is_piped),
+    }
+}
+
+/// Exports to a repository or a directory of the host.
+async fn on_host(session: &mut Session, mut request: v1::ExportTreeRequest) -> Outcome {
+    request.workspace = here(session.place_if_any().await?.as_ref());
+    let dry_run = request.dry_run;
+    let mut client = session.client().await?;
+    let done = drive(&session.output, client.exchange.export_tree(request)).await?;
+    report(session, &done, dry_run, false)
+}
+
+fn report(session: &mut Session, done: &v1::ExportResult, dry_run: bool, is_piped: bool) -> Outcome {
+    let counts = done.report.clone().unwrap_or_default();
+    let mut line = counts_line("exported", &counts);
+    line["id"] = json!(done.id);
+    line["reused"] = json!(done.reused);
+    line["dry_run"] = json!(dry_run);
+    session.output.emit(&line)?;
+    let word = if dry_run { "would export" } else { "exported" };
+    let id = if done.id.is_empty() { String::new() } else { format!(" as {}", done.id) };
+    let words = format!("{word} {}{id}", words(&counts));
+    match is_piped {
+        true => session.output.remark(words)?,
+        false => session.output.done(words)?,
+    }
+    notices(&mut session.output, &counts)?;
+    Ok(Exit::OK)
+}

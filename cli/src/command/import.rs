@@ -1,0 +1,456 @@
+//! `amalgam import`: trees and histories of other programs.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command as Program, Stdio};
+
+use amalgam_proto::v1;
+use amalgam_proto::v1::import_options::Source;
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::codegen::Bytes;
+
+use super::pipe;
+use crate::error::{CliError, Outcome};
+use crate::exit::Exit;
+use crate::output::style::{self, paint};
+use crate::output::{Output, drive, json as lines};
+use crate::session::Session;
+use crate::text;
+
+/// Import archives, git repositories, images and upper directories into a workspace
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Everything shows at once, at the end; what fails or is interrupted leaves nothing. Imported files count as foreign: checkouts
+withhold set-user-ID bits, capabilities and devices. The workspace is a new one, or one that the import continues.
+
+Examples:
+  amalgam import tar linux.tar.xz
+  curl URL | amalgam import tar - -w linux
+  amalgam import git ~/src/project --history all
+  amalgam import git https://host/project.git --ref v1.0 -w project
+  amalgam import oci image.tar -w base
+  amalgam import overlay /var/lib/sandbox/upper --onto base@ -w base
+  amalgam import zip photos.zip --dry-run")]
+pub struct Import {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// A tar archive, compressed by gzip, zstd or xz or not at all
+    Tar(Tar),
+    /// A zip archive
+    Zip(Zip),
+    /// A git repository: a commit, or a branch with its history
+    Git(Git),
+    /// An OCI image layout, a tar archive of one, or an archive of `docker save`
+    Oci(Oci),
+    /// The upper directory of an overlay, as a change on a snapshot
+    Overlay(Overlay),
+}
+
+/// What every import takes.
+#[derive(Debug, Args)]
+struct Common {
+    /// The workspace to import into [default: named after the source]
+    #[arg(short, long, value_name = "NAME")]
+    workspace: Option<String>,
+    /// Read and check everything, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// How an archive is compressed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Compression {
+    None,
+    Gzip,
+    Zstd,
+    Xz,
+}
+
+impl Compression {
+    /// Its number on the wire.
+    pub fn number(self) -> i32 {
+        match self {
+            Self::None => v1::ArchiveCompression::None.into(),
+            Self::Gzip => v1::ArchiveCompression::Gzip.into(),
+            Self::Zstd => v1::ArchiveCompression::Zstd.into(),
+            Self::Xz => v1::ArchiveCompression::Xz.into(),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+struct Tar {
+    /// The archive; - is standard input
+    #[arg(value_name = "FILE|-")]
+    file: OsString,
+    /// Extract over this snapshot, which becomes the parent
+    #[arg(long, value_name = "REV")]
+    onto: Option<String>,
+    /// How the archive is compressed [default: as its first bytes say]
+    #[arg(long, value_name = "HOW")]
+    compression: Option<Compression>,
+    /// Record no owners
+    #[arg(long)]
+    no_owners: bool,
+    /// The message of the snapshot
+    #[arg(short, long)]
+    message: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct Zip {
+    /// The archive; - is standard input
+    #[arg(value_name = "FILE|-")]
+    file: OsString,
+    /// Extract over this snapshot, which becomes the parent
+    #[arg(long, value_name = "REV")]
+    onto: Option<String>,
+    /// The message of the snapshot
+    #[arg(short, long)]
+    message: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct Git {
+    /// A work tree, a bare repository, or a URL that git can clone
+    #[arg(value_name = "PATH|URL")]
+    repository: OsString,
+    /// A branch, a tag, another reference or a full commit id [default: HEAD]
+    #[arg(long = "ref", value_name = "REF")]
+    reference: Option<String>,
+    /// How many commits along each line, or `all`
+    #[arg(long, value_name = "N|all", default_value = "1", value_parser = parse_history)]
+    history: u64,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct Oci {
+    /// The image
+    #[arg(value_name = "DIR|FILE")]
+    image: OsString,
+    /// The name of the image, where there are several
+    #[arg(long)]
+    tag: Option<String>,
+    /// Such as linux/arm64 [default: that of this machine]
+    #[arg(long, value_name = "OS/ARCH")]
+    platform: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct Overlay {
+    /// The upper directory
+    #[arg(value_name = "DIR")]
+    directory: OsString,
+    /// The snapshot that lies below it
+    #[arg(long, value_name = "REV")]
+    onto: Option<String>,
+    /// Take empty files that begin with `.wh.` as whiteouts too, as AUFS has them
+    #[arg(long)]
+    aufs: bool,
+    /// The message of the snapshot
+    #[arg(short, long)]
+    message: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// A number of commits; 0 for all.
+pub fn parse_history(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        _ if text == "all" => Ok(0),
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("a number from 1 on, or `all`".to_owned()),
+    }
+}
+
+impl Import {
+    /// Does it.
+    pub async fn run(self, session: &mut Session) -> Outcome {
+        match self.what {
+            What::Tar(tar) => tar.run(session).await,
+            What::Zip(zip) => zip.run(session).await,
+            What::Git(git) => git.run(session).await,
+            What::Oci(oci) => {
+                let path = host_bytes(session, &oci.image);
+                let (tag, platform) = (oci.tag.unwrap_or_default(), oci.platform.unwrap_or_default());
+                let source = Source::Oci(v1::OciSource { path, tag, platform });
+                import(session, source, &oci.image, &oci.common, None, None).await
+            }
+            What::Overlay(overlay) => {
+                let path = host_bytes(session, &overlay.directory);
+                let source = Source::Overlay(v1::OverlaySource { path, aufs: overlay.aufs });
+                let Overlay { directory, onto, message, common, .. } = overlay;
+                import(session, source, &directory, &common, onto, message).await
+            }
+        }
+    }
+}
+
+impl Tar {
+    async fn run(self, session: &mut Session) -> Outcome {
+        refuse_terminal(&self.file)?;
+        let path = if self.file == "-" { self.file.clone() } else { session.host_path(&self.file).into_os_string() };
+        let from = pipe::source(&path)?;
+        let compression = self.compression.map_or(0, Compression::number);
+        let source = Source::Tar(v1::TarSource { compression, drop_owners: self.no_owners });
+        let options = options(source, &self.file, &self.common, self.onto, self.message)?;
+        let (pieces, reading) = pipe::pieces(from);
+        let imported = call(session, options, Some(pieces)).await;
+        // A source that could not be read looks like an archive that was cut.
+        if reading.is_finished() {
+            let read = reading.await.expect("reading does not panic");
+            read.map_err(|error| CliError::machine(self.file.to_string_lossy(), &error))?;
+        }
+        report(&mut session.output, &imported?, self.common.dry_run)
+    }
+}
+
+impl Zip {
+    async fn run(self, session: &mut Session) -> Outcome {
+        refuse_terminal(&self.file)?;
+        // The directory of an archive is at its end: standard input goes to a file first.
+        let kept = match self.file == "-" {
+            true => Some(tokio::task::spawn_blocking(spool).await.expect("copying does not panic")?),
+            false => None,
+        };
+        let path = kept.as_ref().map_or_else(|| session.host_path(&self.file), |file| file.path().to_owned());
+        let source = Source::Zip(v1::ZipSource { path: Bytes::copy_from_slice(path.as_os_str().as_bytes()) });
+        import(session, source, &self.file, &self.common, self.onto, self.message).await
+    }
+}
+
+/// Standard input as a file.
+fn spool() -> Result<tempfile::NamedTempFile, CliError> {
+    let failed = |error: io::Error| CliError::machine("a temporary file", &error);
+    let mut file = tempfile::NamedTempFile::new().map_err(failed)?;
+    io::copy(&mut io::stdin(), &mut file).and_then(|_| file.flush()).map_err(failed)?;
+    Ok(file)
+}
+
+impl Git {
+    async fn run(self, session: &mut Session) -> Outcome {
+        let local = session.host_path(&self.repository);
+        let cloned = match local.exists() {
+            true => None,
+            false => {
+                Some(clone(&self.repository, self.reference.as_deref(), self.history, session.output.is_json()).await?)
+            }
+        };
+        let path = cloned.as_ref().map_or(local, |(_, path)| path.clone());
+        // A clone of one branch or tag has it as its HEAD.
+        let reference = if cloned.is_some() { String::new() } else { self.reference.unwrap_or_default() };
+        let path = Bytes::copy_from_slice(path.as_os_str().as_bytes());
+        let source = Source::Git(v1::GitSource { path, reference, history: self.history });
+        import(session, source, &self.repository, &self.common, None, None).await
+    }
+}
+
+/// Clones a repository by the user's own git, with its credentials.
+async fn clone(
+    url: &OsStr,
+    reference: Option<&str>,
+    history: u64,
+    is_quiet: bool,
+) -> Result<(tempfile::TempDir, PathBuf), CliError> {
+    let shown = url.to_string_lossy().into_owned();
+    if !shown.contains("://") && !shown.contains(':') {
+        return Err(
+            CliError::usage(format!("{shown} is not there")).hint("name a repository, or a URL that git can clone")
+        );
+    }
+    let folder = tempfile::tempdir().map_err(|error| CliError::machine("a temporary directory", &error))?;
+    let path = folder.path().join("clone.git");
+    let mut git = Program::new("git");
+    git.args(["clone", "--bare", "--single-branch"]).stdin(Stdio::null()).stdout(Stdio::null());
+    if is_quiet {
+        git.arg("--quiet");
+    }
+    if history > 0 {
+        git.arg(format!("--depth={history}"));
+    }
+    if let Some(reference) = reference {
+        git.args(["--branch", reference]);
+    }
+    git.arg("--").arg(url).arg(&path);
+    let status = tokio::process::Command::from(git).kill_on_drop(true).status().await;
+    let status = status.map_err(|error| CliError::machine("git", &error))?;
+    match status.success() {
+        true => Ok((folder, path)),
+        false => Err(CliError::refused(format!("git could not clone {shown}"))),
+    }
+}
+
+fn refuse_terminal(file: &OsStr) -> Result<(), CliError> {
+    match file == "-" && io::stdin().is_terminal() {
+        true => Err(CliError::usage("an archive is not read from a terminal").hint("name a file, or pipe one")),
+        false => Ok(()),
+    }
+}
+
+fn host_bytes(session: &Session, path: &OsStr) -> Bytes {
+    Bytes::copy_from_slice(session.host_path(path).as_os_str().as_bytes())
+}
+
+fn options(
+    source: Source,
+    named: &OsStr,
+    common: &Common,
+    onto: Option<String>,
+    message: Option<String>,
+) -> Result<v1::ImportOptions, CliError> {
+    let workspace_id = match &common.workspace {
+        Some(name) => name.clone(),
+        None => {
+            name_of(named).ok_or_else(|| CliError::usage("the workspace needs a name").hint("pass --workspace NAME"))?
+        }
+    };
+    let message = message.unwrap_or_else(|| format!("import {}", Path::new(named).display()));
+    let (onto, dry_run) = (onto.unwrap_or_default(), common.dry_run);
+    Ok(v1::ImportOptions { source: Some(source), workspace_id, onto, dry_run, message })
+}
+
+/// A name for a workspace, after a file, a directory or a URL.
+fn name_of(source: &OsStr) -> Option<String> {
+    let text = source.to_string_lossy();
+    let last = text.trim_end_matches('/').rsplit(['/', ':']).next()?;
+    let stem = [".tar.gz", ".tar.xz", ".tar.zst", ".tgz", ".txz", ".tzst", ".tar", ".zip", ".git"]
+        .iter()
+        .find_map(|ending| last.strip_suffix(ending))
+        .unwrap_or(last);
+    let plain: String =
+        stem.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
+    let plain = plain.trim_matches(['-', '.']).to_owned();
+    (!plain.is_empty()).then_some(plain)
+}
+
+async fn import(
+    session: &mut Session,
+    source: Source,
+    named: &OsStr,
+    common: &Common,
+    onto: Option<String>,
+    message: Option<String>,
+) -> Outcome {
+    let options = options(source, named, common, onto, message)?;
+    let imported = call(session, options, None).await?;
+    report(&mut session.output, &imported, common.dry_run)
+}
+
+async fn call(
+    session: &mut Session,
+    options: v1::ImportOptions,
+    pieces: Option<tokio::sync::mpsc::Receiver<Bytes>>,
+) -> Result<v1::ImportResult, CliError> {
+    use v1::import_tree_request::Event;
+    let mut client = session.client_of_new_store().await?;
+    session.interrupts.say("nothing was imported");
+    let message = |event| v1::ImportTreeRequest { event: Some(event) };
+    let first = tokio_stream::once(message(Event::Options(options)));
+    match pieces {
+        Some(pieces) => {
+            let data = ReceiverStream::new(pieces).map(move |piece| message(Event::Data(piece)));
+            drive(&session.output, client.exchange.import_tree(first.chain(data))).await
+        }
+        None => drive(&session.output, client.exchange.import_tree(first)).await,
+    }
+}
+
+fn report(output: &mut Output, imported: &v1::ImportResult, dry_run: bool) -> Outcome {
+    let counts = imported.report.clone().unwrap_or_default();
+    let workspace = imported.workspace.strip_prefix("workspaces/").unwrap_or(&imported.workspace);
+    let mut line = counts_line("imported", &counts);
+    line["workspace"] = json!(workspace);
+    line["snapshot"] = json!(text::id(&imported.snapshot));
+    line["created"] = json!(imported.created);
+    line["dry_run"] = json!(dry_run);
+    output.emit(&line)?;
+    let word = if dry_run { "would import" } else { "imported" };
+    output.done(format!("{word} {}", words(&counts)))?;
+    if !dry_run {
+        let what = if imported.created { "new workspace" } else { "workspace" };
+        output.done(format!(
+            "{what} {} at {}",
+            paint(style::WORKSPACE, text::printable(workspace)),
+            text::short(&imported.snapshot)
+        ))?;
+    }
+    notices(output, &counts)?;
+    if imported.created {
+        output.remark(format!("`amalgam checkout {workspace}@ DIR --workspace {workspace}` gets its files"))?;
+    }
+    Ok(Exit::OK)
+}
+
+/// Counts, for programs.
+pub fn counts_line(kind: &str, counts: &v1::ExchangeReport) -> Value {
+    let notice =
+        |notice: &v1::ExchangeNotice| json!({"what": notice.what, "count": notice.count, "examples": notice.examples});
+    let fields = json!({
+        "files": counts.files,
+        "directories": counts.directories,
+        "symlinks": counts.symlinks,
+        "hard_links": counts.hard_links,
+        "specials": counts.specials,
+        "removed": counts.removed,
+        "bytes": counts.bytes,
+        "snapshots": counts.snapshots,
+        "notices": counts.notices.iter().map(notice).collect::<Vec<_>>(),
+    });
+    lines::line(kind, fields)
+}
+
+/// Counts, for people.
+pub fn words(counts: &v1::ExchangeReport) -> String {
+    let files = format!("{} ({})", text::plural(counts.files, "file"), text::bytes(counts.bytes));
+    match counts.snapshots {
+        0 | 1 => files,
+        snapshots => format!("{}, {files}", text::plural(snapshots, "snapshot")),
+    }
+}
+
+/// What was changed or left out, for people.
+pub fn notices(output: &mut Output, counts: &v1::ExchangeReport) -> Result<(), CliError> {
+    for notice in &counts.notices {
+        let example = notice.examples.first().filter(|example| !example.is_empty());
+        let example = example.map_or_else(String::new, |example| format!(", for example {}", text::printable(example)));
+        output.remark(format!("{} ({}{example})", notice.what, text::count(notice.count)))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workspaces_are_named_after_their_sources() {
+        for (source, name) in [
+            ("linux-6.1.tar.xz", Some("linux-6.1")),
+            ("/a/b/project.git/", Some("project")),
+            ("https://host/x/project.git", Some("project")),
+            ("git@host:project", Some("project")),
+            ("some dir", Some("some-dir")),
+            ("-", None),
+            ("/", None),
+        ] {
+            assert_eq!(name_of(OsStr::new(source)).as_deref(), name, "{source}");
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Imports and exports, for the API.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::atomic::Ordering::Relaxed;
+
+use amalgam_engine::object::Owner;
+use amalgam_engine::workspace::{NewWorkspace, WorkspaceName};
+use amalgam_engine::{SnapshotId, TreePath};
+use amalgam_exchange::{
+    Compression, GitExport, GitHistory, GitImport, Identity, Imported, OciExport, OciImport, OciTarget, OverlayImport,
+    Owners, Progress, Report, TarExport, TarImport, Words, ZipExport, ZipImport, count_git, export_git, export_oci,
+    export_tar, export_zip, import_git, import_oci, import_overlay, import_tar, import_zip,
+};
+use amalgam_proto::v1::exchange_service_server::ExchangeService;
+use amalgam_proto::{Failure, Reason, snapshot_name, v1};
+use tokio_stream::StreamExt as _;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::transfer::bridge::{Arriving, Pieces, STALL_MAX, arriving};
+use super::{Answers, Api, Sender, Watched, actor};
+use crate::directory::host_path;
+use crate::failure::{Result, of_engine, of_exchange, of_io};
+use crate::service::Service;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+impl Watched for Progress {
+    fn message(&self, phase: &str) -> v1::Progress {
+        v1::Progress {
+            phase: phase.to_owned(),
+            names: self.items.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            ..v1::Progress::default()
+        }
+    }
+
+    fn stop(&self) {
+        self.cancel();
+    }
+}
+
+#[tonic::async_trait]
+impl ExchangeService for Api {
+    type ImportTreeStream = Answers<v1::ImportTreeResponse>;
+    type ExportTreeStream = Answers<v1::ExportTreeResponse>;
+
+    async fn import_tree(&self, request: Request<Streaming<v1::ImportTreeRequest>>) -> Answer<Self::ImportTreeStream> {
+        use v1::import_tree_response::Event;
+        let (actor, mut stream) = (actor(&request), request.into_inner());
+        let first = stream.message().await?.and_then(|message| message.event);
+        let Some(v1::import_tree_request::Event::Options(options)) = first else {
+            return Err(invalid("the first message of a stream says how to import it").into_status());
+        };
+        if !matches!(options.source, Some(v1::import_options::Source::Tar(_))) {
+            self.local_only()?;
+        }
+        let data = arriving(stream.map(|message| message.map(piece)), STALL_MAX);
+        let tell = |progress| v1::ImportTreeResponse { event: Some(Event::Progress(progress)) };
+        let work = move |service: &Service, progress: &Progress, _: &Sender<_>| {
+            let _using = service.using();
+            let result = import(service, &options, data, &actor, progress)?;
+            Ok(v1::ImportTreeResponse { event: Some(Event::Result(result)) })
+        };
+        Ok(self.watch("import", tell, work))
+    }
+
+    async fn export_tree(&self, request: Request<v1::ExportTreeRequest>) -> Answer<Self::ExportTreeStream> {
+        use v1::export_tree_request::Target;
+        use v1::export_tree_response::Event;
+        let request = request.into_inner();
+        let is_on_host = match &request.target {
+            Some(Target::Git(_)) => true,
+            Some(Target::Oci(oci)) => !oci.directory.is_empty(),
+            _ => false,
+        };
+        if is_on_host {
+            self.local_only()?;
+        }
+        let tell = |progress| v1::ExportTreeResponse { event: Some(Event::Progress(progress)) };
+        let work = move |service: &Service, progress: &Progress, sender: &Sender<_>| {
+            let _using = service.using();
+            let wrap = |data| v1::ExportTreeResponse { event: Some(Event::Data(data)) };
+            // A dry run writes an archive to nowhere: that is how it is counted.
+            let out: Box<dyn Write> = match request.dry_run {
+                true => Box::new(io::sink()),
+                false => Box::new(io::BufWriter::with_capacity(256 << 10, Pieces::new(sender, wrap))),
+            };
+            let result = export(service, &request, out, progress)?;
+            Ok(v1::ExportTreeResponse { event: Some(Event::Result(result)) })
+        };
+        Ok(self.watch("export", tell, work))
+    }
+}
+
+fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(Reason::Invalid, message)
+}
+
+/// A piece of an archive as a piece of any stream.
+fn piece(message: v1::ImportTreeRequest) -> v1::ReceiveSnapshotsRequest {
+    let event = match message.event {
+        Some(v1::import_tree_request::Event::Data(data)) => Some(v1::receive_snapshots_request::Event::Data(data)),
+        _ => None,
+    };
+    v1::ReceiveSnapshotsRequest { event }
+}
+
+fn compression(value: i32) -> Option<Compression> {
+    match v1::ArchiveCompression::try_from(value).unwrap_or_default() {
+        v1::ArchiveCompression::Unspecified => None,
+        v1::ArchiveCompression::None => Some(Compression::None),
+        v1::ArchiveCompression::Gzip => Some(Compression::Gzip),
+        v1::ArchiveCompression::Zstd => Some(Compression::Zstd),
+        v1::ArchiveCompression::Xz => Some(Compression::Xz),
+    }
+}
+
+fn history(commits: u64) -> GitHistory {
+    if commits == 0 { GitHistory::All } else { GitHistory::Last(commits) }
+}
+
+fn some(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn import(
+    service: &Service,
+    options: &v1::ImportOptions,
+    data: Arriving,
+    actor: &str,
+    progress: &Progress,
+) -> Result<v1::ImportResult> {
+    use v1::import_options::Source;
+    let name = WorkspaceName::new(options.workspace_id.as_str()).map_err(of_engine)?;
+    let onto = match options.onto.as_str() {
+        "" => None,
+        revision => Some(service.resolve(revision, None)?),
+    };
+    let (store, dry_run) = (&service.inner.store, options.dry_run);
+    let words =
+        Words { author: actor.to_owned(), time: service.now(), message: options.message.clone(), ..Words::default() };
+    let source = options.source.as_ref().ok_or_else(|| invalid("say what to import"))?;
+    if onto.is_some() && matches!(source, Source::Git(_) | Source::Oci(_)) {
+        return Err(invalid(
+            "a repository or an image brings its own history; only archives and upper directories go onto a snapshot",
+        ));
+    }
+    let imported = match source {
+        Source::Tar(tar) => {
+            let owners = if tar.drop_owners { Owners::Drop } else { Owners::LikeFirst };
+            let compression = compression(tar.compression);
+            let options = TarImport { compression, owners, onto, dry_run, words, ..TarImport::default() };
+            import_tar(store, data, options, progress)
+        }
+        Source::Zip(zip) => {
+            let path = host_path(&zip.path)?;
+            let file = File::open(&path).map_err(|source| of_io(&format!("read {}", path.display()), &source))?;
+            import_zip(store, &file, ZipImport { onto, dry_run, words, ..ZipImport::default() }, progress)
+        }
+        Source::Git(git) => {
+            let known = service.inner.workspaces.find(&name).map_err(of_engine)?.and_then(|found| found.head);
+            let path = host_path(&git.path)?;
+            let options = GitImport {
+                reference: some(&git.reference),
+                history: history(git.history),
+                known: known.into_iter().collect(),
+                ..GitImport::default()
+            };
+            if dry_run {
+                let report = count_git(store, &path, &options, progress).map_err(of_exchange)?;
+                return Ok(v1::ImportResult { report: Some(report_message(&report)), ..Default::default() });
+            }
+            import_git(store, &path, &options, progress)
+        }
+        Source::Oci(oci) => {
+            let (tag, platform) = (some(&oci.tag), some(&oci.platform));
+            let options = OciImport { tag, platform, dry_run, author: actor.to_owned(), ..OciImport::default() };
+            import_oci(store, &host_path(&oci.path)?, &options, progress)
+        }
+        Source::Overlay(overlay) => {
+            let options = OverlayImport { base: onto, aufs: overlay.aufs, dry_run, words, ..OverlayImport::default() };
+            import_overlay(store, &host_path(&overlay.path)?, options, progress)
+        }
+    };
+    let imported = imported.map_err(of_exchange)?;
+    let report = Some(report_message(&imported.report));
+    if dry_run {
+        return Ok(v1::ImportResult { report, ..Default::default() });
+    }
+    let created = land(service, &name, &imported, actor)?;
+    let workspace = amalgam_proto::workspace_name(&name);
+    Ok(v1::ImportResult { workspace, snapshot: snapshot_name(imported.head), created, report })
+}
+
+/// Makes what was imported visible: as a new workspace, or as the new head of one that it continues.
+fn land(service: &Service, name: &WorkspaceName, imported: &Imported, actor: &str) -> Result<bool> {
+    let act = service.act(actor, "")?;
+    let workspaces = &service.inner.workspaces;
+    imported.mark_foreign(&act).map_err(of_exchange)?;
+    if workspaces.find(name).map_err(of_engine)?.is_none() {
+        service.begin_without(std::slice::from_ref(name))?;
+        let new = NewWorkspace { from: Some(imported.head), ..NewWorkspace::default() };
+        workspaces.create(name, &new, &act).map_err(of_engine)?;
+        return Ok(true);
+    }
+    let history = amalgam_engine::History::of(&service.inner.store);
+    service.move_head(name, "import", &act, || {
+        let moved = workspaces.fast_forward(&history, name, imported.head, &act).map_err(of_engine)?;
+        moved.ok_or_else(|| {
+            let message = format!(
+                "workspace {name} is there, and what was imported does not continue it; import into another \
+                 workspace, or onto {name}@"
+            );
+            Failure::new(Reason::AlreadyExists, message)
+        })
+    })?;
+    Ok(false)
+}
+
+fn export(
+    service: &Service,
+    request: &v1::ExportTreeRequest,
+    mut out: Box<dyn Write + '_>,
+    progress: &Progress,
+) -> Result<v1::ExportResult> {
+    use v1::export_tree_request::Target;
+    let here = service.here(&request.workspace)?;
+    let held = service.resolve(&request.revision, here.as_ref())?;
+    let store = &service.inner.store;
+    let root = store.snapshot(held).map_err(of_engine)?.root;
+    let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
+    let paths = paths.map_err(|source| of_engine(source.into()))?;
+    let archive = |report: Report| v1::ExportResult { report: Some(report_message(&report)), ..Default::default() };
+    match request.target.as_ref().ok_or_else(|| invalid("say what to export to"))? {
+        Target::Tar(tar) => {
+            let compression = compression(tar.compression).unwrap_or_default();
+            let options = TarExport { compression, owner: Owner { uid: 0, gid: 0 }, paths };
+            export_tar(store, root, out, &options, progress).map(archive).map_err(of_exchange)
+        }
+        Target::Zip(_) => {
+            export_zip(store, root, out, &ZipExport { paths }, progress).map(archive).map_err(of_exchange)
+        }
+        Target::Git(git) => {
+            let identity = Identity { map: git.identities.clone().into_iter().collect(), domain: String::new() };
+            let (branch, history) = (git.branch.clone(), history(git.history));
+            let options = GitExport { branch, history, identity, create: true, dry_run: request.dry_run };
+            let done = export_git(store, held, &host_path(&git.path)?, &options, progress).map_err(of_exchange)?;
+            let report = Some(report_message(&done.report));
+            Ok(v1::ExportResult { report, id: done.commit, reused: done.reused })
+        }
+        Target::Oci(oci) => {
+            let mut layers = Vec::<SnapshotId>::new();
+            for base in &oci.bases {
+                layers.push(service.resolve(base, here.as_ref())?);
+            }
+            layers.push(held);
+            let compression = compression(oci.compression).unwrap_or(Compression::Gzip);
+            let options = OciExport { compression, name: some(&oci.name) };
+            let done = if oci.directory.is_empty() || request.dry_run {
+                export_oci(store, &layers, OciTarget::Archive(&mut *out), &options, progress)
+            } else {
+                export_oci(store, &layers, OciTarget::Directory(&host_path(&oci.directory)?), &options, progress)
+            };
+            let done = done.map_err(of_exchange)?;
+            let id = if request.dry_run { String::new() } else { done.digest };
+            Ok(v1::ExportResult { report: Some(report_message(&done.report)), id, reused: 0 })
+        }
+    }
+}
+
+fn report_message(report: &Report) -> v1::ExchangeReport {
+    let notice = |notice: &amalgam_exchange::Notice| v1::ExchangeNotice {
+        what: notice.what.to_owned(),
+        count: notice.count,
+        examples: notice.examples.clone(),
+    };
+    v1::ExchangeReport {
+        files: report.files,
+        directories: report.directories,
+        symlinks: report.symlinks,
+        hard_links: report.hard_links,
+        specials: report.specials,
+        removed: report.removed,
+        bytes: report.bytes,
+        snapshots: report.snapshots,
+        notices: report.notices.iter().map(notice).collect(),
+    }
+}
