@@ -268,7 +268,7 @@ fn a_merge_and_a_listing_of_conflicts_end_when_their_caller_goes_away() {
         [(&main, WorkingTree::new(&store)), (&evil, WorkingTree::open_root(&store, root).expect("open"))]
     {
         workspaces.create(name, &NewWorkspace::default(), &act).expect("created");
-        tree.write(&format!("of {name}"), b"x").expect("written");
+        tree.write(format!("of {name}"), b"x").expect("written");
         workspaces.commit(name, &mut tree, &Change::new("one"), &act).expect("committed");
     }
     let head = workspaces.get(&main).expect("found").head;

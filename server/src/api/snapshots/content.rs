@@ -156,8 +156,8 @@ mod tests {
             let mut service = Service::open(&home, || Time(5), &[]).expect("opened");
             let mut tree = WorkingTree::new(&store);
             for number in 0..290 {
-                tree.create_directories(&format!("{}", number % 10)).expect("made");
-                tree.write(&format!("{}/{number}", number % 10), b"x").expect("written");
+                tree.create_directories(format!("{}", number % 10)).expect("made");
+                tree.write(format!("{}/{number}", number % 10), b"x").expect("written");
             }
             let session = store.session();
             let root = tree.freeze().write(&session).expect("written");

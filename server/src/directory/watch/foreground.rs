@@ -122,7 +122,7 @@ impl Service {
         loop {
             let due = first.and_then(|first| pace.next_due(first, last));
             tokio::select! {
-                why = listener.ended() => return ended(why),
+                why = listener.ended() => return ended(&why),
                 found = lost.wait_for(Option::is_some) => {
                     let why = found.ok().and_then(|why| why.clone());
                     return Err(why.unwrap_or_else(|| Failure::new(Reason::NoDirectory, "the watch ended")));
@@ -213,7 +213,7 @@ impl Service {
 }
 
 /// How a watch ends that nobody listens to, or that ends with the process.
-fn ended(why: Failure) -> Result<()> {
+fn ended(why: &Failure) -> Result<()> {
     match why.reason {
         Reason::Cancelled => Ok(()),
         _ => Err(Failure::new(Reason::Busy, "the background process was told to end; run `amalgam watch` again")),
