@@ -101,7 +101,7 @@ fn forks_are_judged_as_if_each_history_were_judged_alone() {
 #[test]
 fn forks_of_a_long_history_are_judged_by_what_is_their_own() {
     let store = Store::in_memory();
-    let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
+    let workspaces = Workspaces::of(&store);
     let main = WorkspaceName::new("main").expect("a name");
     let act = |n: i64| Act::new("ann", Time(n * HOUR / 3));
     workspaces.create(&main, &NewWorkspace::default(), &act(0)).expect("made");
@@ -117,7 +117,7 @@ fn forks_of_a_long_history_are_judged_by_what_is_their_own() {
     (1..=500).for_each(|n| commit(&main, n));
     for n in 0..300 {
         let fork = WorkspaceName::new(format!("fork{n}")).expect("a name");
-        workspaces.fork(&main, &[fork.clone()], &act(501)).expect("forked");
+        workspaces.fork(&main, std::slice::from_ref(&fork), &act(501)).expect("forked");
         commit(&fork, 502 + n);
     }
     let lived = LivedTime::default();
@@ -138,5 +138,4 @@ fn forks_of_a_long_history_are_judged_by_what_is_their_own() {
     }
     assert_eq!(planner.found.len(), 800);
     assert!(planner.judged < 800 + 300 * 80, "{} snapshots were judged, of 300 x 500", planner.judged);
-    let _ = history;
 }
