@@ -19,6 +19,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::transfer::bridge::{Arriving, Pieces, STALL_MAX, arriving};
 use super::{Answers, Api, Sender, Watched, actor};
+use crate::calls::Kind;
 use crate::directory::host_path;
 use crate::failure::{Result, of_engine, of_exchange, of_io};
 use crate::service::Service;
@@ -48,6 +49,7 @@ impl ExchangeService for Api {
     async fn import_tree(&self, request: Request<Streaming<v1::ImportTreeRequest>>) -> Answer<Self::ImportTreeStream> {
         use v1::import_tree_response::Event;
         let (actor, mut stream) = (actor(&request), request.into_inner());
+        let caller = actor.clone();
         let first = stream.message().await?.and_then(|message| message.event);
         let Some(v1::import_tree_request::Event::Options(options)) = first else {
             return Err(invalid("the first message of a stream says how to import it").into_status());
@@ -62,13 +64,13 @@ impl ExchangeService for Api {
             let result = import(service, &options, data, &actor, progress)?;
             Ok(v1::ImportTreeResponse { event: Some(Event::Result(result)) })
         };
-        Ok(self.watch("import", tell, work))
+        self.watch(&caller, Kind::Transfer, "import", tell, work)
     }
 
     async fn export_tree(&self, request: Request<v1::ExportTreeRequest>) -> Answer<Self::ExportTreeStream> {
         use v1::export_tree_request::Target;
         use v1::export_tree_response::Event;
-        let request = request.into_inner();
+        let (caller, request) = (actor(&request), request.into_inner());
         let is_on_host = match &request.target {
             Some(Target::Git(_)) => true,
             Some(Target::Oci(oci)) => !oci.directory.is_empty(),
@@ -89,7 +91,7 @@ impl ExchangeService for Api {
             let result = export(service, &request, out, progress)?;
             Ok(v1::ExportTreeResponse { event: Some(Event::Result(result)) })
         };
-        Ok(self.watch("export", tell, work))
+        self.watch(&caller, Kind::Transfer, "export", tell, work)
     }
 }
 
@@ -195,7 +197,7 @@ fn import(
 
 /// Makes what was imported visible: as a new workspace, or as the new head of one that it continues.
 fn land(service: &Service, name: &WorkspaceName, imported: &Imported, actor: &str) -> Result<bool> {
-    let act = service.act(actor, "")?;
+    let act = service.act(actor);
     let workspaces = &service.inner.workspaces;
     imported.mark_foreign(&act).map_err(of_exchange)?;
     if workspaces.find(name).map_err(of_engine)?.is_none() {
