@@ -37,7 +37,7 @@ impl Serve {
     }
 }
 
-/// End the background process
+/// Stop the background process
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam stop\n  amalgam stop --force")]
 pub struct Stop {
