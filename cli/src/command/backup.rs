@@ -50,7 +50,7 @@ impl Backup {
         line["operation"] = json!(done.operation);
         line["verified"] = json!(self.verify);
         session.output.emit(&line)?;
-        let what = if done.difference { "what came since the last one" } else { "everything" };
+        let what = if done.difference { "what is new since the last one" } else { "everything" };
         session.output.done(format!("part {}, {what}: {}", done.part, send::words(&sent)))?;
         Ok(Exit::OK)
     }

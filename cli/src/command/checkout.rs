@@ -146,7 +146,7 @@ impl Checkout {
         };
         let found = workspace(&mut client, &workspace_name(&name)).await.map_err(|error| {
             match error.is(Reason::NotFound) || error.is(Reason::Invalid) {
-                true => error.hint("without DIR a workspace is named, whose directory is written again"),
+                true => error.hint("without DIR, name a workspace whose directory is to be recreated"),
                 false => error,
             }
         })?;
@@ -212,7 +212,7 @@ impl Checkout {
             ))?;
         }
         if std::env::current_dir().is_err() {
-            output.remark("your shell is in the directory that was removed: `cd .` takes it into this one")?;
+            output.remark("your shell is still in the removed directory: `cd .` moves it to the new one")?;
         }
         conflicts::say(output, result.conflicts.as_ref())?;
         report_notices(output, &result.notices)

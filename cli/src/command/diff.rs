@@ -105,7 +105,7 @@ impl Diff {
         let (from, to) = match (&words.revisions[..], &words.ranges[..]) {
             ([], [range]) => (Some(range.from.clone()), Some(range.to.clone())),
             (revisions, []) => (revisions.first().cloned(), revisions.get(1).cloned()),
-            _ => return Err(CliError::usage("either a range or revisions")),
+            _ => return Err(CliError::usage("give either a range or revisions, not both")),
         };
         // Outside of a directory this says so.
         let place = if to.is_none() { Some(session.place().await?) } else { place };

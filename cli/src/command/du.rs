@@ -317,7 +317,7 @@ async fn exactly(session: &mut Session, subject: String) -> Outcome {
     let objects = text::plural(freed.objects, "object");
     session.output.say(format!("{size} in {objects} would come free without {kind} {}", measured.subject))?;
     if freed.objects == 0 && !is_workspace {
-        session.output.remark("a head or a label keeps it, or others share all that it has")?;
+        session.output.remark("a workspace or a label keeps it, or other snapshots share all of its data")?;
     }
     Ok(Exit::OK)
 }

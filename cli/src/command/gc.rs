@@ -93,7 +93,7 @@ impl Gc {
         if self.pause || self.resume {
             let seconds = self.pause_for.and_then(Span::duration).map(|time| time.as_secs());
             if seconds == Some(0) {
-                return Err(CliError::usage("--for: a pause takes some time").hint("say 30m, 2h or 1d"));
+                return Err(CliError::usage("--for: the time must not be 0").hint("say 30m, 2h or 1d"));
             }
             let request = v1::PauseCollectionRequest { paused: self.pause, seconds };
             client.collections.pause_collection(request).await?;

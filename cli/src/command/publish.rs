@@ -179,7 +179,7 @@ impl Complete {
                 session.output.remark(format!("{path} stays where it is, and is no workspace's any more"))?;
             }
         } else if exit == Exit::OK {
-            session.output.remark("the workspace goes on: it was changed meanwhile, or waits")?;
+            session.output.remark("the workspace stays: it changed meanwhile, or its merge waits in the queue")?;
         }
         Ok(exit)
     }

@@ -125,9 +125,12 @@ impl Show {
             output.say(text.trim_end())?;
         }
         if rules.text.is_empty() && rules.project.is_empty() {
-            let project =
-                if rules.project_source.is_empty() { String::new() } else { format!(", nor {}", rules.project_source) };
-            output.remark(format!("{store} is not there{project}: the built-in rules hold"))?;
+            let project = if rules.project_source.is_empty() {
+                String::new()
+            } else {
+                format!(", nor does {}", rules.project_source)
+            };
+            output.remark(format!("{store} does not exist{project}: only the built-in rules apply"))?;
         }
         Ok(Exit::OK)
     }

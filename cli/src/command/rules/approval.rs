@@ -108,7 +108,7 @@ impl Approve {
         }
         if !self.yes {
             let number = text::plural(chosen.len() as u64, "command");
-            confirm(session, &format!("Let {number} run, in a sandbox, when files are made anew?")).await?;
+            confirm(session, &format!("Allow {number} to run, in a sandbox, to regenerate files in merges?")).await?;
         }
         let mut client = session.client().await?;
         for command in chosen {
@@ -134,7 +134,7 @@ impl Revoke {
             if self.dry_run {
                 session.output.emit(&lines::line("rule_command_revoked", fields))?;
                 say(session, command)?;
-                session.output.remark("nothing was taken back (--dry-run)")?;
+                session.output.remark("nothing was revoked (--dry-run)")?;
                 continue;
             }
             let request = v1::RevokeRuleCommandRequest { hash: command.hash.clone() };

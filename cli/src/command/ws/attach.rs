@@ -101,7 +101,7 @@ impl Detach {
             session.output.done(format!("{} no longer belongs to a workspace", text::path(&directory.path)))?;
         }
         if directories.is_empty() {
-            session.output.remark("no directory belongs to it")?;
+            session.output.remark("the workspace has no directory")?;
         }
         Ok(Exit::OK)
     }

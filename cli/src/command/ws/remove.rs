@@ -123,7 +123,7 @@ async fn remove_ended(session: &mut Session) -> Outcome {
     }
     match workspaces.first() {
         Some(first) => session.output.remark(format!("`amalgam ws undelete {first}` brings one back"))?,
-        None if exit == Exit::OK => session.output.remark("nothing was left by a command that has ended")?,
+        None if exit == Exit::OK => session.output.remark("no killed command left anything behind")?,
         None => {}
     }
     Ok(exit)
