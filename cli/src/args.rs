@@ -26,9 +26,13 @@ Examples:
   amalgam init                     protect the directory you are in
   amalgam run -- make test         snapshot before and after a command
   amalgam diff                     what changed since the last snapshot
-  amalgam undo                     take the last thing back
+  amalgam undo                     undo the last change
   amalgam fork -n 3 --dir ../try-{n}
                                    three copies to try three things in
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done except for the paths that were named,
+4 differences found (--exit-code), 5 conflicts or merges that need a decision, 6 changed by another
+process meanwhile, 10 no store, 11 store in use, 13 disk full or quota reached, 130 interrupted.
 
 `amalgam help COMMAND` explains a command, `amalgam help revisions` how snapshots are named.";
 
@@ -39,13 +43,13 @@ pub struct Global {
     /// Directory of the store [default: $XDG_DATA_HOME/amalgam or ~/.local/share/amalgam]
     #[arg(long, global = true, value_name = "PATH", env = "AMALGAM_STORE", hide_env_values = true)]
     pub store: Option<PathBuf>,
-    /// Print JSON lines
+    /// Print one JSON object per line instead of text
     #[arg(long, global = true)]
     pub json: bool,
     /// Print only results: no progress, no hints, no confirmations
     #[arg(short, long, global = true)]
     pub quiet: bool,
-    /// Print more
+    /// Print more: every path, every notice, full log entries
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
     /// Do not prompt; fail where a confirmation is needed
@@ -57,7 +61,7 @@ pub struct Global {
     /// Do not use a pager
     #[arg(long, global = true)]
     pub no_pager: bool,
-    /// Open the store in this process instead of a background process
+    /// Open the store in this process instead of the background process, which `amalgam stop` ends
     #[arg(long, global = true)]
     pub in_process: bool,
     /// Run as if started in DIR

@@ -13,35 +13,32 @@ use crate::error::CliError;
 /// The commands by what they are for.
 const GROUPS: [(&str, &[&str]); 10] = [
     ("Protect a directory", &["init", "status", "commit", "watch"]),
-    ("See what differs, and find things", &["diff", "log", "show", "ls", "cat", "grep", "find", "blame", "bisect"]),
+    ("Compare, read and search", &["diff", "log", "show", "ls", "cat", "grep", "find", "blame", "bisect"]),
     ("Go back", &["restore", "undo", "redo", "op"]),
-    ("Lines of work, each with files of its own", &["fork", "checkout", "ws", "label"]),
-    ("Workspaces and snapshots as file systems", &["mount", "umount", "mounts"]),
-    ("Commands and attempts", &["run", "explore"]),
+    ("Workspaces (lines of work) and labels", &["fork", "checkout", "ws", "label"]),
+    ("Mount workspaces and snapshots as file systems", &["mount", "umount", "mounts"]),
+    ("Run commands", &["run", "explore"]),
     ("Merge workspaces", &["merge", "complete", "publish", "queue", "review", "conflicts", "rules"]),
-    ("Other stores, backups", &["send", "receive", "backup", "restore-backup"]),
-    ("Archives, git repositories, images", &["import", "export"]),
-    (
-        "The store, the machine, the settings",
-        &["du", "gc", "verify", "purge", "doctor", "config", "completions", "help"],
-    ),
+    ("Copy to other stores, back up", &["send", "receive", "backup", "restore-backup"]),
+    ("Archives, git repositories, container images", &["import", "export"]),
+    ("Store, machine, settings, help", &["du", "gc", "verify", "purge", "doctor", "config", "completions", "help"]),
 ];
 
 /// What habits from Git and other tools are called here.
 const HABITS: [(&str, &str); 24] = [
     ("add", "nothing needs to be staged: `amalgam commit` takes everything"),
-    ("branch", "`amalgam fork NAME` begins a line of work, `amalgam ws` lists them"),
+    ("branch", "`amalgam fork NAME` creates a workspace, a line of work; `amalgam ws` lists them"),
     ("checkpoint", "`amalgam commit` takes a snapshot"),
     ("cherry-pick", "`amalgam restore REV -- PATH` takes paths of another snapshot, `amalgam merge` whole workspaces"),
-    ("clean", "`amalgam restore @` makes the directory what the last snapshot holds"),
-    ("clone", "`amalgam fork NAME --dir DIR` makes a copy to work in, `amalgam send` reaches another store"),
+    ("clean", "`amalgam restore @` restores the directory to the last snapshot"),
+    ("clone", "`amalgam fork NAME --dir DIR` makes a copy to work in, `amalgam send` sends to another store"),
     ("delete", "`amalgam ws rm NAME` removes a workspace"),
-    ("history", "`amalgam log` lists snapshots, `amalgam op log` all that happened"),
+    ("history", "`amalgam log` lists snapshots, `amalgam op log` all operations"),
     ("list", "`amalgam log` lists snapshots, `amalgam ws` workspaces"),
-    ("pull", "`amalgam merge NAME` takes the work of another workspace over"),
-    ("push", "`amalgam publish` hands work on to the workspace it was forked from, `amalgam send` to another store"),
-    ("rebase", "`amalgam merge NAME` takes the work of another workspace over"),
-    ("reflog", "`amalgam op log` lists all that happened"),
+    ("pull", "`amalgam merge NAME` merges another workspace into this one"),
+    ("push", "`amalgam publish` merges a workspace into its origin, `amalgam send` copies snapshots to another store"),
+    ("rebase", "`amalgam merge NAME` merges another workspace into this one"),
+    ("reflog", "`amalgam op log` lists all operations"),
     ("reset", "`amalgam undo` takes the last thing back, `amalgam restore REV` goes back to a snapshot"),
     ("revert", "`amalgam undo` takes the last thing back, `amalgam restore REV -- PATH` brings paths back"),
     ("rollback", "`amalgam undo` takes the last thing back, `amalgam restore REV` goes back to a snapshot"),
@@ -53,7 +50,7 @@ const HABITS: [(&str, &str); 24] = [
         "`amalgam checkout REV DIR` writes another line of work into a directory, `amalgam restore NAME` into this one",
     ),
     ("tag", "`amalgam label NAME` puts a name on a snapshot"),
-    ("unmount", "`amalgam umount` takes a mount away"),
+    ("unmount", "`amalgam umount` unmounts a directory"),
     ("workspace", "`amalgam ws` lists workspaces"),
     ("worktree", "`amalgam fork NAME --dir DIR` makes a copy to work in"),
 ];
@@ -66,10 +63,10 @@ A revision names a snapshot. Every command that takes one takes all of these:
 
   @                        the last snapshot of the workspace of this directory
   main, main@              the last snapshot of a workspace
-  v1                       the snapshot that a label is on; a label goes before a workspace
-                           of the same name, and NAME@ is always the workspace
-  3f9a2c1e                 the snapshot whose id begins so, from four digits on
-  @~, @~3, main~           one snapshot back, three back, one before main
+  v1                       the snapshot that a label is on; if a workspace has the same name,
+                           NAME is the label and NAME@ the workspace
+  3f9a2c1e                 the snapshot whose id begins with these digits, four at least
+  @~, @~3, main~           the parent of @, the third ancestor of @, the parent of main
   @{10 minutes ago}        the last snapshot of the workspace at that time
   @{yesterday 14:00}       units: seconds, minutes, hours, days, weeks, months, years;
   @{14:00}                 days: today, yesterday, 2026-01-31; a day without a time is its end;
@@ -80,13 +77,14 @@ A revision names a snapshot. Every command that takes one takes all of these:
 `diff` and `log` take ranges:
 
   amalgam diff A..B        what differs from A to B, like `amalgam diff A B`
-  amalgam log A..B         the snapshots that led to B and not to A
-  A.., ..B                 the side that is absent is @
+  amalgam log A..B         B and its ancestors, without A and its ancestors
+  A.., ..B                 @ stands for the missing side
 
-`show`, `ls` and `cat` take a path behind a colon: main:src/lib.rs, @{1 hour ago}:notes.txt. It goes from the root of the
-snapshot; one that begins with ./ or ../ goes from where you are.
+`show`, `ls`, `cat` and `blame` take a path after a colon: main:src/lib.rs, @{1 hour ago}:notes.txt.
+The path is relative to the root of the snapshot; a path that begins with ./ or ../ is relative to
+the current directory.
 
-The shell takes braces and spaces for itself: put such a revision in quotes.
+Put a revision with braces or spaces in quotes, because the shell interprets them.
 
 Examples:
   amalgam log -5 main

@@ -16,7 +16,7 @@ use crate::session::Session;
 /// How files come to be seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
-    /// The better of those that work on this machine
+    /// The better one of those that work on this machine
     #[default]
     Auto,
     /// Mount the files with FUSE: available at once, nothing is copied
@@ -48,13 +48,13 @@ pub enum Purpose {
 /// How files are to come to be seen.
 #[derive(Clone, Debug, Default, Args)]
 pub struct BackendArgs {
-    /// Mount the files, or write them out
+    /// How the files are provided: by a mount, or as a copy on the disk
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub backend: Backend,
     /// What the files are used for: a hint for --backend auto
     #[arg(long = "for", value_name = "TASK")]
     pub task: Option<Task>,
-    /// Say which backend was chosen, and why
+    /// Print which backend was chosen, and why
     #[arg(long)]
     pub explain: bool,
 }

@@ -18,8 +18,8 @@ use crate::session::Session;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The first backup writes everything, later ones only what is new. The store can be in use meanwhile, and everything is
-verified as it is written. Directories that belong to workspaces, settings and the operation log are not part of a
-backup.
+verified as it is written. A backup does not contain settings, the operation log, and which directory belongs to which
+workspace.
 
 Examples:
   amalgam backup /mnt/disk/amalgam
@@ -28,7 +28,7 @@ Examples:
 pub struct Backup {
     /// The directory of the backup; created if it does not exist
     dir: OsString,
-    /// Restore all of it into a scratch store in the directory afterwards, and fail if anything would not come back
+    /// Check the backup: restore it into a temporary store in DIR, and fail if anything is missing
     #[arg(long)]
     verify: bool,
 }
@@ -50,7 +50,7 @@ impl Backup {
         line["operation"] = json!(done.operation);
         line["verified"] = json!(self.verify);
         session.output.emit(&line)?;
-        let what = if done.difference { "what came since the last one" } else { "everything" };
+        let what = if done.difference { "what is new since the last one" } else { "everything" };
         session.output.done(format!("part {}, {what}: {}", done.part, send::words(&sent)))?;
         Ok(Exit::OK)
     }

@@ -23,7 +23,7 @@ use crate::output::{drive, json as lines};
 use crate::session::{Session, here};
 use crate::text;
 
-/// Find the first snapshot in which something is broken
+/// Find the first snapshot in which a command fails
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam bisect run --good v1 --bad @ -- make test")]
 pub struct Bisect {
@@ -36,12 +36,12 @@ enum BisectCommand {
     Run(BisectRun),
 }
 
-/// Try snapshots with a command
+/// Run a command in snapshots between a good and a bad one, by binary search
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The command runs in a directory apart, mounted where that is possible; yours is not touched. It ends with 0 where all is well, with 125 where it cannot tell,
-with another number up to 127 where it is broken; anything above stops the search. Ctrl-C ends the command and removes the directory;
-`amalgam ws rm --ended` does so for a search that was killed.
+The command runs in a separate directory, mounted where possible; your directory does not change. Its exit code rates
+the snapshot: 0 is good, 125 skips the snapshot, any other code up to 127 is bad, and a higher code stops the search.
+Ctrl-C ends the command and removes the directory; `amalgam ws rm --ended` does so after a `bisect` was killed.
 
 Examples:
   amalgam bisect run --good v1 --bad @ -- make test

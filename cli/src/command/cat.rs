@@ -19,7 +19,7 @@ use crate::text;
 /// List the files of a snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without a revision, those of the last snapshot. `amalgam help revisions` explains how snapshots are named.
+Without a revision, the last snapshot is used. `amalgam help revisions` explains how snapshots are named.
 
 Examples:
   amalgam ls
@@ -29,7 +29,7 @@ pub struct Ls {
     /// The revision [default: @], then paths; or REV:PATH
     #[arg(value_name = "REV|PATH")]
     words: Vec<OsString>,
-    /// List all files below, too
+    /// List the files in subdirectories, too
     #[arg(short = 'R', long)]
     recursive: bool,
     /// List only these paths
@@ -40,7 +40,7 @@ pub struct Ls {
 /// Print files of a snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without a revision, those of the last snapshot. `amalgam help revisions` explains how snapshots are named.
+Without a revision, the last snapshot is used. `amalgam help revisions` explains how snapshots are named.
 
 Examples:
   amalgam cat src/main.rs

@@ -19,14 +19,14 @@ use crate::output::{Output, drive, json as lines};
 use crate::session::{Session, here, workspace_name};
 use crate::text;
 
-/// Write a snapshot into a new directory, or a lost directory again
+/// Write a snapshot into a new directory, or recreate a lost directory
 #[derive(Debug, Args)]
 #[command(after_help = "\
 With DIR, the command writes a snapshot into a new directory.
 
-Without DIR, it writes the directory of a workspace again, after the directory was removed or replaced by another one.
-With --here it writes into the current directory. Files that are already there are captured first; those that the
-workspace does not have are then removed. The command asks before it does so, except at the place of the lost directory.
+Without DIR, it recreates the directory of a workspace, after the directory was removed or replaced by another one, at
+its old path or, with --here, in the current directory. Files that are already there are captured first; then the
+command removes those that the workspace does not have. It asks before it does so, except at the old path.
 An existing .git is left alone unless --with-git is given; a missing one is written.
 
 Examples:
@@ -34,15 +34,15 @@ Examples:
   amalgam checkout v1 ../fix --workspace fix-v1
   amalgam checkout try-2@ ../try-2 --workspace try-2
   amalgam checkout v1 ../v1 --read-only
-  amalgam checkout main                   the directory of main was removed: write it again
+  amalgam checkout main                   the directory of main was removed: recreate it
   amalgam checkout main --here            the same, into the directory you are in")]
 pub struct Checkout {
-    /// The revision; without DIR, the workspace. `amalgam help revisions` explains how snapshots are named
+    /// The revision (see `amalgam help revisions`); without DIR, the workspace
     #[arg(value_name = "REV", required_unless_present = "here")]
     revision: Option<String>,
-    /// The new directory; it must not exist, or be empty
+    /// The new directory; it must be empty, or not exist yet
     dir: Option<OsString>,
-    /// Write the workspace's lost directory into the current directory
+    /// Recreate the lost directory of the workspace in the current directory
     #[arg(long, conflicts_with_all = ["dir", "workspace", "detached", "read_only"])]
     here: bool,
     /// Overwrite an existing .git, too
@@ -60,10 +60,10 @@ pub struct Checkout {
     /// Make the files read-only; such directories share their files on the disk
     #[arg(long, conflicts_with = "workspace")]
     read_only: bool,
-    /// Write set-user-ID and set-group-ID bits, capabilities and devices of a received tree, too
+    /// Write set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received or imported, too
     #[arg(long)]
     set_id: bool,
-    /// How conflicts are shown: as files with markers, or by one side
+    /// How files with conflicts are written: with conflict markers, or as one of the versions
     #[arg(long, value_name = "HOW", default_value = "markers", value_parser = ["markers", "ours", "theirs", "base"])]
     conflicts: String,
 }
@@ -146,7 +146,7 @@ impl Checkout {
         };
         let found = workspace(&mut client, &workspace_name(&name)).await.map_err(|error| {
             match error.is(Reason::NotFound) || error.is(Reason::Invalid) {
-                true => error.hint("without DIR a workspace is named, whose directory is written again"),
+                true => error.hint("without DIR, name a workspace whose directory is to be recreated"),
                 false => error,
             }
         })?;
@@ -212,7 +212,7 @@ impl Checkout {
             ))?;
         }
         if std::env::current_dir().is_err() {
-            output.remark("your shell is in the directory that was removed: `cd .` takes it into this one")?;
+            output.remark("your shell is still in the removed directory: `cd .` moves it to the new one")?;
         }
         conflicts::say(output, result.conflicts.as_ref())?;
         report_notices(output, &result.notices)

@@ -15,10 +15,10 @@ Examples:
   amalgam commit
   amalgam commit -m 'before the migration' --label before-migration")]
 pub struct Commit {
-    /// A message that says what changed, or why
-    #[arg(short, long, value_name = "MESSAGE", default_value = "")]
+    /// The message of the snapshot [default: none]
+    #[arg(short, long, value_name = "MESSAGE", default_value = "", hide_default_value = true)]
     message: String,
-    /// Put a label on the snapshot
+    /// Put a label on the snapshot; repeatable
     #[arg(long, value_name = "LABEL")]
     label: Vec<String>,
 }

@@ -30,7 +30,7 @@ enum Verb {
     /// List all settings; the default
     #[command(after_help = "Examples:\n  amalgam config list")]
     List,
-    /// Print the value of a setting; end with 1 if it is not set
+    /// Print the value of a setting; exit with 1 if it is not set
     #[command(after_help = "Examples:\n  amalgam config get author")]
     Get {
         /// The setting

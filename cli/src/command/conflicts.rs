@@ -26,12 +26,13 @@ const PATHS_MAX: usize = 10;
 /// List, show and resolve conflicts
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A conflict is part of the tree: it is committed and forked like any file until it is resolved. In a directory a conflict
-in a text file is shown with markers that name the workspaces. To resolve it, edit the file until no marker is left,
-then commit. An edit elsewhere in the file does not resolve it.
+A conflict is part of a snapshot: it is committed and forked like any file until it is resolved. In a directory a
+conflict in a text file is shown with markers that name the workspaces. To resolve it, edit the file until no marker is
+left, then commit. An edit elsewhere in the file does not resolve it.
 
-Conflicts about names or attributes are listed, too. If both sides moved a file, --ours or --theirs keeps one name and
---union keeps both.
+\"Ours\" is the version of the workspace that was merged into, \"theirs\" the version of the workspace that was merged,
+\"base\" the common ancestor. Conflicts about names or attributes are listed, too. If both sides moved a file, --ours or
+--theirs keeps one name and --union keeps both.
 
 Examples:
   amalgam conflicts
@@ -66,10 +67,10 @@ Examples:
 struct List {
     /// List only these paths and what is below them
     paths: Vec<OsString>,
-    /// The revision [default: the directory as it is, or the head]
+    /// The revision [default: the files on the disk, or the head of a workspace without a directory]
     #[arg(long, value_name = "REV")]
     rev: Option<String>,
-    /// End with 5 if there are any
+    /// Exit with 5 if there are conflicts
     #[arg(long)]
     exit_code: bool,
 }
@@ -83,10 +84,10 @@ Examples:
 struct Show {
     /// The path of the conflict
     path: OsString,
-    /// A version: ours, base, theirs, draft, side-2 and so on, or the workspace whose it is
-    #[arg(long, value_name = "NAME", default_value = "")]
+    /// Print this version instead: ours, base, theirs, draft, side-2 and so on, or the name of a workspace
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     version: String,
-    /// The revision [default: the directory as it is, or the head]
+    /// The revision [default: the files on the disk, or the head of a workspace without a directory]
     #[arg(long, value_name = "REV")]
     rev: Option<String>,
 }
@@ -103,7 +104,7 @@ Examples:
   amalgam conflicts forget 3f9a2c1e
   amalgam conflicts forget --all --dry-run")]
 struct Forget {
-    /// The beginnings of their ids
+    /// The ids of the resolutions, or the first digits of them
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     ids: Vec<String>,
     /// Forget all of them

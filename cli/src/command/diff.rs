@@ -19,9 +19,9 @@ use crate::text;
 /// Show what differs between two states
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without a revision: the last snapshot against the files on the disk. With one: that snapshot against the disk. With two, or a range
-A..B: from the first to the second. Changes in .git are left out unless --with-git or a path in it is given. `amalgam help revisions`
-explains how snapshots are named.
+Without a revision, the command compares the last snapshot with the files on the disk. With one revision, it compares
+that snapshot with the disk. With two, or a range A..B, it compares the first with the second. Changes in .git are left
+out unless --with-git or a path in .git is given. `amalgam help revisions` explains how snapshots are named.
 
 Examples:
   amalgam diff
@@ -29,15 +29,15 @@ Examples:
   amalgam diff --stat '@{1 hour ago}'
   amalgam diff try-1..try-2 -- src")]
 pub struct Diff {
-    /// Revisions: before [default: @], then after [default: the files on the disk]; then paths
+    /// The first revision [default: @], the second [default: the files on the disk], then paths
     #[arg(value_name = "REV|PATH")]
     words: Vec<OsString>,
     #[command(flatten)]
     form: Form,
-    /// End with 4 if something differs
+    /// Exit with 4 if something differs
     #[arg(long)]
     exit_code: bool,
-    /// Only these paths and what is below them
+    /// Compare only these paths and what is below them
     #[arg(last = true, value_name = "PATH")]
     paths: Vec<OsString>,
 }
@@ -57,7 +57,7 @@ pub struct Form {
     /// Show a patch that `git apply` accepts; the default of `diff` and `show`
     #[arg(short, long)]
     pub patch: bool,
-    /// Show a summary of the change: languages, sizes, risks
+    /// Show a summary of the change: languages, lines, renames, risks
     #[arg(long)]
     pub insight: bool,
     /// Show changes in .git, too
@@ -105,7 +105,7 @@ impl Diff {
         let (from, to) = match (&words.revisions[..], &words.ranges[..]) {
             ([], [range]) => (Some(range.from.clone()), Some(range.to.clone())),
             (revisions, []) => (revisions.first().cloned(), revisions.get(1).cloned()),
-            _ => return Err(CliError::usage("either a range or revisions")),
+            _ => return Err(CliError::usage("give either a range or revisions, not both")),
         };
         // Outside of a directory this says so.
         let place = if to.is_none() { Some(session.place().await?) } else { place };

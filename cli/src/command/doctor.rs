@@ -21,7 +21,7 @@ use crate::text;
 /// Check the store and this machine for problems
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Ends with 1 if something does not work at all.
+The command exits with 1 if something does not work at all.
 
 Examples:
   amalgam doctor

@@ -23,26 +23,26 @@ const PART_BYTES_MIN: u64 = 1_000_000;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Workspaces share equal contents, so the store is smaller than the sum of their files. Data of a workspace is \"own\" if no
-other name reaches it, and \"shared\" otherwise. Data of a snapshot is \"own\" if no other snapshot has it, and \"added\" if
-none of its parents has it. Sizes are compressed sizes, as stored. To tell own from shared data the command reads the
+other workspace or label reaches it, and \"shared\" otherwise. Data of a snapshot is \"own\" if no other snapshot has it,
+and \"added\" if none of its parents has it. Sizes are compressed sizes, as stored. To tell own from shared data the command reads the
 whole store, without blocking other commands; --growth takes time proportional to the changes.
 
 Examples:
   amalgam du
   amalgam du main                      a workspace, and its newest snapshots
   amalgam du @~3                       a snapshot
-  amalgam du main --growth --limit 50  what each commit brought, newest first
-  amalgam du --exact main              what would come free without a workspace
+  amalgam du main --growth --limit 50  what each snapshot added, newest first
+  amalgam du --exact main              space that would be freed without a workspace
   amalgam du --exact @~3               or without the tree of a snapshot
   amalgam du --json")]
 pub struct Du {
     /// Measure only this workspace and its snapshots, or this snapshot
     #[arg(value_name = "WORKSPACE|SNAPSHOT", conflicts_with = "exact")]
     subject: Option<String>,
-    /// Show only what each snapshot added
+    /// Show only what each snapshot added; needs a workspace or a snapshot
     #[arg(long, requires = "subject")]
     growth: bool,
-    /// List at most N snapshots [default: 20]
+    /// List at most N snapshots of the workspace [default: 20]
     #[arg(short = 'n', long, value_name = "N", requires = "subject")]
     limit: Option<u32>,
     /// Show how much space would be freed without this workspace, or without the tree of this snapshot
@@ -317,7 +317,7 @@ async fn exactly(session: &mut Session, subject: String) -> Outcome {
     let objects = text::plural(freed.objects, "object");
     session.output.say(format!("{size} in {objects} would come free without {kind} {}", measured.subject))?;
     if freed.objects == 0 && !is_workspace {
-        session.output.remark("a head or a label keeps it, or others share all that it has")?;
+        session.output.remark("a workspace or a label keeps it, or other snapshots share all of its data")?;
     }
     Ok(Exit::OK)
 }

@@ -32,8 +32,9 @@ use crate::text;
 #[command(after_help = "\
 Each attempt runs in its own directory, mounted where possible, with AMALGAM_ATTEMPT set to its number. An attempt whose
 command exits with a code other than 0 has failed and cannot win. With --score, the score of an attempt is the last
-number that CMD prints in its directory; the highest wins. The best result is restored into this directory; `amalgam
-undo` takes it back. If no attempt succeeds, nothing changes.
+number that CMD prints in its directory; the highest wins. Of equal scores, and without --score, the successful attempt
+with the lowest number wins. The best result is restored into this directory; `amalgam undo` takes it back. If no
+attempt succeeds, nothing changes.
 
 Ctrl-C ends the attempts and removes their forks; `amalgam ws rm --ended` does so after an `explore` was killed.
 
@@ -41,11 +42,11 @@ Examples:
   amalgam explore -n 8 -- ./fix.sh
   amalgam explore -n 8 --jobs 2 --score './bench | tail -1' -- my-agent --seed-from-env")]
 pub struct Explore {
-    /// Number of attempts
+    /// Number of attempts, at most 1000
     #[arg(short = 'n', long = "number", value_name = "N", default_value = "8",
           value_parser = clap::value_parser!(u32).range(1..=1_000))]
     number: u32,
-    /// A shell command that prints the score of an attempt
+    /// Shell command that prints the score of an attempt
     #[arg(long, value_name = "CMD")]
     score: Option<String>,
     /// Number of attempts that run at the same time [default: one per processor]

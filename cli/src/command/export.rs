@@ -18,10 +18,11 @@ use crate::exit::Exit;
 use crate::output::{drive, drive_pieces};
 use crate::session::{Session, here};
 
-/// Export a snapshot as an archive, an image or commits of a git repository
+/// Export a snapshot as an archive, a container image or git commits
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What the other format cannot say is told: a tar archive holds nearly everything, git neither empty directories nor times.
+The command reports what the target format cannot store. A tar archive stores nearly everything; git stores neither
+empty directories nor times. To give PATHs, give REV before them; @ is the last snapshot.
 
 Examples:
   amalgam export tar -o snapshot.tar.zst
@@ -29,7 +30,7 @@ Examples:
   amalgam export zip v1 -o v1.zip
   amalgam export git main@ --to ../project.git --branch agent
   amalgam export oci work@ --base base@ --name app:v2 -o app.tar
-                                   `docker load -i app.tar` takes it")]
+                                   for `docker load -i app.tar`")]
 pub struct Export {
     #[command(subcommand)]
     what: What,
@@ -37,82 +38,82 @@ pub struct Export {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// A tar archive
+    /// Export a tar archive
     Tar(Tar),
-    /// A zip archive
+    /// Export a zip archive
     Zip(Zip),
-    /// Commits on a branch of a git repository
+    /// Export commits to a branch of a git repository
     Git(Git),
-    /// An OCI image that container engines load
+    /// Export an OCI image, which container engines can load
     Oci(Oci),
 }
 
 #[derive(Debug, Args)]
 struct Tar {
-    /// The snapshot [default: @]
+    /// The snapshot
     #[arg(value_name = "REV", default_value = "@")]
     revision: String,
-    /// Paths inside it, with all below them [default: everything]
+    /// Paths from the root of the snapshot, with everything below them [default: everything]
     #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
-    /// The file to write [default: standard output]
+    /// The file to write; - is standard output
     #[arg(short, long, value_name = "FILE|-", default_value = "-")]
     output: OsString,
-    /// How to compress it [default: as the ending of the file's name says]
+    /// How to compress the archive [default: by the extension of FILE: .gz, .zst, .xz; otherwise none]
     #[arg(long, value_name = "HOW")]
     compression: Option<Compression>,
-    /// Count what would be written, and write nothing
+    /// Print what would be written, write nothing
     #[arg(long)]
     dry_run: bool,
 }
 
 #[derive(Debug, Args)]
 struct Zip {
-    /// The snapshot [default: @]
+    /// The snapshot
     #[arg(value_name = "REV", default_value = "@")]
     revision: String,
-    /// Paths inside it, with all below them [default: everything]
+    /// Paths from the root of the snapshot, with everything below them [default: everything]
     #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
-    /// The file to write [default: standard output]
+    /// The file to write; - is standard output
     #[arg(short, long, value_name = "FILE|-", default_value = "-")]
     output: OsString,
-    /// Count what would be written, and write nothing
+    /// Print what would be written, write nothing
     #[arg(long)]
     dry_run: bool,
 }
 
 #[derive(Debug, Args)]
 struct Git {
-    /// The snapshot, with its history [default: @]
+    /// The snapshot, with its history
     #[arg(value_name = "REV", default_value = "@")]
     revision: String,
-    /// The repository; made as a bare one if there is none
+    /// The repository; created as a bare one if it does not exist
     #[arg(long, value_name = "REPO")]
     to: OsString,
-    /// The branch to move; one that is checked out is refused
+    /// The branch to move; it must not be checked out
     #[arg(long, value_name = "NAME")]
     branch: String,
-    /// How many snapshots along each line, or `all`
+    /// How many snapshots to export along each line of history, or `all`
     #[arg(long, value_name = "N|all", default_value = "all", value_parser = parse_history)]
     history: u64,
-    /// What git is to say of an author: AUTHOR=Name <address>
+    /// Name and address that git records for an author: AUTHOR=Name <address>; repeatable
     #[arg(long, value_name = "AUTHOR=WHO")]
     identity: Vec<String>,
-    /// Push the branch to this remote of the repository afterwards, by your own git
+    /// Push the branch to this remote of the repository afterwards, with `git push`
     #[arg(long, value_name = "REMOTE", conflicts_with = "dry_run")]
     push: Option<String>,
-    /// Count what would be written, and write nothing
+    /// Print what would be written, write nothing
     #[arg(long)]
     dry_run: bool,
 }
 
 #[derive(Debug, Args)]
 struct Oci {
-    /// The snapshot of the upmost layer [default: @]
+    /// The snapshot of the top layer
     #[arg(value_name = "REV", default_value = "@")]
     revision: String,
-    /// The snapshot of a layer below, the lowest first; the difference is the layer above it
+    /// The snapshot of a lower layer, the lowest first; each layer holds the difference to the one below; repeatable
     #[arg(long, value_name = "REV")]
     base: Vec<String>,
     /// Name and tag of the image
@@ -127,7 +128,7 @@ struct Oci {
     /// How to compress the layers [default: gzip]
     #[arg(long, value_name = "HOW")]
     compression: Option<Compression>,
-    /// Count what would be written, and write nothing
+    /// Print what would be written, write nothing
     #[arg(long)]
     dry_run: bool,
 }

@@ -12,12 +12,13 @@ use crate::output::style::{self, paint};
 use crate::session::{Session, here};
 use crate::text;
 
-/// Find files by name in all snapshots, those that are gone too
+/// Find files by name in all snapshots, deleted files included
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A pattern without a slash is compared with names, one with a slash with whole paths from the root; * stands for any part of a name, **
-for any number of directories. Each path is listed once, with the newest snapshot that has it. Searches this workspace's history; with
---all, those of all workspaces and labels of the store. Ends with 1 if nothing is found.
+A pattern without a slash is matched against file names, a pattern with a slash against whole paths from the root.
+* matches any part of a name, ** any number of directories. Each path is listed once, with the newest snapshot that has
+it. The command searches the history of this workspace or, with --all, of all workspaces and labels of the store. It
+exits with 1 if nothing is found.
 
 Examples:
   amalgam find '*.sql'
@@ -27,13 +28,13 @@ pub struct Find {
     /// The pattern
     #[arg(value_name = "GLOB")]
     pattern: String,
-    /// Search what led to these [default: @]
+    /// Search the history of these revisions [default: @]
     #[arg(value_name = "REV")]
     revisions: Vec<std::ffi::OsString>,
     /// Search the histories of all workspaces and labels
     #[arg(long, conflicts_with = "revisions")]
     all: bool,
-    /// List only what is gone
+    /// List only files that were deleted
     #[arg(long)]
     gone: bool,
     /// Search .git, too

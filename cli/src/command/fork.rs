@@ -21,28 +21,30 @@ use crate::output::{Output, json as lines};
 use crate::session::{Session, workspace_name};
 use crate::text;
 
-/// Make new workspaces that begin at the state of this one
+/// Create workspaces that start from the current state of this one
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Uncommitted changes of the directory are captured first, so a fork begins with the files that you see. In the template
-of --dir and --mount, {name} is replaced by the name of the workspace and {n} by its number.
+Uncommitted changes of the directory are captured first, so a fork starts with the files that you see. In the template
+of --dir and --mount, {name} stands for the name of the workspace and {n} for its number. --allow-other, --writeback,
+--threads, --local, --backend, --for and --explain apply only with --mount.
 
 Examples:
   amalgam fork idea                    a workspace, no files yet
   amalgam fork -n 3 --dir ../try-{n}   three workspaces with a directory each
   amalgam fork parser --dir ../{name}
-  amalgam fork -n 3 --mount ../try-{n} the same without writing files, where FUSE works; else full copies")]
+  amalgam fork -n 3 --mount ../try-{n}
+                                       three mounts; directories where FUSE does not work")]
 pub struct Fork {
     /// Names of the new workspaces [default: WORKSPACE-1, WORKSPACE-2, ...]
     names: Vec<String>,
-    /// Number of forks
+    /// Number of forks, at most 1000 [default: 1]
     #[arg(short = 'n', long = "number", value_name = "N", conflicts_with = "names",
           value_parser = clap::value_parser!(u32).range(1..=1_000))]
     number: Option<u32>,
     /// Write the files into new directories, named by this template
     #[arg(long, value_name = "TEMPLATE")]
     dir: Option<String>,
-    /// Mount them at new directories, named by this template; where mounting is not possible, write the files
+    /// Mount the forks at new directories, named by this template; write the files where mounting is not possible
     #[arg(long, value_name = "TEMPLATE", conflicts_with = "dir")]
     mount: Option<String>,
     #[command(flatten)]

@@ -22,25 +22,26 @@ const STAYING_MAX: usize = 100;
 #[command(after_help = "\
 The background process collects garbage automatically: when the store has grown by a quarter, once a day, and when the
 disk is nearly full. Data that can be undone or undeleted stays for the grace time (`amalgam config get gc.grace`, 24h).
-Labelled snapshots stay. Thinned snapshots stay in the log without their files.
+Labelled snapshots stay. Other snapshots are thinned by age, as the settings retention.* say: a thinned snapshot stays in
+the log without its files.
 
 Operations leave the operation log when they are older than a month (`gc.keep-operations`), or not among the newest
 20,000 (`gc.keep-operations-max`), and past the grace time. `amalgam op log` and `amalgam undo` reach back no further.
+
+Jumps of the system clock do not make data older. A gap between two uses of the store counts as 24 hours at most; the
+rest of it counts after another use a day later, or after `amalgam gc --confirm-clock`.
 
 Examples:
   amalgam gc --dry-run
   amalgam gc
   amalgam gc --plan                    which snapshots stay, which go, and why
-  amalgam gc --grace none              now, with what could still be undone
-  amalgam gc --pause --for 2h          leave the disk to something else for a while
-
-How old things are is counted in time that the store has lived through. A clock that jumps ages nothing. A gap between two uses counts
-for 24 hours; the rest of it counts after a use a day later, or after `amalgam gc --confirm-clock`.")]
+  amalgam gc --grace none              delete now what could still be undone, too
+  amalgam gc --pause --for 2h          leave the disk to other programs for a while")]
 pub struct Gc {
     /// Print what would be deleted, change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Keep what can be undone for this long instead: 90s, 30m, 24h, 30d, none
+    /// Keep what can be undone for this long instead of the setting gc.grace: 90s, 30m, 24h, 30d, none
     #[arg(long, value_name = "TIME")]
     grace: Option<Span>,
     /// Print for each snapshot whether it is kept, and why; change nothing
@@ -49,16 +50,16 @@ pub struct Gc {
     /// With --plan: show only the history of this workspace
     #[arg(long, value_name = "WORKSPACE", requires = "plan")]
     workspace: Option<String>,
-    /// Pause automatic collection until --resume, and end one that is running
+    /// Pause automatic collection until --resume, and stop a running one
     #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace"])]
     pause: bool,
-    /// With --pause: only for this long
+    /// With --pause: pause only for this long, such as 30m, 2h or 1d
     #[arg(long = "for", value_name = "TIME", requires = "pause")]
     pause_for: Option<Span>,
     /// Resume automatic collection
     #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace", "pause"])]
     resume: bool,
-    /// Say that the clock is right: count the time that it jumped over
+    /// Confirm that the system clock is right, and count the time that it jumped over
     #[arg(long, conflicts_with_all = ["dry_run", "plan", "grace", "pause", "resume", "status"])]
     confirm_clock: bool,
     /// Show what the last collection did, whether collection is paused, and when the next one is due
@@ -92,7 +93,7 @@ impl Gc {
         if self.pause || self.resume {
             let seconds = self.pause_for.and_then(Span::duration).map(|time| time.as_secs());
             if seconds == Some(0) {
-                return Err(CliError::usage("--for: a pause takes some time").hint("say 30m, 2h or 1d"));
+                return Err(CliError::usage("--for: the time must not be 0").hint("say 30m, 2h or 1d"));
             }
             let request = v1::PauseCollectionRequest { paused: self.pause, seconds };
             client.collections.pause_collection(request).await?;

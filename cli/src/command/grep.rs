@@ -18,8 +18,9 @@ use crate::text;
 /// Search the files of a snapshot for a pattern
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The pattern is a regular expression, matched line by line. Without a revision, the last snapshot is searched. Files in .git and binary
-files are treated as in `git grep`: .git is left out, of binary files only the name is printed. Ends with 1 if nothing matches.
+The pattern is a regular expression, matched line by line. Without a revision, the last snapshot is searched. As in
+`git grep`, .git is skipped, and only the name of a matching binary file is printed. The command exits with 1 if nothing
+matches.
 
 Examples:
   amalgam grep deprecated
@@ -31,13 +32,13 @@ pub struct Grep {
     /// The revision [default: @], then paths [default: all]
     #[arg(value_name = "REV|PATH")]
     words: Vec<OsString>,
-    /// Take the pattern as plain text
+    /// Match the pattern as plain text, not as a regular expression
     #[arg(short = 'F', long)]
     fixed_strings: bool,
-    /// Take upper and lower case as the same
+    /// Ignore the difference between upper and lower case
     #[arg(short, long)]
     ignore_case: bool,
-    /// Print the names of files only
+    /// Print only the names of files that match
     #[arg(long)]
     files_with_matches: bool,
     /// Search .git, too

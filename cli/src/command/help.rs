@@ -7,7 +7,7 @@ use crate::exit::Exit;
 use crate::help;
 use crate::session::Session;
 
-/// Explain a command, or how snapshots are named
+/// Explain a command, or how snapshots are named (`help revisions`)
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam help\n  amalgam help restore\n  amalgam help revisions")]
 pub struct Help {

@@ -22,11 +22,13 @@ use crate::output::{Output, drive, json as lines};
 use crate::session::Session;
 use crate::text;
 
-/// Import archives, git repositories, images and upper directories into a workspace
+/// Import archives, git repositories, container images and overlay directories
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Everything shows at once, at the end; what fails or is interrupted leaves nothing. Imported files count as foreign: checkouts
-withhold set-user-ID bits, capabilities and devices. The workspace is a new one, or one that the import continues.
+An import creates a workspace, or moves an existing one forward if the imported history continues it: an archive with
+--onto NAME@, or new commits of the same git branch. The snapshots become visible at the end, all at
+once; an import that fails or is interrupted changes no workspace. Imported files count as foreign: checkouts leave out
+set-user-ID and set-group-ID bits, capabilities and devices unless --set-id is given.
 
 Examples:
   amalgam import tar linux.tar.xz
@@ -43,15 +45,15 @@ pub struct Import {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// A tar archive, compressed by gzip, zstd or xz or not at all
+    /// Import a tar archive, uncompressed or compressed with gzip, zstd or xz
     Tar(Tar),
-    /// A zip archive
+    /// Import a zip archive
     Zip(Zip),
-    /// A git repository: a commit, or a branch with its history
+    /// Import a commit of a git repository, with or without its history
     Git(Git),
-    /// An OCI image layout, a tar archive of one, or an archive of `docker save`
+    /// Import a container image: an OCI image layout, a tar archive of one, or an archive of `docker save`
     Oci(Oci),
-    /// The upper directory of an overlay, as a change on a snapshot
+    /// Import the upper directory of an overlay mount, as a change of a snapshot
     Overlay(Overlay),
 }
 
@@ -61,7 +63,7 @@ struct Common {
     /// The workspace to import into [default: named after the source]
     #[arg(short, long, value_name = "NAME")]
     workspace: Option<String>,
-    /// Read and check everything, and change nothing
+    /// Read and check everything, change nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -92,16 +94,16 @@ struct Tar {
     /// The archive; - is standard input
     #[arg(value_name = "FILE|-")]
     file: OsString,
-    /// Extract over this snapshot, which becomes the parent
+    /// Extract over the files of this snapshot, which becomes the parent [default: no files, no parent]
     #[arg(long, value_name = "REV")]
     onto: Option<String>,
-    /// How the archive is compressed [default: as its first bytes say]
+    /// How the archive is compressed [default: detected from its first bytes]
     #[arg(long, value_name = "HOW")]
     compression: Option<Compression>,
-    /// Record no owners
+    /// Do not record the owners of files
     #[arg(long)]
     no_owners: bool,
-    /// The message of the snapshot
+    /// The message of the snapshot [default: import SOURCE]
     #[arg(short, long)]
     message: Option<String>,
     #[command(flatten)]
@@ -113,10 +115,10 @@ struct Zip {
     /// The archive; - is standard input
     #[arg(value_name = "FILE|-")]
     file: OsString,
-    /// Extract over this snapshot, which becomes the parent
+    /// Extract over the files of this snapshot, which becomes the parent [default: no files, no parent]
     #[arg(long, value_name = "REV")]
     onto: Option<String>,
-    /// The message of the snapshot
+    /// The message of the snapshot [default: import SOURCE]
     #[arg(short, long)]
     message: Option<String>,
     #[command(flatten)]
@@ -131,7 +133,7 @@ struct Git {
     /// A branch, a tag, another reference or a full commit id [default: HEAD]
     #[arg(long = "ref", value_name = "REF")]
     reference: Option<String>,
-    /// How many commits along each line, or `all`
+    /// How many commits to import along each line of history, or `all`
     #[arg(long, value_name = "N|all", default_value = "1", value_parser = parse_history)]
     history: u64,
     #[command(flatten)]
@@ -140,13 +142,13 @@ struct Git {
 
 #[derive(Debug, Args)]
 struct Oci {
-    /// The image
+    /// The image layout or archive
     #[arg(value_name = "DIR|FILE")]
     image: OsString,
-    /// The name of the image, where there are several
+    /// The name of the image, if there are several
     #[arg(long)]
     tag: Option<String>,
-    /// Such as linux/arm64 [default: that of this machine]
+    /// The platform of the image, such as linux/arm64 [default: that of this machine]
     #[arg(long, value_name = "OS/ARCH")]
     platform: Option<String>,
     #[command(flatten)]
@@ -158,13 +160,13 @@ struct Overlay {
     /// The upper directory
     #[arg(value_name = "DIR")]
     directory: OsString,
-    /// The snapshot that lies below it
+    /// The snapshot that is the lower layer
     #[arg(long, value_name = "REV")]
     onto: Option<String>,
-    /// Take empty files that begin with `.wh.` as whiteouts too, as AUFS has them
+    /// Treat empty files whose names begin with `.wh.` as whiteouts (deletions), too, as AUFS does
     #[arg(long)]
     aufs: bool,
-    /// The message of the snapshot
+    /// The message of the snapshot [default: import SOURCE]
     #[arg(short, long)]
     message: Option<String>,
     #[command(flatten)]

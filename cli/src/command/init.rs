@@ -20,7 +20,8 @@ use crate::text;
 /// Protect a directory and take its first snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Amalgam writes nothing into the directory. Snapshots cover everything in it, build outputs and .git too, except what an
+The directory becomes the directory of a new workspace: a line of snapshots with a name. Amalgam writes nothing into
+the directory. Snapshots cover everything in it, build outputs and .git too, except what an
 ignore pattern leaves out. The command asks before it protects your home directory or a directory that contains it.
 
 Examples:
@@ -29,13 +30,13 @@ Examples:
 pub struct Init {
     /// The directory [default: the current one]
     dir: Option<OsString>,
-    /// The name of its workspace [default: named after the directory]
+    /// The name of the new workspace [default: the name of the directory]
     #[arg(long, value_name = "NAME")]
     workspace: Option<String>,
-    /// Leave out what matches, like a line of .amalgamignore
+    /// Leave out paths that match this pattern, as a line of .amalgamignore does; repeatable
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
-    /// Do not ask, even if it is the home directory or contains it
+    /// Do not ask, even if the directory is or contains the home directory
     #[arg(short, long)]
     yes: bool,
 }

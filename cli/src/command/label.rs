@@ -19,12 +19,12 @@ const PAGE: i32 = 500;
 Examples:
   amalgam label
   amalgam label works                  on the last snapshot
-  amalgam label works @~2              moves it there
+  amalgam label works @~2              move it to another snapshot
   amalgam label works --delete")]
 pub struct Label {
-    /// The name of the label
+    /// The name of the label; without it, all labels are listed
     name: Option<String>,
-    /// The revision it is put on [default: @]
+    /// The snapshot to put the label on [default: @]
     #[arg(value_name = "REV", conflicts_with = "delete")]
     revision: Option<String>,
     /// Remove the label; the snapshot stays

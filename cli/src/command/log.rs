@@ -27,9 +27,9 @@ const PAGE: i32 = 200;
 #[command(
     allow_negative_numbers = true,
     after_help = "\
-Without a revision: what led to the last snapshot of this workspace; with --graph, to those of all workspaces of this project, which are
-those that share history with it. A range A..B lists the snapshots that led to B and not to A. `amalgam help revisions` explains how
-snapshots are named.
+Without a revision, the command lists the last snapshot of this workspace and its ancestors. With --graph, it lists
+those of all workspaces that share history with this one. A range A..B lists B and its ancestors, without A and the
+ancestors of A. `amalgam help revisions` explains how snapshots are named.
 
 Examples:
   amalgam log -5
@@ -41,16 +41,16 @@ pub struct Log {
     /// Where to begin [default: the head of this workspace], or a range; then at most one path
     #[arg(value_name = "REV|PATH")]
     words: Vec<OsString>,
-    /// Draw how snapshots follow from each other; of the whole project unless revisions are given
+    /// Draw a graph of snapshots and their parents; without a revision, of all workspaces that share history
     #[arg(long)]
     graph: bool,
     /// List snapshots of all workspaces and labels of the store
     #[arg(long)]
     all: bool,
-    /// List at most N snapshots; -5 is short for -n 5
+    /// List at most N snapshots [default: all]; -5 is short for -n 5
     #[arg(short = 'n', long = "limit", value_name = "N")]
     limit: Option<usize>,
-    /// Print one line for each snapshot; the default unless what it changed is shown
+    /// Print one line for each snapshot; the default without -v, --stat, --patch and the like
     #[arg(long)]
     oneline: bool,
     #[command(flatten)]

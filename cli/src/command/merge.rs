@@ -22,7 +22,7 @@ const PATHS_MAX: usize = 10;
 #[command(after_help = "\
 Files that both sides changed are merged by the rules (`amalgam rules`). Conflicts are stored in the target, and the
 command exits with 5. If the target has a directory, its uncommitted changes are captured first. A conflict that was
-resolved before is resolved in the same way, and the output says so; --no-remembered leaves it as a conflict.
+resolved before is resolved in the same way, and the output says so.
 
 Examples:
   amalgam merge try-1
@@ -38,16 +38,16 @@ pub struct Merge {
     /// Print what would be done, change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Fast-forward only: move the target's head, or fail
+    /// Fail unless the merge is a fast-forward, which only moves the head of the target
     #[arg(long)]
     ff_only: bool,
     /// The message of the snapshot
     #[arg(short, long, default_value = "", hide_default_value = true)]
     message: String,
-    /// How paths are merged in this call
+    /// Merge matching paths in this way, in this call only: text, union, ours, theirs and others (docs/MERGE.md); repeatable
     #[arg(long = "way", value_name = "PATH=WAY")]
     ways: Vec<String>,
-    /// Leave conflicts that were resolved before as conflicts
+    /// Do not resolve conflicts in the same way as before
     #[arg(long)]
     no_remembered: bool,
 }

@@ -26,15 +26,16 @@ A workspace is mounted read-write. No file is copied: files are read from the st
 mount as in a directory. Uncommitted changes survive `umount` and a crash, and the next mount shows them. A snapshot is
 mounted read-only.
 
+A directory that --local names is stored on the disk of the store and is as fast as that disk. It is in no snapshot,
+diff or status. It survives umount and mount, and is removed with the workspace. `amalgam config set mount.local PATH...`
+makes paths local in every mount.
+
 Examples:
   amalgam mount try-2 ../try-2
   amalgam mount @~3 /tmp/three-back    a snapshot, read-only
-  amalgam mount main ../live --follow  read-only, always what the last snapshot of main holds
+  amalgam mount main ../live --follow  read-only, always the last snapshot of main
   amalgam mount notes ../notes --create
-  amalgam mount try-2 ../try-2 --local target --local web/node_modules
-
-A local path lies on the disk of the store, at its speed. It is in no snapshot, diff or status, is the same after umount and mount, and
-goes with the workspace. `amalgam config set mount.local PATH..` makes paths local in every mount.")]
+  amalgam mount try-2 ../try-2 --local target --local web/node_modules")]
 pub struct Mount {
     /// The workspace, or the revision of a snapshot
     #[arg(value_name = "WORKSPACE|REV")]
@@ -46,10 +47,10 @@ pub struct Mount {
     /// Mount the last snapshot of the workspace, read-only
     #[arg(long)]
     read_only: bool,
-    /// Read-only, and follow the workspace: each new snapshot appears at once
+    /// Mount read-only and follow the workspace: each new snapshot appears at once
     #[arg(long)]
     follow: bool,
-    /// Create the workspace, empty, if it does not exist
+    /// Create an empty workspace if it does not exist
     #[arg(long, conflicts_with_all = ["read_only", "follow"])]
     create: bool,
 }
@@ -63,7 +64,7 @@ pub struct MountArgs {
     /// Enable the kernel's write-back cache: faster for many small writes, but cached writes are in no snapshot and are lost in a crash
     #[arg(long)]
     pub writeback: bool,
-    /// Number of worker threads for slow requests
+    /// Number of worker threads for slow requests, at most 64 [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: Option<u32>,
     /// Keep this directory (from the root of the workspace) on the local disk and out of snapshots; repeatable

@@ -19,7 +19,7 @@ const PAGE: i32 = 200;
 /// Names that a line of the log shows of one operation.
 const NAMES_SHOWN: usize = 20;
 
-/// List and show operations: every change of a workspace or a label
+/// List and show operations: the changes of workspaces and labels
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam op log -n 5\n  amalgam op show 17\n  amalgam undo --op 17")]
 pub struct Op {
@@ -37,11 +37,11 @@ enum OpCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam op log\n  amalgam op log -n 5 --workspace main")]
 struct OpLog {
-    /// List at most N operations; -5 is short for -n 5
+    /// List at most N operations [default: all]; -5 is short for -n 5
     #[arg(short = 'n', long = "limit", value_name = "N")]
     limit: Option<usize>,
-    /// List only operations that moved this workspace
-    #[arg(long, value_name = "NAME", default_value = "")]
+    /// List only operations that changed this workspace
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     workspace: String,
 }
 

@@ -15,9 +15,9 @@ use crate::text;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Uncommitted changes in the workspace's directory, or left by its last mount, are captured first. A mounted workspace
-must be unmounted before. The workspace is removed once everything in it has been merged. If the merge has conflicts or
-its test fails, merge and workspace wait for a decision (`amalgam review`). `amalgam ws undelete` brings a removed
-workspace back.
+must be unmounted first. The workspace is removed once everything in it has been merged. If the merge has conflicts or
+its test fails, the merge waits for a decision (`amalgam review`), the workspace stays, and the command exits with 5.
+`amalgam ws undelete` brings a removed workspace back.
 
 Examples:
   amalgam complete
@@ -30,11 +30,11 @@ pub struct Complete {
     what: What,
 }
 
-/// Merge a workspace into its target and keep it, now or automatically
+/// Merge a workspace into its target and keep the workspace, now or automatically
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With --every or --on-commit the background process publishes the workspace automatically, each head once. With --every
-it captures the workspace's directory first. If a merge has conflicts or its test fails, it waits for a decision
+With --every or --on-commit the background process publishes the workspace automatically, each new snapshot once. With
+--every it captures the workspace's directory first. If a merge has conflicts or its test fails, it waits for a decision
 (`amalgam review`), and the workspace is not published again until then. `amalgam ws show` shows the last result.
 
 Examples:
@@ -47,7 +47,7 @@ Examples:
 pub struct Publish {
     #[command(flatten)]
     what: What,
-    /// Publish automatically at this interval: 30s, 5m, 1h
+    /// Publish automatically at this interval: 30s, 5m, 1h, 1d
     #[arg(long, value_name = "SPAN", value_parser = seconds)]
     every: Option<u32>,
     /// Publish automatically after each commit
@@ -94,7 +94,7 @@ struct What {
     /// The message of the merge
     #[arg(short, long, default_value = "", hide_default_value = true)]
     message: String,
-    /// Shell command that must succeed in a directory with the merged files
+    /// Shell command that must exit with 0 in a directory with the merged files, or the merge waits for a decision
     #[arg(long, value_name = "LINE")]
     test: Option<String>,
     /// Time limit of the test in seconds
@@ -106,7 +106,7 @@ struct What {
     /// Print what would be captured, merged or left for review; change nothing
     #[arg(long, conflicts_with = "detach")]
     dry_run: bool,
-    /// Request id: a retry with the same id does nothing twice
+    /// Request id: a call with the same id as an earlier one is a retry and does nothing twice
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
     /// The test as a command with exactly these arguments, run without a shell
@@ -179,7 +179,7 @@ impl Complete {
                 session.output.remark(format!("{path} stays where it is, and is no workspace's any more"))?;
             }
         } else if exit == Exit::OK {
-            session.output.remark("the workspace goes on: it was changed meanwhile, or waits")?;
+            session.output.remark("the workspace stays: it changed meanwhile, or its merge waits in the queue")?;
         }
         Ok(exit)
     }

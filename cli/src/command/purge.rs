@@ -25,7 +25,7 @@ use crate::text;
 const LISTED_MAX: usize = 20;
 const PAGE: i32 = 500;
 
-/// Delete the bytes of a file for good, in all snapshots
+/// Delete the contents of a file for good, in all snapshots
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Snapshots keep their ids and all other files. A reader of the file gets an error that says when and why it was purged.
@@ -39,10 +39,10 @@ Examples:
   amalgam purge --list                 what was purged, when, by whom and why
   amalgam purge --forget chunk:ID      let the same bytes be stored again")]
 pub struct Purge {
-    /// A file, whatever it held in any snapshot; or a content by chunk:ID or rope:ID
+    /// A path, with its contents in every snapshot; or contents by their object id, chunk:ID or rope:ID
     #[arg(value_name = "PATH|OBJECT", required_unless_present_any = ["list", "forget"])]
     what: Option<OsString>,
-    /// Purge the bytes even if other files have them, too
+    /// Purge the contents even if other files have them, too
     #[arg(long)]
     everywhere: bool,
     /// Do not ask for confirmation
@@ -51,10 +51,10 @@ pub struct Purge {
     /// Print what would be done, change nothing
     #[arg(long)]
     dry_run: bool,
-    /// The reason, shown to those who look for the file
-    #[arg(short = 'm', long = "message", value_name = "REASON", default_value = "")]
+    /// The reason, shown in the errors that readers of the file get
+    #[arg(short = 'm', long = "message", value_name = "REASON", default_value = "", hide_default_value = true)]
     reason: String,
-    /// List the tombstones: what was purged
+    /// List tombstones: the records of what was purged
     #[arg(long, conflicts_with_all = ["what", "everywhere", "yes", "dry_run", "reason", "forget"])]
     list: bool,
     /// Remove a tombstone, so that the same bytes may be stored again; purged bytes do not come back

@@ -16,7 +16,14 @@ use crate::text;
 
 /// List, show, release and withdraw queued merges
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  amalgam queue\n  amalgam queue list main\n  amalgam queue show 4f1c")]
+#[command(after_help = "\
+`complete` and `publish` add a merge to the queue of its target. A merge with conflicts or a failed test leaves the
+queue and waits for a decision (`amalgam review`).
+
+Examples:
+  amalgam queue
+  amalgam queue list main
+  amalgam queue show 4f1c")]
 pub struct Queue {
     #[command(subcommand)]
     command: Option<QueueCommand>,
@@ -38,7 +45,7 @@ struct List {
     target: Option<String>,
 }
 
-/// Show one entry
+/// Show one queued merge
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam queue show 4f1c")]
 struct Show {
@@ -46,7 +53,7 @@ struct Show {
     id: String,
 }
 
-/// Merge an entry that an undo put back into the queue
+/// Release a merge that is on hold, after an undo or a restored backup
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam queue release 4f1c\n  amalgam queue release 4f1c --dry-run")]
 struct Release {
@@ -57,7 +64,7 @@ struct Release {
     dry_run: bool,
 }
 
-/// Remove an entry from the queue without merging it
+/// Remove a merge from the queue without merging
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam queue withdraw 4f1c\n  amalgam queue withdraw 4f1c --dry-run")]
 struct Withdraw {

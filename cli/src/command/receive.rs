@@ -26,7 +26,8 @@ const NAMES_MAX: usize = 20;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Everything is verified, and nothing becomes visible before the stream has ended. If a stream breaks off, send it again:
-the objects that arrived are kept. Existing workspaces and labels only move forward. The store is created if it does not
+the objects that arrived are kept. Existing workspaces and labels only move
+forward to descendants of their snapshots. The store is created if it does not
 exist.
 
 Examples:
@@ -40,19 +41,19 @@ pub struct Receive {
     /// The file to read; - is standard input
     #[arg(value_name = "FILE|-", default_value = "-")]
     file: OsString,
-    /// Print what this store has, for `send --since` on the other side
+    /// Print a list of what this store has, for `send --since` of the sender
     #[arg(long, conflicts_with_all = ["file", "under", "no_names", "replace", "tombstones"])]
     have: bool,
     /// Prefix the names of workspaces and labels: main arrives as WORD/main
     #[arg(long, value_name = "WORD")]
     under: Option<String>,
-    /// Do not set workspaces and labels
+    /// Store the snapshots, but create and move no workspaces and labels
     #[arg(long, conflicts_with = "under")]
     no_names: bool,
-    /// Overwrite workspaces and labels of the same names, even if what was sent is not newer
+    /// Overwrite workspaces and labels of the same name, even if that does not move them forward
     #[arg(long)]
     replace: bool,
-    /// Take over what the sender has purged, and refuse the same bytes from now on
+    /// Purge what the sender has purged, and refuse the same bytes from now on
     #[arg(long)]
     tombstones: bool,
 }

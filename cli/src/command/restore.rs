@@ -24,7 +24,7 @@ use choose::{Choice, choose};
 /// Bring the directory, or paths of it, back to a snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The present state is kept, so nothing is lost: `amalgam undo` brings it back. Restoring everything makes a new snapshot.
+The state before is kept, so nothing is lost: `amalgam undo` brings it back. Restoring everything makes a new snapshot.
 Restoring paths changes only these paths and commits nothing. .git is left alone unless it is named, or --with-git is
 given.
 
@@ -46,7 +46,7 @@ pub struct Restore {
     /// Include .git
     #[arg(long)]
     with_git: bool,
-    /// Set set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received, too
+    /// Restore set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received or imported, too
     #[arg(long)]
     set_id: bool,
     /// Restore only these paths and what is below them

@@ -13,7 +13,7 @@ use crate::output::{Output, drive, json as lines};
 use crate::session::{Session, incomplete};
 use crate::text;
 
-/// Undo the last thing: changes that are not committed, or else the last operation
+/// Undo uncommitted changes or, if there are none, the last operation
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Nothing is lost: the undone state stays in a snapshot, and `amalgam redo` brings it back. Git changes its own files, so
@@ -24,28 +24,32 @@ Examples:
   amalgam undo --with-git              .git included, for example after `git reset --hard`
   amalgam undo --op 17                 an operation of any workspace, by its number in `op log`")]
 pub struct Undo {
-    /// Undo this operation instead; files on the disk stay as they are
+    /// Undo the operation with this number instead; files on the disk stay as they are
     #[arg(long, value_name = "N")]
     op: Option<u64>,
     /// Include .git
     #[arg(long, conflicts_with = "op")]
     with_git: bool,
-    /// Set set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received, too
+    /// Restore set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received or imported, too
     #[arg(long, conflicts_with = "op")]
     set_id: bool,
 }
 
-/// Redo what was undone last
+/// Redo what the last undo took back
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  amalgam redo\n  amalgam redo --with-git\n  amalgam redo --op 18")]
+#[command(after_help = "\
+Examples:
+  amalgam redo
+  amalgam redo --with-git
+  amalgam redo --op 18                 18 is the number of an undo in `op log`")]
 pub struct Redo {
-    /// Redo what this undo took back; files on the disk stay as they are
+    /// Redo what the undo with this operation number took back; files on the disk stay as they are
     #[arg(long, value_name = "N")]
     op: Option<u64>,
     /// Include .git
     #[arg(long, conflicts_with = "op")]
     with_git: bool,
-    /// Set set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received, too
+    /// Restore set-user-ID and set-group-ID bits, capabilities and devices of a tree that was received or imported, too
     #[arg(long, conflicts_with = "op")]
     set_id: bool,
 }

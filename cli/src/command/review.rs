@@ -17,9 +17,12 @@ use crate::output::{Output, json as lines};
 use crate::session::{Session, incomplete, workspace_name};
 use crate::text;
 
-/// List, show and decide merges that need a decision
+/// List, show, accept and reject merges that need a decision
 #[derive(Debug, Args)]
 #[command(after_help = "\
+A merge of `complete` or `publish` needs a decision if it has conflicts or its test fails. `amalgam review` lists such
+merges with their ids.
+
 Examples:
   amalgam review
   amalgam review show 4f1c
@@ -48,7 +51,7 @@ struct List {
     target: Option<String>,
 }
 
-/// Show one, with who made each version, and the text of each conflict with markers
+/// Show a merge: the author of each version, and each conflict with markers
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam review show 4f1c")]
 struct Show {
@@ -56,7 +59,7 @@ struct Show {
     id: String,
 }
 
-/// Merge it; what conflicts stays a conflict in the target
+/// Merge as it is; conflicts stay conflicts in the target
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam review accept 4f1c")]
 struct Accept {
@@ -67,11 +70,11 @@ struct Accept {
     dry_run: bool,
 }
 
-/// Merge it and take one side wherever both conflict
+/// Merge, and resolve conflicts by one version
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The words are those of `amalgam conflicts take`: ours is what the target has, theirs what is merged, base what both began
-with; the names of the two workspaces stand for ours and theirs.
+The version is ours (of the target), theirs (of the merged workspace), base (of the common ancestor) or the name of one
+of the two workspaces, as in `amalgam conflicts take`.
 
 Examples:
   amalgam review take 4f1c theirs
@@ -80,7 +83,7 @@ Examples:
 struct Take {
     /// The id of the merge, or the beginning of it
     id: String,
-    /// The version, unless an option says it; then only these paths and what is below them [default: all that conflicts]
+    /// The version, unless an option gives it; then the paths to resolve, and what is below them [default: all conflicts]
     #[arg(value_name = "VERSION] [PATHS")]
     words: Vec<OsString>,
     #[command(flatten)]
@@ -94,13 +97,13 @@ struct Take {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct VersionFlags {
-    /// Take what the target has
+    /// Take the version of the target
     #[arg(long)]
     ours: bool,
-    /// Take what is merged
+    /// Take the version of the merged workspace
     #[arg(long)]
     theirs: bool,
-    /// Take what both began with
+    /// Take the version of the common ancestor
     #[arg(long)]
     base: bool,
     /// Take the version of this workspace
@@ -128,7 +131,7 @@ impl Take {
     }
 }
 
-/// Do not merge it; the workspace stays as it is
+/// Reject a merge; the workspace stays as it is
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam review reject 4f1c\n  amalgam review reject 4f1c --dry-run")]
 struct Reject {

@@ -17,12 +17,13 @@ use crate::output::style::{self, paint};
 use crate::session::{Session, workspace_name};
 use crate::text;
 
-/// Show, check and explain the rules of merging
+/// Show, check and explain merge rules, and approve their commands
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Rules are tried in this order: those of the call (--way); those of the project, in .amalgam/rules.toml of the target
-workspace; those of the store, in merge.toml in its home; the built-in ones. A command in a project's rules runs only
-after `amalgam rules approve`. docs/MERGE.md describes the format.
+A merge rule says how files are merged, by path. Rules are tried in this order: rules of the call (--way); rules of the
+project, in .amalgam/rules.toml of the target workspace; rules of the store, in merge.toml in the directory of the
+store; built-in rules. A command in a project's rules runs only after `amalgam rules approve`. docs/MERGE.md describes
+the format.
 
 Examples:
   amalgam rules
@@ -55,7 +56,7 @@ struct Show {
     into: Option<String>,
 }
 
-/// Check a file of rules
+/// Check a file of merge rules for errors; exit with 1 if there are any
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam rules check merge.toml")]
 struct Check {
@@ -63,16 +64,16 @@ struct Check {
     file: OsString,
 }
 
-/// Show which rule a path is merged by, and why
+/// Show which rule merges a path, and why
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam rules explain src/main.rs\n  amalgam rules explain logo.png --binary")]
 struct Explain {
     /// The path, from the root of the tree
     path: OsString,
-    /// Treat it as a binary file
+    /// Treat the path as a binary file
     #[arg(long)]
     binary: bool,
-    /// Try this rule before all others
+    /// Try this rule before all others, as `merge --way` does; repeatable
     #[arg(long = "way", value_name = "PATH=WAY")]
     ways: Vec<String>,
     /// The workspace that would be merged into [default: the one of this directory]
@@ -124,9 +125,12 @@ impl Show {
             output.say(text.trim_end())?;
         }
         if rules.text.is_empty() && rules.project.is_empty() {
-            let project =
-                if rules.project_source.is_empty() { String::new() } else { format!(", nor {}", rules.project_source) };
-            output.remark(format!("{store} is not there{project}: the built-in rules hold"))?;
+            let project = if rules.project_source.is_empty() {
+                String::new()
+            } else {
+                format!(", nor does {}", rules.project_source)
+            };
+            output.remark(format!("{store} does not exist{project}: only the built-in rules apply"))?;
         }
         Ok(Exit::OK)
     }

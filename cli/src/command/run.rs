@@ -32,14 +32,16 @@ use crate::output::style::{self, paint};
 use crate::session::{Session, workspace_name};
 use crate::text;
 
-/// Run a command between two snapshots
+/// Run a command, with a snapshot before and after it
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The command gets the terminal and Ctrl-C. `amalgam run` exits with the command's exit code, or with 128 plus the number
 of the signal that ended it.
 
-With --in the command runs in that workspace instead, whatever the current directory is. The workspace is mounted in a
-private namespace, which other processes do not see and which needs no privilege, always at the same path.
+With --in the command runs in that workspace instead, whatever the current directory is. If the workspace has a
+directory, the command runs there. Otherwise the workspace is mounted in a private mount namespace, always at the same
+path; other processes do not see this mount, and it needs no privilege. Where mounting is not possible, the files are
+written into a temporary directory. All options except --message apply only with --in.
 
 Examples:
   amalgam run -- make test
@@ -47,7 +49,7 @@ Examples:
   amalgam run --in try-2 -- make test
   amalgam run --in try-2 --local target -- cargo test")]
 pub struct Run {
-    /// The message of the snapshot that is taken afterwards
+    /// The message of the snapshot after the command [default: the command]
     #[arg(short, long, value_name = "MESSAGE")]
     message: Option<String>,
     /// Run in this workspace

@@ -22,8 +22,8 @@ const HAVE_BYTES_MAX: u64 = 32 << 20;
 /// Send snapshots to another store, as a stream of bytes
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A workspace (main@) or a label goes with its name and all its history; so does the workspace of this directory, if nothing
-is named. Other revisions go without a name.
+A workspace (main@) or a label is sent with its name and its whole history. Without arguments, the workspace of this
+directory is sent. Other revisions are sent with their history, but without a name.
 
 Examples:
   amalgam send --all | ssh HOST amalgam receive -
@@ -35,10 +35,10 @@ pub struct Send {
     /// Workspaces, labels or other revisions to send [default: @]
     #[arg(value_name = "REV")]
     revisions: Vec<String>,
-    /// Send everything: all workspaces, labels and notes
+    /// Send everything: all workspaces, labels, and notes on snapshots
     #[arg(long, conflicts_with = "revisions")]
     all: bool,
-    /// Leave out what the receiver has: a file or standard input (-) with what its `receive --have` printed, or a revision
+    /// Leave out what the receiver has: a file (- is standard input) with its `receive --have`, or a revision; repeatable
     #[arg(long, value_name = "FILE|REV")]
     since: Vec<OsString>,
     /// The file to write [default: standard output]

@@ -37,7 +37,7 @@ impl Serve {
     }
 }
 
-/// End the background process
+/// Stop the background process
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam stop\n  amalgam stop --force")]
 pub struct Stop {
@@ -63,8 +63,8 @@ impl Stop {
             "no background process is running"
         })?;
         if watches > 0 {
-            let number = text::plural(u64::from(watches), "watch in the background");
-            session.output.remark(format!("{number} to be taken up by the next `amalgam` command"))?;
+            let number = text::plural(u64::from(watches), "watched directory");
+            session.output.remark(format!("{number}: the next `amalgam` command resumes watching"))?;
         }
         Ok(Exit::OK)
     }

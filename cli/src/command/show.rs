@@ -20,7 +20,8 @@ use crate::text;
 /// Show a snapshot and what it changed, or a file or directory of it
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A path behind the colon goes from the root of the snapshot; one that begins with ./ or ../ from where you are.
+A path after the colon is relative to the root of the snapshot; a path that begins with ./ or ../ is relative to the
+current directory. A directory is listed, a file is printed.
 
 Examples:
   amalgam show
@@ -28,7 +29,7 @@ Examples:
   amalgam show @~:src/main.rs > old-main.rs
   amalgam show v1:src")]
 pub struct Show {
-    /// A revision, or a path of it
+    /// A revision, or a file or directory of it
     #[arg(value_name = "REV[:PATH]", default_value = "@")]
     what: OsString,
     #[command(flatten)]

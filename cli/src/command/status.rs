@@ -30,13 +30,14 @@ const LINES_MAX: usize = 100;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 M: contents changed; A: added; D: deleted; R: renamed; m: only permissions, owner or attributes changed. A directory
-that was added, deleted or renamed as a whole is one line. Changes in .git are counted in one line; -v lists every path.
+that was added, deleted or renamed as a whole is one line. Changes in .git are counted in one line. The command
+prints at most 100 lines; -v lists every path.
 
 Examples:
   amalgam status
   amalgam status --exit-code && echo nothing changed")]
 pub struct Status {
-    /// End with 4 if something changed outside of .git, with 5 if there are conflicts
+    /// Exit with 4 if something changed outside of .git, with 5 if there are conflicts
     #[arg(long)]
     exit_code: bool,
 }

@@ -29,13 +29,13 @@ Examples:
   amalgam umount --lazy ../try-2
   amalgam umount --all")]
 pub struct Umount {
-    /// The directory, or the workspace
+    /// The mount point, or the workspace
     #[arg(value_name = "DIR|WORKSPACE", required_unless_present = "all")]
     what: Option<OsString>,
     /// Unmount everything, except mounts of `run --in`, which end with their commands
     #[arg(long, conflicts_with = "what")]
     all: bool,
-    /// Unmount even if it is in use
+    /// Unmount even if a process uses the directory
     #[arg(short, long, visible_alias = "force")]
     lazy: bool,
 }

@@ -13,20 +13,21 @@ use crate::output::{drive, json as lines};
 use crate::session::Session;
 use crate::text;
 
-/// Check everything that is stored
+/// Check the store for damage
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Ends with 1 if something is damaged.
+The command checks the structure of all snapshots; with --read-data, the contents of all files, too. It exits with 1 if
+something is damaged.
 
 Examples:
   amalgam verify
   amalgam verify --read-data
   amalgam verify --repair")]
 pub struct Verify {
-    /// Read and hash all contents, too
+    /// Read and hash the contents of all files, too
     #[arg(long)]
     read_data: bool,
-    /// Repair what can be repaired, and quarantine the rest
+    /// Repair damage where possible, and quarantine the rest
     #[arg(long)]
     repair: bool,
 }

@@ -30,16 +30,16 @@ Examples:
   amalgam watch --background --at-login
   amalgam watch --stop")]
 pub struct Watch {
-    /// Take a snapshot when nothing has changed for this long; 0 for never
+    /// Take a snapshot when nothing has changed for this long (500ms, 2s, 5m, 1h); 0 for never
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     quiet_for: Duration,
-    /// Take a snapshot at least this often while files change; 0 for never
+    /// Take a snapshot at least this often while files keep changing; 0 for never
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
     every: Duration,
     /// Watch in the background until --stop
     #[arg(long)]
     background: bool,
-    /// Start the background process when you log in, by a unit of systemd
+    /// Start the background process when you log in, with a systemd user unit
     #[arg(long, requires = "background")]
     at_login: bool,
     /// Stop watching in the background

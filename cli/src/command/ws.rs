@@ -20,7 +20,7 @@ pub use remove::{Keep, confirm, delete_directory};
 
 const PAGE: i32 = 500;
 
-/// List, show, rename, remove and bring back workspaces
+/// List, show, rename, remove and undelete workspaces, and attach directories to them
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -44,12 +44,12 @@ enum WsCommand {
     Detach(attach::Detach),
 }
 
-/// List workspaces; what `amalgam ws` does
+/// List workspaces; the default
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam ws list\n  amalgam ws list --prefix try-")]
 struct List {
     /// List only names that begin with this
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     prefix: String,
 }
 
@@ -65,7 +65,7 @@ struct Show {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam ws rename try-2 parser")]
 struct Rename {
-    /// The present name
+    /// The current name
     from: String,
     /// The new name
     to: String,

@@ -20,13 +20,14 @@ use crate::place::Place;
 use crate::session::{Session, here, workspace_name};
 use crate::text;
 
-/// Decide conflicts: the result is a new snapshot, and is written into the directory
+/// Resolve conflicts: take the result as a new snapshot, and write it into the directory
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What is in no snapshot yet is captured first. The resolution is remembered, and used when the same conflict comes again,
-until it is undone or `conflicts forget` forgets it.
-A tool gets the files $BASE, $LOCAL (ours) and $REMOTE (theirs), and leaves the result in $MERGED; conflicts of more than two
-sides are not given to it.
+Uncommitted changes are captured first. The resolution is remembered, and used when the same conflict occurs again, until
+`amalgam undo` takes it back or `conflicts forget` deletes it.
+
+A merge tool reads the files $BASE, $LOCAL (ours) and $REMOTE (theirs), and writes the result to $MERGED. Conflicts of
+more than two sides are skipped.
 
 Examples:
   amalgam conflicts resolve src/main.rs --ours
@@ -39,7 +40,7 @@ pub struct Resolve {
     /// Paths of conflicts, or of directories with conflicts
     #[arg(required_unless_present = "all")]
     paths: Vec<OsString>,
-    /// All conflicts
+    /// Resolve all conflicts
     #[arg(long, conflicts_with = "paths")]
     all: bool,
     #[command(flatten)]
@@ -55,32 +56,32 @@ pub struct Resolve {
     workspace: Option<String>,
 }
 
-/// Take one version of conflicts; `resolve` with a version
+/// Resolve conflicts by one version; short for `resolve --version`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The words are those of `amalgam review take`: ours, theirs, base, or the name of the workspace whose version it is. `conflicts
-show` lists them. `union` keeps the lines of all sides.
+The version is ours, theirs, base or the name of a workspace, as in `amalgam review take`; `conflicts show` lists the
+versions of a conflict. `union` keeps the lines of all sides.
 
 Examples:
   amalgam conflicts take theirs src/main.rs
   amalgam conflicts take agent-2 src/main.rs --dry-run
   amalgam conflicts take ours --all")]
 pub struct Take {
-    /// The version
+    /// The version: ours, theirs, base, union, or the name of a workspace
     version: String,
-    /// These conflicts, or all below these paths
+    /// Paths of conflicts, or of directories with conflicts
     #[arg(required_unless_present = "all")]
     paths: Vec<OsString>,
-    /// All conflicts
+    /// Resolve all conflicts
     #[arg(long, conflicts_with = "paths")]
     all: bool,
-    /// Say what would be done, change nothing
+    /// Print what would be done, change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Do not remember it
+    /// Do not remember the resolution
     #[arg(long)]
     no_remember: bool,
-    /// In this workspace [default: the one of this directory]
+    /// The workspace [default: the one of this directory]
     #[arg(long, value_name = "NAME")]
     workspace: Option<String>,
 }
@@ -96,19 +97,19 @@ impl Take {
 #[derive(Debug, Default, Args)]
 #[group(required = true, multiple = false)]
 struct How {
-    /// Take ours
+    /// Take the version of the workspace that was merged into
     #[arg(long)]
     ours: bool,
-    /// Take theirs
+    /// Take the version of the workspace that was merged
     #[arg(long)]
     theirs: bool,
-    /// Take what both began with
+    /// Take the version of the common ancestor
     #[arg(long)]
     base: bool,
-    /// Keep the lines of all sides; of what both moved, both names
+    /// Keep the lines of all sides; if both sides moved a file, keep both names
     #[arg(long)]
     union: bool,
-    /// Take this version, as `conflicts show` names it, or that of this workspace
+    /// Take this version, named as in `conflicts show` or by its workspace
     #[arg(long, value_name = "NAME", visible_alias = "side")]
     version: Option<String>,
     /// Take the contents of this file
@@ -120,7 +121,7 @@ struct How {
     /// Run a merge tool [default: the setting merge_tool]
     #[arg(long, value_name = "COMMAND", num_args = 0..=1, default_missing_value = "")]
     tool: Option<String>,
-    /// Take what the same conflict was resolved with before; others stay
+    /// Resolve conflicts that were resolved before in the same way; leave the others
     #[arg(long)]
     remembered: bool,
 }

@@ -81,7 +81,7 @@ pub async fn choose(
     }
     if choice.contents.iter().map(|file| file.data.len()).sum::<usize>() > CONTENTS_BYTES_MAX {
         return Err(
-            CliError::refused("too many large files in parts; nothing was changed").hint("choose fewer at once")
+            CliError::refused("too many large files; nothing was changed").hint("choose hunks of fewer files at once")
         );
     }
     Ok(choice)

@@ -27,40 +27,41 @@ pub struct Commands {
     into: Option<String>,
 }
 
-/// Let commands of the project's rules run when files are made anew
+/// Allow commands of the project's rules to regenerate files in merges
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A rule of a project comes with its tree, so anyone whose work was merged may have written it. Its command runs only after you
-approved it: exactly this text, in this store, from any workspace. The approval is kept in the store's home and travels nowhere. An
-approved command runs in a sandbox, with the files of the merged tree: a build file that it reads is not part of the approval.
+The rules of a project are a file in its tree, so anyone whose work was merged may have written them. A command in them
+runs only after you approved it. An approval holds for exactly this text, in this store, for all workspaces; it is not
+part of snapshots, streams and backups. An approved command runs in a sandbox with the files of the merged tree. The
+approval does not cover files that the command reads, such as a Makefile.
 
 Examples:
   amalgam rules approve
   amalgam rules approve 3f1c09ab5d2e7788
   amalgam rules approve 3f1c09ab5d2e7788 --into main --yes")]
 pub struct Approve {
-    /// The first digits of the commands' hashes [default: all that are not approved]
+    /// The hashes of commands, or the first 8 or more digits of them [default: all commands that are not approved]
     #[arg(value_name = "HASH")]
     hashes: Vec<String>,
     /// The workspace that would be merged into [default: the one of this directory]
     #[arg(long, value_name = "WORKSPACE")]
     into: Option<String>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
-    /// Show what would be approved, approve nothing
+    /// Print what would be approved, change nothing
     #[arg(long)]
     dry_run: bool,
 }
 
-/// Take approvals of commands back
+/// Revoke approvals of commands
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  amalgam rules revoke 3f1c09ab5d2e7788")]
 pub struct Revoke {
-    /// The first digits of the commands' hashes
+    /// The hashes of commands, or the first 8 or more digits of them
     #[arg(value_name = "HASH", required = true)]
     hashes: Vec<String>,
-    /// Show what would be taken back, change nothing
+    /// Print what would be revoked, change nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -107,7 +108,7 @@ impl Approve {
         }
         if !self.yes {
             let number = text::plural(chosen.len() as u64, "command");
-            confirm(session, &format!("Let {number} run, in a sandbox, when files are made anew?")).await?;
+            confirm(session, &format!("Allow {number} to run, in a sandbox, to regenerate files in merges?")).await?;
         }
         let mut client = session.client().await?;
         for command in chosen {
@@ -133,7 +134,7 @@ impl Revoke {
             if self.dry_run {
                 session.output.emit(&lines::line("rule_command_revoked", fields))?;
                 say(session, command)?;
-                session.output.remark("nothing was taken back (--dry-run)")?;
+                session.output.remark("nothing was revoked (--dry-run)")?;
                 continue;
             }
             let request = v1::RevokeRuleCommandRequest { hash: command.hash.clone() };

@@ -16,10 +16,10 @@ use crate::output::style::{self, paint};
 use crate::session::{Session, incomplete, workspace_name};
 use crate::text;
 
-/// Make a directory belong to a workspace, without taking a snapshot
+/// Attach a directory to a workspace, without taking a snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A directory that is known and was moved, or replaced by a copy, is taken where and what it is now.
+The command also makes Amalgam accept a directory of a workspace that was moved, or replaced by a copy.
 
 Examples:
   amalgam ws attach                    in a directory that was moved
@@ -28,16 +28,16 @@ Examples:
 pub struct Attach {
     /// The directory [default: the current one]
     dir: Option<OsString>,
-    /// The workspace [default: the one it belonged to, or a new one, named after the directory]
+    /// The workspace [default: the previous workspace of the directory, or a new one named after the directory]
     #[arg(long, value_name = "NAME")]
     workspace: Option<String>,
-    /// Leave out what matches, like a line of .amalgamignore
+    /// Leave out paths that match this pattern, as a line of .amalgamignore does; repeatable
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
-    /// Replace the directory that the workspace has now
+    /// Attach the directory even if the workspace has another one, which it replaces
     #[arg(long, requires = "workspace")]
     again: bool,
-    /// Do not ask, even if it is the home directory or contains it
+    /// Do not ask, even if the directory is or contains the home directory
     #[arg(short, long)]
     yes: bool,
 }
@@ -101,7 +101,7 @@ impl Detach {
             session.output.done(format!("{} no longer belongs to a workspace", text::path(&directory.path)))?;
         }
         if directories.is_empty() {
-            session.output.remark("no directory belongs to it")?;
+            session.output.remark("the workspace has no directory")?;
         }
         Ok(Exit::OK)
     }

@@ -23,8 +23,8 @@ use crate::text;
 /// Remove workspaces; `ws undelete` brings them back
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With --dir their directories go, too: only those that a fork or a checkout made, and only if everything in them is in a
-snapshot, which is taken first. Nothing is asked: `amalgam ws undelete` brings back a workspace with all its snapshots.
+With --dir the command also removes their directories, but only those that a fork or a checkout made, and only after it
+has captured everything in them. It does not ask: `amalgam ws undelete` brings back a workspace with all its snapshots.
 
 Examples:
   amalgam ws rm try-2
@@ -37,7 +37,7 @@ pub struct Remove {
     /// Remove their directories, too
     #[arg(long)]
     dir: bool,
-    /// Remove what an `explore` or a `bisect` left that was killed: its processes, workspaces, directories and mounts
+    /// Remove the processes, workspaces, directories and mounts that a killed `explore` or `bisect` left behind
     #[arg(long, conflicts_with_all = ["names", "dir"])]
     ended: bool,
     /// For scripts that say it: nothing is asked anyway
@@ -123,7 +123,7 @@ async fn remove_ended(session: &mut Session) -> Outcome {
     }
     match workspaces.first() {
         Some(first) => session.output.remark(format!("`amalgam ws undelete {first}` brings one back"))?,
-        None if exit == Exit::OK => session.output.remark("nothing was left by a command that has ended")?,
+        None if exit == Exit::OK => session.output.remark("no killed command left anything behind")?,
         None => {}
     }
     Ok(exit)
