@@ -90,7 +90,7 @@ mod tests {
         let name = |name: &str| WorkspaceName::new(name).expect("a name");
         for workspace in ["main", "gone"] {
             workspaces
-                .create(&name(workspace), &NewWorkspace::default(), &service.act("ann", "").unwrap())
+                .create(&name(workspace), &NewWorkspace::default(), &service.act("ann"))
                 .expect("made");
         }
         for n in 0..10_u8 {
@@ -99,11 +99,11 @@ mod tests {
             tree.write("n", &[n]).expect("write");
             let mut change = Change::new("automatic");
             change.metadata.insert(AUTOMATIC.to_owned(), "true".to_owned());
-            let act = service.act("ann", "").expect("an act");
+            let act = service.act("ann");
             workspaces.commit(&name("main"), &mut tree, &change, &act).expect("commit");
         }
-        workspaces.delete(&name("gone"), &service.act("ann", "").expect("an act")).expect("delete");
-        undo(&service.inner.store, &name("main").reference(), &service.act("ann", "").expect("an act")).expect("undo");
+        workspaces.delete(&name("gone"), &service.act("ann")).expect("delete");
+        undo(&service.inner.store, &name("main").reference(), &service.act("ann")).expect("undo");
 
         pass(MINUTE, 2 * DAY);
         assert_nothing_went(&collect(&service));
@@ -114,7 +114,7 @@ mod tests {
         assert_nothing_went(&collect(&service));
         let corrected = service.collection_message().expect("the state").next_time.expect("a time");
         assert!(corrected.seconds < next.seconds && corrected.seconds * 1_000_000_000 <= wall().0 + DAY);
-        let act = service.act("ann", "").expect("an act");
+        let act = service.act("ann");
         redo(&service.inner.store, &name("main").reference(), &act).expect("what was undone is still there");
         drop(service);
 

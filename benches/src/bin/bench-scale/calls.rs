@@ -91,7 +91,7 @@ impl Calls {
                 self.snapshots.clone().get_snapshot(request).await?;
             }
             2 => {
-                let request = v1::DetectChangesRequest { name: self.directory.clone() };
+                let request = v1::DetectChangesRequest { name: self.directory.clone(), parts: true };
                 let mut stream = self.directories.clone().detect_changes(request).await?.into_inner();
                 // As the command does: the answer is all that it waits for.
                 while let Some(message) = stream.message().await? {
