@@ -519,3 +519,25 @@ fn objects_above_the_limit_are_refused() {
     let error = import_git(&Store::in_memory(), &path, &options, &Progress::default()).err().expect("too large");
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");
 }
+
+/// Skipped where the sources are no repository with its whole history: an archive of them, or a shallow clone.
+#[test]
+#[allow(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+fn this_repository_comes_back() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    let shallow = Command::new("git").arg("-C").arg(here).args(["rev-parse", "--is-shallow-repository"]).output();
+    if !here.join(".git").exists() || shallow.is_ok_and(|done| text(done.stdout) != "false") {
+        eprintln!("skipped: the sources are no repository with its whole history");
+        return;
+    }
+    let home = tempfile::tempdir().expect("a directory");
+    let store = Store::in_memory();
+    let imported = import(&store, here, &all());
+    let out = home.path().join("out.git");
+    let exported =
+        export_git(&store, imported.head, &out, &export_options("main"), &Progress::default()).expect("export");
+    assert_eq!(exported.commit, rev(here, "HEAD"), "{:?}", exported.report);
+    run(git(&out).args(["fsck", "--strict", "--no-dangling"]));
+    let tree = |path: &Path| run(git(path).args(["ls-tree", "-r", "-z", &exported.commit]));
+    assert_eq!(tree(&out), tree(here));
+}
