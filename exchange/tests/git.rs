@@ -512,6 +512,22 @@ fn damaged_objects_are_refused() {
 }
 
 #[test]
+fn an_object_in_the_place_of_another_is_refused() {
+    let home = tempfile::tempdir().expect("a directory");
+    let path = new_repository(home.path(), "swapped.git");
+    let loose = |name: &str| path.join(format!("objects/{}/{}", &name[..2], &name[2..]));
+    let stream = b"commit refs/heads/main\ncommitter A <a@x> 1 +0000\ndata 1\nx\nM 100644 inline a\ndata 1\n1\nM 100644 inline b\ndata 1\n2\n\n";
+    feed(&path, stream);
+    // Few objects are unpacked by fast-import.
+    let (one, other) = (rev(&path, "main:a"), rev(&path, "main:b"));
+    import(&Store::in_memory(), &path, &all());
+    fs::remove_file(loose(&one)).expect("a loose object");
+    fs::copy(loose(&other), loose(&one)).expect("copied");
+    let error = import_git(&Store::in_memory(), &path, &all(), &Progress::default()).err().expect("damaged");
+    assert!(error.to_string().contains("hash"), "{error}");
+}
+
+#[test]
 fn objects_above_the_limit_are_refused() {
     let home = tempfile::tempdir().expect("a directory");
     let path = odd_repository(home.path());
