@@ -322,8 +322,8 @@ mod tests {
         assert!(root.contains("../try-{n}"), "{root}");
         let fork = text(&["fork"]);
         assert!(!fork.contains("--in-process"), "{fork}");
-        assert!(fork.contains("{n} for its number"), "{fork}");
-        assert!(fork.find("{n} for its number") < fork.find("Usage:"), "{fork}");
+        assert!(fork.contains("{name} stands for"), "{fork}");
+        assert!(fork.find("{n} for") < fork.find("Usage:"), "{fork}");
         assert!(fork.find("Usage:") < fork.find("Examples:"), "{fork}");
         assert!(text(&["revisions"]).contains("@{10 minutes ago}"));
         assert!(text(&["ws", "rm"]).contains("--dir"));

@@ -512,10 +512,48 @@ fn damaged_objects_are_refused() {
 }
 
 #[test]
+fn an_object_in_the_place_of_another_is_refused() {
+    let home = tempfile::tempdir().expect("a directory");
+    let path = new_repository(home.path(), "swapped.git");
+    let loose = |name: &str| path.join(format!("objects/{}/{}", &name[..2], &name[2..]));
+    let stream = b"commit refs/heads/main\ncommitter A <a@x> 1 +0000\ndata 1\nx\nM 100644 inline a\ndata 1\n1\nM 100644 inline b\ndata 1\n2\n\n";
+    feed(&path, stream);
+    // Few objects are unpacked by fast-import.
+    let (one, other) = (rev(&path, "main:a"), rev(&path, "main:b"));
+    import(&Store::in_memory(), &path, &all());
+    fs::remove_file(loose(&one)).expect("a loose object");
+    fs::copy(loose(&other), loose(&one)).expect("copied");
+    let error = import_git(&Store::in_memory(), &path, &all(), &Progress::default()).err().expect("damaged");
+    assert!(error.to_string().contains("hash"), "{error}");
+}
+
+#[test]
 fn objects_above_the_limit_are_refused() {
     let home = tempfile::tempdir().expect("a directory");
     let path = odd_repository(home.path());
     let options = GitImport { object_bytes_max: 100_000, ..all() };
     let error = import_git(&Store::in_memory(), &path, &options, &Progress::default()).err().expect("too large");
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+}
+
+/// Skipped where the sources are no repository with its whole history: an archive of them, or a shallow clone.
+#[test]
+#[allow(clippy::print_stderr, reason = "a test that cannot be run here says so")]
+fn this_repository_comes_back() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    let shallow = Command::new("git").arg("-C").arg(here).args(["rev-parse", "--is-shallow-repository"]).output();
+    if !here.join(".git").exists() || shallow.is_ok_and(|done| text(done.stdout) != "false") {
+        eprintln!("skipped: the sources are no repository with its whole history");
+        return;
+    }
+    let home = tempfile::tempdir().expect("a directory");
+    let store = Store::in_memory();
+    let imported = import(&store, here, &all());
+    let out = home.path().join("out.git");
+    let exported =
+        export_git(&store, imported.head, &out, &export_options("main"), &Progress::default()).expect("export");
+    assert_eq!(exported.commit, rev(here, "HEAD"), "{:?}", exported.report);
+    run(git(&out).args(["fsck", "--strict", "--no-dangling"]));
+    let tree = |path: &Path| run(git(path).args(["ls-tree", "-r", "-z", &exported.commit]));
+    assert_eq!(tree(&out), tree(here));
 }

@@ -159,7 +159,7 @@ struct Oci {
 struct Overlay {
     /// The upper directory
     #[arg(value_name = "DIR")]
-    directory: OsString,
+    upper: OsString,
     /// The snapshot that is the lower layer
     #[arg(long, value_name = "REV")]
     onto: Option<String>,
@@ -196,10 +196,10 @@ impl Import {
                 import(session, source, &oci.image, &oci.common, None, None).await
             }
             What::Overlay(overlay) => {
-                let path = host_bytes(session, &overlay.directory);
+                let path = host_bytes(session, &overlay.upper);
                 let source = Source::Overlay(v1::OverlaySource { path, aufs: overlay.aufs });
-                let Overlay { directory, onto, message, common, .. } = overlay;
-                import(session, source, &directory, &common, onto, message).await
+                let Overlay { upper, onto, message, common, .. } = overlay;
+                import(session, source, &upper, &common, onto, message).await
             }
         }
     }

@@ -152,7 +152,7 @@ fn open(path: &Path, options: &GitExport) -> Result<Option<TargetRepository>> {
             let why = format!("{} is not there; make it by `git init`, or allow the export to", path.display());
             return Err(Error::Invalid { what: "git repository", why });
         }
-        run(git(parent).args(["init", "--quiet", "--bare"]).arg(
+        run(git(parent).args(["init", "--quiet", "--bare", "--initial-branch", &options.branch]).arg(
             std::path::absolute(path).map_err(|source| Error::host(format!("find {}", path.display()), source))?,
         ))?;
     }
