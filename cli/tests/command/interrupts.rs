@@ -191,7 +191,7 @@ fn what_a_killed_explore_or_bisect_left_is_told_and_removed_by_one_command() {
                 let mut child = started(&scratch, &line, ready);
                 let beside = scratch.output("amalgam ws rm --ended");
                 assert!(
-                    String::from_utf8_lossy(&beside.stderr).contains("nothing was left"),
+                    String::from_utf8_lossy(&beside.stderr).contains("no killed command left anything behind"),
                     "one that runs is spared"
                 );
                 if with_process {

@@ -161,7 +161,7 @@ fn a_backup_is_written_twice_and_comes_back() {
     let scratch = project();
     assert!(scratch.run("amalgam backup ../backup").starts_with("part 1, everything"));
     scratch.run("echo three > a; amalgam commit -q");
-    assert!(scratch.run("amalgam backup ../backup").starts_with("part 2, what came since"));
+    assert!(scratch.run("amalgam backup ../backup").starts_with("part 2, what is new since the last one"));
     second_ok(&scratch, "amalgam restore-backup ../backup");
     assert_eq!(second_ok(&scratch, "amalgam show project@:a; amalgam show v1:a"), "three\ntwo\n");
     assert!(second_ok(&scratch, "amalgam verify --read-data").contains("all is well"));

@@ -98,7 +98,7 @@ fn on_a_small_disk(kit: &Kit, script: &str) -> Option<(i32, String)> {
     }
     let command = kit.command(&[]);
     let binary = command.get_args().last().unwrap_or_else(|| command.get_program()).to_owned();
-    let script = format!("set -u; mkdir -p small && mount -t tmpfs -o size=24m none small && {script}");
+    let script = format!("set -u; mkdir -p small && mount -t tmpfs -o size=24m,mode=700 none small && {script}");
     let mut shell = kit.program("unshare");
     shell
         .args(["--user", "--map-root-user", "--mount", "sh", "-c", &script])

@@ -22,7 +22,7 @@ impl Small {
         let small = Self { scratch: Scratch::new() };
         let store = small.store();
         fs::create_dir(&store).expect("made");
-        let size = format!("size={mib}m");
+        let size = format!("size={mib}m,mode=700");
         let mut mount = std::process::Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &size, "amalgam-small"]).arg(&store).stderr(std::process::Stdio::null());
         mount.status().is_ok_and(|done| done.success()).then_some(small)
