@@ -455,7 +455,7 @@ fn a_restore_leaves_a_bad_snapshot_out_and_its_workspace_falls_back_to_the_paren
 }
 
 #[test]
-fn hard_links_at_paths_that_no_object_holds_are_refused_by_the_commit() {
+fn hard_links_at_paths_that_no_object_holds_are_refused() {
     let store = Store::in_memory();
     let mut tree = WorkingTree::new(&store);
     let deep = vec!["x".repeat(255); 2_040].join("/");
@@ -463,10 +463,7 @@ fn hard_links_at_paths_that_no_object_holds_are_refused_by_the_commit() {
     tree.write(format!("{deep}/f"), b"many names").expect("write");
     let main = name("workspace/main");
     tree.commit(Commit::new(&main, "one name")).expect("a file with one name lies as deep as it likes");
-    for number in 0..100 {
-        tree.link(format!("{deep}/f"), format!("{deep}/{number}")).expect("link");
-    }
-    let error = tree.commit(Commit::new(&main, "many names")).expect_err("it could not be restored");
+    let error = tree.link(format!("{deep}/f"), format!("{deep}/g")).expect_err("it could not be restored");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("hard link") && error.to_string().len() < 1_000, "{error}");
     assert_sound(&store);
