@@ -599,6 +599,15 @@ fn every_promise_names_its_test() {
         "../gc/src",
         "../gc/tests",
         "../server/src",
+        "../server/tests",
+        "../exchange/tests",
+        "../exchange/src",
+        "../nfs/tests",
+        "../nfs/src",
+        "../view/src",
+        "../engine/src",
+        "../materializer/src",
+        "../fuse/tests",
     ]
     .map(|folder| tests.join(folder));
     for suite in sources_below(&suites) {
