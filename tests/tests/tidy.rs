@@ -188,8 +188,7 @@ fn modules_up(sources: &[Source]) -> Complaints {
             continue;
         }
         let Some(layer) = MODULES.iter().position(|name| *name == module) else {
-            complaints
-                .push(format!("{}: the module `{module}` has no layer; add it in {THIS_FILE}", source.path));
+            complaints.push(format!("{}: the module `{module}` has no layer; add it in {THIS_FILE}", source.path));
             continue;
         };
         for (number, line) in source.code() {
@@ -543,11 +542,14 @@ fn vague_phrases(source: &Source) -> (usize, usize) {
 fn too_vague(sources: &[Source], ceilings: &[(&str, usize)]) -> Complaints {
     let mut complaints = Complaints::new();
     for (folder, most) in ceilings {
-        let counted = sources.iter().filter(|source| source.is_rust() && source.path.starts_with(folder)).map(vague_phrases);
+        let counted =
+            sources.iter().filter(|source| source.is_rust() && source.path.starts_with(folder)).map(vague_phrases);
         let (words, vague) = counted.fold((0, 0), |(words, vague), (more, phrases)| (words + more, vague + phrases));
         let share = (vague * 10_000).div_ceil(words.max(1));
         if share > *most {
-            complaints.push(format!("{folder}: {share} vague phrases in 10,000 words of comments, at most {most} are allowed"));
+            complaints.push(format!(
+                "{folder}: {share} vague phrases in 10,000 words of comments, at most {most} are allowed"
+            ));
         }
     }
     complaints

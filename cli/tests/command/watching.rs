@@ -55,7 +55,10 @@ fn a_background_watch_goes_on_in_the_next_process() {
     // It is no reason to keep a process that is asked to go, and goes on after that as well.
     let stopped = scratch.output("amalgam stop");
     assert!(stopped.status.success());
-    assert!(String::from_utf8_lossy(&stopped.stderr).contains("the next `amalgam` command resumes watching"), "{stopped:?}");
+    assert!(
+        String::from_utf8_lossy(&stopped.stderr).contains("the next `amalgam` command resumes watching"),
+        "{stopped:?}"
+    );
     scratch.run("amalgam ws; echo three > three");
     until("three is committed", || is_committed(&scratch, "three"));
     // What was stopped is not taken up.

@@ -89,9 +89,7 @@ mod tests {
         let workspaces = &service.inner.workspaces;
         let name = |name: &str| WorkspaceName::new(name).expect("a name");
         for workspace in ["main", "gone"] {
-            workspaces
-                .create(&name(workspace), &NewWorkspace::default(), &service.act("ann"))
-                .expect("made");
+            workspaces.create(&name(workspace), &NewWorkspace::default(), &service.act("ann")).expect("made");
         }
         for n in 0..10_u8 {
             pass(3 * MINUTE, 0);

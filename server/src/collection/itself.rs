@@ -226,7 +226,8 @@ mod tests {
             }
         };
         let home = Home::new(around.path().join("home"));
-        let mut service = Service::open_with(&home, (tick as crate::service::Clock).into(), &[], Arc::new(settings)).expect("opened");
+        let mut service =
+            Service::open_with(&home, (tick as crate::service::Clock).into(), &[], Arc::new(settings)).expect("opened");
         let inner = Arc::get_mut(&mut service.inner).expect("nobody else has it yet");
         inner.collections.watchfulness.look_every = Duration::from_millis(5);
         assert!(known.set(service.clone()).is_ok());
