@@ -70,8 +70,11 @@ pub fn backup(store: &Store, directory: &Path, time: Time, progress: &Progress) 
 
 /// Brings a backup back into a store that holds nothing yet. Nothing is visible there before all of it has arrived.
 ///
-/// An object that breaks a rule of the format is skipped with what refers to it, and reported; a workspace whose head is among
-/// those falls back to the nearest first parent that came back. Merges that wait in the queue come back held.
+/// An object that is damaged or breaks a rule of the format is skipped with the objects that refer to it, and reported; a workspace
+/// whose head is among those falls back to the nearest first parent that came back. Merges that wait in the queue come back held.
+///
+/// Damaged bytes cost the frame that they are in. A damaged length costs the rest of its part, and in the last part, where the names
+/// are, it is an error.
 pub fn restore_backup(directory: &Path, store: &Store, act: &Act, progress: &Progress) -> Result<Received> {
     if store.last_operation()? != 0 {
         let why = "the store is not empty; restore the backup into a new store".to_owned();
@@ -92,7 +95,8 @@ pub fn restore_backup(directory: &Path, store: &Store, act: &Act, progress: &Pro
         let names = if is_last { Names::AsSent } else { Names::None };
         let options = ReceiveOptions { names, replace: false, tombstones: true };
         let file = File::open(directory.join(part.stream())).map_err(|source| gone(part, &source))?;
-        let source = Source { origin: Origin::Backup, stream: BufReader::new(file), left_out };
+        let left_out_before = left_out.reading(part.stream());
+        let source = Source { origin: Origin::Backup, stream: BufReader::new(file), left_out: left_out_before };
         let mut received =
             receive_from(source, store, &options, act, progress).map_err(|error| of_part(part, error))?;
         left_out = std::mem::take(&mut received.left_out);

@@ -129,7 +129,15 @@ pub(crate) fn receive_from(
     let taken = std::thread::scope(|scope| {
         let (read, to_hash) = sync_channel(BATCHES_READ);
         let (hashed, to_take) = sync_channel(BATCHES_HASHED);
-        scope.spawn(move || read_batches(from, &read));
+        let reader = match origin {
+            Origin::Stream => StreamReader::new(from),
+            Origin::Backup => StreamReader::salvaging(from),
+        };
+        let rest = match options.names {
+            Names::None if origin == Origin::Backup => Rest::MayBeLost,
+            _ => Rest::Needed,
+        };
+        scope.spawn(move || read_batches(reader, rest, &read));
         // Each owns its ends of the channels: when one of them goes, the others notice.
         let session = &session;
         scope.spawn(move || hash_batches(session, &to_hash, &hashed));
@@ -176,6 +184,15 @@ fn not_sent(error: Error, place: Where, what: &str) -> Error {
     }
 }
 
+/// Whether a stream is of use without the frames behind a damaged length.
+#[derive(Clone, Copy, PartialEq)]
+enum Rest {
+    /// It is not: the names come last.
+    Needed,
+    /// It is an earlier part of a backup, whose names are not set.
+    MayBeLost,
+}
+
 /// Frames that were read together, each with its place.
 struct Batch {
     frames: Vec<(Where, Frame)>,
@@ -183,8 +200,7 @@ struct Batch {
 }
 
 /// Reads until the end, an error, or until the receiving thread is gone.
-fn read_batches(from: impl Read, batches: &SyncSender<Result<Batch>>) {
-    let mut reader = StreamReader::new(from);
+fn read_batches(mut reader: StreamReader<impl Read>, rest: Rest, batches: &SyncSender<Result<Batch>>) {
     loop {
         let (mut frames, mut held, mut ends) = (Vec::new(), 0, None);
         while held < BATCH_BYTES && frames.len() < BATCH_FRAMES && ends.is_none() {
@@ -195,6 +211,12 @@ fn read_batches(from: impl Read, batches: &SyncSender<Result<Batch>>) {
                         ends = Some(Ok(()));
                     }
                     frames.push((reader.place(), frame));
+                }
+                Err(error @ (Error::Damaged { .. } | Error::Cut { .. })) if rest == Rest::MayBeLost => {
+                    let why = format!("{error}; the rest of this part is lost");
+                    frames.push((reader.place(), Frame::Unreadable { why }));
+                    frames.push((reader.place(), Frame::End { is_intact: false, objects: 0, names: 0 }));
+                    ends = Some(Ok(()));
                 }
                 Err(error) => ends = Some(Err(error)),
             }
@@ -219,6 +241,7 @@ fn held_bytes(frame: &Frame) -> usize {
         Frame::Opened(ids) => ids.len() * size_of::<ObjectId>(),
         Frame::Name(name, value) => name.as_str().len() + value.note.len(),
         Frame::Purged(_, tombstone) => tombstone.actor.len() + tombstone.reason.len(),
+        Frame::Unreadable { why } => why.len(),
         Frame::Base(_) | Frame::Tip(_) | Frame::End { .. } => 0,
     }
 }
@@ -404,7 +427,14 @@ impl Taking<'_> {
                 self.count_name(place, name.as_str().len() + value.note.len())?;
                 self.names.push((place, name, value));
             }
-            Frame::End { .. } => return Ok(true),
+            Frame::Unreadable { why } => self.done.left_out.add_damage(Some(place), why),
+            Frame::End { is_intact, .. } => {
+                if !is_intact {
+                    let why = "its checksum does not match: some of its bytes are damaged, perhaps those of a name";
+                    self.done.left_out.add_damage(None, why.to_owned());
+                }
+                return Ok(true);
+            }
         }
         Ok(false)
     }
@@ -432,6 +462,11 @@ impl Taking<'_> {
         let root = self.store.snapshot(snapshot).map(|snapshot| snapshot.root);
         match root.and_then(|root| self.session.rest_on(root)) {
             Ok(()) => Ok(()),
+            Err(error @ EngineError::Missing { .. }) if self.origin == Origin::Backup => {
+                // The part before this one has lost it. Objects that rest on it are left out in their turn.
+                self.done.left_out.add(snapshot.to_string(), error.to_string());
+                Ok(())
+            }
             Err(EngineError::Missing { .. }) => Err(Error::NoBase { snapshot }),
             Err(error) => Err(error.into()),
         }

@@ -52,8 +52,15 @@ pub enum Frame {
     Tip(SnapshotId),
     /// A reference and what it holds.
     Name(RefName, RefValue),
+    /// A frame of a damaged stream that could not be parsed. Only a [salvaging](StreamReader::salvaging) reader returns it.
+    Unreadable {
+        /// The reason.
+        why: String,
+    },
     /// The end: how many objects and records, and how many names, came before it.
     End {
+        /// Whether the checksum and the counts match. Always true for a reader that does not salvage.
+        is_intact: bool,
         /// Objects and records of thinned snapshots.
         objects: u64,
         /// Names.

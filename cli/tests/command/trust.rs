@@ -111,3 +111,72 @@ fn the_background_process_leads_a_session_of_its_own() {
     let session = stat.rsplit_once(')').expect("a name").1.split_ascii_whitespace().nth(3).expect("a session");
     assert_eq!(session, id.to_string());
 }
+
+/// The control sequences of a terminal's output other than colours (`ESC [ digits ; ... m`).
+fn control_sequences(shown: &[u8]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(&byte) = shown.get(at) {
+        let rest = &shown[at..];
+        at += 1;
+        match byte {
+            0x1b => {
+                let parameters = rest.iter().skip(2).take_while(|byte| byte.is_ascii_digit() || **byte == b';').count();
+                let is_colour = rest.get(1) == Some(&b'[') && matches!(rest.get(2 + parameters), Some(b'm'));
+                if !is_colour {
+                    found.push(String::from_utf8_lossy(&rest[..rest.len().min(40)]).into_owned());
+                }
+            }
+            // `script` ends lines with carriage return and line feed.
+            b'\r' if rest.get(1) == Some(&b'\n') => {}
+            b'\n' | b'\t' => {}
+            byte if byte < 0x20 || byte == 0x7f => found.push(String::from_utf8_lossy(&rest[..rest.len().min(40)]).into_owned()),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// On a terminal, no content, name, message or argument moves the cursor, sets the title or hides text.
+#[test]
+fn escape_sequences_of_others_do_not_reach_the_terminal() {
+    let scratch = Scratch::new();
+    let escapes = r"\033]0;owned\007\033[2J\033[31m\033[8mhidden\r\b";
+    scratch.run(&format!(
+        r#"printf 'a\n' > plain; amalgam init -q
+        printf 'red {escapes}\n' > plain; printf x > "$(printf 'n\033[2Jame')"; printf x > "$(printf 'b\342\200\256txt.exe')"
+        amalgam commit -qm "$(printf 'message {escapes}')"; amalgam label "v1" @ -q || true
+        printf 'again {escapes}\n' >> plain"#
+    ));
+    let argument = r#""$(printf 'arg\033[2J')""#;
+    for line in [
+        "amalgam diff",
+        "amalgam diff @~1 @",
+        "amalgam show",
+        "amalgam status",
+        "amalgam status -v",
+        "amalgam log -p",
+        "amalgam log --oneline",
+        "amalgam op log",
+        "amalgam ls",
+        "amalgam grep red",
+        "amalgam find '*'",
+        "amalgam blame plain",
+        "amalgam undo --dry-run",
+        &format!("amalgam show {argument}"),
+        &format!("amalgam cat {argument}"),
+        &format!("amalgam {argument}"),
+        &format!("amalgam --{argument}"),
+    ] {
+        let quoted = line.replace('\'', r"'\''");
+        let shown = scratch.output(&format!(
+            "LC_ALL=C.UTF-8 TERM=xterm AMALGAM_PAGER=cat script -qec '{quoted}' /dev/null < /dev/null"
+        ));
+        assert!(!shown.stdout.is_empty(), "{line} printed nothing");
+        let found = control_sequences(&shown.stdout);
+        assert!(found.is_empty(), "{line}: {found:?}");
+        let text = String::from_utf8_lossy(&shown.stdout);
+        // Colours pass, so those of a file are looked for by their text.
+        assert!(!text.contains("\u{1b}[8m") && !text.contains('\u{202e}'), "{line}: {text:?}");
+    }
+}

@@ -65,7 +65,7 @@ fn written<'a>(frames: impl IntoIterator<Item = &'a Frame>) -> Vec<u8> {
             Frame::Purged(id, tombstone) => writer.purged(*id, tombstone),
             Frame::Tip(id) => writer.tip(*id),
             Frame::Name(name, value) => writer.name(name, value),
-            Frame::End { .. } => Ok(()),
+            Frame::Unreadable { .. } | Frame::End { .. } => Ok(()),
         }
         .expect("memory takes everything");
     }

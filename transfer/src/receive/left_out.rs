@@ -6,6 +6,8 @@ use amalgam_engine::object::Snapshot;
 use amalgam_engine::{Error as EngineError, ObjectId, ObjectKind, SnapshotId};
 use bytes::Bytes;
 
+use crate::error::Where;
+
 /// The most objects and names that are listed; the others are counted.
 const LISTED_MAX: usize = 1_000;
 /// The most snapshots whose parents are remembered.
@@ -18,6 +20,8 @@ pub struct LeftOut {
     more: u64,
     /// Parents of snapshots that were left out: a workspace falls back to what is left of its history.
     parents: HashMap<SnapshotId, Vec<SnapshotId>>,
+    /// The file of the backup that is being read.
+    file: String,
 }
 
 impl LeftOut {
@@ -34,6 +38,20 @@ impl LeftOut {
     /// How many there are beside those that are listed.
     pub fn more(&self) -> u64 {
         self.more
+    }
+
+    /// Names the file of the backup that is read next.
+    pub(crate) fn reading(self, file: String) -> Self {
+        Self { file, ..self }
+    }
+
+    /// Adds damage of the file, in one frame or as a whole.
+    pub(super) fn add_damage(&mut self, place: Option<Where>, why: String) {
+        let what = match place {
+            Some(place) => format!("{}, {place}", self.file),
+            None => self.file.clone(),
+        };
+        self.add(what, why);
     }
 
     pub(super) fn add(&mut self, what: String, why: String) {

@@ -14,6 +14,8 @@ use super::{
 use crate::error::{Error, Result, Where};
 
 const BLOCK_BYTES: usize = 1 << 20;
+/// The body of an end: two counts and the checksum.
+const END_BYTES: usize = 16 + CHECK_BYTES;
 
 /// Takes a stream apart. What it returns was read whole; what objects say of themselves is not looked at here.
 pub struct StreamReader<R> {
@@ -30,6 +32,8 @@ pub struct StreamReader<R> {
     objects: u64,
     names: u64,
     begun: bool,
+    /// Returns frames that cannot be parsed as such, and an end that does not match, instead of an error.
+    salvages: bool,
 }
 
 impl<R: Read> StreamReader<R> {
@@ -47,7 +51,14 @@ impl<R: Read> StreamReader<R> {
             objects: 0,
             names: 0,
             begun: false,
+            salvages: false,
         }
+    }
+
+    /// Reads as much of a damaged stream as possible: a frame with a damaged body does not end it. A damaged length still does,
+    /// since the next frame cannot be found then.
+    pub fn salvaging(from: R) -> Self {
+        Self { salvages: true, ..Self::new(from) }
     }
 
     /// The frame that was read last.
@@ -73,11 +84,14 @@ impl<R: Read> StreamReader<R> {
         if length > BODY_BYTES_MAX {
             return Err(self.damaged(format!("a frame of {length} bytes; the most is {BODY_BYTES_MAX}")));
         }
-        if kind == END {
+        if kind == END && (length == END_BYTES || !self.salvages) {
             return self.end(length);
         }
         let body = self.body(length)?;
-        let frame = self.parse(kind, body)?;
+        let frame = match self.parse(kind, body) {
+            Err(Error::Damaged { why, .. }) if self.salvages => Frame::Unreadable { why },
+            parsed => parsed?,
+        };
         match frame {
             Frame::Object(_) | Frame::Thinned(_) => self.objects += 1,
             Frame::Name(..) => self.names += 1,
@@ -153,28 +167,29 @@ impl<R: Read> StreamReader<R> {
     }
 
     fn end(&mut self, length: usize) -> Result<Frame> {
-        let mut counts = [0; 16];
+        let mut counts = [0; END_BYTES - CHECK_BYTES];
         let mut check = [0; CHECK_BYTES];
-        if length != counts.len() + check.len() {
+        if length != END_BYTES {
             return Err(self.damaged("an end of the wrong length".to_owned()));
         }
         self.fill(&mut counts)?;
         self.hash_taken();
         let expected = self.hasher.finalize();
         self.fill(&mut check)?;
+        let count = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| counts[at + byte]));
+        let (objects, names) = (count(0), count(8));
+        let is_intact = expected.as_bytes() == &check && (objects, names) == (self.objects, self.names);
+        if is_intact || self.salvages {
+            return Ok(Frame::End { is_intact, objects, names });
+        }
         if expected.as_bytes() != &check {
             return Err(self.damaged("the checksum of the whole stream does not match".to_owned()));
         }
-        let count = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| counts[at + byte]));
-        let (objects, names) = (count(0), count(8));
-        if (objects, names) != (self.objects, self.names) {
-            let why = format!(
-                "it has {} objects and {} names, but its end says {objects} and {names}",
-                self.objects, self.names
-            );
-            return Err(self.damaged(why));
-        }
-        Ok(Frame::End { objects, names })
+        let (objects_found, names_found) = (self.objects, self.names);
+        let why = format!(
+            "it has {objects_found} objects and {names_found} names, but its end says {objects} and {names}"
+        );
+        Err(self.damaged(why))
     }
 
     fn damaged(&self, why: String) -> Error {
