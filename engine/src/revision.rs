@@ -12,7 +12,7 @@ use crate::operation::{operation, snapshot_of};
 use crate::reference::Operation;
 use crate::store::Store;
 use crate::time::Time;
-use crate::workspace::{LabelName, Labels, WorkspaceName, Workspaces, nearest};
+use crate::workspace::{LabelName, Labels, Workspace, WorkspaceName, Workspaces, nearest};
 use time::Moment;
 
 /// Minimum number of hexadecimal digits of an id prefix.
@@ -24,9 +24,9 @@ const NAMES_LOOKED_AT: usize = 1_000;
 ///
 /// - `@`: the head of the current workspace; `main@`: the head of another one
 /// - `@{10 minutes ago}`, `main@{yesterday 14:00}`: the head that a workspace had at that time
-/// - `@{op:123}`: the head that a workspace had right after an operation
+/// - `@{op:123}`: the files of a workspace right after an operation: its working snapshot if it had one, or else its head
 /// - `v1`: the snapshot of a label; otherwise `main`: the head of a workspace
-/// - `3f9a`: the only snapshot whose id starts with these digits, at least four
+/// - `3f9a`: the only snapshot whose id starts with these digits, at least four, if it is no other snapshot's name
 /// - any of these followed by `~` or `~3`: its first parent, or the third one back
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revision {
@@ -190,7 +190,14 @@ fn head_at(store: &Store, name: &WorkspaceName, time: Time) -> Result<SnapshotId
     Err(Error::Absent { what: format!("snapshot of {name} that is so old"), hint })
 }
 
-/// Returns the head of a workspace right after an operation.
+/// Returns the snapshot of the files of a workspace after an operation that moved it.
+fn state_after(moved: &Operation, name: &WorkspaceName) -> Result<Option<SnapshotId>> {
+    let change = moved.changes.iter().find(|change| change.name == name.reference());
+    let Some(value) = change.and_then(|change| change.after.clone()) else { return Ok(None) };
+    Ok(Workspace::read(name.clone(), value)?.state())
+}
+
+/// Returns the snapshot of the files of a workspace right after an operation.
 fn head_after(store: &Store, name: &WorkspaceName, operation: u64) -> Result<SnapshotId> {
     let last = store.last_operation()?;
     if operation > last {
@@ -202,7 +209,7 @@ fn head_after(store: &Store, name: &WorkspaceName, operation: u64) -> Result<Sna
     for moved in heads(store, name)? {
         let (moved, head) = moved?;
         if let (true, Some(head)) = (moved.sequence <= operation, head) {
-            return Ok(head);
+            return Ok(state_after(&moved, name)?.unwrap_or(head));
         }
         first = Some(moved.sequence);
     }
@@ -210,30 +217,42 @@ fn head_after(store: &Store, name: &WorkspaceName, operation: u64) -> Result<Sna
     Err(Error::Absent { what: format!("head of {name} at operation {operation}"), hint })
 }
 
-/// Resolves a name: labels take precedence over workspaces, and both over an id with that prefix.
+/// Resolves a name: labels take precedence over workspaces. A complete id is always an id, and a name that is also the prefix of an
+/// id is ambiguous: a received label cannot take the place of a snapshot.
 fn by_name(store: &Store, name: &str) -> Result<SnapshotId> {
+    let named = named(store, name)?;
+    let is_prefix = name.len() >= PREFIX_DIGITS_MIN && name.len() <= 64 && name.chars().all(|c| c.is_ascii_hexdigit());
+    let mut found = match is_prefix {
+        true => by_prefix(store, &name.to_ascii_lowercase())?,
+        false => Vec::new(),
+    };
+    match (named, &found[..]) {
+        (Some(id), []) => Ok(id),
+        (None, [id]) => Ok(*id),
+        (None, []) => Err(Error::Absent { what: format!("snapshot {name}"), hint: near(store, name)? }),
+        (_, [id]) if name.len() == 64 => Ok(*id),
+        (named, _) => {
+            found.extend(named.filter(|id| !found.contains(id)));
+            if let [one] = found[..] {
+                return Ok(one);
+            }
+            let candidates = found.iter().map(|id| describe(store, *id)).collect::<Result<_>>()?;
+            Err(Error::Ambiguous { text: name.to_owned(), candidates })
+        }
+    }
+}
+
+/// Returns the snapshot of a label, or else the head of a workspace.
+fn named(store: &Store, name: &str) -> Result<Option<SnapshotId>> {
     if let Ok(label) = LabelName::new(name)
         && let Some(found) = Labels::of(store).find(&label)?
     {
-        return Ok(found);
+        return Ok(Some(found));
     }
-    if let Ok(workspace) = WorkspaceName::new(name)
-        && Workspaces::of(store).find(&workspace)?.is_some()
-    {
-        return head(store, &workspace);
+    match WorkspaceName::new(name) {
+        Ok(workspace) if Workspaces::of(store).find(&workspace)?.is_some() => head(store, &workspace).map(Some),
+        _ => Ok(None),
     }
-    if name.len() >= PREFIX_DIGITS_MIN && name.len() <= 64 && name.chars().all(|c| c.is_ascii_hexdigit()) {
-        let found = by_prefix(store, &name.to_ascii_lowercase())?;
-        match &found[..] {
-            [] => {}
-            [one] => return Ok(*one),
-            several => {
-                let candidates = several.iter().map(|id| describe(store, *id)).collect::<Result<_>>()?;
-                return Err(Error::Ambiguous { text: name.to_owned(), candidates });
-            }
-        }
-    }
-    Err(Error::Absent { what: format!("snapshot {name}"), hint: near(store, name)? })
 }
 
 /// Returns snapshots whose id starts with these hexadecimal digits, at most a few.

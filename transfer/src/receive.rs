@@ -346,8 +346,10 @@ impl Taking<'_> {
                 EngineError::Full { .. } | EngineError::Fault { .. } | EngineError::DamagedRecord { .. } => {
                     return Err(source.into());
                 }
-                // What it refers to was left out, or it breaks a rule itself. Its bytes are those that were backed up.
-                EngineError::Refused { .. } | EngineError::Missing { .. } if self.origin == Origin::Backup => {
+                // An object that it refers to was left out, it breaks a rule, or its bytes are damaged.
+                EngineError::Refused { .. } | EngineError::Missing { .. } | EngineError::HashMismatch { .. }
+                    if self.origin == Origin::Backup =>
+                {
                     self.done.left_out.add_object(id, objects[at].bytes(), &source);
                     start = at + 1;
                 }

@@ -188,8 +188,8 @@ impl Writer {
 pub fn marks(snapshot: &v1::Snapshot) -> String {
     let workspaces: BTreeSet<_> = snapshot.workspaces.iter().collect();
     let labels: BTreeSet<_> = snapshot.labels.iter().collect();
-    let workspaces = workspaces.into_iter().map(|name| paint(style::WORKSPACE, text::id(name)));
-    let labels = labels.into_iter().map(|name| paint(style::LABEL, text::id(name)));
+    let workspaces = workspaces.into_iter().map(|name| paint(style::WORKSPACE, name));
+    let labels = labels.into_iter().map(|name| paint(style::LABEL, name));
     let marks: Vec<_> = workspaces.chain(labels).collect();
     if marks.is_empty() { String::new() } else { format!("({}) ", marks.join(", ")) }
 }

@@ -296,3 +296,16 @@ fn parts_of_files_are_restored_in_a_mount_as_in_a_directory() {
     assert_eq!(scratch.run("cd ../m; grep -c 'two\\|twenty-nine' a; ls"), "2\na\nnew\n");
     scratch.run("amalgam umount ../m");
 }
+
+#[test]
+fn the_log_shows_whole_names_of_workspaces_and_labels() {
+    let scratch = Scratch::new();
+    scratch.run("echo 1 > f; amalgam init -q --workspace main; amalgam fork -q stranger/main; amalgam label -q a/b");
+    let (said, _) = all(&scratch, "amalgam log -n1; amalgam show");
+    assert_eq!(said.matches("stranger/main").count(), 2, "{said}");
+    assert_eq!(said.matches("a/b").count(), 2, "{said}");
+    let (said, _) = all(&scratch, "amalgam log -n1 --json");
+    let line: Value = serde_json::from_str(said.lines().next().expect("a line")).expect("JSON");
+    assert_eq!(line["workspaces"], serde_json::json!(["main", "stranger/main"]), "{said}");
+    assert_eq!(line["labels"], serde_json::json!(["a/b"]), "{said}");
+}

@@ -130,7 +130,9 @@ fn control_sequences(shown: &[u8]) -> Vec<String> {
             // `script` ends lines with carriage return and line feed.
             b'\r' if rest.get(1) == Some(&b'\n') => {}
             b'\n' | b'\t' => {}
-            byte if byte < 0x20 || byte == 0x7f => found.push(String::from_utf8_lossy(&rest[..rest.len().min(40)]).into_owned()),
+            byte if byte < 0x20 || byte == 0x7f => {
+                found.push(String::from_utf8_lossy(&rest[..rest.len().min(40)]).into_owned())
+            }
             _ => {}
         }
     }

@@ -152,11 +152,20 @@ fn a_checkout_that_was_killed_is_done_by_the_same_command() {
             kit.own(format!("out{round}").as_ref());
             let refused = again(&kit, &arguments);
             assert_ne!(refused.code, 0);
-            assert!(refused.err.contains("holds mine, which did not come from the checkout"), "{}", refused.err);
+            let was_finished = refused.err.contains("is not empty");
+            assert!(
+                was_finished || refused.err.contains("holds mine, which did not come from the checkout"),
+                "{}",
+                refused.err
+            );
             assert_eq!(fs::read_to_string(out.join("mine")).expect("there"), "mine\n");
             fs::remove_file(out.join("mine")).expect("removed");
         }
-        again(&kit, &arguments).ends(0);
+        // The process may have written the last file before it noticed that its client was gone. Then nothing is left to do.
+        let done = again(&kit, &arguments);
+        if !(dies == "client" && done.err.contains("is not empty")) {
+            done.ends(0);
+        }
         assert_eq!(kit.tree(&out), wanted);
         if round < 2 {
             kit.run_in(&out, &["status", "--exit-code"]).ends(0);

@@ -126,17 +126,23 @@ impl Workspace {
     }
 }
 
-/// Converts the reference of a workspace from another store for this one. Other references stay unchanged. A journal position
-/// belongs to the store that has the journal: the position of an existing workspace is kept, a received one is dropped. A
-/// received working snapshot is dropped too, because it belongs to files that are not in this store.
+/// Converts the reference of a workspace from another store for this one. Other references stay unchanged.
+///
+/// Of a workspace that exists here only the head moves: its agent, project, target, base and journal position are decisions of
+/// this store. A new workspace gets no journal position and no working snapshot, because journal and files are not in this store.
 pub fn receive_workspace(name: &RefName, value: RefValue, here: Option<&RefValue>) -> Result<RefValue> {
     if !is_workspace(name) {
         return Ok(value);
     }
     let damaged = |why: Malformed| Error::DamagedRecord { what: format!("reference {name}"), why: why.to_string() };
     let value = share_workspace(name, value)?;
-    let journaled = here.map(Record::read).transpose().map_err(damaged)?.and_then(|record| record.journaled);
-    let record = Record { journaled, ..Record::read(&value).map_err(damaged)? };
+    let record = Record { journaled: None, ..Record::read(&value).map_err(damaged)? };
+    if let Some(here) = here
+        && let Some(workspace) = name.as_str().strip_prefix(PREFIX)
+    {
+        let here = Workspace::read(WorkspaceName::new(workspace)?, here.clone())?;
+        return here.at_head(value.target.and_then(snapshot_of));
+    }
     Ok(RefValue { note: record.value(None, None)?.note, ..value })
 }
 

@@ -9,10 +9,10 @@ use amalgam_engine::lean::{CacheFinder, lean_tree};
 use amalgam_engine::object::{GENERATION_MAX, Snapshot};
 use amalgam_engine::queue::{Judge, Queue, QueueEntry, TestVerdict, Wish};
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue};
-use amalgam_engine::workspace::{Change, NewWorkspace};
+use amalgam_engine::workspace::{Change, NewWorkspace, Workspace};
 use amalgam_engine::{
-    Act, Commit, ErrorKind, History, LivedTime, MergeContents, ObjectId, ObjectKind, RefMove, Result, RootId,
-    SnapshotId, Store, SweepScope, Time, WorkingTree, WorkspaceName, Workspaces,
+    Act, Commit, ErrorKind, History, LivedTime, MergeContents, Now, ObjectId, ObjectKind, RefMove, Result, Revision,
+    RootId, SnapshotId, Store, SweepScope, Time, WorkingTree, WorkspaceName, Workspaces,
 };
 use amalgam_gc::retention::Policies;
 use amalgam_tests::harness::lives::assert_sound;
@@ -318,6 +318,56 @@ fn a_place_in_a_journal_is_that_of_the_store_which_has_it() {
     plant(&to, name("workspace/main"), journaled(3));
     take(&to, &stream_of(&from), &ReceiveOptions { replace: true, ..ReceiveOptions::default() }).expect("received");
     assert_eq!(place(&to), Some(3), "an edit behind it would be taken for committed");
+}
+
+#[test]
+fn a_stream_moves_the_head_of_an_existing_workspace_and_changes_nothing_else_of_it() {
+    let (from, head, _) = sent();
+    let feat = WorkspaceName::new("feat").expect("a name");
+    let new = |agent: &str, target: Option<&str>| NewWorkspace {
+        from: Some(head),
+        agent: agent.to_owned(),
+        project: agent.to_owned(),
+        target: target.map(|target| WorkspaceName::new(target).expect("a name")),
+    };
+    let to = Store::in_memory();
+    take(&to, &stream_of(&from), &ReceiveOptions::default()).expect("received");
+    Workspaces::of(&to).create(&feat, &new("ann", None), &by()).expect("create");
+    let before = Workspaces::of(&to).get(&feat).expect("there");
+    Workspaces::of(&from).create(&feat, &new("mallory", Some("main")), &Act::new("mallory", Time(0))).expect("create");
+    take(&to, &stream_of(&from), &ReceiveOptions::default()).expect("the same head is received");
+    let record = |workspace: Workspace| {
+        (workspace.agent, workspace.project, workspace.target, workspace.base, workspace.created)
+    };
+    let there = || Workspaces::of(&to).get(&feat).expect("there");
+    assert_eq!(record(there()), record(before.clone()));
+    let mut tree = WorkingTree::open(&from, head).expect("open");
+    tree.write("more", b"text").expect("write");
+    let moved = Workspaces::of(&from).commit(&feat, &mut tree, &Change::new("more"), &by()).expect("commit").snapshot;
+    take(&to, &stream_of(&from), &ReceiveOptions::default()).expect("received");
+    assert_eq!(there().head, Some(moved));
+    assert_eq!(record(there()), record(before));
+}
+
+#[test]
+fn a_received_name_does_not_take_the_place_of_a_snapshot() {
+    let (from, head, _) = sent();
+    let to = Store::in_memory();
+    let mut tree = WorkingTree::new(&to);
+    tree.write("file", b"ours").expect("write");
+    let ours = tree.commit(Commit::new(&name("workspace/ours"), "ours")).expect("commit").snapshot;
+    let (whole, prefix) = (ours.to_string(), ours.short());
+    for digits in [whole.as_str(), &prefix] {
+        plant(&from, name(format!("label/{digits}")), RefValue::to(head.object()));
+        plant(&from, name(format!("workspace/{digits}")), RefValue::to(head.object()));
+    }
+    plant(&from, name("label/20261117"), RefValue::to(head.object()));
+    take(&to, &stream_of(&from), &ReceiveOptions::default()).expect("received");
+    let resolve = |text: &str| Revision::parse(text).and_then(|it| it.resolve(&to, None, &Now::utc(Time(0))));
+    assert_eq!(resolve(&whole).expect("a complete id is an id"), ours);
+    assert!(matches!(resolve(&prefix), Err(amalgam_engine::Error::Ambiguous { .. })), "{:?}", resolve(&prefix));
+    assert_eq!(resolve(&whole[..20]).expect("more digits"), ours);
+    assert_eq!(resolve("20261117").expect("digits that begin no id are a name"), head);
 }
 
 #[test]

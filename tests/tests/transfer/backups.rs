@@ -150,7 +150,10 @@ fn damaged_bytes_of_a_backup_cost_only_what_needs_them() {
                     for (name, value) in &names {
                         let here = again.read_ref(name).expect("read");
                         let is_back = here.as_ref() == Some(value) || reported(name.as_str());
-                        assert!(is_back || part == "000003.stream", "{part}, byte {at}: {name} is {here:?}: {listed:?}");
+                        assert!(
+                            is_back || part == "000003.stream",
+                            "{part}, byte {at}: {name} is {here:?}: {listed:?}"
+                        );
                     }
                 }
                 Err(error) => {

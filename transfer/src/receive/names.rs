@@ -182,7 +182,11 @@ fn fall_back(store: &Store, name: &RefName, value: &mut RefValue, left_out: &mut
     value.target = value.target.map(&mut nearest);
     value.keeps = value.keeps.iter().copied().map(nearest).collect();
     // Without the base that it began with, a workspace is still one.
+    let kept_before = value.keeps.len();
     value.keeps.retain(|id| hold(store, *id).is_ok());
+    if value.keeps.len() < kept_before {
+        left_out.add(name.to_string(), "the snapshot that it began with could not be restored".to_owned());
+    }
 }
 
 fn ref_move(part: &[(RefName, Option<RefValue>, RefValue)], act: &Act) -> RefMove {

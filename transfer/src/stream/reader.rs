@@ -186,9 +186,8 @@ impl<R: Read> StreamReader<R> {
             return Err(self.damaged("the checksum of the whole stream does not match".to_owned()));
         }
         let (objects_found, names_found) = (self.objects, self.names);
-        let why = format!(
-            "it has {objects_found} objects and {names_found} names, but its end says {objects} and {names}"
-        );
+        let why =
+            format!("it has {objects_found} objects and {names_found} names, but its end says {objects} and {names}");
         Err(self.damaged(why))
     }
 
