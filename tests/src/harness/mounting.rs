@@ -110,9 +110,11 @@ fn act() -> Act {
     Act::new("mounter", now())
 }
 
-/// Whether this machine lets this process mount.
+/// Whether this machine lets this process mount; reports a skipped test if not.
 pub fn can_mount() -> bool {
-    super::powercut::is_root() && std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok()
+    let device = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+    let can = super::powercut::is_root() && device.is_ok();
+    amalgam_test_support::has_or_skip("fuse", can, "mounting needs root and /dev/fuse here")
 }
 
 /// Mounts as ordered and serves until somebody unmounts it or the input ends. `tell` gets the lines that the parent reads.
