@@ -29,11 +29,11 @@
 //! Not purged: names of files, symlink targets, attributes, state values and messages, which are in objects that stay;
 //! working trees in memory and their segments; other stores, streams and backups.
 
-mod act;
 mod copies;
+mod erase;
 mod find;
 
-pub use act::{Purged, forget_tombstone, purge, tombstones};
+pub use erase::{Purged, forget_tombstone, purge, tombstones};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use amalgam_conflicts::{Caption, Stage};
+use amalgam_conflicts::{Caption, RenderCache};
 use amalgam_engine::object::{Conflict, Owner};
 use amalgam_engine::operation::operation;
 use amalgam_engine::reference::{Operation, RefChange};
@@ -244,13 +244,13 @@ impl Service {
         let service = inner.clone();
         options.room =
             Some(Arc::new(move || service.upgrade().map_or_else(Room::default, |inner| Service { inner }.room())));
-        let stage = Stage::default();
+        let stage = RenderCache::default();
         options.conflicts = Some(Arc::new(move |store, path, conflict| {
             let captions = |path: &TreePath, conflict: &Conflict| match inner.upgrade() {
                 Some(inner) => Service { inner }.captioner().caption(path, conflict),
                 None => Caption::of(path),
             };
-            stage.show(store, path, conflict, &captions)
+            stage.render(store, path, conflict, &captions)
         }));
         Ok(options)
     }

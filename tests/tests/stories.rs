@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use amalgam_engine::reference::{RefName, RefValue};
 use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace};
-use amalgam_engine::{Act, Error, ErrorKind, Past, SnapshotId, Store, Time, WorkspaceName, Workspaces, operation};
+use amalgam_engine::{Act, Error, ErrorKind, PastRefs, SnapshotId, Store, Time, WorkspaceName, Workspaces, operation};
 use amalgam_tests::harness::Place;
 use amalgam_tests::model::cases;
 use proptest::prelude::*;
@@ -374,7 +374,7 @@ fn tell(place: Place<'_>, ops: &[Op]) {
             };
         }
         if operation.sequence % 7 == 0 {
-            let past = Past::at(&store, operation.sequence).expect("the past");
+            let past = PastRefs::at(&store, operation.sequence).expect("the past");
             let then: Vec<_> = past.refs("").map(|(name, value)| (name.clone(), value.clone())).collect();
             assert_eq!(then, now.clone().into_iter().collect::<Vec<_>>());
         }

@@ -16,7 +16,7 @@ use amalgam_engine::history::mark_foreign;
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::reference::{RefName, RefValue};
 use amalgam_engine::{
-    Act, Error as EngineError, ErrorKind, Looked, NotAdmitted, ObjectId, ObjectKind, Pin, SnapshotId, Store,
+    Act, Error as EngineError, ErrorKind, HashedObject, NotAdmitted, ObjectId, ObjectKind, Pin, SnapshotId, Store,
     WriteSession,
 };
 
@@ -231,7 +231,7 @@ struct Hashed {
 
 enum Item {
     /// Objects that follow each other, each with its place.
-    Objects(Vec<Where>, Vec<Looked>),
+    Objects(Vec<Where>, Vec<HashedObject>),
     Other(Where, Frame),
 }
 
@@ -313,7 +313,7 @@ impl Taking<'_> {
         Ok(false)
     }
 
-    fn admit(&mut self, places: &[Where], objects: &[Looked]) -> Result<()> {
+    fn admit(&mut self, places: &[Where], objects: &[HashedObject]) -> Result<()> {
         let mut start = 0;
         while let Err(NotAdmitted { at, source }) = self.admit_until_refused(&objects[start..]) {
             let at = start + at;
@@ -337,7 +337,7 @@ impl Taking<'_> {
     }
 
     /// Takes objects in, and counts those that are new, up to one that is refused.
-    fn admit_until_refused(&mut self, objects: &[Looked]) -> Result<(), NotAdmitted> {
+    fn admit_until_refused(&mut self, objects: &[HashedObject]) -> Result<(), NotAdmitted> {
         let new = self.session.admit_looked(objects);
         let (admitted, done) = match new {
             Ok(_) => (objects.len(), Ok(())),

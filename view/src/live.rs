@@ -4,7 +4,7 @@
 use amalgam_engine::backend::Durability;
 use amalgam_engine::work::Stat;
 use amalgam_engine::workspace::{Change, Committed, JournalPlace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, Commit, Expect, Landed, RefName, RootId, SnapshotId, TreePath, WorkingTree};
+use amalgam_engine::{Act, Commit, CommittedTree, Expect, RefName, RootId, SnapshotId, TreePath, WorkingTree};
 
 use crate::attributes::Kind;
 use crate::error::{Error, Result};
@@ -145,7 +145,7 @@ impl View {
     }
 
     /// That state is a snapshot now: only what was edited since stays dirty, and only that in the journal.
-    fn end_commit(&self, committing: &Committing, snapshot: SnapshotId, landed: Option<Landed>) -> Result<()> {
+    fn end_commit(&self, committing: &Committing, snapshot: SnapshotId, landed: Option<CommittedTree>) -> Result<()> {
         let mut live = self.shared.live.write();
         if let Some(landed) = landed {
             live.tree.settle(landed)?;

@@ -5,7 +5,7 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use amalgam_engine::object::{Directories, DirectoryItem, DirectoryRef, Entry, Node, Root, SequenceNode, Snapshot};
-use amalgam_engine::queue::{Queue, Wish};
+use amalgam_engine::queue::{Queue, QueueOptions};
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{Act, DirectoryId, History, Name, ObjectKind, RefMove, Store, Time};
 use amalgam_transfer::{Progress, Selection, SendOptions, send};
@@ -312,7 +312,7 @@ fn a_stream_that_brings_a_command_is_refused_and_the_command_never_runs() {
     tree.write("file", b"two").expect("written");
     workspaces.commit(&side, &mut tree, &Change::new("two"), &act()).expect("committed");
     let test = vec!["sh".to_owned(), "-c".to_owned(), format!("touch {}", owned.display())];
-    let wish = Wish { test, ..Wish::default() };
+    let wish = QueueOptions { test, ..QueueOptions::default() };
     Queue::of(&workspaces, &History::of(&store)).submit(&side, &main, &wish, &act()).expect("submitted");
     std::fs::write(scratch.path().join("armed.stream"), stream_of(&store)).expect("written");
     scratch.run("amalgam init -q");

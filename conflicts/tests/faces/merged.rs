@@ -1,6 +1,6 @@
 //! From a merge to a resolution, and merged again on the way.
 
-use amalgam_conflicts::{Faced, Style};
+use amalgam_conflicts::{RenderedTree, Style};
 use amalgam_engine::conflict::{conflicts, remember, replay_all};
 use amalgam_engine::merge::{MergeOptions, NoContents, merge_trees};
 use amalgam_engine::{Act, RootId, Time, WorkingTree};
@@ -35,9 +35,9 @@ fn a_conflict_of_a_merge_is_carried_merged_again_and_resolved_by_whoever_resolve
     assert_eq!(world.conflict(carried, "file"), world.conflict(clash, "file"));
     assert_eq!(world.read(carried, "other"), b"louder\n");
     // One resolves it in a directory, another carries it on: the resolution wins when they meet.
-    let faced = Faced::new(&world.store, clash, &placed, Style::Markers).expect("faced");
-    assert!(world.read(faced.face, "file").starts_with(b"<<<<<<< ours [amalgam "));
-    let edited = world.edited(faced.face, |tree| tree.write("file", b"z\nb\nc\n").expect("written"));
+    let faced = RenderedTree::new(&world.store, clash, &placed, Style::Markers).expect("faced");
+    assert!(world.read(faced.rendered, "file").starts_with(b"<<<<<<< ours [amalgam "));
+    let edited = world.edited(faced.rendered, |tree| tree.write("file", b"z\nb\nc\n").expect("written"));
     let resolved = world.back(edited, &faced).root;
     assert_eq!(conflicts(&world.store, resolved).expect("walked"), []);
     let met = merged(&world, clash, carried, resolved);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use amalgam_conflicts::{Caption, Stage};
+use amalgam_conflicts::{Caption, RenderCache};
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{Act, RootId, SnapshotId, Time, WorkingTree};
@@ -13,10 +13,10 @@ use crate::kit::{World, all_kinds};
 const NOW: Time = Time(5_000_000_000_000);
 
 fn options() -> ViewOptions {
-    let stage = Arc::new(Stage::default());
+    let stage = Arc::new(RenderCache::default());
     ViewOptions {
         conflicts: Some(Arc::new(move |store, path, conflict| {
-            stage.show(store, path, conflict, &|path, _| Caption::of(path))
+            stage.render(store, path, conflict, &|path, _| Caption::of(path))
         })),
         ..ViewOptions::new(Owner { uid: 0, gid: 0 }, || NOW)
     }
@@ -44,7 +44,7 @@ fn a_view_shows_markers_and_a_write_takes_the_conflicts_place() {
     let caller = Caller::owner(0, 0);
     let find = |name: &str| view.lookup(&caller, ROOT, name.as_bytes()).expect("found");
     let text = find("text");
-    let shown = world.read(faced.face, "text");
+    let shown = world.read(faced.rendered, "text");
     assert_eq!((text.kind, text.size, text.mode), (Kind::File, shown.len() as u64, 0o644));
     assert_eq!(view.read(text.ino, 0, 1 << 20).expect("read"), shown);
     // Reading changes nothing.

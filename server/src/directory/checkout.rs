@@ -124,8 +124,8 @@ impl Service {
         let seen = Seen { conflicts: self.conflicts_of(root, None)?, ..Seen::default() };
         let faced = self.faced(root, style, None)?;
         let staging = Staging::new();
-        let begun = self.begin_checkout(&host, faced.face, &staging)?;
-        let done = checkout_staged(&self.inner.store, &host, &index, faced.face, &job, &staging);
+        let begun = self.begin_checkout(&host, faced.rendered, &staging)?;
+        let done = checkout_staged(&self.inner.store, &host, &index, faced.rendered, &job, &staging);
         let done = done.map_err(of_materializer)?;
         drop(source);
         let mut result = v1::CheckoutResult {

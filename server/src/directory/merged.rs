@@ -7,7 +7,7 @@ use amalgam_engine::operation::operation;
 use amalgam_engine::workspace::{Change, WorkspaceName};
 use amalgam_engine::{Act, MergeContents, MergeOptions, RootId, SnapshotId, WriteSession};
 use amalgam_materializer::{Progress, Times};
-use amalgam_merge::trees::ByRules;
+use amalgam_merge::trees::RuleMerger;
 use amalgam_proto::v1;
 
 use super::capture::{CAPTURE, Saying};
@@ -263,7 +263,7 @@ impl Service {
         let head = self.head(workspace)?;
         let Some(now) = self.head_root(head)? else { return Ok(None) };
         let rules = self.merge_rules(Some(workspace), None);
-        let by_rules = rules.as_ref().ok().map(|rules| ByRules::new(rules, "", ""));
+        let by_rules = rules.as_ref().ok().map(|rules| RuleMerger::new(rules, "", ""));
         let contents = by_rules.as_ref().map_or(&NoContents as &dyn MergeContents, |by_rules| by_rules);
         let options = MergeOptions { time: act.time, ..MergeOptions::default() };
         let merged = merge_trees(store, Some(before), now, edited, contents, &options);

@@ -76,16 +76,16 @@ impl Service {
             Checkout { withholds: self.withholds(grasp, target)?, ..checkout_job(target, &rules, times, progress) };
         let faced = self.faced_in(grasp, target.root)?;
         self.aim_at(grasp, target.root, target.paths)?;
-        let planned = plan(&self.inner.store, grasp.index(), faced.face, &job).map_err(of_materializer)?;
+        let planned = plan(&self.inner.store, grasp.index(), faced.rendered, &job).map_err(of_materializer)?;
         let parents = planned.changes.iter().filter_map(|change| Some(change.path.split_last()?.0));
         let directories: BTreeSet<TreePath> = parents.collect();
         let staging = Staging::new();
         let _writing = self.writing(&grasp.record.id, &staging, &directories)?;
-        let done = checkout_staged(&self.inner.store, &grasp.host, grasp.index(), faced.face, &job, &staging);
+        let done = checkout_staged(&self.inner.store, &grasp.host, grasp.index(), faced.rendered, &job, &staging);
         let mut done = done.map_err(of_materializer)?;
         if target.set_id {
             let (store, index) = (&self.inner.store, grasp.index());
-            grant_withheld(store, &grasp.host, index, faced.face, target.paths, progress, &mut done)
+            grant_withheld(store, &grasp.host, index, faced.rendered, target.paths, progress, &mut done)
                 .map_err(of_materializer)?;
         }
         let captured = self.look_where(grasp, &done, progress)?;
@@ -259,7 +259,7 @@ impl Service {
         let rules = self.rules(&grasp.record)?;
         let job =
             Checkout { withholds: self.withholds(grasp, target)?, ..checkout_job(target, &rules, times, progress) };
-        let face = self.faced_in(grasp, target.root)?.face;
+        let face = self.faced_in(grasp, target.root)?.rendered;
         let planned = plan(&self.inner.store, grasp.index(), face, &job).map_err(of_materializer)?;
         for changes in planned.changes.chunks(PLAN_PART) {
             let changes = changes.iter().map(|change| v1::PlannedChange {

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use amalgam_engine::merge::{MergeContents, Regenerate as _};
 use amalgam_engine::operation::remove_reference;
-use amalgam_engine::queue::{Fate, Folded, Judge, QueueEntry, Regenerated, TestVerdict, Unreadable, Wish};
+use amalgam_engine::queue::{
+    EntryOutcome, Folded, MergePolicy, QueueEntry, QueueOptions, Regenerated, TestVerdict, Unreadable,
+};
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{Act, ErrorKind, RootId, TreePath};
 use amalgam_merge::Rules;
-use amalgam_merge::trees::{ByRules, units_of};
+use amalgam_merge::trees::{RuleMerger, merge_units};
 use amalgam_proto::{Failure, Reason, v1, workspace_id};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -46,10 +48,10 @@ impl<'a> Referee<'a> {
     }
 }
 
-impl Judge for Referee<'_> {
+impl MergePolicy for Referee<'_> {
     fn contents(&self, entry: &QueueEntry) -> amalgam_engine::Result<Box<dyn MergeContents + '_>> {
         let ours = self.service.inner.workspaces.get(&entry.target)?.agent;
-        Ok(Box::new(ByRules::new(&self.rules, &ours, &entry.agent)))
+        Ok(Box::new(RuleMerger::new(&self.rules, &ours, &entry.agent)))
     }
 
     fn is_grouped(&self, path: &TreePath) -> bool {
@@ -58,7 +60,7 @@ impl Judge for Referee<'_> {
 
     fn units(&self, base: Option<RootId>, ours: RootId, theirs: RootId) -> amalgam_engine::Result<Vec<Vec<TreePath>>> {
         match self.rules.has_groups() {
-            true => units_of(&self.rules, &self.service.inner.store, base, [ours, theirs]),
+            true => merge_units(&self.rules, &self.service.inner.store, base, [ours, theirs]),
             false => Ok(Vec::new()),
         }
     }
@@ -188,12 +190,12 @@ impl Service {
         let folded = caller.walking(preview).map_err(of_engine)?;
         // What it would be has no name: the message is about the head that is.
         let Folded { files, conflicts, changed, .. } = &folded;
-        let (how, reason) = match &folded.fate {
-            Fate::Landed(snapshot) if *snapshot == entry.snapshot => (v1::MergeHow::Forward, String::new()),
-            Fate::Landed(_) => (v1::MergeHow::Merged, String::new()),
-            Fate::Already => (v1::MergeHow::Already, String::new()),
-            Fate::Review(reason) => (v1::MergeHow::Review, reason.clone()),
-            Fate::Refused(reason) => return Err(not_started(reason.clone())),
+        let (how, reason) = match &folded.outcome {
+            EntryOutcome::Landed(snapshot) if *snapshot == entry.snapshot => (v1::MergeHow::Forward, String::new()),
+            EntryOutcome::Landed(_) => (v1::MergeHow::Merged, String::new()),
+            EntryOutcome::Already => (v1::MergeHow::Already, String::new()),
+            EntryOutcome::Review(reason) => (v1::MergeHow::Review, reason.clone()),
+            EntryOutcome::Refused(reason) => return Err(not_started(reason.clone())),
         };
         Ok(v1::Merge {
             files: files_message(files),
@@ -355,15 +357,15 @@ impl Service {
 
     /// What became of an entry, for the wire.
     pub(super) fn folded_message(&self, folded: &Folded) -> Result<v1::Merge> {
-        let (how, head, reason) = match &folded.fate {
+        let (how, head, reason) = match &folded.outcome {
             // A target without a head takes over that of the source.
-            Fate::Landed(snapshot) if *snapshot == folded.entry.snapshot => {
+            EntryOutcome::Landed(snapshot) if *snapshot == folded.entry.snapshot => {
                 (v1::MergeHow::Forward, Some(*snapshot), String::new())
             }
-            Fate::Landed(snapshot) => (v1::MergeHow::Merged, Some(*snapshot), String::new()),
-            Fate::Already => (v1::MergeHow::Already, None, String::new()),
-            Fate::Review(reason) => (v1::MergeHow::Review, None, reason.clone()),
-            Fate::Refused(reason) => {
+            EntryOutcome::Landed(snapshot) => (v1::MergeHow::Merged, Some(*snapshot), String::new()),
+            EntryOutcome::Already => (v1::MergeHow::Already, None, String::new()),
+            EntryOutcome::Review(reason) => (v1::MergeHow::Review, None, reason.clone()),
+            EntryOutcome::Refused(reason) => {
                 let message = format!("{}; nothing was merged, and nothing waits", reason.trim_end());
                 return Err(not_started(message).with("entry", folded.entry.id.as_str()));
             }
@@ -415,7 +417,7 @@ impl Service {
         if dry_run {
             return self.preview_entry(&entry, act, caller);
         }
-        refuse_unstartable(&entry.wish.test, &self.settings()?.commands)?;
+        refuse_unstartable(&entry.options.test, &self.settings()?.commands)?;
         let entry = match entry.is_held {
             true => queue.release(&entry, act).map_err(of_engine)?,
             false => entry,
@@ -486,13 +488,13 @@ pub(super) fn side_by_side<T: Send>(all: Vec<T>, work: impl Fn(T) -> Result<()> 
 
 pub(super) const QUEUE: &str = "queue/";
 
-fn wish_of(asked: &v1::Submission, ends: bool) -> Wish {
-    Wish {
+fn wish_of(asked: &v1::Submission, ends: bool) -> QueueOptions {
+    QueueOptions {
         ends,
         message: asked.message.clone(),
         test: asked.test.clone(),
         test_seconds: asked.test_seconds,
-        ..Wish::default()
+        ..QueueOptions::default()
     }
 }
 
@@ -511,9 +513,9 @@ pub(super) fn entry_message(entry: &QueueEntry, prefix: &str) -> v1::QueueEntry 
         agent: entry.agent.clone(),
         actor: entry.actor.clone(),
         time: Some(amalgam_proto::timestamp(entry.time)),
-        message: entry.wish.message.clone(),
-        ends: entry.wish.ends,
+        message: entry.options.message.clone(),
+        ends: entry.options.ends,
         held: entry.is_held,
-        test: entry.wish.test.clone(),
+        test: entry.options.test.clone(),
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use amalgam_conflicts::{Caption, render};
+use amalgam_conflicts::{Caption, render_text};
 use amalgam_engine::merge::side_names;
 use amalgam_engine::object::{Conflict, Node, Settled};
 use amalgam_engine::operation::operation;
-use amalgam_engine::queue::{Review, Side, Take};
+use amalgam_engine::queue::{Review, Side, SideChoice};
 use amalgam_engine::{Act, Entry, OperationCursor, SnapshotId, TreePath, entry_at};
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
@@ -31,7 +31,7 @@ const OPERATIONS_MAX: u64 = 10_000;
 struct Again<'a> {
     /// Whether conflicts are kept in the target's tree.
     keep: bool,
-    takes: &'a [Take],
+    takes: &'a [SideChoice],
     dry_run: bool,
 }
 
@@ -96,7 +96,7 @@ impl Service {
             let both = [(first, &review.entry.target), (last, &review.entry.source)];
             both.into_iter().filter(|(name, _)| name.is_empty()).for_each(|(name, known)| *name = known.to_string());
         }
-        let rendered = render(store, &conflict, &caption).map_err(of_engine)?.map(|rendered| rendered.bytes);
+        let rendered = render_text(store, &conflict, &caption).map_err(of_engine)?.map(|rendered| rendered.bytes);
         Ok(rendered.filter(|bytes| bytes.len() <= SHOWN_BYTES_MAX).unwrap_or_default().into())
     }
 
@@ -170,8 +170,8 @@ impl Service {
         let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
         let paths = paths.map_err(|source| of_engine(source.into()))?;
         let takes: Vec<_> = match paths.is_empty() {
-            true => vec![Take { path: None, side }],
-            false => paths.into_iter().map(|path| Take { path: Some(path), side }).collect(),
+            true => vec![SideChoice { path: None, side }],
+            false => paths.into_iter().map(|path| SideChoice { path: Some(path), side }).collect(),
         };
         let how = Again { keep: false, takes: &takes, dry_run: request.dry_run };
         self.try_again(&request.name, &how, act, caller)
@@ -205,7 +205,7 @@ impl Service {
         if how.dry_run {
             return self.preview_entry(&entry, act, caller);
         }
-        super::test::refuse_unstartable(&entry.wish.test, &self.settings()?.commands)?;
+        super::test::refuse_unstartable(&entry.options.test, &self.settings()?.commands)?;
         queue.resubmit(&review, &entry, act).map_err(of_engine)?;
         let act = Act { request: None, ..act.clone() };
         self.wait_for(&entry, &act, caller).map(|(_, merge)| merge)

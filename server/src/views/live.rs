@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use amalgam_conflicts::{Known, ReadBack, read_back};
+use amalgam_conflicts::{KnownRendering, ReadBack, read_back};
 use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
 use amalgam_engine::{
     Act, DiffOptions, EntryKind, RootId, SnapshotId, TreePath, What, WorkingTree, diff_roots, operation,
@@ -202,7 +202,7 @@ impl Service {
         if faced.paths().next().is_none() {
             return Ok(None);
         }
-        let known = Known { faced: &faced, is_written: false, paths: None };
+        let known = KnownRendering { rendered: &faced, is_written: false, paths: None };
         read_back(&self.inner.store, found, &[known]).map(Some).map_err(of_engine)
     }
 
