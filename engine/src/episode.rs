@@ -6,11 +6,11 @@
 //!
 //! ```
 //! use amalgam_engine::episode::{EpisodeName, Episodes, Metadata, StepDraft};
-//! use amalgam_engine::{Act, Store, Time, WorkingTree};
+//! use amalgam_engine::{OperationContext, Store, Time, WorkingTree};
 //!
 //! let store = Store::in_memory();
 //! let episodes = Episodes::of(&store);
-//! let (run, ada) = (EpisodeName::new("run/1")?, Act::new("ada", Time(1)));
+//! let (run, ada) = (EpisodeName::new("run/1")?, OperationContext::new("ada", Time(1)));
 //! episodes.begin(&run, &Metadata::new(), &ada)?;
 //! let mut tree = WorkingTree::new(&store);
 //! tree.write("plan.md", b"think")?;
@@ -48,7 +48,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
-use crate::operation::{self, Act, move_refs, recorded, trying};
+use crate::operation::{self, OperationContext, move_refs, recorded, trying};
 use crate::reference::{Operation, RefValue};
 use crate::store::Store;
 use crate::workspace::nearest;
@@ -87,7 +87,7 @@ impl Episodes {
     }
 
     /// Creates an episode without steps.
-    pub fn begin(&self, name: &EpisodeName, metadata: &Metadata, context: &Act) -> Result<Episode> {
+    pub fn begin(&self, name: &EpisodeName, metadata: &Metadata, context: &OperationContext) -> Result<Episode> {
         check_metadata(metadata)?;
         let value = episode_value(EpisodeState::Open, context.time, metadata);
         let step = operation::Step { name: name.reference(), before: None, after: Some(value.clone()) };
@@ -125,16 +125,22 @@ impl Episodes {
     }
 
     /// Protects an episode from being dropped until it is released.
-    pub fn keep(&self, name: &EpisodeName, context: &Act) -> Result<Operation> {
+    pub fn keep(&self, name: &EpisodeName, context: &OperationContext) -> Result<Operation> {
         self.set_state(name, EpisodeState::Kept, "keep", context)
     }
 
     /// Releases a kept episode, so that it can be dropped.
-    pub fn release(&self, name: &EpisodeName, context: &Act) -> Result<Operation> {
+    pub fn release(&self, name: &EpisodeName, context: &OperationContext) -> Result<Operation> {
         self.set_state(name, EpisodeState::Open, "release", context)
     }
 
-    fn set_state(&self, name: &EpisodeName, state: EpisodeState, word: &str, context: &Act) -> Result<Operation> {
+    fn set_state(
+        &self,
+        name: &EpisodeName,
+        state: EpisodeState,
+        word: &str,
+        context: &OperationContext,
+    ) -> Result<Operation> {
         trying(|| {
             let episode = self.get(name)?;
             if episode.state == EpisodeState::Dropping {

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::id::{DirectoryId, ObjectKind, RootId, SnapshotId};
 use crate::name::{Name, TreePath};
 use crate::object::{DirectoryItem, DirectoryRef, Entry, Node};
-use crate::operation::{Act, Step, hold_snapshot, move_refs};
+use crate::operation::{OperationContext, Step, hold_snapshot, move_refs};
 use crate::reference::{FORGET, RefName, RefValue};
 use crate::store::{Pin, RefMove, Store};
 use crate::work::WorkingTree;
@@ -230,7 +230,7 @@ fn read_note(note: &[u8]) -> Option<(Vec<TreePath>, u64)> {
 
 /// Creates the tree of a snapshot without these caches and keeps it under a reference. The tree of the snapshot must exist: an
 /// existing lean tree is compared with it and replaced if it is not exactly that tree without these caches.
-pub fn make_lean(store: &Store, snapshot: SnapshotId, caches: &[TreePath], context: &Act) -> Result<Lean> {
+pub fn make_lean(store: &Store, snapshot: SnapshotId, caches: &[TreePath], context: &OperationContext) -> Result<Lean> {
     let name = reference(snapshot);
     let before = store.read_ref(&name)?;
     let mut tree = WorkingTree::open_root(store, store.snapshot(snapshot)?.root)?;
@@ -261,7 +261,11 @@ pub fn make_lean(store: &Store, snapshot: SnapshotId, caches: &[TreePath], conte
 }
 
 /// Removes the lean trees of these snapshots. Returns how many there were.
-pub fn forget_lean(store: &Store, snapshots: impl IntoIterator<Item = SnapshotId>, context: &Act) -> Result<u64> {
+pub fn forget_lean(
+    store: &Store,
+    snapshots: impl IntoIterator<Item = SnapshotId>,
+    context: &OperationContext,
+) -> Result<u64> {
     let mut steps = Vec::new();
     for name in snapshots.into_iter().map(reference) {
         if let Some(value) = store.read_ref(&name)? {
@@ -312,7 +316,7 @@ mod tests {
             "a second time, too"
         );
 
-        let context = Act::new("ann", Time(7));
+        let context = OperationContext::new("ann", Time(7));
         let lean = make_lean(&store, snapshot, &found, &context).expect("made");
         assert_eq!((paths(lean.left_out.clone()), lean.left_out_more), (paths(found), 0));
         assert_eq!(lean_tree(&store, snapshot).expect("read"), Some(lean.clone()));

@@ -99,7 +99,7 @@ pub use malformed::Malformed;
 pub use merge::{MergeContents, MergeOptions, NoContents, Outcome, merge_snapshots, merge_trees};
 pub use name::{AsTreePath, DEPTH_MAX, InvalidName, NAME_BYTES_MAX, Name, TreePath};
 pub use object::{Entry, EntryKind};
-pub use operation::{Act, OperationCursor, PastRefs};
+pub use operation::{OperationContext, OperationCursor, PastRefs};
 pub use reference::{RefName, RequestId};
 pub use revision::{Now, Revision};
 pub use store::{Pin, RefMove, Rows, Store, StoreOptions, SweepRound, SweepScope, Swept, Tallies, Tally, WriteSession};

@@ -22,7 +22,7 @@ use crate::time::Time;
 
 /// The actor, time and durability of an operation.
 #[derive(Clone, Debug, Default)]
-pub struct Act {
+pub struct OperationContext {
     /// The actor.
     pub actor: String,
     /// The time.
@@ -33,7 +33,7 @@ pub struct Act {
     pub durability: Durability,
 }
 
-impl Act {
+impl OperationContext {
     /// Creates a durable context.
     pub fn new(actor: impl Into<String>, time: Time) -> Self {
         Self { actor: actor.into(), time, request: None, durability: Durability::Durable }
@@ -73,7 +73,12 @@ pub(crate) struct Step {
 
 /// Moves references, all or none. The caller must ensure that the objects of the new values stay in the store meanwhile, for
 /// example with pins.
-pub(crate) fn move_refs(store: &Store, context: &Act, draft: OperationDraft, steps: Vec<Step>) -> Result<Committed> {
+pub(crate) fn move_refs(
+    store: &Store,
+    context: &OperationContext,
+    draft: OperationDraft,
+    steps: Vec<Step>,
+) -> Result<Committed> {
     let mut transaction =
         Transaction { operation: Some(draft), durability: context.durability, ..Transaction::default() };
     for Step { name, before, after } in steps {
@@ -84,7 +89,12 @@ pub(crate) fn move_refs(store: &Store, context: &Act, draft: OperationDraft, ste
 }
 
 /// Removes a reference that belongs to no workspace and no label. Returns `None` if it does not exist.
-pub fn remove_reference(store: &Store, name: &RefName, context: &Act, action: &str) -> Result<Option<Operation>> {
+pub fn remove_reference(
+    store: &Store,
+    name: &RefName,
+    context: &OperationContext,
+    action: &str,
+) -> Result<Option<Operation>> {
     trying(|| {
         let Some(before) = store.read_ref(name)? else { return Ok(None) };
         let step = Step { name: name.clone(), before: Some(before), after: None };

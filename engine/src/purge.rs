@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use amalgam_engine::purge::{PurgeOptions, PurgeTarget, plan_purge, purge};
-//! use amalgam_engine::{Act, Commit, Error, RefName, Store, Time, TreePath, WorkingTree};
+//! use amalgam_engine::{OperationContext, Commit, Error, RefName, Store, Time, TreePath, WorkingTree};
 //!
 //! let store = Store::in_memory();
 //! let mut tree = WorkingTree::new(&store);
@@ -13,7 +13,7 @@
 //! let target = PurgeTarget::Path(TreePath::new(".env")?);
 //! let plan = plan_purge(&store, &target, &PurgeOptions::default())?; // changes nothing
 //! assert_eq!(plan.places.len(), 1);
-//! purge(&store, &plan, "a key", &Act::new("ada", Time(1)))?;
+//! purge(&store, &plan, "a key", &OperationContext::new("ada", Time(1)))?;
 //! let tree = WorkingTree::open(&store, done.snapshot)?;
 //! assert!(matches!(tree.read(".env"), Err(Error::Purged { .. })));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -35,7 +35,7 @@ use crate::history::History;
 use crate::id::{RootId, SnapshotId};
 use crate::merge::{MergeContents, Regenerate};
 use crate::name::TreePath;
-use crate::operation::{Act, Step, hold_snapshot, move_refs, operation};
+use crate::operation::{OperationContext, Step, hold_snapshot, move_refs, operation};
 use crate::reference::{RefName, RefValue};
 use crate::store::Store;
 use crate::workspace::{WorkspaceName, Workspaces};
@@ -155,7 +155,7 @@ impl Queue {
         source: &WorkspaceName,
         target: &WorkspaceName,
         options: &QueueOptions,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<QueueEntry> {
         if let Some(entry) = self.find_submitted(context)? {
             return Ok(entry);
@@ -176,7 +176,7 @@ impl Queue {
     }
 
     /// Returns the entry that the first call with this request id created, even if it has left the queue.
-    pub fn find_submitted(&self, context: &Act) -> Result<Option<QueueEntry>> {
+    pub fn find_submitted(&self, context: &OperationContext) -> Result<Option<QueueEntry>> {
         let Some(request) = &context.request else { return Ok(None) };
         let Some(done) = self.store().find_request(request)? else { return Ok(None) };
         let made = done.changes.iter().find_map(|change| Some((change.name.clone(), change.after.clone()?)));
@@ -191,7 +191,7 @@ impl Queue {
         target: &WorkspaceName,
         head: Option<SnapshotId>,
         options: &QueueOptions,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<QueueEntry> {
         if source == target {
             let why = format!("{source} cannot be merged into itself");
@@ -231,13 +231,13 @@ impl Queue {
     }
 
     /// Removes an entry from the queue without merging it.
-    pub fn withdraw(&self, entry: &QueueEntry, context: &Act) -> Result<()> {
+    pub fn withdraw(&self, entry: &QueueEntry, context: &OperationContext) -> Result<()> {
         let step = Step { name: entry.name.clone(), before: Some(entry.value.clone()), after: None };
         move_refs(self.store(), context, context.draft("withdraw"), vec![step]).map(drop)
     }
 
     /// Releases a held entry, so that it is merged.
-    pub fn release(&self, entry: &QueueEntry, context: &Act) -> Result<QueueEntry> {
+    pub fn release(&self, entry: &QueueEntry, context: &OperationContext) -> Result<QueueEntry> {
         let again =
             QueueEntry::new(&entry.source, &entry.target, entry.snapshot, &entry.options, &entry.agent, context)?;
         let _pins = hold_snapshot(self.store(), entry.snapshot)?;

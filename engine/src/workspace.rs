@@ -4,13 +4,13 @@
 //! workspace to programs, and the [`queue`](crate::queue), which merges workspaces in the background.
 //!
 //! ```
-//! use amalgam_engine::{Act, Store, Time};
+//! use amalgam_engine::{OperationContext, Store, Time};
 //! use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 //!
 //! let store = Store::in_memory();
 //! let workspaces = Workspaces::of(&store);
 //! let (main, attempt) = (WorkspaceName::new("main")?, WorkspaceName::new("attempt/1")?);
-//! let ada = Act::new("ada", Time(1));
+//! let ada = OperationContext::new("ada", Time(1));
 //! workspaces.create(&main, &NewWorkspace::default(), &ada)?;
 //! let mut tree = workspaces.open(&main)?;
 //! tree.write("plan.md", b"think")?;
@@ -44,7 +44,7 @@ pub use restore::{Taken, with_paths_of};
 
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
-use crate::operation::{self, Act, Step, hold_snapshot, move_refs, recorded, trying};
+use crate::operation::{self, OperationContext, Step, hold_snapshot, move_refs, recorded, trying};
 use crate::reference::{Operation, RefValue};
 use crate::store::Store;
 use crate::work::WorkingTree;
@@ -84,7 +84,7 @@ impl Workspaces {
     }
 
     /// Creates a workspace.
-    pub fn create(&self, name: &WorkspaceName, new: &NewWorkspace, context: &Act) -> Result<Workspace> {
+    pub fn create(&self, name: &WorkspaceName, new: &NewWorkspace, context: &OperationContext) -> Result<Workspace> {
         let _pins = new.from.map(|from| hold_snapshot(&self.store, from)).transpose()?;
         let (agent, project, target) = (new.agent.clone(), new.project.clone(), new.target.clone());
         let record = Record { agent, project, created: context.time, target, journaled: None, working: None };
@@ -128,7 +128,7 @@ impl Workspaces {
     }
 
     /// Creates workspaces that start from the head of another one, all of them or none.
-    pub fn fork(&self, from: &WorkspaceName, into: &[WorkspaceName], context: &Act) -> Result<Operation> {
+    pub fn fork(&self, from: &WorkspaceName, into: &[WorkspaceName], context: &OperationContext) -> Result<Operation> {
         let source = self.get(from)?;
         let _pins = source.head.map(|head| hold_snapshot(&self.store, head)).transpose()?;
         let record = Record {
@@ -150,7 +150,13 @@ impl Workspaces {
     }
 
     /// Sets the agent and the project of a workspace.
-    pub fn describe(&self, name: &WorkspaceName, agent: &str, project: &str, context: &Act) -> Result<Operation> {
+    pub fn describe(
+        &self,
+        name: &WorkspaceName,
+        agent: &str,
+        project: &str,
+        context: &OperationContext,
+    ) -> Result<Operation> {
         trying(|| {
             let workspace = self.get(name)?;
             let record = Record { agent: agent.to_owned(), project: project.to_owned(), ..workspace.record() };
@@ -161,7 +167,12 @@ impl Workspaces {
     }
 
     /// Sets the workspace that a workspace's changes are merged into.
-    pub fn aim(&self, name: &WorkspaceName, target: Option<&WorkspaceName>, context: &Act) -> Result<Operation> {
+    pub fn aim(
+        &self,
+        name: &WorkspaceName,
+        target: Option<&WorkspaceName>,
+        context: &OperationContext,
+    ) -> Result<Operation> {
         trying(|| {
             let workspace = self.get(name)?;
             let record = Record { target: target.cloned(), ..workspace.record() };
@@ -173,7 +184,7 @@ impl Workspaces {
 
     /// Renames a workspace. Like a deletion, this works even if the trees of the workspace are damaged or missing: one reference
     /// takes them over from the other.
-    pub fn rename(&self, from: &WorkspaceName, to: &WorkspaceName, context: &Act) -> Result<Operation> {
+    pub fn rename(&self, from: &WorkspaceName, to: &WorkspaceName, context: &OperationContext) -> Result<Operation> {
         trying(|| {
             let value = self.get(from)?.into_value();
             if self.find(to)?.is_some() {
@@ -188,7 +199,7 @@ impl Workspaces {
     }
 
     /// Deletes a workspace. Its objects stay until they are collected, and [`undelete`](Self::undelete) brings it back.
-    pub fn delete(&self, name: &WorkspaceName, context: &Act) -> Result<Operation> {
+    pub fn delete(&self, name: &WorkspaceName, context: &OperationContext) -> Result<Operation> {
         trying(|| self.move_by(context, "delete", self.ending(name)?))
     }
 
@@ -210,7 +221,7 @@ impl Workspaces {
     }
 
     /// Restores the workspace that was last deleted under this name.
-    pub fn undelete(&self, name: &WorkspaceName, context: &Act) -> Result<Operation> {
+    pub fn undelete(&self, name: &WorkspaceName, context: &OperationContext) -> Result<Operation> {
         trying(|| {
             if self.find(name)?.is_some() {
                 return Err(Error::Taken { what: format!("workspace {name}") });
@@ -228,12 +239,12 @@ impl Workspaces {
     }
 
     /// Undoes the last operation on a workspace. A second call undoes the one before it.
-    pub fn undo(&self, name: &WorkspaceName, context: &Act) -> Result<Operation> {
+    pub fn undo(&self, name: &WorkspaceName, context: &OperationContext) -> Result<Operation> {
         operation::undo(&self.store, &name.reference(), context)
     }
 
     /// Redoes the operation that was undone last.
-    pub fn redo(&self, name: &WorkspaceName, context: &Act) -> Result<Operation> {
+    pub fn redo(&self, name: &WorkspaceName, context: &OperationContext) -> Result<Operation> {
         operation::redo(&self.store, &name.reference(), context)
     }
 
@@ -244,7 +255,7 @@ impl Workspaces {
         Ok(value.map(|value| (number, value)))
     }
 
-    fn move_by(&self, context: &Act, action: &str, steps: Vec<Step>) -> Result<Operation> {
+    fn move_by(&self, context: &OperationContext, action: &str, steps: Vec<Step>) -> Result<Operation> {
         move_refs(&self.store, context, context.draft(action), steps).map(recorded)
     }
 

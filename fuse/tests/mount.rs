@@ -10,7 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, SnapshotId, Store, Time};
+use amalgam_engine::{OperationContext, SnapshotId, Store, Time};
 use amalgam_fuse::{Mount, MountError, MountOptions};
 use amalgam_view::{View, ViewOptions};
 use rustix::fs::{AtFlags, CWD, RenameFlags, Timespec, Timestamps};
@@ -48,7 +48,7 @@ impl Kit {
         prepare(&at);
         let workspaces = Workspaces::of(&Store::in_memory());
         let name = WorkspaceName::new("main").expect("a name");
-        workspaces.create(&name, &NewWorkspace::default(), &Act::new("test", now())).expect("a workspace");
+        workspaces.create(&name, &NewWorkspace::default(), &OperationContext::new("test", now())).expect("a workspace");
         let tree = workspaces.open(&name).expect("a tree");
         let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
         let (view, _) =
@@ -58,7 +58,7 @@ impl Kit {
     }
 
     fn commit(&self) -> SnapshotId {
-        let (name, act) = (WorkspaceName::new("main").expect("a name"), Act::new("test", now()));
+        let (name, act) = (WorkspaceName::new("main").expect("a name"), OperationContext::new("test", now()));
         let view = self.mount.as_ref().expect("it is mounted").view();
         view.commit(&self.workspaces, &name, &Change::new("test"), &act, "commit").expect("committed").snapshot
     }
@@ -253,7 +253,7 @@ fn access_control_lists_of_a_snapshot_are_enforced() {
     tree.create("file", 0o660).expect("made");
     tree.set_owner("file", Some(Owner { uid: 0, gid: GROUP })).expect("set");
     tree.set_xattr("file", ACCESS.as_bytes(), &list_for_one()).expect("set");
-    let (name, act) = (WorkspaceName::new("main").expect("a name"), Act::new("test", now()));
+    let (name, act) = (WorkspaceName::new("main").expect("a name"), OperationContext::new("test", now()));
     let state = kit.workspaces.commit(&name, &mut tree, &Change::new("captured"), &act).expect("committed").snapshot;
     view.go_to(state, Some(state)).expect("gone there");
     kit.mount.as_ref().expect("mounted").told().recv().expect("told");

@@ -9,8 +9,8 @@ use amalgam_engine::conflict::{Exchange, conflicts, remember, replay};
 use amalgam_engine::object::{Conflict, Content, Entry, Node, Settled};
 use amalgam_engine::purge::{PurgeOptions, PurgeTarget, plan_purge, purge};
 use amalgam_engine::{
-    Act, Commit, Error, RefMove, SnapshotId, Store, StoreOptions, Time, TreePath, VerifyOptions, WorkingTree, repair,
-    verify,
+    Commit, Error, OperationContext, RefMove, SnapshotId, Store, StoreOptions, Time, TreePath, VerifyOptions,
+    WorkingTree, repair, verify,
 };
 use amalgam_gc::{CollectOptions, collect};
 use amalgam_tests::harness::{name, over_both};
@@ -19,8 +19,8 @@ use bytes::Bytes;
 
 const SIDES: [&str; 3] = ["ours", "base", "theirs"];
 
-fn act() -> Act {
-    Act::new("ada", Time::from_seconds(1_700_000_000, 0))
+fn act() -> OperationContext {
+    OperationContext::new("ada", Time::from_seconds(1_700_000_000, 0))
 }
 
 fn path(text: &str) -> TreePath {

@@ -9,15 +9,15 @@ use amalgam_engine::backend::{Durability, Fault, FaultPlan, Memory, Transaction}
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue, RequestId};
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
-    Act, Error, ErrorKind, LivedTime, OperationCursor, PastRefs, Store, StoreOptions, SweepScope, Time, VerifyOptions,
-    WorkspaceName, Workspaces, operation, verify,
+    Error, ErrorKind, LivedTime, OperationContext, OperationCursor, PastRefs, Store, StoreOptions, SweepScope, Time,
+    VerifyOptions, WorkspaceName, Workspaces, operation, verify,
 };
 use amalgam_gc::retention::Span;
 use amalgam_gc::{CollectOptions, Collected, LogRule, Stage, collect, log_begins};
 use amalgam_tests::harness::{Place, all_refs, over_both};
 
-fn at(number: u64) -> Act {
-    Act::new("ada", Time::from_seconds(number as i64 * 3_600, 0)).buffered()
+fn at(number: u64) -> OperationContext {
+    OperationContext::new("ada", Time::from_seconds(number as i64 * 3_600, 0)).buffered()
 }
 
 fn main_name() -> WorkspaceName {

@@ -16,8 +16,8 @@ use amalgam_engine::history::mark_foreign;
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::reference::{RefName, RefValue};
 use amalgam_engine::{
-    Act, Error as EngineError, ErrorKind, HashedObject, NotAdmitted, ObjectId, ObjectKind, Pin, SnapshotId, Store,
-    WriteSession,
+    Error as EngineError, ErrorKind, HashedObject, NotAdmitted, ObjectId, ObjectKind, OperationContext, Pin,
+    SnapshotId, Store, WriteSession,
 };
 
 use bytes::Bytes;
@@ -86,7 +86,7 @@ pub fn receive(
     store: &Store,
     from: impl Read + Send,
     options: &ReceiveOptions,
-    act: &Act,
+    act: &OperationContext,
     progress: &Progress,
 ) -> Result<Received> {
     let source = Source { origin: Origin::Stream, stream: from, left_out: LeftOut::default() };
@@ -107,7 +107,7 @@ pub(crate) fn receive_from(
     source: Source<impl Read + Send>,
     store: &Store,
     options: &ReceiveOptions,
-    act: &Act,
+    act: &OperationContext,
     progress: &Progress,
 ) -> Result<Received> {
     let Source { origin, stream: from, left_out } = source;
@@ -147,7 +147,7 @@ pub(crate) fn receive_from(
     session.write_all_ahead()?;
     session.write_tombstones()?;
     if origin == Origin::Stream {
-        mark_foreign(store, newest, &Act { request: None, ..act.clone() })?;
+        mark_foreign(store, newest, &OperationContext { request: None, ..act.clone() })?;
     }
     for (place, tip) in tips {
         match names::hold(store, tip.object()).map_err(|error| not_sent(error, place, "a tip")) {

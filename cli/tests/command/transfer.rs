@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use amalgam_engine::object::{Directories, DirectoryItem, DirectoryRef, Entry, Node, Root, SequenceNode, Snapshot};
 use amalgam_engine::queue::{Queue, QueueOptions};
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, DirectoryId, History, Name, ObjectKind, RefMove, Store, Time};
+use amalgam_engine::{DirectoryId, History, Name, ObjectKind, OperationContext, RefMove, Store, Time};
 use amalgam_transfer::{Progress, Selection, SendOptions, send};
 
 use crate::scratch::Scratch;
@@ -284,8 +284,8 @@ fn what_other_files_hold_stays_unless_it_goes_everywhere() {
     fails(&scratch.output("amalgam --store ../none purge a --yes"), 10, "no store");
 }
 
-fn act() -> Act {
-    Act::new("eve", Time(1))
+fn act() -> OperationContext {
+    OperationContext::new("eve", Time(1))
 }
 
 /// All references of a store as a stream, whatever they are.

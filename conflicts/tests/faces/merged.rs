@@ -3,7 +3,7 @@
 use amalgam_conflicts::{RenderedTree, Style};
 use amalgam_engine::conflict::{conflicts, remember, replay_all};
 use amalgam_engine::merge::{MergeOptions, NoContents, merge_trees};
-use amalgam_engine::{Act, RootId, Time, WorkingTree};
+use amalgam_engine::{OperationContext, RootId, Time, WorkingTree};
 
 use crate::kit::World;
 
@@ -44,7 +44,7 @@ fn a_conflict_of_a_merge_is_carried_merged_again_and_resolved_by_whoever_resolve
     assert_eq!(world.read(met, "file"), b"z\nb\nc\n");
     assert_eq!(world.read(met, "other"), b"louder\n");
     // Remembered, the same merge once more needs nobody.
-    let act = Act::new("ada", Time(1));
+    let act = OperationContext::new("ada", Time(1));
     let entry = world.entry(resolved, "file");
     remember(&world.store, &placed[0].conflict, &placed[0].path, entry.as_ref(), resolved, &act).expect("remembered");
     let again = merged(&world, base, theirs, ours);

@@ -3,7 +3,7 @@
 use amalgam_conflicts::{Choice, NotResolved, resolution_file, resolution_of};
 use amalgam_engine::conflict::{Exchange, conflicts, forget, remember, remembered, replay, replay_all};
 use amalgam_engine::object::{Conflict, Settled};
-use amalgam_engine::{Act, RootId, Time};
+use amalgam_engine::{OperationContext, RootId, Time};
 
 use crate::kit::{KINDS, World, all_kinds};
 
@@ -47,7 +47,7 @@ fn every_way_of_resolving_leaves_a_tree_without_that_conflict() {
 fn a_resolution_is_remembered_and_replayed_for_the_same_conflict() {
     let world = World::new();
     let (tree, _) = world.tree(&all_kinds());
-    let act = Act::new("ada", NOW);
+    let act = OperationContext::new("ada", NOW);
     let store = &world.store;
     for (name, _) in KINDS {
         let conflict = world.conflict(tree, name);

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::id::{Bare, ObjectKind, RootId};
 use crate::name::{Name, TreePath};
 use crate::object::{Conflict, Entry, Node};
-use crate::operation::{Act, RESOLUTIONS, Step, move_refs, recorded, trying};
+use crate::operation::{OperationContext, RESOLUTIONS, Step, move_refs, recorded, trying};
 use crate::reference::{Operation, RefName, RefValue};
 use crate::store::Store;
 use crate::time::Time;
@@ -87,7 +87,7 @@ pub fn remember(
     path: &TreePath,
     entry: Option<&Entry>,
     from: RootId,
-    context: &Act,
+    context: &OperationContext,
 ) -> Result<Option<Operation>> {
     let Some(new) = NewResolution::new(store, conflict, path, entry, from)? else { return Ok(None) };
     trying(|| {
@@ -152,7 +152,7 @@ pub fn remembered(store: &Store, after: Option<Bare>, limit: usize) -> Result<Ve
 }
 
 /// Forgets a resolution. Returns `None` if there was none.
-pub fn forget(store: &Store, id: Bare, context: &Act) -> Result<Option<Operation>> {
+pub fn forget(store: &Store, id: Bare, context: &OperationContext) -> Result<Option<Operation>> {
     let name = reference(id);
     trying(|| {
         let Some(before) = store.read_ref(&name)? else { return Ok(None) };

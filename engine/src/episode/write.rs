@@ -8,7 +8,7 @@ use crate::backend::Transaction;
 use crate::commit::{CommittedTree, Words};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
-use crate::operation::{Act, hold_snapshot, recorded, trying};
+use crate::operation::{OperationContext, hold_snapshot, recorded, trying};
 use crate::reference::{Operation, REFS_PER_TRANSACTION_MAX, RefName, RefValue};
 use crate::store::RefMove;
 use crate::work::WorkingTree;
@@ -34,7 +34,7 @@ impl Episodes {
         episode: &EpisodeName,
         snapshot: SnapshotId,
         draft: &StepDraft,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<StepId> {
         draft.check()?;
         let _pins = hold_snapshot(&self.store, snapshot)?;
@@ -60,7 +60,7 @@ impl Episodes {
         tree: &mut WorkingTree,
         message: &str,
         draft: &StepDraft,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<CommittedStep> {
         let (done, landed) = self.land_step(episode, tree, message, draft, context)?;
         tree.settle(landed)?;
@@ -74,7 +74,7 @@ impl Episodes {
         tree: &WorkingTree,
         message: &str,
         draft: &StepDraft,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<(CommittedStep, CommittedTree)> {
         draft.check()?;
         let (landed, step) = self.placing(episode, |known, id| {
@@ -108,7 +108,12 @@ impl Episodes {
     }
 
     /// Updates the statistics of at most [`STEPS_PER_UPDATE_MAX`] steps, all or none.
-    pub fn update(&self, episode: &EpisodeName, updates: &[StepUpdate], context: &Act) -> Result<Operation> {
+    pub fn update(
+        &self,
+        episode: &EpisodeName,
+        updates: &[StepUpdate],
+        context: &OperationContext,
+    ) -> Result<Operation> {
         if updates.len() > STEPS_PER_UPDATE_MAX {
             let (value, max) = (updates.len() as u64, STEPS_PER_UPDATE_MAX as u64);
             return Err(Error::TooLarge { what: "steps in an update", value, max });
@@ -176,7 +181,7 @@ impl Episodes {
         id: StepId,
         snapshot: SnapshotId,
         draft: &StepDraft,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<Step> {
         let depth = match draft.parent {
             None => 0,

@@ -5,7 +5,7 @@ use super::History;
 use super::foreign_cache::{PREFIX, marks, short};
 use crate::error::Result;
 use crate::id::{RootId, SnapshotId};
-use crate::operation::Act;
+use crate::operation::OperationContext;
 use crate::reference::{REFS_PER_TRANSACTION_MAX, RefName, RefValue};
 use crate::store::{RefMove, Store};
 
@@ -13,7 +13,11 @@ use crate::store::{RefMove, Store};
 const NOTE: &[u8] = b"stream";
 
 /// Records that these snapshots and their ancestors came from another store.
-pub fn mark_foreign(store: &Store, newest: impl IntoIterator<Item = SnapshotId>, context: &Act) -> Result<()> {
+pub fn mark_foreign(
+    store: &Store,
+    newest: impl IntoIterator<Item = SnapshotId>,
+    context: &OperationContext,
+) -> Result<()> {
     let mut new = Vec::new();
     for name in newest.into_iter().map(reference) {
         if store.read_ref(&name)?.is_none() {
@@ -92,7 +96,7 @@ mod tests {
         other.write("other", b"theirs").expect("written");
         let mine = grow(&store, "head/mine", 200, &mut own);
         let theirs = grow(&store, "head/theirs", 200, &mut other);
-        mark_foreign(&store, [theirs], &Act::new("ann", Time(1))).expect("marked");
+        mark_foreign(&store, [theirs], &OperationContext::new("ann", Time(1))).expect("marked");
         let history = History::of(&store);
         let asked = |snapshot| {
             let before = meter.gets();
@@ -108,7 +112,7 @@ mod tests {
             assert!(asked(next).1 <= 4);
         }
         // A new mark in what was known to be without one.
-        mark_foreign(&store, [mine], &Act::new("ann", Time(2))).expect("marked");
+        mark_foreign(&store, [mine], &OperationContext::new("ann", Time(2))).expect("marked");
         assert!(asked(mine).0 && asked(grow(&store, "head/mine", 1, &mut own)).0);
     }
 }

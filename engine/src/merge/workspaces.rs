@@ -13,7 +13,7 @@ use crate::history::History;
 use crate::id::SnapshotId;
 use crate::limit::without_cancellation;
 use crate::object::{Entry, Node};
-use crate::operation::{Act, Step, hold_snapshot, move_refs, recorded, retry_while, snapshot_of};
+use crate::operation::{OperationContext, Step, hold_snapshot, move_refs, recorded, retry_while, snapshot_of};
 use crate::store::{Pin, Store};
 use crate::work::WorkingTree;
 use crate::workspace::{Change, Workspace, WorkspaceName, Workspaces};
@@ -140,7 +140,12 @@ struct Fold {
 impl Workspaces {
     /// Merges workspaces into another: one snapshot with all of them as parents in one operation, or no change at all. If the
     /// target moves meanwhile, the merge is repeated with its new head.
-    pub fn merge(&self, history: &History, request: &MergeRequest<'_>, context: &Act) -> Result<MergeDone> {
+    pub fn merge(
+        &self,
+        history: &History,
+        request: &MergeRequest<'_>,
+        context: &OperationContext,
+    ) -> Result<MergeDone> {
         if let Some(id) = &context.request
             && let Some(done) = self.store().find_request(id)?
         {
@@ -155,7 +160,12 @@ impl Workspaces {
         retry_while(is_stale, || self.try_merge(history, request, context))
     }
 
-    fn try_merge(&self, history: &History, request: &MergeRequest<'_>, context: &Act) -> Result<MergeDone> {
+    fn try_merge(
+        &self,
+        history: &History,
+        request: &MergeRequest<'_>,
+        context: &OperationContext,
+    ) -> Result<MergeDone> {
         let target = self.get(request.target)?;
         let mut heads = MergeHeads { target: target.head, sources: Vec::new() };
         for name in request.sources {
@@ -185,7 +195,7 @@ impl Workspaces {
         history: &History,
         request: &MergeRequest<'_>,
         heads: &MergeHeads,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<MergeDone> {
         match self.fold(history, request, heads, context)? {
             Unchanged::Already => Ok(MergeDone::without_change(MergeHow::Already, heads.target)),
@@ -203,7 +213,7 @@ impl Workspaces {
         history: &History,
         request: &MergeRequest<'_>,
         heads: &MergeHeads,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<Unchanged> {
         let sources = new_sources(history, heads)?;
         let _pins = sources.iter().map(|(_, head)| hold_snapshot(self.store(), *head)).collect::<Result<Vec<_>>>()?;
@@ -246,7 +256,7 @@ impl Workspaces {
         history: &History,
         name: &WorkspaceName,
         to: SnapshotId,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<Option<MergeDone>> {
         let is_stale = |error: &Error| matches!(error, Error::StaleHead { .. } | Error::Stale { .. });
         retry_while(is_stale, || {
@@ -259,7 +269,7 @@ impl Workspaces {
         })
     }
 
-    fn forward(&self, target: &Workspace, to: SnapshotId, context: &Act) -> Result<MergeDone> {
+    fn forward(&self, target: &Workspace, to: SnapshotId, context: &OperationContext) -> Result<MergeDone> {
         let after = target.at_head(Some(to))?;
         let step = Step { name: target.name.reference(), before: Some(target.value().clone()), after: Some(after) };
         let operation = recorded(move_refs(self.store(), context, context.draft(MERGE), vec![step])?);
@@ -271,7 +281,7 @@ impl Workspaces {
         request: &MergeRequest<'_>,
         mut fold: Fold,
         head: Option<SnapshotId>,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<MergeDone> {
         let sources = &fold.sources;
         let names = sources.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>().join(", ");
@@ -364,7 +374,13 @@ impl Fold {
     }
 
     /// Merges one more snapshot.
-    fn take(&mut self, history: &History, request: &MergeRequest<'_>, theirs: SnapshotId, context: &Act) -> Result<()> {
+    fn take(
+        &mut self,
+        history: &History,
+        request: &MergeRequest<'_>,
+        theirs: SnapshotId,
+        context: &OperationContext,
+    ) -> Result<()> {
         let store = history.store();
         let options = MergeOptions { time: context.time, ..request.options.clone() };
         let base = merge_base(history, &self.heads, theirs, request.contents, &options)?;

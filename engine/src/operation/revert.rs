@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Act, Step, hold_value, move_refs, operation, recorded};
+use super::{OperationContext, Step, hold_value, move_refs, operation, recorded};
 use crate::error::{Error, Result};
 use crate::reference::{FORGET, Operation, OperationDraft, RefChange, RefName, Revert};
 use crate::store::Store;
@@ -19,7 +19,7 @@ pub(crate) const LABEL: &str = "label";
 const PAGE: u64 = 256;
 
 /// Undoes the operation that set the current value of a reference. A second call undoes the one before it, and so on.
-pub fn undo(store: &Store, name: &RefName, context: &Act) -> Result<Operation> {
+pub fn undo(store: &Store, name: &RefName, context: &OperationContext) -> Result<Operation> {
     match Chain::new(store).next_undo(name)? {
         Some(target) => undo_operation(store, target, context),
         None => Err(nothing(store, "undo", name)?),
@@ -44,7 +44,7 @@ pub fn next_to_redo(store: &Store, name: &RefName) -> Result<Option<Operation>> 
 }
 
 /// Redoes the operation that was undone last and not redone since. Any other move of the reference in between prevents that.
-pub fn redo(store: &Store, name: &RefName, context: &Act) -> Result<Operation> {
+pub fn redo(store: &Store, name: &RefName, context: &OperationContext) -> Result<Operation> {
     match Chain::new(store).next_redo(name)? {
         Some(target) => redo_operation(store, target, context),
         None => Err(nothing(store, "redo", name)?),
@@ -53,7 +53,7 @@ pub fn redo(store: &Store, name: &RefName, context: &Act) -> Result<Operation> {
 
 /// Undoes an operation of any kind, if no reference of it has moved since, not even away and back. An undo is undone by redoing
 /// the operation that it undid, and the other way round.
-pub fn undo_operation(store: &Store, sequence: u64, context: &Act) -> Result<Operation> {
+pub fn undo_operation(store: &Store, sequence: u64, context: &OperationContext) -> Result<Operation> {
     let mut chain = Chain::new(store);
     let found = chain.operation(sequence)?;
     if let Some(reverts) = found.draft.reverts {
@@ -79,7 +79,7 @@ pub fn undo_operation(store: &Store, sequence: u64, context: &Act) -> Result<Ope
 }
 
 /// Redoes an operation that was undone, if no reference of it has moved since.
-pub fn redo_operation(store: &Store, sequence: u64, context: &Act) -> Result<Operation> {
+pub fn redo_operation(store: &Store, sequence: u64, context: &OperationContext) -> Result<Operation> {
     let step = |change: &RefChange| Step {
         name: change.name.clone(),
         before: change.before.clone(),
@@ -92,7 +92,7 @@ fn revert(
     store: &Store,
     how: Revert,
     sequence: u64,
-    context: &Act,
+    context: &OperationContext,
     step: impl Fn(&RefChange) -> Step,
 ) -> Result<Operation> {
     if let Some(request) = &context.request

@@ -11,7 +11,7 @@ use crate::backend::{Family, PageEnd, RowEdit, Transaction};
 use crate::compress;
 use crate::error::{Error, Result};
 use crate::id::{ChunkId, ObjectId, ObjectKind};
-use crate::operation::Act;
+use crate::operation::OperationContext;
 use crate::store::Store;
 use crate::tombstone::Tombstone;
 
@@ -35,7 +35,7 @@ pub struct Purged {
 ///
 /// Requires exclusive access to the store: no write session may be open and nothing may be pinned. Fails without a change if the
 /// store has changed since the plan was made.
-pub fn purge(store: &Store, plan: &PurgePlan, reason: &str, context: &Act) -> Result<Purged> {
+pub fn purge(store: &Store, plan: &PurgePlan, reason: &str, context: &OperationContext) -> Result<Purged> {
     let wrong = |why: String| Error::Invalid { what: "purge", why };
     store.alone("purge")?;
     if store.last_operation()? != plan.operation {
@@ -113,7 +113,7 @@ fn bury(
 
 /// Removes a tombstone, so that the same bytes can be stored again. Returns false if there was none. It does not bring the bytes
 /// back.
-pub fn forget_tombstone(store: &Store, id: ObjectId, context: &Act) -> Result<bool> {
+pub fn forget_tombstone(store: &Store, id: ObjectId, context: &OperationContext) -> Result<bool> {
     if store.tombstone(id)?.is_none() {
         return Ok(false);
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::name::TreePath;
-use crate::operation::{Act, snapshot_of};
+use crate::operation::{OperationContext, snapshot_of};
 use crate::reference::{RefName, RefValue};
 use crate::time::Time;
 use crate::workspace::WorkspaceName;
@@ -91,7 +91,7 @@ impl QueueEntry {
         snapshot: SnapshotId,
         options: &QueueOptions,
         agent: &str,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<Self> {
         let text: usize = options.test.iter().map(String::len).sum::<usize>() + options.message.len();
         if text > TEXT_BYTES_MAX || options.choices.len() > SIDE_CHOICES_MAX {

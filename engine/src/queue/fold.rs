@@ -10,7 +10,7 @@ use super::{MergePolicy, Queue};
 use crate::error::{Error, Result};
 use crate::id::{RootId, SnapshotId};
 use crate::limit::without_cancellation;
-use crate::operation::{Act, Step, retry_while};
+use crate::operation::{OperationContext, Step, retry_while};
 use crate::reference::{RefName, RefValue};
 use crate::store::RefMove;
 use crate::workspace::{Workspace, WorkspaceName};
@@ -36,13 +36,13 @@ impl Queue {
     ///
     /// The merged entries, the reviews and the remaining queue change in one transaction. An entry that cannot be read becomes a
     /// review, so that it does not block the others.
-    pub fn fold(&self, target: &WorkspaceName, policy: &dyn MergePolicy, context: &Act) -> Result<Fold> {
+    pub fn fold(&self, target: &WorkspaceName, policy: &dyn MergePolicy, context: &OperationContext) -> Result<Fold> {
         let is_stale = |error: &Error| matches!(error, Error::StaleHead { .. } | Error::Stale { .. });
         retry_while(is_stale, || self.try_fold(target, policy, context))
     }
 
     /// Computes the result of one entry without changing anything.
-    pub fn preview(&self, entry: &QueueEntry, policy: &dyn MergePolicy, context: &Act) -> Result<Folded> {
+    pub fn preview(&self, entry: &QueueEntry, policy: &dyn MergePolicy, context: &OperationContext) -> Result<Folded> {
         let head = self.workspaces.get(&entry.target)?.head;
         self.preview_on(head, entry, policy, context)
     }
@@ -53,7 +53,7 @@ impl Queue {
         head: Option<SnapshotId>,
         entry: &QueueEntry,
         policy: &dyn MergePolicy,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<Folded> {
         let session = self.store().session();
         let mut line = TargetLine::begin(self, head, &session, None)?;
@@ -62,7 +62,7 @@ impl Queue {
         line.merge_or_put_aside(&untested, policy, context)
     }
 
-    fn try_fold(&self, target: &WorkspaceName, policy: &dyn MergePolicy, context: &Act) -> Result<Fold> {
+    fn try_fold(&self, target: &WorkspaceName, policy: &dyn MergePolicy, context: &OperationContext) -> Result<Fold> {
         let entries = self.batch(target)?;
         if entries.is_empty() {
             return Ok(Fold::default());
@@ -128,7 +128,7 @@ impl Queue {
         head: Option<SnapshotId>,
         done: &mut [Folded],
         reviews: Vec<(RefName, RefValue)>,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<RefMove> {
         let draft = context.draft(MERGE);
         // A fold has no request id: a processed entry is not in the queue any more.

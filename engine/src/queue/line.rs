@@ -16,7 +16,7 @@ use crate::merge::{
     count_conflicts, have_conflicts, merge_base, merge_trees,
 };
 use crate::object::Snapshot;
-use crate::operation::{Act, hold_snapshot};
+use crate::operation::{OperationContext, hold_snapshot};
 use crate::reference::{RefName, RefValue};
 use crate::store::{Pin, WriteSession};
 use crate::work::WorkingTree;
@@ -80,7 +80,7 @@ impl<'a> TargetLine<'a> {
         &mut self,
         entry: &QueueEntry,
         policy: &dyn MergePolicy,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<Folded> {
         match self.merge(entry, policy, context) {
             Err(error) if concerns_entry_only(&error) => {
@@ -91,7 +91,7 @@ impl<'a> TargetLine<'a> {
         }
     }
 
-    fn merge(&mut self, entry: &QueueEntry, policy: &dyn MergePolicy, context: &Act) -> Result<Folded> {
+    fn merge(&mut self, entry: &QueueEntry, policy: &dyn MergePolicy, context: &OperationContext) -> Result<Folded> {
         let store = self.queue.store();
         self.pins.extend(hold_snapshot(store, entry.snapshot)?);
         let theirs = store.snapshot(entry.snapshot)?.root;
@@ -202,7 +202,7 @@ impl<'a> TargetLine<'a> {
         [ours, theirs]: [RootId; 2],
         changes: &[Change],
         policy: &dyn MergePolicy,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<Option<MergedTree>> {
         let Some(base) = start.root else { return Ok(None) };
         if changes.iter().any(|change| policy.is_grouped(&change.path)) {
@@ -226,7 +226,7 @@ impl<'a> TargetLine<'a> {
         start: &MergeStart,
         made: MergedTree,
         policy: &dyn MergePolicy,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<Folded> {
         let store = self.queue.store();
         let mut written = made.tree.freeze().write_root(self.session)?;

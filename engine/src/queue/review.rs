@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::merge::PathConflict;
 use crate::name::TreePath;
-use crate::operation::{Act, Step, hold_snapshot, move_refs, snapshot_of};
+use crate::operation::{OperationContext, Step, hold_snapshot, move_refs, snapshot_of};
 use crate::reference::{RefName, RefValue};
 use crate::workspace::WorkspaceName;
 
@@ -99,7 +99,7 @@ impl Queue {
         review: &Review,
         keep_conflicts: bool,
         choices: &[SideChoice],
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<QueueEntry> {
         let mut options = QueueOptions { keep_conflicts, ..review.entry.options.clone() };
         options.choices.extend_from_slice(choices);
@@ -108,7 +108,7 @@ impl Queue {
     }
 
     /// Puts a review back into the queue as this entry, for example one from [`again`](Self::again).
-    pub fn resubmit(&self, review: &Review, entry: &QueueEntry, context: &Act) -> Result<()> {
+    pub fn resubmit(&self, review: &Review, entry: &QueueEntry, context: &OperationContext) -> Result<()> {
         let _pins = hold_snapshot(self.store(), entry.snapshot)?;
         let steps = vec![
             Step { name: entry.name.clone(), before: None, after: Some(entry.value.clone()) },
@@ -118,7 +118,7 @@ impl Queue {
     }
 
     /// Rejects a review without merging it. Its workspace does not change.
-    pub fn reject(&self, review: &Review, context: &Act) -> Result<()> {
+    pub fn reject(&self, review: &Review, context: &OperationContext) -> Result<()> {
         let step = Step { name: review.entry.name.clone(), before: Some(review.entry.value.clone()), after: None };
         move_refs(self.store(), context, context.draft("reject"), vec![step]).map(drop)
     }

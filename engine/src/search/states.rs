@@ -5,7 +5,7 @@ use super::{Choice, Ended, Problem, Search, SearchOptions, Statistics};
 use crate::episode::{CommittedStep, EpisodeName, Episodes, Metadata, StepDraft, StepId, StepUpdate};
 use crate::error::Error;
 use crate::id::SnapshotId;
-use crate::operation::Act;
+use crate::operation::OperationContext;
 use crate::store::Store;
 use crate::work::WorkingTree;
 
@@ -60,7 +60,7 @@ struct Recorded<E> {
     edits: E,
     episodes: Episodes,
     episode: EpisodeName,
-    context: Act,
+    context: OperationContext,
 }
 
 impl<E: Edits> Recorded<E> {
@@ -109,7 +109,7 @@ impl<E: Edits> TreeSearch<E> {
         first: SnapshotId,
         edits: E,
         options: SearchOptions,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<Self, E::Error> {
         if context.request.is_some() {
             let why = "a search is many operations, and one request is one".to_owned();

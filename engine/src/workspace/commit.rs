@@ -8,7 +8,7 @@ use crate::commit::{CommitDone, CommittedTree, Words};
 use crate::conflict::NewResolution;
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
-use crate::operation::{Act, Step, move_refs, recorded, snapshot_of, trying};
+use crate::operation::{OperationContext, Step, move_refs, recorded, snapshot_of, trying};
 use crate::reference::RefValue;
 use crate::store::RefMove;
 use crate::work::WorkingTree;
@@ -46,7 +46,7 @@ impl Change {
     }
 
     /// Returns the metadata of the snapshot of this change.
-    pub(super) fn words(&self, context: &Act) -> Words {
+    pub(super) fn words(&self, context: &OperationContext) -> Words {
         let (message, metadata) = (self.message.clone(), self.metadata.clone());
         Words { author: context.actor.clone(), time: context.time, message, metadata }
     }
@@ -100,7 +100,7 @@ impl Workspaces {
         name: &WorkspaceName,
         tree: &mut WorkingTree,
         change: &Change,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<Committed> {
         self.commit_as(name, tree, change, context, "commit")
     }
@@ -111,7 +111,7 @@ impl Workspaces {
         name: &WorkspaceName,
         tree: &mut WorkingTree,
         change: &Change,
-        context: &Act,
+        context: &OperationContext,
         action: &str,
     ) -> Result<Committed> {
         let (committed, landed) = self.commit_fork(name, tree, change, context, action)?;
@@ -126,7 +126,7 @@ impl Workspaces {
         name: &WorkspaceName,
         fork: &WorkingTree,
         change: &Change,
-        context: &Act,
+        context: &OperationContext,
         action: &str,
     ) -> Result<(Committed, Option<CommittedTree>)> {
         match trying(|| self.try_commit(name, fork, change, context, action))? {
@@ -143,7 +143,7 @@ impl Workspaces {
         name: &WorkspaceName,
         tree: &WorkingTree,
         change: &Change,
-        context: &Act,
+        context: &OperationContext,
         action: &str,
     ) -> Result<Attempt> {
         let workspace = self.get(name)?;
@@ -194,7 +194,7 @@ impl Workspaces {
         }
     }
 
-    fn set_on_head(&self, head: SnapshotId, change: &Change, context: &Act) -> Result<Committed> {
+    fn set_on_head(&self, head: SnapshotId, change: &Change, context: &OperationContext) -> Result<Committed> {
         let steps = self.marks(head, change)?;
         if steps.is_empty() {
             return Ok(Committed { snapshot: head, operation: None, is_new: false });

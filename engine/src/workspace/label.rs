@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::name::{self, WorkspaceName};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
-use crate::operation::{Act, Step, hold_snapshot, move_refs, recorded, snapshot_of, trying};
+use crate::operation::{OperationContext, Step, hold_snapshot, move_refs, recorded, snapshot_of, trying};
 use crate::reference::{Operation, RefName, RefValue};
 use crate::store::Store;
 
@@ -64,7 +64,12 @@ impl Labels {
     }
 
     /// Sets a label on a snapshot, moving it from another one if necessary, or removes it.
-    pub fn set(&self, label: &LabelName, snapshot: Option<SnapshotId>, context: &Act) -> Result<Operation> {
+    pub fn set(
+        &self,
+        label: &LabelName,
+        snapshot: Option<SnapshotId>,
+        context: &OperationContext,
+    ) -> Result<Operation> {
         let _pins = snapshot.map(|snapshot| hold_snapshot(&self.store, snapshot)).transpose()?;
         self.set_reference(&label.reference(), snapshot.map(RefValue::to).as_ref(), "label", context)
     }
@@ -75,7 +80,7 @@ impl Labels {
         workspace: &WorkspaceName,
         label: &LabelName,
         snapshot: Option<SnapshotId>,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<Operation> {
         let _pins = snapshot.map(|snapshot| hold_snapshot(&self.store, snapshot)).transpose()?;
         let after = snapshot.map(RefValue::to);
@@ -114,7 +119,7 @@ impl Labels {
     }
 
     /// Sets or removes the note about a snapshot.
-    pub fn set_note(&self, snapshot: SnapshotId, note: Option<&str>, context: &Act) -> Result<Operation> {
+    pub fn set_note(&self, snapshot: SnapshotId, note: Option<&str>, context: &OperationContext) -> Result<Operation> {
         let value = note.map(note_value).transpose()?;
         self.set_reference(&note_reference(snapshot), value.as_ref(), "note", context)
     }
@@ -130,13 +135,24 @@ impl Labels {
     }
 
     /// Sets or removes the reward of a snapshot.
-    pub fn set_reward(&self, snapshot: SnapshotId, reward: Option<f64>, context: &Act) -> Result<Operation> {
+    pub fn set_reward(
+        &self,
+        snapshot: SnapshotId,
+        reward: Option<f64>,
+        context: &OperationContext,
+    ) -> Result<Operation> {
         let value = reward.map(reward_value).transpose()?;
         self.set_reference(&reward_reference(snapshot), value.as_ref(), "reward", context)
     }
 
     /// Sets a reference. The last writer wins.
-    fn set_reference(&self, name: &RefName, after: Option<&RefValue>, word: &str, context: &Act) -> Result<Operation> {
+    fn set_reference(
+        &self,
+        name: &RefName,
+        after: Option<&RefValue>,
+        word: &str,
+        context: &OperationContext,
+    ) -> Result<Operation> {
         trying(|| {
             let step = Step { name: name.clone(), before: self.store.read_ref(name)?, after: after.cloned() };
             move_refs(&self.store, context, context.draft(word), vec![step]).map(recorded)

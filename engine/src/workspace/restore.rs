@@ -9,7 +9,7 @@ use crate::id::{RootId, SnapshotId};
 use crate::lean::hold_tree;
 use crate::name::TreePath;
 use crate::object::{EntryKind, Root};
-use crate::operation::{Act, retry_while};
+use crate::operation::{OperationContext, retry_while};
 use crate::store::Store;
 use crate::time::Time;
 use crate::work::WorkingTree;
@@ -17,7 +17,7 @@ use crate::work::WorkingTree;
 impl Workspaces {
     /// Makes the tree of a snapshot the newest one of the workspace, including times. The current head becomes the parent. For a
     /// snapshot without its caches, the lean tree is restored ([`lean`](crate::lean)).
-    pub fn restore(&self, name: &WorkspaceName, to: SnapshotId, context: &Act) -> Result<Committed> {
+    pub fn restore(&self, name: &WorkspaceName, to: SnapshotId, context: &OperationContext) -> Result<Committed> {
         let held = hold_tree(&self.store, to)?;
         self.restore_with(name, context, format!("restore {}", to.short()), |head| {
             let mut tree = WorkingTree::open_root(&self.store, held.root)?;
@@ -35,7 +35,7 @@ impl Workspaces {
         name: &WorkspaceName,
         from: SnapshotId,
         paths: &[TreePath],
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<Committed> {
         let held = hold_tree(&self.store, from)?;
         let root = held.root;
@@ -60,7 +60,7 @@ impl Workspaces {
     fn restore_with(
         &self,
         name: &WorkspaceName,
-        context: &Act,
+        context: &OperationContext,
         message: String,
         make: impl Fn(Option<SnapshotId>) -> Result<WorkingTree>,
     ) -> Result<Committed> {

@@ -7,7 +7,7 @@
 use super::{Change, WorkspaceName, Workspaces};
 use crate::error::Result;
 use crate::id::SnapshotId;
-use crate::operation::{Act, Step, hold_snapshot, trying};
+use crate::operation::{OperationContext, Step, hold_snapshot, trying};
 use crate::reference::{Operation, OperationDraft, RefValue};
 use crate::store::RefMove;
 use crate::work::WorkingTree;
@@ -20,7 +20,7 @@ impl Workspaces {
         name: &WorkspaceName,
         tree: &WorkingTree,
         change: &Change,
-        context: &Act,
+        context: &OperationContext,
         action: &str,
     ) -> Result<SnapshotId> {
         trying(|| {
@@ -45,7 +45,7 @@ impl Workspaces {
         &self,
         name: &WorkspaceName,
         working: Option<SnapshotId>,
-        context: &Act,
+        context: &OperationContext,
         action: &str,
     ) -> Result<Option<Operation>> {
         let _pins = working.map(|working| hold_snapshot(&self.store, working)).transpose()?;
@@ -69,7 +69,7 @@ impl Workspaces {
         name: &WorkspaceName,
         tree: &WorkingTree,
         message: &str,
-        context: &Act,
+        context: &OperationContext,
     ) -> Result<SnapshotId> {
         let reference = name.aside_reference();
         trying(|| {

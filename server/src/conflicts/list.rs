@@ -5,7 +5,7 @@ use amalgam_engine::conflict::{self, PlacedConflict, RememberedResolution, repla
 use amalgam_engine::content::read_at;
 use amalgam_engine::merge::OpenDecision;
 use amalgam_engine::object::Node;
-use amalgam_engine::{Act, Bare, Entry, RootId, TreePath};
+use amalgam_engine::{Bare, Entry, OperationContext, RootId, TreePath};
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
 
@@ -188,7 +188,7 @@ impl Service {
     pub(crate) fn forget_resolutions(
         &self,
         request: &v1::ForgetResolutionsRequest,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<v1::ForgetResolutionsResponse> {
         if request.ids.is_empty() != request.all {
             return Err(Failure::new(Reason::Invalid, "name resolutions, or choose all"));
@@ -221,7 +221,7 @@ impl Service {
                 }
             }
         }
-        let act = Act { request: None, ..act.clone() };
+        let act = OperationContext { request: None, ..act.clone() };
         let mut response = v1::ForgetResolutionsResponse::default();
         for found in wanted {
             if request.dry_run || conflict::forget(&self.inner.store, found.id, &act).map_err(of_engine)?.is_some() {

@@ -6,7 +6,7 @@ use amalgam_conflicts::{Choice, NotResolved, resolution_file, resolution_of, wit
 use amalgam_engine::conflict::{CONFLICTS_KEY, Exchange, NewResolution, PlacedConflict, replay};
 use amalgam_engine::merge::{ConflictSubject, DECIDED_KEY, Decision, OpenDecision};
 use amalgam_engine::workspace::{Change, WorkspaceName};
-use amalgam_engine::{Act, Entry, ObjectKind, Pin, RootId, SnapshotId, TreePath, WorkingTree};
+use amalgam_engine::{Entry, ObjectKind, OperationContext, Pin, RootId, SnapshotId, TreePath, WorkingTree};
 use amalgam_materializer::{Progress, Times};
 use amalgam_proto::{Failure, Reason, v1};
 
@@ -46,7 +46,7 @@ impl Service {
     pub(crate) fn resolve_conflicts(
         &self,
         request: &v1::ResolveConflictsRequest,
-        act: &Act,
+        act: &OperationContext,
         caller: &Caller,
     ) -> Result<v1::ResolveConflictsResponse> {
         let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
@@ -67,7 +67,11 @@ impl Service {
     }
 
     /// What the same request came to before: the snapshot it made. Which conflicts it resolved is not told again.
-    fn resolved_before(&self, workspace: &WorkspaceName, act: &Act) -> Result<Option<v1::ResolveConflictsResponse>> {
+    fn resolved_before(
+        &self,
+        workspace: &WorkspaceName,
+        act: &OperationContext,
+    ) -> Result<Option<v1::ResolveConflictsResponse>> {
         let Some(first) = self.done_before(act)? else { return Ok(None) };
         let moved = first.changes.iter().find(|change| change.name == workspace.reference());
         let target = moved.and_then(|change| change.after.as_ref()?.target);
@@ -81,7 +85,7 @@ impl Service {
         &self,
         workspace: &WorkspaceName,
         request: &v1::ResolveConflictsRequest,
-        act: &Act,
+        act: &OperationContext,
         caller: &Caller,
     ) -> Result<v1::ResolveConflictsResponse> {
         let head = self.head(workspace)?;
@@ -104,7 +108,7 @@ impl Service {
         &self,
         name: &str,
         request: &v1::ResolveConflictsRequest,
-        act: &Act,
+        act: &OperationContext,
         caller: &Caller,
     ) -> Result<v1::ResolveConflictsResponse> {
         let progress = Progress::default();
@@ -146,7 +150,7 @@ impl Service {
         head: Option<SnapshotId>,
         root: RootId,
         request: &v1::ResolveConflictsRequest,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<Plan> {
         use v1::resolve_conflicts_request::Resolution;
         let store = &self.inner.store;

@@ -7,7 +7,7 @@ use amalgam_engine::conflict::CONFLICTS_KEY;
 use amalgam_engine::operation::operation;
 use amalgam_engine::reference::RefValue;
 use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
-use amalgam_engine::{Act, DiffOptions, Error, RootId, SnapshotId, TreePath, What, diff_roots};
+use amalgam_engine::{DiffOptions, Error, OperationContext, RootId, SnapshotId, TreePath, What, diff_roots};
 use amalgam_materializer::{
     Capture, Captured, Changes, Counts, Dirty, Known, Progress, Scope, capture, detect_changes,
 };
@@ -119,7 +119,7 @@ impl Service {
         grasp: &mut Grasp,
         captured: &mut Captured,
         saying: &Saying<'_>,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<(SnapshotId, bool)> {
         let head = self.head(&grasp.workspace)?;
         captured.tree.rebase(head);
@@ -215,7 +215,7 @@ impl Service {
     pub(crate) fn capture_directory(
         &self,
         request: &v1::CaptureDirectoryRequest,
-        act: &Act,
+        act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::CaptureResult> {
         if let Some(id) = self.live_named(&request.name)? {
@@ -233,7 +233,7 @@ impl Service {
         &self,
         grasp: &mut Grasp,
         saying: &Saying<'_>,
-        act: &Act,
+        act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::CaptureResult> {
         let mut head = self.head(&grasp.workspace)?;

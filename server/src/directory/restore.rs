@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use amalgam_engine::workspace::Change;
-use amalgam_engine::{Act, EntryKind, RootId, SnapshotId, TreePath, WorkspaceName};
+use amalgam_engine::{EntryKind, OperationContext, RootId, SnapshotId, TreePath, WorkspaceName};
 use amalgam_materializer::{
     Captured, Checkout, Notice, PlannedKind, Progress, Rules, Staging, Times, checkout_staged, grant_withheld, plan,
 };
@@ -46,7 +46,7 @@ impl Service {
         &self,
         grasp: &mut Grasp,
         before: &str,
-        act: &Act,
+        act: &OperationContext,
         progress: &Progress,
     ) -> Result<(Option<SnapshotId>, u64)> {
         let head = self.head(&grasp.workspace)?;
@@ -57,7 +57,7 @@ impl Service {
         }
         let saying = Saying { action: CAPTURE, change: Change::new(format!("before {before}")) };
         // The request belongs to what comes after it.
-        let act = Act { request: None, ..act.clone() };
+        let act = OperationContext { request: None, ..act.clone() };
         let (snapshot, _) = self.commit_captured(grasp, &mut captured, &saying, &act)?;
         grasp.save(self);
         Ok((Some(snapshot), ignored))
@@ -106,7 +106,7 @@ impl Service {
     pub(crate) fn restore_directory(
         &self,
         request: &v1::RestoreDirectoryRequest,
-        act: &Act,
+        act: &OperationContext,
         progress: &Progress,
         part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<v1::RestoreResult> {
@@ -183,7 +183,7 @@ impl Service {
         paths: &[TreePath],
         words: &str,
         git: GitScope,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<bool> {
         let (workspaces, name) = (&self.inner.workspaces, grasp.workspace.clone());
         let (head, action) = (self.head(&name)?, restore_action(git));

@@ -2,7 +2,7 @@
 
 use amalgam_engine::merge::{MergeHeads, MergeHow, MergeRequest, merge_base, plan_octopus};
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{Act, MergeOptions, SnapshotId};
+use amalgam_engine::{MergeOptions, OperationContext, SnapshotId};
 use amalgam_merge::Rules;
 use amalgam_merge::trees::{RuleMerger, merge_units};
 use amalgam_proto::{Failure, Reason, v1, workspace_id};
@@ -20,7 +20,7 @@ impl Service {
     pub(crate) fn merge_workspaces(
         &self,
         request: &v1::MergeWorkspacesRequest,
-        act: &Act,
+        act: &OperationContext,
         caller: &Caller,
     ) -> Result<v1::Merge> {
         let target = workspace_id(&request.target).map_err(of_engine)?;
@@ -101,7 +101,13 @@ impl Service {
     }
 
     /// How trees are merged: groups of rules become units.
-    fn options_for(&self, heads: &MergeHeads, rules: &Rules, contents: &RuleMerger, act: &Act) -> Result<MergeOptions> {
+    fn options_for(
+        &self,
+        heads: &MergeHeads,
+        rules: &Rules,
+        contents: &RuleMerger,
+        act: &OperationContext,
+    ) -> Result<MergeOptions> {
         let mut options = MergeOptions { time: act.time, ..MergeOptions::default() };
         if !rules.has_groups() {
             return Ok(options);
@@ -127,7 +133,7 @@ impl Service {
         sources: &[WorkspaceName],
         rules: &Rules,
         contents: &RuleMerger,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<v1::Merge> {
         let mut message = self.nothing_done(target, v1::MergeHow::Already)?;
         let mut heads = self.heads_of(target, sources)?;

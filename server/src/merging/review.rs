@@ -7,7 +7,7 @@ use amalgam_engine::merge::side_names;
 use amalgam_engine::object::{Conflict, Node, Settled};
 use amalgam_engine::operation::operation;
 use amalgam_engine::queue::{Review, Side, SideChoice};
-use amalgam_engine::{Act, Entry, OperationCursor, SnapshotId, TreePath, entry_at};
+use amalgam_engine::{Entry, OperationContext, OperationCursor, SnapshotId, TreePath, entry_at};
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
 
@@ -155,13 +155,24 @@ impl Service {
     }
 
     /// Merges what waited again, with what still conflicts as conflicts in the target's tree.
-    pub(crate) fn accept_review(&self, name: &str, dry_run: bool, act: &Act, caller: &Caller) -> Result<v1::Merge> {
+    pub(crate) fn accept_review(
+        &self,
+        name: &str,
+        dry_run: bool,
+        act: &OperationContext,
+        caller: &Caller,
+    ) -> Result<v1::Merge> {
         let how = Again { keep: true, takes: &[], dry_run };
         self.try_again(name, &how, act, caller)
     }
 
     /// Merges what waited again, with one side where both cannot be had.
-    pub(crate) fn take_review(&self, request: &v1::TakeReviewRequest, act: &Act, caller: &Caller) -> Result<v1::Merge> {
+    pub(crate) fn take_review(
+        &self,
+        request: &v1::TakeReviewRequest,
+        act: &OperationContext,
+        caller: &Caller,
+    ) -> Result<v1::Merge> {
         let side = match (request.side(), request.version.as_str()) {
             (v1::MergeSide::Ours, "") => Side::Ours,
             (v1::MergeSide::Theirs, "") => Side::Theirs,
@@ -198,7 +209,7 @@ impl Service {
         }
     }
 
-    fn try_again(&self, name: &str, how: &Again<'_>, act: &Act, caller: &Caller) -> Result<v1::Merge> {
+    fn try_again(&self, name: &str, how: &Again<'_>, act: &OperationContext, caller: &Caller) -> Result<v1::Merge> {
         let review = self.review(name)?;
         let queue = &self.inner.merging.queue;
         let entry = queue.again(&review, how.keep, how.takes, act).map_err(of_engine)?;
@@ -207,12 +218,17 @@ impl Service {
         }
         super::test::refuse_unstartable(&entry.options.test, &self.settings()?.commands)?;
         queue.resubmit(&review, &entry, act).map_err(of_engine)?;
-        let act = Act { request: None, ..act.clone() };
+        let act = OperationContext { request: None, ..act.clone() };
         self.wait_for(&entry, &act, caller).map(|(_, merge)| merge)
     }
 
     /// Does not merge it.
-    pub(crate) fn reject_review(&self, name: &str, dry_run: bool, act: &Act) -> Result<Option<v1::Workspace>> {
+    pub(crate) fn reject_review(
+        &self,
+        name: &str,
+        dry_run: bool,
+        act: &OperationContext,
+    ) -> Result<Option<v1::Workspace>> {
         let (queue, id) = (&self.inner.merging.queue, id_of(name, REVIEWS));
         let unreadable = queue.unreadable_reviews().map_err(of_engine)?;
         if let Some(found) = unreadable.into_iter().find(|one| one.id == id) {

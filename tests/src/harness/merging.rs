@@ -9,7 +9,8 @@ use amalgam_engine::merge::{ContestedFile, Verdict};
 use amalgam_engine::queue::{EntryOutcome, MergePolicy, Queue, QueueEntry, QueueOptions};
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
-    Act, History, MergeContents, RequestId, Result, Store, Time, VerifyOptions, WorkspaceName, Workspaces, verify,
+    History, MergeContents, OperationContext, RequestId, Result, Store, Time, VerifyOptions, WorkspaceName, Workspaces,
+    verify,
 };
 
 use super::read_files;
@@ -47,8 +48,8 @@ pub fn named(name: impl Into<String>) -> WorkspaceName {
     WorkspaceName::new(name).expect("tests use valid names")
 }
 
-fn act(time: i64) -> Act {
-    Act::new("agent", Time(time)).buffered()
+fn act(time: i64) -> OperationContext {
+    OperationContext::new("agent", Time(time)).buffered()
 }
 
 impl Merged {

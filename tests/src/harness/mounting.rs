@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use amalgam_engine::object::Owner;
 use amalgam_engine::reference::RefName;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, SnapshotId, Store, Time};
+use amalgam_engine::{OperationContext, SnapshotId, Store, Time};
 use amalgam_fuse::{Mount, MountOptions};
 use amalgam_gc::{CollectOptions, collect};
 use amalgam_view::{View, ViewOptions};
@@ -106,8 +106,8 @@ fn now() -> Time {
     Time::from(SystemTime::now())
 }
 
-fn act() -> Act {
-    Act::new("mounter", now())
+fn act() -> OperationContext {
+    OperationContext::new("mounter", now())
 }
 
 /// Whether this machine lets this process mount; reports a skipped test if not.

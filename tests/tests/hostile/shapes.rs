@@ -14,9 +14,9 @@ use amalgam_engine::object::{Conflict, Content, DirectoryItem, Entry, Node, Sequ
 use amalgam_engine::purge::{PurgeOptions, PurgeTarget, plan_purge};
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{
-    Act, Cancellation, ChunkId, DiffOptions, Error, MergeOptions, NoContents, PatchOptions, RefMove, Result, RootId,
-    SnapshotId, Store, StoreOptions, Time, TreePath, VerifyOptions, WorkingTree, WriteSession, count_differing_paths,
-    diff_roots, diff_with_renames, insight, merge_trees, patch, verify,
+    Cancellation, ChunkId, DiffOptions, Error, MergeOptions, NoContents, OperationContext, PatchOptions, RefMove,
+    Result, RootId, SnapshotId, Store, StoreOptions, Time, TreePath, VerifyOptions, WorkingTree, WriteSession,
+    count_differing_paths, diff_roots, diff_with_renames, insight, merge_trees, patch, verify,
 };
 use amalgam_gc::{CollectOptions, collect};
 use amalgam_materializer::{Checkout, HostDir, Index, Progress, Times, checkout, plan};
@@ -86,7 +86,7 @@ fn store_with_wide_tree() -> (Store, SnapshotId, RootId) {
     session.commit(snapshot, RefMove::default()).expect("committed");
     let new = NewWorkspace { from: Some(snapshot), ..NewWorkspace::default() };
     let evil = WorkspaceName::new("evil").expect("a name");
-    Workspaces::of(&store).create(&evil, &new, &Act::new("eve", Time(1))).expect("created");
+    Workspaces::of(&store).create(&evil, &new, &OperationContext::new("eve", Time(1))).expect("created");
     (store, snapshot, root)
 }
 
@@ -262,7 +262,7 @@ fn a_merge_and_a_listing_of_conflicts_end_when_their_caller_goes_away() {
     let root = wide(&session);
     session.commit(root, RefMove::default()).expect("committed");
     let _root = store.pin(root);
-    let (workspaces, act) = (Workspaces::of(&store), Act::new("eve", Time(1)));
+    let (workspaces, act) = (Workspaces::of(&store), OperationContext::new("eve", Time(1)));
     let [main, evil] = ["main", "evil"].map(|name| WorkspaceName::new(name).expect("a name"));
     for (name, mut tree) in
         [(&main, WorkingTree::new(&store)), (&evil, WorkingTree::open_root(&store, root).expect("open"))]

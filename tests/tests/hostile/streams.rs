@@ -11,8 +11,8 @@ use amalgam_engine::queue::{MergePolicy, Queue, QueueEntry, QueueOptions, TestVe
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue};
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
-    Act, Commit, ErrorKind, History, LivedTime, MergeContents, ObjectId, ObjectKind, RefMove, Result, RootId,
-    SnapshotId, Store, SweepScope, Time, WorkingTree, WorkspaceName, Workspaces,
+    Commit, ErrorKind, History, LivedTime, MergeContents, ObjectId, ObjectKind, OperationContext, RefMove, Result,
+    RootId, SnapshotId, Store, SweepScope, Time, WorkingTree, WorkspaceName, Workspaces,
 };
 use amalgam_gc::retention::Policies;
 use amalgam_tests::harness::lives::assert_sound;
@@ -23,8 +23,8 @@ use amalgam_transfer::{
 };
 use bytes::Bytes;
 
-fn by() -> Act {
-    Act::new("mallory", Time(9))
+fn by() -> OperationContext {
+    OperationContext::new("mallory", Time(9))
 }
 
 /// A store with one workspace, and what it sends.

@@ -6,8 +6,8 @@ use amalgam_engine::object::{Conflict, Node};
 use amalgam_engine::reference::RequestId;
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
-    Act, Error, History, MergeContents, MergeOptions, NoContents, Result, SnapshotId, Store, Time, TreePath,
-    WorkspaceName, Workspaces, entry_at,
+    Error, History, MergeContents, MergeOptions, NoContents, OperationContext, Result, SnapshotId, Store, Time,
+    TreePath, WorkspaceName, Workspaces, entry_at,
 };
 
 use crate::kit::{self, BothAfterEachOther};
@@ -22,8 +22,8 @@ fn name(name: &str) -> WorkspaceName {
     WorkspaceName::new(name).expect("a name")
 }
 
-fn act() -> Act {
-    Act::new("ada", Time(1_000))
+fn act() -> OperationContext {
+    OperationContext::new("ada", Time(1_000))
 }
 
 impl House {

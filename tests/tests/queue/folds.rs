@@ -14,8 +14,8 @@ use amalgam_engine::queue::{
 use amalgam_engine::work::RenameMode;
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
-    Act, History, MergeContents, RequestId, Result, RootId, SnapshotId, Store, Time, TreePath, WorkingTree,
-    WorkspaceName, Workspaces, entry_at,
+    History, MergeContents, OperationContext, RequestId, Result, RootId, SnapshotId, Store, Time, TreePath,
+    WorkingTree, WorkspaceName, Workspaces, entry_at,
 };
 
 struct House {
@@ -73,8 +73,8 @@ fn name(name: &str) -> WorkspaceName {
     WorkspaceName::new(name).expect("a name")
 }
 
-fn act(time: i64) -> Act {
-    Act::new("ada", Time(time))
+fn act(time: i64) -> OperationContext {
+    OperationContext::new("ada", Time(time))
 }
 
 fn path(text: &str) -> TreePath {

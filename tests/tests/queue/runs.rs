@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use amalgam_engine::merge::{ContestedFile, Verdict};
 use amalgam_engine::queue::{EntryOutcome, MergePolicy, QueueEntry, QueueOptions};
 use amalgam_engine::workspace::Change;
-use amalgam_engine::{Act, MergeContents, Result, SnapshotId, Time, WorkingTree};
+use amalgam_engine::{MergeContents, OperationContext, Result, SnapshotId, Time, WorkingTree};
 use amalgam_tests::harness::merging::{MAIN, Merged, named};
 use amalgam_tests::harness::{Place, Random, over_both, seed};
 
@@ -62,7 +62,7 @@ fn run_all(place: Place<'_>, seed: u64) {
     let (runs, fates) = (Mutex::new(BTreeMap::new()), Mutex::new(BTreeMap::new()));
     let fold = || {
         let time = clock.fetch_add(1, Ordering::Relaxed);
-        let done = merged.queue.fold(&named(MAIN), &Logs, &Act::new("queue", Time(time)).buffered());
+        let done = merged.queue.fold(&named(MAIN), &Logs, &OperationContext::new("queue", Time(time)).buffered());
         let done = done.expect("folded").done;
         let count = done.len();
         fates
@@ -100,7 +100,7 @@ fn run_all(place: Place<'_>, seed: u64) {
 /// Forks, edits some files, and mostly publishes.
 fn run_one(merged: &Merged, agent: u64, seed: u64, clock: &AtomicI64) -> Result<Run> {
     let mut random = Random::new(seed.wrapping_mul(31).wrapping_add(agent));
-    let act = || Act::new("agent", Time(clock.fetch_add(1, Ordering::Relaxed))).buffered();
+    let act = || OperationContext::new("agent", Time(clock.fetch_add(1, Ordering::Relaxed))).buffered();
     let name = named(format!("agent/{agent}"));
     merged.workspaces.fork(&named(MAIN), std::slice::from_ref(&name), &act())?;
     let mut tree = merged.workspaces.open(&name)?;

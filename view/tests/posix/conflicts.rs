@@ -7,7 +7,7 @@ use std::sync::Arc;
 use amalgam_engine::conflict::Exchange;
 use amalgam_engine::object::{Conflict, Entry, Node, Settled};
 use amalgam_engine::workspace::{Change, NewWorkspace, Workspaces};
-use amalgam_engine::{Act, RootId, Store, Time, TreePath, WorkingTree};
+use amalgam_engine::{OperationContext, RootId, Store, Time, TreePath, WorkingTree};
 use amalgam_view::{Set, ViewOptions, XattrSet};
 
 use crate::kit::{ENOSPC, Kit, Small, main_workspace, now, options};
@@ -34,7 +34,7 @@ fn conflicted(store: &Store, shown: &[u8]) -> ViewOptions {
     let entry = Entry::new(Node::Conflict(Arc::new(conflict)), 0, Time::EPOCH);
     exchange.set(&TreePath::new("c").expect("a path"), Some(&entry)).expect("set");
     let root = exchange.finish().expect("put together").1;
-    let (workspaces, name, act) = (Workspaces::of(store), main_workspace(), Act::new("test", now()));
+    let (workspaces, name, act) = (Workspaces::of(store), main_workspace(), OperationContext::new("test", now()));
     workspaces.create(&name, &NewWorkspace::default(), &act).expect("made");
     let mut tree = WorkingTree::open_root(store, root).expect("opened");
     workspaces.commit(&name, &mut tree, &Change::new("a conflict"), &act).expect("committed");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use amalgam_engine::{Act, RefName, Store};
+use amalgam_engine::{OperationContext, RefName, Store};
 use amalgam_view::{RenameMode, Set, View, XattrSet};
 
 use crate::kit::{ENOSPC, Kit, Small, errno, now, options};
@@ -152,7 +152,7 @@ fn a_commit_or_a_checkpoint_makes_the_journal_short_and_loses_nothing() {
             1 => {
                 kit.commit();
             }
-            3 => kit.view.checkpoint(&reference, &Act::new("test", now())).expect("checkpoint"),
+            3 => kit.view.checkpoint(&reference, &OperationContext::new("test", now())).expect("checkpoint"),
             _ => {}
         }
         // One more behind it, which is in the journal alone.

@@ -13,7 +13,7 @@ use amalgam_benches::{Bar, Result};
 use amalgam_engine::merge::{ContestedFile, Verdict};
 use amalgam_engine::queue::{EntryOutcome, MergePolicy, Queue, QueueEntry, QueueOptions};
 use amalgam_engine::workspace::{Change, NewWorkspace};
-use amalgam_engine::{Act, History, MergeContents, Store, Time, WorkingTree, WorkspaceName, Workspaces};
+use amalgam_engine::{History, MergeContents, OperationContext, Store, Time, WorkingTree, WorkspaceName, Workspaces};
 use amalgam_merge::Rules;
 use amalgam_merge::trees::RuleMerger;
 
@@ -72,7 +72,7 @@ impl Field {
     fn new(store: &Store, agents: usize) -> Result<Self> {
         let (workspaces, history) = (Workspaces::of(store), History::of(store));
         let main = WorkspaceName::new("main")?;
-        let act = Act::new("bench", Time(1)).buffered();
+        let act = OperationContext::new("bench", Time(1)).buffered();
         workspaces.create(&main, &NewWorkspace::default(), &act)?;
         let mut tree = workspaces.open(&main)?;
         for agent in 0..agents {
@@ -101,8 +101,8 @@ impl Field {
         })
     }
 
-    fn act(&self, agent: usize) -> Act {
-        Act::new(format!("agent-{agent}"), Time(self.clock.fetch_add(1, Ordering::Relaxed))).buffered()
+    fn act(&self, agent: usize) -> OperationContext {
+        OperationContext::new(format!("agent-{agent}"), Time(self.clock.fetch_add(1, Ordering::Relaxed))).buffered()
     }
 
     fn fork(&self, agent: usize, number: usize) -> Result<WorkspaceName> {
