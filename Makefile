@@ -21,12 +21,18 @@ tour: ## the same through the engine's own interface, on a throw-away store
 	@$(call ready)
 	cargo run --release --locked -q -p amalgam-engine --example tour
 
-test: ## build, then every test, doc tests included
+test: ## build, then every test, doc tests included; lists the skipped ones (AMALGAM_REQUIRE=fuse,root,...)
 	@$(call ready,test)
 	$(call title,build)
 	cargo build --workspace --locked
 	$(call title,test)
-	cargo test --workspace --locked
+	export AMALGAM_SKIPPED="$$PWD/target/skipped"
+	rm -f "$$AMALGAM_SKIPPED"
+	failed=0
+	cargo test --workspace --locked || failed=$$?
+	$(call title,skipped)
+	if [[ -s $$AMALGAM_SKIPPED ]]; then sort -u "$$AMALGAM_SKIPPED"; else echo "no test was skipped"; fi
+	exit $$failed
 
 lint: ## formatting, clippy, docs, licences and sources
 	@$(call ready,lint)

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use amalgam_engine::TreePath;
 use amalgam_engine::object::Conflict;
 use amalgam_merge::rules::Content;
-use amalgam_merge::{Rules, Way};
+use amalgam_merge::{MergeStrategy, Rules};
 
 /// The labels and the strategy for rendering a conflict. They change its appearance, never the conflict itself.
 #[derive(Clone, Debug, Default)]
@@ -13,7 +13,7 @@ pub struct Caption {
     /// The workspace names of the competing versions, in the order of the terms; empty for an unknown one.
     pub names: Vec<String>,
     /// The merge strategy of the file. If it is structural, the markers follow the structure.
-    pub way: Option<Way>,
+    pub strategy: Option<MergeStrategy>,
 }
 
 /// Returns the caption for the conflict at a path.
@@ -24,11 +24,11 @@ impl Caption {
     pub fn of(path: &TreePath) -> Self {
         static RULES: OnceLock<Rules> = OnceLock::new();
         let rules = RULES.get_or_init(Rules::built_in);
-        Self { names: Vec::new(), way: rules.choose(path.as_bytes(), Content::Text).cloned() }
+        Self { names: Vec::new(), strategy: rules.choose(path.as_bytes(), Content::Text).cloned() }
     }
 }
 
 /// Returns captions without names, by the built-in rules.
-pub(crate) fn plain(path: &TreePath, _: &Conflict) -> Caption {
+pub(crate) fn by_built_in_rules(path: &TreePath, _: &Conflict) -> Caption {
     Caption::of(path)
 }

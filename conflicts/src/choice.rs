@@ -3,10 +3,10 @@
 use amalgam_engine::content::write_content;
 use amalgam_engine::object::{Conflict, Node};
 use amalgam_engine::{Entry, EntryKind, Store, Time, WriteSession};
-use amalgam_merge::{Outcome, Setting, Sides, Way, merge};
+use amalgam_merge::{MergeSettings, MergeStrategy, Outcome, Sides, merge};
 
-use crate::parts::{TEXT_BYTES_MAX, parts};
-use crate::read::read_whole;
+use crate::contents::read_whole;
+use crate::terms::{TEXT_BYTES_MAX, term_indices};
 
 /// The version to choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,14 +41,14 @@ pub enum NotResolved {
 }
 
 /// Returns the resolution of a conflict by a choice: an entry, or `None` to remove it. A file gets the time `now`.
-pub fn chosen(
+pub fn resolution_of(
     store: &Store,
     session: &WriteSession,
     conflict: &Conflict,
     choice: Choice,
     now: Time,
 ) -> Result<Option<Entry>, NotResolved> {
-    let parts = parts(store, conflict)?;
+    let parts = term_indices(store, conflict)?;
     let terms = conflict.terms();
     let at = match choice {
         Choice::Ours => parts.ours,
@@ -58,7 +58,7 @@ pub fn chosen(
         Choice::Term(_) => return Err(NotResolved::NoTerm { count: terms.len() }),
         Choice::Union => {
             let Some(bytes) = union(store, parts.terms(conflict))? else { return Err(NotResolved::NoText) };
-            return Ok(Some(file_of(session, conflict, &bytes, now)?));
+            return Ok(Some(resolution_file(session, conflict, &bytes, now)?));
         }
     };
     // A directory keeps its times: nothing in it is written.
@@ -70,7 +70,7 @@ pub fn chosen(
 }
 
 /// Creates a resolution with these bytes and the attributes of the first version that is a file.
-pub fn file_of(
+pub fn resolution_file(
     session: &WriteSession,
     conflict: &Conflict,
     bytes: &[u8],
@@ -89,12 +89,12 @@ fn union(store: &Store, terms: &[Option<Entry>]) -> Result<Option<Vec<u8>>, amal
     let read = |at: usize| -> Result<Option<Vec<u8>>, amalgam_engine::Error> {
         terms[at].as_ref().map_or(Ok(None), |entry| read_whole(store, entry, TEXT_BYTES_MAX))
     };
-    let way = Way::named("union").expect("it is a way");
+    let strategy = MergeStrategy::named("union").expect("it is a way");
     let Some(mut merged) = read(0)? else { return Ok(None) };
     for at in (2..terms.len()).step_by(2) {
         let (base, Some(theirs)) = (read(at - 1)?, read(at)?) else { return Ok(None) };
         let sides = Sides { base: base.as_deref(), ours: &merged, theirs: &theirs };
-        let Outcome::Merged(bytes) = merge(&way, &sides, &Setting::default()) else { return Ok(None) };
+        let Outcome::Merged(bytes) = merge(&strategy, &sides, &MergeSettings::default()) else { return Ok(None) };
         merged = bytes;
     }
     Ok(Some(merged))

@@ -1,4 +1,4 @@
-//! Reads an edited face back: converts a tree without conflicts into one with the remaining conflicts.
+//! Reads an edited rendered tree back: converts a tree without conflicts into one with the remaining conflicts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,35 +9,36 @@ use amalgam_engine::{
     DiffOptions, Entry, EntryKind, Error, Result, RootId, Store, Time, TreePath, What, WorkingTree, diff_roots,
     entry_at,
 };
-use amalgam_merge::markers::{Parsed, parse};
+use amalgam_merge::markers::{EditState, read_edit};
 
 use crate::caption::Caption;
-use crate::face::{By, Faced, Shown};
-use crate::parts::{EDITED_BYTES_MAX, Parts, render, render_parts};
-use crate::read::read_whole;
+use crate::contents::read_whole;
+use crate::render::{RenderedAs, RenderedConflict, RenderedTree};
+use crate::terms::{EDITED_BYTES_MAX, TermIndices, render_terms, render_text};
 
-/// A face that the tree to read back may derive from.
+/// A rendered tree that the tree to read back may derive from.
 #[derive(Clone, Copy)]
-pub struct Known<'a> {
-    /// The tree and its face.
-    pub faced: &'a Faced,
-    /// Whether it was just written out: then a path that equals its face has the state of this tree, regardless of older faces.
+pub struct KnownRendering<'a> {
+    /// The tree with its conflicts, and its rendering.
+    pub rendered: &'a RenderedTree,
+    /// Whether it was just written out: then a path that equals it has the state of this tree, regardless of
+    /// older renderings.
     pub is_written: bool,
     /// The paths that it covers; `None` for all.
     pub paths: Option<&'a [TreePath]>,
 }
 
-impl Known<'_> {
+impl KnownRendering<'_> {
     fn covers(&self, path: &TreePath) -> bool {
         self.paths.is_none_or(|paths| paths.iter().any(|covered| path.below(covered).is_some()))
     }
 
-    fn shown(&self, path: &TreePath) -> Option<&Shown> {
-        self.faced.shown.get(path).filter(|_| self.covers(path))
+    fn shown(&self, path: &TreePath) -> Option<&RenderedConflict> {
+        self.rendered.shown.get(path).filter(|_| self.covers(path))
     }
 }
 
-/// The result of reading a face back.
+/// The result of reading a rendered tree back.
 pub struct ReadBack {
     /// The tree with its conflicts.
     pub tree: WorkingTree,
@@ -46,16 +47,16 @@ pub struct ReadBack {
     /// All remaining conflicts, sorted by path.
     pub conflicts: Vec<PlacedConflict>,
     /// The conflicts that no longer exist, sorted by path.
-    pub resolved: Vec<Resolved>,
+    pub resolved: Vec<ResolvedConflict>,
     /// The conflicts that were edited and still have markers.
-    pub still: Vec<Still>,
+    pub still: Vec<StillConflicted>,
     /// The conflicts that were renamed.
-    pub moved: Vec<Moved>,
+    pub moved: Vec<MovedConflict>,
 }
 
 /// A conflict that an edit resolved.
 #[derive(Clone, Debug)]
-pub struct Resolved {
+pub struct ResolvedConflict {
     /// The path of the conflict.
     pub path: TreePath,
     /// The conflict.
@@ -66,7 +67,7 @@ pub struct Resolved {
 
 /// A conflict that was edited and remains a conflict.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Still {
+pub struct StillConflicted {
     /// The path.
     pub path: TreePath,
     /// The number of regions that still have markers; 0 for an edited version of a conflict whose other versions are not in the
@@ -76,7 +77,7 @@ pub struct Still {
 
 /// A conflict that was renamed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moved {
+pub struct MovedConflict {
     /// The old path.
     pub from: TreePath,
     /// The new path.
@@ -90,16 +91,16 @@ enum Meaning {
     Still(Arc<Conflict>, usize),
 }
 
-/// Reads back a tree that derives from a face. The first element of `known` is the newest face; paths are looked up in all of
+/// Reads back a tree that derives from a rendered tree. The first element of `known` is the newest rendering; paths are looked up in all of
 /// them.
-pub fn read_back(store: &Store, found: RootId, known: &[Known<'_>]) -> Result<ReadBack> {
-    let paths: BTreeSet<&TreePath> = known.iter().flat_map(|known| known.faced.shown.keys()).collect();
+pub fn read_back(store: &Store, found: RootId, known: &[KnownRendering<'_>]) -> Result<ReadBack> {
+    let paths: BTreeSet<&TreePath> = known.iter().flat_map(|known| known.rendered.shown.keys()).collect();
     if paths.is_empty() {
         let tree = WorkingTree::open_root(store, found)?;
         let (conflicts, resolved, still, moved) = Default::default();
         return Ok(ReadBack { tree, root: found, conflicts, resolved, still, moved });
     }
-    let trees: Vec<RootId> = known.iter().map(|known| known.faced.tree).collect();
+    let trees: Vec<RootId> = known.iter().map(|known| known.rendered.tree).collect();
     let mut reading = Reading {
         store,
         known,
@@ -123,14 +124,14 @@ pub fn read_back(store: &Store, found: RootId, known: &[Known<'_>]) -> Result<Re
 
 struct Reading<'a> {
     store: &'a Store,
-    known: &'a [Known<'a>],
+    known: &'a [KnownRendering<'a>],
     root: Arc<Root>,
     exchange: Exchange,
     conflicts: BTreeMap<TreePath, Arc<Conflict>>,
-    resolved: Vec<Resolved>,
-    still: Vec<Still>,
+    resolved: Vec<ResolvedConflict>,
+    still: Vec<StillConflicted>,
     /// Conflicts whose path no longer exists.
-    gone: Vec<(TreePath, Shown)>,
+    gone: Vec<(TreePath, RenderedConflict)>,
 }
 
 impl Reading<'_> {
@@ -148,7 +149,7 @@ impl Reading<'_> {
                     return self.keep(path, Arc::clone(&shown.conflict));
                 }
                 None if known.is_written && known.covers(path) => {
-                    let face = self.store.root(known.faced.face)?;
+                    let face = self.store.root(known.rendered.rendered)?;
                     let written = entry_at(self.store, &face, path)?;
                     let written = written.map(|entry| self.exchange.alone(&entry)).transpose()?;
                     if is_same(written.as_ref(), now.as_ref()) {
@@ -168,12 +169,12 @@ impl Reading<'_> {
             Some(now) => match self.meaning(path, shown, &now)? {
                 Meaning::Conflict(conflict) => self.keep(path, conflict),
                 Meaning::Still(conflict, regions) => {
-                    self.still.push(Still { path: path.clone(), regions });
+                    self.still.push(StillConflicted { path: path.clone(), regions });
                     self.keep(path, conflict)
                 }
                 Meaning::Resolved => {
                     let conflict = Arc::clone(&shown.conflict);
-                    self.resolved.push(Resolved { path: path.clone(), conflict, entry: Some(now) });
+                    self.resolved.push(ResolvedConflict { path: path.clone(), conflict, entry: Some(now) });
                     Ok(())
                 }
             },
@@ -187,13 +188,15 @@ impl Reading<'_> {
     }
 
     /// Interprets an edit of the rendering of a conflict.
-    fn meaning(&self, path: &TreePath, shown: &Shown, now: &Entry) -> Result<Meaning> {
+    fn meaning(&self, path: &TreePath, shown: &RenderedConflict, now: &Entry) -> Result<Meaning> {
         let Some(face) = &shown.entry else { return Ok(Meaning::Resolved) };
         let conflict = &shown.conflict;
         let (at, parts) = match shown.by {
-            By::Markers(parts) => (first_there(conflict), Some(parts)),
-            By::Term(0) => (0, Some(crate::parts::parts(self.store, conflict)?).filter(|parts| parts.draft.is_some())),
-            By::Term(at) => (at, None),
+            RenderedAs::Markers(parts) => (first_there(conflict), Some(parts)),
+            RenderedAs::Term(0) => {
+                (0, Some(crate::terms::term_indices(self.store, conflict)?).filter(|parts| parts.draft.is_some()))
+            }
+            RenderedAs::Term(at) => (at, None),
         };
         if now.node == face.node {
             // Changed attributes with the same bytes belong to the rendered version.
@@ -211,20 +214,26 @@ impl Reading<'_> {
         }
     }
 
-    fn edited_text(&self, path: &TreePath, shown: &Shown, parts: Parts, now: &Entry) -> Result<Meaning> {
+    fn edited_text(
+        &self,
+        path: &TreePath,
+        shown: &RenderedConflict,
+        parts: TermIndices,
+        now: &Entry,
+    ) -> Result<Meaning> {
         let conflict = &shown.conflict;
         let Some(bytes) = read_whole(self.store, now, EDITED_BYTES_MAX)? else { return Ok(Meaning::Resolved) };
         let terms = parts.terms(conflict).to_vec();
         let mut left = 0;
         // The rules or the name of the file may have changed since: the same conflict may be rendered differently now.
-        for way in [shown.caption.way.clone(), Caption::of(path).way, None] {
-            let caption = Caption { names: Vec::new(), way };
-            let Some(rendered) = render_parts(self.store, conflict, parts, &caption)? else { continue };
-            match parse(&bytes, &rendered) {
-                Parsed::Resolved => return Ok(Meaning::Resolved),
+        for strategy in [shown.caption.strategy.clone(), Caption::of(path).strategy, None] {
+            let caption = Caption { names: Vec::new(), strategy };
+            let Some(rendered) = render_terms(self.store, conflict, parts, &caption)? else { continue };
+            match read_edit(&bytes, &rendered) {
+                EditState::Resolved => return Ok(Meaning::Resolved),
                 // The file was not edited, or an edit was reverted.
-                Parsed::Untouched => return settled(conflict, terms),
-                Parsed::StillHas(regions) => left = regions,
+                EditState::Untouched => return settled(conflict, terms),
+                EditState::StillHas(regions) => left = regions,
             }
         }
         let draft = [vec![Some(now.clone()), terms[1].clone()], terms].concat();
@@ -237,7 +246,7 @@ impl Reading<'_> {
     /// Interprets an edit of a version that was rendered without markers. It resolves the conflict, unless our markers are left
     /// in it, because then it was once a draft. If another side removed the file, or if all sides could have been rendered and a
     /// single one was requested, an edit decides nothing about the others: it changes the version.
-    fn edited_version(&self, shown: &Shown, at: usize, now: &Entry) -> Result<Meaning> {
+    fn edited_version(&self, shown: &RenderedConflict, at: usize, now: &Entry) -> Result<Meaning> {
         let conflict = &shown.conflict;
         let Some(bytes) = read_whole(self.store, now, EDITED_BYTES_MAX)? else { return Ok(Meaning::Resolved) };
         let is_as_before = conflict.removed().flatten().any(|before| before.node == now.node);
@@ -245,7 +254,7 @@ impl Reading<'_> {
             // A version that equals the common base cannot be a side of the conflict.
             0 if is_as_before => Ok(Meaning::Resolved),
             0 if conflict.added().all(|entry| entry.is_some())
-                && render(self.store, conflict, &shown.caption)?.is_none() =>
+                && render_text(self.store, conflict, &shown.caption)?.is_none() =>
             {
                 Ok(Meaning::Resolved)
             }
@@ -257,25 +266,26 @@ impl Reading<'_> {
     }
 
     /// Searches for conflicts whose file is gone among the added files.
-    fn find_moved(&mut self, found: RootId) -> Result<Vec<Moved>> {
+    fn find_moved(&mut self, found: RootId) -> Result<Vec<MovedConflict>> {
         let mut gone = std::mem::take(&mut self.gone);
         let mut moved = Vec::new();
         for known in self.known {
             if gone.is_empty() {
                 break;
             }
-            for change in diff_roots(self.store, Some(known.faced.face), Some(found), DiffOptions::default())? {
+            for change in diff_roots(self.store, Some(known.rendered.rendered), Some(found), DiffOptions::default())? {
                 let change = change?;
                 let (What::Added, Some(now)) = (&change.what, &change.after) else { continue };
                 let place = gone.iter().position(|(_, shown)| is_moved(shown, now));
                 if let Some(place) = place.filter(|_| !self.conflicts.contains_key(&change.path)) {
                     let (from, shown) = gone.remove(place);
                     self.keep(&change.path, Arc::clone(&shown.conflict))?;
-                    moved.push(Moved { from, to: change.path });
+                    moved.push(MovedConflict { from, to: change.path });
                 }
             }
         }
-        let resolved = gone.into_iter().map(|(path, shown)| Resolved { path, conflict: shown.conflict, entry: None });
+        let resolved =
+            gone.into_iter().map(|(path, shown)| ResolvedConflict { path, conflict: shown.conflict, entry: None });
         self.resolved.extend(resolved);
         Ok(moved)
     }
@@ -301,7 +311,7 @@ fn is_same(face: Option<&Entry>, now: Option<&Entry>) -> bool {
 }
 
 /// Returns whether an entry is the rendering of a conflict under another name. Only distinctive contents match.
-fn is_moved(shown: &Shown, now: &Entry) -> bool {
+fn is_moved(shown: &RenderedConflict, now: &Entry) -> bool {
     let is_told_apart = |entry: &Entry| match entry.node {
         Node::File { content, .. } => !matches!(content, Content::Empty | Content::Hole),
         Node::Directory(contents) => contents.is_some(),

@@ -9,13 +9,14 @@
 //! gets the epoch of the session, so that no collection deletes it, and its depth is counted. Trees that the session rests on
 //! ([`WriteSession::rest_on`]) are exempt: they are pinned as a whole, and objects known to be in them are not walked.
 
+mod boundary;
 mod buried;
+mod check;
 mod reach;
 mod resting;
-mod seam;
 mod stored;
 
-pub use stored::{Looked, NotAdmitted};
+pub use stored::{HashedObject, NotAdmitted};
 
 use bytes::Bytes;
 
@@ -29,7 +30,8 @@ use crate::object::{
     self, Content, Directories, DirectoryRef, Entry, GENERATION_MAX, Links, Node, Root, Ropes, Segment, SegmentSource,
     SequenceNode, Snapshot, States,
 };
-use crate::store::{CachedSequence, Known, WriteSession};
+use crate::store::{CachedSequence, CheckedObject, WriteSession};
+use check::AdmissionCheck;
 use reach::Edges;
 
 impl WriteSession {
@@ -37,13 +39,13 @@ impl WriteSession {
     /// breaks a rule of the format or makes a false claim about a child is refused, and nothing of it is kept.
     pub fn admit(&self, kind: ObjectKind, bytes: impl Into<Bytes>) -> Result<ObjectId> {
         let bytes = bytes.into();
-        let gate = Gate { session: self, kind };
+        let gate = AdmissionCheck { session: self, kind };
         object::check(kind, &bytes).map_err(|source| gate.refusal(source))?;
-        let offered = Offered::decode(kind, &bytes).map_err(|source| gate.refusal(source))?;
+        let offered = DecodedObject::decode(kind, &bytes).map_err(|source| gate.refusal(source))?;
         let depth = gate.depth_or_exact(&offered.edges())?;
         gate.check(&offered)?;
         let length = bytes.len();
-        let known = Known { depth, bytes: if kind == ObjectKind::Chunk { length as u64 } else { 0 } };
+        let known = CheckedObject { depth, bytes: if kind == ObjectKind::Chunk { length as u64 } else { 0 } };
         let id = match kind {
             ObjectKind::Chunk => self.put_chunk(&bytes)?.object(),
             _ => self.put(kind, bytes.into())?,
@@ -58,7 +60,7 @@ impl WriteSession {
 }
 
 /// A decoded object with its claims about its children.
-enum Offered {
+enum DecodedObject {
     /// Bytes without claims: a chunk or extended attributes.
     Bytes,
     Rope(SequenceNode<Ropes>),
@@ -69,7 +71,7 @@ enum Offered {
     Snapshot(Snapshot),
 }
 
-impl Offered {
+impl DecodedObject {
     fn decode(kind: ObjectKind, bytes: &Bytes) -> Result<Self, Malformed> {
         Ok(match kind {
             ObjectKind::Chunk | ObjectKind::Xattrs => Self::Bytes,
@@ -108,33 +110,22 @@ impl Offered {
     }
 }
 
-/// The check of one object.
-struct Gate<'a> {
-    session: &'a WriteSession,
-    kind: ObjectKind,
-}
-
-impl Gate<'_> {
-    fn refusal(&self, source: Malformed) -> Error {
-        Error::Refused { kind: self.kind, source }
-    }
-
-    /// Refuses the object if a claim about a child does not hold.
-    fn claim(&self, holds: bool) -> Result<()> {
-        if holds { Ok(()) } else { Err(self.refusal(Malformed::Link)) }
-    }
-
-    fn check(&self, offered: &Offered) -> Result<()> {
+impl AdmissionCheck<'_> {
+    fn check(&self, offered: &DecodedObject) -> Result<()> {
         match offered {
-            Offered::Bytes => Ok(()),
-            Offered::Rope(SequenceNode::Leaf(segments)) => segments.iter().try_for_each(|item| self.segment(item)),
-            Offered::Rope(node) => self.seams(node),
-            Offered::Directory(SequenceNode::Leaf(items)) => items.iter().try_for_each(|item| self.entry(&item.entry)),
-            Offered::Directory(node) => self.inner_directory(node),
-            Offered::Links(node) => self.seams(node),
-            Offered::State(node) => self.seams(node),
-            Offered::Root(root) => self.root(root),
-            Offered::Snapshot(snapshot) => self.history(snapshot),
+            DecodedObject::Bytes => Ok(()),
+            DecodedObject::Rope(SequenceNode::Leaf(segments)) => {
+                segments.iter().try_for_each(|item| self.segment(item))
+            }
+            DecodedObject::Rope(node) => self.seams(node),
+            DecodedObject::Directory(SequenceNode::Leaf(items)) => {
+                items.iter().try_for_each(|item| self.entry(&item.entry))
+            }
+            DecodedObject::Directory(node) => self.inner_directory(node),
+            DecodedObject::Links(node) => self.seams(node),
+            DecodedObject::State(node) => self.seams(node),
+            DecodedObject::Root(root) => self.root(root),
+            DecodedObject::Snapshot(snapshot) => self.history(snapshot),
         }
     }
 

@@ -26,8 +26,8 @@ pub use home::RESERVE_FILE;
 pub use inspect::{Family, Inspect, Page, PageEnd, RowEdit};
 pub use memory::Memory;
 pub use meter::{Meter, Metered};
-pub use numbers::Numbers;
-pub use reclaim::{Named, ReclaimProgress, Reclaimed, WatchReclaim};
+pub use numbers::NumberSet;
+pub use reclaim::{KeptRows, ReclaimProgress, Reclaimed, WatchReclaim};
 #[cfg(feature = "rocksdb")]
 pub use rocks::{Rocks, RocksOptions, recover};
 pub use verify::Verify;
@@ -101,10 +101,10 @@ pub struct IndexRow {
 }
 
 /// Callback that receives the index of a requested object and its stored bytes.
-pub type Look<'a> = dyn FnMut(usize, Option<&[u8]>) -> Result<()> + 'a;
+pub type ReadCallback<'a> = dyn FnMut(usize, Option<&[u8]>) -> Result<()> + 'a;
 
 /// Callback that receives bytes that may be those of an object, and returns whether they are.
-pub type Guess<'a> = dyn FnMut(usize, &[u8]) -> bool + 'a;
+pub type MatchCallback<'a> = dyn FnMut(usize, &[u8]) -> bool + 'a;
 
 /// Storage for objects and references.
 pub trait Backend: Send + Sync + 'static {
@@ -116,7 +116,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Calls `look` once for each of many objects, in read order, with its index and its stored bytes, or `None` if it does not
     /// exist. Avoids copies where possible.
-    fn look_at_many(&self, ids: &[ObjectId], look: &mut Look<'_>) -> Result<()> {
+    fn look_at_many(&self, ids: &[ObjectId], look: &mut ReadCallback<'_>) -> Result<()> {
         let found = self.get_many(ids)?;
         found.iter().enumerate().try_for_each(|(place, stored)| look(place, stored.as_deref()))
     }
@@ -124,7 +124,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Reads chunks that were probably written consecutively without looking up each of them. `look` receives the guessed bytes
     /// and returns whether they are those of the chunk, by checking the hash. Returns the indices of all chunks that were not
     /// found this way; the default implementation guesses nothing and returns all.
-    fn guess_many(&self, ids: &[ObjectId], _look: &mut Guess<'_>) -> Result<Vec<usize>> {
+    fn guess_many(&self, ids: &[ObjectId], _look: &mut MatchCallback<'_>) -> Result<Vec<usize>> {
         Ok((0..ids.len()).collect())
     }
 
@@ -239,5 +239,5 @@ pub trait Sweep: Backend {
 
     /// Frees the space of every object row that is not in the index, step by step. It may be stopped at each step and started
     /// again: it finds the remaining work by itself.
-    fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed>;
+    fn reclaim(&self, named: KeptRows, watch: WatchReclaim<'_>) -> Result<Reclaimed>;
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::backend::Durability;
+use crate::changed_paths::{ChangedPaths, MarkBuilder};
 use crate::diff::{DiffOptions, diff_roots};
 use crate::error::{Error, Result};
 use crate::id::{ObjectKind, RootId, SnapshotId};
@@ -11,7 +12,6 @@ use crate::object::{GENERATION_MAX, KeyHash, Node, Snapshot};
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
 use crate::store::{RefMove, SessionMark, Store, WriteSession};
 use crate::time::Time;
-use crate::touched::{Marks, Touched};
 use crate::work::{Frozen, WorkingTree, Written};
 
 /// The parameters of a commit.
@@ -115,7 +115,7 @@ pub(crate) struct Prepared {
 }
 
 /// A committed tree whose working tree has not settled on it yet.
-pub struct Landed {
+pub struct CommittedTree {
     /// The result of the commit.
     pub done: CommitDone,
     frozen: Frozen,
@@ -127,7 +127,7 @@ impl Frozen {
     /// Commits the frozen tree. The working tree may be edited in the meantime and settles afterwards.
     ///
     /// If the reference does not have the expected value, nothing changes and the error contains the actual value.
-    pub fn commit(self, commit: Commit) -> Result<Landed> {
+    pub fn commit(self, commit: Commit) -> Result<CommittedTree> {
         let expected = match commit.expect {
             Expect::Base => self.base(),
             Expect::Absent => None,
@@ -175,20 +175,20 @@ impl Prepared {
         parents: Vec<SnapshotId>,
         words: Words,
         refs: impl FnOnce(SnapshotId) -> Result<RefMove>,
-    ) -> Result<Landed> {
+    ) -> Result<CommittedTree> {
         let Self { frozen, session, mut written } = self;
         let store = frozen.store().clone();
         let mark = session.mark().clone();
         let generation = generation_above(&store, &parents)?;
         let Words { author, time, message, metadata } = words;
-        let touched = parents.first().and_then(|first| touched_since(&store, *first, &mut written));
+        let touched = parents.first().and_then(|first| changed_paths_since(&store, *first, &mut written));
         let snapshot = Snapshot { root: written.id, parents, author, time, message, metadata, generation };
-        let snapshot = session.put_snapshot_touching(snapshot, touched)?;
+        let snapshot = session.put_snapshot_with_changes(snapshot, touched)?;
         let committed = session.commit(written.id, refs(snapshot)?)?;
         let operation = committed.operation.expect("a commit writes its operation");
         if !committed.replayed {
             let done = CommitDone { snapshot, operation: operation.sequence, replayed: false };
-            return Ok(Landed { done, frozen, written: Some((written, mark)) });
+            return Ok(CommittedTree { done, frozen, written: Some((written, mark)) });
         }
         let first = replayed_snapshot(&operation)?;
         let done = CommitDone { snapshot: first, operation: operation.sequence, replayed: true };
@@ -203,26 +203,30 @@ impl Prepared {
             Ok(None) | Err(Error::Missing { .. }) => None,
             Err(error) => return Err(error),
         };
-        Ok(Landed { done, frozen, written })
+        Ok(CommittedTree { done, frozen, written })
     }
 }
 
 /// Returns the paths that a written tree changed relative to a snapshot, if they can be determined. A tree whose root directory
 /// is that of the snapshot with edits has tracked them; otherwise the two trees are compared. Returns `None` for a tree that
 /// cannot be read: callers that need the paths must compare the trees.
-pub(crate) fn touched_since(store: &Store, first_parent: SnapshotId, written: &mut Written) -> Option<Touched> {
+pub(crate) fn changed_paths_since(
+    store: &Store,
+    first_parent: SnapshotId,
+    written: &mut Written,
+) -> Option<ChangedPaths> {
     let before = store.snapshot(first_parent).ok()?.root;
     if let Some((base, marks)) = written.marks.take()
         && store.root(before).ok()?.directory.node == Node::Directory(base)
     {
         return marks.finish();
     }
-    touched_between(store, before, written.id).ok().flatten()
+    changed_paths_between(store, before, written.id).ok().flatten()
 }
 
 /// Returns the paths that differ between two stored trees, or `None` if there are too many.
-fn touched_between(store: &Store, before: RootId, after: RootId) -> Result<Option<Touched>> {
-    let mut marks = Marks::default();
+fn changed_paths_between(store: &Store, before: RootId, after: RootId) -> Result<Option<ChangedPaths>> {
+    let mut marks = MarkBuilder::default();
     let mut above = TreePath::root();
     for change in diff_roots(store, Some(before), Some(after), DiffOptions::default())? {
         // The root has no mark: a caller that asks about the root must compare.
@@ -280,7 +284,7 @@ impl WorkingTree {
     }
 
     /// Makes a committed freeze of this tree its base. Only edits made since the freeze stay dirty.
-    pub fn settle(&mut self, landed: Landed) -> Result<()> {
+    pub fn settle(&mut self, landed: CommittedTree) -> Result<()> {
         match landed.written {
             Some((written, mark)) => self.settle_on(&landed.frozen, written, landed.done.snapshot, mark),
             None => Ok(()),

@@ -6,11 +6,11 @@ use std::cell::RefCell;
 
 use bytes::Bytes;
 
+use crate::changed_paths;
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
 use crate::malformed::Malformed;
 use crate::object::CHUNK_BYTES_MAX;
-use crate::touched;
 
 const RAW: u8 = 0;
 const ZSTD: u8 = 1;
@@ -154,7 +154,7 @@ pub(crate) fn canonical(id: ObjectId, stored: &Bytes) -> Result<Cow<'_, Bytes>> 
     let malformed = |source| Error::Malformed { id, source };
     match id.kind {
         ObjectKind::Chunk => unpack_chunk(stored).map(Cow::Owned).map_err(malformed),
-        ObjectKind::Snapshot => match touched::canonical_start(stored).map_err(malformed)? {
+        ObjectKind::Snapshot => match changed_paths::canonical_start(stored).map_err(malformed)? {
             0 => Ok(Cow::Borrowed(stored)),
             start => Ok(Cow::Owned(stored.slice(start..))),
         },

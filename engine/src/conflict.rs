@@ -10,7 +10,7 @@ mod remembered;
 pub use exchange::Exchange;
 pub use find::{PlacedConflict, conflicts, conflicts_after};
 pub use remembered::{
-    NewResolution, Remembered, Replayed, forget, remember, remembered, replay, replay_all, resolution,
+    NewResolution, RememberedResolution, Replayed, forget, remember, remembered, replay, replay_all, resolution,
 };
 
 /// Key of a snapshot's metadata with the number of conflicts in its tree. Absent if there are none or if they were not counted.

@@ -8,7 +8,7 @@ use crate::id::{DirectoryId, LinkGroup, ObjectId};
 use crate::merkle::{self, Items, Splice};
 use crate::name::{Name, TreePath};
 use crate::object::{
-    Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry, LinkMember, Links, Node, Root, Said,
+    Directories, DirectoryItem, DirectoryLink, DirectoryRef, Entry, LinkMember, Links, Node, NodeLookup, Root,
 };
 use crate::store::{Store, WriteSession};
 
@@ -87,12 +87,12 @@ fn get_in_many(store: &Store, tops: &[ObjectId], name: &Name) -> Result<Vec<Opti
     let mut open: Vec<_> = tops.iter().copied().enumerate().collect();
     while !open.is_empty() {
         let ids: Vec<_> = open.iter().map(|(_, id)| *id).collect();
-        let said = store.ask_directories(&ids, name)?;
+        let said = store.look_up_in_directories(&ids, name)?;
         let mut below = Vec::new();
         for ((place, _), said) in open.into_iter().zip(said) {
             match said.as_deref() {
-                Some(Said::Entry(entry)) => found[place] = Some(entry.clone()),
-                Some(Said::Below(_, link)) => below.push((place, link.id.object())),
+                Some(NodeLookup::Entry(entry)) => found[place] = Some(entry.clone()),
+                Some(NodeLookup::Below(_, link)) => below.push((place, link.id.object())),
                 None => {}
             }
         }

@@ -6,11 +6,11 @@
 //!
 //! ```
 //! use amalgam_engine::episode::{EpisodeName, Episodes, Metadata, StepDraft};
-//! use amalgam_engine::{Act, Store, Time, WorkingTree};
+//! use amalgam_engine::{OperationContext, Store, Time, WorkingTree};
 //!
 //! let store = Store::in_memory();
 //! let episodes = Episodes::of(&store);
-//! let (run, ada) = (EpisodeName::new("run/1")?, Act::new("ada", Time(1)));
+//! let (run, ada) = (EpisodeName::new("run/1")?, OperationContext::new("ada", Time(1)));
 //! episodes.begin(&run, &Metadata::new(), &ada)?;
 //! let mut tree = WorkingTree::new(&store);
 //! tree.write("plan.md", b"think")?;
@@ -48,7 +48,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
-use crate::operation::{self, Act, move_refs, recorded, trying};
+use crate::operation::{self, OperationContext, move_refs, recorded, trying};
 use crate::reference::{Operation, RefValue};
 use crate::store::Store;
 use crate::workspace::nearest;
@@ -57,20 +57,20 @@ use record::{check_metadata, episode_value};
 /// Number of steps that are read at once.
 const PAGE: usize = 1_024;
 /// Maximum number of names that are searched for suggestions in an error.
-const NAMES_LOOKED_AT: usize = 1_000;
+const NAMES_SCANNED_MAX: usize = 1_000;
 /// Maximum number of episodes that are cached between calls.
-const KNOWN_MAX: usize = 1_024;
+const CACHED_EPISODES_MAX: usize = 1_024;
 
 /// The episodes of a store. Threads that record into one episode must share an instance: it assigns the step numbers.
 #[derive(Clone)]
 pub struct Episodes {
     store: Store,
-    known: Arc<Mutex<HashMap<EpisodeName, Known>>>,
+    known: Arc<Mutex<HashMap<EpisodeName, CachedEpisode>>>,
 }
 
 /// The cached record of an episode and its next step number.
 #[derive(Clone)]
-struct Known {
+struct CachedEpisode {
     value: RefValue,
     next: u64,
 }
@@ -87,11 +87,11 @@ impl Episodes {
     }
 
     /// Creates an episode without steps.
-    pub fn begin(&self, name: &EpisodeName, metadata: &Metadata, act: &Act) -> Result<Episode> {
+    pub fn begin(&self, name: &EpisodeName, metadata: &Metadata, context: &OperationContext) -> Result<Episode> {
         check_metadata(metadata)?;
-        let value = episode_value(EpisodeState::Open, act.time, metadata);
+        let value = episode_value(EpisodeState::Open, context.time, metadata);
         let step = operation::Step { name: name.reference(), before: None, after: Some(value.clone()) };
-        match move_refs(&self.store, act, act.draft("begin"), vec![step]) {
+        match move_refs(&self.store, context, context.draft("begin"), vec![step]) {
             Err(Error::Stale { .. }) => match self.find(name)?.map(|found| found.state) {
                 Some(EpisodeState::Dropping) => Err(half_dropped(name)),
                 _ => Err(Error::Taken { what: format!("episode {name}") }),
@@ -125,16 +125,22 @@ impl Episodes {
     }
 
     /// Protects an episode from being dropped until it is released.
-    pub fn keep(&self, name: &EpisodeName, act: &Act) -> Result<Operation> {
-        self.set_state(name, EpisodeState::Kept, "keep", act)
+    pub fn keep(&self, name: &EpisodeName, context: &OperationContext) -> Result<Operation> {
+        self.set_state(name, EpisodeState::Kept, "keep", context)
     }
 
     /// Releases a kept episode, so that it can be dropped.
-    pub fn release(&self, name: &EpisodeName, act: &Act) -> Result<Operation> {
-        self.set_state(name, EpisodeState::Open, "release", act)
+    pub fn release(&self, name: &EpisodeName, context: &OperationContext) -> Result<Operation> {
+        self.set_state(name, EpisodeState::Open, "release", context)
     }
 
-    fn set_state(&self, name: &EpisodeName, state: EpisodeState, word: &str, act: &Act) -> Result<Operation> {
+    fn set_state(
+        &self,
+        name: &EpisodeName,
+        state: EpisodeState,
+        word: &str,
+        context: &OperationContext,
+    ) -> Result<Operation> {
         trying(|| {
             let episode = self.get(name)?;
             if episode.state == EpisodeState::Dropping {
@@ -142,12 +148,12 @@ impl Episodes {
             }
             let (before, after) = (Some(episode.value().clone()), Some(episode.value_as(state)));
             let step = operation::Step { name: name.reference(), before, after };
-            move_refs(&self.store, act, act.draft(word), vec![step]).map(recorded)
+            move_refs(&self.store, context, context.draft(word), vec![step]).map(recorded)
         })
     }
 
     fn absent(&self, name: &EpisodeName) -> Result<Error> {
-        let found = self.store.list_refs(name::PREFIX, None, NAMES_LOOKED_AT)?.into_iter();
+        let found = self.store.list_refs(name::PREFIX, None, NAMES_SCANNED_MAX)?.into_iter();
         let names = found.map(|(reference, _)| Ok(EpisodeName::of_reference(&reference)?.to_string()));
         let near = nearest(names.collect::<Result<_>>()?, name.as_str());
         let hint = near.unwrap_or_else(|| "the store has none yet; begin one first".to_owned());

@@ -7,6 +7,7 @@ mod bases;
 mod bisect;
 mod blame;
 mod foreign;
+mod foreign_cache;
 mod graph;
 mod layout;
 mod log;
@@ -23,17 +24,17 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::id::SnapshotId;
 use crate::store::Store;
-use graph::{Graph, Place};
+use graph::{Graph, GraphIndex};
 
 /// The history of a store's snapshots.
 #[derive(Clone)]
 pub struct History {
     store: Store,
     graph: Arc<Mutex<Graph>>,
-    foreign: Arc<Mutex<foreign::Memo>>,
+    foreign: Arc<Mutex<foreign_cache::ForeignCache>>,
 }
 
 impl History {
@@ -61,7 +62,7 @@ impl History {
         let mut seen = std::collections::HashSet::from([start]);
         let mut open = vec![start];
         while let Some(here) = open.pop() {
-            let_others_in(&mut graph);
+            yield_lock(&mut graph);
             if here == ancestor {
                 return Ok(true);
             }
@@ -87,7 +88,7 @@ impl History {
         graph: &mut MutexGuard<'_, Graph>,
         of: SnapshotId,
         but_not: &[SnapshotId],
-    ) -> Result<Vec<Place>> {
+    ) -> Result<Vec<GraphIndex>> {
         let mut walk = graph::Walk::default();
         let place = graph.need(&self.store, of)?;
         walk.start(graph, place, WANTED);
@@ -97,7 +98,7 @@ impl History {
         }
         let mut found = Vec::new();
         while walk.open_without(UNWANTED) > 0 {
-            let_others_in(graph);
+            yield_lock(graph);
             let Some((here, flags)) = walk.next() else { break };
             if flags & UNWANTED == 0 {
                 found.push(here);
@@ -113,11 +114,7 @@ impl History {
 const WANTED: u8 = 1;
 const UNWANTED: u8 = 2;
 
-/// Lets others have the graph who wait for it: a walk may read much from the disk. Places stay what they are.
-fn let_others_in(graph: &mut MutexGuard<'_, Graph>) {
+/// Lets waiting threads lock the graph during a long walk. Indices stay valid.
+fn yield_lock(graph: &mut MutexGuard<'_, Graph>) {
     MutexGuard::bump(graph);
-}
-
-fn absent(id: SnapshotId) -> Error {
-    Error::Absent { what: format!("snapshot {}", id.short()), hint: "the store has no record of it".to_owned() }
 }

@@ -30,11 +30,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod anchors;
 mod body;
 mod file;
 mod language;
-pub(crate) mod lines;
 mod patch;
 mod risk;
 mod secret;
@@ -58,7 +56,7 @@ use crate::id::RootId;
 use crate::name::TreePath;
 use crate::object::Entry;
 use crate::store::Store;
-use similar::Found;
+use similar::DetectedChange;
 
 /// Options and limits of an analysis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +140,7 @@ pub(crate) fn changes_with_renames(
 pub(crate) fn renamed_from(store: &Store, before: RootId, after: RootId, path: &TreePath) -> Result<Option<TreePath>> {
     let options = RenameOptions::default();
     let (found, _) = similar::changes(store, Some(before), Some(after), DiffOptions::default(), &options)?;
-    for Found { change, .. } in found {
+    for DetectedChange { change, .. } in found {
         if let (What::Renamed { from }, Some(rest)) = (&change.what, path.below(&change.path)) {
             let names = TreePath::new(rest)?;
             return Ok(Some(names.names().fold(from.clone(), |path, name| path.join(&name))));
@@ -162,12 +160,12 @@ pub struct Insight {
 
 enum Changes {
     Read(Box<Diff>),
-    Held(std::vec::IntoIter<Found>),
+    Held(std::vec::IntoIter<DetectedChange>),
 }
 
 /// Maximum number of changes in one batch, and maximum number of their bytes.
-const TOGETHER: usize = 512;
-const TOGETHER_BYTES_MAX: u64 = 64 << 20;
+const BATCH_FILES: usize = 512;
+const BATCH_BYTES_MAX: u64 = 64 << 20;
 
 impl Insight {
     /// Returns the totals of the changes returned so far.
@@ -213,11 +211,11 @@ impl Iterator for Insight {
 
 impl Changes {
     /// Returns the next batch of changes.
-    fn take_some(&mut self, file_bytes_max: u64) -> Result<Vec<Found>> {
+    fn take_some(&mut self, file_bytes_max: u64) -> Result<Vec<DetectedChange>> {
         let (mut some, mut bytes) = (Vec::new(), 0);
-        while some.len() < TOGETHER && bytes < TOGETHER_BYTES_MAX {
+        while some.len() < BATCH_FILES && bytes < BATCH_BYTES_MAX {
             let next = match self {
-                Self::Read(diff) => diff.next().transpose()?.map(|change| Found { change, similarity: None }),
+                Self::Read(diff) => diff.next().transpose()?.map(|change| DetectedChange { change, similarity: None }),
                 Self::Held(found) => found.next(),
             };
             let Some(found) = next else { break };

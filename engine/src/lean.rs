@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::id::{DirectoryId, ObjectKind, RootId, SnapshotId};
 use crate::name::{Name, TreePath};
 use crate::object::{DirectoryItem, DirectoryRef, Entry, Node};
-use crate::operation::{Act, Step, hold_snapshot, move_refs};
+use crate::operation::{OperationContext, Step, hold_snapshot, move_refs};
 use crate::reference::{FORGET, RefName, RefValue};
 use crate::store::{Pin, RefMove, Store};
 use crate::work::WorkingTree;
@@ -44,12 +44,12 @@ pub struct Lean {
 /// one directory may be at many paths of a tree.
 #[derive(Default)]
 pub struct CacheFinder {
-    known: HashMap<DirectoryId, Known>,
+    known: HashMap<DirectoryId, CachedDirectory>,
 }
 
 /// Cached information about a directory, independent of its path.
 #[derive(Clone, Copy)]
-struct Known {
+struct CachedDirectory {
     is_cache: bool,
     /// Number of paths to caches below it, saturating. Caches inside a cache are not counted.
     caches: u64,
@@ -74,7 +74,7 @@ impl CacheFinder {
         self.push_below(store, &TreePath::root(), top, &mut open)?;
         while let Some((path, directory)) = open.pop() {
             match self.known.get(&directory.id) {
-                Some(Known { is_cache: true, .. }) => found.push(path),
+                Some(CachedDirectory { is_cache: true, .. }) => found.push(path),
                 _ => self.push_below(store, &path, directory, &mut open)?,
             }
         }
@@ -90,7 +90,7 @@ impl CacheFinder {
         open: &mut Vec<(TreePath, DirectoryRef)>,
     ) -> Result<()> {
         for (name, below) in directories(store, directory)?.into_iter().rev() {
-            if !matches!(self.known.get(&below.id), Some(Known { is_cache: false, caches: 0 })) {
+            if !matches!(self.known.get(&below.id), Some(CachedDirectory { is_cache: false, caches: 0 })) {
                 open.push((path.join(&name), below));
             }
         }
@@ -106,14 +106,14 @@ impl CacheFinder {
                 let Open { id, caches, .. } = open.pop().expect("it is the last one");
                 let Some(above) = open.last_mut() else { return Ok(caches) };
                 above.caches = above.caches.saturating_add(caches);
-                self.known.insert(id, Known { is_cache: false, caches });
+                self.known.insert(id, CachedDirectory { is_cache: false, caches });
                 continue;
             };
             if let Some(known) = self.known.get(&below.id) {
                 here.caches = here.caches.saturating_add(if known.is_cache { 1 } else { known.caches });
             } else if is_cache(store, below)? {
                 here.caches = here.caches.saturating_add(1);
-                self.known.insert(below.id, Known { is_cache: true, caches: 0 });
+                self.known.insert(below.id, CachedDirectory { is_cache: true, caches: 0 });
             } else {
                 open.push(Self::open(store, below)?);
             }
@@ -230,7 +230,7 @@ fn read_note(note: &[u8]) -> Option<(Vec<TreePath>, u64)> {
 
 /// Creates the tree of a snapshot without these caches and keeps it under a reference. The tree of the snapshot must exist: an
 /// existing lean tree is compared with it and replaced if it is not exactly that tree without these caches.
-pub fn make_lean(store: &Store, snapshot: SnapshotId, caches: &[TreePath], act: &Act) -> Result<Lean> {
+pub fn make_lean(store: &Store, snapshot: SnapshotId, caches: &[TreePath], context: &OperationContext) -> Result<Lean> {
     let name = reference(snapshot);
     let before = store.read_ref(&name)?;
     let mut tree = WorkingTree::open_root(store, store.snapshot(snapshot)?.root)?;
@@ -251,8 +251,8 @@ pub fn make_lean(store: &Store, snapshot: SnapshotId, caches: &[TreePath], act: 
         let refs = RefMove {
             expect: vec![(name.clone(), before)],
             set: vec![(name, Some(value))],
-            operation: act.draft("lean"),
-            durability: act.durability,
+            operation: context.draft("lean"),
+            durability: context.durability,
         };
         session.commit(root, refs)?;
     }
@@ -261,7 +261,11 @@ pub fn make_lean(store: &Store, snapshot: SnapshotId, caches: &[TreePath], act: 
 }
 
 /// Removes the lean trees of these snapshots. Returns how many there were.
-pub fn forget_lean(store: &Store, snapshots: impl IntoIterator<Item = SnapshotId>, act: &Act) -> Result<u64> {
+pub fn forget_lean(
+    store: &Store,
+    snapshots: impl IntoIterator<Item = SnapshotId>,
+    context: &OperationContext,
+) -> Result<u64> {
     let mut steps = Vec::new();
     for name in snapshots.into_iter().map(reference) {
         if let Some(value) = store.read_ref(&name)? {
@@ -270,7 +274,7 @@ pub fn forget_lean(store: &Store, snapshots: impl IntoIterator<Item = SnapshotId
     }
     let forgotten = steps.len() as u64;
     if forgotten > 0 {
-        move_refs(store, act, act.draft(FORGET), steps)?;
+        move_refs(store, context, context.draft(FORGET), steps)?;
     }
     Ok(forgotten)
 }
@@ -312,8 +316,8 @@ mod tests {
             "a second time, too"
         );
 
-        let act = Act::new("ann", Time(7));
-        let lean = make_lean(&store, snapshot, &found, &act).expect("made");
+        let context = OperationContext::new("ann", Time(7));
+        let lean = make_lean(&store, snapshot, &found, &context).expect("made");
         assert_eq!((paths(lean.left_out.clone()), lean.left_out_more), (paths(found), 0));
         assert_eq!(lean_tree(&store, snapshot).expect("read"), Some(lean.clone()));
         let (before, after) = (tree, WorkingTree::open_root(&store, lean.root).expect("it opens"));
@@ -323,7 +327,7 @@ mod tests {
         }
         let time = |tree: &WorkingTree, path: &str| tree.stat(path).expect("asked").expect("there").mtime;
         assert_eq!(time(&after, "a/target"), time(&before, "a/target"));
-        assert_eq!(forget_lean(&store, [snapshot], &act).expect("forgotten"), 1);
+        assert_eq!(forget_lean(&store, [snapshot], &context).expect("forgotten"), 1);
         assert_eq!(lean_tree(&store, snapshot).expect("read"), None);
     }
 

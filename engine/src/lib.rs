@@ -42,6 +42,7 @@
 mod admit;
 mod assemble;
 pub mod backend;
+mod changed_paths;
 mod commit;
 mod compress;
 pub mod conflict;
@@ -69,15 +70,14 @@ pub mod search;
 mod store;
 mod time;
 mod tombstone;
-mod touched;
 pub mod verify;
 pub mod work;
 pub mod workspace;
 
-pub use admit::{Looked, NotAdmitted};
+pub use admit::{HashedObject, NotAdmitted};
 pub use assemble::Assembly;
 pub use backend::Durability;
-pub use commit::{Commit, CommitDone, Expect, Landed};
+pub use commit::{Commit, CommitDone, CommittedTree, Expect};
 pub use compress::unpack_chunk;
 pub use diff::{
     Change, Diff, DiffOptions, MetadataChange, NameChange, StateChange, What, count_differing_paths, diff,
@@ -94,12 +94,12 @@ pub use insight::{
     FileInsight, Insight, InsightOptions, PatchOptions, PatchReport, RenameOptions, Risk, RiskHint, Summary, insight,
     patch,
 };
-pub use limit::{Interrupt, PathCount};
+pub use limit::{Cancellation, PathCount};
 pub use malformed::Malformed;
 pub use merge::{MergeContents, MergeOptions, NoContents, Outcome, merge_snapshots, merge_trees};
 pub use name::{AsTreePath, DEPTH_MAX, InvalidName, NAME_BYTES_MAX, Name, TreePath};
 pub use object::{Entry, EntryKind};
-pub use operation::{Act, OperationCursor, Past};
+pub use operation::{OperationContext, OperationCursor, PastRefs};
 pub use reference::{RefName, RequestId};
 pub use revision::{Now, Revision};
 pub use store::{Pin, RefMove, Rows, Store, StoreOptions, SweepRound, SweepScope, Swept, Tallies, Tally, WriteSession};

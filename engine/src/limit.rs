@@ -45,18 +45,18 @@ impl PathCount {
 }
 
 thread_local! {
-    static CURRENT: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Cancellation>> = const { RefCell::new(None) };
 }
 
 /// Cancels the work of a thread whose caller has gone: from then on every read of an object on that thread fails.
 ///
 /// Use it only for read-only work: in the middle of a change a failing read has the effect of a crash.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Cancellation(Arc<AtomicBool>);
 
-impl Interrupt {
+impl Cancellation {
     /// Cancels the work.
-    pub fn interrupt(&self) {
+    pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
@@ -67,14 +67,14 @@ impl Interrupt {
     }
 }
 
-/// Runs work on this thread that must not be interrupted, because it changes state: all of it is done, or none.
-pub(crate) fn uninterrupted<T>(work: impl FnOnce() -> T) -> T {
+/// Runs work on this thread that must not be cancelled, because it changes state: all of it is done, or none.
+pub(crate) fn without_cancellation<T>(work: impl FnOnce() -> T) -> T {
     let _restored = Restored(CURRENT.replace(None));
     work()
 }
 
 /// Restores the previous value on drop.
-struct Restored(Option<Interrupt>);
+struct Restored(Option<Cancellation>);
 
 impl Drop for Restored {
     fn drop(&mut self) {
@@ -83,9 +83,9 @@ impl Drop for Restored {
 }
 
 /// Fails if the work of this thread was cancelled.
-pub(crate) fn check_interrupt() -> Result<()> {
-    let is_interrupted = CURRENT.with_borrow(|current| current.as_ref().is_some_and(|it| it.0.load(Ordering::Relaxed)));
-    if is_interrupted { Err(Error::Interrupted) } else { Ok(()) }
+pub(crate) fn check_cancelled() -> Result<()> {
+    let is_cancelled = CURRENT.with_borrow(|current| current.as_ref().is_some_and(|it| it.0.load(Ordering::Relaxed)));
+    if is_cancelled { Err(Error::Interrupted) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -103,17 +103,17 @@ mod tests {
 
     #[test]
     fn only_work_that_was_interrupted_fails() {
-        let interrupt = Interrupt::default();
-        let other = Interrupt::default();
-        interrupt.during(|| {
-            check_interrupt().expect("not yet");
-            interrupt.interrupt();
-            check_interrupt().expect_err("interrupted");
-            other.during(check_interrupt).expect("another one");
-            check_interrupt().expect_err("still interrupted");
-            uninterrupted(check_interrupt).expect("nothing interrupts this");
-            check_interrupt().expect_err("still interrupted");
+        let cancellation = Cancellation::default();
+        let other = Cancellation::default();
+        cancellation.during(|| {
+            check_cancelled().expect("not yet");
+            cancellation.cancel();
+            check_cancelled().expect_err("interrupted");
+            other.during(check_cancelled).expect("another one");
+            check_cancelled().expect_err("still interrupted");
+            without_cancellation(check_cancelled).expect("nothing interrupts this");
+            check_cancelled().expect_err("still interrupted");
         });
-        check_interrupt().expect("nothing to interrupt here");
+        check_cancelled().expect("nothing to interrupt here");
     }
 }

@@ -11,30 +11,32 @@
 //! implementation, [`NoContents`], leaves them as conflicts.
 
 mod apply;
+mod auto_resolve;
 mod base;
-mod chart;
+mod cached_tree;
+mod candidate;
 mod contents;
 mod entry;
+mod layout;
 mod links;
 mod names;
 mod octopus;
-mod place;
+mod open_decisions;
 mod record;
-mod remedy;
 mod side;
 mod state;
-mod thing;
 mod undecided;
 mod workspaces;
 
+pub use auto_resolve::{Regenerate, Regenerated};
+pub(crate) use auto_resolve::{UncommittedMerge, count_conflicts, have_conflicts};
 pub use base::{MergeBase, merge_base, merge_snapshots};
-pub use contents::{Contest, FileVersion, MergeContents, NoContents, Verdict};
+pub use contents::{ContestedFile, FileVersion, MergeContents, NoContents, Verdict};
 pub use names::side_names;
-pub use octopus::{Clash, Left, OctopusPlan, plan_octopus};
+pub use octopus::{Clash, OctopusPlan, UnmergedSource, plan_octopus};
+pub use open_decisions::{DECIDED_KEY, OpenDecision, undecided_before};
 pub use record::{MERGE_RECORD_KEY, MergeRecord, RecordedPath};
-pub use remedy::{Regenerate, Regenerated};
-pub(crate) use remedy::{Unlanded, count_conflicts, have_conflicts};
-pub use undecided::{DECIDED_KEY, Decision, Matter, OpenMatter, Undecided, undecided_before};
+pub use undecided::{ConflictSubject, Decision, Undecided};
 pub use workspaces::{MergeDone, MergeHeads, MergeHow, MergeRequest};
 
 use std::collections::BTreeSet;
@@ -47,7 +49,7 @@ use crate::object::Owner;
 use crate::store::{Pin, Store};
 use crate::time::Time;
 use crate::work::WorkingTree;
-use chart::Chart;
+use cached_tree::CachedTree;
 use side::{Side, two_sides};
 
 /// Maximum number of path groups that merge as units.
@@ -201,7 +203,7 @@ pub struct FileMerged {
     /// The path.
     pub path: TreePath,
     /// The name of the strategy that decided it, as reported by the [`MergeContents`].
-    pub way: String,
+    pub strategy: String,
     /// The result.
     pub result: FileResult,
     /// The remembered resolution that decided it, if one did.
@@ -233,17 +235,17 @@ impl FileResult {
 /// The three trees of a merge, pinned in the store for its duration.
 struct Trees {
     store: Store,
-    base: Option<Chart>,
-    ours: Chart,
-    theirs: Chart,
+    base: Option<CachedTree>,
+    ours: CachedTree,
+    theirs: CachedTree,
     _pins: Vec<Pin>,
 }
 
 impl Trees {
     fn hold(store: &Store, base: Option<RootId>, ours: RootId, theirs: RootId) -> Result<Self> {
         let pins = base.into_iter().chain([ours, theirs]).map(|root| store.hold(root)).collect::<Result<_>>()?;
-        let base = base.map(|base| Chart::new(store, base)).transpose()?;
-        let (ours, theirs) = (Chart::new(store, ours)?, Chart::new(store, theirs)?);
+        let base = base.map(|base| CachedTree::new(store, base)).transpose()?;
+        let (ours, theirs) = (CachedTree::new(store, ours)?, CachedTree::new(store, theirs)?);
         Ok(Self { store: store.clone(), base, ours, theirs, _pins: pins })
     }
 }
@@ -311,11 +313,11 @@ pub fn merge_trees(
 impl Merge<'_> {
     fn run(&mut self, tree: &mut WorkingTree) -> Result<()> {
         let moves = self.whole_moves()?;
-        let mut things = self.things(&moves)?;
-        self.decide(&mut things)?;
-        let layout = self.lay_out(&mut things, &moves)?;
-        self.apply(tree, &things, &layout, &moves)?;
-        self.merge_links(tree, &things)?;
+        let mut candidates = self.candidates(&moves)?;
+        self.decide(&mut candidates)?;
+        let layout = self.lay_out(&mut candidates, &moves)?;
+        self.apply(tree, &candidates, &layout, &moves)?;
+        self.merge_links(tree, &candidates)?;
         self.merge_state(tree)
     }
 }

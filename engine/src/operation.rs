@@ -9,7 +9,7 @@ mod past;
 mod revert;
 
 pub use cursor::OperationCursor;
-pub use past::Past;
+pub use past::PastRefs;
 pub(crate) use revert::RESOLUTIONS;
 pub use revert::{next_to_redo, next_to_undo, redo, redo_operation, undo, undo_operation};
 
@@ -22,7 +22,7 @@ use crate::time::Time;
 
 /// The actor, time and durability of an operation.
 #[derive(Clone, Debug, Default)]
-pub struct Act {
+pub struct OperationContext {
     /// The actor.
     pub actor: String,
     /// The time.
@@ -33,13 +33,13 @@ pub struct Act {
     pub durability: Durability,
 }
 
-impl Act {
-    /// Creates a durable act.
+impl OperationContext {
+    /// Creates a durable context.
     pub fn new(actor: impl Into<String>, time: Time) -> Self {
         Self { actor: actor.into(), time, request: None, durability: Durability::Durable }
     }
 
-    /// Makes the act buffered: it survives the end of the process but not a power failure.
+    /// Makes the operation buffered: it survives the end of the process but not a power failure.
     #[must_use]
     pub fn buffered(mut self) -> Self {
         self.durability = Durability::Buffered;
@@ -73,8 +73,14 @@ pub(crate) struct Step {
 
 /// Moves references, all or none. The caller must ensure that the objects of the new values stay in the store meanwhile, for
 /// example with pins.
-pub(crate) fn move_refs(store: &Store, act: &Act, draft: OperationDraft, steps: Vec<Step>) -> Result<Committed> {
-    let mut transaction = Transaction { operation: Some(draft), durability: act.durability, ..Transaction::default() };
+pub(crate) fn move_refs(
+    store: &Store,
+    context: &OperationContext,
+    draft: OperationDraft,
+    steps: Vec<Step>,
+) -> Result<Committed> {
+    let mut transaction =
+        Transaction { operation: Some(draft), durability: context.durability, ..Transaction::default() };
     for Step { name, before, after } in steps {
         transaction.expect.push((name.clone(), before));
         transaction.set.push((name, after));
@@ -83,26 +89,31 @@ pub(crate) fn move_refs(store: &Store, act: &Act, draft: OperationDraft, steps: 
 }
 
 /// Removes a reference that belongs to no workspace and no label. Returns `None` if it does not exist.
-pub fn remove_reference(store: &Store, name: &RefName, act: &Act, action: &str) -> Result<Option<Operation>> {
+pub fn remove_reference(
+    store: &Store,
+    name: &RefName,
+    context: &OperationContext,
+    action: &str,
+) -> Result<Option<Operation>> {
     trying(|| {
         let Some(before) = store.read_ref(name)? else { return Ok(None) };
         let step = Step { name: name.clone(), before: Some(before), after: None };
-        Ok(Some(recorded(move_refs(store, act, act.draft(action), vec![step])?)))
+        Ok(Some(recorded(move_refs(store, context, context.draft(action), vec![step])?)))
     })
 }
 
 /// Maximum number of attempts of an operation that conflicts with a concurrent change.
-const TRIES: usize = 16;
+const ATTEMPTS_MAX: usize = 16;
 
 /// Retries an attempt that reads, decides and moves references while it fails because another writer was faster.
 pub(crate) fn trying<T>(attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    trying_while(|error| matches!(error, Error::Stale { .. }), attempt)
+    retry_while(|error| matches!(error, Error::Stale { .. }), attempt)
 }
 
 /// Retries an attempt while `again` accepts its error.
-pub(crate) fn trying_while<T>(again: impl Fn(&Error) -> bool, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+pub(crate) fn retry_while<T>(again: impl Fn(&Error) -> bool, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     let mut last = attempt();
-    for _ in 1..TRIES {
+    for _ in 1..ATTEMPTS_MAX {
         match last {
             Err(error) if again(&error) => last = attempt(),
             other => return other,

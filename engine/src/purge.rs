@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use amalgam_engine::purge::{PurgeOptions, PurgeTarget, plan_purge, purge};
-//! use amalgam_engine::{Act, Commit, Error, RefName, Store, Time, TreePath, WorkingTree};
+//! use amalgam_engine::{OperationContext, Commit, Error, RefName, Store, Time, TreePath, WorkingTree};
 //!
 //! let store = Store::in_memory();
 //! let mut tree = WorkingTree::new(&store);
@@ -13,7 +13,7 @@
 //! let target = PurgeTarget::Path(TreePath::new(".env")?);
 //! let plan = plan_purge(&store, &target, &PurgeOptions::default())?; // changes nothing
 //! assert_eq!(plan.places.len(), 1);
-//! purge(&store, &plan, "a key", &Act::new("ada", Time(1)))?;
+//! purge(&store, &plan, "a key", &OperationContext::new("ada", Time(1)))?;
 //! let tree = WorkingTree::open(&store, done.snapshot)?;
 //! assert!(matches!(tree.read(".env"), Err(Error::Purged { .. })));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -29,11 +29,11 @@
 //! Not purged: names of files, symlink targets, attributes, state values and messages, which are in objects that stay;
 //! working trees in memory and their segments; other stores, streams and backups.
 
-mod act;
 mod copies;
+mod erase;
 mod find;
 
-pub use act::{Purged, forget_tombstone, purge, tombstones};
+pub use erase::{Purged, forget_tombstone, purge, tombstones};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

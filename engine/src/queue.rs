@@ -6,19 +6,22 @@
 //! nothing or all of that, and no entry is merged twice. The submitter never retries: if the target moves during a fold, the fold
 //! starts again.
 //!
-//! Not in this module: threads and waiting. The caller decides when to fold; a [`Judge`] decides how to merge contents and which
+//! Not in this module: threads and waiting. The caller decides when to fold; a [`MergePolicy`] decides how to merge contents and which
 //! changes may be merged.
 
+mod ancestors;
 mod entry;
+mod fast_path;
 mod fold;
-mod known;
-mod quick;
+mod line;
+mod outcome;
 mod review;
-mod take;
+mod side_choices;
 
 pub use crate::merge::Regenerated;
-pub use entry::{QueueEntry, Side, Take, Wish};
-pub use fold::{Fate, Fold, Folded};
+pub use entry::{QueueEntry, QueueOptions, Side, SideChoice};
+pub use fold::Fold;
+pub use outcome::{EntryOutcome, Folded};
 pub(crate) use review::check_reference;
 pub use review::{Review, ReviewedPath};
 
@@ -32,23 +35,23 @@ use crate::history::History;
 use crate::id::{RootId, SnapshotId};
 use crate::merge::{MergeContents, Regenerate};
 use crate::name::TreePath;
-use crate::operation::{Act, Step, hold_snapshot, move_refs, operation};
+use crate::operation::{OperationContext, Step, hold_snapshot, move_refs, operation};
 use crate::reference::{RefName, RefValue};
 use crate::store::Store;
 use crate::workspace::{WorkspaceName, Workspaces};
-use known::Known;
+use ancestors::Ancestors;
 
 /// The action name of a submission in the operation log.
 const QUEUE: &str = "queue";
 /// The action name of a resubmitted review in the operation log.
 const REVIEW: &str = "review";
 /// Actions of operations that put an entry into the queue to be merged.
-const SUBMITTING: [&str; 2] = [QUEUE, REVIEW];
+const SUBMIT_ACTIONS: [&str; 2] = [QUEUE, REVIEW];
 /// Page size of a listing of references.
 const PAGE: usize = 256;
 /// Maximum number of attempts to find a free name for an entry. Each attempt uses a time one nanosecond later, because the same
 /// source may submit twice at the same time.
-const MOMENTS: usize = 1_000;
+const NAME_ATTEMPTS_MAX: usize = 1_000;
 
 /// A queue or review reference that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +65,7 @@ pub struct Unreadable {
 }
 
 /// Makes the decisions of a fold that need knowledge of contents, rules and permissions.
-pub trait Judge {
+pub trait MergePolicy {
     /// Returns the strategy for files that an entry and its target both changed.
     fn contents(&self, entry: &QueueEntry) -> Result<Box<dyn MergeContents + '_>>;
 
@@ -110,19 +113,19 @@ pub enum TestVerdict {
     NotStarted(String),
 }
 
-/// A judge together with the entry it decides on.
-struct About<'a> {
-    judge: &'a dyn Judge,
+/// A policy together with the entry it decides on.
+struct EntryPolicy<'a> {
+    policy: &'a dyn MergePolicy,
     entry: &'a QueueEntry,
 }
 
-impl Regenerate for About<'_> {
+impl Regenerate for EntryPolicy<'_> {
     fn is_regenerated(&self, path: &TreePath) -> bool {
-        self.judge.is_regenerated(path)
+        self.policy.is_regenerated(path)
     }
 
     fn regenerate(&self, tree: RootId, paths: &[TreePath]) -> Result<Regenerated> {
-        self.judge.regenerate(self.entry, tree, paths)
+        self.policy.regenerate(self.entry, tree, paths)
     }
 }
 
@@ -132,13 +135,13 @@ pub struct Queue {
     workspaces: Workspaces,
     history: History,
     /// Cached ancestors of the targets' heads.
-    known: Arc<Mutex<HashMap<WorkspaceName, Known>>>,
+    ancestors: Arc<Mutex<HashMap<WorkspaceName, Ancestors>>>,
 }
 
 impl Queue {
     /// Returns the queue of a store.
     pub fn of(workspaces: &Workspaces, history: &History) -> Self {
-        Self { workspaces: workspaces.clone(), history: history.clone(), known: Arc::default() }
+        Self { workspaces: workspaces.clone(), history: history.clone(), ancestors: Arc::default() }
     }
 
     fn store(&self) -> &Store {
@@ -146,20 +149,26 @@ impl Queue {
     }
 
     /// Puts the head of a workspace into the queue of a target. When this returns, the entry is stored with the durability of the
-    /// act. A repeated request returns the entry of the first one.
-    pub fn submit(&self, source: &WorkspaceName, target: &WorkspaceName, wish: &Wish, act: &Act) -> Result<QueueEntry> {
-        if let Some(entry) = self.find_submitted(act)? {
+    /// context. A repeated request returns the entry of the first one.
+    pub fn submit(
+        &self,
+        source: &WorkspaceName,
+        target: &WorkspaceName,
+        options: &QueueOptions,
+        context: &OperationContext,
+    ) -> Result<QueueEntry> {
+        if let Some(entry) = self.find_submitted(context)? {
             return Ok(entry);
         }
         let head = self.workspaces.get(source)?.head;
         let _pins = head.map(|head| hold_snapshot(self.store(), head)).transpose()?;
-        let mut act = act.clone();
-        for _ in 0..MOMENTS {
-            let entry = self.draft(source, target, head, wish, &act)?;
+        let mut context = context.clone();
+        for _ in 0..NAME_ATTEMPTS_MAX {
+            let entry = self.draft(source, target, head, options, &context)?;
             let step = Step { name: entry.name.clone(), before: None, after: Some(entry.value.clone()) };
-            match move_refs(self.store(), &act, act.draft(QUEUE), vec![step]) {
+            match move_refs(self.store(), &context, context.draft(QUEUE), vec![step]) {
                 Ok(_) => return Ok(entry),
-                Err(Error::Stale { .. }) => act.time.0 += 1,
+                Err(Error::Stale { .. }) => context.time.0 += 1,
                 Err(error) => return Err(error),
             }
         }
@@ -167,8 +176,8 @@ impl Queue {
     }
 
     /// Returns the entry that the first call with this request id created, even if it has left the queue.
-    pub fn find_submitted(&self, act: &Act) -> Result<Option<QueueEntry>> {
-        let Some(request) = &act.request else { return Ok(None) };
+    pub fn find_submitted(&self, context: &OperationContext) -> Result<Option<QueueEntry>> {
+        let Some(request) = &context.request else { return Ok(None) };
         let Some(done) = self.store().find_request(request)? else { return Ok(None) };
         let made = done.changes.iter().find_map(|change| Some((change.name.clone(), change.after.clone()?)));
         let (name, value) = made.ok_or_else(other_request)?;
@@ -181,8 +190,8 @@ impl Queue {
         source: &WorkspaceName,
         target: &WorkspaceName,
         head: Option<SnapshotId>,
-        wish: &Wish,
-        act: &Act,
+        options: &QueueOptions,
+        context: &OperationContext,
     ) -> Result<QueueEntry> {
         if source == target {
             let why = format!("{source} cannot be merged into itself");
@@ -194,7 +203,7 @@ impl Queue {
             let why = format!("workspace {source} has no snapshot yet");
             return Err(Error::Invalid { what: "source", why });
         };
-        QueueEntry::new(source, target, snapshot, wish, &agent, act)
+        QueueEntry::new(source, target, snapshot, options, &agent, context)
     }
 
     /// Lists the waiting entries of one target or of all, oldest first for each target.
@@ -222,20 +231,21 @@ impl Queue {
     }
 
     /// Removes an entry from the queue without merging it.
-    pub fn withdraw(&self, entry: &QueueEntry, act: &Act) -> Result<()> {
+    pub fn withdraw(&self, entry: &QueueEntry, context: &OperationContext) -> Result<()> {
         let step = Step { name: entry.name.clone(), before: Some(entry.value.clone()), after: None };
-        move_refs(self.store(), act, act.draft("withdraw"), vec![step]).map(drop)
+        move_refs(self.store(), context, context.draft("withdraw"), vec![step]).map(drop)
     }
 
     /// Releases a held entry, so that it is merged.
-    pub fn release(&self, entry: &QueueEntry, act: &Act) -> Result<QueueEntry> {
-        let again = QueueEntry::new(&entry.source, &entry.target, entry.snapshot, &entry.wish, &entry.agent, act)?;
+    pub fn release(&self, entry: &QueueEntry, context: &OperationContext) -> Result<QueueEntry> {
+        let again =
+            QueueEntry::new(&entry.source, &entry.target, entry.snapshot, &entry.options, &entry.agent, context)?;
         let _pins = hold_snapshot(self.store(), entry.snapshot)?;
         let steps = vec![
             Step { name: again.name.clone(), before: None, after: Some(again.value.clone()) },
             Step { name: entry.name.clone(), before: Some(entry.value.clone()), after: None },
         ];
-        move_refs(self.store(), act, act.draft(QUEUE), steps)?;
+        move_refs(self.store(), context, context.draft(QUEUE), steps)?;
         Ok(again)
     }
 
@@ -251,7 +261,7 @@ impl Queue {
             return Ok(true);
         }
         let draft = operation(self.store(), moved)?.draft;
-        Ok(draft.reverts.is_some() || !SUBMITTING.contains(&draft.action.as_str()))
+        Ok(draft.reverts.is_some() || !SUBMIT_ACTIONS.contains(&draft.action.as_str()))
     }
 
     /// Returns the entries under a prefix, oldest first for each target.
@@ -276,10 +286,10 @@ impl Queue {
     pub fn is_next_tested(&self, target: &WorkspaceName) -> Result<bool> {
         for entry in self.read_all(entry::QUEUE_PREFIX, Some(target), PAGE)? {
             if !self.is_held(&entry)? {
-                return Ok(!entry.wish.test.is_empty());
+                return Ok(!entry.options.test.is_empty());
             }
         }
-        Ok(self.batch(target)?.iter().any(|entry| !entry.wish.test.is_empty()))
+        Ok(self.batch(target)?.iter().any(|entry| !entry.options.test.is_empty()))
     }
 
     /// The references of entries that cannot be read, and why. They are left out wherever entries are listed or merged.

@@ -18,7 +18,7 @@ use time::Moment;
 /// Minimum number of hexadecimal digits of an id prefix.
 const PREFIX_DIGITS_MIN: usize = 4;
 const CANDIDATES_MAX: usize = 8;
-const NAMES_LOOKED_AT: usize = 1_000;
+const NAMES_SCANNED_MAX: usize = 1_000;
 
 /// A name for a snapshot, as written by a user:
 ///
@@ -287,8 +287,8 @@ fn describe(store: &Store, id: SnapshotId) -> Result<String> {
 
 /// Suggests similar names.
 fn near(store: &Store, name: &str) -> Result<String> {
-    let workspaces = Workspaces::of(store).list("", None, NAMES_LOOKED_AT)?;
-    let labels = Labels::of(store).list("", None, NAMES_LOOKED_AT)?;
+    let workspaces = Workspaces::of(store).list("", None, NAMES_SCANNED_MAX)?;
+    let labels = Labels::of(store).list("", None, NAMES_SCANNED_MAX)?;
     let mut names: Vec<_> = labels.into_iter().map(|(label, _)| label.to_string()).collect();
     names.extend(workspaces.into_iter().map(|workspace| workspace.name.to_string()));
     Ok(nearest(names, name).unwrap_or_else(|| "the store has no labels and no workspaces yet".to_owned()))

@@ -8,12 +8,14 @@ mod cache;
 mod pin;
 mod rows;
 mod session;
+mod session_table;
 mod sweep;
 mod waiting;
 
+pub(crate) use cache::CachedSequence;
 pub use pin::Pin;
 pub use rows::Rows;
-pub(crate) use session::{Is, Known, PackedChunk, SessionMark};
+pub(crate) use session::{CheckedObject, PackedChunk, Presence, SessionMark};
 pub use session::{RefMove, WriteSession};
 pub use sweep::{SweepRound, SweepScope, Swept, Tallies, Tally};
 
@@ -26,20 +28,20 @@ use parking_lot::Mutex;
 use rayon::prelude::*;
 
 use crate::backend::{Committed, IndexRow, Inspect, Memory, Transaction};
+use crate::changed_paths::{ChangedPaths, SnapshotSuffix};
 use crate::compress;
 use crate::error::{Error, Result};
 use crate::id::{ChunkId, ObjectId, RootId, SnapshotId};
 use crate::limit::{self, PathCount};
 use crate::malformed::Malformed;
 use crate::name::Name;
-use crate::object::{self, Root, Said, Sequence, SequenceNode, Snapshot, Xattr, Xattrs};
+use crate::object::{self, NodeLookup, Root, SequenceNode, Snapshot, Xattr, Xattrs};
 use crate::reference::{Operation, RefName, RefValue, RequestId};
 use crate::tombstone::Tombstone;
-use crate::touched::{Beside, Touched};
 use cache::{Cached, ObjectCache};
 use pin::PinTable;
-use session::SessionTable;
-use waiting::Waiting;
+use session_table::SessionTable;
+use waiting::Waiters;
 
 /// Number of objects that a thread reads and decodes at once.
 const MANY_PAGE: usize = 128;
@@ -56,7 +58,7 @@ struct Inner {
     paths_max: u64,
     pins: Arc<PinTable>,
     sessions: Mutex<SessionTable>,
-    waiting: Waiting,
+    waiting: Waiters,
 }
 
 /// Settings of a store.
@@ -92,7 +94,7 @@ impl Store {
             paths_max: options.paths_max,
             pins: Arc::default(),
             sessions: Mutex::default(),
-            waiting: Waiting::default(),
+            waiting: Waiters::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -147,11 +149,11 @@ impl Store {
 
     /// Returns a snapshot.
     pub fn snapshot(&self, id: SnapshotId) -> Result<Arc<Snapshot>> {
-        self.snapshot_and_touched(id).map(|(snapshot, _)| snapshot)
+        self.snapshot_and_changed_paths(id).map(|(snapshot, _)| snapshot)
     }
 
     /// Returns a snapshot, and the set of paths that it changed, if known.
-    pub(crate) fn snapshot_and_touched(&self, id: SnapshotId) -> Result<(Arc<Snapshot>, Option<Touched>)> {
+    pub(crate) fn snapshot_and_changed_paths(&self, id: SnapshotId) -> Result<(Arc<Snapshot>, Option<ChangedPaths>)> {
         let id = id.object();
         match self.inner.cache.get(id) {
             Some(Cached::Snapshot(snapshot, touched)) => return Ok((snapshot, touched)),
@@ -159,7 +161,7 @@ impl Store {
             None => {}
         }
         let stored = self.stored(id)?;
-        let touched = Beside::of(id, &stored).marks();
+        let touched = SnapshotSuffix::of(id, &stored).marks();
         let bytes = verified(id, Some(stored))?;
         let snapshot = Snapshot::decode(&bytes).map_err(|source| Error::Malformed { id, source })?;
         let snapshot = Arc::new(snapshot);
@@ -271,7 +273,7 @@ impl Store {
 
     /// Returns the canonical bytes of any object, with a verified hash.
     pub fn canonical(&self, id: ObjectId) -> Result<Bytes> {
-        limit::check_interrupt()?;
+        limit::check_cancelled()?;
         verified(id, Some(self.stored(id)?))
     }
 
@@ -378,7 +380,7 @@ impl Store {
 
     /// Looks up a name in many directory nodes; `None` for missing ones. The nodes are read in an order that is efficient for the
     /// disk, on all cores, and are not cached, because such a query is about old history.
-    pub(crate) fn ask_directories(&self, ids: &[ObjectId], name: &Name) -> Result<Vec<Option<Arc<Said>>>> {
+    pub(crate) fn look_up_in_directories(&self, ids: &[ObjectId], name: &Name) -> Result<Vec<Option<Arc<NodeLookup>>>> {
         let known = |cached| match cached {
             Cached::Directory(node) => Arc::new(node.say(name)),
             _ => unreachable!("an id names its kind"),
@@ -441,7 +443,7 @@ impl Store {
 
     fn cached(&self, id: ObjectId, decode: impl Fn(&Bytes) -> Result<Cached, Malformed>) -> Result<Cached> {
         if let Some(cached) = self.inner.cache.get(id) {
-            limit::check_interrupt()?;
+            limit::check_cancelled()?;
             return Ok(cached);
         }
         let bytes = self.canonical(id)?;
@@ -470,12 +472,6 @@ impl Store {
     pub(crate) fn wait_for_operation(&self, after: u64, at_most: Duration) -> Result<()> {
         self.inner.waiting.wait(at_most, || Ok(self.last_operation()? > after))
     }
-}
-
-/// A sequence whose nodes the store caches.
-pub(crate) trait CachedSequence: Sequence {
-    fn into_cached(node: Arc<SequenceNode<Self>>) -> Cached;
-    fn from_cached(cached: Cached) -> Option<Arc<SequenceNode<Self>>>;
 }
 
 /// Verifies the hash of an object. Any damaged byte becomes an error, never wrong data.

@@ -14,6 +14,7 @@
 //! once more at the end.
 
 mod affected;
+mod changed_paths;
 mod facts;
 mod graph;
 mod index;
@@ -22,10 +23,11 @@ mod records;
 mod repair;
 mod report;
 mod scan;
-mod touched;
 
 pub use repair::{Repair, Repaired, repair};
-pub use report::{Damage, Place, Problem, Record, RecordProblem, VerifyOptions, VerifyProgress, VerifyReport, Watch};
+pub use report::{
+    AffectedPlace, Damage, Problem, Record, RecordProblem, VerifyOptions, VerifyProgress, VerifyReport, Watch,
+};
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -37,13 +39,13 @@ use crate::error::Result;
 use crate::id::{ObjectId, ObjectKind, RootId};
 use crate::reference::RefName;
 use crate::store::Store;
-use affected::Above;
-use facts::How;
+use affected::DamagedAncestors;
+use changed_paths::Flaw;
+use facts::ReferenceKind;
 use graph::Graph;
-use index::{Index, Seat, each_row};
+use index::{Index, ObjectIndex, each_row};
 use records::Records;
-use scan::{Ghosts, Loose, seat_of};
-use touched::Flaw;
+use scan::{MissingObjects, UnindexedRow, seat_of};
 
 /// The first byte of the quarantine key of an object; its hash follows. Rows of other families have the number of their family.
 const QUARANTINED_OBJECT: u8 = 0;
@@ -63,7 +65,7 @@ struct Examined {
     report: VerifyReport,
     graph: Graph,
     records: Records,
-    loose: Vec<Loose>,
+    loose: Vec<UnindexedRow>,
     flaws: Vec<Flaw>,
 }
 
@@ -73,17 +75,17 @@ fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<O
     let (lost, quarantined) = read_quarantine(inspect)?;
     let buried = read_tombstones(inspect)?;
     let index = Index::read(inspect)?;
-    let ghosts = Mutex::new(Ghosts::default());
-    let mut held: BTreeMap<Seat, Vec<RefName>> = BTreeMap::new();
+    let missing_objects = Mutex::new(MissingObjects::default());
+    let mut held: BTreeMap<ObjectIndex, Vec<RefName>> = BTreeMap::new();
     for (name, value) in &records.refs {
         for id in value.roots() {
-            held.entry(seat_of(&index, &ghosts, id)).or_default().push(name.clone());
+            held.entry(seat_of(&index, &missing_objects, id)).or_default().push(name.clone());
         }
     }
-    let Some(mut scan) = scan::scan(inspect, &index, &ghosts, options, watch)? else { return Ok(None) };
+    let Some(mut scan) = scan::scan(inspect, &index, &missing_objects, options, watch)? else { return Ok(None) };
     let (loose, bytes) = (std::mem::take(&mut scan.loose), scan.bytes);
     let beside = std::mem::take(&mut scan.beside);
-    let mut graph = Graph::new(index, ghosts.into_inner(), scan);
+    let mut graph = Graph::new(index, missing_objects.into_inner(), scan);
     graph.walk(held.keys().copied(), &|id| lost.contains(&id.hash));
     let mut purged = 0;
     graph.mark_missing(&held.keys().copied().collect(), &mut |id| {
@@ -119,7 +121,7 @@ fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<O
     let wrong = graph.index.wrong.iter().map(|(key, _, why)| (Record::Index(key.to_vec()), why.clone()));
     let unreadable = graph.index.unreadable.iter().map(|why| (Record::Rows(Family::Index), why.clone()));
     report.records.extend(wrong.chain(unreadable).map(|(record, why)| RecordProblem { record, why }));
-    let flaws = touched::flaws(store, &graph, &beside, options.read_data);
+    let flaws = changed_paths::flaws(store, &graph, &beside, options.read_data);
     report.records.extend(flaws.iter().map(|flaw| flaw.problem.clone()));
     Ok(Some(Examined { report, graph, records, loose, flaws }))
 }
@@ -128,21 +130,21 @@ fn examine(store: &Store, options: &VerifyOptions, watch: Watch<'_>) -> Result<O
 /// in between looks missing. An object that can be read now is undamaged; an unreachable one without an index row was collected.
 fn look_again(store: &Store, graph: &mut Graph) -> Result<()> {
     let mut whole = Vec::new();
-    for (seat, damage) in &graph.damage {
+    for (object_index, damage) in &graph.damage {
         if !matches!(damage, Damage::Missing | Damage::Unreadable { .. }) {
             continue;
         }
-        let id = graph.id(*seat);
+        let id = graph.id(*object_index);
         let is_gone = store.inspect().look_up(&[id])?[0].is_none();
         let is_harmless = match is_gone {
-            true => !graph.is_ghost(*seat) && !graph.reached[*seat as usize],
+            true => !graph.is_missing(*object_index) && !graph.reached[*object_index as usize],
             false => store.canonical(id).is_ok(),
         };
         if is_harmless {
-            whole.push(*seat);
+            whole.push(*object_index);
         }
     }
-    whole.iter().for_each(|seat| drop(graph.damage.remove(seat)));
+    whole.iter().for_each(|object_index| drop(graph.damage.remove(object_index)));
     Ok(())
 }
 
@@ -172,24 +174,33 @@ fn read_tombstones(inspect: &dyn Inspect) -> Result<HashSet<ObjectId>> {
 }
 
 /// Checks the hard links of every readable tree, once for each pair of map and directory.
-fn compare_links(store: &Store, graph: &mut Graph, held: &BTreeMap<Seat, Vec<RefName>>) -> Result<()> {
-    let has_links = |seat: Seat| graph.edges_of(seat).iter().any(|edge| edge.how == How::Links);
-    let roots = graph.members().iter().map(|member| member.seat).filter(|seat| graph.reached[*seat as usize]);
-    let roots = roots.filter(|seat| graph.id(*seat).kind == ObjectKind::Root && has_links(*seat));
+fn compare_links(store: &Store, graph: &mut Graph, held: &BTreeMap<ObjectIndex, Vec<RefName>>) -> Result<()> {
+    let has_links =
+        |object_index: ObjectIndex| graph.edges_of(object_index).iter().any(|edge| edge.how == ReferenceKind::Links);
+    let roots = graph
+        .members()
+        .iter()
+        .map(|member| member.object_index)
+        .filter(|object_index| graph.reached[*object_index as usize]);
+    let roots =
+        roots.filter(|object_index| graph.id(*object_index).kind == ObjectKind::Root && has_links(*object_index));
     let mut roots: Vec<_> = roots.collect();
     if roots.is_empty() {
         return Ok(());
     }
     if !graph.damage.is_empty() {
-        let above = Above::new(store, graph, held, 0);
-        roots.retain(|seat| !above.is_above(*seat));
+        let above = DamagedAncestors::new(store, graph, held, 0);
+        roots.retain(|object_index| !above.is_above(*object_index));
     }
     let mut seen = HashSet::new();
-    roots.retain(|seat| seen.insert(graph.edges_of(*seat).iter().map(|edge| edge.to).collect::<Vec<_>>()));
-    let broken = |seat: Seat| links::broken_rule(store, RootId::from_bytes(graph.id(seat).hash));
-    let broken: Result<Vec<_>> = roots.into_par_iter().map(|seat| Ok((seat, broken(seat)?))).collect();
-    for (seat, source) in broken? {
-        graph.damage.extend(source.map(|source| (seat, Damage::Malformed { source })));
+    roots.retain(|object_index| {
+        seen.insert(graph.edges_of(*object_index).iter().map(|edge| edge.to).collect::<Vec<_>>())
+    });
+    let broken = |object_index: ObjectIndex| links::broken_rule(store, RootId::from_bytes(graph.id(object_index).hash));
+    let broken: Result<Vec<_>> =
+        roots.into_par_iter().map(|object_index| Ok((object_index, broken(object_index)?))).collect();
+    for (object_index, source) in broken? {
+        graph.damage.extend(source.map(|source| (object_index, Damage::Malformed { source })));
     }
     Ok(())
 }
@@ -197,21 +208,25 @@ fn compare_links(store: &Store, graph: &mut Graph, held: &BTreeMap<Seat, Vec<Ref
 fn problems(
     store: &Store,
     graph: &Graph,
-    held: &BTreeMap<Seat, Vec<RefName>>,
+    held: &BTreeMap<ObjectIndex, Vec<RefName>>,
     options: &VerifyOptions,
 ) -> Result<Vec<Problem>> {
     if graph.damage.is_empty() {
         return Ok(Vec::new());
     }
-    let mut above = Above::new(store, graph, held, options.listed_max);
-    let ghosts: HashSet<_> =
-        graph.damage.keys().filter(|seat| graph.is_ghost(**seat)).map(|seat| graph.id(*seat).hash).collect();
+    let mut above = DamagedAncestors::new(store, graph, held, options.listed_max);
+    let missing_objects: HashSet<_> = graph
+        .damage
+        .keys()
+        .filter(|object_index| graph.is_missing(**object_index))
+        .map(|object_index| graph.id(*object_index).hash)
+        .collect();
     let mut problems = Vec::new();
-    for (seat, damage) in &graph.damage {
-        let id: ObjectId = graph.id(*seat);
-        let reached = graph.reached[*seat as usize];
+    for (object_index, damage) in &graph.damage {
+        let id: ObjectId = graph.id(*object_index);
+        let reached = graph.reached[*object_index as usize];
         // An object whose index row states another kind is one problem, reported for the requested kind.
-        if !graph.is_ghost(*seat) && !reached && ghosts.contains(&id.hash) {
+        if !graph.is_missing(*object_index) && !reached && missing_objects.contains(&id.hash) {
             continue;
         }
         let mut problem = Problem {
@@ -223,7 +238,7 @@ fn problems(
             places: Vec::new(),
             places_more: 0,
         };
-        above.fill(*seat, &mut problem)?;
+        above.fill(*object_index, &mut problem)?;
         problems.push(problem);
     }
     problems.sort_by_key(|problem| problem.id);

@@ -11,7 +11,7 @@ mod file;
 mod freeze;
 mod graft;
 mod group;
-mod look;
+mod lookup;
 mod loose;
 mod node;
 mod ordmap;
@@ -21,7 +21,7 @@ mod settle;
 pub use edit::{RenameMode, Special};
 pub use freeze::Frozen;
 pub(crate) use freeze::Written;
-pub use look::{Listing, Stat};
+pub use lookup::{Listing, Stat};
 pub use loose::LooseFile;
 pub use segment::{FileSegments, MemorySegments, Segment, SegmentLog, SegmentRange};
 
@@ -35,8 +35,7 @@ use crate::object::{Node, Root};
 use crate::store::{SessionMark, Store};
 use crate::time::Time;
 use clean::CleanDirectories;
-use group::Group;
-use node::{Dir, GroupKey, Meta};
+use node::{Dir, Group, GroupKey, Meta};
 use ordmap::OrdMap;
 
 /// An editable tree. Forks are cheap; a fork and its origin are independent of each other.

@@ -4,13 +4,13 @@
 //! workspace to programs, and the [`queue`](crate::queue), which merges workspaces in the background.
 //!
 //! ```
-//! use amalgam_engine::{Act, Store, Time};
+//! use amalgam_engine::{OperationContext, Store, Time};
 //! use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 //!
 //! let store = Store::in_memory();
 //! let workspaces = Workspaces::of(&store);
 //! let (main, attempt) = (WorkspaceName::new("main")?, WorkspaceName::new("attempt/1")?);
-//! let ada = Act::new("ada", Time(1));
+//! let ada = OperationContext::new("ada", Time(1));
 //! workspaces.create(&main, &NewWorkspace::default(), &ada)?;
 //! let mut tree = workspaces.open(&main)?;
 //! tree.write("plan.md", b"think")?;
@@ -44,14 +44,14 @@ pub use restore::{Taken, with_paths_of};
 
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
-use crate::operation::{self, Act, Step, hold_snapshot, move_refs, recorded, trying};
+use crate::operation::{self, OperationContext, Step, hold_snapshot, move_refs, recorded, trying};
 use crate::reference::{Operation, RefValue};
 use crate::store::Store;
 use crate::work::WorkingTree;
 use record::Record;
 
 /// Maximum number of names that are searched for suggestions in an error.
-const NAMES_LOOKED_AT: usize = 1_000;
+const NAMES_SCANNED_MAX: usize = 1_000;
 
 /// The workspaces of a store.
 #[derive(Clone)]
@@ -84,13 +84,13 @@ impl Workspaces {
     }
 
     /// Creates a workspace.
-    pub fn create(&self, name: &WorkspaceName, new: &NewWorkspace, act: &Act) -> Result<Workspace> {
+    pub fn create(&self, name: &WorkspaceName, new: &NewWorkspace, context: &OperationContext) -> Result<Workspace> {
         let _pins = new.from.map(|from| hold_snapshot(&self.store, from)).transpose()?;
         let (agent, project, target) = (new.agent.clone(), new.project.clone(), new.target.clone());
-        let record = Record { agent, project, created: act.time, target, journaled: None, working: None };
+        let record = Record { agent, project, created: context.time, target, journaled: None, working: None };
         let value = record.value(new.from, new.from)?;
         let step = Step { name: name.reference(), before: None, after: Some(value.clone()) };
-        match self.move_by(act, "create", vec![step]) {
+        match self.move_by(context, "create", vec![step]) {
             Err(Error::Stale { .. }) => Err(Error::Taken { what: format!("workspace {name}") }),
             done => {
                 done?;
@@ -128,14 +128,19 @@ impl Workspaces {
     }
 
     /// Creates workspaces that start from the head of another one, all of them or none.
-    pub fn fork(&self, from: &WorkspaceName, into: &[WorkspaceName], act: &Act) -> Result<Operation> {
+    pub fn fork(&self, from: &WorkspaceName, into: &[WorkspaceName], context: &OperationContext) -> Result<Operation> {
         let source = self.get(from)?;
         let _pins = source.head.map(|head| hold_snapshot(&self.store, head)).transpose()?;
-        let record =
-            Record { created: act.time, target: Some(from.clone()), journaled: None, working: None, ..source.record() };
+        let record = Record {
+            created: context.time,
+            target: Some(from.clone()),
+            journaled: None,
+            working: None,
+            ..source.record()
+        };
         let value = record.value(source.head, source.head)?;
         let step = |name: &WorkspaceName| Step { name: name.reference(), before: None, after: Some(value.clone()) };
-        match self.move_by(act, "fork", into.iter().map(step).collect()) {
+        match self.move_by(context, "fork", into.iter().map(step).collect()) {
             Err(Error::Stale { moved }) => {
                 let taken = moved.first().map_or_else(String::new, |(name, _)| name.to_string());
                 Err(Error::Taken { what: taken.replacen(name::PREFIX, "workspace ", 1) })
@@ -145,30 +150,41 @@ impl Workspaces {
     }
 
     /// Sets the agent and the project of a workspace.
-    pub fn describe(&self, name: &WorkspaceName, agent: &str, project: &str, act: &Act) -> Result<Operation> {
+    pub fn describe(
+        &self,
+        name: &WorkspaceName,
+        agent: &str,
+        project: &str,
+        context: &OperationContext,
+    ) -> Result<Operation> {
         trying(|| {
             let workspace = self.get(name)?;
             let record = Record { agent: agent.to_owned(), project: project.to_owned(), ..workspace.record() };
             let after = record.value(workspace.head, workspace.base)?;
             let step = Step { name: name.reference(), before: Some(workspace.into_value()), after: Some(after) };
-            self.move_by(act, "describe", vec![step])
+            self.move_by(context, "describe", vec![step])
         })
     }
 
     /// Sets the workspace that a workspace's changes are merged into.
-    pub fn aim(&self, name: &WorkspaceName, target: Option<&WorkspaceName>, act: &Act) -> Result<Operation> {
+    pub fn aim(
+        &self,
+        name: &WorkspaceName,
+        target: Option<&WorkspaceName>,
+        context: &OperationContext,
+    ) -> Result<Operation> {
         trying(|| {
             let workspace = self.get(name)?;
             let record = Record { target: target.cloned(), ..workspace.record() };
             let after = record.value(workspace.head, workspace.base)?;
             let step = Step { name: name.reference(), before: Some(workspace.into_value()), after: Some(after) };
-            self.move_by(act, "aim", vec![step])
+            self.move_by(context, "aim", vec![step])
         })
     }
 
     /// Renames a workspace. Like a deletion, this works even if the trees of the workspace are damaged or missing: one reference
     /// takes them over from the other.
-    pub fn rename(&self, from: &WorkspaceName, to: &WorkspaceName, act: &Act) -> Result<Operation> {
+    pub fn rename(&self, from: &WorkspaceName, to: &WorkspaceName, context: &OperationContext) -> Result<Operation> {
         trying(|| {
             let value = self.get(from)?.into_value();
             if self.find(to)?.is_some() {
@@ -178,13 +194,13 @@ impl Workspaces {
                 Step { name: from.reference(), before: Some(value.clone()), after: None },
                 Step { name: to.reference(), before: None, after: Some(value) },
             ];
-            self.move_by(act, "rename", steps)
+            self.move_by(context, "rename", steps)
         })
     }
 
     /// Deletes a workspace. Its objects stay until they are collected, and [`undelete`](Self::undelete) brings it back.
-    pub fn delete(&self, name: &WorkspaceName, act: &Act) -> Result<Operation> {
-        trying(|| self.move_by(act, "delete", self.ending(name)?))
+    pub fn delete(&self, name: &WorkspaceName, context: &OperationContext) -> Result<Operation> {
+        trying(|| self.move_by(context, "delete", self.ending(name)?))
     }
 
     /// Returns the reference updates that delete a workspace.
@@ -205,7 +221,7 @@ impl Workspaces {
     }
 
     /// Restores the workspace that was last deleted under this name.
-    pub fn undelete(&self, name: &WorkspaceName, act: &Act) -> Result<Operation> {
+    pub fn undelete(&self, name: &WorkspaceName, context: &OperationContext) -> Result<Operation> {
         trying(|| {
             if self.find(name)?.is_some() {
                 return Err(Error::Taken { what: format!("workspace {name}") });
@@ -218,18 +234,18 @@ impl Workspaces {
                 Step { name: name.reference(), before: None, after: Some(value.clone()) },
                 Step { name: name.deleted_reference(number), before: Some(value), after: None },
             ];
-            self.move_by(act, "undelete", steps)
+            self.move_by(context, "undelete", steps)
         })
     }
 
     /// Undoes the last operation on a workspace. A second call undoes the one before it.
-    pub fn undo(&self, name: &WorkspaceName, act: &Act) -> Result<Operation> {
-        operation::undo(&self.store, &name.reference(), act)
+    pub fn undo(&self, name: &WorkspaceName, context: &OperationContext) -> Result<Operation> {
+        operation::undo(&self.store, &name.reference(), context)
     }
 
     /// Redoes the operation that was undone last.
-    pub fn redo(&self, name: &WorkspaceName, act: &Act) -> Result<Operation> {
-        operation::redo(&self.store, &name.reference(), act)
+    pub fn redo(&self, name: &WorkspaceName, context: &OperationContext) -> Result<Operation> {
+        operation::redo(&self.store, &name.reference(), context)
     }
 
     /// Returns the last deletion of a workspace of this name, with its number.
@@ -239,12 +255,12 @@ impl Workspaces {
         Ok(value.map(|value| (number, value)))
     }
 
-    fn move_by(&self, act: &Act, action: &str, steps: Vec<Step>) -> Result<Operation> {
-        move_refs(&self.store, act, act.draft(action), steps).map(recorded)
+    fn move_by(&self, context: &OperationContext, action: &str, steps: Vec<Step>) -> Result<Operation> {
+        move_refs(&self.store, context, context.draft(action), steps).map(recorded)
     }
 
     fn absent(&self, name: &WorkspaceName) -> Result<Error> {
-        let names = self.list("", None, NAMES_LOOKED_AT)?.into_iter().map(|workspace| workspace.name.to_string());
+        let names = self.list("", None, NAMES_SCANNED_MAX)?.into_iter().map(|workspace| workspace.name.to_string());
         let hint = match (self.last_deleted(name)?.is_none(), nearest(names.collect(), name.as_str())) {
             (false, _) => "it was deleted; undelete brings it back".to_owned(),
             (true, None) => "the store has none yet; create one first".to_owned(),

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use amalgam_engine::history::mark_foreign;
 use amalgam_engine::object::Snapshot;
-use amalgam_engine::{Act, Assembly, Pin, RefMove, RootId, SnapshotId, Store, Time, WorkingTree, WriteSession};
+use amalgam_engine::{
+    Assembly, OperationContext, Pin, RefMove, RootId, SnapshotId, Store, Time, WorkingTree, WriteSession,
+};
 
 use crate::error::Result;
 use crate::report::Report;
@@ -60,12 +62,12 @@ impl Imported {
 
     /// Marks the snapshots as history from elsewhere, so that checkouts withhold set-id bits and devices. To be called before a
     /// reference shows them.
-    pub fn mark_foreign(&self, act: &Act) -> Result<()> {
+    pub fn mark_foreign(&self, act: &OperationContext) -> Result<()> {
         Ok(mark_foreign(&self.store, [self.head], act)?)
     }
 
     /// Marks the snapshots as foreign, then moves references to them in one transaction.
-    pub fn land(mut self, act: &Act, refs: RefMove) -> Result<()> {
+    pub fn land(mut self, act: &OperationContext, refs: RefMove) -> Result<()> {
         self.mark_foreign(act)?;
         let session = self.kept.session.take().unwrap_or_else(|| self.store.session());
         session.commit(self.root, refs)?;

@@ -538,13 +538,11 @@ fn objects_above_the_limit_are_refused() {
 
 /// Skipped where the sources are no repository with its whole history: an archive of them, or a shallow clone.
 #[test]
-#[allow(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 fn this_repository_comes_back() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
     let shallow = Command::new("git").arg("-C").arg(here).args(["rev-parse", "--is-shallow-repository"]).output();
     if !here.join(".git").exists() || shallow.is_ok_and(|done| text(done.stdout) != "false") {
-        eprintln!("skipped: the sources are no repository with its whole history");
-        return;
+        return amalgam_test_support::skip("history", "the sources are no repository with its whole history");
     }
     let home = tempfile::tempdir().expect("a directory");
     let store = Store::in_memory();

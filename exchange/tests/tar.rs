@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use amalgam_engine::{Act, Store, WorkingTree};
+use amalgam_engine::{OperationContext, Store, WorkingTree};
 use amalgam_exchange::{Compression, Error, Imported, Limits, Progress, TarExport, TarImport, export_tar, import_tar};
 use listing::{assert_same, of_directory, of_tree, run};
 
@@ -279,7 +279,7 @@ fn devices_and_special_modes_are_kept_as_data() {
 #[test]
 fn imported_history_is_foreign() {
     let (store, imported) = import_bytes(&crafted("add('su', data=b'#', mode=0o4755)")).expect("import");
-    let act = Act::new("ann", amalgam_engine::Time(1));
+    let act = OperationContext::new("ann", amalgam_engine::Time(1));
     let head = imported.head;
     let name = amalgam_engine::RefName::new("head/x").expect("a name");
     let refs = amalgam_engine::RefMove {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, Store, Time};
+use amalgam_engine::{OperationContext, Store, Time};
 use amalgam_fuse::{Mount, MountOptions};
 use amalgam_view::{View, ViewOptions};
 
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let workspaces = Workspaces::of(&store);
     let name = WorkspaceName::new(workspace)?;
     if workspaces.find(&name)?.is_none() {
-        workspaces.create(&name, &NewWorkspace::default(), &Act::new("example", now()))?;
+        workspaces.create(&name, &NewWorkspace::default(), &OperationContext::new("example", now()))?;
     }
     let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
     let mut options = ViewOptions::new(owner, now);
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while !mount.has_ended() {
         std::thread::sleep(Duration::from_millis(200));
         if std::env::var_os("AMALGAM_COMMIT").is_some() {
-            view.commit(&workspaces, &name, &Change::new("now"), &Act::new("example", now()), "commit")?;
+            view.commit(&workspaces, &name, &Change::new("now"), &OperationContext::new("example", now()), "commit")?;
         }
     }
     view.close()?;

@@ -10,7 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, SnapshotId, Store, Time};
+use amalgam_engine::{OperationContext, SnapshotId, Store, Time};
 use amalgam_fuse::{Mount, MountError, MountOptions};
 use amalgam_view::{View, ViewOptions};
 use rustix::fs::{AtFlags, CWD, RenameFlags, Timespec, Timestamps};
@@ -30,14 +30,10 @@ fn now() -> Time {
     Time(1_700_000_000 * SECOND)
 }
 
-#[allow(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 fn can_mount() -> bool {
     let can =
         rustix::process::geteuid().is_root() && fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
-    if !can {
-        eprintln!("not run: mounting needs root and /dev/fuse here");
-    }
-    can
+    amalgam_test_support::has_or_skip("fuse", can, "mounting needs root and /dev/fuse here")
 }
 
 impl Kit {
@@ -52,7 +48,7 @@ impl Kit {
         prepare(&at);
         let workspaces = Workspaces::of(&Store::in_memory());
         let name = WorkspaceName::new("main").expect("a name");
-        workspaces.create(&name, &NewWorkspace::default(), &Act::new("test", now())).expect("a workspace");
+        workspaces.create(&name, &NewWorkspace::default(), &OperationContext::new("test", now())).expect("a workspace");
         let tree = workspaces.open(&name).expect("a tree");
         let owner = Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
         let (view, _) =
@@ -62,7 +58,7 @@ impl Kit {
     }
 
     fn commit(&self) -> SnapshotId {
-        let (name, act) = (WorkspaceName::new("main").expect("a name"), Act::new("test", now()));
+        let (name, act) = (WorkspaceName::new("main").expect("a name"), OperationContext::new("test", now()));
         let view = self.mount.as_ref().expect("it is mounted").view();
         view.commit(&self.workspaces, &name, &Change::new("test"), &act, "commit").expect("committed").snapshot
     }
@@ -244,7 +240,6 @@ fn list_for_one() -> Vec<u8> {
 }
 
 #[test]
-#[expect(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 fn access_control_lists_of_a_snapshot_are_enforced() {
     if !can_mount() {
         return;
@@ -258,13 +253,12 @@ fn access_control_lists_of_a_snapshot_are_enforced() {
     tree.create("file", 0o660).expect("made");
     tree.set_owner("file", Some(Owner { uid: 0, gid: GROUP })).expect("set");
     tree.set_xattr("file", ACCESS.as_bytes(), &list_for_one()).expect("set");
-    let (name, act) = (WorkspaceName::new("main").expect("a name"), Act::new("test", now()));
+    let (name, act) = (WorkspaceName::new("main").expect("a name"), OperationContext::new("test", now()));
     let state = kit.workspaces.commit(&name, &mut tree, &Change::new("captured"), &act).expect("committed").snapshot;
     view.go_to(state, Some(state)).expect("gone there");
     kit.mount.as_ref().expect("mounted").told().recv().expect("told");
     let Some(named) = may_read(&path, NAMED_USER, NAMED_USER) else {
-        eprintln!("skipped: no command can be run as another user (setpriv)");
-        return;
+        return amalgam_test_support::skip("root", "no command can be run as another user (setpriv)");
     };
     assert!(named, "the list names this user");
     assert_eq!(

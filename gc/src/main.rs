@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use amalgam_engine::backend::RocksOptions;
 use amalgam_engine::{
-    Act, Error, ErrorKind, History, LivedTime, Result, Store, StoreOptions, SweepScope, Time, Workspaces,
+    Error, ErrorKind, History, LivedTime, OperationContext, Result, Store, StoreOptions, SweepScope, Time, Workspaces,
 };
 use amalgam_gc::retention::{Policies, Policy, Span};
 use amalgam_gc::{
@@ -96,7 +96,7 @@ fn prepare(arguments: &Arguments, store: &Store, now: Time, lived: &LivedTime) -
     if arguments.dry_run {
         without.extend(old);
     } else {
-        workspaces.forget_deleted(&old, &Act::new("amalgam-gc", now))?;
+        workspaces.forget_deleted(&old, &OperationContext::new("amalgam-gc", now))?;
     }
     let mut policies = Policies::default();
     for (name, value) in &arguments.retention {
@@ -106,7 +106,7 @@ fn prepare(arguments: &Arguments, store: &Store, now: Time, lived: &LivedTime) -
     let scope = SweepScope { operations_after: Some(operations_after), without };
     let mut plan = plan(&History::of(store), &policies, &scope, at, lived)?;
     if !arguments.dry_run {
-        plan.make_lean(store, &Act::new("amalgam-gc", now), &mut || true)?;
+        plan.make_lean(store, &OperationContext::new("amalgam-gc", now), &mut || true)?;
     }
     let rule = LogRule { keep: arguments.keep_operations, most: arguments.keep_operations_max };
     let operations_from = log_begins(store, &rule, now, operations_after, lived)?;

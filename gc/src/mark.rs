@@ -15,7 +15,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use amalgam_engine::backend::{IndexRow, Numbers};
+use amalgam_engine::backend::{IndexRow, NumberSet};
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::{Error, ObjectId, ObjectKind, Result, SnapshotId, SweepRound};
 use rayon::prelude::*;
@@ -57,7 +57,7 @@ impl<F: Fn(SnapshotId, &Snapshot) -> bool + Sync> Retention for F {
 pub(crate) struct Marks<'a> {
     retention: &'a dyn Retention,
     reached: Filter,
-    followed: Numbers,
+    followed: NumberSet,
     passed: Filter,
     /// Snapshots that a root names, by fingerprint: one too many keeps a tree.
     named: HashSet<Fingerprint>,
@@ -124,7 +124,7 @@ impl<'a> Marks<'a> {
         Ok(Self {
             retention,
             reached: Filter::new(reached, round.epoch()),
-            followed: Numbers::default(),
+            followed: NumberSet::default(),
             passed: Filter::new((reached / 8).max(FILTER_BYTES_MIN / 8), round.epoch()),
             named: HashSet::new(),
             to_come: ToCome::Nothing,

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use amalgam_engine::lean::{CacheFinder, forget_lean, lean_tree, make_lean};
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::reference::{FORGET, RefValue};
-use amalgam_engine::{Act, History, LivedTime, ObjectKind, Result, SnapshotId, Store, SweepScope, Time};
+use amalgam_engine::{History, LivedTime, ObjectKind, OperationContext, Result, SnapshotId, Store, SweepScope, Time};
 
 use crate::mark::Retention;
 use crate::retention::{AUTOMATIC, Aged, Judge, Part, Passed, Policies, Policy, Span, Verdict};
@@ -69,7 +69,7 @@ impl Plan {
     /// before each snapshot; after a no the others stay whole.
     ///
     /// A whole tree goes only after the lean one was made from it, or compared with it, here: a name alone proves nothing.
-    pub fn make_lean(&mut self, store: &Store, act: &Act, go_on: &mut dyn FnMut() -> bool) -> Result<u64> {
+    pub fn make_lean(&mut self, store: &Store, act: &OperationContext, go_on: &mut dyn FnMut() -> bool) -> Result<u64> {
         forget_lean(store, self.goers().map(|planned| planned.id), act)?;
         let (mut finder, mut made) = (CacheFinder::default(), 0);
         for planned in self.snapshots.iter().filter(|planned| planned.without_caches) {

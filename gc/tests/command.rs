@@ -221,7 +221,7 @@ fn it_makes_room_where_there_is_none() {
 #[test]
 fn with_a_grace_time_it_forgets_thins_and_shortens_the_log() {
     use amalgam_engine::workspace::{Change, NewWorkspace};
-    use amalgam_engine::{Act, Time, WorkspaceName, Workspaces};
+    use amalgam_engine::{OperationContext, Time, WorkspaceName, Workspaces};
 
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("store");
@@ -229,7 +229,7 @@ fn with_a_grace_time_it_forgets_thins_and_shortens_the_log() {
         let store = Store::open(&path).expect("open");
         let workspaces = Workspaces::of(&store);
         let (name, gone) = (WorkspaceName::new("main").expect("a name"), WorkspaceName::new("gone").expect("a name"));
-        let act = |at: i64| Act::new("ann", Time::from_seconds(1_000_000 + at, 0));
+        let act = |at: i64| OperationContext::new("ann", Time::from_seconds(1_000_000 + at, 0));
         let mut snapshots = Vec::new();
         for workspace in [&gone, &name] {
             workspaces.create(workspace, &NewWorkspace::default(), &act(0)).expect("made");
@@ -267,13 +267,14 @@ fn with_a_grace_time_it_forgets_thins_and_shortens_the_log() {
 #[test]
 fn it_says_what_remains_for_which_workspace() {
     use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace};
-    use amalgam_engine::{Act, Time, WorkspaceName, Workspaces};
+    use amalgam_engine::{OperationContext, Time, WorkspaceName, Workspaces};
 
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("store");
     {
         let store = Store::open(&path).expect("open");
-        let (workspaces, act) = (Workspaces::of(&store), Act::new("ann", Time::from_seconds(1_000_000, 0)));
+        let (workspaces, act) =
+            (Workspaces::of(&store), OperationContext::new("ann", Time::from_seconds(1_000_000, 0)));
         let [one, two] = ["one", "two"].map(|text| WorkspaceName::new(text).expect("a name"));
         let write = |name: &WorkspaceName, file: &str, length: usize| {
             let mut tree = workspaces.open(name).expect("open");

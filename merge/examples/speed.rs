@@ -4,22 +4,22 @@
 
 use std::time::Instant;
 
-use amalgam_merge::{Outcome, Setting, Sides, Way, merge};
+use amalgam_merge::{MergeSettings, MergeStrategy, Outcome, Sides, merge};
 
 const TIMES: usize = 200;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let [way, files @ ..] = arguments.as_slice() else { return Err("speed WAY BASE OURS THEIRS".into()) };
-    let way = Way::named(way).ok_or("no such way")?;
+    let [strategy, files @ ..] = arguments.as_slice() else { return Err("speed WAY BASE OURS THEIRS".into()) };
+    let strategy = MergeStrategy::named(strategy).ok_or("no such way")?;
     let versions = files.iter().map(std::fs::read).collect::<Result<Vec<_>, _>>()?;
     let [base, ours, theirs] = versions.as_slice() else { return Err("speed WAY BASE OURS THEIRS".into()) };
-    let (sides, setting) = (Sides { base: Some(base), ours, theirs }, Setting::default());
+    let (sides, setting) = (Sides { base: Some(base), ours, theirs }, MergeSettings::default());
     let mut spent = Vec::with_capacity(TIMES);
     let mut what = String::new();
     for _ in 0..TIMES {
         let start = Instant::now();
-        let outcome = merge(&way, &sides, &setting);
+        let outcome = merge(&strategy, &sides, &setting);
         spent.push(start.elapsed());
         what = match outcome {
             Outcome::Merged(bytes) => format!("merged, {} bytes", bytes.len()),
@@ -28,6 +28,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
     }
     spent.sort();
-    println!("{}: {what}; p50 {:?}, p99 {:?}, {TIMES} times", way.name(), spent[TIMES / 2], spent[TIMES * 99 / 100]);
+    println!(
+        "{}: {what}; p50 {:?}, p99 {:?}, {TIMES} times",
+        strategy.name(),
+        spent[TIMES / 2],
+        spent[TIMES * 99 / 100]
+    );
     Ok(())
 }

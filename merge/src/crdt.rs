@@ -8,23 +8,22 @@ mod counter;
 mod value;
 mod weave;
 
+use crate::job::{Job, Options};
 use crate::json;
-use crate::order::{self, Numbered};
-use crate::outcome::{Outcome, Version, Why};
-use crate::structure::{Entry, Flaw, Kind, Node, Numbers, line_and_column, same};
-use crate::way::{Job, Options};
+use crate::name_order::{self, NumberedNames};
+use crate::outcome::{Outcome, UnableReason, Version};
+use crate::structure::{Entry, Kind, Node, NodeNumbers, ParseError, has_same_meaning, line_and_column};
 
-use value::Value;
+use value::{Value, entries};
 
 const KEYS: [&str; 3] = ["id", "key", "name"];
-const COUNTER: &str = "$counter";
 const TEXT: &str = "$text";
 
 pub(crate) fn run(job: &Job<'_>) -> Outcome {
     merge(job).map_or_else(Outcome::Unable, |text| Outcome::Merged(text.into_bytes()))
 }
 
-fn merge(job: &Job<'_>) -> Result<String, Why> {
+fn merge(job: &Job<'_>) -> Result<String, UnableReason> {
     job.check_structure()?;
     let sides = &job.sides;
     let base = sides.base.map(|bytes| parse(bytes, Version::Base)).transpose()?;
@@ -38,13 +37,13 @@ fn merge(job: &Job<'_>) -> Result<String, Why> {
     Ok(text)
 }
 
-fn parse(bytes: &[u8], version: Version) -> Result<Node<'_>, Why> {
+fn parse(bytes: &[u8], version: Version) -> Result<Node<'_>, UnableReason> {
     let bad = |at: usize, what: &'static str| {
         let (line, column) = line_and_column(bytes, at);
-        Why::Malformed { version, format: "JSON", line, column, what }
+        UnableReason::Malformed { version, format: "JSON", line, column, what }
     };
     let text = std::str::from_utf8(bytes).map_err(|error| bad(error.valid_up_to(), "not UTF-8"))?;
-    let document = json::parse(text).map_err(|Flaw { at, what, .. }| bad(at, what))?;
+    let document = json::parse(text).map_err(|ParseError { at, what, .. }| bad(at, what))?;
     Ok(document.root)
 }
 
@@ -55,10 +54,10 @@ struct Merger<'o> {
 
 impl Merger<'_> {
     fn value<'a>(&mut self, base: Option<&'a Node<'a>>, one: &'a Node<'a>, other: &'a Node<'a>) -> Value<'a> {
-        if same(one, other) || base.is_some_and(|base| same(base, other)) {
+        if has_same_meaning(one, other) || base.is_some_and(|base| has_same_meaning(base, other)) {
             return Value::of(one);
         }
-        if base.is_some_and(|base| same(base, one)) {
+        if base.is_some_and(|base| has_same_meaning(base, one)) {
             return Value::of(other);
         }
         if let Some(sum) = counter::add(base, one, other) {
@@ -78,12 +77,12 @@ impl Merger<'_> {
         let was = base.filter(|base| matches!(base.kind, Kind::Map(_))).map_or(&[][..], entries);
         let sides = [was, entries(one), entries(other)];
         let names = sides.map(|side| side.iter().map(|entry| entry.name.as_ref()).collect::<Vec<_>>());
-        let numbered = Numbered::of(names.each_ref().map(Vec::as_slice)).expect("the parser takes no name twice");
+        let numbered = NumberedNames::of(names.each_ref().map(Vec::as_slice)).expect("the parser takes no name twice");
         Value::Map(self.named(sides, &numbered))
     }
 
     /// Merges entries by name. An entry that one side removed and the other changed stays, as changed.
-    fn named<'a>(&mut self, sides: [&'a [Entry<'a>]; 3], numbered: &Numbered<'a>) -> Vec<(&'a str, Value<'a>)> {
+    fn named<'a>(&mut self, sides: [&'a [Entry<'a>]; 3], numbered: &NumberedNames<'a>) -> Vec<(&'a str, Value<'a>)> {
         let positions = numbered.positions();
         let mut merged: Vec<Option<(&str, Value<'a>)>> = Vec::new();
         merged.resize_with(numbered.names.len(), || None);
@@ -94,7 +93,7 @@ impl Merger<'_> {
             let value = match (version(1), version(2)) {
                 (Some(one), Some(other)) => Some(self.value(before, &one.value, &other.value)),
                 (Some(left), None) | (None, Some(left)) => {
-                    let is_removed = before.is_some_and(|before| same(before, &left.value));
+                    let is_removed = before.is_some_and(|before| has_same_meaning(before, &left.value));
                     (!is_removed).then(|| Value::of(&left.value))
                 }
                 (None, None) => None,
@@ -103,7 +102,7 @@ impl Merger<'_> {
             merged[number] =
                 value.zip(version(1).or(version(2))).map(|(value, entry)| (value::name_text(entry), value));
         }
-        let order = order::merged(numbered, |number| merged[number].is_some());
+        let order = name_order::merged_order(numbered, |number| merged[number].is_some());
         order.numbers.iter().filter_map(|number| merged[*number].take()).collect()
     }
 
@@ -114,8 +113,9 @@ impl Merger<'_> {
             true => KEYS.to_vec(),
             false => self.options.keys.iter().map(String::as_str).collect(),
         };
-        let by_key =
-            keys.into_iter().find_map(|key| Numbered::of([&keyed(base, key)?, &keyed(one, key)?, &keyed(other, key)?]));
+        let by_key = keys
+            .into_iter()
+            .find_map(|key| NumberedNames::of([&keyed(base, key)?, &keyed(one, key)?, &keyed(other, key)?]));
         if let Some(numbered) = by_key {
             let named = self.named([base, one, other], &numbered);
             return Value::List(named.into_iter().map(|(_, value)| value).collect());
@@ -139,7 +139,7 @@ impl Merger<'_> {
                 weave::Stretch::Changed { one: mine, other: theirs, .. } => {
                     let mine = &one[mine];
                     merged.extend(mine.iter().map(|entry| Value::of(&entry.value)));
-                    let there = Numbers::of_all(mine);
+                    let there = NodeNumbers::of_all(mine);
                     let new = other[theirs].iter().filter(|entry| !there.has(&entry.value));
                     merged.extend(new.map(|entry| Value::of(&entry.value)));
                 }
@@ -172,10 +172,6 @@ impl Merger<'_> {
         let text = weave::text(&base.and_then(marked).unwrap_or_default(), &one, &other);
         Some(Value::Map(vec![("\"$text\"", Value::Made(value::quoted(&text)))]))
     }
-}
-
-fn entries<'n, 'a>(node: &'n Node<'a>) -> &'n [Entry<'a>] {
-    node.container().map_or(&[], |container| &container.entries)
 }
 
 /// Returns the values of a field, or `None` if an element lacks it.

@@ -6,18 +6,18 @@
 
 mod parse;
 
+use crate::job::Job;
 use crate::outcome::Outcome;
 use crate::structure::{self, Format};
-use crate::way::Job;
 
-pub(crate) use parse::{comment_bytes, parse};
+pub(crate) use parse::parse;
 
-pub(crate) const FORMAT: Format = Format { name: "JSON", parse, comments: None, agree: None };
+pub(crate) const FORMAT: Format = Format { name: "JSON", parse, comments: None, is_consistent: None };
 pub(crate) const WITH_COMMENTS: Format = Format {
     name: "JSON with comments",
     parse: parse::parse_with_comments,
     comments: Some(parse::comments),
-    agree: None,
+    is_consistent: None,
 };
 
 pub(crate) fn run(job: &Job<'_>) -> Outcome {

@@ -4,31 +4,40 @@
 //! to merge, handle renames, modes and conflict entries, and run commands. All functions are pure: the same versions always give
 //! the same bytes. No input makes them panic, recurse without bound or run for minutes.
 //!
-//! A file is merged by a [`Way`], a merge strategy. [`merge`] applies one; [`merge_down`] falls back to the next one if a
-//! strategy is unable, and reports that. [`Rules`] choose the strategy by path. [`markers`] renders a conflict in a file.
+//! A file is merged by a [`MergeStrategy`]. [`merge`] applies one; [`merge_with_fallback`] tries the next one if a strategy is
+//! unable, and reports that. [`Rules`] choose the strategy by path. [`render_conflict`] writes a conflict as a text with
+//! [`markers`].
 
 pub mod markers;
 pub mod rules;
 #[cfg(feature = "engine")]
 pub mod trees;
 
+mod conflict_text;
 mod crdt;
+mod job;
 mod json;
-mod lines;
-mod many;
-mod order;
+mod many_sides;
+mod name_order;
 mod outcome;
-mod show;
+mod region;
+mod sides;
+mod strategy;
 mod structure;
-mod take;
+mod take_side;
 mod text;
+mod three_texts;
 mod toml;
 mod union;
-mod way;
 mod yaml;
 
-pub use markers::{Labels, Marks, Rendered};
-pub use outcome::{Clash, Conflicted, Context, Done, Limits, Origin, Outcome, Setting, Sides, Step, Version, Why};
+pub use conflict_text::{ConflictSide, ConflictVersions, carry_edit, render_conflict, side_label};
+pub use job::{Lists, Options};
+pub use markers::{Labels, MarkerStyle, Rendered};
+pub use outcome::{
+    Clash, Conflicted, FailedAttempt, Limits, MergeReport, MergeSettings, Origin, Origins, Outcome, UnableReason,
+    Version,
+};
 pub use rules::Rules;
-pub use show::{Side, Versions, carry_edit, label, show};
-pub use way::{Lists, Options, Way, merge, merge_down};
+pub use sides::Sides;
+pub use strategy::{MergeStrategy, merge, merge_with_fallback};

@@ -9,20 +9,21 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::lines::split;
-use crate::outcome::Sides;
-use crate::text::Region;
+use amalgam_textdiff::split_lines;
 
-const LENGTH_MIN: usize = 7;
+use crate::region::Region;
+use crate::sides::Sides;
+
+const MARKER_LENGTH_MIN: usize = 7;
 const LABEL_BYTES_MAX: usize = 200;
 /// Runs of one character longer than this do not make markers longer.
-const LENGTH_MAX: usize = 200;
+const MARKER_LENGTH_MAX: usize = 200;
 const TAG_NAME: &str = "amalgam";
 const SIGNS: [u8; 4] = *b"<|=>";
 /// The start of the label of the last line in a region with more than two versions.
-pub(crate) const END: &str = "end of ";
+pub(crate) const END_PREFIX: &str = "end of ";
 /// The suffix of the label of a side that removed the file.
-pub(crate) const GONE: &str = " removed the file";
+pub(crate) const REMOVED_SUFFIX: &str = " removed the file";
 
 /// The labels of the versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ impl Labels {
 
     /// Creates labels as in Git, without tags.
     pub fn plain(ours: &str, base: &str, theirs: &str) -> Self {
-        Self { ours: line(ours), base: line(base), theirs: line(theirs), tagged: false }
+        Self { ours: sanitise_label(ours), base: sanitise_label(base), theirs: sanitise_label(theirs), tagged: false }
     }
 }
 
@@ -56,7 +57,7 @@ impl Default for Labels {
 }
 
 /// Sanitises a label: one line of limited length.
-pub(crate) fn line(label: &str) -> String {
+pub(crate) fn sanitise_label(label: &str) -> String {
     let mut plain: String = label.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     plain.truncate(plain.floor_char_boundary(LABEL_BYTES_MAX));
     plain
@@ -64,14 +65,14 @@ pub(crate) fn line(label: &str) -> String {
 
 /// The tag and the length of the marker lines of a conflict. They depend only on the versions, not on the rendering.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Marks {
+pub struct MarkerStyle {
     /// The tag; empty for lines without one.
     pub tag: String,
     /// The number of characters in a marker.
     pub length: usize,
 }
 
-impl Marks {
+impl MarkerStyle {
     /// Computes the marks of a conflict from its removed and added versions; an absent version is `None`.
     pub fn of(removed: &[Option<&[u8]>], added: &[Option<&[u8]>]) -> Self {
         let versions = || removed.iter().chain(added).copied();
@@ -85,7 +86,7 @@ impl Marks {
 
     /// Returns whether a text contains a marker line with the tag of this conflict.
     pub fn is_in(&self, bytes: &[u8]) -> bool {
-        split(bytes).into_iter().any(|line| our_marker(line, self).flatten().is_some())
+        split_lines(bytes).into_iter().any(|line| our_marker(line, self).flatten().is_some())
     }
 
     /// Returns the number of regions of a text with marker lines of this conflict. If only bare lines are left, they count as one
@@ -93,7 +94,7 @@ impl Marks {
     pub fn regions_in(&self, bytes: &[u8]) -> usize {
         let mut left = BTreeSet::new();
         let mut bare = false;
-        for line in split(bytes) {
+        for line in split_lines(bytes) {
             match our_marker(line, self) {
                 Some(Some(number)) => drop(left.insert(number)),
                 Some(None) => bare = true,
@@ -119,14 +120,14 @@ pub struct Rendered {
 
 impl Rendered {
     /// Returns the tag and the length of its marker lines.
-    pub fn marks(&self) -> Marks {
-        Marks { tag: self.tag.clone(), length: self.length }
+    pub fn marks(&self) -> MarkerStyle {
+        MarkerStyle { tag: self.tag.clone(), length: self.length }
     }
 }
 
 /// The interpretation of an edit of a rendered conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parsed {
+pub enum EditState {
     /// Unchanged: the same conflict.
     Untouched,
     /// No marker line of ours is left.
@@ -160,8 +161,8 @@ impl<'a> Section<'a> {
 }
 
 /// Writes clean parts verbatim and conflicts between markers.
-pub(crate) fn render(parts: &[Part<'_>], marks: &Marks) -> Rendered {
-    let Marks { tag, length } = marks;
+pub(crate) fn render(parts: &[Part<'_>], marks: &MarkerStyle) -> Rendered {
+    let MarkerStyle { tag, length } = marks;
     let regions = parts.iter().filter(|part| matches!(part, Part::Conflict { .. })).count();
     let mut out = Vec::new();
     let mut number = 0;
@@ -193,22 +194,22 @@ pub(crate) fn render(parts: &[Part<'_>], marks: &Marks) -> Rendered {
 }
 
 /// Interprets an edited file of a rendered conflict.
-pub fn parse(bytes: &[u8], rendered: &Rendered) -> Parsed {
+pub fn read_edit(bytes: &[u8], rendered: &Rendered) -> EditState {
     let marks = rendered.marks();
     if bytes == rendered.bytes || without_labels(bytes, &marks) == without_labels(&rendered.bytes, &marks) {
-        return Parsed::Untouched;
+        return EditState::Untouched;
     }
     match marks.regions_in(bytes) {
-        0 => Parsed::Resolved,
-        regions => Parsed::StillHas(regions),
+        0 => EditState::Resolved,
+        regions => EditState::StillHas(regions),
     }
 }
 
 /// Removes the labels from the marker lines of a conflict and keeps their tags. A line with other text than a label was edited by
 /// the user and stays unchanged.
-fn without_labels(bytes: &[u8], marks: &Marks) -> Vec<u8> {
+fn without_labels(bytes: &[u8], marks: &MarkerStyle) -> Vec<u8> {
     let mut plain = Vec::with_capacity(bytes.len());
-    for line in split(bytes) {
+    for line in split_lines(bytes) {
         let label_end = our_marker(line, marks).flatten().and_then(|_| label_end(line, marks));
         match label_end {
             Some(end) => {
@@ -222,7 +223,7 @@ fn without_labels(bytes: &[u8], marks: &Marks) -> Vec<u8> {
 }
 
 /// Returns the end of the label of an unedited marker line, or `None` for any other line.
-fn label_end(line: &[u8], marks: &Marks) -> Option<usize> {
+fn label_end(line: &[u8], marks: &MarkerStyle) -> Option<usize> {
     let tag = format!(" [{TAG_NAME} {} ", marks.tag);
     let end = memchr::memmem::find(line, tag.as_bytes())?;
     let label = std::str::from_utf8(line.get(marks.length..end)?).ok()?.strip_prefix(' ')?;
@@ -234,16 +235,16 @@ fn label_end(line: &[u8], marks: &Marks) -> Option<usize> {
         matches!(kind, "ours" | "theirs" | "base" | "side" | "draft") && is_number(number)
     };
     let is_side = |side: &str| {
-        let side = side.strip_suffix(GONE).unwrap_or(side);
+        let side = side.strip_suffix(REMOVED_SUFFIX).unwrap_or(side);
         let word = side.strip_suffix(')').and_then(|side| side.rsplit_once(" (")).map_or(side, |(_, word)| word);
         is_word(word) && !side.contains('[')
     };
-    let is_label = label.starts_with(END) || label.split(", ").all(is_side);
+    let is_label = label.starts_with(END_PREFIX) || label.split(", ").all(is_side);
     (is_label && is_number(number) && is_number(regions)).then_some(end)
 }
 
 /// Returns whether a line is one of our markers, and its region number if it has one.
-fn our_marker(line: &[u8], marks: &Marks) -> Option<Option<usize>> {
+fn our_marker(line: &[u8], marks: &MarkerStyle) -> Option<Option<usize>> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let sign = *line.first().filter(|sign| SIGNS.contains(sign))?;
@@ -279,11 +280,13 @@ fn length<'a>(versions: impl Iterator<Item = Option<&'a [u8]>>) -> usize {
         starts.map(|start| &version[start..])
     });
     let run = |line: &[u8]| match line.first() {
-        Some(sign) if SIGNS.contains(sign) => line.iter().take(LENGTH_MAX).take_while(|byte| *byte == sign).count(),
+        Some(sign) if SIGNS.contains(sign) => {
+            line.iter().take(MARKER_LENGTH_MAX).take_while(|byte| *byte == sign).count()
+        }
         _ => 0,
     };
     let longest = lines.map(run).max().unwrap_or(0);
-    if longest < LENGTH_MIN { LENGTH_MIN } else { longest + 1 }
+    if longest < MARKER_LENGTH_MIN { MARKER_LENGTH_MIN } else { longest + 1 }
 }
 
 /// Returns whether the lines around a region end in `\r\n` in all versions that have such lines, as Git decides it.
@@ -322,25 +325,25 @@ mod tests {
     fn an_untouched_file_is_the_same_conflict_and_an_edited_one_is_resolved() {
         let rendered = conflict("a\nb\nc\n", "x\nb\nx\n", "y\nb\ny\n");
         assert_eq!((rendered.regions, rendered.length), (2, 7));
-        assert_eq!(parse(&rendered.bytes, &rendered), Parsed::Untouched);
-        assert_eq!(parse(b"x\nb\ny\n", &rendered), Parsed::Resolved);
-        assert_eq!(parse(b"", &rendered), Parsed::Resolved);
+        assert_eq!(read_edit(&rendered.bytes, &rendered), EditState::Untouched);
+        assert_eq!(read_edit(b"x\nb\ny\n", &rendered), EditState::Resolved);
+        assert_eq!(read_edit(b"", &rendered), EditState::Resolved);
         let text = String::from_utf8(rendered.bytes.clone()).expect("text");
         let second = text.find("1/2]\nb\n").expect("the end of the first region") + 5;
-        assert_eq!(parse(format!("x\n{}", &text[second..]).as_bytes(), &rendered), Parsed::StillHas(1));
-        assert_eq!(parse(format!("{text}more\n").as_bytes(), &rendered), Parsed::StillHas(2));
-        assert_eq!(parse(b"x\n=======\ny\n", &rendered), Parsed::StillHas(1));
+        assert_eq!(read_edit(format!("x\n{}", &text[second..]).as_bytes(), &rendered), EditState::StillHas(1));
+        assert_eq!(read_edit(format!("{text}more\n").as_bytes(), &rendered), EditState::StillHas(2));
+        assert_eq!(read_edit(b"x\n=======\ny\n", &rendered), EditState::StillHas(1));
     }
 
     #[test]
     fn lines_that_only_look_like_markers_are_not_ours() {
         let rendered = conflict("a\n", "x\n", "y\n");
-        assert_eq!(parse(b"<<<<<<< HEAD\nx\n>>>>>>> main\n", &rendered), Parsed::Resolved);
+        assert_eq!(read_edit(b"<<<<<<< HEAD\nx\n>>>>>>> main\n", &rendered), EditState::Resolved);
         let other = conflict("a\n", "x\n", "z\n");
-        assert_eq!(parse(&other.bytes.replace_bare(), &rendered), Parsed::Resolved);
+        assert_eq!(read_edit(&other.bytes.replace_bare(), &rendered), EditState::Resolved);
         let rendered = conflict("<<<<<<< a\n=========\n", "x\n", "y\n");
         assert_eq!(rendered.length, 10);
-        assert_eq!(parse(b"<<<<<<< a\n=========\ny\n", &rendered), Parsed::Resolved);
+        assert_eq!(read_edit(b"<<<<<<< a\n=========\ny\n", &rendered), EditState::Resolved);
     }
 
     trait ReplaceBare {
@@ -350,7 +353,7 @@ mod tests {
     impl ReplaceBare for Vec<u8> {
         /// Removes the lines between ours and theirs, which carry no tag.
         fn replace_bare(&self) -> Vec<u8> {
-            split(self).into_iter().filter(|line| !line.starts_with(b"===")).collect::<Vec<_>>().concat()
+            split_lines(self).into_iter().filter(|line| !line.starts_with(b"===")).collect::<Vec<_>>().concat()
         }
     }
 

@@ -4,34 +4,6 @@ use std::fmt;
 
 use crate::markers::{Labels, Rendered};
 
-/// Three versions of one file. Without a base, both sides added it.
-#[derive(Clone, Copy, Debug)]
-pub struct Sides<'a> {
-    /// The common ancestor.
-    pub base: Option<&'a [u8]>,
-    /// The version of the target.
-    pub ours: &'a [u8],
-    /// The version of the source.
-    pub theirs: &'a [u8],
-}
-
-impl<'a> Sides<'a> {
-    /// Returns the base, or empty bytes if there is none.
-    pub fn base_or_empty(&self) -> &'a [u8] {
-        self.base.unwrap_or_default()
-    }
-
-    /// Returns the versions with the sides exchanged.
-    pub fn swapped(&self) -> Self {
-        Self { base: self.base, ours: self.theirs, theirs: self.ours }
-    }
-
-    /// Returns the length of the longest version.
-    pub(crate) fn bytes_max(&self) -> u64 {
-        self.base_or_empty().len().max(self.ours.len()).max(self.theirs.len()) as u64
-    }
-}
-
 /// The agent and the time of a version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
@@ -43,7 +15,7 @@ pub struct Origin {
 
 /// The origins of both versions.
 #[derive(Clone, Debug, Default)]
-pub struct Context {
+pub struct Origins {
     /// The origin of ours.
     pub ours: Origin,
     /// The origin of theirs.
@@ -67,11 +39,11 @@ impl Default for Limits {
 
 /// The parameters of a merge besides the versions.
 #[derive(Clone, Debug, Default)]
-pub struct Setting {
+pub struct MergeSettings {
     /// The labels of the versions in conflicts.
     pub labels: Labels,
     /// The origins of the versions.
-    pub context: Context,
+    pub origins: Origins,
     /// The size limits.
     pub limits: Limits,
 }
@@ -84,7 +56,7 @@ pub enum Outcome {
     /// Both sides changed the same part; the versions stay as they are.
     Conflicted(Conflicted),
     /// The strategy cannot merge this file. Another may, or the whole file becomes a conflict.
-    Unable(Why),
+    Unable(UnableReason),
 }
 
 /// The disagreements of the sides, and their rendering.
@@ -115,7 +87,7 @@ pub enum Clash {
 
 /// The reason why a strategy was unable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
+pub enum UnableReason {
     /// A version exceeds the size limit.
     #[error("{bytes} bytes are more than the limit of {bytes_max}")]
     TooLarge {
@@ -205,20 +177,20 @@ impl fmt::Display for Version {
 
 /// A strategy that was tried and was unable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct FailedAttempt {
     /// The strategy.
-    pub way: &'static str,
+    pub strategy: &'static str,
     /// The reason.
-    pub why: Why,
+    pub why: UnableReason,
 }
 
 /// The result of a merge with fallbacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Done {
+pub struct MergeReport {
     /// The result.
     pub outcome: Outcome,
     /// The strategy that produced it.
-    pub way: &'static str,
+    pub strategy: &'static str,
     /// The strategies tried before it, and why each was unable.
-    pub before: Vec<Step>,
+    pub failed_attempts: Vec<FailedAttempt>,
 }

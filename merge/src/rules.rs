@@ -5,92 +5,24 @@
 
 mod pattern;
 mod read;
+mod rule;
 
-use std::fmt;
+use crate::strategy::MergeStrategy;
 
-use crate::outcome::Sides;
-use crate::way::{Way, is_binary};
-
-use pattern::Pattern;
 pub use read::{BadRules, Complaint};
-
-/// Rules and groups of paths.
-#[derive(Clone, Debug)]
-pub struct Rules {
-    rules: Vec<Rule>,
-    groups: Vec<Group>,
-}
-
-#[derive(Clone, Debug)]
-struct Rule {
-    place: Place,
-    paths: Vec<Pattern>,
-    only: Option<Content>,
-    way: Way,
-}
-
-/// The location of a rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The name of its layer: a file, or the name that the reader passed.
-    pub source: String,
-    /// The line of its header, counted from 1.
-    pub line: usize,
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, line {}", self.source, self.line)
-    }
-}
-
-/// Paths that merge as a unit. The tree merge applies groups.
-#[derive(Clone, Debug)]
-pub struct Group {
-    /// The location.
-    pub place: Place,
-    /// The name.
-    pub name: String,
-    paths: Vec<Pattern>,
-}
-
-impl Group {
-    /// Returns whether a path belongs to the group.
-    pub fn contains(&self, path: &[u8]) -> bool {
-        self.paths.iter().any(|pattern| pattern.matches(path))
-    }
-}
-
-/// The type of a file's content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
-    /// No NUL among the first 8 KiB of any version.
-    Text,
-    /// A NUL among the first 8 KiB of at least one version.
-    Binary,
-}
-
-impl Content {
-    /// Returns the content type of three versions.
-    pub fn of(sides: &Sides<'_>) -> Self {
-        match [sides.base_or_empty(), sides.ours, sides.theirs].into_iter().any(is_binary) {
-            true => Self::Binary,
-            false => Self::Text,
-        }
-    }
-}
+pub use rule::{Content, Group, RuleLocation, Rules};
 
 /// The explanation for the choice of a strategy.
 #[derive(Clone, Debug)]
-pub struct Explained<'a> {
+pub struct Explanation<'a> {
     /// The strategy.
-    pub way: &'a Way,
+    pub strategy: &'a MergeStrategy,
     /// The rule that decided.
-    pub place: &'a Place,
+    pub location: &'a RuleLocation,
     /// The pattern of the rule that matched.
     pub pattern: &'a str,
     /// The rules that were checked before it, and why each did not match.
-    pub tried: Vec<(&'a Place, NoMatch)>,
+    pub tried: Vec<(&'a RuleLocation, NoMatch)>,
 }
 
 /// The reason why a rule did not match.
@@ -117,43 +49,48 @@ impl Rules {
     }
 
     /// Adds a layer that takes precedence over these rules.
-    pub fn and(mut self, layer: Self) -> Self {
+    pub fn with_layer(mut self, layer: Self) -> Self {
         self.rules.extend(layer.rules);
         self.groups.extend(layer.groups);
         self
     }
 
     /// Returns the strategy for a file, or `None` if no rule matches, which cannot happen with the built-in rules.
-    pub fn choose(&self, path: &[u8], content: Content) -> Option<&Way> {
-        self.explain(path, content).map(|explained| explained.way)
+    pub fn choose(&self, path: &[u8], content: Content) -> Option<&MergeStrategy> {
+        self.explain(path, content).map(|explained| explained.strategy)
     }
 
     /// Returns the strategy for a file with an explanation.
-    pub fn explain(&self, path: &[u8], content: Content) -> Option<Explained<'_>> {
+    pub fn explain(&self, path: &[u8], content: Content) -> Option<Explanation<'_>> {
         let mut tried = Vec::new();
         for rule in self.rules.iter().rev() {
             let Some(pattern) = rule.paths.iter().find(|pattern| pattern.matches(path)) else {
-                tried.push((&rule.place, NoMatch::Path));
+                tried.push((&rule.location, NoMatch::Path));
                 continue;
             };
-            if rule.only.is_some_and(|only| only != content) {
-                tried.push((&rule.place, NoMatch::Content));
+            if rule.only_type.is_some_and(|only| only != content) {
+                tried.push((&rule.location, NoMatch::Content));
                 continue;
             }
-            return Some(Explained { way: &rule.way, place: &rule.place, pattern: pattern.text(), tried });
+            return Some(Explanation {
+                strategy: &rule.strategy,
+                location: &rule.location,
+                pattern: pattern.text(),
+                tried,
+            });
         }
         None
     }
 
     /// Returns the commands that regenerate files, with the places of their rules.
-    pub fn commands(&self) -> impl Iterator<Item = (&str, &Place)> {
-        let commands = self.rules.iter().map(|rule| (rule.way.options.command.as_str(), &rule.place));
+    pub fn commands(&self) -> impl Iterator<Item = (&str, &RuleLocation)> {
+        let commands = self.rules.iter().map(|rule| (rule.strategy.options.command.as_str(), &rule.location));
         commands.filter(|(command, _)| !command.is_empty())
     }
 
     /// Returns whether a rule has a command that regenerates files.
     pub fn has_commands(&self) -> bool {
-        self.rules.iter().any(|rule| rule.way.name() == "regenerate")
+        self.rules.iter().any(|rule| rule.strategy.name() == "regenerate")
     }
 
     /// Returns whether there are any groups.
@@ -171,7 +108,7 @@ impl Rules {
 mod tests {
     use super::*;
 
-    fn way(rules: &Rules, path: &str) -> &'static str {
+    fn strategy(rules: &Rules, path: &str) -> &'static str {
         rules.choose(path.as_bytes(), Content::Text).expect("a rule for everything").name()
     }
 
@@ -196,23 +133,23 @@ mod tests {
             ("pnpm-lock.yaml", "text"),
             ("CHANGELOG.md", "text"),
         ] {
-            assert_eq!(way(&rules, path), expected, "{path}");
+            assert_eq!(strategy(&rules, path), expected, "{path}");
         }
-        assert_eq!(rules.choose(b"a.json", Content::Binary).map(Way::name), Some("review"));
-        assert_eq!(rules.choose(b"\xff\xfe.json", Content::Text).map(Way::name), Some("json"));
+        assert_eq!(rules.choose(b"a.json", Content::Binary).map(MergeStrategy::name), Some("review"));
+        assert_eq!(rules.choose(b"\xff\xfe.json", Content::Text).map(MergeStrategy::name), Some("json"));
     }
 
     #[test]
     fn the_last_rule_that_matches_decides_and_can_say_why() {
         let text =
             "[[rule]]\npath = \"logs/\"\nway = \"union\"\n\n[[rule]]\npath = \"/logs/audit.*\"\nway = \"review\"\n";
-        let rules = Rules::built_in().and(Rules::read(text, "merge.toml").expect("rules"));
-        assert_eq!(way(&rules, "logs/a/b.log"), "union");
-        assert_eq!(way(&rules, "logs/audit.json"), "review");
-        assert_eq!(way(&rules, "x/logs/audit.json"), "union");
+        let rules = Rules::built_in().with_layer(Rules::read(text, "merge.toml").expect("rules"));
+        assert_eq!(strategy(&rules, "logs/a/b.log"), "union");
+        assert_eq!(strategy(&rules, "logs/audit.json"), "review");
+        assert_eq!(strategy(&rules, "x/logs/audit.json"), "union");
         let explained = rules.explain(b"logs/b.log", Content::Text).expect("a rule");
-        assert_eq!((explained.place.to_string().as_str(), explained.pattern), ("merge.toml, line 1", "logs/"));
-        let tried: Vec<_> = explained.tried.iter().map(|(place, why)| (place.to_string(), *why)).collect();
+        assert_eq!((explained.location.to_string().as_str(), explained.pattern), ("merge.toml, line 1", "logs/"));
+        let tried: Vec<_> = explained.tried.iter().map(|(location, why)| (location.to_string(), *why)).collect();
         assert_eq!(tried, [("merge.toml, line 5".to_owned(), NoMatch::Path)]);
         let explained = rules.explain(b"a.rs", Content::Text).expect("a rule");
         assert!(explained.tried.iter().any(|(_, why)| *why == NoMatch::Content));
@@ -221,15 +158,15 @@ mod tests {
     #[test]
     fn commands_are_listed_with_their_places() {
         let text = "[[rule]]\npath = \"a\"\nway = \"union\"\n\n[[rule]]\npath = \"lock\"\nway = \"regenerate\"\ncommand = \"make lock\"\n";
-        let rules = Rules::built_in().and(Rules::read(text, "project").expect("rules"));
-        let listed: Vec<_> = rules.commands().map(|(command, place)| (command, place.to_string())).collect();
+        let rules = Rules::built_in().with_layer(Rules::read(text, "project").expect("rules"));
+        let listed: Vec<_> = rules.commands().map(|(command, location)| (command, location.to_string())).collect();
         assert_eq!(listed, [("make lock", "project, line 5".to_owned())]);
     }
 
     #[test]
     fn groups_of_paths_are_carried() {
         let text = "[[group]]\nname = \"manifest and lock\"\npaths = [\"Cargo.toml\", \"Cargo.lock\"]\n";
-        let rules = Rules::built_in().and(Rules::read(text, "merge.toml").expect("rules"));
+        let rules = Rules::built_in().with_layer(Rules::read(text, "merge.toml").expect("rules"));
         let names = |path: &[u8]| rules.groups_of(path).map(|group| group.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(b"a/Cargo.lock"), ["manifest and lock"]);
         assert!(names(b"a/Cargo.json").is_empty());

@@ -4,67 +4,38 @@
 //! joins pieces of text: untouched parts stay byte for byte the same, including comments and number formats. The result is parsed
 //! again and must have the intended meaning; otherwise the caller falls back to the line merge.
 
+mod format;
+mod lazy;
 mod list;
-mod many;
+mod many_sides;
 mod merger;
 mod node;
-mod parts;
 mod render;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::lines::{BASE, OURS, THEIRS};
-use crate::markers::Marks;
-use crate::outcome::{Clash, Conflicted, Outcome, Sides, Version, Why};
+use crate::job::{Job, Options};
+use crate::markers::MarkerStyle;
+use crate::outcome::{Clash, Conflicted, Outcome, UnableReason, Version};
+use crate::sides::Sides;
 use crate::text;
-use crate::way::{Job, Options};
+use crate::three_texts::{BASE, OURS, THEIRS};
 
-pub(crate) use list::Numbers;
-pub(crate) use many::views_of_many;
-use merger::{Merger, Piece, pick};
+pub(crate) use format::{DEPTH_MAX, Format, ParseError};
+pub(crate) use lazy::{Tape, TapeKind, TapeMark, comment_bytes};
+pub(crate) use list::NodeNumbers;
+pub(crate) use many_sides::many_side_views;
+use merger::{MergedValue, Merger, pick};
 pub(crate) use node::{
-    Container, Document, Entry, Glue, Kind, LIST, MapHash, Node, Start, line_and_column, list_with, name_hash, same,
-    scalar_hash,
+    Container, Document, Entry, EntryStart, Kind, LIST, MapHash, Node, Separator, has_same_meaning, line_and_column,
+    list_with, name_hash, scalar_hash,
 };
-pub(crate) use parts::{Mark, Sort, Tape};
-
-/// The interface of a format.
-pub(crate) struct Format {
-    pub(crate) name: &'static str,
-    pub(crate) parse: for<'a> fn(&'a str) -> Result<Document<'a>, Flaw>,
-    /// Returns the comments of a text, for formats that have comments.
-    pub(crate) comments: Option<for<'a> fn(&'a str) -> Vec<&'a str>>,
-    /// Returns whether documents write the same item in the same way, for formats that have several ways.
-    pub(crate) agree: Option<fn(&[&Document<'_>]) -> bool>,
-}
-
-/// An error of a parser.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Flaw {
-    pub(crate) at: usize,
-    pub(crate) what: &'static str,
-    /// Whether the format allows it and only the merge does not support it.
-    pub(crate) is_unhandled: bool,
-}
-
-impl Flaw {
-    pub(crate) fn malformed(at: usize, what: &'static str) -> Self {
-        Self { at, what, is_unhandled: false }
-    }
-
-    pub(crate) fn unhandled(at: usize, what: &'static str) -> Self {
-        Self { at, what, is_unhandled: true }
-    }
-}
-
-/// Maximum nesting depth of a document.
-pub(crate) const DEPTH_MAX: usize = 128;
 
 pub(crate) fn run(job: &Job<'_>, format: &Format) -> Outcome {
     merge(job, format).unwrap_or_else(Outcome::Unable)
 }
 
-fn merge(job: &Job<'_>, format: &Format) -> Result<Outcome, Why> {
+fn merge(job: &Job<'_>, format: &Format) -> Result<Outcome, UnableReason> {
     job.check_structure()?;
     let sides = &job.sides;
     let nowhere = BTreeSet::new();
@@ -85,7 +56,7 @@ fn merge(job: &Job<'_>, format: &Format) -> Result<Outcome, Why> {
 }
 
 /// Writes a merged document with the contested places as in one version.
-type View<'a> = dyn Fn(usize) -> Result<String, Why> + 'a;
+type View<'a> = dyn Fn(usize) -> Result<String, UnableReason> + 'a;
 
 /// Merges three documents and calls `then` with the paths of the clashes, the merged document and a function that writes it.
 /// Returns `None` if they clash as a whole. The `forced` paths count as clashes even if only one side changed them.
@@ -94,27 +65,27 @@ fn with_merged<T>(
     options: &Options,
     format: &Format,
     forced: &BTreeSet<String>,
-    then: impl FnOnce(Vec<String>, &Piece<'_>, &View<'_>) -> Result<T, Why>,
-) -> Result<Option<T>, Why> {
+    then: impl FnOnce(Vec<String>, &MergedValue<'_>, &View<'_>) -> Result<T, UnableReason>,
+) -> Result<Option<T>, UnableReason> {
     let base = sides.base.map(|bytes| parse(bytes, Version::Base, format)).transpose()?;
     let ours = parse(sides.ours, Version::Ours, format)?;
     let theirs = parse(sides.theirs, Version::Theirs, format)?;
     let all: Vec<_> = base.iter().chain([&ours, &theirs]).collect();
-    if format.agree.is_some_and(|agree| !agree(&all)) {
-        return Err(Why::Doubt { what: "one thing is written in different ways" });
+    if format.is_consistent.is_some_and(|is_consistent| !is_consistent(&all)) {
+        return Err(UnableReason::Doubt { what: "one thing is written in different ways" });
     }
     let mut merger = Merger::new(options, forced);
     let Some(root) = merger.value(base.as_ref().map(|base| &base.root), &ours.root, &theirs.root)? else {
         return Ok(None);
     };
-    let around = |base: Option<&str>, ours: &str, theirs: &str| -> Result<String, Why> {
-        let unsure = Why::Doubt { what: "both sides changed what stands around the document" };
+    let around = |base: Option<&str>, ours: &str, theirs: &str| -> Result<String, UnableReason> {
+        let unsure = UnableReason::Doubt { what: "both sides changed what stands around the document" };
         let blank = Some(ours).filter(|ours: &&str| ours.trim().is_empty() && theirs.trim().is_empty());
         pick(base, ours, theirs).or(blank).ok_or(unsure).map(str::to_owned)
     };
     let prefix = around(base.as_ref().map(|base| base.prefix), ours.prefix, theirs.prefix)?;
     let suffix = around(base.as_ref().map(|base| base.suffix), ours.suffix, theirs.suffix)?;
-    let view = |version: usize| -> Result<String, Why> {
+    let view = |version: usize| -> Result<String, UnableReason> {
         let mut text = String::with_capacity(sides.ours.len() + sides.theirs.len() / 8);
         text.push_str(&prefix);
         render::piece(&mut text, &root, version)?;
@@ -128,7 +99,11 @@ fn with_merged<T>(
 }
 
 /// Checks that a rendered conflict contains every comment of either side, except those removed by the other side.
-fn check_shown(shown: &[u8], sides: &Sides<'_>, comments: for<'a> fn(&'a str) -> Vec<&'a str>) -> Result<(), Why> {
+fn check_shown(
+    shown: &[u8],
+    sides: &Sides<'_>,
+    comments: for<'a> fn(&'a str) -> Vec<&'a str>,
+) -> Result<(), UnableReason> {
     let of = |bytes: &[u8]| -> BTreeSet<String> {
         let text = std::str::from_utf8(bytes).unwrap_or_default();
         comments(text).into_iter().map(|comment| comment.trim().to_owned()).collect()
@@ -139,20 +114,20 @@ fn check_shown(shown: &[u8], sides: &Sides<'_>, comments: for<'a> fn(&'a str) ->
         |comment: &&String| !base.contains(*comment) || (ours.contains(*comment) && theirs.contains(*comment));
     match ours.union(&theirs).filter(is_kept).all(|comment| shown.contains(comment.as_str())) {
         true => Ok(()),
-        false => Err(Why::Doubt { what: "a comment would not be shown" }),
+        false => Err(UnableReason::Doubt { what: "a comment would not be shown" }),
     }
 }
 
 fn is_in_lines(node: &Node<'_>) -> bool {
-    node.container().is_some_and(|container| container.glue == Glue::Lines)
+    node.container().is_some_and(|container| container.separator == Separator::Lines)
 }
 
-fn parse<'a>(bytes: &'a [u8], version: Version, format: &Format) -> Result<Document<'a>, Why> {
+fn parse<'a>(bytes: &'a [u8], version: Version, format: &Format) -> Result<Document<'a>, UnableReason> {
     let bad = |at: usize, what: &'static str, is_unhandled: bool| {
         let (line, column) = node::line_and_column(bytes, at);
         match is_unhandled {
-            true => Why::Unhandled { version, line, what },
-            false => Why::Malformed { version, format: format.name, line, column, what },
+            true => UnableReason::Unhandled { version, line, what },
+            false => UnableReason::Malformed { version, format: format.name, line, column, what },
         }
     };
     let text = std::str::from_utf8(bytes).map_err(|error| bad(error.valid_up_to(), "not UTF-8", false))?;
@@ -160,10 +135,10 @@ fn parse<'a>(bytes: &'a [u8], version: Version, format: &Format) -> Result<Docum
 }
 
 /// Checks that a result has the intended meaning and the expected comments.
-fn check(text: &str, meaning: u64, sides: &Sides<'_>, format: &Format) -> Result<(), Why> {
+fn check(text: &str, meaning: u64, sides: &Sides<'_>, format: &Format) -> Result<(), UnableReason> {
     let document = parse(text.as_bytes(), Version::Result, format)?;
     if document.root.hash != meaning {
-        return Err(Why::Doubt { what: "it reads as something else" });
+        return Err(UnableReason::Doubt { what: "it reads as something else" });
     }
     let Some(comments) = format.comments else { return Ok(()) };
     let count = |text: &[u8]| {
@@ -183,7 +158,7 @@ fn check(text: &str, meaning: u64, sides: &Sides<'_>, format: &Format) -> Result
             _ => ours + theirs - base,
         };
         if result != expected {
-            return Err(Why::Doubt { what: "a comment would be lost or doubled" });
+            return Err(UnableReason::Doubt { what: "a comment would be lost or doubled" });
         }
     }
     Ok(())
@@ -192,7 +167,7 @@ fn check(text: &str, meaning: u64, sides: &Sides<'_>, format: &Format) -> Result
 /// Renders a structural conflict by lines: merged parts verbatim, the rest between markers.
 fn conflicted(job: &Job<'_>, clashes: Vec<Clash>, views: Option<&[String; 3]>) -> Outcome {
     let labels = &job.setting.labels;
-    let marks = Marks::of_sides(&job.sides, labels);
+    let marks = MarkerStyle::of_sides(&job.sides, labels);
     let views = views.map(|views| views.each_ref().map(|view| view.as_bytes()));
     let sides = views.map_or(job.sides, |[base, ours, theirs]| Sides { base: Some(base), ours, theirs });
     let rendered = match text::merge_marked(&sides, labels, &marks) {

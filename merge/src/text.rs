@@ -6,12 +6,14 @@
 
 use std::ops::Range;
 
-use imara_diff::Token;
+use amalgam_textdiff::{Hunk, token_hunks};
 
-use crate::lines::{BASE, Hunk, OURS, THEIRS, Three, hunks};
-use crate::markers::{self, Labels, Marks, Part, Rendered, Section};
-use crate::outcome::{Clash, Conflicted, Outcome, Sides};
-use crate::way::Job;
+use crate::job::Job;
+use crate::markers::{self, Labels, MarkerStyle, Part, Rendered, Section};
+use crate::outcome::{Clash, Conflicted, Outcome};
+use crate::region::{Region, RegionKind, regions};
+use crate::sides::Sides;
+use crate::three_texts::{BASE, OURS, THEIRS, ThreeTexts};
 
 pub(crate) fn run(job: &Job<'_>) -> Outcome {
     match job.check_text() {
@@ -21,8 +23,8 @@ pub(crate) fn run(job: &Job<'_>) -> Outcome {
 }
 
 /// Renders the whole differing range as one conflict, for versions that disagree in a way that lines do not show.
-pub(crate) fn whole(sides: &Sides<'_>, labels: &Labels, marks: &Marks) -> Rendered {
-    let three = Three::new([sides.base_or_empty(), sides.ours, sides.theirs]);
+pub(crate) fn whole(sides: &Sides<'_>, labels: &Labels, marks: &MarkerStyle) -> Rendered {
+    let three = ThreeTexts::new([sides.base_or_empty(), sides.ours, sides.theirs]);
     let [base, ours, theirs] = &three.lines;
     let shortest = base.len().min(ours.len()).min(theirs.len());
     let is_common = |base: &&[u8], ours: &&[u8], theirs: &&[u8]| base == ours && base == theirs;
@@ -31,40 +33,23 @@ pub(crate) fn whole(sides: &Sides<'_>, labels: &Labels, marks: &Marks) -> Render
     let from_end = |at: &usize| is_common(&base[last(base, *at)], &ours[last(ours, *at)], &theirs[last(theirs, *at)]);
     let end = (0..shortest - start).take_while(from_end).count();
     let [base, ours, theirs] = three.lines.each_ref().map(|side| start..side.len() - end);
-    let region = Region { kind: Kind::Conflict, base, ours, theirs };
+    let region = Region { kind: RegionKind::Conflict, base, ours, theirs };
     markers::render(&parts(&three, &[region], labels), marks)
-}
-
-/// A range of lines in all three versions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Region {
-    pub(crate) kind: Kind,
-    pub(crate) base: Range<usize>,
-    pub(crate) ours: Range<usize>,
-    pub(crate) theirs: Range<usize>,
-}
-
-/// The side that changed a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Ours,
-    Theirs,
-    Conflict,
 }
 
 /// Merges by lines, regardless of the content.
 pub(crate) fn merge(sides: &Sides<'_>, labels: &Labels) -> Outcome {
-    merge_marked(sides, labels, &Marks::of_sides(sides, labels))
+    merge_marked(sides, labels, &MarkerStyle::of_sides(sides, labels))
 }
 
 /// Merges texts that represent the versions of a conflict with these marks, by lines.
-pub(crate) fn merge_marked(sides: &Sides<'_>, labels: &Labels, marks: &Marks) -> Outcome {
-    let three = Three::new([sides.base_or_empty(), sides.ours, sides.theirs]);
+pub(crate) fn merge_marked(sides: &Sides<'_>, labels: &Labels, marks: &MarkerStyle) -> Outcome {
+    let three = ThreeTexts::new([sides.base_or_empty(), sides.ours, sides.theirs]);
     let regions = match sides.base {
         Some(_) => regions([BASE, OURS, THEIRS].map(|at| three.tokens(at)), three.count()),
         None => added(&three),
     };
-    if regions.iter().all(|region| region.kind != Kind::Conflict) {
+    if regions.iter().all(|region| region.kind != RegionKind::Conflict) {
         let mut merged = Vec::with_capacity(sides.ours.len() + sides.theirs.len() / 8);
         for part in parts(&three, &regions, labels) {
             let Part::Clean(lines) = part else { unreachable!("no region is in conflict") };
@@ -72,7 +57,7 @@ pub(crate) fn merge_marked(sides: &Sides<'_>, labels: &Labels, marks: &Marks) ->
         }
         return Outcome::Merged(merged);
     }
-    let conflicts = regions.iter().filter(|region| region.kind == Kind::Conflict);
+    let conflicts = regions.iter().filter(|region| region.kind == RegionKind::Conflict);
     let place = |range: &Range<usize>| (range.start, range.len());
     let clash = |region: &Region| Clash::Lines {
         base: place(&region.base),
@@ -85,16 +70,16 @@ pub(crate) fn merge_marked(sides: &Sides<'_>, labels: &Labels, marks: &Marks) ->
 }
 
 /// Splits the three versions into clean and conflicting parts.
-fn parts<'a>(three: &'a Three<'a>, regions: &[Region], labels: &'a Labels) -> Vec<Part<'a>> {
+fn parts<'a>(three: &'a ThreeTexts<'a>, regions: &[Region], labels: &'a Labels) -> Vec<Part<'a>> {
     let [base, ours, theirs] = &three.lines;
     let mut parts = Vec::with_capacity(regions.len() * 2 + 1);
     let mut at = 0;
     for region in regions {
         parts.push(Part::Clean(&ours[at..region.ours.start]));
         parts.push(match region.kind {
-            Kind::Ours => Part::Clean(&ours[region.ours.clone()]),
-            Kind::Theirs => Part::Clean(&theirs[region.theirs.clone()]),
-            Kind::Conflict => Part::Conflict {
+            RegionKind::Ours => Part::Clean(&ours[region.ours.clone()]),
+            RegionKind::Theirs => Part::Clean(&theirs[region.theirs.clone()]),
+            RegionKind::Conflict => Part::Conflict {
                 sections: vec![
                     Section::new(b'<', labels.ours.as_str(), &ours[region.ours.clone()]),
                     Section::new(b'|', labels.base.as_str(), &base[region.base.clone()]),
@@ -110,125 +95,19 @@ fn parts<'a>(three: &'a Three<'a>, regions: &[Region], labels: &'a Labels) -> Ve
     parts
 }
 
-/// Returns the regions that changed, except for those with the same change on both sides, in ascending order. Tokens are the
-/// numbered lines of a text or elements of a list.
-pub(crate) fn regions(tokens: [&[Token]; 3], count: u32) -> Vec<Region> {
-    let (ours, theirs) = (hunks(tokens[BASE], tokens[OURS], count), hunks(tokens[BASE], tokens[THEIRS], count));
-    let same = |mine: &Hunk, other: &Hunk| {
-        mine.before == other.before && tokens[OURS][mine.after.clone()] == tokens[THEIRS][other.after.clone()]
-    };
-    let mut regions = Regions::default();
-    let (mut left, mut right) = (ours.iter().peekable(), theirs.iter().peekable());
-    loop {
-        match (left.peek(), right.peek()) {
-            (None, None) => return regions.found,
-            (Some(mine), None) => {
-                regions.ours(mine);
-                left.next();
-            }
-            (None, Some(other)) => {
-                regions.theirs(other);
-                right.next();
-            }
-            (Some(mine), Some(other)) if mine.before.end < other.before.start => {
-                regions.ours(mine);
-                left.next();
-            }
-            (Some(mine), Some(other)) if other.before.end < mine.before.start => {
-                regions.theirs(other);
-                right.next();
-            }
-            (Some(mine), Some(other)) => {
-                let (mine, other) = (*mine, *other);
-                match same(mine, other) {
-                    true => regions.both(mine, other),
-                    false => regions.conflict(mine, other),
-                }
-                if mine.before.end >= other.before.end {
-                    right.next();
-                }
-                if other.before.end >= mine.before.end {
-                    left.next();
-                }
-            }
-        }
-    }
-}
-
-/// The regions found so far, and the offset of each side relative to the base after them.
-#[derive(Default)]
-struct Regions {
-    found: Vec<Region>,
-    ours_ahead: isize,
-    theirs_ahead: isize,
-}
-
-impl Regions {
-    fn ours(&mut self, hunk: &Hunk) {
-        let theirs = moved(&hunk.before, self.theirs_ahead);
-        self.ours_ahead = ahead(hunk);
-        self.push(Region { kind: Kind::Ours, base: hunk.before.clone(), ours: hunk.after.clone(), theirs });
-    }
-
-    fn theirs(&mut self, hunk: &Hunk) {
-        let ours = moved(&hunk.before, self.ours_ahead);
-        self.theirs_ahead = ahead(hunk);
-        self.push(Region { kind: Kind::Theirs, base: hunk.before.clone(), ours, theirs: hunk.after.clone() });
-    }
-
-    fn both(&mut self, mine: &Hunk, other: &Hunk) {
-        (self.ours_ahead, self.theirs_ahead) = (ahead(mine), ahead(other));
-    }
-
-    fn conflict(&mut self, mine: &Hunk, other: &Hunk) {
-        let base = mine.before.start.min(other.before.start)..mine.before.end.max(other.before.end);
-        // Each side has the lines of the base around its own change. If it changed some of those too, the region is adjacent to
-        // the previous one, and only its end counts.
-        let whole = |hunk: &Hunk| {
-            let (above, below) = (hunk.before.start - base.start, base.end - hunk.before.end);
-            hunk.after.start.saturating_sub(above)..hunk.after.end + below
-        };
-        let (ours, theirs) = (whole(mine), whole(other));
-        (self.ours_ahead, self.theirs_ahead) = (ahead(mine), ahead(other));
-        self.push(Region { kind: Kind::Conflict, base, ours, theirs });
-    }
-
-    /// Adds a region. A region adjacent to the last one is joined with it.
-    fn push(&mut self, region: Region) {
-        match self.found.last_mut() {
-            Some(last) if region.ours.start <= last.ours.end || region.theirs.start <= last.theirs.end => {
-                if last.kind != region.kind {
-                    last.kind = Kind::Conflict;
-                }
-                last.base.end = region.base.end;
-                last.ours.end = region.ours.end;
-                last.theirs.end = region.theirs.end;
-            }
-            _ => self.found.push(region),
-        }
-    }
-}
-
-fn ahead(hunk: &Hunk) -> isize {
-    hunk.after.end as isize - hunk.before.end as isize
-}
-
-fn moved(range: &Range<usize>, by: isize) -> Range<usize> {
-    range.start.saturating_add_signed(by)..range.end.saturating_add_signed(by)
-}
-
 /// Returns the regions without a base: equal lines are common, and all others are a conflict.
-fn added(three: &Three<'_>) -> Vec<Region> {
-    let hunks = hunks(three.tokens(OURS), three.tokens(THEIRS), three.count()).into_iter();
-    let region = |hunk: Hunk| Region { kind: Kind::Conflict, base: 0..0, ours: hunk.before, theirs: hunk.after };
+fn added(three: &ThreeTexts<'_>) -> Vec<Region> {
+    let hunks = token_hunks(three.tokens(OURS), three.tokens(THEIRS), three.count()).into_iter();
+    let region = |hunk: Hunk| Region { kind: RegionKind::Conflict, base: 0..0, ours: hunk.before, theirs: hunk.after };
     hunks.map(region).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::Setting;
-    use crate::way::{Options, Way};
+    use crate::job::Options;
+    use crate::outcome::MergeSettings;
+    use crate::strategy::MergeStrategy;
 
     fn merged(base: &str, ours: &str, theirs: &str) -> String {
         let sides = Sides { base: Some(base.as_bytes()), ours: ours.as_bytes(), theirs: theirs.as_bytes() };
@@ -278,7 +157,7 @@ mod tests {
 
     #[test]
     fn what_is_no_text_or_too_large_is_left_to_others() {
-        let (setting, mut options) = (Setting::default(), Options::default());
+        let (setting, mut options) = (MergeSettings::default(), Options::default());
         let sides = Sides { base: Some(b"a"), ours: b"a\0b", theirs: b"c" };
         let why = |options: &Options| match run(&Job { sides, setting: &setting, options }) {
             Outcome::Unable(why) => why.to_string(),
@@ -287,6 +166,6 @@ mod tests {
         assert_eq!(why(&options), "ours is binary");
         options.bytes_max = Some(2);
         assert_eq!(why(&options), "3 bytes are more than the limit of 2");
-        assert_eq!(Way::named("text").map(|way| way.takes().len()), Some(0));
+        assert_eq!(MergeStrategy::named("text").map(|strategy| strategy.option_names().len()), Some(0));
     }
 }

@@ -9,12 +9,12 @@ mod scan;
 
 use std::collections::HashMap;
 
+use crate::job::Job;
 use crate::outcome::Outcome;
 use crate::structure::{self, Document, Format, Kind, Node};
-use crate::way::Job;
 
 pub(crate) const FORMAT: Format =
-    Format { name: "TOML", parse: parse::parse, comments: Some(comments), agree: Some(agree) };
+    Format { name: "TOML", parse: parse::parse, comments: Some(comments), is_consistent: Some(is_consistent) };
 
 pub(crate) fn run(job: &Job<'_>) -> Outcome {
     structure::run(job, &FORMAT)
@@ -26,7 +26,7 @@ fn comments(text: &str) -> Vec<&str> {
 }
 
 /// Returns whether each path is a section in all documents or in none, and each key is always in the same section.
-fn agree(documents: &[&Document<'_>]) -> bool {
+fn is_consistent(documents: &[&Document<'_>]) -> bool {
     let mut spellings = HashMap::new();
     documents.iter().all(|document| spell(&document.root, "", "", &mut spellings))
 }

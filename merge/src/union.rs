@@ -2,16 +2,16 @@
 //!
 //! Lines that both insertions start or end with are kept once. A line that both sides changed is kept in both forms.
 
-use crate::lines::{BASE, OURS, THEIRS, Three};
+use crate::job::Job;
 use crate::outcome::Outcome;
-use crate::text::{Kind, regions};
-use crate::way::Job;
+use crate::region::{RegionKind, regions};
+use crate::three_texts::{BASE, OURS, THEIRS, ThreeTexts};
 
 pub(crate) fn run(job: &Job<'_>) -> Outcome {
     if let Err(why) = job.check_text() {
         return Outcome::Unable(why);
     }
-    let three = Three::new([job.sides.base_or_empty(), job.sides.ours, job.sides.theirs]);
+    let three = ThreeTexts::new([job.sides.base_or_empty(), job.sides.ours, job.sides.theirs]);
     let [_, ours, theirs] = &three.lines;
     let mut merged = Lines::default();
     let mut at = 0;
@@ -19,9 +19,9 @@ pub(crate) fn run(job: &Job<'_>) -> Outcome {
         merged.add(&ours[at..region.ours.start]);
         let (mine, other) = (&ours[region.ours.clone()], &theirs[region.theirs.clone()]);
         match region.kind {
-            Kind::Ours => merged.add(mine),
-            Kind::Theirs => merged.add(other),
-            Kind::Conflict => {
+            RegionKind::Ours => merged.add(mine),
+            RegionKind::Theirs => merged.add(other),
+            RegionKind::Conflict => {
                 let start = mine.iter().zip(other).take_while(|(a, b)| a == b).count();
                 let end = mine[start..].iter().rev().zip(other[start..].iter().rev()).take_while(|(a, b)| a == b);
                 let end = end.count();
@@ -55,16 +55,17 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::{Setting, Sides};
-    use crate::way::{Way, merge};
+    use crate::outcome::MergeSettings;
+    use crate::sides::Sides;
+    use crate::strategy::{MergeStrategy, merge};
 
     #[test]
     fn lines_that_both_added_are_all_there() {
         let check = |base: &str, ours: &str, theirs: &str, expected: &str| {
             let sides = Sides { base: Some(base.as_bytes()), ours: ours.as_bytes(), theirs: theirs.as_bytes() };
-            let way = Way::named("union").expect("a way");
+            let strategy = MergeStrategy::named("union").expect("a way");
             assert_eq!(
-                merge(&way, &sides, &Setting::default()),
+                merge(&strategy, &sides, &MergeSettings::default()),
                 Outcome::Merged(expected.into()),
                 "{ours:?} {theirs:?}"
             );

@@ -6,11 +6,12 @@
 mod flow;
 mod parse;
 
+use crate::job::Job;
 use crate::outcome::Outcome;
 use crate::structure::{self, Format};
-use crate::way::Job;
 
-pub(crate) const FORMAT: Format = Format { name: "YAML", parse: parse::parse, comments: Some(comments), agree: None };
+pub(crate) const FORMAT: Format =
+    Format { name: "YAML", parse: parse::parse, comments: Some(comments), is_consistent: None };
 
 pub(crate) fn run(job: &Job<'_>) -> Outcome {
     structure::run(job, &FORMAT)

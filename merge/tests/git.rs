@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use amalgam_merge::{Labels, Outcome, Setting, Sides, Way, merge};
+use amalgam_merge::{Labels, MergeSettings, MergeStrategy, Outcome, Sides, merge};
 
 const TRIPLES: u64 = 2_400;
 
@@ -114,9 +114,9 @@ fn git(directory: &Path, [base, ours, theirs]: &[Vec<u8>; 3], algorithm: &str) -
 }
 
 fn ours(versions: &[Vec<u8>; 3]) -> (bool, Vec<u8>) {
-    let setting = Setting { labels: Labels::plain("ours", "base", "theirs"), ..Setting::default() };
+    let setting = MergeSettings { labels: Labels::plain("ours", "base", "theirs"), ..MergeSettings::default() };
     let sides = Sides { base: Some(&versions[0]), ours: &versions[1], theirs: &versions[2] };
-    match merge(&Way::named("text").expect("a way"), &sides, &setting) {
+    match merge(&MergeStrategy::named("text").expect("a way"), &sides, &setting) {
         Outcome::Merged(bytes) => (true, bytes),
         Outcome::Conflicted(conflicted) => (false, conflicted.rendered.bytes),
         Outcome::Unable(why) => panic!("{why}"),

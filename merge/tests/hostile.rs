@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use amalgam_merge::{Outcome, Rules, Setting, Sides, Way, merge, merge_down};
+use amalgam_merge::{MergeSettings, MergeStrategy, Outcome, Rules, Sides, merge, merge_with_fallback};
 use serde_json::Value;
 
 /// What a test machine with other work may take for something that should take a fraction of it.
@@ -45,12 +45,12 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
 fn mutated_documents_do_no_harm() {
     let mut random = Random(0x5eed);
     let (mut merges, mut by_structure) = (0, 0);
-    for way in ["json", "jsonc", "yaml", "toml", "crdt"] {
+    for name in ["json", "jsonc", "yaml", "toml", "crdt"] {
         let cases =
-            std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases").join(way)).expect("cases");
+            std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases").join(name)).expect("cases");
         let mut cases: Vec<_> = cases.map(|entry| entry.expect("an entry").path()).collect();
         cases.sort();
-        let strategy = Way::named(way).expect("a way");
+        let strategy = MergeStrategy::named(name).expect("a way");
         for case in cases {
             let read = |name: &str| std::fs::read(case.join(name)).unwrap_or_default();
             let versions = [read("base"), read("ours"), read("theirs")];
@@ -62,10 +62,10 @@ fn mutated_documents_do_no_harm() {
                 }
                 let [base, ours, theirs] = &mutated;
                 let sides = Sides { base: Some(base), ours, theirs };
-                let done = merge_down(&strategy, &sides, &Setting::default());
+                let done = merge_with_fallback(&strategy, &sides, &MergeSettings::default());
                 merges += 1;
-                by_structure += usize::from(done.way == way);
-                if let (Outcome::Merged(result), "json" | "crdt") = (&done.outcome, done.way) {
+                by_structure += usize::from(done.strategy == name);
+                if let (Outcome::Merged(result), "json" | "crdt") = (&done.outcome, done.strategy) {
                     let is_json = |bytes: &[u8]| {
                         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
                         serde_json::from_slice::<Value>(bytes).is_ok() || is_too_much_for_serde(bytes)
@@ -87,11 +87,11 @@ fn is_too_much_for_serde(bytes: &[u8]) -> bool {
 }
 
 #[track_caller]
-fn quick(way: &str, base: &[u8], ours: &[u8], theirs: &[u8]) -> Outcome {
+fn quick(strategy: &str, base: &[u8], ours: &[u8], theirs: &[u8]) -> Outcome {
     let start = Instant::now();
     let sides = Sides { base: Some(base), ours, theirs };
-    let done = merge_down(&Way::named(way).expect("a way"), &sides, &Setting::default());
-    assert!(start.elapsed() < PATIENCE, "{way} took {:?}", start.elapsed());
+    let done = merge_with_fallback(&MergeStrategy::named(strategy).expect("a way"), &sides, &MergeSettings::default());
+    assert!(start.elapsed() < PATIENCE, "{strategy} took {:?}", start.elapsed());
     done.outcome
 }
 
@@ -133,16 +133,16 @@ fn deep_and_wide_documents_end_soon() {
         let numbers: Vec<_> = (0..200_000).map(|at| (at / step % of).to_string()).collect();
         format!("[{}]", numbers.join(",")).into_bytes()
     };
-    for way in ["json", "jsonc", "crdt"] {
-        let _ = quick(way, &wide(3, 1), &wide(5, 1), &wide(7, 1));
-        let _ = quick(way, &wide(1_000_000, 1), &wide(1_000_000, 2), &wide(1_000_000, 3));
+    for strategy in ["json", "jsonc", "crdt"] {
+        let _ = quick(strategy, &wide(3, 1), &wide(5, 1), &wide(7, 1));
+        let _ = quick(strategy, &wide(1_000_000, 1), &wide(1_000_000, 2), &wide(1_000_000, 3));
     }
     let fields = |value: usize| {
         let fields: Vec<_> = (0..60_000).map(|at| format!("\"k{at}\":{}", at % value)).collect();
         format!("{{{}}}", fields.join(",")).into_bytes()
     };
-    for way in ["json", "jsonc", "crdt"] {
-        let _ = quick(way, &fields(1), &fields(2), &fields(3));
+    for strategy in ["json", "jsonc", "crdt"] {
+        let _ = quick(strategy, &fields(1), &fields(2), &fields(3));
     }
     let text = |of: usize| {
         serde_json::json!({ "$text": "ab c".repeat(100_000 + of) + &"xy".repeat(of) }).to_string().into_bytes()
@@ -159,11 +159,11 @@ fn deep_and_wide_documents_end_soon() {
 fn what_is_too_large_is_refused_at_once() {
     let large = vec![b'x'; 17 << 20];
     let sides = Sides { base: Some(b"a"), ours: &large, theirs: b"b" };
-    for way in ["text", "union", "json", "jsonc", "yaml", "toml", "crdt"] {
+    for strategy in ["text", "union", "json", "jsonc", "yaml", "toml", "crdt"] {
         let start = Instant::now();
-        let outcome = merge(&Way::named(way).expect("a way"), &sides, &Setting::default());
-        assert!(matches!(outcome, Outcome::Unable(amalgam_merge::Why::TooLarge { .. })), "{way}");
-        assert!(start.elapsed() < Duration::from_secs(1), "{way}");
+        let outcome = merge(&MergeStrategy::named(strategy).expect("a way"), &sides, &MergeSettings::default());
+        assert!(matches!(outcome, Outcome::Unable(amalgam_merge::UnableReason::TooLarge { .. })), "{strategy}");
+        assert!(start.elapsed() < Duration::from_secs(1), "{strategy}");
     }
 }
 

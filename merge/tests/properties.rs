@@ -2,18 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use amalgam_merge::markers::{Parsed, parse};
-use amalgam_merge::{Clash, Done, Options, Outcome, Setting, Side, Sides, Versions, Way, merge, merge_down, show};
+use amalgam_merge::markers::{EditState, read_edit};
+use amalgam_merge::{
+    Clash, ConflictSide, ConflictVersions, MergeReport, MergeSettings, MergeStrategy, Options, Outcome, Sides, merge,
+    merge_with_fallback, render_conflict,
+};
 use proptest::prelude::*;
 use serde_json::Value;
 
-fn way(name: &str) -> Way {
-    Way::named(name).expect("a way")
+fn strategy(name: &str) -> MergeStrategy {
+    MergeStrategy::named(name).expect("a way")
 }
 
-fn done(name: &str, base: &str, ours: &str, theirs: &str) -> Done {
+fn done(name: &str, base: &str, ours: &str, theirs: &str) -> MergeReport {
     let sides = Sides { base: Some(base.as_bytes()), ours: ours.as_bytes(), theirs: theirs.as_bytes() };
-    merge_down(&way(name), &sides, &Setting::default())
+    merge_with_fallback(&strategy(name), &sides, &MergeSettings::default())
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -46,25 +49,25 @@ proptest! {
 
     #[test]
     fn nothing_makes_a_way_panic_and_equal_versions_never_conflict([base, ours, theirs] in versions()) {
-        for name in Way::names() {
-            let setting = Setting::default();
+        for name in MergeStrategy::names() {
+            let setting = MergeSettings::default();
             for base in [None, Some(base.as_slice())] {
                 let sides = Sides { base, ours: &ours, theirs: &theirs };
-                let one = merge_down(&way(name), &sides, &setting);
-                prop_assert_eq!(&one, &merge_down(&way(name), &sides, &setting), "{} is a function", name);
+                let one = merge_with_fallback(&strategy(name), &sides, &setting);
+                prop_assert_eq!(&one, &merge_with_fallback(&strategy(name), &sides, &setting), "{} is a function", name);
                 let same = Sides { base, ours: &ours, theirs: &ours };
-                prop_assert_eq!(merge(&way(name), &same, &setting), Outcome::Merged(ours.clone()));
+                prop_assert_eq!(merge(&strategy(name), &same, &setting), Outcome::Merged(ours.clone()));
             }
             let unchanged = Sides { base: Some(&base), ours: &base, theirs: &theirs };
-            prop_assert_eq!(merge(&way(name), &unchanged, &setting), Outcome::Merged(theirs.clone()));
-            prop_assert_eq!(merge(&way(name), &unchanged.swapped(), &setting), Outcome::Merged(theirs.clone()));
+            prop_assert_eq!(merge(&strategy(name), &unchanged, &setting), Outcome::Merged(theirs.clone()));
+            prop_assert_eq!(merge(&strategy(name), &unchanged.swapped(), &setting), Outcome::Merged(theirs.clone()));
         }
     }
 
     #[test]
     fn lines_merge_the_same_with_the_sides_exchanged([base, ours, theirs] in versions()) {
         let sides = Sides { base: Some(&base), ours: &ours, theirs: &theirs };
-        let (one, other) = (merge(&way("text"), &sides, &Setting::default()), merge(&way("text"), &sides.swapped(), &Setting::default()));
+        let (one, other) = (merge(&strategy("text"), &sides, &MergeSettings::default()), merge(&strategy("text"), &sides.swapped(), &MergeSettings::default()));
         match (one, other) {
             (Outcome::Conflicted(one), Outcome::Conflicted(other)) => {
                 let turned = |clash: &Clash| match clash {
@@ -81,15 +84,15 @@ proptest! {
     #[test]
     fn a_conflict_in_a_file_is_found_again_until_its_markers_are_gone([base, ours, theirs] in versions()) {
         let sides = Sides { base: Some(&base), ours: &ours, theirs: &theirs };
-        let Outcome::Conflicted(conflicted) = merge(&way("text"), &sides, &Setting::default()) else { return Ok(()) };
+        let Outcome::Conflicted(conflicted) = merge(&strategy("text"), &sides, &MergeSettings::default()) else { return Ok(()) };
         let rendered = conflicted.rendered;
-        prop_assert_eq!(parse(&rendered.bytes, &rendered), Parsed::Untouched);
+        prop_assert_eq!(read_edit(&rendered.bytes, &rendered), EditState::Untouched);
         for version in [&base, &ours, &theirs] {
-            prop_assert_eq!(parse(version, &rendered), Parsed::Resolved, "no version is taken for a conflict");
+            prop_assert_eq!(read_edit(version, &rendered), EditState::Resolved, "no version is taken for a conflict");
         }
         let mut longer = rendered.bytes.clone();
         longer.extend_from_slice(b"\nmore\n");
-        prop_assert_eq!(parse(&longer, &rendered), Parsed::StillHas(rendered.regions));
+        prop_assert_eq!(read_edit(&longer, &rendered), EditState::StillHas(rendered.regions));
         prop_assert_eq!(rendered.regions, conflicted.clashes.len());
     }
 }
@@ -107,12 +110,12 @@ proptest! {
     fn many_sides_of_a_document_are_shown_at_what_they_dispute(sides in many_sides()) {
         let changed_by = |key: usize| sides.iter().filter(|side| side.contains(&key)).count();
         prop_assume!((0..9).any(|key| changed_by(key) > 1));
-        for (way, open, is, comma, close) in
+        for (strategy, open, is, comma, close) in
             [("json", "{\n", ": ", ",", "}\n"), ("yaml", "", ": ", "", ""), ("toml", "", " = ", "", "")]
         {
             let document = |value: &dyn Fn(usize) -> String| {
                 let line = |key: usize| {
-                    let name = if way == "json" { format!("\"k{key}\"") } else { format!("k{key}") };
+                    let name = if strategy == "json" { format!("\"k{key}\"") } else { format!("k{key}") };
                     let comma = if key < 8 { comma } else { "" };
                     // The last one is a list without names, to which sides add something.
                     let value = if key < 8 { format!("\"{}\"", value(key)) } else { format!("[1, \"{}\"]", value(key)) };
@@ -124,11 +127,11 @@ proptest! {
             let texts: Vec<_> = sides.iter().enumerate().map(|(at, side)| {
                 document(&|key| if side.contains(&key) { format!("side{at}-{key}.") } else { format!("base{key}") })
             }).collect();
-            let versions = Versions {
-                added: texts.iter().map(|text| Side { label: "side-1".to_owned(), bytes: Some(text.as_bytes()) }).collect(),
+            let versions = ConflictVersions {
+                added: texts.iter().map(|text| ConflictSide { label: "side-1".to_owned(), bytes: Some(text.as_bytes()) }).collect(),
                 removed: vec![Some(base.as_bytes()); sides.len() - 1],
             };
-            let rendered = show(&versions, Some(&self::way(way)), &Setting::default()).expect("texts that differ");
+            let rendered = render_conflict(&versions, Some(&self::strategy(strategy)), &MergeSettings::default()).expect("texts that differ");
             let shown = text(&rendered.bytes);
             let (mut inside, mut outside, mut is_inside) = (String::new(), String::new(), false);
             let mut is_base = false;
@@ -136,7 +139,7 @@ proptest! {
                 is_inside |= line.starts_with("<<<<<<<");
                 is_base = line.starts_with("|||||||") || (is_base && !line.starts_with("======="));
                 let is_of_a_side = line.contains("\"side") && !line.starts_with("|||||||");
-                prop_assert!(!(is_base && is_of_a_side), "{way}: a side as the base in\n{shown}");
+                prop_assert!(!(is_base && is_of_a_side), "{strategy}: a side as the base in\n{shown}");
                 (if is_inside { &mut inside } else { &mut outside }).push_str(&format!("{line}\n"));
                 is_inside &= !line.starts_with(">>>>>>>");
             }
@@ -144,7 +147,7 @@ proptest! {
                 for key in side {
                     let value = format!("side{at}-{key}.");
                     let (place, other) = if changed_by(*key) > 1 { (&inside, &outside) } else { (&outside, &inside) };
-                    prop_assert!(place.contains(&value) && !other.contains(&value), "{way}: {value} in\n{shown}");
+                    prop_assert!(place.contains(&value) && !other.contains(&value), "{strategy}: {value} in\n{shown}");
                 }
             }
         }
@@ -299,7 +302,7 @@ proptest! {
         // The same meaning in another layout, so that no version is equal to another by its bytes.
         let ours_text = json(&ours, 0) + "\n\n";
         let merged = done("json", &json(&base, 0), &ours_text, &(json(&theirs, 0) + "\n"));
-        prop_assert_eq!(merged.way, "json");
+        prop_assert_eq!(merged.strategy, "json");
         match &merged.outcome {
             Outcome::Merged(bytes) => {
                 prop_assert!(clashes.is_empty(), "{:?}", clashes);
@@ -327,9 +330,9 @@ proptest! {
         let merged = done("yaml", &print(&base), &print(&ours), &print(&theirs));
         // A map of which nothing is left has no text of its own.
         let is_emptied = expected.as_ref().is_some_and(has_empty);
-        prop_assert!(merged.way == "yaml" || is_emptied, "{:?}", merged.before);
+        prop_assert!(merged.strategy == "yaml" || is_emptied, "{:?}", merged.failed_attempts);
         match &merged.outcome {
-            _ if merged.way == "text" => {}
+            _ if merged.strategy == "text" => {}
             Outcome::Merged(bytes) => {
                 prop_assert!(clashes.is_empty(), "{:?}", clashes);
                 prop_assert_eq!(read_yaml(&text(bytes)), read_yaml(&print(&expected.expect("no clash"))));
@@ -350,9 +353,9 @@ proptest! {
         let all: BTreeSet<_> = [&base, &ours, &theirs].iter().flat_map(|tree| kinds(tree)).collect();
         // A key that is a section elsewhere is the one thing that structure leaves to lines here.
         let is_spelled_twice = all.iter().any(|(key, is_map)| all.contains(&(key.clone(), !is_map)));
-        prop_assert!(merged.way == "toml" || is_spelled_twice, "{:?}", merged.before);
+        prop_assert!(merged.strategy == "toml" || is_spelled_twice, "{:?}", merged.failed_attempts);
         match &merged.outcome {
-            _ if merged.way == "text" => {}
+            _ if merged.strategy == "text" => {}
             Outcome::Merged(bytes) => {
                 prop_assert!(clashes.is_empty(), "{:?}", clashes);
                 let sorted = |text: &str| {
@@ -382,7 +385,7 @@ proptest! {
             side[at] = number.to_string();
         }
         let merged = done("json", &print(&base), &print(&ours), &print(&theirs));
-        prop_assert_eq!(merged.way, "json");
+        prop_assert_eq!(merged.strategy, "json");
         let pick = |at: usize| if ours[at] == base[at] { &theirs[at] } else { &ours[at] };
         let is_clean = (0..8).all(|at| ours[at] == theirs[at] || ours[at] == base[at] || theirs[at] == base[at]);
         match merged.outcome {
@@ -424,7 +427,7 @@ proptest! {
         let [base, ours, theirs] = [base, ours, theirs].map(|value| value.to_string());
         let one = done("crdt", &base, &ours, &theirs);
         prop_assert_eq!(&one, &done("crdt", &base, &theirs, &ours));
-        prop_assert_eq!(one.way, "crdt");
+        prop_assert_eq!(one.strategy, "crdt");
         let Outcome::Merged(bytes) = one.outcome else { panic!("it never conflicts") };
         serde_json::from_slice::<Value>(&bytes).expect("the result is JSON");
         // What was merged already changes nothing any more.
@@ -434,12 +437,12 @@ proptest! {
 
     #[test]
     fn lists_and_fields_of_any_json_merge_without_harm(base in document(), ours in document(), theirs in document(), both in any::<bool>()) {
-        let mut way = way("json");
-        way.options = Options { lists: if both { amalgam_merge::Lists::Both } else { amalgam_merge::Lists::Conflict }, ..Options::default() };
+        let mut strategy = strategy("json");
+        strategy.options = Options { lists: if both { amalgam_merge::Lists::Both } else { amalgam_merge::Lists::Conflict }, ..Options::default() };
         let print = |value: &Value| serde_json::to_string_pretty(value).expect("JSON");
         let [base, ours, theirs] = [print(&base), print(&ours), print(&theirs)];
         let sides = Sides { base: Some(base.as_bytes()), ours: ours.as_bytes(), theirs: theirs.as_bytes() };
-        let (one, other) = (merge(&way, &sides, &Setting::default()), merge(&way, &sides.swapped(), &Setting::default()));
+        let (one, other) = (merge(&strategy, &sides, &MergeSettings::default()), merge(&strategy, &sides.swapped(), &MergeSettings::default()));
         match (&one, &other) {
             (Outcome::Merged(one), Outcome::Merged(other)) => {
                 let [one, other] = [one, other].map(|bytes| serde_json::from_slice::<Value>(bytes).expect("JSON"));

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use amalgam_engine::Interrupt;
+use amalgam_engine::Cancellation;
 use amalgam_materializer::Progress;
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::Mutex;
@@ -310,14 +310,14 @@ enum Step<'a, T> {
 /// The caller of a call under way, who may go away.
 #[derive(Clone, Default)]
 pub(crate) struct Caller {
-    interrupt: Interrupt,
+    interrupt: Cancellation,
     is_gone: Arc<AtomicBool>,
 }
 
 impl Caller {
     fn leave(&self) {
         self.is_gone.store(true, Ordering::Relaxed);
-        self.interrupt.interrupt();
+        self.interrupt.cancel();
     }
 
     /// Whether nobody waits for the answer any more, or the process ends.

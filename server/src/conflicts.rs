@@ -12,9 +12,11 @@ mod undecided;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use amalgam_conflicts::{Faced, Known, Resolved, Still, Style, read_back, without_draft};
+use amalgam_conflicts::{
+    KnownRendering, RenderedTree, ResolvedConflict, StillConflicted, Style, read_back, without_draft,
+};
 use amalgam_engine::conflict::{CONFLICTS_KEY, NewResolution, PlacedConflict, conflicts, conflicts_after};
-use amalgam_engine::merge::OpenMatter;
+use amalgam_engine::merge::OpenDecision;
 use amalgam_engine::object::{Conflict, Node, Snapshot};
 use amalgam_engine::{DiffOptions, Entry, RootId, SnapshotId, TreePath, diff_roots};
 use amalgam_materializer::Captured;
@@ -38,9 +40,9 @@ type Placed = Arc<Vec<PlacedConflict>>;
 #[derive(Default)]
 pub(crate) struct Faces {
     trees: Mutex<VecDeque<(RootId, Placed)>>,
-    faced: Mutex<VecDeque<(Style, Arc<Faced>)>>,
+    faced: Mutex<VecDeque<(Style, Arc<RenderedTree>)>>,
     /// What merges before a snapshot left undecided, as their records say it.
-    matters: Mutex<VecDeque<(SnapshotId, Arc<Vec<OpenMatter>>)>>,
+    matters: Mutex<VecDeque<(SnapshotId, Arc<Vec<OpenDecision>>)>>,
     owners: captions::Owners,
 }
 
@@ -48,13 +50,13 @@ pub(crate) struct Faces {
 #[derive(Clone, Default)]
 pub(crate) struct Seen {
     pub(crate) conflicts: Placed,
-    pub(crate) resolved: Vec<Resolved>,
-    pub(crate) still: Vec<Still>,
+    pub(crate) resolved: Vec<ResolvedConflict>,
+    pub(crate) still: Vec<StillConflicted>,
 }
 
 /// A tree whose face may be in a directory.
 struct Candidate {
-    faced: Arc<Faced>,
+    faced: Arc<RenderedTree>,
     is_written: bool,
     paths: Option<Vec<TreePath>>,
 }
@@ -93,10 +95,10 @@ impl Service {
     }
 
     /// A tree and its face. Only faces that differ from their trees are kept.
-    pub(crate) fn faced(&self, root: RootId, style: Style, near: Option<RootId>) -> Result<Arc<Faced>> {
+    pub(crate) fn faced(&self, root: RootId, style: Style, near: Option<RootId>) -> Result<Arc<RenderedTree>> {
         let placed = self.conflicts_of(root, near)?;
         let faces = &self.inner.faces;
-        let is_it = |(known, faced): &&(Style, Arc<Faced>)| *known == style && faced.tree == root;
+        let is_it = |(known, faced): &&(Style, Arc<RenderedTree>)| *known == style && faced.tree == root;
         if let Some((_, faced)) = faces.faced.lock().iter().find(is_it) {
             return Ok(Arc::clone(faced));
         }
@@ -113,10 +115,10 @@ impl Service {
     }
 
     /// The face of a tree whose conflicts are these, with names on the marker lines.
-    fn captioned(&self, root: RootId, placed: &[PlacedConflict], style: Style) -> Result<Faced> {
+    fn captioned(&self, root: RootId, placed: &[PlacedConflict], style: Style) -> Result<RenderedTree> {
         let captioner = self.captioner();
         let captions = |path: &TreePath, conflict: &Conflict| captioner.caption(path, conflict);
-        Faced::captioned(&self.inner.store, root, placed, style, &captions).map_err(of_engine)
+        RenderedTree::captioned(&self.inner.store, root, placed, style, &captions).map_err(of_engine)
     }
 
     /// The faces of two trees as far as they differ: conflicts that both have are left as they are, and cost nothing.
@@ -124,7 +126,7 @@ impl Service {
         &self,
         before: Option<RootId>,
         after: Option<RootId>,
-    ) -> Result<[Option<Faced>; 2]> {
+    ) -> Result<[Option<RenderedTree>; 2]> {
         let store = &self.inner.store;
         let mut placed = [Vec::new(), Vec::new()];
         for change in diff_roots(store, before, after, DiffOptions::default()).map_err(of_engine)? {
@@ -143,7 +145,7 @@ impl Service {
     }
 
     /// The face of a tree in a directory.
-    pub(crate) fn faced_in(&self, grasp: &Grasp, root: RootId) -> Result<Arc<Faced>> {
+    pub(crate) fn faced_in(&self, grasp: &Grasp, root: RootId) -> Result<Arc<RenderedTree>> {
         let near = self.known_root(grasp.record.snapshot())?;
         self.note_whole(grasp, near);
         self.faced(root, style_of(&grasp.record.conflicts), near)
@@ -205,8 +207,8 @@ impl Service {
         }
         let known: Vec<_> = candidates
             .iter()
-            .map(|candidate| Known {
-                faced: &candidate.faced,
+            .map(|candidate| KnownRendering {
+                rendered: &candidate.faced,
                 is_written: candidate.is_written,
                 paths: candidate.paths.as_deref(),
             })
@@ -232,10 +234,10 @@ impl Service {
 
     /// What edits made of conflicts, to be remembered with the commit that has them. What was removed is not remembered: that may have
     /// been for other reasons.
-    pub(crate) fn resolutions_of(&self, resolved: &[Resolved], root: RootId) -> Result<Vec<NewResolution>> {
+    pub(crate) fn resolutions_of(&self, resolved: &[ResolvedConflict], root: RootId) -> Result<Vec<NewResolution>> {
         let store = &self.inner.store;
         let mut new = Vec::new();
-        for Resolved { path, conflict, entry } in resolved {
+        for ResolvedConflict { path, conflict, entry } in resolved {
             let Some(entry) = entry else { continue };
             let conflict = without_draft(store, conflict).map_err(of_engine)?;
             new.extend(NewResolution::new(store, &conflict, path, Some(entry), root).map_err(of_engine)?);

@@ -149,7 +149,7 @@ impl Drop for Awaited<'_> {
 fn files_message(files: &[FileMerged]) -> Vec<v1::MergedPath> {
     let file = |file: &FileMerged| v1::MergedPath {
         path: path_bytes(&file.path),
-        way: file.way.clone(),
+        way: file.strategy.clone(),
         result: file.result.word().to_owned(),
         others: Vec::new(),
         remembered: file.remembered.map(|id| id.to_string()).unwrap_or_default(),

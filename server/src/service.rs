@@ -9,7 +9,7 @@ use amalgam_engine::lean::{Lean, hold_tree, lean_tree};
 use amalgam_engine::queue::Queue;
 use amalgam_engine::reference::Operation;
 use amalgam_engine::workspace::{Labels, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, Now, Pin, RequestId, Revision, RootId, SnapshotId, Store, Time, TreePath};
+use amalgam_engine::{Now, OperationContext, Pin, RequestId, Revision, RootId, SnapshotId, Store, Time, TreePath};
 use amalgam_materializer::Identity;
 use amalgam_proto::{Failure, Identified, Reason, operation_name, v1};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -194,13 +194,13 @@ impl Service {
     }
 
     /// An act of the service's own, or one that its caller gave no id; now.
-    pub(crate) fn act(&self, actor: &str) -> Act {
-        Act::new(actor, self.now())
+    pub(crate) fn act(&self, actor: &str) -> OperationContext {
+        OperationContext::new(actor, self.now())
     }
 
     /// The act of a request, which its id makes one that is done once: the id counts for this caller and this method, and a reuse
     /// with other arguments is refused.
-    pub(crate) fn act_for<R: Identified>(&self, actor: &str, request: &R) -> Result<Act> {
+    pub(crate) fn act_for<R: Identified>(&self, actor: &str, request: &R) -> Result<OperationContext> {
         let id = request.request_id();
         if id.is_empty() {
             return Ok(self.act(actor));
@@ -224,7 +224,7 @@ impl Service {
     }
 
     /// What the same request came to before.
-    pub(crate) fn done_before(&self, act: &Act) -> Result<Option<Operation>> {
+    pub(crate) fn done_before(&self, act: &OperationContext) -> Result<Option<Operation>> {
         let found = act.request.as_ref().map(|request| self.inner.store.find_request(request)).transpose();
         found.map(Option::flatten).map_err(of_engine)
     }

@@ -24,12 +24,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use amalgam_conflicts::{Caption, Stage};
+use amalgam_conflicts::{Caption, RenderCache};
 use amalgam_engine::object::{Conflict, Owner};
 use amalgam_engine::operation::operation;
 use amalgam_engine::reference::{Operation, RefChange};
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{Act, RefName, SnapshotId, TreePath};
+use amalgam_engine::{OperationContext, RefName, SnapshotId, TreePath};
 use amalgam_fuse::Mount;
 use amalgam_proto::{Failure, Reason};
 use amalgam_view::{Moment, Recovered, Room, View, ViewOptions};
@@ -244,13 +244,13 @@ impl Service {
         let service = inner.clone();
         options.room =
             Some(Arc::new(move || service.upgrade().map_or_else(Room::default, |inner| Service { inner }.room())));
-        let stage = Stage::default();
+        let stage = RenderCache::default();
         options.conflicts = Some(Arc::new(move |store, path, conflict| {
             let captions = |path: &TreePath, conflict: &Conflict| match inner.upgrade() {
                 Some(inner) => Service { inner }.captioner().caption(path, conflict),
                 None => Caption::of(path),
             };
-            stage.show(store, path, conflict, &captions)
+            stage.render(store, path, conflict, &captions)
         }));
         Ok(options)
     }
@@ -330,7 +330,12 @@ impl Service {
     }
 
     /// Removes a workspace that is not mounted. Its directories belong to nobody then.
-    pub(crate) fn delete_workspace(&self, name: &WorkspaceName, etag: &str, act: &Act) -> Result<Operation> {
+    pub(crate) fn delete_workspace(
+        &self,
+        name: &WorkspaceName,
+        etag: &str,
+        act: &OperationContext,
+    ) -> Result<Operation> {
         let _turn = self.inner.registry.turn();
         self.check_etag(name, etag)?;
         self.refuse_live(name, "it cannot be removed")?;
@@ -342,13 +347,13 @@ impl Service {
     }
 
     /// A workspace has come to its end: what it had goes. One that is mounted, or has work in no snapshot, comes back.
-    pub(crate) fn end_places_of(&self, name: &WorkspaceName, act: &Act) -> Result<()> {
+    pub(crate) fn end_places_of(&self, name: &WorkspaceName, act: &OperationContext) -> Result<()> {
         let _turn = self.inner.registry.turn();
         if self.inner.workspaces.find(name).map_err(of_engine)?.is_some() {
             return Ok(());
         }
         if self.refuse_live(name, "it goes on").is_err() {
-            let act = Act { request: None, ..act.clone() };
+            let act = OperationContext { request: None, ..act.clone() };
             return self.inner.workspaces.undelete(name, &act).map(drop).map_err(of_engine);
         }
         self.forget_view(name)?;

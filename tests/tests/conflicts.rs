@@ -9,8 +9,8 @@ use amalgam_engine::conflict::{Exchange, conflicts, remember, replay};
 use amalgam_engine::object::{Conflict, Content, Entry, Node, Settled};
 use amalgam_engine::purge::{PurgeOptions, PurgeTarget, plan_purge, purge};
 use amalgam_engine::{
-    Act, Commit, Error, RefMove, SnapshotId, Store, StoreOptions, Time, TreePath, VerifyOptions, WorkingTree, repair,
-    verify,
+    Commit, Error, OperationContext, RefMove, SnapshotId, Store, StoreOptions, Time, TreePath, VerifyOptions,
+    WorkingTree, repair, verify,
 };
 use amalgam_gc::{CollectOptions, collect};
 use amalgam_tests::harness::{name, over_both};
@@ -19,8 +19,8 @@ use bytes::Bytes;
 
 const SIDES: [&str; 3] = ["ours", "base", "theirs"];
 
-fn act() -> Act {
-    Act::new("ada", Time::from_seconds(1_700_000_000, 0))
+fn act() -> OperationContext {
+    OperationContext::new("ada", Time::from_seconds(1_700_000_000, 0))
 }
 
 fn path(text: &str) -> TreePath {
@@ -223,10 +223,11 @@ fn a_purge_reaches_into_the_versions_of_a_conflict() {
                 assert!(matches!(read, Err(Error::Purged { .. })), "{read:?}");
             }
             // What cannot be read is shown by a version, and stays a conflict.
-            let faced = amalgam_conflicts::Faced::new(&store, root, std::slice::from_ref(placed), Default::default());
+            let faced =
+                amalgam_conflicts::RenderedTree::new(&store, root, std::slice::from_ref(placed), Default::default());
             let faced = faced.expect("faced");
-            let known = amalgam_conflicts::Known { faced: &faced, is_written: false, paths: None };
-            assert_eq!(amalgam_conflicts::read_back(&store, faced.face, &[known]).expect("read").root, root);
+            let known = amalgam_conflicts::KnownRendering { rendered: &faced, is_written: false, paths: None };
+            assert_eq!(amalgam_conflicts::read_back(&store, faced.rendered, &[known]).expect("read").root, root);
         }
         let report = verify(&store, &VerifyOptions::reading_data(), &|_| ControlFlow::Continue(())).expect("a report");
         assert!(report.is_clean(), "{place:?}: {report:#?}");

@@ -11,11 +11,13 @@ use amalgam_engine::episode::{
 };
 use amalgam_engine::object::outgoing;
 use amalgam_engine::reference::RequestId;
-use amalgam_engine::{Act, Error, ErrorKind, ObjectId, SnapshotId, Store, StoreOptions, Swept, Time, WorkingTree};
+use amalgam_engine::{
+    Error, ErrorKind, ObjectId, OperationContext, SnapshotId, Store, StoreOptions, Swept, Time, WorkingTree,
+};
 use amalgam_tests::harness::{Place, Random, all_refs, check_log, over_both, seed};
 
-fn act() -> Act {
-    Act::new("tester", Time(7)).buffered()
+fn act() -> OperationContext {
+    OperationContext::new("tester", Time(7)).buffered()
 }
 
 fn named(name: &str) -> EpisodeName {

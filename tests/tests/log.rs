@@ -9,15 +9,15 @@ use amalgam_engine::backend::{Durability, Fault, FaultPlan, Memory, Transaction}
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue, RequestId};
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
-    Act, Error, ErrorKind, LivedTime, OperationCursor, Past, Store, StoreOptions, SweepScope, Time, VerifyOptions,
-    WorkspaceName, Workspaces, operation, verify,
+    Error, ErrorKind, LivedTime, OperationContext, OperationCursor, PastRefs, Store, StoreOptions, SweepScope, Time,
+    VerifyOptions, WorkspaceName, Workspaces, operation, verify,
 };
 use amalgam_gc::retention::Span;
 use amalgam_gc::{CollectOptions, Collected, LogRule, Stage, collect, log_begins};
 use amalgam_tests::harness::{Place, all_refs, over_both};
 
-fn at(number: u64) -> Act {
-    Act::new("ada", Time::from_seconds(number as i64 * 3_600, 0)).buffered()
+fn at(number: u64) -> OperationContext {
+    OperationContext::new("ada", Time::from_seconds(number as i64 * 3_600, 0)).buffered()
 }
 
 fn main_name() -> WorkspaceName {
@@ -70,8 +70,8 @@ fn a_shortened_log_goes_on_counting_and_says_how_far_back_it_reaches() {
             assert_trimmed(operation::operation(store, 5), 5, 21);
             assert_trimmed(OperationCursor::after(store, 0).read(), 1, 21);
             assert_eq!(OperationCursor::at_beginning(store).expect("begin").read().expect("read").len(), 10);
-            assert_trimmed(Past::at(store, 19), 20, 21);
-            let past = Past::at(store, 20).expect("the oldest state that is known");
+            assert_trimmed(PastRefs::at(store, 19), 20, 21);
+            let past = PastRefs::at(store, 20).expect("the oldest state that is known");
             let head = past.read_ref(&main_name().reference()).expect("it was there").target;
             assert_eq!(head, listed[0].changes[0].before.as_ref().and_then(|value| value.target));
             assert_eq!(assert_clean(store).operations, 10);

@@ -1,5 +1,4 @@
 //! Two clients of NFS and a FUSE mount on one live tree.
-#![expect(clippy::print_stderr, reason = "what is left out is said")]
 
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
@@ -7,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, Store, Time};
+use amalgam_engine::{OperationContext, Store, Time};
 use amalgam_fuse::{Mount, MountOptions};
 use amalgam_nfs::client::{Client, Reply};
 use amalgam_nfs::{ExportSpec, Exports, Server, ServerOptions};
@@ -56,13 +55,12 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 #[test]
 fn two_clients_of_nfs_and_a_mount_share_one_live_tree() {
     if !can_mount() {
-        eprintln!("left out: FUSE needs root and /dev/fuse here");
         return;
     }
     let scratch = tempfile::tempdir().expect("a directory");
     let workspaces = Workspaces::of(&Store::in_memory());
     let name = WorkspaceName::new("main").expect("a name");
-    workspaces.create(&name, &NewWorkspace::default(), &Act::new("test", now())).expect("a workspace");
+    workspaces.create(&name, &NewWorkspace::default(), &OperationContext::new("test", now())).expect("a workspace");
     let tree = workspaces.open(&name).expect("a tree");
     let options = ViewOptions::new(Owner { uid: 0, gid: 0 }, now);
     let (view, _) = View::open(tree, &scratch.path().join("journal"), options).expect("a view");
@@ -110,6 +108,6 @@ fn two_clients_of_nfs_and_a_mount_share_one_live_tree() {
 }
 
 fn workspaces_commit(view: &View, workspaces: &Workspaces, name: &WorkspaceName) -> amalgam_engine::SnapshotId {
-    let act = Act::new("test", now());
+    let act = OperationContext::new("test", now());
     view.commit(workspaces, name, &Change::new("x"), &act, "commit").expect("committed").snapshot
 }

@@ -1,7 +1,5 @@
 //! Patches against `git apply`: what it makes of one tree must be the other.
 
-#![expect(clippy::print_stdout, reason = "what is skipped and found is printed")]
-
 use amalgam_engine::insight::{LeftOut, Omission, RenameSearch};
 use amalgam_engine::object::{Device, EntryKind, Owner};
 use amalgam_engine::work::Special;
@@ -268,8 +266,7 @@ fn only_the_paths_asked_for() {
 fn consecutive_commits_of_this_repository() {
     let history = own_history(5);
     if history.len() < 2 {
-        println!("skipped: the sources are no checkout with history");
-        return;
+        return amalgam_test_support::skip("history", "the sources are no checkout with history");
     }
     for pair in history.windows(2) {
         let (before, after) = (&pair[1], &pair[0]);

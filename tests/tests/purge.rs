@@ -8,14 +8,14 @@ use std::sync::Arc;
 use amalgam_engine::backend::{Family, Inspect, Rocks, RocksOptions, RowEdit};
 use amalgam_engine::purge::{PurgeOptions, PurgePlan, PurgeTarget, forget_tombstone, plan_purge, purge, tombstones};
 use amalgam_engine::{
-    Act, ChunkId, Commit, Error, ErrorKind, ObjectId, ObjectKind, SnapshotId, Store, StoreOptions, Time, TreePath,
-    VerifyOptions, WorkingTree, repair, verify,
+    ChunkId, Commit, Error, ErrorKind, ObjectId, ObjectKind, OperationContext, SnapshotId, Store, StoreOptions, Time,
+    TreePath, VerifyOptions, WorkingTree, repair, verify,
 };
 use amalgam_tests::harness::{Place, Random, check_log, name, over_both};
 use bytes::Bytes;
 
-fn act() -> Act {
-    Act::new("ada", Time::from_seconds(1_700_000_000, 0))
+fn act() -> OperationContext {
+    OperationContext::new("ada", Time::from_seconds(1_700_000_000, 0))
 }
 
 fn path(text: &str) -> PurgeTarget {

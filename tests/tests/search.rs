@@ -9,7 +9,7 @@ use amalgam_engine::episode::{EpisodeName, Episodes, StepId};
 use amalgam_engine::search::{
     Choice, Edits, Ended, NodeId, NodeView, Problem, Search, SearchOptions, Selection, TreeSearch, Widening,
 };
-use amalgam_engine::{Act, Commit, Error, SnapshotId, Store, Time, WorkingTree};
+use amalgam_engine::{Commit, Error, OperationContext, SnapshotId, Store, Time, WorkingTree};
 use amalgam_tests::harness::{name, over_both};
 use task::Repair;
 
@@ -252,7 +252,7 @@ fn a_search_through_trees_is_recorded_as_it_is() {
             let first = tree.commit(Commit::new(&name(format!("head/{threads}")), "first")).expect("commit").snapshot;
             let episode = EpisodeName::new(format!("letters/{threads}")).expect("a name");
             let options = SearchOptions { threads, ..options(3) };
-            let act = Act::new("search", Time(5)).buffered();
+            let act = OperationContext::new("search", Time(5)).buffered();
             let mut search = TreeSearch::begin(&store, &episode, first, Letters, options, &act).expect("a search");
             assert_eq!(search.run(60, |_| false).expect("a run"), Ended::Limit);
             search.run(1_000, |so_far| so_far.best_reward >= 1.0).expect("a run");
@@ -288,7 +288,8 @@ fn the_task_of_the_example_is_solved() {
     let repair = Repair::new().expect("python3 is needed for this test");
     let options =
         SearchOptions { selection: Selection::Uct { constant: 0.15 }, depth_max: 12, seed: 1, ..Default::default() };
-    let (episode, act) = (EpisodeName::new("repair").expect("a name"), Act::new("test", Time(1)).buffered());
+    let (episode, act) =
+        (EpisodeName::new("repair").expect("a name"), OperationContext::new("test", Time(1)).buffered());
     let first = program.expect("commit").snapshot;
     let mut search = TreeSearch::begin(&store, &episode, first, repair, options, &act).expect("a search");
     assert!(search.best().reward < 0.7);

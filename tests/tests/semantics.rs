@@ -587,6 +587,7 @@ fn every_promise_names_its_test() {
     let suites = [
         "tests",
         "../engine/src",
+        "../textdiff/src",
         "../cli/src",
         "../cli/tests",
         "../view/src",

@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use amalgam_engine::reference::{RefName, RefValue};
 use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace};
-use amalgam_engine::{Act, Error, ErrorKind, Past, SnapshotId, Store, Time, WorkspaceName, Workspaces, operation};
+use amalgam_engine::{
+    Error, ErrorKind, OperationContext, PastRefs, SnapshotId, Store, Time, WorkspaceName, Workspaces, operation,
+};
 use amalgam_tests::harness::Place;
 use amalgam_tests::model::cases;
 use proptest::prelude::*;
 
-fn ada() -> Act {
-    Act::new("ada", Time(1_000)).buffered()
+fn ada() -> OperationContext {
+    OperationContext::new("ada", Time(1_000)).buffered()
 }
 
 fn ws(text: &str) -> WorkspaceName {
@@ -374,7 +376,7 @@ fn tell(place: Place<'_>, ops: &[Op]) {
             };
         }
         if operation.sequence % 7 == 0 {
-            let past = Past::at(&store, operation.sequence).expect("the past");
+            let past = PastRefs::at(&store, operation.sequence).expect("the past");
             let then: Vec<_> = past.refs("").map(|(name, value)| (name.clone(), value.clone())).collect();
             assert_eq!(then, now.clone().into_iter().collect::<Vec<_>>());
         }

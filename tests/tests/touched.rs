@@ -318,7 +318,7 @@ fn marks_that_are_damaged_or_wrong_are_found_and_dropped() {
             match found() {
                 Ok(found) => {
                     assert_eq!(found, expected, "byte {at}: damaged marks are not believed");
-                    assert_eq!(records(&report), [Record::Touched(second)], "byte {at}");
+                    assert_eq!(records(&report), [Record::ChangedPaths(second)], "byte {at}");
                     assert!(report.problems.is_empty(), "byte {at}: the snapshot is as it was");
                 }
                 Err(_) => assert_eq!(report.problems[0].id, second.object(), "byte {at}"),
@@ -328,10 +328,10 @@ fn marks_that_are_damaged_or_wrong_are_found_and_dropped() {
         let others = [with_marks(first, &row, &[1]), with_marks(second, &row, &[]), with_marks(second, &row, &[1, 2])];
         for (number, other) in others.into_iter().enumerate() {
             plant(&*backend, &key, other);
-            assert_eq!(records(&check(&backend)), [Record::Touched(second)], "{number}");
+            assert_eq!(records(&check(&backend)), [Record::ChangedPaths(second)], "{number}");
             let store = Store::new(Arc::clone(&backend), &StoreOptions::default());
             let done = repair(&store, &VerifyOptions::default()).expect("repaired");
-            let dropped = Repaired::Record { record: Record::Touched(second), remedy: "dropped" };
+            let dropped = Repaired::Record { record: Record::ChangedPaths(second), remedy: "dropped" };
             assert_eq!(done.done, [dropped], "{number}");
             assert!(done.left.is_clean(), "{number}: {:#?}", done.left);
             assert_eq!(found().expect("versions"), expected, "{number}");

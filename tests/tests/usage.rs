@@ -12,8 +12,8 @@ use amalgam_engine::reference::OperationDraft;
 use amalgam_engine::work::RenameMode;
 use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace};
 use amalgam_engine::{
-    Act, History, ObjectId, ObjectKind, SnapshotId, Store, StoreOptions, Tally, Time, TreePath, WorkingTree,
-    WorkspaceName, Workspaces,
+    History, ObjectId, ObjectKind, OperationContext, SnapshotId, Store, StoreOptions, Tally, Time, TreePath,
+    WorkingTree, WorkspaceName, Workspaces,
 };
 use amalgam_gc::{CollectOptions, StoreUsage, collect, measure_snapshots, measure_workspaces};
 use amalgam_tests::harness::{Random, over_both, seed};
@@ -22,8 +22,8 @@ use amalgam_transfer::{Progress, added_by, growth};
 /// Objects with the bytes that are stored for them.
 type Reach = BTreeMap<ObjectId, u64>;
 
-fn act() -> Act {
-    Act::new("ann", Time(1)).buffered()
+fn act() -> OperationContext {
+    OperationContext::new("ann", Time(1)).buffered()
 }
 
 fn workspace(text: impl Into<String>) -> WorkspaceName {

@@ -6,13 +6,13 @@ use std::time::Duration;
 use amalgam_engine::reference::{RefName, RefValue, RequestId};
 use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace};
 use amalgam_engine::{
-    Act, Error, ErrorKind, Now, OperationCursor, Revision, SnapshotId, Store, Swept, Time, TreePath, WorkspaceName,
-    Workspaces,
+    Error, ErrorKind, Now, OperationContext, OperationCursor, Revision, SnapshotId, Store, Swept, Time, TreePath,
+    WorkspaceName, Workspaces,
 };
 use amalgam_tests::harness::over_both;
 
-fn ada() -> Act {
-    Act::new("ada", Time(1_000)).buffered()
+fn ada() -> OperationContext {
+    OperationContext::new("ada", Time(1_000)).buffered()
 }
 
 fn ws(text: &str) -> WorkspaceName {
@@ -228,7 +228,7 @@ fn restored_paths_get_the_time_of_the_restore_and_nothing_else_changes() {
         tree.create_directories("kind/below").expect("mkdir");
         workspaces.commit(&name, &mut tree, &Change::new("new"), &ada()).expect("commit");
 
-        let act = Act::new("ada", Time(30)).buffered();
+        let act = OperationContext::new("ada", Time(30)).buffered();
         workspaces.restore_paths(&name, old, &[path("d"), path("kind")], &act).expect("restore");
         let tree = workspaces.open(&name).expect("open");
         let mtime = |file: &str| tree.stat(file).expect("stat").expect(file).mtime;
@@ -294,7 +294,7 @@ fn a_head_is_found_by_time_and_by_operation() {
     let store = Store::in_memory();
     let workspaces = Workspaces::of(&store);
     let (main, other) = (ws("main"), ws("other"));
-    let at = |seconds| Act::new("ada", second(seconds));
+    let at = |seconds| OperationContext::new("ada", second(seconds));
     workspaces.create(&main, &NewWorkspace::default(), &at(1_000)).expect("made");
     let commit = |number: i64| {
         let mut tree = workspaces.open(&main).expect("open");
@@ -401,7 +401,7 @@ fn threads_agree_on_one_story() {
                     let (workspaces, acknowledged) = (&workspaces, &acknowledged);
                     scope.spawn(move || {
                         let mut done = Vec::new();
-                        let act = Act::new(format!("t{thread}"), Time(1)).buffered();
+                        let act = OperationContext::new(format!("t{thread}"), Time(1)).buffered();
                         for step in 0..25_u64 {
                             let name = ws(&format!("w{}", (thread + step) % 4));
                             let floor = acknowledged.load(Ordering::SeqCst);

@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::{BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
-use amalgam_engine::{Act, Error as EngineError, Store, Time};
+use amalgam_engine::{Error as EngineError, OperationContext, Store, Time};
 
 use crate::error::{Error, Result};
 use crate::have::Have;
@@ -75,7 +75,12 @@ pub fn backup(store: &Store, directory: &Path, time: Time, progress: &Progress) 
 ///
 /// Damaged bytes cost the frame that they are in. A damaged length costs the rest of its part, and in the last part, where the names
 /// are, it is an error.
-pub fn restore_backup(directory: &Path, store: &Store, act: &Act, progress: &Progress) -> Result<Received> {
+pub fn restore_backup(
+    directory: &Path,
+    store: &Store,
+    act: &OperationContext,
+    progress: &Progress,
+) -> Result<Received> {
     if store.last_operation()? != 0 {
         let why = "the store is not empty; restore the backup into a new store".to_owned();
         return Err(EngineError::Invalid { what: "restore", why }.into());
@@ -112,7 +117,7 @@ pub fn restore_backup(directory: &Path, store: &Store, act: &Act, progress: &Pro
 #[cfg(feature = "rocksdb")]
 pub fn verify_backup(
     directory: &Path,
-    act: &Act,
+    act: &OperationContext,
     progress: &Progress,
     remove: impl Fn(&Path) -> std::io::Result<()>,
 ) -> Result<()> {
@@ -125,7 +130,7 @@ pub fn verify_backup(
 }
 
 #[cfg(feature = "rocksdb")]
-fn verify_in(directory: &Path, scratch: &Path, act: &Act, progress: &Progress) -> Result<()> {
+fn verify_in(directory: &Path, scratch: &Path, act: &OperationContext, progress: &Progress) -> Result<()> {
     let store = Store::open(scratch)?;
     let received = restore_backup(directory, &store, act, progress)?;
     if let Some((what, why)) = received.left_out.listed().first() {

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use amalgam_engine::backend::{IndexRow, Numbers};
+use amalgam_engine::backend::{IndexRow, NumberSet};
 use amalgam_engine::lean::{HeldTree, hold_tree};
 use amalgam_engine::object;
 use amalgam_engine::{Error as EngineError, ObjectId, RootId, Rows, SnapshotId, Store, Tally};
@@ -102,7 +102,7 @@ struct Grown<'a> {
     progress: &'a Progress,
     /// The newest of the parents.
     written_after: u64,
-    counted: Numbers,
+    counted: NumberSet,
     tally: Tally,
     /// What a parent may have elsewhere.
     doubtful: HashMap<ObjectId, u64>,
@@ -114,7 +114,7 @@ impl<'a> Grown<'a> {
             rows,
             progress,
             written_after,
-            counted: Numbers::default(),
+            counted: NumberSet::default(),
             tally: Tally::default(),
             doubtful: HashMap::new(),
         }

@@ -1,7 +1,7 @@
 //! Snapshots on their way from one store to another, and backups, which are the same into files.
 //!
 //! ```
-//! use amalgam_engine::{Act, Commit, RefName, Store, Time, WorkingTree};
+//! use amalgam_engine::{OperationContext, Commit, RefName, Store, Time, WorkingTree};
 //! use amalgam_transfer::{Progress, ReceiveOptions, Selection, SendOptions, have, receive, send};
 //!
 //! let (here, there) = (Store::in_memory(), Store::in_memory());
@@ -13,7 +13,7 @@
 //! let since = SendOptions::since(&have(&there)?);
 //! let mut stream = Vec::new();
 //! send(&here, &Selection::everything(&here)?, &since, &mut stream, &Progress::default())?;
-//! let by = Act::new("ada", Time(1));
+//! let by = OperationContext::new("ada", Time(1));
 //! receive(&there, &stream[..], &ReceiveOptions::default(), &by, &Progress::default())?;
 //! assert_eq!(there.read_ref(&main)?, here.read_ref(&main)?);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -16,8 +16,8 @@ use amalgam_engine::history::mark_foreign;
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::reference::{RefName, RefValue};
 use amalgam_engine::{
-    Act, Error as EngineError, ErrorKind, Looked, NotAdmitted, ObjectId, ObjectKind, Pin, SnapshotId, Store,
-    WriteSession,
+    Error as EngineError, ErrorKind, HashedObject, NotAdmitted, ObjectId, ObjectKind, OperationContext, Pin,
+    SnapshotId, Store, WriteSession,
 };
 
 use bytes::Bytes;
@@ -86,7 +86,7 @@ pub fn receive(
     store: &Store,
     from: impl Read + Send,
     options: &ReceiveOptions,
-    act: &Act,
+    act: &OperationContext,
     progress: &Progress,
 ) -> Result<Received> {
     let source = Source { origin: Origin::Stream, stream: from, left_out: LeftOut::default() };
@@ -107,7 +107,7 @@ pub(crate) fn receive_from(
     source: Source<impl Read + Send>,
     store: &Store,
     options: &ReceiveOptions,
-    act: &Act,
+    act: &OperationContext,
     progress: &Progress,
 ) -> Result<Received> {
     let Source { origin, stream: from, left_out } = source;
@@ -155,7 +155,7 @@ pub(crate) fn receive_from(
     session.write_all_ahead()?;
     session.write_tombstones()?;
     if origin == Origin::Stream {
-        mark_foreign(store, newest, &Act { request: None, ..act.clone() })?;
+        mark_foreign(store, newest, &OperationContext { request: None, ..act.clone() })?;
     }
     for (place, tip) in tips {
         match names::hold(store, tip.object()).map_err(|error| not_sent(error, place, "a tip")) {
@@ -254,7 +254,7 @@ struct Hashed {
 
 enum Item {
     /// Objects that follow each other, each with its place.
-    Objects(Vec<Where>, Vec<Looked>),
+    Objects(Vec<Where>, Vec<HashedObject>),
     Other(Where, Frame),
 }
 
@@ -336,7 +336,7 @@ impl Taking<'_> {
         Ok(false)
     }
 
-    fn admit(&mut self, places: &[Where], objects: &[Looked]) -> Result<()> {
+    fn admit(&mut self, places: &[Where], objects: &[HashedObject]) -> Result<()> {
         let mut start = 0;
         while let Err(NotAdmitted { at, source }) = self.admit_until_refused(&objects[start..]) {
             let at = start + at;
@@ -362,7 +362,7 @@ impl Taking<'_> {
     }
 
     /// Takes objects in, and counts those that are new, up to one that is refused.
-    fn admit_until_refused(&mut self, objects: &[Looked]) -> Result<(), NotAdmitted> {
+    fn admit_until_refused(&mut self, objects: &[HashedObject]) -> Result<(), NotAdmitted> {
         let new = self.session.admit_looked(objects);
         let (admitted, done) = match new {
             Ok(_) => (objects.len(), Ok(())),

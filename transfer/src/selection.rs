@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use amalgam_engine::reference::{RefName, RefValue};
 use amalgam_engine::workspace::share_workspace;
-use amalgam_engine::{Error as EngineError, ObjectId, ObjectKind, Past, Pin, SnapshotId, Store};
+use amalgam_engine::{Error as EngineError, ObjectId, ObjectKind, PastRefs, Pin, SnapshotId, Store};
 
 use crate::error::Result;
 use crate::kinds;
@@ -48,7 +48,7 @@ impl Selection {
     /// Some snapshots without names, and the names that are wanted, as they were at one moment, with what they hold.
     pub fn chosen(store: &Store, snapshots: &[SnapshotId], wanted: impl Fn(&RefName) -> bool) -> Result<Self> {
         let attempt = || {
-            let past = Past::at(store, store.last_operation()?)?;
+            let past = PastRefs::at(store, store.last_operation()?)?;
             let names = past.refs("").filter(|(name, _)| wanted(name));
             let names = names.map(|(name, value)| (name.clone(), value.clone())).collect();
             Self::hold(store, snapshots.to_vec(), names, past.sequence())

@@ -4,7 +4,9 @@
 use amalgam_engine::backend::Durability;
 use amalgam_engine::work::Stat;
 use amalgam_engine::workspace::{Change, Committed, JournalPlace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, Commit, Expect, Landed, RefName, RootId, SnapshotId, TreePath, WorkingTree};
+use amalgam_engine::{
+    Commit, CommittedTree, Expect, OperationContext, RefName, RootId, SnapshotId, TreePath, WorkingTree,
+};
 
 use crate::attributes::Kind;
 use crate::error::{Error, Result};
@@ -73,7 +75,7 @@ impl View {
         workspaces: &Workspaces,
         name: &WorkspaceName,
         change: &Change,
-        act: &Act,
+        act: &OperationContext,
         action: &str,
     ) -> Result<Committed> {
         self.commit_folded(workspaces, name, change, act, action, None)
@@ -85,7 +87,7 @@ impl View {
         workspaces: &Workspaces,
         name: &WorkspaceName,
         change: &Change,
-        act: &Act,
+        act: &OperationContext,
         action: &str,
         folding: Option<&Folding>,
     ) -> Result<Committed> {
@@ -145,7 +147,7 @@ impl View {
     }
 
     /// That state is a snapshot now: only what was edited since stays dirty, and only that in the journal.
-    fn end_commit(&self, committing: &Committing, snapshot: SnapshotId, landed: Option<Landed>) -> Result<()> {
+    fn end_commit(&self, committing: &Committing, snapshot: SnapshotId, landed: Option<CommittedTree>) -> Result<()> {
         let mut live = self.shared.live.write();
         if let Some(landed) = landed {
             live.tree.settle(landed)?;
@@ -180,7 +182,7 @@ impl View {
     }
 
     /// Writes the tree to the store without committing it, under a name of its own, so that the journal can begin anew.
-    pub fn checkpoint(&self, reference: &RefName, act: &Act) -> Result<()> {
+    pub fn checkpoint(&self, reference: &RefName, act: &OperationContext) -> Result<()> {
         let _one = self.shared.freezing.lock();
         let committing = self.begin_commit(None)?;
         let head = committing.tree.base();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use amalgam_engine::conflict::{CONFLICTS_KEY, Exchange};
 use amalgam_engine::object::{Conflict, Entry, Node, Settled};
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, Store, Time, TreePath, WorkingTree};
+use amalgam_engine::{OperationContext, Store, Time, TreePath, WorkingTree};
 use amalgam_transfer::{Progress, Selection, SendOptions, have, send};
 
 use crate::scratch::Scratch;
@@ -16,7 +16,7 @@ use crate::scratch::Scratch;
 pub fn stream() -> Vec<u8> {
     let store = Store::in_memory();
     let (workspaces, name) = (Workspaces::of(&store), WorkspaceName::new("clash").expect("a name"));
-    let act = Act::new("ann", Time::from_seconds(1_700_000_000, 0));
+    let act = OperationContext::new("ann", Time::from_seconds(1_700_000_000, 0));
     workspaces.create(&name, &NewWorkspace::default(), &act).expect("made");
     let mut parts = WorkingTree::new(&store);
     parts.set_now(act.time);

@@ -20,15 +20,12 @@ pub(crate) fn said(scratch: &Scratch, line: &str) -> String {
 }
 
 /// Whether commands can run in `bwrap` here; says so if not.
-#[allow(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 pub(crate) fn can_box() -> bool {
     let mut command = Command::new("bwrap");
     command.args(["--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "true"]);
     let can = command.output().is_ok_and(|done| done.status.success());
-    if !can {
-        eprintln!("not run: bwrap is not installed (package bubblewrap), or user namespaces are not allowed");
-    }
-    can
+    let why = "bwrap is not installed (package bubblewrap), or user namespaces are not allowed";
+    amalgam_test_support::has_or_skip("bwrap", can, why)
 }
 
 /// A rule that makes a lock file from what it locks, in an unusual place: what a shell can do in a line.
@@ -470,10 +467,9 @@ fn an_attribute_that_both_set_is_listed_until_it_is_decided() {
 }
 
 /// Whether files here have attributes; says so if not.
-#[allow(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 fn has_attributes(set: rustix::io::Result<()>) -> bool {
     if set == Err(rustix::io::Errno::OPNOTSUPP) {
-        eprintln!("not run: the file system of the temporary directory has no extended attributes");
+        amalgam_test_support::skip("xattr", "the file system of the temporary directory has no extended attributes");
         return false;
     }
     set.expect("an attribute can be set");

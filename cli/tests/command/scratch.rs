@@ -71,14 +71,11 @@ impl Drop for Scratch {
 }
 
 /// Whether the user that runs the tests can mount; says so if not.
-#[allow(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 pub fn can_mount() -> bool {
     let device = std::fs::File::options().read(true).write(true).open("/dev/fuse");
     let helper = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
         .any(|folder| folder.join("fusermount3").is_file());
     let can = device.is_ok() && (rustix::process::geteuid().is_root() || helper);
-    if !can {
-        eprintln!("not run: /dev/fuse cannot be opened, or fusermount3 is not installed (package fuse3)");
-    }
-    can
+    let why = "/dev/fuse cannot be opened, or fusermount3 is not installed (package fuse3)";
+    amalgam_test_support::has_or_skip("fuse", can, why)
 }

@@ -5,9 +5,9 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use amalgam_engine::object::{Directories, DirectoryItem, DirectoryRef, Entry, Node, Root, SequenceNode, Snapshot};
-use amalgam_engine::queue::{Queue, Wish};
+use amalgam_engine::queue::{Queue, QueueOptions};
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, DirectoryId, History, Name, ObjectKind, RefMove, Store, Time};
+use amalgam_engine::{DirectoryId, History, Name, ObjectKind, OperationContext, RefMove, Store, Time};
 use amalgam_transfer::{Progress, Selection, SendOptions, send};
 
 use crate::scratch::Scratch;
@@ -284,8 +284,8 @@ fn what_other_files_hold_stays_unless_it_goes_everywhere() {
     fails(&scratch.output("amalgam --store ../none purge a --yes"), 10, "no store");
 }
 
-fn act() -> Act {
-    Act::new("eve", Time(1))
+fn act() -> OperationContext {
+    OperationContext::new("eve", Time(1))
 }
 
 /// All references of a store as a stream, whatever they are.
@@ -312,7 +312,7 @@ fn a_stream_that_brings_a_command_is_refused_and_the_command_never_runs() {
     tree.write("file", b"two").expect("written");
     workspaces.commit(&side, &mut tree, &Change::new("two"), &act()).expect("committed");
     let test = vec!["sh".to_owned(), "-c".to_owned(), format!("touch {}", owned.display())];
-    let wish = Wish { test, ..Wish::default() };
+    let wish = QueueOptions { test, ..QueueOptions::default() };
     Queue::of(&workspaces, &History::of(&store)).submit(&side, &main, &wish, &act()).expect("submitted");
     std::fs::write(scratch.path().join("armed.stream"), stream_of(&store)).expect("written");
     scratch.run("amalgam init -q");

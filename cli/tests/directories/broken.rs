@@ -129,8 +129,7 @@ fn a_full_disk_is_said_and_the_old_state_stays() {
         exit 77
     ";
     let Some((code, said)) = on_a_small_disk(&kit, script) else {
-        eprintln!("skipped: this machine lets nobody make a user namespace");
-        return;
+        return amalgam_test_support::skip("userns", "this machine allows no user namespaces");
     };
     assert_eq!(code, 77, "{said}");
     assert!(said.contains("two"), "the old state is there: {said}");
@@ -176,8 +175,7 @@ fn a_restore_that_stops_in_the_middle_says_how_to_get_back() {
         exit 77
     ";
     let Some((code, said)) = on_a_small_disk(&kit, script) else {
-        eprintln!("skipped: this machine lets nobody make a user namespace");
-        return;
+        return amalgam_test_support::skip("userns", "this machine allows no user namespaces");
     };
     assert_eq!(code, 77, "{said}");
     assert!(said.contains("0 paths were written and 2 removed before that; "), "{said}");

@@ -1,7 +1,5 @@
 //! Real directories through the command, as a user without privilege: what is covered, what comes back, what is refused.
 
-#![allow(clippy::print_stderr, reason = "a test that cannot be run here says so")]
-
 mod broken;
 mod builds;
 mod interrupted;

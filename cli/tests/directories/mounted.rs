@@ -14,18 +14,17 @@ fn can_open_device() -> bool {
         let _ = fs::set_permissions(device, fs::Permissions::from_mode(0o666));
     }
     let can = fs::metadata(device).is_ok_and(|found| found.permissions().mode() & 0o666 == 0o666);
-    if !can {
-        eprintln!("not run: {device} is not there, or not for everybody");
-    }
-    can
+    amalgam_test_support::has_or_skip("fuse", can, "/dev/fuse is not there, or not for every user")
 }
 
 #[test]
 fn a_command_runs_in_a_mount_without_any_privilege() {
     let kit = Kit::new();
     let namespaces = kit.program("unshare").args(["--user", "--mount", "true"]).output();
-    if !can_open_device() || !namespaces.is_ok_and(|done| done.status.success()) {
-        eprintln!("not run: user namespaces or FUSE are not possible here");
+    let has_namespaces = namespaces.is_ok_and(|done| done.status.success());
+    if !can_open_device()
+        || !amalgam_test_support::has_or_skip("userns", has_namespaces, "this machine allows no user namespaces")
+    {
         return;
     }
     kit.write("a", "one\n");

@@ -16,7 +16,7 @@ fn said(scratch: &Scratch, line: &str) -> (String, String) {
 
 #[test]
 fn a_path_that_others_unmounted_can_be_mounted_again_at_once() {
-    if !can_mount() || !rustix::process::geteuid().is_root() {
+    if !can_mount() || !crate::is_root_or_skip() {
         return;
     }
     let scratch = Scratch::new();
@@ -38,7 +38,7 @@ fn a_path_that_others_unmounted_can_be_mounted_again_at_once() {
 
 #[test]
 fn a_path_that_is_unmounted_and_in_use_can_be_mounted_again() {
-    if !can_mount() || !rustix::process::geteuid().is_root() {
+    if !can_mount() || !crate::is_root_or_skip() {
         return;
     }
     let scratch = Scratch::new();

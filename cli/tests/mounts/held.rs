@@ -6,15 +6,13 @@ use super::mounted;
 use crate::scratch::{Scratch, can_mount};
 
 #[test]
-#[allow(clippy::print_stderr, reason = "a test that cannot be run here says so")]
 fn mappings_locks_and_directories_are_held_through_commits_and_restores() {
     if !can_mount() {
         return;
     }
     let scratch = Scratch::new();
     if !scratch.output("python3 -c 'import mmap, fcntl'").status.success() {
-        eprintln!("not run: there is no python3");
-        return;
+        return amalgam_test_support::skip("python3", "there is no python3");
     }
     mounted(&scratch);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mounts/held.py");

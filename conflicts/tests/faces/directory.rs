@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use amalgam_conflicts::{Faced, Style};
+use amalgam_conflicts::{RenderedTree, Style};
 use amalgam_engine::Time;
 use amalgam_materializer::{
     Capture, Checkout, HostDir, Index, Known, Progress, Rules, Scope, Times, capture, checkout,
@@ -18,7 +18,7 @@ struct Place {
 }
 
 impl Place {
-    fn new(world: &World, faced: &Faced) -> Self {
+    fn new(world: &World, faced: &RenderedTree) -> Self {
         let directory = tempfile::tempdir().expect("a place");
         let host = HostDir::open(directory.path()).expect("opened");
         let index = Index::new(host.identity());
@@ -34,7 +34,7 @@ impl Place {
             pool: None,
             progress: &progress,
         };
-        let done = checkout(&world.store, &host, &index, faced.face, &job).expect("written");
+        let done = checkout(&world.store, &host, &index, faced.rendered, &job).expect("written");
         assert_eq!(done.notices, []);
         Self { directory, host, index }
     }
@@ -52,7 +52,7 @@ fn a_checkout_that_nobody_touched_gives_the_same_tree_back() {
     let world = World::new();
     for style in STYLES {
         let (tree, placed) = world.tree(&all_kinds());
-        let faced = Faced::new(&world.store, tree, &placed, style).expect("faced");
+        let faced = RenderedTree::new(&world.store, tree, &placed, style).expect("faced");
         let mut place = Place::new(&world, &faced);
         let found = place.capture(&world);
         assert_eq!(world.back(found, &faced).root, tree, "{style:?}");
@@ -86,7 +86,7 @@ proptest! {
     ) {
         let world = World::new();
         let (tree, placed) = world.tree_of_picks(&picks);
-        let faced = Faced::new(&world.store, tree, &placed, Style::Markers).expect("faced");
+        let faced = RenderedTree::new(&world.store, tree, &placed, Style::Markers).expect("faced");
         let found = Place::new(&world, &faced).capture(&world);
         prop_assert_eq!(world.back(found, &faced).root, tree);
     }

@@ -1,6 +1,8 @@
 //! What edits of a face mean.
 
-use amalgam_conflicts::{Caption, Faced, Moved, Still, Style, render, terms, without_draft};
+use amalgam_conflicts::{
+    Caption, MovedConflict, RenderedTree, StillConflicted, Style, render_text, terms, without_draft,
+};
 use amalgam_engine::conflict::conflicts;
 use amalgam_engine::object::Node;
 use amalgam_engine::work::RenameMode;
@@ -9,9 +11,9 @@ use proptest::prelude::*;
 
 use crate::kit::{World, all_kinds};
 
-fn again(world: &World, root: RootId) -> Faced {
+fn again(world: &World, root: RootId) -> RenderedTree {
     let placed = conflicts(&world.store, root).expect("walked");
-    Faced::new(&world.store, root, &placed, Style::Markers).expect("faced")
+    RenderedTree::new(&world.store, root, &placed, Style::Markers).expect("faced")
 }
 
 #[test]
@@ -19,7 +21,7 @@ fn an_edit_without_markers_resolves() {
     let world = World::new();
     let (_, faced) = world.faced(&all_kinds());
     for name in ["text", "added", "binary", "file-directory"] {
-        let found = world.edited(faced.face, |tree| tree.write(name, b"decided\n").expect("written"));
+        let found = world.edited(faced.rendered, |tree| tree.write(name, b"decided\n").expect("written"));
         let back = world.back(found, &faced);
         assert_eq!(back.resolved.len(), 1, "{name}");
         assert_eq!(world.read(back.root, name), b"decided\n");
@@ -31,15 +33,15 @@ fn an_edit_without_markers_resolves() {
 fn an_edit_of_a_file_that_another_side_removed_changes_that_version_and_keeps_the_conflict() {
     let world = World::new();
     let (_, faced) = world.faced(&all_kinds());
-    let found = world.edited(faced.face, |tree| tree.write("removed", b"edited\n").expect("written"));
+    let found = world.edited(faced.rendered, |tree| tree.write("removed", b"edited\n").expect("written"));
     let back = world.back(found, &faced);
-    assert_eq!(back.still, [Still { path: world.path("removed"), regions: 0 }]);
+    assert_eq!(back.still, [StillConflicted { path: world.path("removed"), regions: 0 }]);
     assert!(back.resolved.is_empty());
-    assert_eq!(again(&world, back.root).face, found, "the edit is shown");
+    assert_eq!(again(&world, back.root).rendered, found, "the edit is shown");
     let conflict = world.conflict(back.root, "removed");
     assert_eq!(conflict.terms()[0], None, "the removal is still a version");
     // As it was before both, it says that neither counts.
-    let found = world.edited(faced.face, |tree| tree.write("removed", b"base\n").expect("written"));
+    let found = world.edited(faced.rendered, |tree| tree.write("removed", b"base\n").expect("written"));
     assert_eq!(world.back(found, &faced).resolved.len(), 1);
 }
 
@@ -47,11 +49,11 @@ fn an_edit_of_a_file_that_another_side_removed_changes_that_version_and_keeps_th
 fn an_edit_that_leaves_markers_is_a_draft_beside_the_versions() {
     let world = World::new();
     let (tree, faced) = world.faced(&all_kinds());
-    let mut text = world.read(faced.face, "text");
+    let mut text = world.read(faced.rendered, "text");
     text.extend_from_slice(b"and more\n");
-    let found = world.edited(faced.face, |tree| tree.write("text", &text).expect("written"));
+    let found = world.edited(faced.rendered, |tree| tree.write("text", &text).expect("written"));
     let back = world.back(found, &faced);
-    assert_eq!(back.still, [Still { path: world.path("text"), regions: 1 }]);
+    assert_eq!(back.still, [StillConflicted { path: world.path("text"), regions: 1 }]);
     assert!(back.resolved.is_empty());
     let conflict = world.conflict(back.root, "text");
     let words: Vec<_> = terms(&world.store, &conflict).expect("terms").into_iter().map(|term| term.word).collect();
@@ -59,14 +61,14 @@ fn an_edit_that_leaves_markers_is_a_draft_beside_the_versions() {
     assert_eq!(without_draft(&world.store, &conflict).expect("read"), world.conflict(tree, "text"));
     // It is shown as it was left, and goes on from there.
     let second = again(&world, back.root);
-    assert_eq!(second.face, found);
-    assert_eq!(world.back(second.face, &second).root, back.root);
+    assert_eq!(second.rendered, found);
+    assert_eq!(world.back(second.rendered, &second).root, back.root);
     // Taken back, it is the conflict that it was.
-    let original = world.read(faced.face, "text");
-    let found = world.edited(second.face, |tree| tree.write("text", &original).expect("written"));
+    let original = world.read(faced.rendered, "text");
+    let found = world.edited(second.rendered, |tree| tree.write("text", &original).expect("written"));
     assert_eq!(world.conflict(world.back(found, &second).root, "text"), world.conflict(tree, "text"));
     // And without markers it is resolved.
-    let found = world.edited(second.face, |tree| tree.write("text", b"done\n").expect("written"));
+    let found = world.edited(second.rendered, |tree| tree.write("text", b"done\n").expect("written"));
     let back = world.back(found, &second);
     assert_eq!(world.read(back.root, "text"), b"done\n");
     assert_eq!(back.resolved.len(), 1);
@@ -76,39 +78,39 @@ fn an_edit_that_leaves_markers_is_a_draft_beside_the_versions() {
 fn times_say_nothing_and_a_mode_is_that_of_the_version_shown() {
     let world = World::new();
     let (tree, faced) = world.faced(&all_kinds());
-    let found = world.edited(faced.face, |tree| {
+    let found = world.edited(faced.rendered, |tree| {
         tree.set_mtime("text", Time(9)).expect("set");
         tree.set_mtime("directories/file", Time(9)).expect("set");
     });
     let back = world.back(found, &faced);
     assert_eq!(world.conflict(back.root, "text"), world.conflict(tree, "text"));
     assert_eq!(world.conflict(back.root, "directories"), world.conflict(tree, "directories"));
-    let found = world.edited(faced.face, |tree| tree.set_mode("text", 0o700).expect("set"));
+    let found = world.edited(faced.rendered, |tree| tree.set_mode("text", 0o700).expect("set"));
     let back = world.back(found, &faced);
     let conflict = world.conflict(back.root, "text");
     assert_eq!(conflict.terms()[0].as_ref().map(|entry| entry.mode), Some(0o700));
     assert_eq!(conflict.terms()[1..], world.conflict(tree, "text").terms()[1..]);
-    assert_eq!(world.entry(again(&world, back.root).face, "text").map(|entry| entry.mode), Some(0o700));
+    assert_eq!(world.entry(again(&world, back.root).rendered, "text").map(|entry| entry.mode), Some(0o700));
 }
 
 #[test]
 fn an_edit_inside_a_directory_changes_that_version_and_keeps_the_conflict() {
     let world = World::new();
     let (tree, faced) = world.faced(&all_kinds());
-    let found = world.edited(faced.face, |tree| tree.write("directories/new", b"kept").expect("written"));
+    let found = world.edited(faced.rendered, |tree| tree.write("directories/new", b"kept").expect("written"));
     let back = world.back(found, &faced);
     assert!(back.resolved.is_empty());
     let (before, after) = (world.conflict(tree, "directories"), world.conflict(back.root, "directories"));
     assert_eq!(before.terms()[1..], after.terms()[1..]);
     assert_ne!(before.terms()[0], after.terms()[0]);
-    assert_eq!(world.read(again(&world, back.root).face, "directories/new"), b"kept");
+    assert_eq!(world.read(again(&world, back.root).rendered, "directories/new"), b"kept");
 }
 
 #[test]
 fn what_is_removed_is_resolved_as_gone() {
     let world = World::new();
     let (_, faced) = world.faced(&all_kinds());
-    let found = world.edited(faced.face, |tree| tree.remove("text").expect("removed"));
+    let found = world.edited(faced.rendered, |tree| tree.remove("text").expect("removed"));
     let back = world.back(found, &faced);
     assert_eq!(world.kind(back.root, "text"), None);
     assert!(back.resolved.len() == 1 && back.resolved[0].entry.is_none());
@@ -119,9 +121,9 @@ fn a_conflict_follows_its_file_to_another_name() {
     let world = World::new();
     let (tree, faced) = world.faced(&all_kinds());
     let found =
-        world.edited(faced.face, |tree| tree.rename("text", "sub/moved", RenameMode::Replace).expect("renamed"));
+        world.edited(faced.rendered, |tree| tree.rename("text", "sub/moved", RenameMode::Replace).expect("renamed"));
     let back = world.back(found, &faced);
-    assert_eq!(back.moved, [Moved { from: world.path("text"), to: world.path("sub/moved") }]);
+    assert_eq!(back.moved, [MovedConflict { from: world.path("text"), to: world.path("sub/moved") }]);
     assert_eq!(world.conflict(back.root, "sub/moved"), world.conflict(tree, "text"));
     assert_eq!(world.kind(back.root, "text"), None);
 }
@@ -130,10 +132,10 @@ fn a_conflict_follows_its_file_to_another_name() {
 fn a_second_name_for_a_marker_file_leaves_the_conflict() {
     let world = World::new();
     let (tree, faced) = world.faced(&all_kinds());
-    let found = world.edited(faced.face, |tree| tree.link("text", "copy").expect("linked"));
+    let found = world.edited(faced.rendered, |tree| tree.link("text", "copy").expect("linked"));
     let back = world.back(found, &faced);
     assert_eq!(world.conflict(back.root, "text"), world.conflict(tree, "text"));
-    assert_eq!(world.read(back.root, "copy"), world.read(faced.face, "text"));
+    assert_eq!(world.read(back.root, "copy"), world.read(faced.rendered, "text"));
     assert_eq!(world.entry(back.root, "copy").and_then(|entry| entry.link()), None);
 }
 
@@ -180,8 +182,8 @@ proptest! {
         let (tree, mut faced) = world.faced(&all_kinds());
         let versions = world.conflict(tree, "text").terms().to_vec();
         for edits in rounds {
-            let text = apply(&world.read(faced.face, "text"), &edits);
-            let found = world.edited(faced.face, |tree| tree.write("text", &text).expect("written"));
+            let text = apply(&world.read(faced.rendered, "text"), &edits);
+            let found = world.edited(faced.rendered, |tree| tree.write("text", &text).expect("written"));
             let back = world.back(found, &faced);
             match world.kind(back.root, "text") {
                 Some(EntryKind::File) => {
@@ -195,9 +197,9 @@ proptest! {
                     }
                     // What is shown is what was written, to the byte.
                     faced = again(&world, back.root);
-                    prop_assert_eq!(world.read(faced.face, "text"), text);
-                    prop_assert_eq!(world.back(faced.face, &faced).root, back.root);
-                    prop_assert!(render(&world.store, &conflict, &Caption::default()).expect("read").is_some());
+                    prop_assert_eq!(world.read(faced.rendered, "text"), text);
+                    prop_assert_eq!(world.back(faced.rendered, &faced).root, back.root);
+                    prop_assert!(render_text(&world.store, &conflict, &Caption::default()).expect("read").is_some());
                 }
                 other => prop_assert!(false, "{:?}", other),
             }

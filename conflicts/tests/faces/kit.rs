@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use amalgam_conflicts::{Faced, Known, ReadBack, Style, read_back};
+use amalgam_conflicts::{KnownRendering, ReadBack, RenderedTree, Style, read_back};
 use amalgam_engine::conflict::{Exchange, PlacedConflict};
 use amalgam_engine::object::{Conflict, Entry, Node, Settled};
 use amalgam_engine::work::Special;
@@ -152,13 +152,13 @@ impl World {
         (exchange.finish().expect("put together").1, placed)
     }
 
-    pub fn faced(&self, kinds: &[Kind]) -> (RootId, Faced) {
+    pub fn faced(&self, kinds: &[Kind]) -> (RootId, RenderedTree) {
         let (tree, placed) = self.tree(kinds);
-        (tree, Faced::new(&self.store, tree, &placed, Style::Markers).expect("faced"))
+        (tree, RenderedTree::new(&self.store, tree, &placed, Style::Markers).expect("faced"))
     }
 
-    pub fn back(&self, root: RootId, faced: &Faced) -> ReadBack {
-        let known = [Known { faced, is_written: false, paths: None }];
+    pub fn back(&self, root: RootId, faced: &RenderedTree) -> ReadBack {
+        let known = [KnownRendering { rendered: faced, is_written: false, paths: None }];
         read_back(&self.store, root, &known).expect("read back")
     }
 

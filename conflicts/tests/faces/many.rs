@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use amalgam_conflicts::{Caption, Choice, Faced, Style, chosen, terms};
+use amalgam_conflicts::{Caption, Choice, RenderedTree, Style, resolution_of, terms};
 use amalgam_engine::conflict::{Exchange, PlacedConflict, conflicts};
 use amalgam_engine::merge::NoContents;
 use amalgam_engine::object::{Conflict, Entry, Node, Settled};
@@ -40,10 +40,10 @@ fn placed(world: &World, root: RootId) -> Vec<PlacedConflict> {
     conflicts(&world.store, root).expect("walked")
 }
 
-fn named(world: &World, root: RootId, names: &[&str]) -> Faced {
+fn named(world: &World, root: RootId, names: &[&str]) -> RenderedTree {
     let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
     let captions = |path: &TreePath, _: &Conflict| Caption { names: names.clone(), ..Caption::of(path) };
-    Faced::captioned(&world.store, root, &placed(world, root), Style::Markers, &captions).expect("faced")
+    RenderedTree::captioned(&world.store, root, &placed(world, root), Style::Markers, &captions).expect("faced")
 }
 
 fn text(world: &World, root: RootId) -> String {
@@ -69,15 +69,15 @@ fn five_sides_are_shown_with_their_names_and_read_back_whatever_the_names() {
         let tree = clash(&world, &FIVE[..count]);
         let names = ["main", "b", "c", "d", "e"];
         let faced = named(&world, tree, &names);
-        let shown = text(&world, faced.face);
+        let shown = text(&world, faced.rendered);
         for (name, line) in names.iter().zip(["A", "B", "C", "D", "E"]).take(count / 2 + 1) {
             assert!(shown.contains(&format!(" {name} (")) && shown.contains(&format!("\n{line}\n")), "{shown}");
         }
-        assert_eq!(world.back(faced.face, &faced).root, tree);
+        assert_eq!(world.back(faced.rendered, &faced).root, tree);
         // Names are not part of it: known by others, it is the same conflict.
         let other = named(&world, tree, &["x", "y"]);
-        assert_ne!(other.face, faced.face);
-        let back = world.back(faced.face, &other);
+        assert_ne!(other.rendered, faced.rendered);
+        let back = world.back(faced.rendered, &other);
         assert_eq!((back.root, back.still.len(), back.resolved.len()), (tree, 0, 0));
     }
 }
@@ -87,8 +87,8 @@ fn an_edit_elsewhere_in_the_file_keeps_every_side_and_only_the_region_resolves()
     let world = World::new();
     let tree = clash(&world, &FIVE);
     let faced = named(&world, tree, &[]);
-    let edited = text(&world, faced.face).replace("end\n", "end\nmore\n");
-    let found = world.edited(faced.face, |tree| tree.write(PATH, edited.as_bytes()).expect("written"));
+    let edited = text(&world, faced.rendered).replace("end\n", "end\nmore\n");
+    let found = world.edited(faced.rendered, |tree| tree.write(PATH, edited.as_bytes()).expect("written"));
     let back = world.back(found, &faced);
     assert_eq!((back.still.len(), back.resolved.len()), (1, 0));
     let conflict = world.conflict(back.root, PATH);
@@ -97,8 +97,8 @@ fn an_edit_elsewhere_in_the_file_keeps_every_side_and_only_the_region_resolves()
         ["draft", "draft-base", "ours", "base", "side-2", "base-2", "side-3", "base-3", "side-4", "base-4", "theirs"];
     assert_eq!(words, expected);
     let second = named(&world, back.root, &[]);
-    assert_eq!(second.face, found, "the draft is shown as it was left");
-    let found = world.edited(second.face, |tree| tree.write(PATH, b"top\nall\nend\nmore\n").expect("written"));
+    assert_eq!(second.rendered, found, "the draft is shown as it was left");
+    let found = world.edited(second.rendered, |tree| tree.write(PATH, b"top\nall\nend\nmore\n").expect("written"));
     let back = world.back(found, &second);
     assert_eq!((back.conflicts.len(), back.resolved.len()), (0, 1));
 }
@@ -108,8 +108,8 @@ fn a_draft_is_carried_through_a_further_merge_with_markers_of_all_sides() {
     let world = World::new();
     let two = clash(&world, &FIVE[..3]);
     let faced = named(&world, two, &["main", "b"]);
-    let edited = text(&world, faced.face).replace("end\n", "end\nmore\n");
-    let found = world.edited(faced.face, |tree| tree.write(PATH, edited.as_bytes()).expect("written"));
+    let edited = text(&world, faced.rendered).replace("end\n", "end\nmore\n");
+    let found = world.edited(faced.rendered, |tree| tree.write(PATH, edited.as_bytes()).expect("written"));
     let draft = world.back(found, &faced).root;
     // What comes of one more side: the draft, less the base, plus theirs.
     let mut tree = WorkingTree::new(&world.store);
@@ -124,12 +124,12 @@ fn a_draft_is_carried_through_a_further_merge_with_markers_of_all_sides() {
     let merged = outcome.expect("merged").tree.freeze().write(&session).expect("written");
     session.write_all_ahead().expect("written");
     let third = named(&world, merged, &["", "main", "b", "c"]);
-    let shown = text(&world, third.face);
+    let shown = text(&world, third.rendered);
     for part in ["main (ours)", "b (side-2)", "c (theirs)", "\nA\n", "\nB\n", "\nC\n", "end\nmore\n"] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
     assert_eq!(shown.matches("<<<<<<<").count(), 1, "{shown}");
-    assert_eq!(world.back(third.face, &third).root, merged);
+    assert_eq!(world.back(third.rendered, &third).root, merged);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn the_lines_of_all_sides_can_be_kept() {
     let world = World::new();
     let tree = clash(&world, &FIVE);
     let exchange = Exchange::new(&world.store, tree, &[]).expect("begun");
-    let entry = chosen(&world.store, exchange.session(), &world.conflict(tree, PATH), Choice::Union, Time(2));
+    let entry = resolution_of(&world.store, exchange.session(), &world.conflict(tree, PATH), Choice::Union, Time(2));
     let entry = entry.expect("resolved");
     let mut exchange = exchange;
     exchange.set(&world.path(PATH), entry.as_ref()).expect("set");
@@ -164,10 +164,10 @@ proptest! {
         let world = World::new();
         let tree = clash(&world, &parts);
         let faced = named(&world, tree, &[]);
-        let shown = text(&world, faced.face);
+        let shown = text(&world, faced.rendered);
         for line in texts.iter().flat_map(|text| text.lines()).filter(|line| line.contains(" of ")) {
             prop_assert!(shown.lines().any(|there| there == line), "{line} in {shown}");
         }
-        prop_assert_eq!(world.back(faced.face, &faced).root, tree);
+        prop_assert_eq!(world.back(faced.rendered, &faced).root, tree);
     }
 }

@@ -1,9 +1,9 @@
 //! From a merge to a resolution, and merged again on the way.
 
-use amalgam_conflicts::{Faced, Style};
+use amalgam_conflicts::{RenderedTree, Style};
 use amalgam_engine::conflict::{conflicts, remember, replay_all};
 use amalgam_engine::merge::{MergeOptions, NoContents, merge_trees};
-use amalgam_engine::{Act, RootId, Time, WorkingTree};
+use amalgam_engine::{OperationContext, RootId, Time, WorkingTree};
 
 use crate::kit::World;
 
@@ -35,16 +35,16 @@ fn a_conflict_of_a_merge_is_carried_merged_again_and_resolved_by_whoever_resolve
     assert_eq!(world.conflict(carried, "file"), world.conflict(clash, "file"));
     assert_eq!(world.read(carried, "other"), b"louder\n");
     // One resolves it in a directory, another carries it on: the resolution wins when they meet.
-    let faced = Faced::new(&world.store, clash, &placed, Style::Markers).expect("faced");
-    assert!(world.read(faced.face, "file").starts_with(b"<<<<<<< ours [amalgam "));
-    let edited = world.edited(faced.face, |tree| tree.write("file", b"z\nb\nc\n").expect("written"));
+    let faced = RenderedTree::new(&world.store, clash, &placed, Style::Markers).expect("faced");
+    assert!(world.read(faced.rendered, "file").starts_with(b"<<<<<<< ours [amalgam "));
+    let edited = world.edited(faced.rendered, |tree| tree.write("file", b"z\nb\nc\n").expect("written"));
     let resolved = world.back(edited, &faced).root;
     assert_eq!(conflicts(&world.store, resolved).expect("walked"), []);
     let met = merged(&world, clash, carried, resolved);
     assert_eq!(world.read(met, "file"), b"z\nb\nc\n");
     assert_eq!(world.read(met, "other"), b"louder\n");
     // Remembered, the same merge once more needs nobody.
-    let act = Act::new("ada", Time(1));
+    let act = OperationContext::new("ada", Time(1));
     let entry = world.entry(resolved, "file");
     remember(&world.store, &placed[0].conflict, &placed[0].path, entry.as_ref(), resolved, &act).expect("remembered");
     let again = merged(&world, base, theirs, ours);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use amalgam_conflicts::{Caption, Stage};
+use amalgam_conflicts::{Caption, RenderCache};
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, RootId, SnapshotId, Time, WorkingTree};
+use amalgam_engine::{OperationContext, RootId, SnapshotId, Time, WorkingTree};
 use amalgam_view::{Access, Caller, Folding, Kind, ROOT, View, ViewOptions};
 
 use crate::kit::{World, all_kinds};
@@ -13,10 +13,10 @@ use crate::kit::{World, all_kinds};
 const NOW: Time = Time(5_000_000_000_000);
 
 fn options() -> ViewOptions {
-    let stage = Arc::new(Stage::default());
+    let stage = Arc::new(RenderCache::default());
     ViewOptions {
         conflicts: Some(Arc::new(move |store, path, conflict| {
-            stage.show(store, path, conflict, &|path, _| Caption::of(path))
+            stage.render(store, path, conflict, &|path, _| Caption::of(path))
         })),
         ..ViewOptions::new(Owner { uid: 0, gid: 0 }, || NOW)
     }
@@ -25,7 +25,7 @@ fn options() -> ViewOptions {
 /// A workspace whose head is this tree.
 fn committed(world: &World, tree: RootId) -> (Workspaces, WorkspaceName, SnapshotId) {
     let (workspaces, name) = (Workspaces::of(&world.store), WorkspaceName::new("w").expect("a name"));
-    let act = Act::new("ada", NOW);
+    let act = OperationContext::new("ada", NOW);
     workspaces.create(&name, &NewWorkspace::default(), &act).expect("made");
     let mut first = WorkingTree::open_root(&world.store, tree).expect("opened");
     let done = workspaces.commit(&name, &mut first, &Change::new("conflicts"), &act).expect("committed");
@@ -37,14 +37,14 @@ fn a_view_shows_markers_and_a_write_takes_the_conflicts_place() {
     let world = World::new();
     let (tree, faced) = world.faced(&all_kinds());
     let (workspaces, name, head) = committed(&world, tree);
-    let act = Act::new("ada", NOW);
+    let act = OperationContext::new("ada", NOW);
     let journal = tempfile::tempdir().expect("a place");
     let opened = WorkingTree::open(&world.store, head).expect("opened");
     let (view, _) = View::open(opened, journal.path(), options()).expect("a view");
     let caller = Caller::owner(0, 0);
     let find = |name: &str| view.lookup(&caller, ROOT, name.as_bytes()).expect("found");
     let text = find("text");
-    let shown = world.read(faced.face, "text");
+    let shown = world.read(faced.rendered, "text");
     assert_eq!((text.kind, text.size, text.mode), (Kind::File, shown.len() as u64, 0o644));
     assert_eq!(view.read(text.ino, 0, 1 << 20).expect("read"), shown);
     // Reading changes nothing.
@@ -69,7 +69,7 @@ fn a_commit_folds_what_was_read_back_and_leaves_what_changed_since() {
     let world = World::new();
     let (tree, faced) = world.faced(&all_kinds());
     let (workspaces, name, head) = committed(&world, tree);
-    let act = Act::new("ada", NOW);
+    let act = OperationContext::new("ada", NOW);
     let journal = tempfile::tempdir().expect("a place");
     let opened = WorkingTree::open(&world.store, head).expect("opened");
     let (view, _) = View::open(opened, journal.path(), options()).expect("a view");

@@ -1,9 +1,9 @@
 //! Resolving, remembering and replaying.
 
-use amalgam_conflicts::{Choice, NotResolved, chosen, file_of};
+use amalgam_conflicts::{Choice, NotResolved, resolution_file, resolution_of};
 use amalgam_engine::conflict::{Exchange, conflicts, forget, remember, remembered, replay, replay_all};
 use amalgam_engine::object::{Conflict, Settled};
-use amalgam_engine::{Act, RootId, Time};
+use amalgam_engine::{OperationContext, RootId, Time};
 
 use crate::kit::{KINDS, World, all_kinds};
 
@@ -12,7 +12,7 @@ const NOW: Time = Time(4_000_000_000_000);
 fn resolve(world: &World, root: RootId, name: &str, choice: Choice) -> Result<RootId, NotResolved> {
     let mut exchange = Exchange::new(&world.store, root, &[]).expect("begun");
     let conflict = world.conflict(root, name);
-    let entry = chosen(&world.store, exchange.session(), &conflict, choice, NOW)?;
+    let entry = resolution_of(&world.store, exchange.session(), &conflict, choice, NOW)?;
     exchange.set(&world.path(name), entry.as_ref()).expect("set");
     Ok(exchange.finish().expect("put together").1)
 }
@@ -47,7 +47,7 @@ fn every_way_of_resolving_leaves_a_tree_without_that_conflict() {
 fn a_resolution_is_remembered_and_replayed_for_the_same_conflict() {
     let world = World::new();
     let (tree, _) = world.tree(&all_kinds());
-    let act = Act::new("ada", NOW);
+    let act = OperationContext::new("ada", NOW);
     let store = &world.store;
     for (name, _) in KINDS {
         let conflict = world.conflict(tree, name);
@@ -92,6 +92,6 @@ fn a_file_of_ones_own_gets_the_attributes_of_the_first_version() {
     let (tree, _) = world.tree_of_picks(&[vec![13, 2, 3]]);
     let conflict = world.conflict(tree, "a0");
     let session = world.store.session();
-    let entry = file_of(&session, &conflict, b"mine", NOW).expect("put");
+    let entry = resolution_file(&session, &conflict, b"mine", NOW).expect("put");
     assert_eq!((entry.mode, entry.mtime), (0o755, NOW));
 }

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use amalgam_engine::search::{SearchOptions, Selection, TreeSearch};
-use amalgam_engine::{Act, Commit, EpisodeName, Episodes, PatchOptions, RefName, Store, Time, patch};
+use amalgam_engine::{Commit, EpisodeName, Episodes, OperationContext, PatchOptions, RefName, Store, Time, patch};
 use task::{Repair, Result};
 
 fn main() -> ExitCode {
@@ -38,7 +38,7 @@ fn run(arguments: &[String]) -> Result<()> {
     let repair = if is_free { Repair::free() } else { Repair::new()? };
     let options =
         SearchOptions { selection: Selection::Uct { constant: 0.15 }, depth_max: 12, seed: 1, ..Default::default() };
-    let (name, act) = (EpisodeName::new("repair")?, Act::new("search", Time::EPOCH).buffered());
+    let (name, act) = (EpisodeName::new("repair")?, OperationContext::new("search", Time::EPOCH).buffered());
     let mut search = TreeSearch::begin(&store, &name, first, repair, options, &act)?;
     println!("the program as it is: {:.0} % of its tests pass", 100.0 * search.best().reward);
 

@@ -1,12 +1,12 @@
 //! Walks all objects below an object: checks that they exist, protects them from collection, and counts their depth.
 
-use super::Gate;
+use super::check::AdmissionCheck;
 use crate::error::Result;
 use crate::id::{ObjectId, ObjectKind, RootId, SnapshotId};
 use crate::malformed::Malformed;
 use crate::name::{DEPTH_MAX, InvalidName};
 use crate::object::{Directories, Links, Root, Ropes, Sequence, SequenceNode, Snapshot, States};
-use crate::store::{Known, WriteSession};
+use crate::store::{CheckedObject, WriteSession};
 
 /// The references of an object.
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl Open {
     }
 }
 
-impl Gate<'_> {
+impl AdmissionCheck<'_> {
     /// Computes the depth like [`depth`](Self::depth). If that fails, repeats the walk without the upper bounds on the depth of
     /// trees that the session rests on, which may be too high.
     pub(super) fn depth_or_exact(&self, edges: &Edges) -> Result<usize> {
@@ -99,7 +99,7 @@ impl Gate<'_> {
                 self.shallow(done.depth)?;
                 let (Some(id), Some(parent)) = (done.id, open.last_mut()) else { return Ok(done.depth) };
                 parent.depth = parent.depth.max(parent.edges.names + done.depth);
-                self.session.known().lock().insert(id, Known { depth: done.depth, bytes: 0 });
+                self.session.known().lock().insert(id, CheckedObject { depth: done.depth, bytes: 0 });
             }
             self.shallow(names)?;
         }

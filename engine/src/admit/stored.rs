@@ -3,14 +3,14 @@
 use bytes::Bytes;
 use rayon::prelude::*;
 
-use super::{Gate, Offered};
+use super::{AdmissionCheck, DecodedObject};
 use crate::backend::StoredObject;
 use crate::compress;
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
 use crate::malformed::Malformed;
 use crate::object;
-use crate::store::{Known, WriteSession};
+use crate::store::{CheckedObject, WriteSession};
 
 /// An object that was refused. The objects before it were admitted.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct NotAdmitted {
 
 /// An object from another store that has been hashed, with the result.
 #[derive(Debug)]
-pub struct Looked {
+pub struct HashedObject {
     object: StoredObject,
     /// Whether the store already has it.
     there: bool,
@@ -31,7 +31,7 @@ pub struct Looked {
     raw_bytes: Result<u64>,
 }
 
-impl Looked {
+impl HashedObject {
     /// Returns the id.
     pub fn id(&self) -> ObjectId {
         self.object.id
@@ -59,20 +59,20 @@ impl WriteSession {
 
     /// Hashes objects on all cores: the first phase of [`admit_stored`](Self::admit_stored). Earlier objects need not be admitted
     /// yet.
-    pub fn look_at_stored(&self, objects: Vec<StoredObject>) -> Result<Vec<Looked>> {
+    pub fn look_at_stored(&self, objects: Vec<StoredObject>) -> Result<Vec<HashedObject>> {
         let ids: Vec<_> = objects.iter().map(|object| object.id).collect();
         let there = self.has_many(&ids)?;
         let look = |(object, there): (StoredObject, bool)| {
             let raw_bytes = if there { Ok(0) } else { look(&object) };
-            Looked { object, there, raw_bytes }
+            HashedObject { object, there, raw_bytes }
         };
         Ok(objects.into_par_iter().zip(there).with_min_len(8).map(look).collect())
     }
 
     /// Admits the hashed objects in this order: the second phase of [`admit_stored`](Self::admit_stored).
-    pub fn admit_looked(&self, looked: &[Looked]) -> Result<Vec<bool>, NotAdmitted> {
+    pub fn admit_looked(&self, looked: &[HashedObject]) -> Result<Vec<bool>, NotAdmitted> {
         let mut new = Vec::with_capacity(looked.len());
-        for (at, Looked { object, there, raw_bytes }) in looked.iter().enumerate() {
+        for (at, HashedObject { object, there, raw_bytes }) in looked.iter().enumerate() {
             if !there {
                 let taken = raw_bytes.clone().and_then(|bytes| self.take(object, bytes));
                 taken.map_err(|source| NotAdmitted { at, source })?;
@@ -96,20 +96,20 @@ impl WriteSession {
             false => bytes.clone(),
         };
         self.put_stored_chunk(*id, stored, raw_bytes as usize)?;
-        self.known().lock().insert(*id, Known { depth: 0, bytes: raw_bytes });
+        self.known().lock().insert(*id, CheckedObject { depth: 0, bytes: raw_bytes });
         Ok(())
     }
 
     /// Admits the record of a snapshot whose tree the sender has thinned. Returns its id and whether it was new.
     pub fn admit_thinned(&self, bytes: impl Into<Bytes>) -> Result<(ObjectId, bool)> {
         let (kind, bytes) = (ObjectKind::Snapshot, bytes.into());
-        let gate = Gate { session: self, kind };
+        let gate = AdmissionCheck { session: self, kind };
         object::check(kind, &bytes).map_err(|source| gate.refusal(source))?;
         let id = ObjectId::of(kind, &bytes);
         if self.has(id)? {
             return Ok((id, false));
         }
-        let offered = Offered::decode(kind, &bytes).map_err(|source| gate.refusal(source))?;
+        let offered = DecodedObject::decode(kind, &bytes).map_err(|source| gate.refusal(source))?;
         gate.check(&offered)?;
         let length = bytes.len();
         self.put(kind, bytes.into())?;

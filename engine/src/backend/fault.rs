@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-use super::reclaim::{Named, Reclaimed, WatchReclaim};
+use super::reclaim::{KeptRows, Reclaimed, WatchReclaim};
 use super::{Backend, Committed, Epoch, Family, IndexRow, Inspect, Page, RowEdit, StoredObject, Sweep, Transaction};
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
@@ -201,7 +201,7 @@ impl<B: Sweep> Sweep for Fault<B> {
         self.inner.trim_operations(before, limit)
     }
 
-    fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+    fn reclaim(&self, named: KeptRows, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
         self.plan.write("reclaim")?;
         self.inner.reclaim(named, watch)
     }

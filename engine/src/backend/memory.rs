@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 
 use super::check::check;
 use super::inspect::{Family, Inspect, Page, PageEnd, RowEdit};
-use super::reclaim::{Named, ReclaimProgress, Reclaimed, WatchReclaim};
+use super::reclaim::{KeptRows, ReclaimProgress, Reclaimed, WatchReclaim};
 use super::rows::{IndexValue, RefRow, damaged, number, read_tombstone, tombstone_key};
 use super::{Backend, Committed, Epoch, IndexRow, StoredObject, Sweep, Transaction};
 use crate::error::{Error, Result};
@@ -322,7 +322,7 @@ impl Sweep for Memory {
         Ok(end)
     }
 
-    fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+    fn reclaim(&self, named: KeptRows, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
         let mut done = ReclaimProgress { bytes_total: self.state.read().object_bytes(), ..Default::default() };
         let mut reclaimed = Reclaimed { bytes_before: done.bytes_total, ..Default::default() };
         for family in Family::OBJECTS {

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-use super::reclaim::{Named, Reclaimed, WatchReclaim};
+use super::reclaim::{KeptRows, Reclaimed, WatchReclaim};
 use super::{
-    Backend, Committed, Epoch, Family, Guess, IndexRow, Inspect, Look, Page, RowEdit, StoredObject, Sweep, Transaction,
+    Backend, Committed, Epoch, Family, IndexRow, Inspect, MatchCallback, Page, ReadCallback, RowEdit, StoredObject,
+    Sweep, Transaction,
 };
 use crate::error::Result;
 use crate::id::ObjectId;
@@ -103,7 +104,7 @@ impl<B: Backend> Backend for Metered<B> {
         Ok(found)
     }
 
-    fn look_at_many(&self, ids: &[ObjectId], look: &mut Look<'_>) -> Result<()> {
+    fn look_at_many(&self, ids: &[ObjectId], look: &mut ReadCallback<'_>) -> Result<()> {
         let mut bytes = 0;
         self.inner.look_at_many(ids, &mut |place, stored| {
             bytes += stored.map_or(0, |stored| stored.len() as u64);
@@ -113,7 +114,7 @@ impl<B: Backend> Backend for Metered<B> {
         Ok(())
     }
 
-    fn guess_many(&self, ids: &[ObjectId], look: &mut Guess<'_>) -> Result<Vec<usize>> {
+    fn guess_many(&self, ids: &[ObjectId], look: &mut MatchCallback<'_>) -> Result<Vec<usize>> {
         let mut read = 0;
         let others = self.inner.guess_many(ids, &mut |place, stored| {
             read += stored.len() as u64;
@@ -233,7 +234,7 @@ impl<B: Sweep> Sweep for Metered<B> {
         self.inner.trim_operations(before, limit)
     }
 
-    fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+    fn reclaim(&self, named: KeptRows, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
         self.inner.reclaim(named, watch)
     }
 }

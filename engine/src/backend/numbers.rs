@@ -8,12 +8,12 @@ const PAGE_NUMBERS: u64 = WORDS as u64 * 64;
 
 /// A set of numbers: a bitmap in pages of 4,096 numbers. Empty pages are not stored.
 #[derive(Clone, Debug, Default)]
-pub struct Numbers {
+pub struct NumberSet {
     pages: BTreeMap<u64, Box<[u64; WORDS]>>,
     count: u64,
 }
 
-impl Numbers {
+impl NumberSet {
     /// Adds a number. Returns false if it was already in the set.
     pub fn insert(&mut self, number: u64) -> bool {
         let page = self.pages.entry(number / PAGE_NUMBERS).or_insert_with(|| Box::new([0; WORDS]));
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn counts_what_lies_in_a_range() {
-        let mut numbers = Numbers::default();
+        let mut numbers = NumberSet::default();
         let all: Vec<u64> = (0..40_000).filter(|number| number % 7 == 3 || (9_000..9_100).contains(number)).collect();
         for number in &all {
             assert!(numbers.insert(*number));

@@ -3,32 +3,32 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::{Family, Numbers};
+use super::{Family, NumberSet};
 
 /// The object rows that must be kept.
 #[derive(Clone, Debug)]
-pub struct Named {
+pub struct KeptRows {
     /// The numbers of all index rows below `end`, read after `end` was determined, by object family.
-    pub numbers: Arc<[Numbers; Family::OBJECTS.len()]>,
+    pub numbers: Arc<[NumberSet; Family::OBJECTS.len()]>,
     /// The numbers of the rows that this sweep deleted, by family. Does not include rows left by earlier sweeps or crashes.
-    pub gone: Arc<[Numbers; Family::OBJECTS.len()]>,
+    pub gone: Arc<[NumberSet; Family::OBJECTS.len()]>,
     /// All rows from this number on are kept.
     pub end: u64,
 }
 
-impl Named {
+impl KeptRows {
     /// Returns whether the row of a family with this number is kept.
     pub fn keeps(&self, family: Family, number: u64) -> bool {
         number >= self.end || self.of(family).contains(number)
     }
 
     /// Returns the live numbers of an object family.
-    pub fn of(&self, family: Family) -> &Numbers {
+    pub fn of(&self, family: Family) -> &NumberSet {
         &self.numbers[place(family)]
     }
 
     /// Returns the numbers of a family that the sweep deleted.
-    pub fn gone_of(&self, family: Family) -> &Numbers {
+    pub fn gone_of(&self, family: Family) -> &NumberSet {
         &self.gone[place(family)]
     }
 }

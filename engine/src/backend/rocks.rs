@@ -7,12 +7,13 @@
 //! are already compressed, so RocksDB's compression is off. Transactions use group commit: one leader compares, numbers and
 //! writes for all waiting threads, which makes the operation log gapless and shares the fsync.
 
+mod group_commit;
 mod inspect;
 mod names;
 mod reclaim;
 mod recover;
 mod requests;
-mod round;
+mod row_filter;
 mod settings;
 mod sweep;
 mod trim;
@@ -36,22 +37,20 @@ use rocksdb::{
 use super::check::check;
 use super::group::Group;
 use super::home::{self, Fingerprint, HeaderState, Mark, damaged};
-use super::rows::{IndexValue, RefRow, number, read_tombstone, tombstone_key};
-use super::{Backend, Committed, Durability, Epoch, Guess, Look, StoredObject, Transaction};
+use super::rows::{IndexValue, RefRow, after_prefix, number, read_tombstone, tombstone_key};
+use super::{Backend, Committed, Durability, Epoch, MatchCallback, ReadCallback, StoredObject, Transaction};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
 use crate::reference::{Operation, OperationDraft, RefName, RefValue, RequestId};
 use crate::tombstone::Tombstone;
-use reclaim::Doomed;
 use recover::{catalogue_name, check_catalogue};
-use round::Round;
+use row_filter::SharedRowFilter;
 use settings::{
-    BlockCache, CHUNKS, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS, RESERVE_BYTES_MAX,
-    RESERVE_BYTES_MIN, TOMBSTONES, UNRECLAIMED_KEY, database_options, families, family_options, fault, hinting,
-    object_family, opening,
+    BlockCache, CHUNKS, DATABASE_DIRECTORY, EPOCH_KEY, FAMILIES, INDEX, META, OBJECT_FAMILIES, OPERATIONS, REFS,
+    RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TOMBSTONES, UNRECLAIMED_KEY, database_options, families, family_options,
+    fault, hinting, object_family, opening,
 };
 
-const DATABASE_DIRECTORY: &str = "db";
 const INGEST_DIRECTORY: &str = "ingest";
 
 /// From this many bytes of chunks on, a batch is ingested as a file instead of written through the log.
@@ -81,7 +80,7 @@ pub struct Rocks {
     numbering: RwLock<()>,
     /// Whether the index of references is complete.
     names_are_indexed: AtomicBool,
-    doomed: Doomed,
+    row_filter: SharedRowFilter,
     /// Number of objects removed from the index whose space is not reclaimed; unknown after opening.
     unreclaimed: AtomicU64,
     reserve_one_in: u64,
@@ -134,8 +133,8 @@ impl Rocks {
             home::release_reserve(directory)?;
         }
         let cache = Cache::new_lru_cache(options.block_cache_bytes);
-        let doomed = Doomed::default();
-        let families = families(options, &cache, &doomed);
+        let row_filter = SharedRowFilter::default();
+        let families = families(options, &cache, &row_filter);
         let chunk_options = family_options(CHUNKS, options, &cache);
         let database = DB::open_cf_descriptors(&database_options(), &database_path, families)
             .map_err(|source| opening(&source))?;
@@ -152,7 +151,7 @@ impl Rocks {
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             numbering: RwLock::new(()),
             names_are_indexed: AtomicBool::new(false),
-            doomed,
+            row_filter,
             unreclaimed: AtomicU64::new(0),
             reserve_one_in: options.reserve_one_in,
             block_cache: BlockCache { cache, bytes: options.block_cache_bytes },
@@ -290,36 +289,6 @@ impl Rocks {
         })
     }
 
-    /// Leads a group: compares, numbers, writes once, and returns each result.
-    fn commit_group(&self, group: Vec<Prepared>) -> Vec<Result<Committed>> {
-        let epoch = self.epoch.read();
-        let _stripes = self.lock_stripes(group.iter().flat_map(|prepared| &prepared.objects).map(|object| object.id));
-        let mut round = Round {
-            rocks: self,
-            epoch: *epoch,
-            batch: WriteBatch::default(),
-            moved: HashMap::new(),
-            requests: HashMap::new(),
-            next_operation: self.next_operation.load(Ordering::SeqCst),
-        };
-        let durable = group.iter().any(|prepared| prepared.durability == Durability::Durable);
-        let mut results: Vec<_> = group.into_iter().map(|prepared| round.add(prepared)).collect();
-        let Round { mut batch, next_operation, .. } = round;
-        if next_operation != self.next_operation.load(Ordering::SeqCst) {
-            self.note_indexed(&mut batch, next_operation - 1);
-        }
-        if let Err(error) = self.write(batch, durable) {
-            for result in &mut results {
-                if result.is_ok() {
-                    *result = Err(error.clone());
-                }
-            }
-            return results;
-        }
-        self.next_operation.store(next_operation, Ordering::SeqCst);
-        results
-    }
-
     fn write(&self, batch: WriteBatch, durable: bool) -> Result<()> {
         if batch.is_empty() {
             return if durable { self.sync() } else { Ok(()) };
@@ -358,7 +327,7 @@ impl Rocks {
         family: &'static str,
         wanted: &mut [Wanted],
         ids: &[ObjectId],
-        look: &mut Look<'_>,
+        look: &mut ReadCallback<'_>,
     ) -> Result<()> {
         wanted.sort_unstable_by_key(|wanted| (wanted.number, wanted.place));
         if family == CHUNKS && is_dense(wanted) {
@@ -377,7 +346,7 @@ impl Rocks {
     }
 
     /// Calls `look` for adjacent chunks with one sequential read instead of one read for each.
-    fn rows_in_a_row(&self, wanted: &[Wanted], ids: &[ObjectId], look: &mut Look<'_>) -> Result<()> {
+    fn rows_in_a_row(&self, wanted: &[Wanted], ids: &[ObjectId], look: &mut ReadCallback<'_>) -> Result<()> {
         let mut options = reading(CHUNKS);
         let bytes: u64 = wanted.iter().map(|wanted| wanted.stored_bytes).sum();
         options.set_readahead_size(usize::try_from(bytes).unwrap_or(usize::MAX).min(READAHEAD_BYTES_MAX));
@@ -416,7 +385,7 @@ impl Rocks {
         &self,
         ids: &[ObjectId],
         places: Range<usize>,
-        look: &mut Guess<'_>,
+        look: &mut MatchCallback<'_>,
         others: &mut Vec<usize>,
     ) -> Result<()> {
         if places.len() < GUESSED_MIN {
@@ -513,7 +482,7 @@ impl Backend for Rocks {
         Ok(found)
     }
 
-    fn look_at_many(&self, ids: &[ObjectId], look: &mut Look<'_>) -> Result<()> {
+    fn look_at_many(&self, ids: &[ObjectId], look: &mut ReadCallback<'_>) -> Result<()> {
         let mut wanted: HashMap<_, Vec<_>> = HashMap::new();
         for (place, value) in self.index_rows(ids)?.into_iter().enumerate() {
             match value.filter(|value| value.kind == ids[place].kind) {
@@ -526,7 +495,7 @@ impl Backend for Rocks {
         wanted.into_iter().try_for_each(|(family, mut wanted)| self.object_rows(family, &mut wanted, ids, look))
     }
 
-    fn guess_many(&self, ids: &[ObjectId], look: &mut Guess<'_>) -> Result<Vec<usize>> {
+    fn guess_many(&self, ids: &[ObjectId], look: &mut MatchCallback<'_>) -> Result<Vec<usize>> {
         let mut others = Vec::new();
         if ids.iter().all(|id| id.kind == ObjectKind::Chunk) {
             self.guess_in_a_row(ids, 0..ids.len(), look, &mut others)?;
@@ -606,7 +575,7 @@ impl Backend for Rocks {
         let start = after.map_or(prefix, |name| name.as_str().max(prefix));
         let mut options = ReadOptions::default();
         // Behind the prefix there may be any number of rows that were deleted, and each would be looked at.
-        options.set_iterate_upper_bound(names::after_prefix(prefix.as_bytes()));
+        options.set_iterate_upper_bound(after_prefix(prefix.as_bytes()));
         let mode = IteratorMode::From(start.as_bytes(), Direction::Forward);
         let mut listed = Vec::new();
         for row in self.database.iterator_cf_opt(self.family(REFS), options, mode) {

@@ -129,3 +129,16 @@ impl Quarantined {
         Some(Self { kind: *kind, reason, bytes: bytes.slice(5 + length..) })
     }
 }
+
+/// Returns the first key after all keys with a prefix.
+pub(crate) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // The prefix is empty or consists of the greatest bytes.
+    vec![u8::MAX; prefix.len() + 1]
+}

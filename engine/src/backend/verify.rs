@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::reclaim::{Named, Reclaimed, WatchReclaim};
+use super::reclaim::{KeptRows, Reclaimed, WatchReclaim};
 use super::{Backend, Committed, Epoch, Family, IndexRow, Inspect, Page, RowEdit, StoredObject, Sweep, Transaction};
 use crate::compress;
 use crate::error::{Error, Result};
@@ -137,7 +137,7 @@ impl<B: Sweep> Sweep for Verify<B> {
         self.0.trim_operations(before, limit)
     }
 
-    fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+    fn reclaim(&self, named: KeptRows, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
         self.0.reclaim(named, watch)
     }
 }

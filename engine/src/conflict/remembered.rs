@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::id::{Bare, ObjectKind, RootId};
 use crate::name::{Name, TreePath};
 use crate::object::{Conflict, Entry, Node};
-use crate::operation::{Act, RESOLUTIONS, Step, move_refs, recorded, trying};
+use crate::operation::{OperationContext, RESOLUTIONS, Step, move_refs, recorded, trying};
 use crate::reference::{Operation, RefName, RefValue};
 use crate::store::Store;
 use crate::time::Time;
@@ -28,7 +28,7 @@ const NAME: &[u8] = b"resolution";
 
 /// A remembered resolution.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remembered {
+pub struct RememberedResolution {
     /// The hash of the conflict.
     pub id: Bare,
     /// The path of the conflict when it was resolved.
@@ -87,12 +87,12 @@ pub fn remember(
     path: &TreePath,
     entry: Option<&Entry>,
     from: RootId,
-    act: &Act,
+    context: &OperationContext,
 ) -> Result<Option<Operation>> {
     let Some(new) = NewResolution::new(store, conflict, path, entry, from)? else { return Ok(None) };
     trying(|| {
         let step = Step { name: new.name.clone(), before: store.read_ref(&new.name)?, after: Some(new.value.clone()) };
-        move_refs(store, act, act.draft("remember"), vec![step]).map(recorded)
+        move_refs(store, context, context.draft("remember"), vec![step]).map(recorded)
     })
     .map(Some)
 }
@@ -133,7 +133,7 @@ pub fn replay_all(store: &Store, root: RootId, placed: &[PlacedConflict]) -> Res
 }
 
 /// Returns a resolution by the hash of its conflict.
-pub fn resolution(store: &Store, id: Bare) -> Result<Option<Remembered>> {
+pub fn resolution(store: &Store, id: Bare) -> Result<Option<RememberedResolution>> {
     match store.read_ref(&reference(id))? {
         Some(value) => read(store, id, &value),
         None => Ok(None),
@@ -141,7 +141,7 @@ pub fn resolution(store: &Store, id: Bare) -> Result<Option<Remembered>> {
 }
 
 /// Returns up to `limit` resolutions after the given one, in the order of their hashes.
-pub fn remembered(store: &Store, after: Option<Bare>, limit: usize) -> Result<Vec<Remembered>> {
+pub fn remembered(store: &Store, after: Option<Bare>, limit: usize) -> Result<Vec<RememberedResolution>> {
     let after = after.map(reference);
     let mut found = Vec::new();
     for (name, value) in store.list_refs(PREFIX, after.as_ref(), limit)? {
@@ -152,16 +152,16 @@ pub fn remembered(store: &Store, after: Option<Bare>, limit: usize) -> Result<Ve
 }
 
 /// Forgets a resolution. Returns `None` if there was none.
-pub fn forget(store: &Store, id: Bare, act: &Act) -> Result<Option<Operation>> {
+pub fn forget(store: &Store, id: Bare, context: &OperationContext) -> Result<Option<Operation>> {
     let name = reference(id);
     trying(|| {
         let Some(before) = store.read_ref(&name)? else { return Ok(None) };
         let step = Step { name: name.clone(), before: Some(before), after: None };
-        move_refs(store, act, act.draft("forget resolution"), vec![step]).map(recorded).map(Some)
+        move_refs(store, context, context.draft("forget resolution"), vec![step]).map(recorded).map(Some)
     })
 }
 
-fn read(store: &Store, id: Bare, value: &RefValue) -> Result<Option<Remembered>> {
+fn read(store: &Store, id: Bare, value: &RefValue) -> Result<Option<RememberedResolution>> {
     let damaged =
         || Error::DamagedRecord { what: format!("resolution {id}"), why: "it does not name a tree".to_owned() };
     let root = match value.target {
@@ -170,7 +170,7 @@ fn read(store: &Store, id: Bare, value: &RefValue) -> Result<Option<Remembered>>
     };
     let path = TreePath::new(&value.note[..])?;
     let entry = entry_at(store, &*store.root(root)?, &TreePath::new(NAME).expect("a path"))?;
-    Ok(Some(Remembered { id, path, entry, root }))
+    Ok(Some(RememberedResolution { id, path, entry, root }))
 }
 
 fn same(known: Option<&Option<Entry>>, entry: Option<&Entry>) -> bool {

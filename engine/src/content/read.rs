@@ -18,13 +18,13 @@ const SEGMENTS_AT_ONCE: usize = 4_096;
 
 /// A segment with its offset and index in the file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Placed {
+pub(super) struct PlacedSegment {
     pub(super) segment: Segment,
     pub(super) start: u64,
     pub(super) index: u64,
 }
 
-impl Placed {
+impl PlacedSegment {
     pub(super) fn end(&self) -> u64 {
         self.start + self.segment.length
     }
@@ -75,13 +75,13 @@ impl Segments {
         }
     }
 
-    fn advance(&mut self) -> Result<Option<Placed>> {
+    fn advance(&mut self) -> Result<Option<PlacedSegment>> {
         while let Some((node, at)) = self.path.last_mut() {
             match &**node {
                 SequenceNode::Leaf(items) => {
                     if let Some(segment) = items.get(*at) {
                         *at += 1;
-                        let placed = Placed { segment: *segment, start: self.start, index: self.index };
+                        let placed = PlacedSegment { segment: *segment, start: self.start, index: self.index };
                         self.start = placed.end();
                         self.index += 1;
                         return Ok(Some(placed));
@@ -117,7 +117,7 @@ impl Segments {
 }
 
 impl Iterator for Segments {
-    type Item = Result<Placed>;
+    type Item = Result<PlacedSegment>;
 
     fn next(&mut self) -> Option<Self::Item> {
         match self.advance() {
@@ -207,7 +207,7 @@ fn read_rope(store: &Store, rope: RopeId, size: u64, range: Range<u64>, take: &m
     // Reads in batches: a hostile rope may have segments of one byte each, which no cutter produces, and must not exhaust the
     // memory.
     while done < range.end {
-        let mut batch: Vec<Placed> = Vec::new();
+        let mut batch: Vec<PlacedSegment> = Vec::new();
         while batch.len() < SEGMENTS_AT_ONCE && done < range.end {
             let placed =
                 segments.next().unwrap_or(Err(Error::Malformed { id: rope.object(), source: Malformed::Link }))?;
@@ -219,7 +219,12 @@ fn read_rope(store: &Store, rope: RopeId, size: u64, range: Range<u64>, take: &m
     Ok(())
 }
 
-fn read_batch(store: &Store, batch: &[Placed], range: &Range<u64>, take: &mut dyn FnMut(Piece<'_>)) -> Result<()> {
+fn read_batch(
+    store: &Store,
+    batch: &[PlacedSegment],
+    range: &Range<u64>,
+    take: &mut dyn FnMut(Piece<'_>),
+) -> Result<()> {
     let wanted: Vec<_> = batch
         .iter()
         .filter_map(|placed| match placed.segment.source {

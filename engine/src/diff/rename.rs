@@ -56,7 +56,7 @@ pub(crate) fn find(
                 if kinds == Kinds::Apart && is_directory(&before) != is_directory(&after) =>
             {
                 let (path, was_directory) = (change.path, is_directory(&before));
-                let (was, is) = (Place { path: path.clone(), entry: before }, Place { path, entry: after });
+                let (was, is) = (PathEntry { path: path.clone(), entry: before }, PathEntry { path, entry: after });
                 if was_directory {
                     changes.push(one_sided(What::Removed, was));
                     added.push(is);
@@ -65,8 +65,8 @@ pub(crate) fn find(
                     changes.push(one_sided(What::Added, is));
                 }
             }
-            (What::Removed, Some(entry), _) => removed.push(Place { path: change.path, entry }),
-            (What::Added, _, Some(entry)) => added.push(Place { path: change.path, entry }),
+            (What::Removed, Some(entry), _) => removed.push(PathEntry { path: change.path, entry }),
+            (What::Added, _, Some(entry)) => added.push(PathEntry { path: change.path, entry }),
             _ => changes.push(change),
         }
     }
@@ -79,7 +79,7 @@ pub(crate) fn find(
 }
 
 #[derive(Clone)]
-struct Place {
+struct PathEntry {
     path: TreePath,
     entry: Entry,
 }
@@ -113,7 +113,7 @@ fn size_of(entry: &Entry) -> u64 {
 /// Removed entries, sorted by path and indexed by contents. A partner with the same file name is preferred.
 struct Pool {
     options: DiffOptions,
-    places: Vec<Option<Place>>,
+    places: Vec<Option<PathEntry>>,
     spans: Vec<Span>,
     by_contents: HashMap<Same, Vec<usize>>,
 }
@@ -129,7 +129,7 @@ struct Span {
 }
 
 impl Pool {
-    fn new(places: Vec<Place>, options: DiffOptions) -> Self {
+    fn new(places: Vec<PathEntry>, options: DiffOptions) -> Self {
         let mut by_contents: HashMap<Same, Vec<usize>> = HashMap::new();
         let mut spans: Vec<Span> = Vec::with_capacity(places.len());
         let mut open: Vec<usize> = Vec::new();
@@ -147,7 +147,7 @@ impl Pool {
     }
 
     /// Removes the partner of an added entry from the pool, with everything below it, and returns it.
-    fn take(&mut self, place: &Place) -> Option<Place> {
+    fn take(&mut self, place: &PathEntry) -> Option<PathEntry> {
         let candidates = self.by_contents.get(&same(&place.entry, self.options)?)?;
         let name = place.path.split_last().map(|(_, name)| name);
         let left =
@@ -175,7 +175,11 @@ struct Finder {
 
 impl Finder {
     /// Matches directories that moved as a whole, before any directory is read.
-    fn whole_directories(&mut self, removed: Vec<Place>, added: Vec<Place>) -> (Vec<Place>, Vec<Place>) {
+    fn whole_directories(
+        &mut self,
+        removed: Vec<PathEntry>,
+        added: Vec<PathEntry>,
+    ) -> (Vec<PathEntry>, Vec<PathEntry>) {
         let mut pool = Pool::new(removed, self.options);
         let mut rest = Vec::new();
         for place in added {
@@ -195,8 +199,8 @@ impl Finder {
     fn match_below(
         &mut self,
         store: &Store,
-        removed: Vec<Place>,
-        mut added: Vec<Place>,
+        removed: Vec<PathEntry>,
+        mut added: Vec<PathEntry>,
         count: &mut PathCount,
     ) -> Result<()> {
         let mut pool = Pool::new(removed, self.options);
@@ -224,7 +228,7 @@ impl Finder {
         Ok(())
     }
 
-    fn renamed(&mut self, from: Place, to: Place) {
+    fn renamed(&mut self, from: PathEntry, to: PathEntry) {
         let metadata = MetadataChange::between(&from.entry, &to.entry, self.options.times);
         let what = What::Renamed { from: from.path };
         let (before, after) = (Some(from.entry), Some(to.entry));
@@ -232,7 +236,7 @@ impl Finder {
     }
 }
 
-fn one_sided(what: What, place: Place) -> Change {
+fn one_sided(what: What, place: PathEntry) -> Change {
     let (before, after) = match what {
         What::Removed => (Some(place.entry), None),
         _ => (None, Some(place.entry)),
@@ -243,9 +247,9 @@ fn one_sided(what: What, place: Place) -> Change {
 /// Appends the direct children of a directory; nothing for other kinds of entries.
 fn expand(
     store: &Store,
-    place: &Place,
+    place: &PathEntry,
     options: DiffOptions,
-    into: &mut Vec<Place>,
+    into: &mut Vec<PathEntry>,
     count: &mut PathCount,
 ) -> Result<()> {
     for item in directory::list(store, contents(&place.entry))? {
@@ -254,7 +258,7 @@ fn expand(
             continue;
         }
         count.add(1)?;
-        into.push(Place { path: place.path.join(&item.name), entry: item.entry });
+        into.push(PathEntry { path: place.path.join(&item.name), entry: item.entry });
     }
     Ok(())
 }
@@ -262,10 +266,10 @@ fn expand(
 /// Returns the entries and everything below them, sorted by path.
 fn expand_all(
     store: &Store,
-    mut places: Vec<Place>,
+    mut places: Vec<PathEntry>,
     options: DiffOptions,
     count: &mut PathCount,
-) -> Result<Vec<Place>> {
+) -> Result<Vec<PathEntry>> {
     let mut all = Vec::new();
     places.reverse();
     while let Some(place) = places.pop() {

@@ -3,7 +3,7 @@
 use super::record::EpisodeState;
 use super::{EpisodeName, Episodes};
 use crate::error::{Error, Result};
-use crate::operation::{Act, Step, move_refs, trying};
+use crate::operation::{OperationContext, Step, move_refs, trying};
 use crate::reference::REFS_PER_TRANSACTION_MAX;
 
 /// Number of references that one transaction removes. The operation record contains each with its value.
@@ -23,10 +23,10 @@ impl Episodes {
     ///
     /// The episode is first marked as being dropped and accepts no steps from then on. If the call is interrupted, the episode is
     /// still listed in that state, and a second call finishes it.
-    pub fn drop_episode(&self, name: &EpisodeName, act: &Act) -> Result<u64> {
+    pub fn drop_episode(&self, name: &EpisodeName, context: &OperationContext) -> Result<u64> {
         let mut steps = 0;
         loop {
-            let dropped = self.drop_part(name, DROP_PAGE, act)?;
+            let dropped = self.drop_part(name, DROP_PAGE, context)?;
             steps += dropped.steps;
             if dropped.is_done {
                 return Ok(steps);
@@ -35,13 +35,13 @@ impl Episodes {
     }
 
     /// Removes at most `steps_max` steps of an episode in one transaction, for callers that show progress or may stop.
-    pub fn drop_part(&self, name: &EpisodeName, steps_max: usize, act: &Act) -> Result<Dropped> {
+    pub fn drop_part(&self, name: &EpisodeName, steps_max: usize, context: &OperationContext) -> Result<Dropped> {
         // The request id belongs to the final transaction.
-        let part = Act { request: None, ..act.clone() };
+        let part = OperationContext { request: None, ..context.clone() };
         let limit = steps_max.clamp(1, REFS_PER_TRANSACTION_MAX);
         trying(|| {
             let Some(episode) = self.find(name)? else {
-                if let Some(request) = &act.request
+                if let Some(request) = &context.request
                     && self.store.find_request(request)?.is_some()
                 {
                     return Ok(Dropped { steps: 0, is_done: true });
@@ -65,7 +65,7 @@ impl Episodes {
             let page = self.store.list_refs(&name.step_prefix(), None, limit)?;
             let steps = page.len() as u64;
             if page.is_empty() {
-                move_refs(&self.store, act, act.draft("drop"), vec![record(None)])?;
+                move_refs(&self.store, context, context.draft("drop"), vec![record(None)])?;
                 return Ok(Dropped { steps, is_done: true });
             }
             let gone = page.into_iter().map(|(name, value)| Step { name, before: Some(value), after: None });

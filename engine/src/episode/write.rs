@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use super::record::{EpisodeState, Step, StepDraft, StepUpdate};
-use super::{Episode, EpisodeName, Episodes, KNOWN_MAX, Known, StepId, half_dropped};
+use super::{CACHED_EPISODES_MAX, CachedEpisode, Episode, EpisodeName, Episodes, StepId, half_dropped};
 use crate::backend::Transaction;
-use crate::commit::{Landed, Words};
+use crate::commit::{CommittedTree, Words};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
-use crate::operation::{Act, hold_snapshot, recorded, trying};
+use crate::operation::{OperationContext, hold_snapshot, recorded, trying};
 use crate::reference::{Operation, REFS_PER_TRANSACTION_MAX, RefName, RefValue};
 use crate::store::RefMove;
 use crate::work::WorkingTree;
@@ -29,17 +29,23 @@ pub struct CommittedStep {
 
 impl Episodes {
     /// Records a step with an existing snapshot.
-    pub fn record(&self, episode: &EpisodeName, snapshot: SnapshotId, draft: &StepDraft, act: &Act) -> Result<StepId> {
+    pub fn record(
+        &self,
+        episode: &EpisodeName,
+        snapshot: SnapshotId,
+        draft: &StepDraft,
+        context: &OperationContext,
+    ) -> Result<StepId> {
         draft.check()?;
         let _pins = hold_snapshot(&self.store, snapshot)?;
         self.placing(episode, |known, id| {
-            let step = self.step_at(episode, id, snapshot, draft, act)?;
+            let step = self.step_at(episode, id, snapshot, draft, context)?;
             let reference = episode.step_reference(id);
             let transaction = Transaction {
                 expect: vec![(reference.clone(), None), (episode.reference(), Some(known.clone()))],
                 set: vec![(reference, Some(step.value()))],
-                operation: Some(act.draft("record")),
-                durability: act.durability,
+                operation: Some(context.draft("record")),
+                durability: context.durability,
                 ..Transaction::default()
             };
             recorded_step(episode, &recorded(self.store.transact(transaction)?))
@@ -54,9 +60,9 @@ impl Episodes {
         tree: &mut WorkingTree,
         message: &str,
         draft: &StepDraft,
-        act: &Act,
+        context: &OperationContext,
     ) -> Result<CommittedStep> {
-        let (done, landed) = self.land_step(episode, tree, message, draft, act)?;
+        let (done, landed) = self.land_step(episode, tree, message, draft, context)?;
         tree.settle(landed)?;
         Ok(done)
     }
@@ -68,15 +74,15 @@ impl Episodes {
         tree: &WorkingTree,
         message: &str,
         draft: &StepDraft,
-        act: &Act,
-    ) -> Result<(CommittedStep, Landed)> {
+        context: &OperationContext,
+    ) -> Result<(CommittedStep, CommittedTree)> {
         draft.check()?;
         let (landed, step) = self.placing(episode, |known, id| {
             // Complete except for the snapshot, which does not exist yet.
-            let mut step = self.step_at(episode, id, SnapshotId::from_bytes([0; 32]), draft, act)?;
+            let mut step = self.step_at(episode, id, SnapshotId::from_bytes([0; 32]), draft, context)?;
             let words = Words {
-                author: act.actor.clone(),
-                time: act.time,
+                author: context.actor.clone(),
+                time: context.time,
                 message: message.to_owned(),
                 metadata: Default::default(),
             };
@@ -87,8 +93,8 @@ impl Episodes {
                 Ok(RefMove {
                     expect: vec![(reference.clone(), None), (episode.reference(), Some(known.clone()))],
                     set: vec![(reference, Some(step.value()))],
-                    operation: act.draft("record"),
-                    durability: act.durability,
+                    operation: context.draft("record"),
+                    durability: context.durability,
                 })
             })?;
             let step = match landed.done.replayed {
@@ -102,7 +108,12 @@ impl Episodes {
     }
 
     /// Updates the statistics of at most [`STEPS_PER_UPDATE_MAX`] steps, all or none.
-    pub fn update(&self, episode: &EpisodeName, updates: &[StepUpdate], act: &Act) -> Result<Operation> {
+    pub fn update(
+        &self,
+        episode: &EpisodeName,
+        updates: &[StepUpdate],
+        context: &OperationContext,
+    ) -> Result<Operation> {
         if updates.len() > STEPS_PER_UPDATE_MAX {
             let (value, max) = (updates.len() as u64, STEPS_PER_UPDATE_MAX as u64);
             return Err(Error::TooLarge { what: "steps in an update", value, max });
@@ -121,8 +132,8 @@ impl Episodes {
             let open = self.open(episode)?;
             let mut transaction = Transaction {
                 expect: vec![(episode.reference(), Some(open.value().clone()))],
-                operation: Some(act.draft("update")),
-                durability: act.durability,
+                operation: Some(context.draft("update")),
+                durability: context.durability,
                 ..Transaction::default()
             };
             for StepUpdate { step: id, reward, visits, total } in updates {
@@ -170,7 +181,7 @@ impl Episodes {
         id: StepId,
         snapshot: SnapshotId,
         draft: &StepDraft,
-        act: &Act,
+        context: &OperationContext,
     ) -> Result<Step> {
         let depth = match draft.parent {
             None => 0,
@@ -178,7 +189,7 @@ impl Episodes {
             Some(parent) => Step::read(episode, parent, &self.stored_step(episode, parent)?.1)?.depth + 1,
         };
         let StepDraft { parent, reward, visits, total, metadata } = draft.clone();
-        Ok(Step { id, snapshot, parent, depth, time: act.time, reward, visits, total, metadata })
+        Ok(Step { id, snapshot, parent, depth, time: context.time, reward, visits, total, metadata })
     }
 
     /// Calls `attempt` with the episode's record and the next step number. Retries if either was stale.
@@ -221,10 +232,10 @@ impl Episodes {
         };
         let next = self.last_step(episode)?.saturating_add(1);
         let mut known = self.known.lock();
-        if known.len() >= KNOWN_MAX {
+        if known.len() >= CACHED_EPISODES_MAX {
             known.clear();
         }
-        let fresh = Known { value: open.value().clone(), next };
+        let fresh = CachedEpisode { value: open.value().clone(), next };
         match known.get_mut(episode) {
             // Other threads are using numbers that are not in the store yet.
             Some(known) if known.value == fresh.value => known.next = known.next.max(next),

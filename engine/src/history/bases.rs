@@ -1,7 +1,7 @@
 //! Merge bases (best common ancestors) of two snapshots.
 
 use super::graph::Walk;
-use super::{History, let_others_in};
+use super::{History, yield_lock};
 use crate::error::Result;
 use crate::id::SnapshotId;
 
@@ -37,7 +37,7 @@ impl History {
         }
         let mut found = Vec::new();
         while walk.open_without(STALE) > 0 {
-            let_others_in(&mut graph);
+            yield_lock(&mut graph);
             let Some((here, mut flags)) = walk.next() else { break };
             if flags == LEFT | RIGHT && is_usable(graph.id(here))? {
                 found.push(graph.id(here));

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::History;
-use super::graph::{Graph, Place};
+use super::graph::{Graph, GraphIndex};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 
@@ -101,7 +101,7 @@ impl History {
     }
 
     /// Returns for each candidate the number of candidates that are itself or its ancestors. Children come before parents.
-    fn counts_below(&self, graph: &mut Graph, places: &[Place]) -> Result<Vec<usize>> {
+    fn counts_below(&self, graph: &mut Graph, places: &[GraphIndex]) -> Result<Vec<usize>> {
         let words = places.len().div_ceil(64);
         let index: HashMap<_, _> = places.iter().enumerate().map(|(at, place)| (*place, at)).collect();
         let mut sets = vec![Vec::new(); places.len()];

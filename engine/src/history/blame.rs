@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use amalgam_textdiff::line_hunks;
 use bytes::Bytes;
 use parking_lot::MutexGuard;
 
-use super::graph::Place;
-use super::versions::{Look, is_same, leap};
-use super::{History, let_others_in};
+use super::graph::{Graph, GraphIndex};
+use super::versions::{EntryLookup, is_same, leap};
+use super::{History, yield_lock};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
-use crate::insight::lines::hunks;
 use crate::insight::{load, renamed_from};
 use crate::name::TreePath;
 use crate::object::{Entry, Node, Snapshot};
@@ -59,14 +59,17 @@ struct Stop {
     suspects: Vec<Suspect>,
 }
 
-/// The versions to visit, newest last.
+/// The order of versions, newest last, and the path of the file in each.
+type StopKey = (u64, GraphIndex, TreePath);
+
+/// The versions to visit.
 #[derive(Default)]
-struct Open {
-    stops: BTreeMap<(u64, Place, TreePath), Vec<Stop>>,
+struct OpenStops {
+    stops: BTreeMap<StopKey, Vec<Stop>>,
 }
 
-impl Open {
-    fn add(&mut self, key: (u64, Place, TreePath), entry: Entry, suspects: Vec<Suspect>) {
+impl OpenStops {
+    fn add(&mut self, key: StopKey, entry: Entry, suspects: Vec<Suspect>) {
         let stops = self.stops.entry(key).or_default();
         match stops.iter_mut().find(|stop| stop.entry.node == entry.node) {
             Some(stop) => stop.suspects.extend(suspects),
@@ -74,7 +77,7 @@ impl Open {
         }
     }
 
-    fn take_newest(&mut self) -> Option<((u64, Place, TreePath), Stop)> {
+    fn take_newest(&mut self) -> Option<(StopKey, Stop)> {
         let mut newest = self.stops.last_entry()?;
         let key = newest.key().clone();
         let stop = newest.get_mut().pop()?;
@@ -91,85 +94,117 @@ impl History {
     pub fn blame(&self, head: SnapshotId, path: &TreePath) -> Result<Blame> {
         let store = &self.store;
         let mut graph = self.graph.lock();
-        let mut look = Look::default();
+        let mut lookup = EntryLookup::default();
         let start = graph.need(store, head)?;
-        let found = look.entry(store, &mut graph, start, path)?.flatten();
+        let found = lookup.entry(store, &mut graph, start, path)?.flatten();
         let entry = found.ok_or_else(|| Error::NotFound { path: path.clone() })?;
         let text = read(store, path, &entry)?;
         let lines = text.split_inclusive(|byte| *byte == b'\n').count();
-        let mut open = Open::default();
         let whole = Suspect { here: 0, last: 0, count: lines };
         let suspects = if lines == 0 { Vec::new() } else { vec![whole] };
-        open.add((graph.generation(start), start, path.clone()), entry, suspects);
-        let mut runs = Vec::new();
-        while let Some(((_, place, path), Stop { entry, mut suspects })) = open.take_newest() {
-            let_others_in(&mut graph);
-            if let Some(same) = leap(store, &mut graph, place, &path)? {
-                open.add((graph.generation(same), same, path), entry, suspects);
-                continue;
+        let mut walk = BlameWalk { store, graph, lookup, open: OpenStops::default(), runs: Vec::new() };
+        walk.open.add((walk.graph.generation(start), start, path.clone()), entry, suspects);
+        while let Some(((_, here, path), stop)) = walk.open.take_newest() {
+            yield_lock(&mut walk.graph);
+            walk.visit(here, path, stop)?;
+        }
+        Ok(Blame { text, runs: joined(walk.runs) })
+    }
+}
+
+/// The walk of a blame from the requested version to older ones.
+struct BlameWalk<'a> {
+    store: &'a Store,
+    graph: MutexGuard<'a, Graph>,
+    lookup: EntryLookup,
+    open: OpenStops,
+    runs: Vec<BlamedLines>,
+}
+
+/// A version of the file in a parent: the snapshot, the path there, and the entry.
+type OlderVersion = (GraphIndex, TreePath, Entry);
+
+impl BlameWalk<'_> {
+    /// Passes the lines of a version on to the versions of its parents. The remaining lines are from this snapshot.
+    fn visit(&mut self, here: GraphIndex, path: TreePath, stop: Stop) -> Result<()> {
+        let Stop { entry, mut suspects } = stop;
+        if let Some(same) = leap(self.store, &mut self.graph, here, &path)? {
+            self.open.add((self.graph.generation(same), same, path), entry, suspects);
+            return Ok(());
+        }
+        let mut parents = self.older_versions(here, &path)?;
+        // A parent with the same file comes first: none of its lines are from this snapshot.
+        parents.sort_by_key(|(_, _, before)| !is_same_file(before, &entry));
+        let mut text_here = None;
+        for (parent, from, before) in parents {
+            if suspects.is_empty() {
+                break;
             }
-            let mut parents = Vec::new();
-            for parent in look.parents_with_trees(store, &mut graph, place)? {
-                let mut from = path.clone();
-                let mut before = look.entry(store, &mut graph, parent, &path)?.flatten();
-                if before.as_ref().is_none_or(|before| !matches!(before.node, Node::File { .. } | Node::Conflict(_)))
-                    && let roots = [graph.root(parent), graph.root(place)]
-                    && let Some(old) =
-                        MutexGuard::unlocked(&mut graph, || renamed_from(store, roots[0], roots[1], &path))?
-                {
-                    before = look.entry(store, &mut graph, parent, &old)?.flatten();
-                    from = old;
-                }
-                parents.extend(files_of(before).into_iter().map(|before| (parent, from.clone(), before)));
-            }
-            // A parent with the same file comes first: none of its lines are from this snapshot.
-            parents.sort_by_key(|(_, _, before)| !is_same_file(before, &entry));
-            let mut text_here = None;
-            for (parent, from, before) in parents {
-                if suspects.is_empty() {
-                    break;
-                }
-                let passed = if is_same_file(&before, &entry) {
-                    std::mem::take(&mut suspects)
-                } else {
-                    let here = match &text_here {
-                        Some(text) => text,
-                        None => text_here.insert(read(store, &path, &entry)?),
-                    };
-                    let older = read(store, &from, &before)?;
-                    let (passed, kept) = pass(&suspects, &older, here);
-                    suspects = kept;
-                    passed
+            let passed = if is_same_file(&before, &entry) {
+                std::mem::take(&mut suspects)
+            } else {
+                let text = match &text_here {
+                    Some(text) => text,
+                    None => text_here.insert(read(self.store, &path, &entry)?),
                 };
-                if !passed.is_empty() {
-                    open.add((graph.generation(parent), parent, from), before, passed);
-                }
-            }
-            let id = graph.id(place);
-            for Suspect { here, last, count } in suspects {
-                let snapshot = store.snapshot(id)?;
-                runs.push(BlamedLines {
-                    lines: last..last + count,
-                    id,
-                    snapshot,
-                    path: path.clone(),
-                    first_line: here,
-                });
+                let older = read(self.store, &from, &before)?;
+                let (passed, kept) = pass(&suspects, &older, text);
+                suspects = kept;
+                passed
+            };
+            if !passed.is_empty() {
+                self.open.add((self.graph.generation(parent), parent, from), before, passed);
             }
         }
-        runs.sort_by_key(|run| run.lines.start);
-        runs.dedup_by(|next, run| {
-            let joins = run.id == next.id
-                && run.path == next.path
-                && run.lines.end == next.lines.start
-                && run.first_line + run.lines.len() == next.first_line;
-            if joins {
-                run.lines.end = next.lines.end;
-            }
-            joins
-        });
-        Ok(Blame { text, runs })
+        self.blame_on(here, &path, suspects)
     }
+
+    /// Returns the versions of the file in the parents of a snapshot, under their paths there.
+    fn older_versions(&mut self, here: GraphIndex, path: &TreePath) -> Result<Vec<OlderVersion>> {
+        let store = self.store;
+        let mut parents = Vec::new();
+        for parent in self.lookup.parents_with_trees(store, &mut self.graph, here)? {
+            let mut from = path.clone();
+            let mut before = self.lookup.entry(store, &mut self.graph, parent, path)?.flatten();
+            if before.as_ref().is_none_or(|before| !matches!(before.node, Node::File { .. } | Node::Conflict(_)))
+                && let roots = [self.graph.root(parent), self.graph.root(here)]
+                && let Some(old) =
+                    MutexGuard::unlocked(&mut self.graph, || renamed_from(store, roots[0], roots[1], path))?
+            {
+                before = self.lookup.entry(store, &mut self.graph, parent, &old)?.flatten();
+                from = old;
+            }
+            parents.extend(files_of(before).into_iter().map(|before| (parent, from.clone(), before)));
+        }
+        Ok(parents)
+    }
+
+    /// Records lines as introduced by a snapshot.
+    fn blame_on(&mut self, here: GraphIndex, path: &TreePath, suspects: Vec<Suspect>) -> Result<()> {
+        let id = self.graph.id(here);
+        for Suspect { here, last, count } in suspects {
+            let snapshot = self.store.snapshot(id)?;
+            let lines = last..last + count;
+            self.runs.push(BlamedLines { lines, id, snapshot, path: path.clone(), first_line: here });
+        }
+        Ok(())
+    }
+}
+
+/// Sorts runs of lines, and joins adjacent runs of one version.
+fn joined(mut runs: Vec<BlamedLines>) -> Vec<BlamedLines> {
+    runs.sort_by_key(|run| run.lines.start);
+    runs.dedup_by(|next, run| {
+        let joins = run.id == next.id
+            && run.path == next.path
+            && run.lines.end == next.lines.start
+            && run.first_line + run.lines.len() == next.first_line;
+        if joins {
+            run.lines.end = next.lines.end;
+        }
+        joins
+    });
+    runs
 }
 
 /// Returns the files of an entry: itself, or the sides of a conflict, whose lines a resolution may have taken.
@@ -199,7 +234,7 @@ fn read(store: &Store, path: &TreePath, entry: &Entry) -> Result<Bytes> {
 
 /// Splits lines into those which the older text has and the others.
 fn pass(suspects: &[Suspect], older: &[u8], newer: &[u8]) -> (Vec<Suspect>, Vec<Suspect>) {
-    let hunks = hunks(older, newer);
+    let hunks = line_hunks(older, newer);
     let (mut passed, mut kept) = (Vec::new(), Vec::new());
     for suspect in suspects {
         let (mut here, end) = (suspect.here, suspect.here + suspect.count);

@@ -1,24 +1,23 @@
 //! Tracks snapshots from other stores. A received stream leaves a reference for each line of history, named after its newest
 //! snapshot: its ancestors and descendants may contain data from an untrusted source.
 
-use std::collections::HashSet;
-use std::sync::Arc;
-
 use super::History;
-use crate::error::{Error, Result};
+use super::foreign_cache::{PREFIX, marks, short};
+use crate::error::Result;
 use crate::id::{RootId, SnapshotId};
-use crate::object::Snapshot;
-use crate::operation::Act;
+use crate::operation::OperationContext;
 use crate::reference::{REFS_PER_TRANSACTION_MAX, RefName, RefValue};
 use crate::store::{RefMove, Store};
 
-const PREFIX: &str = "foreign/";
-const PAGE: usize = 1_024;
 /// The note of a reference that marks snapshots from another store.
 const NOTE: &[u8] = b"stream";
 
 /// Records that these snapshots and their ancestors came from another store.
-pub fn mark_foreign(store: &Store, newest: impl IntoIterator<Item = SnapshotId>, act: &Act) -> Result<()> {
+pub fn mark_foreign(
+    store: &Store,
+    newest: impl IntoIterator<Item = SnapshotId>,
+    context: &OperationContext,
+) -> Result<()> {
     let mut new = Vec::new();
     for name in newest.into_iter().map(reference) {
         if store.read_ref(&name)?.is_none() {
@@ -29,8 +28,8 @@ pub fn mark_foreign(store: &Store, newest: impl IntoIterator<Item = SnapshotId>,
         let refs = RefMove {
             expect: part.iter().map(|name| (name.clone(), None)).collect(),
             set: part.iter().map(|name| (name.clone(), Some(RefValue::noting(NOTE)))).collect(),
-            operation: act.draft("receive"),
-            durability: act.durability,
+            operation: context.draft("receive"),
+            durability: context.durability,
         };
         let session = store.session();
         let nothing = crate::id::ObjectId::of(crate::id::ObjectKind::Chunk, b"");
@@ -43,85 +42,6 @@ fn reference(snapshot: SnapshotId) -> RefName {
     RefName::new(format!("{PREFIX}{snapshot}")).expect("short and printable")
 }
 
-fn marks(store: &Store) -> Result<HashSet<SnapshotId>> {
-    let (mut found, mut after) = (HashSet::new(), None);
-    loop {
-        let page = store.list_refs(PREFIX, after.as_ref(), PAGE)?;
-        let Some((last, _)) = page.last() else { return Ok(found) };
-        after = Some(last.clone());
-        found.extend(page.iter().filter_map(|(name, _)| SnapshotId::from_hex(name.as_str().strip_prefix(PREFIX)?)));
-    }
-}
-
-/// What was found out about snapshots so far: each is walked over once in the life of a process.
-#[derive(Default)]
-pub(super) struct Memo {
-    /// The marks that it was made by.
-    marked: HashSet<SnapshotId>,
-    /// Snapshots that came from elsewhere, or have something in their history that did, by the first bytes of their ids. Two ids that
-    /// share them would make a tree foreign that is not, and never the other way round.
-    foreign: HashSet<u64>,
-    /// The trees of those that came from elsewhere.
-    trees: HashSet<u64>,
-    /// Snapshots without anything of it in their history.
-    own: HashSet<u64>,
-}
-
-/// The record of a snapshot; a collection may have removed it.
-fn record(store: &Store, id: SnapshotId) -> Result<Option<Arc<Snapshot>>> {
-    match store.snapshot(id) {
-        Err(Error::Missing { .. }) => Ok(None),
-        found => found.map(Some),
-    }
-}
-
-fn short(id: [u8; 32]) -> u64 {
-    u64::from_le_bytes(id[..8].try_into().expect("eight bytes"))
-}
-
-impl Memo {
-    /// Brings it to the marks of the moment. What new marks came of is walked over; what other marks brought is known.
-    fn follow(&mut self, store: &Store, marked: HashSet<SnapshotId>) -> Result<()> {
-        if self.marked == marked {
-            return Ok(());
-        }
-        if !self.marked.is_subset(&marked) {
-            *self = Self::default();
-        }
-        // What had nothing foreign in its history may have a new mark in it.
-        self.own.clear();
-        let mut open: Vec<_> = marked.difference(&self.marked).copied().collect();
-        let mut seen = HashSet::new();
-        while let Some(id) = open.pop() {
-            let Some(snapshot) = record(store, id)? else { continue };
-            self.foreign.insert(short(*id.as_bytes()));
-            self.trees.insert(short(*snapshot.root.as_bytes()));
-            open.extend(snapshot.parents.iter().copied().filter(|parent| seen.insert(short(*parent.as_bytes()))));
-        }
-        self.marked = marked;
-        Ok(())
-    }
-
-    /// Whether a snapshot has something in its history that came from elsewhere: walks back to the first ones that are known.
-    fn is_foreign(&mut self, store: &Store, start: SnapshotId) -> Result<bool> {
-        let (mut open, mut seen) = (vec![start], HashSet::from([short(*start.as_bytes())]));
-        while let Some(id) = open.pop() {
-            let key = short(*id.as_bytes());
-            if self.foreign.contains(&key) {
-                self.foreign.insert(short(*start.as_bytes()));
-                return Ok(true);
-            }
-            if self.own.contains(&key) {
-                continue;
-            }
-            let parents = record(store, id)?.map(|snapshot| snapshot.parents.clone()).unwrap_or_default();
-            open.extend(parents.into_iter().filter(|parent| seen.insert(short(*parent.as_bytes()))));
-        }
-        self.own.extend(seen);
-        Ok(false)
-    }
-}
-
 impl History {
     /// Returns whether one of these snapshots came from another store or has an ancestor that did, or whether a tree is that of
     /// such a snapshot. Reads the marks; each snapshot is visited once per process and then costs a few bytes of memory.
@@ -130,13 +50,13 @@ impl History {
         if marked.is_empty() {
             return Ok(false);
         }
-        let mut memo = self.foreign.lock();
-        memo.follow(&self.store, marked)?;
-        if root.is_some_and(|root| memo.trees.contains(&short(*root.as_bytes()))) {
+        let mut cache = self.foreign.lock();
+        cache.follow(&self.store, marked)?;
+        if root.is_some_and(|root| cache.trees.contains(&short(*root.as_bytes()))) {
             return Ok(true);
         }
         for snapshot in snapshots {
-            if memo.is_foreign(&self.store, *snapshot)? {
+            if cache.is_foreign(&self.store, *snapshot)? {
                 return Ok(true);
             }
         }
@@ -146,6 +66,8 @@ impl History {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::backend::{Memory, Meter, Metered};
     use crate::commit::Commit;
@@ -174,7 +96,7 @@ mod tests {
         other.write("other", b"theirs").expect("written");
         let mine = grow(&store, "head/mine", 200, &mut own);
         let theirs = grow(&store, "head/theirs", 200, &mut other);
-        mark_foreign(&store, [theirs], &Act::new("ann", Time(1))).expect("marked");
+        mark_foreign(&store, [theirs], &OperationContext::new("ann", Time(1))).expect("marked");
         let history = History::of(&store);
         let asked = |snapshot| {
             let before = meter.gets();
@@ -190,7 +112,7 @@ mod tests {
             assert!(asked(next).1 <= 4);
         }
         // A new mark in what was known to be without one.
-        mark_foreign(&store, [mine], &Act::new("ann", Time(2))).expect("marked");
+        mark_foreign(&store, [mine], &OperationContext::new("ann", Time(2))).expect("marked");
         assert!(asked(mine).0 && asked(grow(&store, "head/mine", 1, &mut own)).0);
     }
 }

@@ -2,25 +2,24 @@
 
 use std::collections::{BinaryHeap, HashMap};
 
-use super::absent;
+use crate::changed_paths::{ChangedPaths, PathMarks};
 use crate::error::{Error, Result};
 use crate::id::{DirectoryId, RootId, SnapshotId};
 use crate::object::Node;
 use crate::store::Store;
-use crate::touched::{Asked, Touched};
 
 /// The index of a snapshot in the graph.
-pub(super) type Place = u32;
+pub(super) type GraphIndex = u32;
 
 /// The cached data of a snapshot.
-struct Known {
+struct GraphNode {
     id: SnapshotId,
     root: RootId,
     generation: u64,
     parents: Parents,
     top: Top,
     /// The paths that differ from the first parent, if they are known and the parent exists.
-    touched: Option<Touched>,
+    touched: Option<ChangedPaths>,
 }
 
 /// The root directory of a snapshot's tree.
@@ -35,69 +34,69 @@ enum Top {
 /// The parents. Nearly all snapshots have at most one. A parent whose record was deleted is omitted.
 enum Parents {
     Unread(Vec<SnapshotId>),
-    One(Place),
-    Several(Vec<Place>),
+    One(GraphIndex),
+    Several(Vec<GraphIndex>),
 }
 
 /// The snapshots visited so far.
 #[derive(Default)]
 pub(super) struct Graph {
-    places: HashMap<SnapshotId, Place>,
-    known: Vec<Known>,
+    places: HashMap<SnapshotId, GraphIndex>,
+    nodes: Vec<GraphNode>,
 }
 
 impl Graph {
-    pub(super) fn id(&self, place: Place) -> SnapshotId {
-        self.known[place as usize].id
+    pub(super) fn id(&self, place: GraphIndex) -> SnapshotId {
+        self.nodes[place as usize].id
     }
 
-    pub(super) fn root(&self, place: Place) -> RootId {
-        self.known[place as usize].root
+    pub(super) fn root(&self, place: GraphIndex) -> RootId {
+        self.nodes[place as usize].root
     }
 
-    pub(super) fn generation(&self, place: Place) -> u64 {
-        self.known[place as usize].generation
+    pub(super) fn generation(&self, place: GraphIndex) -> u64 {
+        self.nodes[place as usize].generation
     }
 
     /// Returns the index of a snapshot, or an error if it does not exist.
-    pub(super) fn need(&mut self, store: &Store, id: SnapshotId) -> Result<Place> {
+    pub(super) fn need(&mut self, store: &Store, id: SnapshotId) -> Result<GraphIndex> {
         self.place(store, id)?.ok_or_else(|| absent(id))
     }
 
-    fn place(&mut self, store: &Store, id: SnapshotId) -> Result<Option<Place>> {
+    fn place(&mut self, store: &Store, id: SnapshotId) -> Result<Option<GraphIndex>> {
         if let Some(place) = self.places.get(&id) {
             return Ok(Some(*place));
         }
-        let (snapshot, touched) = match store.snapshot_and_touched(id) {
+        let (snapshot, touched) = match store.snapshot_and_changed_paths(id) {
             Ok(found) => found,
             Err(Error::Missing { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let place = Place::try_from(self.known.len()).map_err(|_| Error::TooLarge {
+        let place = GraphIndex::try_from(self.nodes.len()).map_err(|_| Error::TooLarge {
             what: "a history",
-            value: self.known.len() as u64,
-            max: u64::from(Place::MAX),
+            value: self.nodes.len() as u64,
+            max: u64::from(GraphIndex::MAX),
         })?;
         let parents = Parents::Unread(snapshot.parents.clone());
         let (root, generation) = (snapshot.root, snapshot.generation);
-        self.known.push(Known { id, root, generation, parents, top: Top::Unread, touched });
+        self.nodes.push(GraphNode { id, root, generation, parents, top: Top::Unread, touched });
         self.places.insert(id, place);
         Ok(Some(place))
     }
 
     /// Returns the top nodes of the root directories of some snapshots. The outer `None` stands for a dropped tree.
-    pub(super) fn tops(&mut self, store: &Store, of: &[Place]) -> Result<Vec<Option<Option<DirectoryId>>>> {
-        let is_unread = |place: &&Place| matches!(self.known[**place as usize].top, Top::Unread);
+    pub(super) fn tops(&mut self, store: &Store, of: &[GraphIndex]) -> Result<Vec<Option<Option<DirectoryId>>>> {
+        let is_unread = |place: &&GraphIndex| matches!(self.nodes[**place as usize].top, Top::Unread);
         let unread: Vec<_> = of.iter().filter(is_unread).copied().collect();
         let roots: Vec<_> = unread.iter().map(|place| self.root(*place)).collect();
         for (place, root) in unread.into_iter().zip(store.roots(&roots)?) {
-            self.known[place as usize].top = match root.as_ref().map(|root| &root.directory.node) {
+            self.nodes[place as usize].top = match root.as_ref().map(|root| &root.directory.node) {
                 None => Top::Gone,
                 Some(Node::Directory(contents)) => Top::Is(contents.map(|contents| contents.id)),
                 Some(_) => Top::Is(None),
             };
         }
-        let top = |place: &Place| match self.known[*place as usize].top {
+        let top = |place: &GraphIndex| match self.nodes[*place as usize].top {
             Top::Is(top) => Some(top),
             Top::Gone | Top::Unread => None,
         };
@@ -105,24 +104,24 @@ impl Graph {
     }
 
     /// Returns the parents whose records exist.
-    pub(super) fn parents(&mut self, store: &Store, of: Place) -> Result<ParentList> {
-        if let Parents::Unread(ids) = &self.known[of as usize].parents {
+    pub(super) fn parents(&mut self, store: &Store, of: GraphIndex) -> Result<ParentList> {
+        if let Parents::Unread(ids) = &self.nodes[of as usize].parents {
             let ids = ids.clone();
             let mut places = Vec::with_capacity(ids.len());
             for (number, id) in ids.into_iter().enumerate() {
                 let place = self.place(store, id)?;
                 if number == 0 && place.is_none() {
                     // The marks are relative to the deleted parent, and now another parent is the first.
-                    self.known[of as usize].touched = None;
+                    self.nodes[of as usize].touched = None;
                 }
                 places.extend(place);
             }
-            self.known[of as usize].parents = match places[..] {
+            self.nodes[of as usize].parents = match places[..] {
                 [one] => Parents::One(one),
                 _ => Parents::Several(places),
             };
         }
-        Ok(match &self.known[of as usize].parents {
+        Ok(match &self.nodes[of as usize].parents {
             Parents::One(one) => ParentList::One(Some(*one)),
             Parents::Several(several) => ParentList::Several(several.clone().into_iter()),
             Parents::Unread(_) => unreachable!("they were read above"),
@@ -133,16 +132,16 @@ impl Graph {
 /// The parent in which a path is unchanged.
 pub(super) enum SameAs {
     /// The first and only parent.
-    OnlyParent(Place),
+    OnlyParent(GraphIndex),
     /// The first of several parents.
-    FirstParent(Place),
+    FirstParent(GraphIndex),
 }
 
 impl Graph {
     /// Returns the first parent, if a path is certainly the same in it. Reads no tree.
-    pub(super) fn untouched(&mut self, store: &Store, of: Place, path: &Asked) -> Result<Option<SameAs>> {
+    pub(super) fn untouched(&mut self, store: &Store, of: GraphIndex, path: &PathMarks) -> Result<Option<SameAs>> {
         let mut parents = self.parents(store, of)?;
-        let is_same = self.known[of as usize].touched.as_ref().is_some_and(|touched| !touched.may(path));
+        let is_same = self.nodes[of as usize].touched.as_ref().is_some_and(|touched| !touched.may(path));
         Ok(match (is_same, parents.next(), parents.next()) {
             (true, Some(first), None) => Some(SameAs::OnlyParent(first)),
             (true, Some(first), Some(_)) => Some(SameAs::FirstParent(first)),
@@ -153,14 +152,14 @@ impl Graph {
 
 /// Iterates over parents. Allocates only for merges.
 pub(super) enum ParentList {
-    One(Option<Place>),
-    Several(std::vec::IntoIter<Place>),
+    One(Option<GraphIndex>),
+    Several(std::vec::IntoIter<GraphIndex>),
 }
 
 impl Iterator for ParentList {
-    type Item = Place;
+    type Item = GraphIndex;
 
-    fn next(&mut self) -> Option<Place> {
+    fn next(&mut self) -> Option<GraphIndex> {
         match self {
             Self::One(place) => place.take(),
             Self::Several(places) => places.next(),
@@ -172,7 +171,7 @@ impl Iterator for ParentList {
 /// propagates flags to the parents.
 #[derive(Default)]
 pub(super) struct Walk {
-    open: BinaryHeap<(u64, Place)>,
+    open: BinaryHeap<(u64, GraphIndex)>,
     /// The flags of each visited snapshot, by index; 0 for the others.
     flags: Vec<u8>,
     /// Number of open snapshots with each combination of flags.
@@ -181,9 +180,9 @@ pub(super) struct Walk {
 
 impl Walk {
     /// Adds flags to a snapshot and opens it.
-    pub(super) fn start(&mut self, graph: &Graph, place: Place, flags: u8) {
+    pub(super) fn start(&mut self, graph: &Graph, place: GraphIndex, flags: u8) {
         if self.flags.len() <= place as usize {
-            self.flags.resize(graph.known.len().max(place as usize + 1), 0);
+            self.flags.resize(graph.nodes.len().max(place as usize + 1), 0);
         }
         let before = self.flags[place as usize];
         let after = before | flags;
@@ -200,7 +199,7 @@ impl Walk {
     }
 
     /// Returns the next snapshot with its final flags, provided that the generations are correct.
-    pub(super) fn next(&mut self) -> Option<(Place, u8)> {
+    pub(super) fn next(&mut self) -> Option<(GraphIndex, u8)> {
         let (_, place) = self.open.pop()?;
         let flags = self.flags[place as usize];
         self.counts[usize::from(flags)] -= 1;
@@ -211,4 +210,9 @@ impl Walk {
     pub(super) fn open_without(&self, flag: u8) -> usize {
         (0..8_u8).filter(|flags| flags & flag == 0).map(|flags| self.counts[usize::from(flags)]).sum()
     }
+}
+
+/// Returns the error for a snapshot that the store does not have.
+pub(super) fn absent(id: SnapshotId) -> Error {
+    Error::Absent { what: format!("snapshot {}", id.short()), hint: "the store has no record of it".to_owned() }
 }

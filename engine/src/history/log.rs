@@ -52,7 +52,7 @@ impl History {
         let mut log = Log { history: self.clone(), order, open: BinaryHeap::new(), seen: HashSet::new() };
         for head in heads {
             if !log.push(*head, None)? {
-                return Err(super::absent(*head));
+                return Err(super::graph::absent(*head));
             }
         }
         Ok(log)

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use super::graph::{Graph, Place, SameAs};
-use super::{History, let_others_in};
+use super::graph::{Graph, GraphIndex, SameAs};
+use super::{History, yield_lock};
+use crate::changed_paths::PathMarks;
 use crate::directory::entries_at;
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
@@ -14,11 +15,10 @@ use crate::insight::renamed_from;
 use crate::name::TreePath;
 use crate::object::{Entry, Snapshot};
 use crate::store::Store;
-use crate::touched::Asked;
 
 /// Number of trees that are looked up in one batch: few at first, for callers that want only the newest version, then more.
-const AHEAD_MIN: usize = 8;
-const AHEAD_MAX: usize = 1_024;
+const LOOKAHEAD_MIN: usize = 8;
+const LOOKAHEAD_MAX: usize = 1_024;
 
 /// A leap over snapshots that did not change a path ends at the latest at a generation that is a multiple of this number, so that
 /// merged lines of history are not followed once for each of them.
@@ -63,9 +63,9 @@ pub struct Version {
 pub struct Versions {
     history: History,
     follow: bool,
-    open: BinaryHeap<(u64, Place, TreePath)>,
-    seen: HashSet<(Place, TreePath)>,
-    look: Look,
+    open: BinaryHeap<(u64, GraphIndex, TreePath)>,
+    seen: HashSet<(GraphIndex, TreePath)>,
+    lookup: EntryLookup,
 }
 
 impl History {
@@ -76,7 +76,7 @@ impl History {
             follow,
             open: BinaryHeap::new(),
             seen: HashSet::new(),
-            look: Look::default(),
+            lookup: EntryLookup::default(),
         };
         let mut graph = self.graph.lock();
         let place = graph.need(&self.store, head)?;
@@ -87,7 +87,7 @@ impl History {
 }
 
 impl Versions {
-    fn push(&mut self, graph: &Graph, place: Place, path: TreePath) {
+    fn push(&mut self, graph: &Graph, place: GraphIndex, path: TreePath) {
         if self.seen.insert((place, path.clone())) {
             self.open.push((graph.generation(place), place, path));
         }
@@ -98,12 +98,12 @@ impl Versions {
         let store = &history.store;
         let mut graph = history.graph.lock();
         while let Some((_, place, path)) = self.open.pop() {
-            let_others_in(&mut graph);
+            yield_lock(&mut graph);
             if let Some(place) = leap(store, &mut graph, place, &path)? {
                 self.push(&graph, place, path);
                 continue;
             }
-            let Some(entry) = self.look.entry(store, &mut graph, place, &path)? else {
+            let Some(entry) = self.lookup.entry(store, &mut graph, place, &path)? else {
                 // Its tree was dropped: continue with its parents.
                 for parent in graph.parents(store, place)? {
                     self.push(&graph, parent, path.clone());
@@ -111,8 +111,8 @@ impl Versions {
                 continue;
             };
             let mut parents = Vec::new();
-            for parent in self.look.parents_with_trees(store, &mut graph, place)? {
-                let before = self.look.entry(store, &mut graph, parent, &path)?.expect("it has a tree");
+            for parent in self.lookup.parents_with_trees(store, &mut graph, place)? {
+                let before = self.lookup.entry(store, &mut graph, parent, &path)?.expect("it has a tree");
                 parents.push((parent, before));
             }
             if let Some((same, _)) = parents.iter().find(|(_, before)| is_same(before.as_ref(), entry.as_ref())) {
@@ -165,8 +165,8 @@ impl Iterator for Versions {
 /// From a snapshot with a tree it only leaps to one with a tree, because changes of snapshots without trees are attributed to the
 /// next one. It passes a merge only if both its tree and that of its first parent exist, because otherwise the other parents
 /// contribute to the result.
-pub(super) fn leap(store: &Store, graph: &mut Graph, from: Place, path: &TreePath) -> Result<Option<Place>> {
-    let Some(asked) = Asked::of(path) else { return Ok(None) };
+pub(super) fn leap(store: &Store, graph: &mut Graph, from: GraphIndex, path: &TreePath) -> Result<Option<GraphIndex>> {
+    let Some(asked) = PathMarks::of(path) else { return Ok(None) };
     let mut passed = Vec::new();
     let mut here = from;
     while let Some(same) = graph.untouched(store, here, &asked)? {
@@ -192,7 +192,7 @@ pub(super) fn leap(store: &Store, graph: &mut Graph, from: Place, path: &TreePat
     Ok((here != from).then_some(here))
 }
 
-fn has_tree(store: &Store, graph: &Graph, place: Place) -> Result<bool> {
+fn has_tree(store: &Store, graph: &Graph, place: GraphIndex) -> Result<bool> {
     store.has(graph.root(place).object())
 }
 
@@ -203,7 +203,7 @@ pub(super) fn is_same(before: Option<&Entry>, after: Option<&Entry>) -> bool {
     }
 }
 
-fn is_untouched(store: &Store, graph: &mut Graph, place: Place, asked: Option<&Asked>) -> Result<bool> {
+fn is_untouched(store: &Store, graph: &mut Graph, place: GraphIndex, asked: Option<&PathMarks>) -> Result<bool> {
     match asked {
         Some(asked) => Ok(graph.untouched(store, place, asked)?.is_some()),
         None => Ok(false),
@@ -212,18 +212,18 @@ fn is_untouched(store: &Store, graph: &mut Graph, place: Place, asked: Option<&A
 
 /// Entries of paths in old trees, looked up in batches ahead of the walk.
 #[derive(Default)]
-pub(super) struct Look {
-    known: HashMap<TreePath, HashMap<Place, Option<Option<Entry>>>>,
+pub(super) struct EntryLookup {
+    known: HashMap<TreePath, HashMap<GraphIndex, Option<Option<Entry>>>>,
     ahead: usize,
 }
 
-impl Look {
+impl EntryLookup {
     /// Returns the entry of a path in a snapshot. The outer `None` stands for a dropped tree.
     pub(super) fn entry(
         &mut self,
         store: &Store,
         graph: &mut Graph,
-        place: Place,
+        place: GraphIndex,
         path: &TreePath,
     ) -> Result<Option<Option<Entry>>> {
         if !self.known.contains_key(path) {
@@ -233,10 +233,10 @@ impl Look {
         if let Some(entry) = known.get(&place) {
             return Ok(entry.clone());
         }
-        self.ahead = (self.ahead * 2).clamp(AHEAD_MIN, AHEAD_MAX);
+        self.ahead = (self.ahead * 2).clamp(LOOKAHEAD_MIN, LOOKAHEAD_MAX);
         let mut places = vec![place];
         let mut here = place;
-        let asked = Asked::of(path);
+        let asked = PathMarks::of(path);
         while places.len() < self.ahead
             && !is_untouched(store, graph, here, asked.as_ref())?
             && let Some(parent) = graph.parents(store, here)?.next()
@@ -268,7 +268,12 @@ impl Look {
     }
 
     /// Returns the nearest ancestors that have trees.
-    pub(super) fn parents_with_trees(&mut self, store: &Store, graph: &mut Graph, of: Place) -> Result<Vec<Place>> {
+    pub(super) fn parents_with_trees(
+        &mut self,
+        store: &Store,
+        graph: &mut Graph,
+        of: GraphIndex,
+    ) -> Result<Vec<GraphIndex>> {
         let mut found = Vec::new();
         let mut open: Vec<_> = graph.parents(store, of)?.collect();
         open.reverse();

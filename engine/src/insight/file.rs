@@ -1,12 +1,13 @@
 //! The analysis of one change.
 
+use amalgam_textdiff::{byte_ranges, count_lines, rough_line_hunks};
+
 use super::InsightOptions;
 use super::body;
 use super::language::language;
-use super::lines::{byte_ranges, count_lines, rough_hunks};
 use super::risk::{Risk, RiskHint, outer_risks};
 use super::secret;
-use super::similar::Found;
+use super::similar::DetectedChange;
 use crate::diff::{Change, What};
 use crate::error::{Error, Result};
 use crate::object::{Entry, EntryKind, Node};
@@ -66,8 +67,8 @@ impl FileInsight {
     }
 
     /// Analyses a change.
-    pub(super) fn of(store: &Store, found: Found, options: &InsightOptions) -> Result<Self> {
-        let Found { change, similarity } = found;
+    pub(super) fn of(store: &Store, found: DetectedChange, options: &InsightOptions) -> Result<Self> {
+        let DetectedChange { change, similarity } = found;
         let size = |entry: &Option<Entry>| entry.as_ref().map_or(0, body::size);
         let (bytes_before, bytes_after) = (size(&change.before), size(&change.after));
         let mut risks = outer_risks(&change, options.growth);
@@ -134,7 +135,7 @@ fn compare(before: &[u8], after: &[u8], scan_bytes_max: usize) -> Text {
     let hunks = match (before, after) {
         // Nothing to compare: all lines of the other side count.
         ([], _) | (_, []) => Vec::new(),
-        _ => rough_hunks(before, after),
+        _ => rough_line_hunks(before, after),
     };
     let (lines_added, lines_removed, added) = match (before, after) {
         ([], _) => (count_lines(after), 0, vec![(0, 0..after.len())]),

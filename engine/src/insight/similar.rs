@@ -56,7 +56,7 @@ pub enum RenameSearch {
 
 /// A change and, for a rename, the similarity of the two sides in percent.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct DetectedChange {
     pub(super) change: Change,
     pub(super) similarity: Option<u8>,
 }
@@ -68,7 +68,7 @@ pub(super) fn changes(
     after: Option<RootId>,
     diff: DiffOptions,
     options: &RenameOptions,
-) -> Result<(Vec<Found>, RenameSearch)> {
+) -> Result<(Vec<DetectedChange>, RenameSearch)> {
     of_kinds(store, before, after, diff, options, Kinds::OneChange)
 }
 
@@ -81,12 +81,12 @@ pub(super) fn of_kinds(
     diff: DiffOptions,
     options: &RenameOptions,
     kinds: Kinds,
-) -> Result<(Vec<Found>, RenameSearch)> {
+) -> Result<(Vec<DetectedChange>, RenameSearch)> {
     let exact = find_renames(store, before, after, diff, kinds)?.into_iter().map(|change| {
         let similarity = matches!(change.what, What::Renamed { .. }).then_some(100);
-        Found { change, similarity }
+        DetectedChange { change, similarity }
     });
-    let mut found: Vec<Found> = exact.collect();
+    let mut found: Vec<DetectedChange> = exact.collect();
     if options.percent_min >= 100 {
         return Ok((found, RenameSearch::Complete));
     }
@@ -134,10 +134,10 @@ struct Matched {
 }
 
 impl<'a> Search<'a> {
-    fn new(store: &'a Store, found: &[Found], options: &RenameOptions) -> Self {
+    fn new(store: &'a Store, found: &[DetectedChange], options: &RenameOptions) -> Self {
         let (mut removed, mut added) = (Vec::new(), Vec::new());
         let size_max = options.file_bytes_max.min(u64::from(u32::MAX));
-        for (index, Found { change, .. }) in found.iter().enumerate() {
+        for (index, DetectedChange { change, .. }) in found.iter().enumerate() {
             let (entry, side) = match (&change.what, &change.before, &change.after) {
                 (What::Removed, Some(entry), _) => (entry, &mut removed),
                 (What::Added, _, Some(entry)) => (entry, &mut added),
@@ -326,7 +326,7 @@ fn score(ours: &Candidate, theirs: &Candidate) -> u64 {
 }
 
 /// Merges each matched pair into one change and drops the removed side.
-fn join(found: &mut Vec<Found>, matched: &[Matched], diff: DiffOptions) {
+fn join(found: &mut Vec<DetectedChange>, matched: &[Matched], diff: DiffOptions) {
     let mut sources: HashMap<usize, (TreePath, Entry)> = HashMap::new();
     let mut gone = vec![false; found.len()];
     for one in matched {

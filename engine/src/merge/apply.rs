@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use super::contents::{Contest, FileVersion, Verdict};
+use super::candidate::{MergeCandidate, WholeMove};
+use super::contents::{ContestedFile, FileVersion, Verdict};
 use super::entry::{self, Contested, Merged, MergedAttributes, Three, same, settle};
-use super::place::Layout;
+use super::layout::Layout;
 use super::side::{exchange, is_directory};
-use super::thing::{Thing, WholeMove};
 use super::{ConflictKind, FileMerged, FileResult, Merge, PathConflict};
 use crate::directory;
 use crate::error::Result;
@@ -21,7 +21,7 @@ use crate::work::{RenameMode, WorkingTree};
 struct Applying<'m, 'a> {
     merge: &'m mut Merge<'a>,
     tree: &'m mut WorkingTree,
-    things: &'m [Thing],
+    candidates: &'m [MergeCandidate],
     layout: &'m Layout,
     /// The entries written so far to files of ours with several names, by group.
     written: BTreeMap<LinkGroup, Entry>,
@@ -34,12 +34,12 @@ impl Merge<'_> {
     pub(super) fn apply(
         &mut self,
         tree: &mut WorkingTree,
-        things: &[Thing],
+        candidates: &[MergeCandidate],
         layout: &Layout,
         moves: &[WholeMove],
     ) -> Result<()> {
         let (written, verdicts, units) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut applying = Applying { merge: self, tree, things, layout, written, verdicts, units };
+        let mut applying = Applying { merge: self, tree, candidates, layout, written, verdicts, units };
         applying.vacate()?;
         applying.mark()?;
         let emptied = applying.directories()?;
@@ -103,7 +103,7 @@ impl Applying<'_, '_> {
                         _ => ConflictKind::Kinds,
                     };
                     self.put_conflict(path, &conflict)?;
-                    let others = self.layout.turned_back.clone();
+                    let others = self.layout.displaced.clone();
                     self.conflict(path, kind, others, true);
                 }
                 Settled::Resolved(entry) if is_ours(entry.as_ref()) => {}
@@ -124,32 +124,32 @@ impl Applying<'_, '_> {
         let added: Vec<_> = self.merge.theirs.added.iter().filter(|(_, entry)| is_directory(entry)).collect();
         let added: Vec<_> = added.into_iter().map(|(path, entry)| (path.clone(), entry.clone())).collect();
         for (path, entry) in added {
-            let path = self.merge.led_by_ours(&path)?;
+            let path = self.merge.apply_our_dir_renames(&path)?;
             self.put_directory(&path, None, &entry)?;
         }
-        let fates = self.merge.theirs.fates.iter().filter(|(_, fate)| is_directory(&fate.before));
-        let fates: Vec<_> = fates.map(|(path, fate)| (path.clone(), fate.clone())).collect();
-        for (path, fate) in fates {
+        let changes = self.merge.theirs.changes.iter().filter(|(_, change)| is_directory(&change.before));
+        let changes: Vec<_> = changes.map(|(path, change)| (path.clone(), change.clone())).collect();
+        for (path, change) in changes {
             let Some(ours) = self.merge.ours.path_of(&path) else { continue };
-            match fate.after {
+            match change.after {
                 None => emptied.push(ours),
-                Some(after) if after.path == path => self.put_directory(&ours, Some(&fate.before), &after.entry)?,
+                Some(after) if after.path == path => self.put_directory(&ours, Some(&change.before), &after.entry)?,
                 // Moves as a whole, or our side moved it to the same path.
                 Some(after) if self.merge.theirs.moved.contains_key(&path) || after.path == ours => {}
                 Some(after) => {
-                    let to = self.merge.led_by_ours(&after.path)?;
+                    let to = self.merge.apply_our_dir_renames(&after.path)?;
                     if ours == path {
-                        self.put_directory(&to, Some(&fate.before), &after.entry)?;
+                        self.put_directory(&to, Some(&change.before), &after.entry)?;
                         emptied.push(ours);
                     }
                 }
             }
         }
-        if !self.merge.theirs.directions.is_empty() {
+        if !self.merge.theirs.dir_renames.is_empty() {
             let added: Vec<_> = self.merge.ours.added.iter().filter(|(_, entry)| is_directory(entry)).collect();
             let added: Vec<_> = added.into_iter().map(|(path, entry)| (path.clone(), entry.clone())).collect();
             for (path, entry) in added {
-                let to = self.merge.led_by_theirs(&path)?;
+                let to = self.merge.apply_their_dir_renames(&path)?;
                 if to != path {
                     self.put_directory(&to, None, &entry)?;
                     emptied.push(path);
@@ -191,7 +191,7 @@ impl Applying<'_, '_> {
     fn put_all(&mut self) -> Result<()> {
         let layout = self.layout;
         for (path, numbers) in &layout.at {
-            let occupant = match numbers.iter().any(|number| self.things[*number].is_ours_at(path)) {
+            let occupant = match numbers.iter().any(|number| self.candidates[*number].is_ours_at(path)) {
                 true => None,
                 false => self.merge.trees.our_leaf(path)?.filter(|_| !layout.vacated.contains(path)),
             };
@@ -204,10 +204,10 @@ impl Applying<'_, '_> {
     }
 
     fn put_one(&mut self, path: &TreePath, number: usize) -> Result<()> {
-        let thing = &self.things[number];
-        let three = thing.entries();
-        self.put_value(path, &thing.value, &three, Some(number))?;
-        if let Some(unit) = thing.unit {
+        let candidate = &self.candidates[number];
+        let three = candidate.entries();
+        self.put_value(path, &candidate.value, &three, Some(number))?;
+        if let Some(unit) = candidate.unit {
             self.units.entry(unit).or_default().push(path.clone());
         }
         Ok(())
@@ -217,19 +217,20 @@ impl Applying<'_, '_> {
     fn put_several(&mut self, path: &TreePath, numbers: &[usize], occupant: Option<Entry>) -> Result<()> {
         let is_added = occupant.is_some() && self.merge.ours.added.contains_key(path);
         let mut numbers = numbers.to_vec();
-        numbers.sort_by_key(|number| !self.things[*number].is_ours_at(path));
-        let things = numbers.iter().map(|number| &self.things[*number]);
-        let both_added = is_added && things.clone().all(|thing| thing.at.base.is_none());
+        numbers.sort_by_key(|number| !self.candidates[*number].is_ours_at(path));
+        let candidates = numbers.iter().map(|number| &self.candidates[*number]);
+        let both_added = is_added && candidates.clone().all(|candidate| candidate.at.base.is_none());
         let kind = if both_added { ConflictKind::BothAdded } else { ConflictKind::MovedOnto };
         let values = occupant.clone().map(|entry| Merged::Entry(Some(entry)));
-        let mut values: Vec<Merged> = values.into_iter().chain(things.map(|thing| thing.value.clone())).collect();
+        let mut values: Vec<Merged> =
+            values.into_iter().chain(candidates.map(|candidate| candidate.value.clone())).collect();
         let in_place = occupant.or_else(|| {
             numbers.iter().find_map(|number| {
-                let ours = self.things[*number].at.ours.as_ref()?;
+                let ours = self.candidates[*number].at.ours.as_ref()?;
                 (ours.path == *path).then(|| ours.entry.clone())
             })
         });
-        let others = numbers.iter().filter_map(|number| self.things[*number].at.base.as_ref());
+        let others = numbers.iter().filter_map(|number| self.candidates[*number].at.base.as_ref());
         let others: Vec<_> = others.map(|base| base.path.clone()).filter(|other| other != path).collect();
         if let [Merged::Entry(Some(ours)), Merged::Entry(Some(theirs))] = &values[..] {
             let three = Three { base: None, ours: Some(ours.clone()), theirs: Some(theirs.clone()) };
@@ -279,13 +280,13 @@ impl Applying<'_, '_> {
             }
             Merged::Conflict(conflict) => {
                 self.put_conflict(path, conflict)?;
-                let is_unit = number.is_some_and(|number| self.things[number].unit.is_some());
+                let is_unit = number.is_some_and(|number| self.candidates[number].unit.is_some());
                 if !is_unit {
                     self.conflict(path, kind_of(three), Vec::new(), true);
                 }
                 Ok(())
             }
-            Merged::Contest(contested) => {
+            Merged::ContestedFile(contested) => {
                 let verdict = match number.and_then(|number| self.verdicts.get(&number)) {
                     Some(verdict) => verdict.clone(),
                     None => self.ask(path, contested)?,
@@ -302,8 +303,9 @@ impl Applying<'_, '_> {
         let store = &self.merge.trees.store;
         let version = |entry| FileVersion::new(store, entry);
         let base = contested.base.as_ref().filter(|base| base.kind() == EntryKind::File).map(version);
-        let contest = Contest { path, base, ours: version(&contested.ours), theirs: version(&contested.theirs) };
-        self.merge.contents.merge(&contest)
+        let contested =
+            ContestedFile { path, base, ours: version(&contested.ours), theirs: version(&contested.theirs) };
+        self.merge.contents.merge(&contested)
     }
 
     fn put_verdict(
@@ -314,37 +316,37 @@ impl Applying<'_, '_> {
         three: &Three<Entry>,
     ) -> Result<()> {
         let Contested { entry, ours, theirs, .. } = contested;
-        let (way, result) = match verdict {
-            Verdict::Merged { bytes, way } => {
+        let (strategy, result) = match verdict {
+            Verdict::Merged { bytes, strategy } => {
                 let before = self.merge.report.changed;
                 self.put_leaf(path, &Entry { node: ours.node.clone(), ..entry.clone() }, three)?;
                 self.tree.write(path.as_bytes(), &bytes)?;
                 // The attributes may have been counted already; the bytes are those of neither side.
                 self.merge.report.changed = before + 1;
-                (way, FileResult::Merged)
+                (strategy, FileResult::Merged)
             }
-            Verdict::Ours { way } => {
+            Verdict::Ours { strategy } => {
                 let kept = Entry { node: ours.node.clone(), mtime: ours.mtime, ..entry.clone() };
                 self.put_leaf(path, &kept, three)?;
-                (way, FileResult::Ours)
+                (strategy, FileResult::Ours)
             }
-            Verdict::Theirs { way } => {
+            Verdict::Theirs { strategy } => {
                 self.put_leaf(path, &Entry { node: theirs.node.clone(), ..entry.clone() }, three)?;
-                (way, FileResult::Theirs)
+                (strategy, FileResult::Theirs)
             }
-            Verdict::Conflict { way } => {
+            Verdict::Conflict { strategy } => {
                 match settle(contested.terms())? {
                     Settled::Conflicted(conflict) => self.put_conflict(path, &conflict)?,
                     Settled::Resolved(_) => unreachable!("contents that differ do not cancel"),
                 }
                 self.conflict(path, kind_of(three), Vec::new(), true);
-                (way, FileResult::Conflict)
+                (strategy, FileResult::Conflict)
             }
         };
         if result != FileResult::Conflict {
             self.put_attributes(path, three)?;
         }
-        self.merge.report.files.push(FileMerged { path: path.clone(), way, result, remembered: None });
+        self.merge.report.files.push(FileMerged { path: path.clone(), strategy, result, remembered: None });
         Ok(())
     }
 
@@ -468,15 +470,15 @@ impl Applying<'_, '_> {
             self.tree.rename(from.as_bytes(), to.as_bytes(), RenameMode::NoReplace)?;
             moved.push(one);
             self.merge.report.changed += 1;
-            let Some(fate) = self.merge.theirs.fates.get(base).cloned() else { continue };
-            let (Some(after), Some(ours)) = (fate.after, self.merge.trees.ours.entry_at(from)?) else {
+            let Some(change) = self.merge.theirs.changes.get(base).cloned() else { continue };
+            let (Some(after), Some(ours)) = (change.after, self.merge.trees.ours.entry_at(from)?) else {
                 continue;
             };
-            let merged = entry::merge_attributes(Some(&fate.before), &ours, &after.entry, &ours);
+            let merged = entry::merge_attributes(Some(&change.before), &ours, &after.entry, &ours);
             if !same(Some(&merged), Some(&ours)) {
                 self.tree.put_entry(to, &merged, ours.mtime)?;
             }
-            let three = Three { base: Some(fate.before), ours: Some(ours), theirs: Some(after.entry) };
+            let three = Three { base: Some(change.before), ours: Some(ours), theirs: Some(after.entry) };
             self.put_attributes(to, &three)?;
         }
         Ok(moved)
@@ -497,20 +499,20 @@ impl Applying<'_, '_> {
 
     /// Reports items whose path the sides disagree on, and units.
     fn report_paths(&mut self) {
-        for thing in self.things {
-            let (Some(kind), Some(path)) = (&thing.kind, thing.paths.first()) else { continue };
-            let places = [&thing.at.base, &thing.at.ours, &thing.at.theirs].into_iter().flatten();
+        for candidate in self.candidates {
+            let (Some(kind), Some(path)) = (&candidate.kind, candidate.paths.first()) else { continue };
+            let places = [&candidate.at.base, &candidate.at.ours, &candidate.at.theirs].into_iter().flatten();
             let mut others = Vec::new();
-            for other in places.map(|place| &place.path).chain(&thing.paths) {
+            for other in places.map(|place| &place.path).chain(&candidate.paths) {
                 if other != path && !others.contains(other) {
                     others.push(other.clone());
                 }
             }
             let (path, kind) = (path.clone(), kind.clone());
-            let places = match (&thing.at.ours, &thing.at.theirs) {
+            let places = match (&candidate.at.ours, &candidate.at.theirs) {
                 (None, _) => [None, Some(path.clone())],
                 (_, None) => [Some(path.clone()), None],
-                _ => [Some(path.clone()), thing.paths.get(1).cloned()],
+                _ => [Some(path.clone()), candidate.paths.get(1).cloned()],
             };
             self.merge.conflicts.push(PathConflict { path, kind, others, is_entry: false, places });
         }
@@ -537,7 +539,7 @@ impl Applying<'_, '_> {
 fn value_terms(value: &Merged) -> Vec<Option<Entry>> {
     match value {
         Merged::Entry(entry) => entry::terms_of(entry.as_ref()),
-        Merged::Contest(contested) => contested.terms(),
+        Merged::ContestedFile(contested) => contested.terms(),
         Merged::Conflict(conflict) => conflict.terms().to_vec(),
     }
 }

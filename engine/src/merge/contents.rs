@@ -17,7 +17,7 @@ const VERSION_BYTES_MAX: u64 = 1 << 30;
 /// The merge calls it once for each such file. An error aborts the whole merge and leaves nothing behind.
 pub trait MergeContents {
     /// Decides the result for one file.
-    fn merge(&self, contest: &Contest<'_>) -> Result<Verdict>;
+    fn merge(&self, contested: &ContestedFile<'_>) -> Result<Verdict>;
 }
 
 /// Merges no contents: every contested file becomes a conflict.
@@ -25,13 +25,13 @@ pub trait MergeContents {
 pub struct NoContents;
 
 impl MergeContents for NoContents {
-    fn merge(&self, _contest: &Contest<'_>) -> Result<Verdict> {
-        Ok(Verdict::Conflict { way: String::new() })
+    fn merge(&self, _contest: &ContestedFile<'_>) -> Result<Verdict> {
+        Ok(Verdict::Conflict { strategy: String::new() })
     }
 }
 
 /// A file that both sides changed.
-pub struct Contest<'a> {
+pub struct ContestedFile<'a> {
     /// The path of the result.
     pub path: &'a TreePath,
     /// The common ancestor; `None` if both sides added the file.
@@ -48,7 +48,7 @@ pub struct FileVersion<'a> {
     entry: &'a Entry,
 }
 
-/// The result for a contested file. `way` names the strategy that decided it, for the record of the merge; it may be empty.
+/// The result for a contested file. `strategy` names the strategy that decided it, for the record of the merge; it may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Merged contents.
@@ -56,22 +56,22 @@ pub enum Verdict {
         /// All bytes of the file.
         bytes: Bytes,
         /// The strategy.
-        way: String,
+        strategy: String,
     },
     /// Our version, unchanged.
     Ours {
         /// The strategy.
-        way: String,
+        strategy: String,
     },
     /// Their version, unchanged.
     Theirs {
         /// The strategy.
-        way: String,
+        strategy: String,
     },
     /// A conflict with both versions.
     Conflict {
         /// The strategy that was tried.
-        way: String,
+        strategy: String,
     },
 }
 

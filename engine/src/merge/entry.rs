@@ -30,7 +30,7 @@ pub(super) enum Merged {
     /// An entry, or no entry.
     Entry(Option<Entry>),
     /// Files whose bytes have to be merged.
-    Contest(Box<Contested>),
+    ContestedFile(Box<Contested>),
     /// A conflict.
     Conflict(Conflict),
 }
@@ -115,7 +115,7 @@ fn both(base: Option<&Entry>, ours: &Entry, theirs: &Entry, now: Time) -> Result
         let base = base.map(plain);
         let entry = Entry { mtime: now, ..attributes(ours) };
         let contested = Contested { entry, base, ours: plain(ours), theirs: plain(theirs) };
-        return Ok(Merged::Contest(Box::new(contested)));
+        return Ok(Merged::ContestedFile(Box::new(contested)));
     }
     settle(vec![Some(ours.clone()), base.cloned(), Some(theirs.clone())]).map(Merged::from)
 }

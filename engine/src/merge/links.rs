@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Merge;
+use super::candidate::MergeCandidate;
 use super::entry::{Three, same};
 use super::side::exchange;
-use super::thing::Thing;
 use crate::directory::linked_paths;
 use crate::error::Result;
 use crate::id::LinkGroup;
@@ -16,7 +16,7 @@ use crate::work::WorkingTree;
 /// The current path of a name in a hard-link group of theirs.
 struct Name<'a> {
     path: TreePath,
-    thing: Option<&'a Thing>,
+    candidate: Option<&'a MergeCandidate>,
 }
 
 impl Merge<'_> {
@@ -43,22 +43,22 @@ impl Merge<'_> {
     }
 
     /// Applies the hard links that theirs created.
-    pub(super) fn merge_links(&self, tree: &mut WorkingTree, things: &[Thing]) -> Result<()> {
+    pub(super) fn merge_links(&self, tree: &mut WorkingTree, candidates: &[MergeCandidate]) -> Result<()> {
         if self.trees.theirs.links.is_none() {
             return Ok(());
         }
         let mut groups: BTreeSet<LinkGroup> = self.theirs.added.values().filter_map(Entry::link).collect();
-        for fate in self.theirs.fates.values() {
-            let Some(after) = &fate.after else { continue };
-            groups.extend(after.entry.link().filter(|group| fate.before.link() != Some(*group)));
+        for change in self.theirs.changes.values() {
+            let Some(after) = &change.after else { continue };
+            groups.extend(after.entry.link().filter(|group| change.before.link() != Some(*group)));
         }
-        let moved_linked = self.theirs.fates.iter().filter_map(|(from, fate)| {
-            let after = fate.after.as_ref().filter(|after| after.path != *from)?;
+        let moved_linked = self.theirs.changes.iter().filter_map(|(from, change)| {
+            let after = change.after.as_ref().filter(|after| after.path != *from)?;
             after.entry.link()
         });
         groups.extend(moved_linked);
-        let by_path: BTreeMap<&TreePath, &Thing> =
-            things.iter().filter_map(|thing| Some((&thing.at.theirs.as_ref()?.path, thing))).collect();
+        let by_path: BTreeMap<&TreePath, &MergeCandidate> =
+            candidates.iter().filter_map(|candidate| Some((&candidate.at.theirs.as_ref()?.path, candidate))).collect();
         for group in groups {
             let mut names = Vec::new();
             for path in linked_paths(&self.trees.store, &self.trees.theirs, group)? {
@@ -70,9 +70,9 @@ impl Merge<'_> {
     }
 
     /// Returns the path of a name of theirs in the merged tree.
-    fn name_now<'a>(&self, path: &TreePath, things: &BTreeMap<&TreePath, &'a Thing>) -> Option<Name<'a>> {
-        if let Some(thing) = things.get(path) {
-            return Some(Name { path: thing.paths.first()?.clone(), thing: Some(thing) });
+    fn name_now<'a>(&self, path: &TreePath, candidates: &BTreeMap<&TreePath, &'a MergeCandidate>) -> Option<Name<'a>> {
+        if let Some(candidate) = candidates.get(path) {
+            return Some(Name { path: candidate.paths.first()?.clone(), candidate: Some(candidate) });
         }
         let moved = self.theirs.moved.iter().find_map(|(from, to)| exchange(path, to, from));
         let base = moved.as_ref().unwrap_or(path);
@@ -81,7 +81,7 @@ impl Merge<'_> {
             true => path.clone(),
             false => self.ours.path_of(base)?,
         };
-        Some(Name { path, thing: None })
+        Some(Name { path, candidate: None })
     }
 
     fn link_names(&self, tree: &mut WorkingTree, names: &[Name<'_>]) -> Result<()> {
@@ -96,19 +96,19 @@ impl Merge<'_> {
             }
         }
         // Prefer the name that our side wrote, then one that existed before.
-        let rank = |name: &&Name<'_>| match name.thing {
-            Some(thing) if !is_untouched(thing) => 0,
+        let rank = |name: &&Name<'_>| match name.candidate {
+            Some(candidate) if !is_untouched(candidate) => 0,
             None => 1,
-            Some(thing) if thing.at.base.is_some() => 2,
+            Some(candidate) if candidate.at.base.is_some() => 2,
             Some(_) => 3,
         };
         there.sort_by_key(rank);
         let Some((anchor, rest)) = there.split_first() else { return Ok(()) };
         for name in rest {
-            let Some(thing) = name.thing else { continue };
+            let Some(candidate) = name.candidate else { continue };
             // If our tree has an entry there as well, the two were merged and are not hard-linked.
-            let is_shared = thing.at.ours.is_none() && self.trees.our_leaf(&name.path)?.is_some();
-            if !is_untouched(thing) || is_shared || name.path == anchor.path {
+            let is_shared = candidate.at.ours.is_none() && self.trees.our_leaf(&name.path)?.is_some();
+            if !is_untouched(candidate) || is_shared || name.path == anchor.path {
                 continue;
             }
             tree.remove(name.path.as_bytes())?;
@@ -119,7 +119,7 @@ impl Merge<'_> {
 }
 
 /// Returns whether our side left the item unchanged, so that the change of theirs applies.
-fn is_untouched(thing: &Thing) -> bool {
-    let Three { base, ours, .. } = thing.entries();
-    thing.at.base.is_none() || same(base.as_ref(), ours.as_ref())
+fn is_untouched(candidate: &MergeCandidate) -> bool {
+    let Three { base, ours, .. } = candidate.entries();
+    candidate.at.base.is_none() || same(base.as_ref(), ours.as_ref())
 }

@@ -27,14 +27,14 @@ pub struct OctopusPlan {
     /// Indices of the sources that merge cleanly, in merge order.
     pub order: Vec<usize>,
     /// The other sources.
-    pub left: Vec<Left>,
+    pub left: Vec<UnmergedSource>,
     /// Number of pairs that had to be merged to find out.
     pub pairs_merged: u64,
 }
 
 /// A source that cannot be merged, and its conflicts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct UnmergedSource {
     /// The index of the source.
     pub source: usize,
     /// Its conflicts with the target or with other sources, whether those are merged or not.
@@ -92,8 +92,9 @@ pub fn plan_octopus(
     let chosen = choose(&candidates, &edges);
     let order = planner.try_all(target, sources, &chosen, &overlaps, &mut clashes)?;
     let is_left = |at: &usize| !order.contains(at);
-    let left =
-        (0..sources.len()).filter(is_left).map(|source| Left { source, clashes: std::mem::take(&mut clashes[source]) });
+    let left = (0..sources.len())
+        .filter(is_left)
+        .map(|source| UnmergedSource { source, clashes: std::mem::take(&mut clashes[source]) });
     Ok(OctopusPlan { left: left.collect(), order, pairs_merged: planner.pairs_merged })
 }
 

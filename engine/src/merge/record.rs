@@ -11,7 +11,7 @@ use crate::id::SnapshotId;
 pub const MERGE_RECORD_KEY: &str = "merge";
 /// Maximum size of the paths in a record, in bytes.
 const RECORD_BYTES_MAX: usize = 64 << 10;
-/// Maximum size of the undecided matters in a record, in bytes: they contain complete attribute values.
+/// Maximum size of the undecided conflicts in a record, in bytes: they contain complete attribute values.
 const UNDECIDED_BYTES_MAX: usize = 256 << 10;
 
 /// The record of a merge.
@@ -39,7 +39,7 @@ pub struct RecordedPath {
     /// The path in readable form.
     pub path: String,
     /// The strategy that decided it; for a conflict that is not in the tree, the value of theirs.
-    pub way: String,
+    pub strategy: String,
     /// The result: `merged`, `ours`, `theirs` or `conflict`; for a conflict, its kind.
     pub result: String,
 }
@@ -48,9 +48,9 @@ impl MergeRecord {
     pub(crate) fn add(&mut self, bases: &[SnapshotId], files: &[FileMerged], conflicts: &[PathConflict]) {
         self.bases.extend(bases.iter().map(SnapshotId::to_string));
         let paths = self.files.iter().chain(&self.conflicts);
-        let mut bytes: usize = paths.map(|one| one.path.len() + one.way.len()).sum();
+        let mut bytes: usize = paths.map(|one| one.path.len() + one.strategy.len()).sum();
         let mut fits = |one: &RecordedPath| {
-            bytes += one.path.len() + one.way.len() + 64;
+            bytes += one.path.len() + one.strategy.len() + 64;
             bytes <= RECORD_BYTES_MAX
         };
         let mut undecided_bytes: usize = self.undecided.iter().map(Undecided::bytes).sum();
@@ -62,20 +62,20 @@ impl MergeRecord {
             }
         }
         for conflict in conflicts {
-            let (path, way) = (conflict.path.to_string(), conflict.kind.detail());
-            let one = RecordedPath { path, way, result: conflict.kind.word().to_owned() };
+            let (path, strategy) = (conflict.path.to_string(), conflict.kind.detail());
+            let one = RecordedPath { path, strategy, result: conflict.kind.word().to_owned() };
             if fits(&one) { self.conflicts.push(one) } else { self.left_out += 1 }
         }
         for file in files {
-            let (path, way) = (file.path.to_string(), file.way.clone());
-            let one = RecordedPath { path, way, result: file.result.word().to_owned() };
+            let (path, strategy) = (file.path.to_string(), file.strategy.clone());
+            let one = RecordedPath { path, strategy, result: file.result.word().to_owned() };
             if fits(&one) { self.files.push(one) } else { self.left_out += 1 }
         }
     }
 
     /// Encodes the record as JSON.
     pub fn to_json(&self) -> String {
-        let path = |one: &RecordedPath| json!({ "path": one.path, "way": one.way, "result": one.result });
+        let path = |one: &RecordedPath| json!({ "path": one.path, "way": one.strategy, "result": one.result });
         let sources = self.sources.iter().map(|(name, snapshot)| json!({ "workspace": name, "snapshot": snapshot }));
         let mut value = json!({
             "target": self.target,
@@ -97,7 +97,7 @@ impl MergeRecord {
         let word = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);
         let list = |key: &str| value.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let path = |one: &Value| {
-            Some(RecordedPath { path: word(one, "path")?, way: word(one, "way")?, result: word(one, "result")? })
+            Some(RecordedPath { path: word(one, "path")?, strategy: word(one, "way")?, result: word(one, "result")? })
         };
         Some(Self {
             target: word(&value, "target")?,

@@ -1,4 +1,4 @@
-//! The changes of one side relative to the base: the fate of each path, additions, and moved directories.
+//! The changes of one side relative to the base: the change of each path, additions, and moved directories.
 
 use std::collections::BTreeMap;
 
@@ -13,31 +13,31 @@ use crate::store::Store;
 
 /// A path with its entry.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct PathEntry {
     pub(super) path: TreePath,
     pub(super) entry: Entry,
 }
 
 /// The new path and entry of a path of the base.
 #[derive(Clone, Debug)]
-pub(super) struct Fate {
+pub(super) struct SideChange {
     pub(super) before: Entry,
     /// `None` if it was removed. A directory always stays a directory, and any other entry never becomes one.
-    pub(super) after: Option<Place>,
+    pub(super) after: Option<PathEntry>,
 }
 
 /// All differences between the base and one side.
 #[derive(Default)]
 pub(super) struct Side {
     /// By path of the base. Entries below a directory that moved as a whole are not listed.
-    pub(super) fates: BTreeMap<TreePath, Fate>,
+    pub(super) changes: BTreeMap<TreePath, SideChange>,
     /// Added entries, by path.
     pub(super) added: BTreeMap<TreePath, Entry>,
     /// Directories that moved with all their contents.
     pub(super) moved: BTreeMap<TreePath, TreePath>,
     /// Detected directory renames, which apply to names that the other side added to a directory: directories that moved as a
     /// whole, and removed directories most of whose files moved to one other directory.
-    pub(super) directions: BTreeMap<TreePath, TreePath>,
+    pub(super) dir_renames: BTreeMap<TreePath, TreePath>,
 }
 
 pub(super) fn is_directory(entry: &Entry) -> bool {
@@ -74,14 +74,14 @@ pub(super) fn two_sides(
         for from in fixed {
             side.open(store, &from, false)?;
         }
-        side.find_directions();
+        side.find_dir_renames();
     }
     // A directory that both sides renamed applies to neither: each side's own placement counts.
     let both: Vec<_> =
-        sides[0].directions.keys().filter(|from| sides[1].directions.contains_key(*from)).cloned().collect();
+        sides[0].dir_renames.keys().filter(|from| sides[1].dir_renames.contains_key(*from)).cloned().collect();
     for from in both {
-        sides[0].directions.remove(&from);
-        sides[1].directions.remove(&from);
+        sides[0].dir_renames.remove(&from);
+        sides[1].dir_renames.remove(&from);
     }
     Ok((sides, searches))
 }
@@ -95,22 +95,22 @@ impl Side {
                 (What::Renamed { from }, Some(before), Some(after))
                     if !is_directory(&before) && (is_fixed(&from) || is_fixed(&path)) =>
                 {
-                    side.fates.insert(from, Fate { before, after: None });
+                    side.changes.insert(from, SideChange { before, after: None });
                     side.added.insert(path, after);
                 }
                 (What::Renamed { from }, Some(before), Some(after)) => {
                     if is_directory(&before) {
                         side.moved.insert(from.clone(), path.clone());
                     }
-                    side.fates.insert(from, Fate { before, after: Some(Place { path, entry: after }) });
+                    side.changes.insert(from, SideChange { before, after: Some(PathEntry { path, entry: after }) });
                 }
                 (_, Some(before), Some(after)) if is_directory(&before) == is_directory(&after) => {
-                    let after = Some(Place { path: path.clone(), entry: after });
-                    side.fates.insert(path, Fate { before, after });
+                    let after = Some(PathEntry { path: path.clone(), entry: after });
+                    side.changes.insert(path, SideChange { before, after });
                 }
                 (_, before, after) => {
                     if let Some(before) = before {
-                        side.fates.insert(path.clone(), Fate { before, after: None });
+                        side.changes.insert(path.clone(), SideChange { before, after: None });
                     }
                     if let Some(after) = after {
                         side.added.insert(path, after);
@@ -123,32 +123,32 @@ impl Side {
 
     /// Returns the path of a base entry on this side, or `None` if it was removed.
     pub(super) fn path_of(&self, base: &TreePath) -> Option<TreePath> {
-        match self.fates.get(base) {
-            Some(fate) => fate.after.as_ref().map(|after| after.path.clone()),
+        match self.changes.get(base) {
+            Some(change) => change.after.as_ref().map(|after| after.path.clone()),
             None => Some(follow(&self.moved, base).unwrap_or_else(|| base.clone())),
         }
     }
 
     /// Applies the directory renames of this side to a path. Returns the path itself if none applies.
-    pub(super) fn direct(&self, path: &TreePath) -> TreePath {
-        follow(&self.directions, path).unwrap_or_else(|| path.clone())
+    pub(super) fn apply_dir_renames(&self, path: &TreePath) -> TreePath {
+        follow(&self.dir_renames, path).unwrap_or_else(|| path.clone())
     }
 
     /// Returns the directory rename that applies to a path.
-    pub(super) fn direction_of(&self, path: &TreePath) -> Option<(&TreePath, &TreePath)> {
-        ancestors(path).find_map(|above| self.directions.get_key_value(&above))
+    pub(super) fn dir_rename_of(&self, path: &TreePath) -> Option<(&TreePath, &TreePath)> {
+        ancestors(path).find_map(|above| self.dir_renames.get_key_value(&above))
     }
 
     /// Returns whether a path of the base was removed and not found elsewhere.
     pub(super) fn is_removed(&self, base: &TreePath) -> bool {
-        self.fates.get(base).is_some_and(|fate| fate.after.is_none())
+        self.changes.get(base).is_some_and(|change| change.after.is_none())
     }
 
     /// Returns whether a rename found on this side would affect a change of the other side.
     fn could_be_followed(&self, other: &Self) -> bool {
         let is_file = |entry: &Entry| matches!(entry.node, Node::File { .. });
-        let moved_to = other.fates.values().filter_map(|fate| fate.after.as_ref()).map(|after| &after.path);
-        let mut touched = other.fates.keys().chain(other.added.keys()).chain(moved_to);
+        let moved_to = other.changes.values().filter_map(|change| change.after.as_ref()).map(|after| &after.path);
+        let mut touched = other.changes.keys().chain(other.added.keys()).chain(moved_to);
         self.added.values().any(is_file)
             && touched.any(|path| self.is_removed(path) || ancestors(path).any(|above| self.is_removed(&above)))
     }
@@ -158,7 +158,7 @@ impl Side {
         if self.moved.remove(from).is_none() {
             return Ok(());
         }
-        let Some(Fate { before, after: Some(to) }) = self.fates.get(from).cloned() else { return Ok(()) };
+        let Some(SideChange { before, after: Some(to) }) = self.changes.get(from).cloned() else { return Ok(()) };
         let mut open = vec![(from.clone(), before, to)];
         let mut count = store.held_path_count();
         while let Some((from, before, to)) = open.pop() {
@@ -166,30 +166,30 @@ impl Side {
                 for item in directory::list(store, contents)? {
                     let item = item?;
                     count.add(1)?;
-                    let place = Place { path: to.path.join(&item.name), entry: item.entry.clone() };
+                    let place = PathEntry { path: to.path.join(&item.name), entry: item.entry.clone() };
                     open.push((from.join(&item.name), item.entry, place));
                 }
             }
             if as_moved {
-                self.fates.insert(from, Fate { before, after: Some(to) });
+                self.changes.insert(from, SideChange { before, after: Some(to) });
             } else {
-                self.fates.insert(from, Fate { before, after: None });
+                self.changes.insert(from, SideChange { before, after: None });
                 self.added.insert(to.path, to.entry);
             }
         }
         Ok(())
     }
 
-    fn find_directions(&mut self) {
+    fn find_dir_renames(&mut self) {
         let mut counts: BTreeMap<TreePath, BTreeMap<TreePath, usize>> = BTreeMap::new();
-        for (from, fate) in &self.fates {
-            let Some(after) = &fate.after else { continue };
+        for (from, change) in &self.changes {
+            let Some(after) = &change.after else { continue };
             if after.path == *from {
                 continue;
             }
             let mut pair = from.split_last().zip(after.path.split_last());
             // A directory that moved under another name gives no evidence about its old parent.
-            if is_directory(&fate.before) {
+            if is_directory(&change.before) {
                 pair = pair.filter(|((_, from), (_, to))| from == to);
             }
             while let Some(((source, _), (target, _))) = pair {
@@ -205,10 +205,10 @@ impl Side {
             let most = targets.values().copied().max().unwrap_or_default();
             let mut best = targets.into_iter().filter(|(_, count)| *count == most);
             if let (Some((target, _)), None) = (best.next(), best.next()) {
-                self.directions.insert(source, target);
+                self.dir_renames.insert(source, target);
             }
         }
-        self.directions.extend(self.moved.iter().map(|(from, to)| (from.clone(), to.clone())));
+        self.dir_renames.extend(self.moved.iter().map(|(from, to)| (from.clone(), to.clone())));
     }
 }
 
@@ -219,11 +219,11 @@ pub(super) fn ancestors(path: &TreePath) -> impl Iterator<Item = TreePath> {
 }
 
 /// Replaces the deepest renamed directory above a path with its new path.
-fn follow(directions: &BTreeMap<TreePath, TreePath>, path: &TreePath) -> Option<TreePath> {
-    if directions.is_empty() {
+fn follow(dir_renames: &BTreeMap<TreePath, TreePath>, path: &TreePath) -> Option<TreePath> {
+    if dir_renames.is_empty() {
         return None;
     }
-    let (source, target) = ancestors(path).find_map(|above| directions.get_key_value(&above))?;
+    let (source, target) = ancestors(path).find_map(|above| dir_renames.get_key_value(&above))?;
     exchange(path, source, target)
 }
 

@@ -1,29 +1,19 @@
 //! Conflicts that cannot be represented as a tree entry: the path of an item, an attribute, or a state value.
 //!
-//! The tree holds all versions or ours, and the record of the merge holds the version of theirs. Such a matter is open in a tree
+//! The tree holds all versions or ours, and the record of the merge holds the version of theirs. Such a conflict is open in a tree
 //! derived from that merge while the tree still has the state that the merge left and no later snapshot is marked as deciding it.
 //! So it is forked, sent and undone with the snapshots, and no separate data has to be kept in sync.
-
-use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::record::{MERGE_RECORD_KEY, MergeRecord};
 use super::{Attribute, ConflictKind, PathConflict};
 use crate::error::Result;
-use crate::history::{History, LogOrder};
-use crate::id::SnapshotId;
 use crate::name::TreePath;
 use crate::object::{EntryKind, Owner};
 use crate::work::WorkingTree;
 
-/// The metadata key of a snapshot that decides open matters.
-pub const DECIDED_KEY: &str = "decided";
-/// Maximum number of ancestor snapshots that are searched for open matters.
-const SNAPSHOTS_MAX: usize = 10_000;
-
-/// A matter that a merge left undecided.
+/// A conflict that a merge left undecided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undecided {
     /// The path in the merged tree; the root for a state value.
@@ -31,12 +21,12 @@ pub struct Undecided {
     /// The name of the conflict kind.
     pub kind: String,
     /// The subject of the conflict.
-    pub matter: Matter,
+    pub subject: ConflictSubject,
 }
 
 /// The subject of a conflict that is not an entry in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Matter {
+pub enum ConflictSubject {
     /// The path of an item.
     Place {
         /// The path in ours; `None` if ours removed it.
@@ -55,7 +45,7 @@ pub enum Matter {
     Attribute(Attribute),
 }
 
-/// A decision about an open matter.
+/// A decision about an open conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Use ours.
@@ -66,44 +56,26 @@ pub enum Decision {
     Both,
 }
 
-/// An open matter and the merge that left it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenMatter {
-    /// The snapshot of the merge.
-    pub merge: SnapshotId,
-    /// Its index in the record of that merge.
-    pub number: usize,
-    /// The matter.
-    pub undecided: Undecided,
-}
-
-impl OpenMatter {
-    /// Returns the id of the matter.
-    pub fn id(&self) -> String {
-        format!("{}-{}", self.merge, self.number)
-    }
-}
-
 impl Undecided {
-    /// Returns the open matter of a conflict that is not an entry of the tree.
+    /// Returns the undecided conflict for a conflict that is not an entry of the tree.
     pub(crate) fn of(conflict: &PathConflict) -> Option<Self> {
-        let matter = match &conflict.kind {
+        let subject = match &conflict.kind {
             ConflictKind::MovedTwice | ConflictKind::MovedRemoved => {
                 let [ours, theirs] = conflict.places.clone();
-                Matter::Place { ours, theirs }
+                ConflictSubject::Place { ours, theirs }
             }
-            ConflictKind::State { key, theirs } => Matter::State { key: key.clone(), theirs: theirs.clone() },
-            ConflictKind::Attribute(attribute) => Matter::Attribute(attribute.clone()),
+            ConflictKind::State { key, theirs } => ConflictSubject::State { key: key.clone(), theirs: theirs.clone() },
+            ConflictKind::Attribute(attribute) => ConflictSubject::Attribute(attribute.clone()),
             _ => return None,
         };
-        Some(Self { path: conflict.path.clone(), kind: conflict.kind.word().to_owned(), matter })
+        Some(Self { path: conflict.path.clone(), kind: conflict.kind.word().to_owned(), subject })
     }
 
-    /// Returns whether a tree still has the state that the merged tree has in this matter.
+    /// Returns whether a tree still has the state that the merged tree has in this respect.
     pub fn is_as(&self, merged: &WorkingTree, tree: &WorkingTree) -> Result<bool> {
         let path = self.path.as_bytes();
-        match &self.matter {
-            Matter::Place { ours, theirs } => {
+        match &self.subject {
+            ConflictSubject::Place { ours, theirs } => {
                 for place in [ours, theirs].into_iter().flatten() {
                     if !is_there(tree, place)? {
                         return Ok(false);
@@ -111,9 +83,9 @@ impl Undecided {
                 }
                 Ok(true)
             }
-            Matter::State { key, .. } => Ok(tree.state(key)? == merged.state(key)?),
-            Matter::Attribute(_) if !(tree.exists(path)? && merged.exists(path)?) => Ok(false),
-            Matter::Attribute(attribute) => {
+            ConflictSubject::State { key, .. } => Ok(tree.state(key)? == merged.state(key)?),
+            ConflictSubject::Attribute(_) if !(tree.exists(path)? && merged.exists(path)?) => Ok(false),
+            ConflictSubject::Attribute(attribute) => {
                 Ok(attribute_of(tree, &self.path, attribute)? == attribute_of(merged, &self.path, attribute)?)
             }
         }
@@ -122,8 +94,8 @@ impl Undecided {
     /// Applies a decision to a tree. Returns the changed paths.
     pub fn decide(&self, tree: &mut WorkingTree, decision: Decision) -> Result<Vec<TreePath>> {
         let path = self.path.as_bytes();
-        match (&self.matter, decision) {
-            (Matter::Place { ours, theirs }, Decision::Ours | Decision::Theirs) => {
+        match (&self.subject, decision) {
+            (ConflictSubject::Place { ours, theirs }, Decision::Ours | Decision::Theirs) => {
                 let (kept, gone) = match decision {
                     Decision::Ours => (ours, theirs),
                     _ => (theirs, ours),
@@ -136,9 +108,9 @@ impl Undecided {
                 }
                 return Ok(vec![gone.clone()]);
             }
-            (Matter::State { key, theirs: Some(value) }, Decision::Theirs) => tree.set_state(key, value)?,
-            (Matter::State { key, theirs: None }, Decision::Theirs) => drop(tree.remove_state(key)?),
-            (Matter::Attribute(attribute), Decision::Theirs) => {
+            (ConflictSubject::State { key, theirs: Some(value) }, Decision::Theirs) => tree.set_state(key, value)?,
+            (ConflictSubject::State { key, theirs: None }, Decision::Theirs) => drop(tree.remove_state(key)?),
+            (ConflictSubject::Attribute(attribute), Decision::Theirs) => {
                 match attribute {
                     Attribute::Owner(owner) => tree.set_owner(path, *owner)?,
                     Attribute::Extended { name, value: Some(value) } => tree.set_xattr(path, name, value)?,
@@ -158,13 +130,13 @@ impl Undecided {
 
     pub(super) fn to_json(&self) -> Value {
         let path = |path: &Option<TreePath>| path.as_ref().map(|path| bytes_value(path.as_bytes()));
-        let about = match &self.matter {
-            Matter::Place { ours, theirs } => json!({ "ours": path(ours), "theirs": path(theirs) }),
-            Matter::State { key, theirs } => json!({ "key": key, "theirs": theirs }),
-            Matter::Attribute(Attribute::Owner(owner)) => {
+        let about = match &self.subject {
+            ConflictSubject::Place { ours, theirs } => json!({ "ours": path(ours), "theirs": path(theirs) }),
+            ConflictSubject::State { key, theirs } => json!({ "key": key, "theirs": theirs }),
+            ConflictSubject::Attribute(Attribute::Owner(owner)) => {
                 json!({ "owner": owner.map(|Owner { uid, gid }| [uid, gid]) })
             }
-            Matter::Attribute(Attribute::Extended { name, value }) => {
+            ConflictSubject::Attribute(Attribute::Extended { name, value }) => {
                 json!({ "name": bytes_value(name), "theirs": value.as_deref().map(bytes_value) })
             }
         };
@@ -177,57 +149,37 @@ impl Undecided {
 
     pub(super) fn from_json(value: &Value) -> Option<Self> {
         let tree_path = |value: &Value| TreePath::new(read_bytes(value)?).ok();
-        // An absent value is null; a missing key means another kind of matter.
+        // An absent value is null; a missing key means another kind of subject.
         let or_null = |key: &str| value.get(key).map(|value| Some(value).filter(|value| !value.is_null()));
-        let matter = if let Some(key) = value.get("key") {
+        let subject = if let Some(key) = value.get("key") {
             let theirs = match or_null("theirs")? {
                 Some(theirs) => Some(theirs.as_str()?.to_owned()),
                 None => None,
             };
-            Matter::State { key: key.as_str()?.to_owned(), theirs }
+            ConflictSubject::State { key: key.as_str()?.to_owned(), theirs }
         } else if let Some(owner) = or_null("owner") {
             let number = |at: usize| u32::try_from(owner?.get(at)?.as_u64()?).ok();
             let owner = match owner {
                 Some(_) => Some(Owner { uid: number(0)?, gid: number(1)? }),
                 None => None,
             };
-            Matter::Attribute(Attribute::Owner(owner))
+            ConflictSubject::Attribute(Attribute::Owner(owner))
         } else if let Some(name) = value.get("name") {
             let theirs = match or_null("theirs")? {
                 Some(theirs) => Some(read_bytes(theirs)?),
                 None => None,
             };
-            Matter::Attribute(Attribute::Extended { name: read_bytes(name)?, value: theirs })
+            ConflictSubject::Attribute(Attribute::Extended { name: read_bytes(name)?, value: theirs })
         } else {
             let place = |key: &str| match or_null(key)? {
                 Some(place) => tree_path(place).map(Some),
                 None => Some(None),
             };
-            Matter::Place { ours: place("ours")?, theirs: place("theirs")? }
+            ConflictSubject::Place { ours: place("ours")?, theirs: place("theirs")? }
         };
         let (path, kind) = (tree_path(value.get("path")?)?, value.get("kind")?.as_str()?.to_owned());
-        Some(Self { path, kind, matter })
+        Some(Self { path, kind, subject })
     }
-}
-
-/// Returns the matters left by merges in the history of a snapshot that no later snapshot decided, newest merge first.
-/// [`Undecided::is_as`] tells whether a tree still has the state that the merge left.
-pub fn undecided_before(history: &History, head: SnapshotId) -> Result<Vec<OpenMatter>> {
-    let mut decided = BTreeSet::new();
-    let mut found = Vec::new();
-    // In generation order, a snapshot that decides a matter precedes the merge that left it.
-    for entry in history.log(&[head], LogOrder::Generation)?.take(SNAPSHOTS_MAX) {
-        let entry = entry?;
-        if let Some(ids) = entry.snapshot.metadata.get(DECIDED_KEY) {
-            decided.extend(ids.split_ascii_whitespace().map(str::to_owned));
-        }
-        let Some(text) = entry.snapshot.metadata.get(MERGE_RECORD_KEY) else { continue };
-        let undecided = MergeRecord::from_json(text).map(|record| record.undecided).unwrap_or_default();
-        let open = undecided.into_iter().enumerate();
-        let open = open.map(|(number, undecided)| OpenMatter { merge: entry.id, number, undecided });
-        found.extend(open.filter(|matter| !decided.contains(&matter.id())));
-    }
-    Ok(found)
 }
 
 /// Returns whether the item is at a path. A directory does not count: merges place only other kinds at two paths.
@@ -278,24 +230,28 @@ mod tests {
     #[test]
     fn what_is_recorded_is_read_back() {
         let path = |text: &[u8]| TreePath::new(text).expect("a path");
-        let place = |ours, theirs| Matter::Place { ours, theirs };
-        let state = |theirs: Option<&str>| Matter::State { key: "k".to_owned(), theirs: theirs.map(str::to_owned) };
+        let place = |ours, theirs| ConflictSubject::Place { ours, theirs };
+        let state =
+            |theirs: Option<&str>| ConflictSubject::State { key: "k".to_owned(), theirs: theirs.map(str::to_owned) };
         let extended = |value: Option<&[u8]>| {
-            Matter::Attribute(Attribute::Extended { name: b"user.n".to_vec(), value: value.map(<[u8]>::to_vec) })
+            ConflictSubject::Attribute(Attribute::Extended {
+                name: b"user.n".to_vec(),
+                value: value.map(<[u8]>::to_vec),
+            })
         };
-        for matter in [
+        for subject in [
             place(Some(path(b"x")), Some(path(b"\xff/y"))),
             place(None, Some(path(b"x"))),
             place(Some(path(b"x")), None),
             state(Some("1")),
             state(None),
-            Matter::Attribute(Attribute::Owner(Some(Owner { uid: 1, gid: 2 }))),
-            Matter::Attribute(Attribute::Owner(None)),
+            ConflictSubject::Attribute(Attribute::Owner(Some(Owner { uid: 1, gid: 2 }))),
+            ConflictSubject::Attribute(Attribute::Owner(None)),
             extended(Some(b"\x00\xff")),
             extended(Some(b"")),
             extended(None),
         ] {
-            let one = Undecided { path: path(b"a"), kind: "kind".to_owned(), matter };
+            let one = Undecided { path: path(b"a"), kind: "kind".to_owned(), subject };
             let text = one.to_json().to_string();
             assert_eq!(Undecided::from_json(&serde_json::from_str(&text).expect("JSON")), Some(one), "{text}");
         }

@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::auto_resolve::{Regenerate, UncommittedMerge, count_conflicts, have_conflicts};
 use super::base::{merge_base, write};
 use super::record::{MERGE_RECORD_KEY, MergeRecord, RecordedPath};
-use super::remedy::{Regenerate, Unlanded, count_conflicts, have_conflicts};
 use super::{MergeContents, MergeOptions, MergeReport, PathConflict, merge_trees};
 use crate::conflict::CONFLICTS_KEY;
 use crate::diff::{DiffOptions, diff_roots};
 use crate::error::{Error, Result};
 use crate::history::History;
 use crate::id::SnapshotId;
-use crate::limit::uninterrupted;
+use crate::limit::without_cancellation;
 use crate::object::{Entry, Node};
-use crate::operation::{Act, Step, hold_snapshot, move_refs, recorded, snapshot_of, trying_while};
+use crate::operation::{OperationContext, Step, hold_snapshot, move_refs, recorded, retry_while, snapshot_of};
 use crate::store::{Pin, Store};
 use crate::work::WorkingTree;
 use crate::workspace::{Change, Workspace, WorkspaceName, Workspaces};
@@ -29,7 +29,7 @@ pub struct MergeRequest<'a> {
     pub sources: &'a [WorkspaceName],
     /// Merges the contents of contested files.
     pub contents: &'a dyn MergeContents,
-    /// Options of the tree merge. The time comes from the act.
+    /// Options of the tree merge. The time comes from the context.
     pub options: MergeOptions,
     /// Whether the target's head may move to the source's head if the target has no changes of its own.
     pub fast_forward: bool,
@@ -140,8 +140,13 @@ struct Fold {
 impl Workspaces {
     /// Merges workspaces into another: one snapshot with all of them as parents in one operation, or no change at all. If the
     /// target moves meanwhile, the merge is repeated with its new head.
-    pub fn merge(&self, history: &History, request: &MergeRequest<'_>, act: &Act) -> Result<MergeDone> {
-        if let Some(id) = &act.request
+    pub fn merge(
+        &self,
+        history: &History,
+        request: &MergeRequest<'_>,
+        context: &OperationContext,
+    ) -> Result<MergeDone> {
+        if let Some(id) = &context.request
             && let Some(done) = self.store().find_request(id)?
         {
             let after = done.changes.first().and_then(|change| change.after.as_ref());
@@ -152,18 +157,23 @@ impl Workspaces {
             });
         }
         let is_stale = |error: &Error| matches!(error, Error::StaleHead { .. } | Error::Stale { .. });
-        trying_while(is_stale, || self.try_merge(history, request, act))
+        retry_while(is_stale, || self.try_merge(history, request, context))
     }
 
-    fn try_merge(&self, history: &History, request: &MergeRequest<'_>, act: &Act) -> Result<MergeDone> {
+    fn try_merge(
+        &self,
+        history: &History,
+        request: &MergeRequest<'_>,
+        context: &OperationContext,
+    ) -> Result<MergeDone> {
         let target = self.get(request.target)?;
         let mut heads = MergeHeads { target: target.head, sources: Vec::new() };
         for name in request.sources {
             heads.sources.extend(self.get(name)?.head.map(|head| (name.clone(), head)));
         }
-        let fold = match self.fold(history, request, &heads, act)? {
+        let fold = match self.fold(history, request, &heads, context)? {
             Unchanged::Already => return Ok(MergeDone::without_change(MergeHow::Already, target.head)),
-            Unchanged::Forward(source) => return self.forward(&target, source, act),
+            Unchanged::Forward(source) => return self.forward(&target, source, context),
             Unchanged::Folded(fold) => *fold,
         };
         if !fold.conflicts.is_empty() && !request.keep_conflicts {
@@ -175,7 +185,7 @@ impl Workspaces {
                 ..MergeDone::without_change(MergeHow::Refused, target.head)
             });
         }
-        self.land(request, fold, target.head, act)
+        self.land(request, fold, target.head, context)
     }
 
     /// Computes the result of a merge without changing anything. `heads` are the heads of the workspaces, or their intended
@@ -185,9 +195,9 @@ impl Workspaces {
         history: &History,
         request: &MergeRequest<'_>,
         heads: &MergeHeads,
-        act: &Act,
+        context: &OperationContext,
     ) -> Result<MergeDone> {
-        match self.fold(history, request, heads, act)? {
+        match self.fold(history, request, heads, context)? {
             Unchanged::Already => Ok(MergeDone::without_change(MergeHow::Already, heads.target)),
             Unchanged::Forward(_) => Ok(MergeDone::without_change(MergeHow::Forward, heads.target)),
             Unchanged::Folded(fold) => {
@@ -198,7 +208,13 @@ impl Workspaces {
         }
     }
 
-    fn fold(&self, history: &History, request: &MergeRequest<'_>, heads: &MergeHeads, act: &Act) -> Result<Unchanged> {
+    fn fold(
+        &self,
+        history: &History,
+        request: &MergeRequest<'_>,
+        heads: &MergeHeads,
+        context: &OperationContext,
+    ) -> Result<Unchanged> {
         let sources = new_sources(history, heads)?;
         let _pins = sources.iter().map(|(_, head)| hold_snapshot(self.store(), *head)).collect::<Result<Vec<_>>>()?;
         let Some((_, first)) = sources.first() else { return Ok(Unchanged::Already) };
@@ -215,7 +231,7 @@ impl Workspaces {
         for (name, head) in &sources {
             fold.record.sources.push((name.to_string(), head.to_string()));
             if !fold.heads.contains(head) {
-                fold.take(history, request, *head, act)?;
+                fold.take(history, request, *head, context)?;
             }
         }
         if sources.len() > 1 {
@@ -240,23 +256,23 @@ impl Workspaces {
         history: &History,
         name: &WorkspaceName,
         to: SnapshotId,
-        act: &Act,
+        context: &OperationContext,
     ) -> Result<Option<MergeDone>> {
         let is_stale = |error: &Error| matches!(error, Error::StaleHead { .. } | Error::Stale { .. });
-        trying_while(is_stale, || {
+        retry_while(is_stale, || {
             let target = self.get(name)?;
             match target.head {
                 Some(head) if head == to => Ok(Some(MergeDone::without_change(MergeHow::Already, Some(head)))),
                 Some(head) if !history.is_ancestor(head, to)? => Ok(None),
-                _ => self.forward(&target, to, act).map(Some),
+                _ => self.forward(&target, to, context).map(Some),
             }
         })
     }
 
-    fn forward(&self, target: &Workspace, to: SnapshotId, act: &Act) -> Result<MergeDone> {
+    fn forward(&self, target: &Workspace, to: SnapshotId, context: &OperationContext) -> Result<MergeDone> {
         let after = target.at_head(Some(to))?;
         let step = Step { name: target.name.reference(), before: Some(target.value().clone()), after: Some(after) };
-        let operation = recorded(move_refs(self.store(), act, act.draft(MERGE), vec![step])?);
+        let operation = recorded(move_refs(self.store(), context, context.draft(MERGE), vec![step])?);
         Ok(MergeDone { operation: Some(operation.sequence), ..MergeDone::without_change(MergeHow::Forward, Some(to)) })
     }
 
@@ -265,7 +281,7 @@ impl Workspaces {
         request: &MergeRequest<'_>,
         mut fold: Fold,
         head: Option<SnapshotId>,
-        act: &Act,
+        context: &OperationContext,
     ) -> Result<MergeDone> {
         let sources = &fold.sources;
         let names = sources.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>().join(", ");
@@ -287,7 +303,7 @@ impl Workspaces {
             change.metadata.insert(CONFLICTS_KEY.to_owned(), conflicts.to_string());
         }
         tree.rebase(head);
-        let done = uninterrupted(|| self.commit_as(request.target, &mut tree, &change, act, MERGE))?;
+        let done = without_cancellation(|| self.commit_as(request.target, &mut tree, &change, context, MERGE))?;
         Ok(MergeDone {
             how: MergeHow::Merged,
             head: Some(done.snapshot),
@@ -353,14 +369,20 @@ impl Fold {
         self.conflicts = kept.into_iter().rev().collect();
         let is_told = |one: &RecordedPath| self.conflicts.iter().any(|conflict| conflict.path.to_string() == one.path);
         let mut told = BTreeSet::new();
-        self.record.conflicts.retain(|one| is_told(one) && told.insert((one.path.clone(), one.way.clone())));
+        self.record.conflicts.retain(|one| is_told(one) && told.insert((one.path.clone(), one.strategy.clone())));
         Ok(())
     }
 
     /// Merges one more snapshot.
-    fn take(&mut self, history: &History, request: &MergeRequest<'_>, theirs: SnapshotId, act: &Act) -> Result<()> {
+    fn take(
+        &mut self,
+        history: &History,
+        request: &MergeRequest<'_>,
+        theirs: SnapshotId,
+        context: &OperationContext,
+    ) -> Result<()> {
         let store = history.store();
-        let options = MergeOptions { time: act.time, ..request.options.clone() };
+        let options = MergeOptions { time: context.time, ..request.options.clone() };
         let base = merge_base(history, &self.heads, theirs, request.contents, &options)?;
         let ours = match self.heads[..] {
             [only] => store.snapshot(only)?.root,
@@ -372,18 +394,18 @@ impl Fold {
         };
         let theirs_root = store.snapshot(theirs)?.root;
         let mut outcome = merge_trees(store, base.root, ours, theirs_root, request.contents, &options)?;
-        let mut unlanded = Unlanded {
+        let mut uncommitted = UncommittedMerge {
             tree: &mut outcome.tree,
             conflicts: &mut outcome.conflicts,
             files: &mut outcome.report.files,
             pins: &mut self.pins,
         };
-        let met = unlanded.conflicts.len();
+        let met = uncommitted.conflicts.len();
         if request.use_remembered {
-            unlanded.replay(store, act.time)?;
+            uncommitted.replay(store, context.time)?;
         }
         if let Some(maker) = request.regenerate {
-            self.reason = unlanded.make_anew(store, ours, maker)?;
+            self.reason = uncommitted.regenerate_conflicts(store, ours, maker)?;
         }
         if outcome.conflicts.len() < met {
             // The resolution of a conflict may equal ours.

@@ -41,7 +41,7 @@ struct Side<S: Keyed> {
 }
 
 /// The next element of one side.
-enum Ahead<'a, S: Keyed> {
+enum NextElement<'a, S: Keyed> {
     Item(&'a S::Item),
     Child { parent_level: u32, link: &'a S::Link },
 }
@@ -52,11 +52,11 @@ impl<S: Keyed> Side<S> {
         Ok(Self { path })
     }
 
-    fn ahead(&self) -> Option<Ahead<'_, S>> {
+    fn ahead(&self) -> Option<NextElement<'_, S>> {
         let (node, at) = self.path.last()?;
         Some(match &**node {
-            SequenceNode::Leaf(items) => Ahead::Item(&items[*at]),
-            SequenceNode::Inner { level, links } => Ahead::Child { parent_level: *level, link: &links[*at] },
+            SequenceNode::Leaf(items) => NextElement::Item(&items[*at]),
+            SequenceNode::Inner { level, links } => NextElement::Child { parent_level: *level, link: &links[*at] },
         })
     }
 
@@ -76,7 +76,7 @@ impl<S: Keyed> Side<S> {
     }
 
     fn open(&mut self, store: &Store) -> Result<()> {
-        if let Some(Ahead::Child { parent_level, link }) = self.ahead() {
+        if let Some(NextElement::Child { parent_level, link }) = self.ahead() {
             let node = load_child::<S>(store, parent_level, link)?;
             self.path.push((node, 0));
         }
@@ -85,7 +85,7 @@ impl<S: Keyed> Side<S> {
 
     fn take(&mut self) -> Option<S::Item> {
         let item = match self.ahead() {
-            Some(Ahead::Item(item)) => Some(item.clone()),
+            Some(NextElement::Item(item)) => Some(item.clone()),
             _ => None,
         };
         self.step();
@@ -108,11 +108,11 @@ impl<S: Keyed> Comparison<S> {
     fn step(&self) -> Step {
         match (self.before.ahead(), self.after.ahead()) {
             (None, None) => Step::End,
-            (Some(Ahead::Item(_)), None) => Step::TakeBefore,
-            (None, Some(Ahead::Item(_))) => Step::TakeAfter,
-            (Some(Ahead::Child { .. }), None) => Step::OpenBefore,
-            (None, Some(Ahead::Child { .. })) => Step::OpenAfter,
-            (Some(Ahead::Item(before)), Some(Ahead::Item(after))) => {
+            (Some(NextElement::Item(_)), None) => Step::TakeBefore,
+            (None, Some(NextElement::Item(_))) => Step::TakeAfter,
+            (Some(NextElement::Child { .. }), None) => Step::OpenBefore,
+            (None, Some(NextElement::Child { .. })) => Step::OpenAfter,
+            (Some(NextElement::Item(before)), Some(NextElement::Item(after))) => {
                 match S::item_key(before).cmp(S::item_key(after)) {
                     Ordering::Less => Step::TakeBefore,
                     Ordering::Greater => Step::TakeAfter,
@@ -121,23 +121,15 @@ impl<S: Keyed> Comparison<S> {
                 }
             }
             // An item before the first key of a child has no counterpart in it: the child stays closed.
-            (Some(Ahead::Item(before)), Some(Ahead::Child { link, .. })) => {
-                if S::item_key(before) < S::link_key(link) {
-                    Step::TakeBefore
-                } else {
-                    Step::OpenAfter
-                }
+            (Some(NextElement::Item(before)), Some(NextElement::Child { link, .. })) => {
+                if S::item_key(before) < S::link_key(link) { Step::TakeBefore } else { Step::OpenAfter }
             }
-            (Some(Ahead::Child { link, .. }), Some(Ahead::Item(after))) => {
-                if S::item_key(after) < S::link_key(link) {
-                    Step::TakeAfter
-                } else {
-                    Step::OpenBefore
-                }
+            (Some(NextElement::Child { link, .. }), Some(NextElement::Item(after))) => {
+                if S::item_key(after) < S::link_key(link) { Step::TakeAfter } else { Step::OpenBefore }
             }
             (
-                Some(Ahead::Child { parent_level: before_level, link: before }),
-                Some(Ahead::Child { parent_level: after_level, link: after }),
+                Some(NextElement::Child { parent_level: before_level, link: before }),
+                Some(NextElement::Child { parent_level: after_level, link: after }),
             ) => {
                 if before_level == after_level && (self.same_link)(before, after) {
                     return Step::SkipBoth;

@@ -8,7 +8,7 @@ use super::{load_child, load_top};
 use crate::error::Result;
 use crate::id::ObjectId;
 use crate::object::SequenceNode;
-use crate::store::{Is, WriteSession};
+use crate::store::{Presence, WriteSession};
 
 /// Replaces items of a sequence. `items` is sorted by key, and each key already exists in the sequence.
 pub(crate) fn replace<S: Keyed>(session: &WriteSession, top: ObjectId, items: Vec<S::Item>) -> Result<S::Link> {
@@ -24,7 +24,7 @@ fn replace_below<S: Keyed>(
     end: Option<&S::Key>,
 ) -> Result<S::Link> {
     let mut node = node.clone();
-    let mut is = Is::Unknown;
+    let mut is = Presence::Unknown;
     let mut below_it = Vec::new();
     while let Some(item) = items.as_slice().first()
         && end.is_none_or(|end| S::item_key(item) < end)
@@ -44,8 +44,8 @@ fn replace_below<S: Keyed>(
                 below_it.push(S::link_id(&links[at]));
             }
         }
-        if is == Is::Unknown && below_it.drain(..).any(|id| session.is_new(id)) {
-            is = Is::New;
+        if is == Presence::Unknown && below_it.drain(..).any(|id| session.is_new(id)) {
+            is = Presence::New;
         }
     }
     session.put_node_that(is, node)

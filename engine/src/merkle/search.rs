@@ -55,14 +55,14 @@ impl Keyed for States {
 }
 
 /// The position of a key: the number of items before it, and its item if the key exists.
-pub(crate) struct Found<T> {
+pub(crate) struct SearchPosition<T> {
     pub(crate) index: u64,
     pub(crate) item: Option<T>,
 }
 
 /// Searches for a key.
-pub(crate) fn find<S: Keyed>(store: &Store, top: ObjectId, key: &S::Key) -> Result<Found<S::Item>> {
-    look::<S, _>(store, top, key, |item| item.cloned()).map(|(index, item)| Found { index, item })
+pub(crate) fn find<S: Keyed>(store: &Store, top: ObjectId, key: &S::Key) -> Result<SearchPosition<S::Item>> {
+    look::<S, _>(store, top, key, |item| item.cloned()).map(|(index, item)| SearchPosition { index, item })
 }
 
 /// Searches for a key. Returns the number of items before it and the result of `say` for its item, if the key exists.

@@ -206,7 +206,7 @@ impl Sequence for Directories {
 
 /// The result of looking up a name in one node.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Said {
+pub(crate) enum NodeLookup {
     /// The node is a leaf: the entry, or `None` if the name does not exist.
     Entry(Option<Entry>),
     /// The node is an inner node: its level and the link to the child to continue in.
@@ -215,22 +215,22 @@ pub(crate) enum Said {
 
 impl DirectoryNode {
     /// Looks up a name in this node.
-    pub(crate) fn say(&self, name: &Name) -> Said {
+    pub(crate) fn say(&self, name: &Name) -> NodeLookup {
         match self {
             Self::Leaf(items) => {
                 let found = items.binary_search_by(|item| item.name.cmp(name));
-                Said::Entry(found.ok().map(|at| items[at].entry.clone()))
+                NodeLookup::Entry(found.ok().map(|at| items[at].entry.clone()))
             }
             Self::Inner { level, links } => {
                 let at = links.partition_point(|link| link.first <= *name).saturating_sub(1);
-                Said::Below(*level, links[at].clone())
+                NodeLookup::Below(*level, links[at].clone())
             }
         }
     }
 }
 
 /// Looks up a name in the canonical bytes of a node, without decoding the whole node. The bytes are already verified.
-pub(crate) fn say(bytes: &Bytes, name: &Name) -> Result<Said, Malformed> {
+pub(crate) fn say(bytes: &Bytes, name: &Name) -> Result<NodeLookup, Malformed> {
     let mut from = Reader::object(ObjectKind::Directory, bytes)?;
     let (mut level, mut below) = (0, None);
     while let Some((field, value)) = from.next_field()? {
@@ -241,7 +241,7 @@ pub(crate) fn say(bytes: &Bytes, name: &Name) -> Result<Said, Malformed> {
                 match (field, first.cmp(name.as_bytes())) {
                     (2, Ordering::Equal) => {
                         let item = Directories::read_item(Value::Bytes(buffer, range).message(2)?)?;
-                        return Ok(Said::Entry(Some(item.entry)));
+                        return Ok(NodeLookup::Entry(Some(item.entry)));
                     }
                     (3, Ordering::Less | Ordering::Equal) => below = Some(range),
                     (3, Ordering::Greater) if below.is_none() => below = Some(range),
@@ -253,8 +253,10 @@ pub(crate) fn say(bytes: &Bytes, name: &Name) -> Result<Said, Malformed> {
         }
     }
     match below {
-        None => Ok(Said::Entry(None)),
-        Some(range) => Directories::read_link(Reader::record(bytes.slice(range))).map(|link| Said::Below(level, link)),
+        None => Ok(NodeLookup::Entry(None)),
+        Some(range) => {
+            Directories::read_link(Reader::record(bytes.slice(range))).map(|link| NodeLookup::Below(level, link))
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::codec::{Reader, Writer};
 use super::conflict::{self, Conflict};
-use super::rope::{HOLE_BYTES_MIN, SINGLE_CHUNK_BYTES_MAX};
+use super::rope::{FILE_BYTES_MAX, HOLE_BYTES_MIN, SINGLE_CHUNK_BYTES_MAX};
 use super::xattrs::{self, XATTRS_INLINE_BYTES_MAX, Xattrs};
 use crate::id::{Bare, ChunkId, DirectoryId, LinkGroup, ObjectId, RopeId};
 use crate::malformed::Malformed;
@@ -14,8 +14,6 @@ use crate::time::Time;
 
 /// Maximum length of a symlink target, in bytes.
 pub const SYMLINK_TARGET_BYTES_MAX: usize = 4_095;
-/// Maximum size of a file, in bytes.
-pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// The metadata and content that a name in a directory refers to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -12,13 +12,13 @@ const ONE_CHUNK: u64 = 1;
 const ROPE: u64 = 2;
 
 /// Callback that receives each reference.
-type Tell<'a> = &'a mut dyn FnMut(ObjectKind, &[u8; 32]);
+type VisitReference<'a> = &'a mut dyn FnMut(ObjectKind, &[u8; 32]);
 
 /// Calls `tell` with the kind and the hash of every object that this object is incomplete without. The caller has verified the
 /// hash of the bytes, so they are a valid object. An unknown field is an error and is never skipped.
 ///
 /// Snapshots report nothing: the collector decides how much of the history it keeps.
-pub fn refers(kind: ObjectKind, canonical: &[u8], tell: Tell<'_>) -> Result<(), Malformed> {
+pub fn refers(kind: ObjectKind, canonical: &[u8], tell: VisitReference<'_>) -> Result<(), Malformed> {
     match kind {
         ObjectKind::Chunk | ObjectKind::Xattrs | ObjectKind::Snapshot => Ok(()),
         ObjectKind::Root => {
@@ -53,7 +53,7 @@ pub fn refers(kind: ObjectKind, canonical: &[u8], tell: Tell<'_>) -> Result<(), 
 }
 
 /// Reports the hash in one field of a message, if the field is present.
-fn hash_in(message: &[u8], wanted: u32, kind: ObjectKind, tell: Tell<'_>) -> Result<(), Malformed> {
+fn hash_in(message: &[u8], wanted: u32, kind: ObjectKind, tell: VisitReference<'_>) -> Result<(), Malformed> {
     let mut fields = Fields::of(message);
     while let Some((field, value)) = fields.next_field()? {
         if field == wanted {
@@ -63,7 +63,7 @@ fn hash_in(message: &[u8], wanted: u32, kind: ObjectKind, tell: Tell<'_>) -> Res
     Ok(())
 }
 
-fn entry(message: &[u8], tell: Tell<'_>) -> Result<(), Malformed> {
+fn entry(message: &[u8], tell: VisitReference<'_>) -> Result<(), Malformed> {
     let (mut kind, mut form) = (0, 0);
     let mut fields = Fields::of(message);
     while let Some((field, value)) = fields.next_field()? {

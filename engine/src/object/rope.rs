@@ -2,11 +2,12 @@
 //! middle of a file only rewrites the nodes around it.
 
 use super::codec::{Reader, Writer};
-use super::entry::FILE_BYTES_MAX;
 use super::sequence::{Sequence, SequenceNode, id_hash, key_hash};
 use crate::id::{ChunkId, ObjectId, ObjectKind, RopeId};
 use crate::malformed::Malformed;
 
+/// Maximum size of a file, in bytes.
+pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Files up to this size, in bytes, are stored as one chunk.
 pub const SINGLE_CHUNK_BYTES_MAX: u64 = 64 << 10;
 /// Runs of zeros of at least this many bytes are stored as holes.

@@ -11,12 +11,12 @@ const PAGE: usize = 1024;
 /// All references as they were after an operation. The objects they point at are read as usual; some may have been collected
 /// since.
 #[derive(Clone, Debug)]
-pub struct Past {
+pub struct PastRefs {
     sequence: u64,
     refs: BTreeMap<RefName, RefValue>,
 }
 
-impl Past {
+impl PastRefs {
     /// Reconstructs the state right after the operation with this number; 0 is before the first.
     ///
     /// Reads every reference, and the log from that operation on. The log must reach back that far.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Act, Step, hold_value, move_refs, operation, recorded};
+use super::{OperationContext, Step, hold_value, move_refs, operation, recorded};
 use crate::error::{Error, Result};
 use crate::reference::{FORGET, Operation, OperationDraft, RefChange, RefName, Revert};
 use crate::store::Store;
@@ -19,9 +19,9 @@ pub(crate) const LABEL: &str = "label";
 const PAGE: u64 = 256;
 
 /// Undoes the operation that set the current value of a reference. A second call undoes the one before it, and so on.
-pub fn undo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
+pub fn undo(store: &Store, name: &RefName, context: &OperationContext) -> Result<Operation> {
     match Chain::new(store).next_undo(name)? {
-        Some(target) => undo_operation(store, target, act),
+        Some(target) => undo_operation(store, target, context),
         None => Err(nothing(store, "undo", name)?),
     }
 }
@@ -44,16 +44,16 @@ pub fn next_to_redo(store: &Store, name: &RefName) -> Result<Option<Operation>> 
 }
 
 /// Redoes the operation that was undone last and not redone since. Any other move of the reference in between prevents that.
-pub fn redo(store: &Store, name: &RefName, act: &Act) -> Result<Operation> {
+pub fn redo(store: &Store, name: &RefName, context: &OperationContext) -> Result<Operation> {
     match Chain::new(store).next_redo(name)? {
-        Some(target) => redo_operation(store, target, act),
+        Some(target) => redo_operation(store, target, context),
         None => Err(nothing(store, "redo", name)?),
     }
 }
 
 /// Undoes an operation of any kind, if no reference of it has moved since, not even away and back. An undo is undone by redoing
 /// the operation that it undid, and the other way round.
-pub fn undo_operation(store: &Store, sequence: u64, act: &Act) -> Result<Operation> {
+pub fn undo_operation(store: &Store, sequence: u64, context: &OperationContext) -> Result<Operation> {
     let mut chain = Chain::new(store);
     let found = chain.operation(sequence)?;
     if let Some(reverts) = found.draft.reverts {
@@ -66,8 +66,8 @@ pub fn undo_operation(store: &Store, sequence: u64, act: &Act) -> Result<Operati
         }
         return match (moved.is_empty(), reverts) {
             (false, _) => Err(Error::MovedSince { word: "undo", operation: sequence, moved }),
-            (true, Revert::Undo(target)) => redo_operation(store, target, act),
-            (true, Revert::Redo(target)) => undo_operation(store, target, act),
+            (true, Revert::Undo(target)) => redo_operation(store, target, context),
+            (true, Revert::Redo(target)) => undo_operation(store, target, context),
         };
     }
     let step = |change: &RefChange| Step {
@@ -75,27 +75,27 @@ pub fn undo_operation(store: &Store, sequence: u64, act: &Act) -> Result<Operati
         before: change.after.clone(),
         after: change.before.clone(),
     };
-    revert(store, Revert::Undo(sequence), sequence, act, step)
+    revert(store, Revert::Undo(sequence), sequence, context, step)
 }
 
 /// Redoes an operation that was undone, if no reference of it has moved since.
-pub fn redo_operation(store: &Store, sequence: u64, act: &Act) -> Result<Operation> {
+pub fn redo_operation(store: &Store, sequence: u64, context: &OperationContext) -> Result<Operation> {
     let step = |change: &RefChange| Step {
         name: change.name.clone(),
         before: change.before.clone(),
         after: change.after.clone(),
     };
-    revert(store, Revert::Redo(sequence), sequence, act, step)
+    revert(store, Revert::Redo(sequence), sequence, context, step)
 }
 
 fn revert(
     store: &Store,
     how: Revert,
     sequence: u64,
-    act: &Act,
+    context: &OperationContext,
     step: impl Fn(&RefChange) -> Step,
 ) -> Result<Operation> {
-    if let Some(request) = &act.request
+    if let Some(request) = &context.request
         && let Some(done) = store.find_request(request)?
     {
         return Ok(done);
@@ -106,7 +106,7 @@ fn revert(
         Revert::Undo(_) => "undo",
         Revert::Redo(_) => "redo",
     };
-    let draft = OperationDraft { reverts: Some(how), ..act.draft(word) };
+    let draft = OperationDraft { reverts: Some(how), ..context.draft(word) };
     if found.changes.is_empty() {
         return Err(Error::Invalid { what: "operation", why: format!("{sequence} moved nothing") });
     }
@@ -129,7 +129,7 @@ fn revert(
         for value in steps.iter().filter_map(|step| step.after.as_ref()) {
             pins.extend(hold_value(store, value).map_err(|error| collected(word, sequence, error))?);
         }
-        match move_refs(store, act, draft, steps) {
+        match move_refs(store, context, draft, steps) {
             Err(Error::Stale { moved: stale }) => {
                 for (name, _) in stale {
                     let by = store.last_move(&name)?;

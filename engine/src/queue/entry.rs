@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::name::TreePath;
-use crate::operation::{Act, snapshot_of};
+use crate::operation::{OperationContext, snapshot_of};
 use crate::reference::{RefName, RefValue};
 use crate::time::Time;
 use crate::workspace::WorkspaceName;
@@ -19,28 +19,28 @@ const ID_DIGITS: usize = 12;
 /// Maximum total length of an entry's texts, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 /// Maximum number of paths with an individual decision.
-const TAKES_MAX: usize = 1_000;
+const SIDE_CHOICES_MAX: usize = 1_000;
 
 /// The options of a queued merge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct QueueOptions {
     /// Whether to end the workspace after it was merged.
     pub ends: bool,
     /// The message of the merge snapshot; if empty, a default that names the source.
     pub message: String,
     /// A command that must succeed on the merged tree; empty for none.
     pub test: Vec<String>,
-    /// Time limit of the test in seconds; 0 for the default of the judge.
+    /// Time limit of the test in seconds; 0 for the default of the policy.
     pub test_seconds: u32,
     /// Whether to commit conflicts into the target's tree. If false, an entry with conflicts becomes a review.
     pub keep_conflicts: bool,
     /// Which side to take for conflicts.
-    pub takes: Vec<Take>,
+    pub choices: Vec<SideChoice>,
 }
 
 /// A decision about a conflicting path and everything below it; without a path, about all conflicts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Take {
+pub struct SideChoice {
     /// The path.
     pub path: Option<TreePath>,
     /// The side.
@@ -70,7 +70,7 @@ pub struct QueueEntry {
     /// The snapshot to merge: the head of the source at the time of submission.
     pub snapshot: SnapshotId,
     /// The options.
-    pub wish: Wish,
+    pub options: QueueOptions,
     /// The agent that owns the source.
     pub agent: String,
     /// The submitter.
@@ -89,25 +89,25 @@ impl QueueEntry {
         source: &WorkspaceName,
         target: &WorkspaceName,
         snapshot: SnapshotId,
-        wish: &Wish,
+        options: &QueueOptions,
         agent: &str,
-        act: &Act,
+        context: &OperationContext,
     ) -> Result<Self> {
-        let text: usize = wish.test.iter().map(String::len).sum::<usize>() + wish.message.len();
-        if text > TEXT_BYTES_MAX || wish.takes.len() > TAKES_MAX {
-            let why = format!("at most {TEXT_BYTES_MAX} bytes of message and test, and {TAKES_MAX} decisions");
+        let text: usize = options.test.iter().map(String::len).sum::<usize>() + options.message.len();
+        if text > TEXT_BYTES_MAX || options.choices.len() > SIDE_CHOICES_MAX {
+            let why = format!("at most {TEXT_BYTES_MAX} bytes of message and test, and {SIDE_CHOICES_MAX} decisions");
             return Err(Error::Invalid { what: "wish", why });
         }
-        let name = name(QUEUE_PREFIX, target, act.time, source)?;
+        let name = name(QUEUE_PREFIX, target, context.time, source)?;
         let note = json!({
             "agent": agent,
-            "actor": act.actor,
-            "ends": wish.ends,
-            "message": wish.message,
-            "test": wish.test,
-            "test_seconds": wish.test_seconds,
-            "keep_conflicts": wish.keep_conflicts,
-            "takes": wish.takes.iter().map(take_value).collect::<Vec<_>>(),
+            "actor": context.actor,
+            "ends": options.ends,
+            "message": options.message,
+            "test": options.test,
+            "test_seconds": options.test_seconds,
+            "keep_conflicts": options.keep_conflicts,
+            "takes": options.choices.iter().map(take_value).collect::<Vec<_>>(),
         });
         let value =
             RefValue { target: Some(snapshot.object()), keeps: Vec::new(), note: note.to_string().into_bytes().into() };
@@ -117,10 +117,10 @@ impl QueueEntry {
             target: target.clone(),
             source: source.clone(),
             snapshot,
-            wish: wish.clone(),
+            options: options.clone(),
             agent: agent.to_owned(),
-            actor: act.actor.clone(),
-            time: act.time,
+            actor: context.actor.clone(),
+            time: context.time,
             is_held: false,
             name,
             value,
@@ -142,21 +142,21 @@ impl QueueEntry {
         let text = |key: &str| note.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let is = |key: &str| note.get(key).and_then(Value::as_bool).unwrap_or_default();
         let list = |key: &str| note.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
-        let takes = list("takes").iter().map(read_take).collect::<Option<Vec<_>>>();
-        let wish = Wish {
+        let choices = list("takes").iter().map(read_take).collect::<Option<Vec<_>>>();
+        let options = QueueOptions {
             ends: is("ends"),
             message: text("message"),
             test: list("test").iter().filter_map(|word| word.as_str().map(str::to_owned)).collect(),
             test_seconds: note.get("test_seconds").and_then(Value::as_u64).map_or(0, |seconds| seconds as u32),
             keep_conflicts: is("keep_conflicts"),
-            takes: takes.ok_or_else(|| damaged("its decisions cannot be read"))?,
+            choices: choices.ok_or_else(|| damaged("its decisions cannot be read"))?,
         };
         Ok(Some(Self {
             id: id(name),
             target: WorkspaceName::new(target)?,
             source: WorkspaceName::new(source)?,
             snapshot,
-            wish,
+            options,
             agent: text("agent"),
             actor: text("actor"),
             time: Time(time),
@@ -211,11 +211,11 @@ pub(super) fn read_path(value: &Value) -> Option<TreePath> {
     TreePath::new(bytes).ok()
 }
 
-fn take_value(take: &Take) -> Value {
+fn take_value(take: &SideChoice) -> Value {
     json!({ "path": take.path.as_ref().map(path_value), "side": take.side.word() })
 }
 
-fn read_take(value: &Value) -> Option<Take> {
+fn read_take(value: &Value) -> Option<SideChoice> {
     let side = match value.get("side")?.as_str()? {
         "ours" => Side::Ours,
         "theirs" => Side::Theirs,
@@ -226,5 +226,5 @@ fn read_take(value: &Value) -> Option<Take> {
         None | Some(Value::Null) => None,
         Some(path) => Some(read_path(path)?),
     };
-    Some(Take { path, side })
+    Some(SideChoice { path, side })
 }

@@ -3,13 +3,13 @@
 
 use serde_json::{Value, json};
 
-use super::entry::{self, QueueEntry, REVIEW_PREFIX, Take, Wish, path_value, read_path};
+use super::entry::{self, QueueEntry, QueueOptions, REVIEW_PREFIX, SideChoice, path_value, read_path};
 use super::{Queue, only};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
 use crate::merge::PathConflict;
 use crate::name::TreePath;
-use crate::operation::{Act, Step, hold_snapshot, move_refs, snapshot_of};
+use crate::operation::{OperationContext, Step, hold_snapshot, move_refs, snapshot_of};
 use crate::reference::{RefName, RefValue};
 use crate::workspace::WorkspaceName;
 
@@ -94,27 +94,33 @@ impl Queue {
     }
 
     /// Creates the entry to resubmit a review: with conflicts kept, or with sides taken.
-    pub fn again(&self, review: &Review, keep_conflicts: bool, takes: &[Take], act: &Act) -> Result<QueueEntry> {
-        let mut wish = Wish { keep_conflicts, ..review.entry.wish.clone() };
-        wish.takes.extend_from_slice(takes);
+    pub fn again(
+        &self,
+        review: &Review,
+        keep_conflicts: bool,
+        choices: &[SideChoice],
+        context: &OperationContext,
+    ) -> Result<QueueEntry> {
+        let mut options = QueueOptions { keep_conflicts, ..review.entry.options.clone() };
+        options.choices.extend_from_slice(choices);
         let QueueEntry { source, target, snapshot, agent, .. } = &review.entry;
-        QueueEntry::new(source, target, *snapshot, &wish, agent, act)
+        QueueEntry::new(source, target, *snapshot, &options, agent, context)
     }
 
     /// Puts a review back into the queue as this entry, for example one from [`again`](Self::again).
-    pub fn resubmit(&self, review: &Review, entry: &QueueEntry, act: &Act) -> Result<()> {
+    pub fn resubmit(&self, review: &Review, entry: &QueueEntry, context: &OperationContext) -> Result<()> {
         let _pins = hold_snapshot(self.store(), entry.snapshot)?;
         let steps = vec![
             Step { name: entry.name.clone(), before: None, after: Some(entry.value.clone()) },
             Step { name: review.entry.name.clone(), before: Some(review.entry.value.clone()), after: None },
         ];
-        move_refs(self.store(), act, act.draft(super::REVIEW), steps).map(drop)
+        move_refs(self.store(), context, context.draft(super::REVIEW), steps).map(drop)
     }
 
     /// Rejects a review without merging it. Its workspace does not change.
-    pub fn reject(&self, review: &Review, act: &Act) -> Result<()> {
+    pub fn reject(&self, review: &Review, context: &OperationContext) -> Result<()> {
         let step = Step { name: review.entry.name.clone(), before: Some(review.entry.value.clone()), after: None };
-        move_refs(self.store(), act, act.draft("reject"), vec![step]).map(drop)
+        move_refs(self.store(), context, context.draft("reject"), vec![step]).map(drop)
     }
 }
 

@@ -73,7 +73,7 @@ pub(super) struct Task<S, A> {
 }
 
 /// The evaluation of a state.
-pub(super) struct Found<S, A> {
+pub(super) struct Evaluation<S, A> {
     pub(super) state: S,
     pub(super) reward: f64,
     /// `None` for a terminal state.
@@ -91,7 +91,7 @@ pub(super) struct Arena<P: Problem> {
 }
 
 impl<P: Problem> Arena<P> {
-    pub(super) fn new(options: &SearchOptions, root: Found<P::State, P::Action>) -> Self {
+    pub(super) fn new(options: &SearchOptions, root: Evaluation<P::State, P::Action>) -> Self {
         let mut arena = Self {
             nodes: Vec::new(),
             selection: options.selection,
@@ -211,7 +211,7 @@ impl<P: Problem> Arena<P> {
     }
 
     /// Adds the result of a task and back-propagates its reward.
-    pub(super) fn land(&mut self, node: NodeId, choice: Choice<P::Action>, found: Found<P::State, P::Action>) {
+    pub(super) fn land(&mut self, node: NodeId, choice: Choice<P::Action>, found: Evaluation<P::State, P::Action>) {
         let reward = found.reward;
         let parent = &mut self.nodes[node.0];
         parent.pending -= 1;
@@ -242,10 +242,10 @@ impl<P: Problem> Arena<P> {
         &mut self,
         parent: Option<NodeId>,
         choice: Option<Choice<P::Action>>,
-        found: Found<P::State, P::Action>,
+        found: Evaluation<P::State, P::Action>,
     ) -> NodeId {
         let id = NodeId(self.nodes.len());
-        let Found { state, reward, actions } = found;
+        let Evaluation { state, reward, actions } = found;
         let depth = parent.map_or(0, |parent| self.nodes[parent.0].depth + 1);
         let is_terminal = actions.is_none();
         let mut untried = actions.unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use parking_lot::{Condvar, Mutex};
 
-use super::arena::{Arena, Found, NodeId, NodeView, Task, check};
+use super::arena::{Arena, Evaluation, NodeId, NodeView, Task, check};
 use super::{Choice, Problem, SearchOptions, Statistics};
 use crate::error::Error;
 
@@ -184,7 +184,7 @@ struct Claim<'a, P: Problem> {
 }
 
 impl<P: Problem> Claim<'_, P> {
-    fn land(&mut self, found: Found<P::State, P::Action>) -> Statistics {
+    fn land(&mut self, found: Evaluation<P::State, P::Action>) -> Statistics {
         let Task { node, choice, .. } = self.task.take().expect("it has not landed yet");
         let mut shared = self.search.shared.lock();
         shared.arena.land(node, choice, found);
@@ -209,12 +209,12 @@ fn look<P: Problem>(
     state: P::State,
     depth: usize,
     options: &SearchOptions,
-) -> Result<Found<P::State, P::Action>, P::Error> {
+) -> Result<Evaluation<P::State, P::Action>, P::Error> {
     let reward = problem.evaluate(&state)?;
     let no_actions: &[Choice<P::Action>] = &[];
     check(reward, no_actions)?;
     let is_end = depth >= options.depth_max || problem.is_terminal(&state, reward)?;
     let actions = if is_end { Vec::new() } else { problem.actions(&state, depth)? };
     check(reward, &actions)?;
-    Ok(Found { state, reward, actions: (!actions.is_empty()).then_some(actions) })
+    Ok(Evaluation { state, reward, actions: (!actions.is_empty()).then_some(actions) })
 }

@@ -5,7 +5,7 @@ use super::{Choice, Ended, Problem, Search, SearchOptions, Statistics};
 use crate::episode::{CommittedStep, EpisodeName, Episodes, Metadata, StepDraft, StepId, StepUpdate};
 use crate::error::Error;
 use crate::id::SnapshotId;
-use crate::operation::Act;
+use crate::operation::OperationContext;
 use crate::store::Store;
 use crate::work::WorkingTree;
 
@@ -60,13 +60,13 @@ struct Recorded<E> {
     edits: E,
     episodes: Episodes,
     episode: EpisodeName,
-    act: Act,
+    context: OperationContext,
 }
 
 impl<E: Edits> Recorded<E> {
     fn open(&self, state: &TreeState) -> Result<WorkingTree, E::Error> {
         let mut tree = WorkingTree::open(self.episodes.store(), state.snapshot)?;
-        tree.set_now(self.act.time);
+        tree.set_now(self.context.time);
         Ok(tree)
     }
 }
@@ -86,7 +86,7 @@ impl<E: Edits> Problem for Recorded<E> {
         let message = self.edits.describe(action);
         let draft = StepDraft::after(state.step).say("action", message.as_str());
         let (CommittedStep { step, snapshot, .. }, _) =
-            self.episodes.land_step(&self.episode, &fork, &message, &draft, &self.act)?;
+            self.episodes.land_step(&self.episode, &fork, &message, &draft, &self.context)?;
         Ok(TreeState { snapshot, step })
     }
 
@@ -100,8 +100,8 @@ impl<E: Edits> Problem for Recorded<E> {
 }
 
 impl<E: Edits> TreeSearch<E> {
-    /// Creates an episode with a snapshot as its root and a search that starts there. `act` is the author, time and durability of
-    /// all commits; a buffered act makes a search fast. It must not have a request id, because a search consists of many
+    /// Creates an episode with a snapshot as its root and a search that starts there. `context` is the author, time and durability of
+    /// all commits; a buffered context makes a search fast. It must not have a request id, because a search consists of many
     /// operations.
     pub fn begin(
         store: &Store,
@@ -109,16 +109,16 @@ impl<E: Edits> TreeSearch<E> {
         first: SnapshotId,
         edits: E,
         options: SearchOptions,
-        act: &Act,
+        context: &OperationContext,
     ) -> Result<Self, E::Error> {
-        if act.request.is_some() {
+        if context.request.is_some() {
             let why = "a search is many operations, and one request is one".to_owned();
             return Err(Error::Invalid { what: "request id", why }.into());
         }
         let episodes = Episodes::of(store);
-        episodes.begin(episode, &Metadata::new(), act)?;
-        let step = episodes.record(episode, first, &StepDraft::default(), act)?;
-        let problem = Recorded { edits, episodes, episode: episode.clone(), act: act.clone() };
+        episodes.begin(episode, &Metadata::new(), context)?;
+        let step = episodes.record(episode, first, &StepDraft::default(), context)?;
+        let problem = Recorded { edits, episodes, episode: episode.clone(), context: context.clone() };
         let search = Search::new(problem, TreeState { snapshot: first, step }, options)?;
         Ok(Self { search })
     }
@@ -140,7 +140,7 @@ impl<E: Edits> TreeSearch<E> {
 
     /// Writes the statistics of the steps that changed since the last call.
     fn save(&self) -> Result<(), Error> {
-        let Recorded { episodes, episode, act, .. } = self.search.problem();
+        let Recorded { episodes, episode, context, .. } = self.search.problem();
         let touched = self.search.take_touched();
         for (written, page) in touched.chunks(UPDATES_PAGE).enumerate() {
             let nodes = page.iter().filter_map(|id| self.search.node(*id));
@@ -150,7 +150,7 @@ impl<E: Edits> TreeSearch<E> {
                 visits: node.visits,
                 total: node.total,
             };
-            if let Err(error) = episodes.update(episode, &nodes.map(update).collect::<Vec<_>>(), act) {
+            if let Err(error) = episodes.update(episode, &nodes.map(update).collect::<Vec<_>>(), context) {
                 self.search.touch(&touched[written * UPDATES_PAGE..]);
                 return Err(error);
             }

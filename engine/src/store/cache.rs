@@ -5,10 +5,9 @@ use std::sync::Arc;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
-use super::CachedSequence;
+use crate::changed_paths::ChangedPaths;
 use crate::id::ObjectId;
-use crate::object::{Directories, Links, Root, Ropes, SequenceNode, Snapshot, States};
-use crate::touched::Touched;
+use crate::object::{Directories, Links, Root, Ropes, Sequence, SequenceNode, Snapshot, States};
 
 /// A decoded object of any kind.
 #[derive(Clone)]
@@ -18,7 +17,13 @@ pub(crate) enum Cached {
     Links(Arc<SequenceNode<Links>>),
     State(Arc<SequenceNode<States>>),
     Root(Arc<Root>),
-    Snapshot(Arc<Snapshot>, Option<Touched>),
+    Snapshot(Arc<Snapshot>, Option<ChangedPaths>),
+}
+
+/// A sequence whose nodes the store caches.
+pub(crate) trait CachedSequence: Sequence {
+    fn into_cached(node: Arc<SequenceNode<Self>>) -> Cached;
+    fn from_cached(cached: Cached) -> Option<Arc<SequenceNode<Self>>>;
 }
 
 /// The share of the cache for frequently used objects. The rest is for new ones, which would otherwise be evicted before their

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use super::{Store, verified};
 use crate::backend::rows::number;
 use crate::backend::{Family, IndexRow, PageEnd};
+use crate::changed_paths;
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
-use crate::touched;
 
 const ROOM_BYTES: usize = 1 << 20;
 
@@ -75,7 +75,7 @@ pub(super) fn show_rows(
             let number = number(key, family.name())?;
             match family {
                 Family::Snapshots => {
-                    let start = touched::canonical_start(stored).map_err(|why| damaged(family, number, &why))?;
+                    let start = changed_paths::canonical_start(stored).map_err(|why| damaged(family, number, &why))?;
                     show(number, &stored.slice(start..))?;
                 }
                 _ => show(number, stored)?,

@@ -5,8 +5,8 @@
 //! object may only refer to an id that was put in this session or is reachable from a pin.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -16,6 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use super::cache::Cached;
 use super::{CachedSequence, Pin, Store};
 use crate::backend::{Committed, Durability, Epoch, StoredObject, Transaction};
+use crate::changed_paths::ChangedPaths;
 use crate::compress;
 use crate::error::{Error, Result};
 use crate::id::{ChunkId, ObjectId, ObjectKind, RootId, SnapshotId, XattrsId};
@@ -24,17 +25,16 @@ use crate::object::{self, Node, Root, SequenceNode, Snapshot, Xattr, Xattrs};
 use crate::object::{OBJECT_BYTES_MAX, XATTRS_INLINE_BYTES_MAX};
 use crate::reference::{OperationDraft, RefName, RefValue};
 use crate::tombstone::Tombstone;
-use crate::touched::Touched;
 
 /// Pending objects are held in memory up to this many bytes, including overhead, and then written ahead of their transaction.
-const AHEAD_BYTES: usize = 16 << 20;
+const WRITE_AHEAD_BYTES_MIN: usize = 16 << 20;
 /// Memory overhead of a pending object, in bytes.
-const WAITING_BYTES: usize = 128;
+const PENDING_OVERHEAD_BYTES: usize = 128;
 /// From this many bytes on, a session counts as an import rather than an edit.
-const MANY_BYTES: usize = 256 << 10;
+const IMPORT_BYTES_MIN: usize = 256 << 10;
 
 /// Maximum number of objects from outside that are remembered, unless a single tree has more.
-const KNOWN_MAX: usize = 1 << 20;
+const CHECKED_OBJECTS_MAX: usize = 1 << 20;
 
 /// Collects objects and adds them to the store, in one transaction at its end or partly ahead of it.
 pub struct WriteSession {
@@ -46,8 +46,8 @@ pub struct WriteSession {
     ahead: RwLock<()>,
     /// Objects from outside that were checked in this session. Everything they refer to has the session's epoch or is in a tree
     /// that the session rests on.
-    known: Mutex<HashMap<ObjectId, Known>>,
-    resting: Mutex<Resting>,
+    known: Mutex<HashMap<ObjectId, CheckedObject>>,
+    resting: Mutex<RestingTrees>,
     /// Chunks that the sender of a stream has purged.
     buried: Mutex<HashMap<ObjectId, Tombstone>>,
     /// The number of known objects from which on they are forgotten; 0 right after that.
@@ -58,8 +58,8 @@ pub struct WriteSession {
 
 #[derive(Default)]
 struct Pending {
-    objects: Vec<Waiting>,
-    ids: HashMap<ObjectId, Is>,
+    objects: Vec<PendingObject>,
+    ids: HashMap<ObjectId, Presence>,
     bytes: usize,
     /// Total size of all objects so far, before compression.
     bytes_taken: usize,
@@ -68,16 +68,16 @@ struct Pending {
 }
 
 /// A pending object.
-struct Waiting {
+struct PendingObject {
     object: StoredObject,
-    is: Is,
+    is: Presence,
     /// Its position in the write order.
     place: u64,
 }
 
 thread_local! {
     /// The write position of objects that this thread puts. Each thread has its own, unless one is set.
-    static PLACE: Cell<u64> = {
+    static WRITE_POSITION: Cell<u64> = {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Cell::new(NEXT.fetch_add(1, Ordering::Relaxed))
     };
@@ -85,7 +85,7 @@ thread_local! {
 
 /// The result of checking an object from outside.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Known {
+pub(crate) struct CheckedObject {
     /// An upper bound of the longest path of names below it.
     pub(crate) depth: usize,
     /// The length of a chunk; 0 if it was not checked.
@@ -94,7 +94,7 @@ pub(crate) struct Known {
 
 /// Trees that existed before, are pinned, and need not be walked.
 #[derive(Default)]
-pub(crate) struct Resting {
+pub(crate) struct RestingTrees {
     pub(crate) pins: Vec<Pin>,
     /// Objects known to be in them, each with an upper bound of the names below it.
     pub(crate) below: HashMap<ObjectId, usize>,
@@ -109,12 +109,12 @@ pub(crate) struct PackedChunk {
 }
 
 /// The reason why a node was not put.
-enum NotPut {
+enum PutError {
     Store(Error),
     Node(Malformed),
 }
 
-impl From<Malformed> for NotPut {
+impl From<Malformed> for PutError {
     fn from(source: Malformed) -> Self {
         Self::Node(source)
     }
@@ -123,7 +123,7 @@ impl From<Malformed> for NotPut {
 /// Whether a pending object is known to be missing from the store. A batched lookup is cheaper, but before compressing a chunk
 /// the session looks it up individually.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Is {
+pub(crate) enum Presence {
     /// Not in the store: looked up, or it refers to an object that is not. No stored object refers to a missing one, except for
     /// objects that a sweep is about to delete.
     New,
@@ -149,16 +149,6 @@ impl SessionMark {
     }
 }
 
-/// The epochs of the open sessions.
-#[derive(Default)]
-pub(super) struct SessionTable(BTreeMap<Epoch, usize>);
-
-impl SessionTable {
-    pub(super) fn oldest(&self) -> Option<Epoch> {
-        self.0.keys().next().copied()
-    }
-}
-
 impl WriteSession {
     pub(super) fn open(store: Store) -> Self {
         let epoch = {
@@ -176,7 +166,7 @@ impl WriteSession {
             known: Mutex::default(),
             resting: Mutex::default(),
             buried: Mutex::default(),
-            known_max: AtomicUsize::new(KNOWN_MAX),
+            known_max: AtomicUsize::new(CHECKED_OBJECTS_MAX),
             stored: Arc::default(),
         }
     }
@@ -198,9 +188,9 @@ impl WriteSession {
     /// Sets the write position of all objects that this thread puts during `put`. With it, the results of several threads are
     /// stored in their logical order and not in that of the threads.
     pub fn in_place<T>(place: u64, put: impl FnOnce() -> T) -> T {
-        let before = PLACE.replace(place);
+        let before = WRITE_POSITION.replace(place);
         let done = put();
-        PLACE.set(before);
+        WRITE_POSITION.set(before);
         done
     }
 
@@ -218,7 +208,7 @@ impl WriteSession {
             true => None,
             false => {
                 // A single small file is stored uncompressed; in an import the savings of compression add up.
-                let many = self.pending.lock().bytes_taken >= MANY_BYTES;
+                let many = self.pending.lock().bytes_taken >= IMPORT_BYTES_MIN;
                 Some(compress::pack_chunk(raw, many))
             }
         };
@@ -228,7 +218,7 @@ impl WriteSession {
     /// Puts a packed chunk.
     pub(crate) fn put_packed(&self, chunk: PackedChunk) -> Result<ChunkId> {
         if let Some(stored) = chunk.stored {
-            self.add(chunk.id.object(), Is::New, chunk.length, || stored)?;
+            self.add(chunk.id.object(), Presence::New, chunk.length, || stored)?;
         }
         Ok(chunk.id)
     }
@@ -261,11 +251,15 @@ impl WriteSession {
 
     /// Puts a snapshot.
     pub fn put_snapshot(&self, snapshot: Snapshot) -> Result<SnapshotId> {
-        self.put_snapshot_touching(snapshot, None)
+        self.put_snapshot_with_changes(snapshot, None)
     }
 
     /// Puts a snapshot with the set of paths that it changed, if known.
-    pub(crate) fn put_snapshot_touching(&self, snapshot: Snapshot, touched: Option<Touched>) -> Result<SnapshotId> {
+    pub(crate) fn put_snapshot_with_changes(
+        &self,
+        snapshot: Snapshot,
+        touched: Option<ChangedPaths>,
+    ) -> Result<SnapshotId> {
         snapshot.check().map_err(|source| Error::Refused { kind: ObjectKind::Snapshot, source })?;
         let canonical = snapshot.encode();
         let length = canonical.len();
@@ -281,20 +275,20 @@ impl WriteSession {
 
     /// Puts a node of a sequence and returns the link to it.
     pub(crate) fn put_node<S: CachedSequence>(&self, node: SequenceNode<S>) -> Result<S::Link> {
-        self.put_node_that(Is::Unknown, node)
+        self.put_node_that(Presence::Unknown, node)
     }
 
     /// Puts a node of a sequence of which it may be known that it is new, and returns the link to it.
-    pub(crate) fn put_node_that<S: CachedSequence>(&self, is: Is, node: SequenceNode<S>) -> Result<S::Link> {
+    pub(crate) fn put_node_that<S: CachedSequence>(&self, is: Presence, node: SequenceNode<S>) -> Result<S::Link> {
         let mut length = 0;
         let link = S::look_and_describe(&node, |bytes| {
             length = bytes.len();
             let id = ObjectId::of(S::KIND, bytes);
-            self.add(id, is, length, || Bytes::copy_from_slice(bytes)).map(|()| id).map_err(NotPut::Store)
+            self.add(id, is, length, || Bytes::copy_from_slice(bytes)).map(|()| id).map_err(PutError::Store)
         });
         let link = link.map_err(|why| match why {
-            NotPut::Store(error) => error,
-            NotPut::Node(source) => Error::Refused { kind: S::KIND, source },
+            PutError::Store(error) => error,
+            PutError::Node(source) => Error::Refused { kind: S::KIND, source },
         })?;
         self.store.inner.cache.insert(S::link_id(&link), S::into_cached(Arc::new(node)), length);
         Ok(link)
@@ -302,10 +296,10 @@ impl WriteSession {
 
     /// Puts the canonical bytes of an object that this process created.
     pub(crate) fn put(&self, kind: ObjectKind, canonical: Vec<u8>) -> Result<ObjectId> {
-        self.put_that(Is::Unknown, kind, canonical)
+        self.put_that(Presence::Unknown, kind, canonical)
     }
 
-    fn put_that(&self, is: Is, kind: ObjectKind, canonical: Vec<u8>) -> Result<ObjectId> {
+    fn put_that(&self, is: Presence, kind: ObjectKind, canonical: Vec<u8>) -> Result<ObjectId> {
         let id = ObjectId::of(kind, &canonical);
         self.add(id, is, canonical.len(), || canonical.into())?;
         Ok(id)
@@ -313,12 +307,12 @@ impl WriteSession {
 
     /// Returns whether an object was put in this session and known to be missing from the store at that time.
     pub(crate) fn is_new(&self, id: ObjectId) -> bool {
-        self.pending.lock().ids.get(&id) == Some(&Is::New)
+        self.pending.lock().ids.get(&id) == Some(&Presence::New)
     }
 
     /// Returns whether an object that refers to this one is known to be new.
-    fn above(&self, below: Option<ObjectId>) -> Is {
-        if below.is_some_and(|below| self.is_new(below)) { Is::New } else { Is::Unknown }
+    fn above(&self, below: Option<ObjectId>) -> Presence {
+        if below.is_some_and(|below| self.is_new(below)) { Presence::New } else { Presence::Unknown }
     }
 
     /// Returns a node of a sequence that is stored or pending.
@@ -344,7 +338,7 @@ impl WriteSession {
         Ok(())
     }
 
-    pub(crate) fn known(&self) -> &Mutex<HashMap<ObjectId, Known>> {
+    pub(crate) fn known(&self) -> &Mutex<HashMap<ObjectId, CheckedObject>> {
         &self.known
     }
 
@@ -353,7 +347,7 @@ impl WriteSession {
     pub(crate) fn bound_known(&self) {
         let mut known = self.known.lock();
         let max = match self.known_max.load(Ordering::Relaxed) {
-            0 => KNOWN_MAX.max(2 * known.len()),
+            0 => CHECKED_OBJECTS_MAX.max(2 * known.len()),
             max if known.len() > max => {
                 known.clear();
                 0
@@ -367,7 +361,7 @@ impl WriteSession {
         &self.buried
     }
 
-    pub(crate) fn resting(&self) -> &Mutex<Resting> {
+    pub(crate) fn resting(&self) -> &Mutex<RestingTrees> {
         &self.resting
     }
 
@@ -398,7 +392,7 @@ impl WriteSession {
 
     /// Puts a chunk in the stored form of another store. The caller has unpacked and hashed it.
     pub(crate) fn put_stored_chunk(&self, id: ObjectId, stored: Bytes, raw_bytes: usize) -> Result<()> {
-        self.add(id, Is::Unknown, raw_bytes, || stored)
+        self.add(id, Presence::Unknown, raw_bytes, || stored)
     }
 
     /// Returns whether an object is stored or pending. From now on the session protects it from collection.
@@ -409,7 +403,7 @@ impl WriteSession {
         Ok(self.store.inner.backend.contains_many(&[id], self.epoch)?[0])
     }
 
-    fn add(&self, id: ObjectId, is: Is, taken: usize, stored: impl FnOnce() -> Bytes) -> Result<()> {
+    fn add(&self, id: ObjectId, is: Presence, taken: usize, stored: impl FnOnce() -> Bytes) -> Result<()> {
         // A larger object could be stored, but neither sent nor restored.
         if taken > OBJECT_BYTES_MAX {
             return Err(Error::Refused { kind: id.kind, source: Malformed::TooMuch { what: "an object" } });
@@ -425,29 +419,32 @@ impl WriteSession {
             }
             place.insert(is);
             let bytes = stored();
-            pending.bytes += bytes.len() + WAITING_BYTES;
+            pending.bytes += bytes.len() + PENDING_OVERHEAD_BYTES;
             pending.bytes_taken += taken;
-            pending.objects.push(Waiting { object: StoredObject { id, bytes }, is, place: PLACE.get() });
+            pending.objects.push(PendingObject { object: StoredObject { id, bytes }, is, place: WRITE_POSITION.get() });
         }
         self.write_ahead(false)
     }
 
     /// Returns the objects that are not in the store yet, in write order: objects with the same position are read together later,
     /// and read-ahead assumes that chunks are adjacent. The existing ones are protected from collection from now on.
-    fn new_ones(&self, mut objects: Vec<Waiting>) -> Result<Vec<StoredObject>> {
+    fn new_ones(&self, mut objects: Vec<PendingObject>) -> Result<Vec<StoredObject>> {
         objects.sort_by_key(|waiting| (waiting.object.id.kind != ObjectKind::Chunk, waiting.place));
-        let unknown = objects.iter().filter(|waiting| waiting.is == Is::Unknown);
+        let unknown = objects.iter().filter(|waiting| waiting.is == Presence::Unknown);
         let unknown: Vec<_> = unknown.map(|waiting| waiting.object.id).collect();
         let mut there = self.store.inner.backend.contains_many(&unknown, self.epoch)?.into_iter();
-        let mut is_there = |is| is == Is::Unknown && there.next().expect("an answer for each");
-        Ok(objects.into_iter().filter_map(|Waiting { object, is, .. }| (!is_there(is)).then_some(object)).collect())
+        let mut is_there = |is| is == Presence::Unknown && there.next().expect("an answer for each");
+        Ok(objects
+            .into_iter()
+            .filter_map(|PendingObject { object, is, .. }| (!is_there(is)).then_some(object))
+            .collect())
     }
 
     /// Writes pending objects ahead of their transaction, if there are many or if `now` is set.
     fn write_ahead(&self, now: bool) -> Result<()> {
         let (objects, _writing) = {
             let mut pending = self.pending.lock();
-            if pending.objects.is_empty() || (pending.bytes < AHEAD_BYTES && !now) {
+            if pending.objects.is_empty() || (pending.bytes < WRITE_AHEAD_BYTES_MIN && !now) {
                 return Ok(());
             }
             pending.bytes = 0;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::Store;
 use super::rows::{read_row, show_rows};
-use crate::backend::{Epoch, Family, IndexRow, Named, Numbers, Reclaimed, WatchReclaim};
+use crate::backend::{Epoch, Family, IndexRow, KeptRows, NumberSet, Reclaimed, WatchReclaim};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, ObjectKind};
 use crate::reference::{FORGET, Operation, RefName, RefValue};
@@ -51,9 +51,9 @@ pub struct SweepRound {
     after: Option<ObjectId>,
     freed: Tallies,
     /// The numbers of all index rows that the sweep kept, by object family.
-    kept: [Numbers; Family::OBJECTS.len()],
+    kept: [NumberSet; Family::OBJECTS.len()],
     /// The numbers of the index rows that it deleted.
-    gone: [Numbers; Family::OBJECTS.len()],
+    gone: [NumberSet; Family::OBJECTS.len()],
 }
 
 /// The objects that are being deleted.
@@ -337,7 +337,7 @@ impl SweepRound {
     /// Reclaims the disk space of deleted objects. Must be called after the sweep, which determines the live rows.
     pub fn reclaim(&mut self, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
         assert!(self.stage == Stage::Nothing, "what stays is known when the sweep is done");
-        let named = Named {
+        let named = KeptRows {
             numbers: Arc::new(std::mem::take(&mut self.kept)),
             gone: Arc::new(std::mem::take(&mut self.gone)),
             end: self.numbers_end,

@@ -9,13 +9,13 @@ use crate::error::Result;
 
 /// The waiting threads. Without waiters, a notification costs one atomic load.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct Waiters {
     count: AtomicUsize,
     turn: Mutex<()>,
     changed: Condvar,
 }
 
-impl Waiting {
+impl Waiters {
     /// Wakes all waiting threads.
     pub(super) fn tell(&self) {
         if self.count.load(Ordering::SeqCst) > 0 {

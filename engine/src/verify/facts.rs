@@ -37,7 +37,7 @@ pub(super) struct Facts {
 
 /// The way in which one object refers to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum ReferenceKind {
     /// As a child in a sequence.
     Child,
     Directory,
@@ -54,7 +54,7 @@ pub(super) enum How {
 /// A claim of an object about another one.
 pub(super) struct Claim {
     pub(super) id: ObjectId,
-    pub(super) how: How,
+    pub(super) how: ReferenceKind,
     pub(super) says: u64,
 }
 
@@ -73,16 +73,20 @@ pub(super) fn read(id: ObjectId, bytes: &Bytes, claims: &mut Vec<Claim>) -> Resu
             canonical(root.encode() == bytes[..])?;
             claim_entry(&root.directory, claims);
             let linked = root.directory.linked();
-            claims.extend(root.links.map(|id| Claim { id: id.object(), how: How::Links, says: linked }));
-            claims.extend(root.state.map(|id| Claim { id: id.object(), how: How::State, says: 0 }));
+            claims.extend(root.links.map(|id| Claim { id: id.object(), how: ReferenceKind::Links, says: linked }));
+            claims.extend(root.state.map(|id| Claim { id: id.object(), how: ReferenceKind::State, says: 0 }));
             Ok(plain(0))
         }
         ObjectKind::Snapshot => {
             let snapshot = Snapshot::decode(bytes)?;
             canonical(snapshot.encode() == bytes[..])?;
-            claims.push(Claim { id: snapshot.root.object(), how: How::Root, says: 0 });
+            claims.push(Claim { id: snapshot.root.object(), how: ReferenceKind::Root, says: 0 });
             let says = snapshot.generation;
-            claims.extend(snapshot.parents.iter().map(|id| Claim { id: id.object(), how: How::Parent, says }));
+            claims.extend(snapshot.parents.iter().map(|id| Claim {
+                id: id.object(),
+                how: ReferenceKind::Parent,
+                says,
+            }));
             Ok(plain(snapshot.generation))
         }
         ObjectKind::Xattrs | ObjectKind::Chunk => {
@@ -101,7 +105,7 @@ fn canonical(is: bool) -> Result<(), Malformed> {
 }
 
 /// The additional interface of a sequence for verification.
-trait Looked: Sequence {
+trait VerifiedSequence: Sequence {
     /// Returns the sort key of an item as bytes; empty if items have no order.
     fn key(item: &Self::Item) -> Box<[u8]>;
     fn claim_item(item: &Self::Item, claims: &mut Vec<Claim>);
@@ -111,7 +115,7 @@ trait Looked: Sequence {
     }
 }
 
-fn read_node<S: Looked>(id: ObjectId, bytes: &Bytes, claims: &mut Vec<Claim>) -> Result<Facts, Malformed> {
+fn read_node<S: VerifiedSequence>(id: ObjectId, bytes: &Bytes, claims: &mut Vec<Claim>) -> Result<Facts, Malformed> {
     let node = object::decode_node::<S>(bytes)?;
     let mut is_canonical = false;
     let link = S::look_and_describe(&node, |whole| {
@@ -134,7 +138,7 @@ fn read_node<S: Looked>(id: ObjectId, bytes: &Bytes, claims: &mut Vec<Claim>) ->
         SequenceNode::Inner { level, links } => {
             let claim = |link: &S::Link| Claim {
                 id: S::link_id(link),
-                how: How::Child,
+                how: ReferenceKind::Child,
                 says: said_of_child::<S>(level - 1, link),
             };
             claims.extend(links.iter().map(claim));
@@ -172,23 +176,23 @@ fn said_of_directory(below: &DirectoryRef) -> u64 {
 pub(super) fn claim_entry(entry: &Entry, claims: &mut Vec<Claim>) {
     match &entry.node {
         Node::File { size, content: Content::Chunk(id) } => {
-            claims.push(Claim { id: id.object(), how: How::Chunk, says: *size });
+            claims.push(Claim { id: id.object(), how: ReferenceKind::Chunk, says: *size });
         }
         Node::File { size, content: Content::Rope(id) } => {
-            claims.push(Claim { id: id.object(), how: How::File, says: *size });
+            claims.push(Claim { id: id.object(), how: ReferenceKind::File, says: *size });
         }
         Node::Directory(Some(below)) => {
-            claims.push(Claim { id: below.id.object(), how: How::Directory, says: said_of_directory(below) });
+            claims.push(Claim { id: below.id.object(), how: ReferenceKind::Directory, says: said_of_directory(below) });
         }
         Node::Conflict(conflict) => conflict.terms().iter().flatten().for_each(|term| claim_entry(term, claims)),
         _ => {}
     }
     if let Xattrs::Apart(id) = entry.xattrs() {
-        claims.push(Claim { id: id.object(), how: How::Attributes, says: 0 });
+        claims.push(Claim { id: id.object(), how: ReferenceKind::Attributes, says: 0 });
     }
 }
 
-impl Looked for Directories {
+impl VerifiedSequence for Directories {
     fn key(item: &Self::Item) -> Box<[u8]> {
         item.name.as_bytes().into()
     }
@@ -202,14 +206,14 @@ impl Looked for Directories {
     }
 }
 
-impl Looked for Ropes {
+impl VerifiedSequence for Ropes {
     fn key(_item: &Segment) -> Box<[u8]> {
         Box::default()
     }
 
     fn claim_item(item: &Segment, claims: &mut Vec<Claim>) {
         if let SegmentSource::Chunk(id) = item.source {
-            claims.push(Claim { id: id.object(), how: How::Chunk, says: item.length });
+            claims.push(Claim { id: id.object(), how: ReferenceKind::Chunk, says: item.length });
         }
     }
 
@@ -222,7 +226,7 @@ impl Looked for Ropes {
     }
 }
 
-impl Looked for Links {
+impl VerifiedSequence for Links {
     /// Paths are ordered name by name, that is as bytes with the slash as the smallest. Paths contain no NUL.
     fn key(item: &Self::Item) -> Box<[u8]> {
         let path = item.path.as_bytes().iter().map(|byte| if *byte == b'/' { 0 } else { *byte });
@@ -236,7 +240,7 @@ impl Looked for Links {
     }
 }
 
-impl Looked for States {
+impl VerifiedSequence for States {
     fn key(item: &Self::Item) -> Box<[u8]> {
         item.key[..].into()
     }

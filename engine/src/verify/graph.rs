@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use rayon::prelude::*;
 
-use super::facts::{CUT, HOLE_FIRST, HOLE_LAST, How, SEVERAL, TOP};
-use super::index::{Index, Seat};
+use super::facts::{CUT, HOLE_FIRST, HOLE_LAST, ReferenceKind, SEVERAL, TOP};
+use super::index::{Index, ObjectIndex};
 use super::report::Damage;
-use super::scan::{Edge, Ghosts, Member, Scan};
+use super::scan::{Edge, Member, MissingObjects, Scan};
 use crate::id::{ObjectId, ObjectKind};
 use crate::malformed::Malformed;
 use crate::name::{DEPTH_MAX, InvalidName};
@@ -16,29 +16,29 @@ const NONE: u32 = u32::MAX;
 
 pub(super) struct Graph {
     pub(super) index: Index,
-    pub(super) ghosts: Vec<ObjectId>,
+    pub(super) missing_objects: Vec<ObjectId>,
     members: Vec<Member>,
     edges: Vec<Edge>,
     /// The index of an object among the members.
     places: Vec<u32>,
-    pub(super) damage: HashMap<Seat, Damage>,
+    pub(super) damage: HashMap<ObjectIndex, Damage>,
     chunk_bytes: Vec<u32>,
     /// Whether an object is reachable from a reference or the history.
     pub(super) reached: Vec<bool>,
     pub(super) thinned: u64,
     pub(super) absent: u64,
     /// Snapshots that are reachable only through the history.
-    pub(super) history: Vec<Seat>,
+    pub(super) history: Vec<ObjectIndex>,
 }
 
 impl Graph {
-    pub(super) fn new(index: Index, ghosts: Ghosts, scan: Scan) -> Self {
-        let mut places = vec![NONE; index.rows.len() + ghosts.ids.len()];
-        (0..).zip(&scan.members).for_each(|(at, member)| places[member.seat as usize] = at);
+    pub(super) fn new(index: Index, missing_objects: MissingObjects, scan: Scan) -> Self {
+        let mut places = vec![NONE; index.rows.len() + missing_objects.ids.len()];
+        (0..).zip(&scan.members).for_each(|(at, member)| places[member.object_index as usize] = at);
         let reached = vec![false; places.len()];
         Self {
             index,
-            ghosts: ghosts.ids,
+            missing_objects: missing_objects.ids,
             members: scan.members,
             edges: scan.edges,
             places,
@@ -51,19 +51,19 @@ impl Graph {
         }
     }
 
-    pub(super) fn id(&self, seat: Seat) -> ObjectId {
-        match (seat as usize).checked_sub(self.index.rows.len()) {
-            Some(ghost) => self.ghosts[ghost],
-            None => self.index.id(seat),
+    pub(super) fn id(&self, object_index: ObjectIndex) -> ObjectId {
+        match (object_index as usize).checked_sub(self.index.rows.len()) {
+            Some(missing_object) => self.missing_objects[missing_object],
+            None => self.index.id(object_index),
         }
     }
 
-    pub(super) fn is_ghost(&self, seat: Seat) -> bool {
-        seat as usize >= self.index.rows.len()
+    pub(super) fn is_missing(&self, object_index: ObjectIndex) -> bool {
+        object_index as usize >= self.index.rows.len()
     }
 
-    pub(super) fn member(&self, seat: Seat) -> Option<&Member> {
-        self.members.get(self.places[seat as usize] as usize)
+    pub(super) fn member(&self, object_index: ObjectIndex) -> Option<&Member> {
+        self.members.get(self.places[object_index as usize] as usize)
     }
 
     pub(super) fn members(&self) -> &[Member] {
@@ -75,13 +75,13 @@ impl Graph {
         &self.edges[start..start + count as usize]
     }
 
-    pub(super) fn edges_of(&self, seat: Seat) -> &[Edge] {
-        self.member(seat).map_or(&[], |member| self.edges(member))
+    pub(super) fn edges_of(&self, object_index: ObjectIndex) -> &[Edge] {
+        self.member(object_index).map_or(&[], |member| self.edges(member))
     }
 
     /// Follows everything reachable from `tops`, and then the history. `is_lost` distinguishes a tree that a repair removed from
     /// one that may be absent.
-    pub(super) fn walk(&mut self, tops: impl IntoIterator<Item = Seat>, is_lost: &dyn Fn(ObjectId) -> bool) {
+    pub(super) fn walk(&mut self, tops: impl IntoIterator<Item = ObjectIndex>, is_lost: &dyn Fn(ObjectId) -> bool) {
         let (mut parents, mut absent) = (Vec::new(), HashSet::new());
         for top in tops {
             self.reach(top, &mut parents);
@@ -90,7 +90,7 @@ impl Graph {
             if self.reached[parent as usize] {
                 continue;
             }
-            if self.is_ghost(parent) {
+            if self.is_missing(parent) {
                 if is_lost(self.id(parent)) {
                     self.reached[parent as usize] = true;
                 } else {
@@ -98,13 +98,13 @@ impl Graph {
                 }
                 continue;
             }
-            let tree = self.edges_of(parent).iter().find(|edge| edge.how == How::Root).map(|edge| edge.to);
+            let tree = self.edges_of(parent).iter().find(|edge| edge.how == ReferenceKind::Root).map(|edge| edge.to);
             self.history.push(parent);
             match tree {
-                Some(tree) if self.is_ghost(tree) && !is_lost(self.id(tree)) => {
+                Some(tree) if self.is_missing(tree) && !is_lost(self.id(tree)) => {
                     self.thinned += 1;
                     self.reached[parent as usize] = true;
-                    let more = self.edges_of(parent).iter().filter(|edge| edge.how == How::Parent);
+                    let more = self.edges_of(parent).iter().filter(|edge| edge.how == ReferenceKind::Parent);
                     parents.extend(more.map(|edge| edge.to));
                 }
                 _ => self.reach(parent, &mut parents),
@@ -113,15 +113,15 @@ impl Graph {
         self.absent = absent.into_iter().filter(|parent| !self.reached[*parent as usize]).count() as u64;
     }
 
-    fn reach(&mut self, top: Seat, parents: &mut Vec<Seat>) {
+    fn reach(&mut self, top: ObjectIndex, parents: &mut Vec<ObjectIndex>) {
         let mut open = vec![top];
-        while let Some(seat) = open.pop() {
-            if std::mem::replace(&mut self.reached[seat as usize], true) {
+        while let Some(object_index) = open.pop() {
+            if std::mem::replace(&mut self.reached[object_index as usize], true) {
                 continue;
             }
-            for edge in self.edges_of(seat) {
+            for edge in self.edges_of(object_index) {
                 match edge.how {
-                    How::Parent => parents.push(edge.to),
+                    ReferenceKind::Parent => parents.push(edge.to),
                     _ if self.reached[edge.to as usize] => {}
                     _ => open.push(edge.to),
                 }
@@ -130,19 +130,21 @@ impl Graph {
     }
 
     /// Marks reachable objects that do not exist as damaged.
-    pub(super) fn mark_missing(&mut self, held: &HashSet<Seat>, is_purged: &mut dyn FnMut(ObjectId) -> bool) {
-        for seat in 0..self.reached.len() as Seat {
-            if self.reached[seat as usize] && self.is_ghost(seat) && !is_purged(self.id(seat)) {
-                let wrong_kind = self.index.find(&self.id(seat).hash).map(|other| self.index.rows[other as usize].kind);
+    pub(super) fn mark_missing(&mut self, held: &HashSet<ObjectIndex>, is_purged: &mut dyn FnMut(ObjectId) -> bool) {
+        for object_index in 0..self.reached.len() as ObjectIndex {
+            if self.reached[object_index as usize] && self.is_missing(object_index) && !is_purged(self.id(object_index))
+            {
+                let wrong_kind =
+                    self.index.find(&self.id(object_index).hash).map(|other| self.index.rows[other as usize].kind);
                 let damage = match wrong_kind {
                     Some(found) => Damage::WrongKind { found },
                     None => Damage::Missing,
                 };
-                self.damage.insert(seat, damage);
+                self.damage.insert(object_index, damage);
             }
         }
-        for seat in held {
-            if let Some(damage @ Damage::Missing) = self.damage.get_mut(seat) {
+        for object_index in held {
+            if let Some(damage @ Damage::Missing) = self.damage.get_mut(object_index) {
                 *damage = Damage::Dangling;
             }
         }
@@ -153,11 +155,15 @@ impl Graph {
         let wrong: Vec<_> = self
             .members
             .par_iter()
-            .filter_map(|member| Some((member.seat, self.broken_rule(member)?)))
-            .chain(self.too_deep().into_par_iter().map(|seat| (seat, Malformed::Name(InvalidName::TooDeep))))
+            .filter_map(|member| Some((member.object_index, self.broken_rule(member)?)))
+            .chain(
+                self.too_deep()
+                    .into_par_iter()
+                    .map(|object_index| (object_index, Malformed::Name(InvalidName::TooDeep))),
+            )
             .collect();
-        for (seat, source) in wrong {
-            self.damage.entry(seat).or_insert(Damage::Malformed { source });
+        for (object_index, source) in wrong {
+            self.damage.entry(object_index).or_insert(Damage::Malformed { source });
         }
     }
 
@@ -167,23 +173,23 @@ impl Graph {
     }
 
     fn broken_claim(&self, member: &Member, edge: &Edge) -> Option<Malformed> {
-        if edge.how == How::Chunk {
+        if edge.how == ReferenceKind::Chunk {
             let bytes = *self.chunk_bytes.get(edge.to as usize)?;
             return (bytes != 0 && u64::from(bytes) != edge.says).then_some(Malformed::Link);
         }
         let other = &self.member(edge.to)?.facts;
         let holds = match edge.how {
-            How::Child => other.as_child == edge.says,
-            How::Directory | How::File | How::Links => other.as_top == edge.says,
-            How::Parent => other.as_top < edge.says,
-            How::State | How::Attributes | How::Root | How::Chunk => true,
+            ReferenceKind::Child => other.as_child == edge.says,
+            ReferenceKind::Directory | ReferenceKind::File | ReferenceKind::Links => other.as_top == edge.says,
+            ReferenceKind::Parent => other.as_top < edge.says,
+            ReferenceKind::State | ReferenceKind::Attributes | ReferenceKind::Root | ReferenceKind::Chunk => true,
         };
         let needed = match edge.how {
-            How::File => TOP | SEVERAL,
-            How::Directory | How::Links | How::State => TOP,
+            ReferenceKind::File => TOP | SEVERAL,
+            ReferenceKind::Directory | ReferenceKind::Links | ReferenceKind::State => TOP,
             _ => 0,
         };
-        debug_assert!(member.seat != edge.to, "no object holds its own hash");
+        debug_assert!(member.object_index != edge.to, "no object holds its own hash");
         match holds {
             false => Some(Malformed::Link),
             true if other.marks & needed != needed => Some(Malformed::TooFew),
@@ -203,7 +209,7 @@ impl Graph {
                 return Some(Malformed::Boundary);
             }
             let (before, after) = (&before.last()?.facts, &after.last()?.facts);
-            if self.id(member.seat).kind == ObjectKind::Rope {
+            if self.id(member.object_index).kind == ObjectKind::Rope {
                 if before.marks & HOLE_LAST != 0 && after.marks & HOLE_FIRST != 0 {
                     return Some(Malformed::Rule("two holes side by side"));
                 }
@@ -215,7 +221,7 @@ impl Graph {
     }
 
     /// Returns the nodes from one down to its last or first leaf, or `None` if one of them is missing.
-    fn spine(&self, top: Seat, last: bool) -> Option<Vec<&Member>> {
+    fn spine(&self, top: ObjectIndex, last: bool) -> Option<Vec<&Member>> {
         let mut nodes = vec![self.member(top)?];
         while let Some(node) = nodes.last().filter(|node| node.facts.level > 0) {
             let edges = self.edges(node);
@@ -230,17 +236,18 @@ impl Graph {
     }
 
     /// Returns the roots below which a path has too many names.
-    fn too_deep(&self) -> Vec<Seat> {
+    fn too_deep(&self) -> Vec<ObjectIndex> {
         let mut depths: Vec<u32> = vec![NONE; self.members.len()];
-        let below = |seat: Seat| match self.places[seat as usize] as usize {
+        let below = |object_index: ObjectIndex| match self.places[object_index as usize] as usize {
             at if at < self.members.len() => Some(at),
             _ => None,
         };
-        let leads = |edge: &&Edge| matches!(edge.how, How::Child | How::Directory);
-        let is_tree = |member: &Member| matches!(self.id(member.seat).kind, ObjectKind::Directory | ObjectKind::Root);
+        let leads = |edge: &&Edge| matches!(edge.how, ReferenceKind::Child | ReferenceKind::Directory);
+        let is_tree =
+            |member: &Member| matches!(self.id(member.object_index).kind, ObjectKind::Directory | ObjectKind::Root);
         let mut deep = Vec::new();
         for start in 0..self.members.len() {
-            if self.id(self.members[start].seat).kind != ObjectKind::Root {
+            if self.id(self.members[start].object_index).kind != ObjectKind::Root {
                 continue;
             }
             let mut open = vec![(start, false)];
@@ -251,7 +258,7 @@ impl Graph {
                 let member = &self.members[at];
                 let children = self.edges(member).iter().filter(leads).filter_map(|edge| below(edge.to));
                 if seen {
-                    let leaf = self.id(member.seat).kind == ObjectKind::Directory && member.facts.level == 0;
+                    let leaf = self.id(member.object_index).kind == ObjectKind::Directory && member.facts.level == 0;
                     let deepest = children.map(|child| depths[child]).filter(|depth| *depth != NONE).max();
                     depths[at] = deepest.unwrap_or(0).saturating_add(u32::from(leaf)).min(NONE - 1);
                 } else {
@@ -260,7 +267,7 @@ impl Graph {
                 }
             }
             if depths[start] as usize > DEPTH_MAX {
-                deep.push(self.members[start].seat);
+                deep.push(self.members[start].object_index);
             }
         }
         deep

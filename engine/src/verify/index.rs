@@ -14,9 +14,9 @@ const PARTS: u16 = 16;
 const BUCKETS: usize = 1 << 16;
 
 /// The number of an object in the index, counted from 0 in hash order.
-pub(super) type Seat = u32;
+pub(super) type ObjectIndex = u32;
 
-pub(super) struct Indexed {
+pub(super) struct IndexedObject {
     pub(super) hash: [u8; 32],
     pub(super) kind: ObjectKind,
     pub(super) epoch: u32,
@@ -26,7 +26,7 @@ pub(super) struct Indexed {
 
 #[derive(Default)]
 pub(super) struct Index {
-    pub(super) rows: Vec<Indexed>,
+    pub(super) rows: Vec<IndexedObject>,
     /// The start of the hashes with these first two bytes.
     buckets: Vec<u32>,
     /// Rows that cannot be decoded, with the reason.
@@ -56,8 +56,8 @@ impl Index {
             index.wrong.extend(part.wrong);
             index.unreadable.extend(part.unreadable);
         }
-        if index.rows.len() >= Seat::MAX as usize / 2 {
-            let (value, max) = (index.rows.len() as u64, u64::from(Seat::MAX / 2));
+        if index.rows.len() >= ObjectIndex::MAX as usize / 2 {
+            let (value, max) = (index.rows.len() as u64, u64::from(ObjectIndex::MAX / 2));
             return Err(Error::TooLarge { what: "objects to verify at once", value, max });
         }
         index.buckets = (0..=BUCKETS).map(|_| 0).collect();
@@ -70,25 +70,25 @@ impl Index {
         Ok(index)
     }
 
-    /// Returns the seat of a hash, regardless of its kind.
-    pub(super) fn find(&self, hash: &[u8; 32]) -> Option<Seat> {
+    /// Returns the index of a hash, regardless of its kind.
+    pub(super) fn find(&self, hash: &[u8; 32]) -> Option<ObjectIndex> {
         let bucket = bucket(hash);
         let start = *self.buckets.get(bucket)?;
         let among = &self.rows[start as usize..self.buckets[bucket + 1] as usize];
         among.binary_search_by(|row| row.hash.cmp(hash)).ok().map(|at| start + at as u32)
     }
 
-    pub(super) fn id(&self, seat: Seat) -> ObjectId {
-        let row = &self.rows[seat as usize];
+    pub(super) fn id(&self, object_index: ObjectIndex) -> ObjectId {
+        let row = &self.rows[object_index as usize];
         ObjectId { kind: row.kind, hash: row.hash }
     }
 
-    /// Returns the seats of the objects in a family, in the order of their rows.
-    pub(super) fn in_family(&self, family: Family) -> Vec<Seat> {
-        let seats = (0..).zip(&self.rows).filter(|(_, row)| Family::of(row.kind) == family);
-        let mut seats: Vec<_> = seats.map(|(seat, row)| (row.number, seat)).collect();
-        seats.par_sort_unstable();
-        seats.into_iter().map(|(_, seat)| seat).collect()
+    /// Returns the indices of the objects in a family, in the order of their rows.
+    pub(super) fn in_family(&self, family: Family) -> Vec<ObjectIndex> {
+        let object_indices = (0..).zip(&self.rows).filter(|(_, row)| Family::of(row.kind) == family);
+        let mut object_indices: Vec<_> = object_indices.map(|(object_index, row)| (row.number, object_index)).collect();
+        object_indices.par_sort_unstable();
+        object_indices.into_iter().map(|(_, object_index)| object_index).collect()
     }
 }
 
@@ -96,15 +96,15 @@ fn bucket(hash: &[u8; 32]) -> usize {
     usize::from(hash[0]) << 8 | usize::from(hash[1])
 }
 
-fn index_row(key: &[u8], value: &[u8]) -> Result<Indexed, String> {
+fn index_row(key: &[u8], value: &[u8]) -> Result<IndexedObject, String> {
     let hash = key.try_into().map_err(|_| "a key that is no hash".to_owned())?;
     let IndexValue { kind, epoch, stored_bytes, number } =
         IndexValue::decode(value).map_err(|_| "a row of the wrong form".to_owned())?;
     let small = |value: u64| u32::try_from(value).map_err(|_| "a size or epoch out of range".to_owned());
-    Ok(Indexed { hash, kind, epoch: small(epoch)?, stored_bytes: small(stored_bytes)?, number })
+    Ok(IndexedObject { hash, kind, epoch: small(epoch)?, stored_bytes: small(stored_bytes)?, number })
 }
 
-impl Indexed {
+impl IndexedObject {
     pub(super) fn value(&self) -> IndexValue {
         let (epoch, stored_bytes) = (Epoch::from(self.epoch), u64::from(self.stored_bytes));
         IndexValue { kind: self.kind, epoch, stored_bytes, number: self.number }

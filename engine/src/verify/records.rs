@@ -32,12 +32,12 @@ pub(super) struct Records {
 }
 
 /// The value of a name and the operation that set it.
-type Held = (Option<RefValue>, u64);
+type RefState = (Option<RefValue>, u64);
 
 /// The contents of the log.
 #[derive(Default)]
 struct Log {
-    newest: BTreeMap<RefName, Held>,
+    newest: BTreeMap<RefName, RefState>,
     requests: HashMap<Bytes, u64>,
     /// The number up to which operations were trimmed from the log.
     trimmed: u64,
@@ -234,10 +234,10 @@ impl Records {
                 }
             }
         })?;
-        let mut held: BTreeMap<RefName, Held> = BTreeMap::new();
+        let mut held: BTreeMap<RefName, RefState> = BTreeMap::new();
         let mut lost = log.lost.iter().peekable();
         let mut rebuilt = Vec::new();
-        let mut rebuild = |sequence: u64, left: &Option<Bytes>, held: &mut BTreeMap<RefName, Held>| {
+        let mut rebuild = |sequence: u64, left: &Option<Bytes>, held: &mut BTreeMap<RefName, RefState>| {
             let request = requests.remove(&sequence);
             let draft = OperationDraft { action: LOST.to_owned(), request, ..OperationDraft::default() };
             let mut changes = Vec::new();

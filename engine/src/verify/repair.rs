@@ -6,19 +6,19 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use super::index::Seat;
+use super::index::ObjectIndex;
 use super::records::quarantine;
 use super::report::{Damage, Record, VerifyOptions, VerifyReport};
-use super::scan::{Loose, identify};
-use super::{Examined, QUARANTINED_OBJECT, examine, touched};
+use super::scan::{UnindexedRow, identify};
+use super::{Examined, QUARANTINED_OBJECT, changed_paths, examine};
 use crate::backend::rows::{IndexValue, Quarantined};
 use crate::backend::{Family, Inspect, RowEdit};
+use crate::changed_paths::canonical_start;
 use crate::compress;
 use crate::error::Result;
 use crate::id::{ObjectId, ObjectKind};
 use crate::object;
 use crate::store::Store;
-use crate::touched::canonical_start;
 
 /// One step of a repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ struct Work<'a> {
     inspect: &'a dyn Inspect,
     found: &'a Examined,
     done: Vec<Repaired>,
-    healed: HashSet<Seat>,
+    healed: HashSet<ObjectIndex>,
 }
 
 impl Work<'_> {
@@ -117,7 +117,7 @@ impl Work<'_> {
     /// Identifies each loose row and assigns it to the index row that lacks it. Returns the rows that are referenced now.
     fn loose_rows(&mut self) -> Result<HashSet<(Family, u64)>> {
         let graph = &self.found.graph;
-        let wanted: HashSet<_> = graph.ghosts.iter().copied().collect();
+        let wanted: HashSet<_> = graph.missing_objects.iter().copied().collect();
         let mut in_use = HashSet::new();
         let mut given = HashSet::new();
         for loose in &self.found.loose {
@@ -126,15 +126,16 @@ impl Work<'_> {
             let key = Bytes::copy_from_slice(&loose.number.to_be_bytes());
             let Some(id) = id else {
                 if !loose.named {
-                    let Loose { family, number, .. } = *loose;
+                    let UnindexedRow { family, number, .. } = *loose;
                     let edits = quarantine(family, &key, &stored, "a row that is no object").to_vec();
                     self.step(edits, Repaired::QuarantinedRow { family, number })?;
                 }
                 continue;
             };
-            let seat = graph.index.find(&id.hash);
-            let damaged = seat.filter(|seat| graph.damage.get(seat).is_some_and(Damage::is_of_row));
-            let misses = match seat {
+            let object_index = graph.index.find(&id.hash);
+            let damaged =
+                object_index.filter(|object_index| graph.damage.get(object_index).is_some_and(Damage::is_of_row));
+            let misses = match object_index {
                 Some(_) => damaged.is_some(),
                 // Any bytes are a valid chunk: a row indexed under another hash becomes a chunk only if that chunk is wanted.
                 None => !loose.named || wanted.contains(&id),
@@ -149,7 +150,7 @@ impl Work<'_> {
                 let value = Some(row.encode().into());
                 let edit = RowEdit { family: Family::Index, key: Bytes::copy_from_slice(&id.hash), value };
                 self.step(vec![edit], Repaired::Found { id })?;
-                self.healed.extend(seat);
+                self.healed.extend(object_index);
                 in_use.insert((loose.family, loose.number));
             } else if !loose.named {
                 let edit = RowEdit { family: loose.family, key, value: None };
@@ -159,7 +160,7 @@ impl Work<'_> {
         Ok(in_use)
     }
 
-    fn row(&self, loose: &Loose) -> Result<Option<Bytes>> {
+    fn row(&self, loose: &UnindexedRow) -> Result<Option<Bytes>> {
         self.stored(loose.family, loose.number)
     }
 
@@ -173,15 +174,17 @@ impl Work<'_> {
         let graph = &self.found.graph;
         let loose: HashMap<_, _> =
             self.found.loose.iter().map(|loose| ((loose.family, loose.number), loose.named)).collect();
-        let mut seats: Vec<_> = graph
+        let mut object_indices: Vec<_> = graph
             .damage
             .iter()
-            .filter(|(seat, damage)| damage.is_of_row() && !graph.is_ghost(**seat) && !self.healed.contains(*seat))
+            .filter(|(object_index, damage)| {
+                damage.is_of_row() && !graph.is_missing(**object_index) && !self.healed.contains(*object_index)
+            })
             .collect();
-        seats.sort_by_key(|(seat, _)| **seat);
-        for (seat, damage) in seats {
-            let row = &graph.index.rows[*seat as usize];
-            let id = graph.id(*seat);
+        object_indices.sort_by_key(|(object_index, _)| **object_index);
+        for (object_index, damage) in object_indices {
+            let row = &graph.index.rows[*object_index as usize];
+            let id = graph.id(*object_index);
             let place = (Family::of(row.kind), row.number);
             let bytes = self.stored(place.0, place.1)?.unwrap_or_default();
             let kept = Quarantined { kind: row.value().kind as u8, reason: damage.to_string(), bytes };
@@ -204,9 +207,9 @@ impl Work<'_> {
     /// Removes damaged marks. Without marks nothing is known, which is always correct.
     fn marks(&mut self) -> Result<()> {
         for flaw in &self.found.flaws {
-            let row = &self.found.graph.index.rows[flaw.seat as usize];
+            let row = &self.found.graph.index.rows[flaw.object_index as usize];
             let Some(stored) = self.stored(Family::Snapshots, row.number)? else { continue };
-            let edits = touched::without(&stored, row.hash, row.value());
+            let edits = changed_paths::without(&stored, row.hash, row.value());
             self.step(edits, Repaired::Record { record: flaw.problem.record.clone(), remedy: "dropped" })?;
         }
         Ok(())

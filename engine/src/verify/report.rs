@@ -106,7 +106,7 @@ impl fmt::Display for Damage {
 
 /// A place that damage affects.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct AffectedPlace {
     /// The affected snapshot, or other object that a reference holds.
     pub top: ObjectId,
     /// The references that hold it; empty for a snapshot that is reached as a parent of others.
@@ -130,7 +130,7 @@ pub struct Problem {
     /// Number of further ones.
     pub parents_more: u64,
     /// The affected places.
-    pub places: Vec<Place>,
+    pub places: Vec<AffectedPlace>,
     /// Number of further paths to it. A file that contains it twice counts twice.
     pub places_more: u64,
 }
@@ -147,7 +147,7 @@ pub enum Record {
     /// A request, by its id.
     Request(Vec<u8>),
     /// The marks of a snapshot, which list the paths that it changed. The snapshot itself is intact.
-    Touched(SnapshotId),
+    ChangedPaths(SnapshotId),
     /// Rows of a family that the database cannot read individually.
     Rows(Family),
 }

@@ -8,17 +8,17 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rayon::prelude::*;
 
-use super::facts::{self, Claim, Facts, How};
-use super::index::{Index, Seat};
+use super::facts::{self, Claim, Facts, ReferenceKind};
+use super::index::{Index, ObjectIndex};
 use super::report::{Damage, VerifyOptions, VerifyProgress, Watch};
 use crate::backend::rows::number;
 use crate::backend::{Family, Inspect, PageEnd};
+use crate::changed_paths::SnapshotSuffix;
 use crate::compress;
 use crate::error::Result;
 use crate::id::{ObjectId, ObjectKind};
 use crate::malformed::Malformed;
 use crate::object;
-use crate::touched::Beside;
 
 /// Page size for reading rows, in bytes.
 const ROOM_BYTES: usize = 1 << 20;
@@ -27,7 +27,7 @@ const PART_BYTES: u64 = 4 << 20;
 
 /// A readable object.
 pub(super) struct Member {
-    pub(super) seat: Seat,
+    pub(super) object_index: ObjectIndex,
     pub(super) facts: Facts,
     /// The index of its first edge, and the number of its edges.
     pub(super) edges: (usize, u32),
@@ -35,13 +35,13 @@ pub(super) struct Member {
 
 pub(super) struct Edge {
     pub(super) says: u64,
-    pub(super) to: Seat,
-    pub(super) how: How,
+    pub(super) to: ObjectIndex,
+    pub(super) how: ReferenceKind,
 }
 
 /// A row that does not match its index row, or that has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Loose {
+pub(super) struct UnindexedRow {
     pub(super) family: Family,
     pub(super) number: u64,
     /// Whether an index row refers to it.
@@ -53,44 +53,44 @@ pub(super) struct Loose {
 pub(super) struct Scan {
     pub(super) members: Vec<Member>,
     pub(super) edges: Vec<Edge>,
-    pub(super) damage: HashMap<Seat, Damage>,
-    /// The lengths of the chunks, by seat; empty if they were not read.
+    pub(super) damage: HashMap<ObjectIndex, Damage>,
+    /// The lengths of the chunks, by object index; empty if they were not read.
     pub(super) chunk_bytes: Vec<u32>,
-    pub(super) loose: Vec<Loose>,
+    pub(super) loose: Vec<UnindexedRow>,
     /// The marks of snapshots that have some.
-    pub(super) beside: Vec<(Seat, Beside)>,
+    pub(super) beside: Vec<(ObjectIndex, SnapshotSuffix)>,
     /// Number of canonical bytes hashed.
     pub(super) bytes: u64,
 }
 
-/// Objects that are referred to but not in the index. Their seats follow those of the index.
+/// Objects that are referred to but not in the index. Their indices follow those of the index rows.
 #[derive(Default)]
-pub(super) struct Ghosts {
+pub(super) struct MissingObjects {
     pub(super) ids: Vec<ObjectId>,
-    seats: HashMap<ObjectId, Seat>,
+    object_indices: HashMap<ObjectId, ObjectIndex>,
 }
 
-impl Ghosts {
-    pub(super) fn seat(&mut self, index: &Index, id: ObjectId) -> Seat {
-        *self.seats.entry(id).or_insert_with(|| {
+impl MissingObjects {
+    pub(super) fn object_index(&mut self, index: &Index, id: ObjectId) -> ObjectIndex {
+        *self.object_indices.entry(id).or_insert_with(|| {
             self.ids.push(id);
-            (index.rows.len() + self.ids.len() - 1) as Seat
+            (index.rows.len() + self.ids.len() - 1) as ObjectIndex
         })
     }
 }
 
-/// Returns the seat of an object, in the index or after it.
-pub(super) fn seat_of(index: &Index, ghosts: &Mutex<Ghosts>, id: ObjectId) -> Seat {
+/// Returns the index of an object, in the index or after it.
+pub(super) fn seat_of(index: &Index, missing_objects: &Mutex<MissingObjects>, id: ObjectId) -> ObjectIndex {
     match index.find(&id.hash) {
-        Some(seat) if index.rows[seat as usize].kind == id.kind => seat,
-        _ => ghosts.lock().seat(index, id),
+        Some(object_index) if index.rows[object_index as usize].kind == id.kind => object_index,
+        _ => missing_objects.lock().object_index(index, id),
     }
 }
 
-/// A part of a family: the seats of its rows, and the range of their numbers.
+/// A part of a family: the indices of its rows, and the range of their numbers.
 struct Part<'a> {
     family: Family,
-    seats: &'a [Seat],
+    object_indices: &'a [ObjectIndex],
     from: u64,
     until: Option<u64>,
 }
@@ -98,7 +98,7 @@ struct Part<'a> {
 struct Reader<'a> {
     inspect: &'a dyn Inspect,
     index: &'a Index,
-    ghosts: &'a Mutex<Ghosts>,
+    missing_objects: &'a Mutex<MissingObjects>,
     watch: Watch<'a>,
     total: VerifyProgress,
     objects: AtomicU64,
@@ -110,26 +110,32 @@ struct Reader<'a> {
 pub(super) fn scan(
     inspect: &dyn Inspect,
     index: &Index,
-    ghosts: &Mutex<Ghosts>,
+    missing_objects: &Mutex<MissingObjects>,
     options: &VerifyOptions,
     watch: Watch<'_>,
 ) -> Result<Option<Scan>> {
     let families: &[Family] = if options.read_data { &Family::OBJECTS } else { &[Family::Trees, Family::Snapshots] };
-    let seats: Vec<_> = families.iter().map(|family| (*family, index.in_family(*family))).collect();
-    let all_bytes = seats.iter().flat_map(|(_, seats)| seats).map(|seat| stored(index, *seat)).sum();
+    let object_indices: Vec<_> = families.iter().map(|family| (*family, index.in_family(*family))).collect();
+    let all_bytes = object_indices
+        .iter()
+        .flat_map(|(_, object_indices)| object_indices)
+        .map(|object_index| stored(index, *object_index))
+        .sum();
     let total = VerifyProgress { objects_total: index.rows.len() as u64, bytes_total: all_bytes, ..Default::default() };
-    let looked_up = total.objects_total - seats.iter().map(|(_, seats)| seats.len() as u64).sum::<u64>();
+    let looked_up =
+        total.objects_total - object_indices.iter().map(|(_, object_indices)| object_indices.len() as u64).sum::<u64>();
     let reader = Reader {
         inspect,
         index,
-        ghosts,
+        missing_objects,
         watch,
         total,
         objects: AtomicU64::new(looked_up),
         bytes: AtomicU64::new(0),
         ended: AtomicBool::new(false),
     };
-    let parts: Vec<_> = seats.iter().flat_map(|(family, seats)| parts(index, *family, seats)).collect();
+    let parts: Vec<_> =
+        object_indices.iter().flat_map(|(family, object_indices)| parts(index, *family, object_indices)).collect();
     let read: Result<Vec<Scan>> = parts.par_iter().map(|part| reader.read_part(part)).collect();
     let read = read?;
     if reader.ended.load(Ordering::Relaxed) {
@@ -153,29 +159,32 @@ pub(super) fn scan(
         all.beside.extend(part.beside);
         all.bytes += part.bytes;
         if of.family == Family::Chunks {
-            of.seats.iter().zip(part.chunk_bytes).for_each(|(seat, bytes)| all.chunk_bytes[*seat as usize] = bytes);
+            of.object_indices
+                .iter()
+                .zip(part.chunk_bytes)
+                .for_each(|(object_index, bytes)| all.chunk_bytes[*object_index as usize] = bytes);
         }
     }
     Ok(Some(all))
 }
 
-fn stored(index: &Index, seat: Seat) -> u64 {
-    u64::from(index.rows[seat as usize].stored_bytes)
+fn stored(index: &Index, object_index: ObjectIndex) -> u64 {
+    u64::from(index.rows[object_index as usize].stored_bytes)
 }
 
-fn parts<'a>(index: &Index, family: Family, seats: &'a [Seat]) -> Vec<Part<'a>> {
-    let number = |at: usize| index.rows[seats[at] as usize].number;
+fn parts<'a>(index: &Index, family: Family, object_indices: &'a [ObjectIndex]) -> Vec<Part<'a>> {
+    let number = |at: usize| index.rows[object_indices[at] as usize].number;
     let (mut parts, mut start, mut bytes) = (Vec::new(), 0, 0);
-    for at in 0..=seats.len() {
+    for at in 0..=object_indices.len() {
         // A number is never in two parts.
-        let can_end = at == seats.len() || (at > start && number(at) > number(at - 1) && bytes >= PART_BYTES);
+        let can_end = at == object_indices.len() || (at > start && number(at) > number(at - 1) && bytes >= PART_BYTES);
         if can_end {
             let from = if start == 0 { 0 } else { number(start) };
-            let until = (at < seats.len()).then(|| number(at));
-            parts.push(Part { family, seats: &seats[start..at], from, until });
+            let until = (at < object_indices.len()).then(|| number(at));
+            parts.push(Part { family, object_indices: &object_indices[start..at], from, until });
             (start, bytes) = (at, 0);
         }
-        bytes += seats.get(at).map_or(0, |seat| stored(index, *seat));
+        bytes += object_indices.get(at).map_or(0, |object_index| stored(index, *object_index));
     }
     parts
 }
@@ -184,9 +193,9 @@ impl Reader<'_> {
     fn read_part(&self, part: &Part<'_>) -> Result<Scan> {
         let mut read = Scan::default();
         if part.family == Family::Chunks {
-            read.chunk_bytes = vec![0; part.seats.len()];
+            read.chunk_bytes = vec![0; part.object_indices.len()];
         }
-        let number_of = |seat: Seat| self.index.rows[seat as usize].number;
+        let number_of = |object_index: ObjectIndex| self.index.rows[object_index as usize].number;
         let until = part.until.map(u64::to_be_bytes);
         let (mut from, mut next, mut claims) = (part.from, 0, Vec::new());
         while !self.ended.load(Ordering::Relaxed) {
@@ -197,18 +206,19 @@ impl Reader<'_> {
                 (page.rows.len(), page.rows.iter().map(|(_, value)| value.len() as u64).sum());
             for (key, value) in page.rows {
                 let Ok(number) = number(&key, part.family.name()) else { continue };
-                while next < part.seats.len() && number_of(part.seats[next]) < number {
-                    read.damage.insert(part.seats[next], Damage::Missing);
+                while next < part.object_indices.len() && number_of(part.object_indices[next]) < number {
+                    read.damage.insert(part.object_indices[next], Damage::Missing);
                     next += 1;
                 }
-                let named = &part.seats[next..];
-                let named = &named[..named.iter().take_while(|seat| number_of(**seat) == number).count()];
+                let named = &part.object_indices[next..];
+                let named =
+                    &named[..named.iter().take_while(|object_index| number_of(**object_index) == number).count()];
                 let mut is_one = false;
-                for (at, seat) in (next..).zip(named) {
-                    is_one |= self.read_row(*seat, at, &value, &mut read, &mut claims);
+                for (at, object_index) in (next..).zip(named) {
+                    is_one |= self.read_row(*object_index, at, &value, &mut read, &mut claims);
                 }
                 if !is_one {
-                    read.loose.push(Loose { family: part.family, number, named: !named.is_empty() });
+                    read.loose.push(UnindexedRow { family: part.family, number, named: !named.is_empty() });
                 }
                 next += named.len();
                 from = number.saturating_add(1);
@@ -217,21 +227,23 @@ impl Reader<'_> {
             match page.end {
                 PageEnd::Room => {}
                 PageEnd::Range => {
-                    read.damage.extend(part.seats[next..].iter().map(|seat| (*seat, Damage::Missing)));
-                    next = part.seats.len();
+                    read.damage.extend(
+                        part.object_indices[next..].iter().map(|object_index| (*object_index, Damage::Missing)),
+                    );
+                    next = part.object_indices.len();
                 }
-                PageEnd::Damaged { why } => match part.seats.get(next) {
-                    Some(seat) if page_rows == 0 && number_of(*seat) == from => {
-                        read.damage.insert(*seat, Damage::Unreadable { why });
+                PageEnd::Damaged { why } => match part.object_indices.get(next) {
+                    Some(object_index) if page_rows == 0 && number_of(*object_index) == from => {
+                        read.damage.insert(*object_index, Damage::Unreadable { why });
                         next += 1;
-                        from = part.seats.get(next).map_or(from, |seat| number_of(*seat));
+                        from = part.object_indices.get(next).map_or(from, |object_index| number_of(*object_index));
                     }
-                    Some(seat) => from = number_of(*seat),
+                    Some(object_index) => from = number_of(*object_index),
                     None => {}
                 },
             }
             self.tell((next - first) as u64, page_bytes);
-            if next == part.seats.len() && !goes_on {
+            if next == part.object_indices.len() && !goes_on {
                 break;
             }
         }
@@ -247,8 +259,15 @@ impl Reader<'_> {
     }
 
     /// Returns whether the row matches its index row.
-    fn read_row(&self, seat: Seat, at: usize, stored: &Bytes, read: &mut Scan, claims: &mut Vec<Claim>) -> bool {
-        let id = self.index.id(seat);
+    fn read_row(
+        &self,
+        object_index: ObjectIndex,
+        at: usize,
+        stored: &Bytes,
+        read: &mut Scan,
+        claims: &mut Vec<Claim>,
+    ) -> bool {
+        let id = self.index.id(object_index);
         if id.kind == ObjectKind::Chunk {
             // Most of a store consists of intact chunks.
             let look = |raw: &[u8]| (raw.len(), ObjectId::of(id.kind, raw) == id);
@@ -261,17 +280,20 @@ impl Reader<'_> {
         let canonical = match compress::canonical(id, stored) {
             Ok(canonical) => canonical,
             Err(error) => {
-                read.damage.insert(seat, Damage::Corrupt { says: error.to_string() });
+                read.damage.insert(object_index, Damage::Corrupt { says: error.to_string() });
                 return false;
             }
         };
         read.bytes += canonical.len() as u64;
         if ObjectId::of(id.kind, &canonical) != id {
-            read.damage.insert(seat, self.mismatch(id, &canonical));
+            read.damage.insert(object_index, self.mismatch(id, &canonical));
             return false;
         }
         if id.kind == ObjectKind::Snapshot {
-            read.beside.extend(Some((seat, Beside::of(id, stored))).filter(|(_, beside)| *beside != Beside::Nothing));
+            read.beside.extend(
+                Some((object_index, SnapshotSuffix::of(id, stored)))
+                    .filter(|(_, beside)| *beside != SnapshotSuffix::Nothing),
+            );
         }
         claims.clear();
         match facts::read(id, &canonical, claims) {
@@ -279,17 +301,17 @@ impl Reader<'_> {
                 let start = read.edges.len();
                 let edge = |claim: &Claim| Edge {
                     says: claim.says,
-                    to: seat_of(self.index, self.ghosts, claim.id),
+                    to: seat_of(self.index, self.missing_objects, claim.id),
                     how: claim.how,
                 };
                 read.edges.extend(claims.iter().map(edge));
-                read.members.push(Member { seat, facts, edges: (start, claims.len() as u32) });
+                read.members.push(Member { object_index, facts, edges: (start, claims.len() as u32) });
             }
             Err(Malformed::Version { found }) => {
-                read.damage.insert(seat, Damage::UnknownVersion { found });
+                read.damage.insert(object_index, Damage::UnknownVersion { found });
             }
             Err(source) => {
-                read.damage.insert(seat, Damage::Malformed { source });
+                read.damage.insert(object_index, Damage::Malformed { source });
             }
         }
         true

@@ -12,14 +12,14 @@ use crate::name::TreePath;
 use crate::object::DirectoryRef;
 
 /// Number of slots in the cache. A new directory replaces the one in its slot.
-const PLACES: usize = 128;
+const SLOTS: usize = 128;
 
 /// A directory path with its contents. An empty directory has no stored contents.
-type Place = Option<(TreePath, Option<DirectoryRef>)>;
+type CacheSlot = Option<(TreePath, Option<DirectoryRef>)>;
 
 /// The cache for one state of a tree.
 #[derive(Clone, Default)]
-pub(super) struct CleanDirectories(OnceLock<Arc<Mutex<Vec<Place>>>>);
+pub(super) struct CleanDirectories(OnceLock<Arc<Mutex<Vec<CacheSlot>>>>);
 
 impl CleanDirectories {
     pub(super) fn get(&self, path: &TreePath) -> Option<Option<DirectoryRef>> {
@@ -34,7 +34,7 @@ impl CleanDirectories {
     }
 
     pub(super) fn set(&self, path: &TreePath, contents: Option<DirectoryRef>) {
-        let places = self.0.get_or_init(|| Arc::new(Mutex::new(vec![None; PLACES])));
+        let places = self.0.get_or_init(|| Arc::new(Mutex::new(vec![None; SLOTS])));
         places.lock()[place_of(path)] = Some((path.clone(), contents));
     }
 
@@ -49,5 +49,5 @@ fn place_of(path: &TreePath) -> usize {
     let bytes = path.as_bytes();
     let end =
         bytes.iter().rev().take(8).fold(bytes.len(), |sum, byte| sum.wrapping_mul(31).wrapping_add(usize::from(*byte)));
-    end % PLACES
+    end % SLOTS
 }

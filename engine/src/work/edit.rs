@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::WorkingTree;
 use super::file::FileData;
 use super::freeze::check_linked_path;
-use super::look::{Listing, Lookup, not_a_file};
+use super::lookup::{Listing, Lookup, not_a_file};
 use super::node::{Body, Child, Dir, GroupKey, Leaf, Meta, XattrsNow, dir_mut, leaf_mut};
 use super::segment::SegmentRange;
 use crate::directory;

@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use super::WorkingTree;
 use super::node::{Body, Child, Dir, GroupKey, Leaf, Meta, XattrsNow};
 use super::ordmap::OrdMap;
+use crate::changed_paths::MarkBuilder;
 use crate::directory;
 use crate::error::{Error, Result};
 use crate::id::{LinkGroup, LinksId, RootId, SnapshotId, StateId};
@@ -17,7 +18,6 @@ use crate::object::{
     DirectoryRef, Entry, ITEMS_MAX, KeyHash, LinkMember, Links, Node, OBJECT_BYTES_MAX, Root, StateItem, States,
 };
 use crate::store::{Pin, Store, WriteSession};
-use crate::touched::Marks;
 
 /// Maximum length of a path of a file with several names, in bytes: a node of the hard-link map holds up to [`ITEMS_MAX`] of
 /// them.
@@ -39,7 +39,7 @@ pub(crate) struct Written {
     pub(crate) id: RootId,
     pub(super) assigned: OrdMap<u64, LinkGroup>,
     /// The contents of a root directory and the paths that differ from it. `None` if the differences were not tracked.
-    pub(crate) marks: Option<(Option<DirectoryRef>, Marks)>,
+    pub(crate) marks: Option<(Option<DirectoryRef>, MarkBuilder)>,
 }
 
 impl WorkingTree {
@@ -146,7 +146,7 @@ fn entry(session: &WriteSession, node: Node, meta: &Meta) -> Result<Entry> {
 }
 
 /// A dirty directory. The list of them is in discovery order: parents before children.
-struct Found<'a> {
+struct DirtyDirectory<'a> {
     dir: &'a Dir,
     parent: usize,
     name: Option<&'a Name>,
@@ -159,16 +159,17 @@ struct Found<'a> {
 struct FrozenBelow {
     name: Name,
     entry: Entry,
-    marks: Marks,
+    marks: MarkBuilder,
 }
 
 /// Returns the root directory's entry, and the marks of the changed paths below it if they were tracked.
-fn freeze_directories(session: &WriteSession, root: &Arc<Dir>) -> Result<(Entry, Option<Marks>)> {
+fn freeze_directories(session: &WriteSession, root: &Arc<Dir>) -> Result<(Entry, Option<MarkBuilder>)> {
     if let Some(entry) = root.memo.get(session.mark()) {
         let is_base = root.edits.is_empty() && entry.node == Node::Directory(root.base);
-        return Ok((entry, is_base.then(Marks::default)));
+        return Ok((entry, is_base.then(MarkBuilder::default)));
     }
-    let mut found = vec![Found { dir: root, parent: 0, name: None, path: KeyHash::new(0), frozen: Vec::new() }];
+    let mut found =
+        vec![DirtyDirectory { dir: root, parent: 0, name: None, path: KeyHash::new(0), frozen: Vec::new() }];
     let mut next = 0;
     while next < found.len() {
         for (name, child) in found[next].dir.edits.iter() {
@@ -176,12 +177,12 @@ fn freeze_directories(session: &WriteSession, root: &Arc<Dir>) -> Result<(Entry,
                 && below.memo.get(session.mark()).is_none()
             {
                 let path = found[next].path.add(name.as_bytes()).add(b"/");
-                found.push(Found { dir: below, parent: next, name: Some(name), path, frozen: Vec::new() });
+                found.push(DirtyDirectory { dir: below, parent: next, name: Some(name), path, frozen: Vec::new() });
             }
         }
         next += 1;
     }
-    while let Some(Found { dir, parent, name, path, frozen }) = found.pop() {
+    while let Some(DirtyDirectory { dir, parent, name, path, frozen }) = found.pop() {
         let (entry, marks) = freeze_directory(session, dir, path, frozen)?;
         match name {
             Some(name) => found[parent].frozen.push(FrozenBelow { name: name.clone(), entry, marks }),
@@ -197,7 +198,7 @@ fn freeze_directory(
     dir: &Dir,
     path: KeyHash,
     mut below: Vec<FrozenBelow>,
-) -> Result<(Entry, Marks)> {
+) -> Result<(Entry, MarkBuilder)> {
     let mut edits = Vec::new();
     // Directories that may be at the same path as their bases: their index among the edits, base and marks.
     let mut followed = Vec::new();
@@ -217,7 +218,7 @@ fn freeze_directory(
         };
         edits.push((name.clone(), entry));
     }
-    let mut marks = Marks::default();
+    let mut marks = MarkBuilder::default();
     let mut followed = followed.into_iter().peekable();
     let contents = directory::apply_and_tell(session, dir.base, edits, |at, name, before| {
         let path = path.add(name.as_bytes());

@@ -3,21 +3,14 @@
 use std::sync::Arc;
 
 use super::WorkingTree;
-use super::look::{Listing, Lookup};
-use super::node::{Child, GroupKey, Leaf};
+use super::lookup::{Listing, Lookup};
+use super::node::{Child, Group, GroupKey, Leaf};
 use super::ordmap::OrdMap;
 use crate::directory;
 use crate::error::Result;
 use crate::id::LinkGroup;
 use crate::name::TreePath;
 use crate::object::{DirectoryRef, Entry, Node};
-
-/// A file with several names.
-#[derive(Clone)]
-pub(super) struct Group {
-    pub(super) leaf: Arc<Leaf>,
-    pub(super) members: OrdMap<TreePath, ()>,
-}
 
 impl WorkingTree {
     /// Returns the paths of a stored group in the base.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::file::FileData;
-use super::look::{Lookup, Stat, not_a_file};
+use super::lookup::{Lookup, Stat, not_a_file};
 use super::node::{Body, Leaf, Meta, leaf_mut};
 use super::segment::SegmentRange;
 use super::{Base, WorkingTree};

@@ -8,6 +8,7 @@ use super::file::FileData;
 use super::ordmap::OrdMap;
 use crate::id::LinkGroup;
 use crate::name::Name;
+use crate::name::TreePath;
 use crate::object::{DirectoryRef, Entry, EntryKind, Node, Owner, Xattr, Xattrs};
 use crate::store::SessionMark;
 use crate::time::Time;
@@ -194,4 +195,11 @@ pub(super) fn leaf_mut(leaf: &mut Arc<Leaf>) -> &mut Leaf {
     let leaf = Arc::make_mut(leaf);
     leaf.memo = Memo::default();
     leaf
+}
+
+/// A file with several names.
+#[derive(Clone)]
+pub(super) struct Group {
+    pub(super) leaf: Arc<Leaf>,
+    pub(super) members: OrdMap<TreePath, ()>,
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::label::{LabelName, note_reference, note_value, reward_reference, reward_value};
 use super::{JournalPlace, WorkspaceName, Workspaces};
-use crate::commit::{CommitDone, Landed, Words};
+use crate::commit::{CommitDone, CommittedTree, Words};
 use crate::conflict::NewResolution;
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
-use crate::operation::{Act, Step, move_refs, recorded, snapshot_of, trying};
+use crate::operation::{OperationContext, Step, move_refs, recorded, snapshot_of, trying};
 use crate::reference::RefValue;
 use crate::store::RefMove;
 use crate::work::WorkingTree;
@@ -46,9 +46,9 @@ impl Change {
     }
 
     /// Returns the metadata of the snapshot of this change.
-    pub(super) fn words(&self, act: &Act) -> Words {
+    pub(super) fn words(&self, context: &OperationContext) -> Words {
         let (message, metadata) = (self.message.clone(), self.metadata.clone());
-        Words { author: act.actor.clone(), time: act.time, message, metadata }
+        Words { author: context.actor.clone(), time: context.time, message, metadata }
     }
 
     /// Adds a label to set on the snapshot.
@@ -87,7 +87,7 @@ pub struct Committed {
 /// One attempt of a commit.
 enum Attempt {
     Done(Committed),
-    Landed(Box<Landed>),
+    Landed(Box<CommittedTree>),
 }
 
 impl Workspaces {
@@ -100,9 +100,9 @@ impl Workspaces {
         name: &WorkspaceName,
         tree: &mut WorkingTree,
         change: &Change,
-        act: &Act,
+        context: &OperationContext,
     ) -> Result<Committed> {
-        self.commit_as(name, tree, change, act, "commit")
+        self.commit_as(name, tree, change, context, "commit")
     }
 
     /// Commits a tree like [`commit`](Self::commit), with another action name in the operation log. For example `capture`.
@@ -111,25 +111,25 @@ impl Workspaces {
         name: &WorkspaceName,
         tree: &mut WorkingTree,
         change: &Change,
-        act: &Act,
+        context: &OperationContext,
         action: &str,
     ) -> Result<Committed> {
-        let (committed, landed) = self.commit_fork(name, tree, change, act, action)?;
+        let (committed, landed) = self.commit_fork(name, tree, change, context, action)?;
         landed.map_or(Ok(()), |landed| tree.settle(landed))?;
         Ok(committed)
     }
 
-    /// Commits a fork of a tree that is edited meanwhile. The caller settles that tree on the returned [`Landed`], if there is
+    /// Commits a fork of a tree that is edited meanwhile. The caller settles that tree on the returned [`CommittedTree`], if there is
     /// one. Edits in between are allowed, a restore is not.
     pub fn commit_fork(
         &self,
         name: &WorkspaceName,
         fork: &WorkingTree,
         change: &Change,
-        act: &Act,
+        context: &OperationContext,
         action: &str,
-    ) -> Result<(Committed, Option<Landed>)> {
-        match trying(|| self.try_commit(name, fork, change, act, action))? {
+    ) -> Result<(Committed, Option<CommittedTree>)> {
+        match trying(|| self.try_commit(name, fork, change, context, action))? {
             Attempt::Done(done) => Ok((done, None)),
             Attempt::Landed(landed) => {
                 let CommitDone { snapshot, operation, .. } = landed.done;
@@ -143,11 +143,12 @@ impl Workspaces {
         name: &WorkspaceName,
         tree: &WorkingTree,
         change: &Change,
-        act: &Act,
+        context: &OperationContext,
         action: &str,
     ) -> Result<Attempt> {
         let workspace = self.get(name)?;
-        let done_before = act.request.as_ref().map(|request| self.store.find_request(request)).transpose()?.flatten();
+        let done_before =
+            context.request.as_ref().map(|request| self.store.find_request(request)).transpose()?.flatten();
         if done_before.is_none() && workspace.head != tree.base() {
             return Err(stale(name, tree, workspace.head));
         }
@@ -163,12 +164,13 @@ impl Workspaces {
             && !change.even_unchanged
             && self.store.snapshot(head)?.root == prepared.root()
         {
-            return self.set_on_head(head, change, act).map(Attempt::Done);
+            return self.set_on_head(head, change, context).map(Attempt::Done);
         }
         let mut parents: Vec<_> = tree.base().into_iter().collect();
         parents.extend(change.other_parents.iter().copied());
-        let landed = prepared.land(parents, change.words(act), |snapshot| {
-            let mut refs = RefMove { operation: act.draft(action), durability: act.durability, ..RefMove::default() };
+        let landed = prepared.land(parents, change.words(context), |snapshot| {
+            let mut refs =
+                RefMove { operation: context.draft(action), durability: context.durability, ..RefMove::default() };
             let value = workspace.committed(snapshot, change.journaled)?;
             refs.expect.push((name.reference(), Some(workspace.value().clone())));
             refs.set.push((name.reference(), Some(value)));
@@ -192,12 +194,12 @@ impl Workspaces {
         }
     }
 
-    fn set_on_head(&self, head: SnapshotId, change: &Change, act: &Act) -> Result<Committed> {
+    fn set_on_head(&self, head: SnapshotId, change: &Change, context: &OperationContext) -> Result<Committed> {
         let steps = self.marks(head, change)?;
         if steps.is_empty() {
             return Ok(Committed { snapshot: head, operation: None, is_new: false });
         }
-        let operation = recorded(move_refs(&self.store, act, act.draft(SET_ON_HEAD), steps)?);
+        let operation = recorded(move_refs(&self.store, context, context.draft(SET_ON_HEAD), steps)?);
         Ok(Committed { snapshot: head, operation: Some(operation.sequence), is_new: false })
     }
 

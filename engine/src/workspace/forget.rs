@@ -3,7 +3,7 @@
 use super::Workspaces;
 use super::name::DELETED_PREFIX;
 use crate::error::{Error, Result};
-use crate::operation::{Act, Step, move_refs, operation, recorded, trying};
+use crate::operation::{OperationContext, Step, move_refs, operation, recorded, trying};
 use crate::reference::{FORGET, Operation, RefName};
 use crate::time::{LivedTime, Time};
 
@@ -40,7 +40,7 @@ impl Workspaces {
     /// Forgets deleted workspaces, given by the references from [`deleted_before`](Self::deleted_before). They cannot be
     /// restored, and the next collection deletes the objects that only they kept alive. Workspaces that were undeleted meanwhile
     /// are skipped. One operation forgets at most 512 workspaces; returns the last operation.
-    pub fn forget_deleted(&self, names: &[RefName], act: &Act) -> Result<Option<Operation>> {
+    pub fn forget_deleted(&self, names: &[RefName], context: &OperationContext) -> Result<Option<Operation>> {
         let mut last = None;
         for some in names.chunks(FORGET_AT_ONCE) {
             // Another caller can undelete one between the read and the transaction.
@@ -54,7 +54,7 @@ impl Workspaces {
                 if steps.is_empty() {
                     return Ok(None);
                 }
-                move_refs(&self.store, act, act.draft(FORGET), steps).map(recorded).map(Some)
+                move_refs(&self.store, context, context.draft(FORGET), steps).map(recorded).map(Some)
             })?;
             last = done.or(last);
         }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::name::{self, WorkspaceName};
 use crate::error::{Error, Result};
 use crate::id::SnapshotId;
-use crate::operation::{Act, Step, hold_snapshot, move_refs, recorded, snapshot_of, trying};
+use crate::operation::{OperationContext, Step, hold_snapshot, move_refs, recorded, snapshot_of, trying};
 use crate::reference::{Operation, RefName, RefValue};
 use crate::store::Store;
 
@@ -64,9 +64,14 @@ impl Labels {
     }
 
     /// Sets a label on a snapshot, moving it from another one if necessary, or removes it.
-    pub fn set(&self, label: &LabelName, snapshot: Option<SnapshotId>, act: &Act) -> Result<Operation> {
+    pub fn set(
+        &self,
+        label: &LabelName,
+        snapshot: Option<SnapshotId>,
+        context: &OperationContext,
+    ) -> Result<Operation> {
         let _pins = snapshot.map(|snapshot| hold_snapshot(&self.store, snapshot)).transpose()?;
-        self.set_reference(&label.reference(), snapshot.map(RefValue::to).as_ref(), "label", act)
+        self.set_reference(&label.reference(), snapshot.map(RefValue::to).as_ref(), "label", context)
     }
 
     /// Sets or removes a label as part of the history of a workspace: an undo in that workspace reverts it.
@@ -75,7 +80,7 @@ impl Labels {
         workspace: &WorkspaceName,
         label: &LabelName,
         snapshot: Option<SnapshotId>,
-        act: &Act,
+        context: &OperationContext,
     ) -> Result<Operation> {
         let _pins = snapshot.map(|snapshot| hold_snapshot(&self.store, snapshot)).transpose()?;
         let after = snapshot.map(RefValue::to);
@@ -88,7 +93,7 @@ impl Labels {
             if let Some(value) = self.store.read_ref(&name)? {
                 steps.push(Step { name, before: Some(value.clone()), after: Some(value) });
             }
-            move_refs(&self.store, act, act.draft("label"), steps).map(recorded)
+            move_refs(&self.store, context, context.draft("label"), steps).map(recorded)
         })
     }
 
@@ -114,9 +119,9 @@ impl Labels {
     }
 
     /// Sets or removes the note about a snapshot.
-    pub fn set_note(&self, snapshot: SnapshotId, note: Option<&str>, act: &Act) -> Result<Operation> {
+    pub fn set_note(&self, snapshot: SnapshotId, note: Option<&str>, context: &OperationContext) -> Result<Operation> {
         let value = note.map(note_value).transpose()?;
-        self.set_reference(&note_reference(snapshot), value.as_ref(), "note", act)
+        self.set_reference(&note_reference(snapshot), value.as_ref(), "note", context)
     }
 
     /// Returns the reward of a snapshot.
@@ -130,16 +135,27 @@ impl Labels {
     }
 
     /// Sets or removes the reward of a snapshot.
-    pub fn set_reward(&self, snapshot: SnapshotId, reward: Option<f64>, act: &Act) -> Result<Operation> {
+    pub fn set_reward(
+        &self,
+        snapshot: SnapshotId,
+        reward: Option<f64>,
+        context: &OperationContext,
+    ) -> Result<Operation> {
         let value = reward.map(reward_value).transpose()?;
-        self.set_reference(&reward_reference(snapshot), value.as_ref(), "reward", act)
+        self.set_reference(&reward_reference(snapshot), value.as_ref(), "reward", context)
     }
 
     /// Sets a reference. The last writer wins.
-    fn set_reference(&self, name: &RefName, after: Option<&RefValue>, word: &str, act: &Act) -> Result<Operation> {
+    fn set_reference(
+        &self,
+        name: &RefName,
+        after: Option<&RefValue>,
+        word: &str,
+        context: &OperationContext,
+    ) -> Result<Operation> {
         trying(|| {
             let step = Step { name: name.clone(), before: self.store.read_ref(name)?, after: after.cloned() };
-            move_refs(&self.store, act, act.draft(word), vec![step]).map(recorded)
+            move_refs(&self.store, context, context.draft(word), vec![step]).map(recorded)
         })
     }
 }

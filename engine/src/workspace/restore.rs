@@ -9,7 +9,7 @@ use crate::id::{RootId, SnapshotId};
 use crate::lean::hold_tree;
 use crate::name::TreePath;
 use crate::object::{EntryKind, Root};
-use crate::operation::{Act, trying_while};
+use crate::operation::{OperationContext, retry_while};
 use crate::store::Store;
 use crate::time::Time;
 use crate::work::WorkingTree;
@@ -17,9 +17,9 @@ use crate::work::WorkingTree;
 impl Workspaces {
     /// Makes the tree of a snapshot the newest one of the workspace, including times. The current head becomes the parent. For a
     /// snapshot without its caches, the lean tree is restored ([`lean`](crate::lean)).
-    pub fn restore(&self, name: &WorkspaceName, to: SnapshotId, act: &Act) -> Result<Committed> {
+    pub fn restore(&self, name: &WorkspaceName, to: SnapshotId, context: &OperationContext) -> Result<Committed> {
         let held = hold_tree(&self.store, to)?;
-        self.restore_with(name, act, format!("restore {}", to.short()), |head| {
+        self.restore_with(name, context, format!("restore {}", to.short()), |head| {
             let mut tree = WorkingTree::open_root(&self.store, held.root)?;
             tree.rebase(head);
             Ok(tree)
@@ -35,22 +35,22 @@ impl Workspaces {
         name: &WorkspaceName,
         from: SnapshotId,
         paths: &[TreePath],
-        act: &Act,
+        context: &OperationContext,
     ) -> Result<Committed> {
         let held = hold_tree(&self.store, from)?;
         let root = held.root;
         let words = paths.iter().map(TreePath::to_string).collect::<Vec<_>>().join(", ");
-        self.restore_with(name, act, format!("restore {words} from {}", from.short()), |head| {
+        self.restore_with(name, context, format!("restore {words} from {}", from.short()), |head| {
             let mut tree = match head {
                 Some(head) => WorkingTree::open(&self.store, head)?,
                 None => WorkingTree::new(&self.store),
             };
-            tree.set_now(act.time);
+            tree.set_now(context.time);
             tree.keep(root)?;
             let before = head.map(|head| self.store.root(self.store.snapshot(head)?.root)).transpose()?;
             let after = self.store.root(root)?;
             for path in paths {
-                take(&mut tree, before.as_deref(), &after, path, Taken::At(act.time))?;
+                take(&mut tree, before.as_deref(), &after, path, Taken::At(context.time))?;
             }
             Ok(tree)
         })
@@ -60,15 +60,15 @@ impl Workspaces {
     fn restore_with(
         &self,
         name: &WorkspaceName,
-        act: &Act,
+        context: &OperationContext,
         message: String,
         make: impl Fn(Option<SnapshotId>) -> Result<WorkingTree>,
     ) -> Result<Committed> {
         let change = Change::new(message);
         let is_stale = |error: &Error| matches!(error, Error::StaleHead { .. });
-        trying_while(is_stale, || {
+        retry_while(is_stale, || {
             let mut tree = make(self.get(name)?.head)?;
-            self.commit_as(name, &mut tree, &change, act, "restore")
+            self.commit_as(name, &mut tree, &change, context, "restore")
         })
     }
 }

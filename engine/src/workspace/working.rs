@@ -7,7 +7,7 @@
 use super::{Change, WorkspaceName, Workspaces};
 use crate::error::Result;
 use crate::id::SnapshotId;
-use crate::operation::{Act, Step, hold_snapshot, trying};
+use crate::operation::{OperationContext, Step, hold_snapshot, trying};
 use crate::reference::{Operation, OperationDraft, RefValue};
 use crate::store::RefMove;
 use crate::work::WorkingTree;
@@ -20,19 +20,19 @@ impl Workspaces {
         name: &WorkspaceName,
         tree: &WorkingTree,
         change: &Change,
-        act: &Act,
+        context: &OperationContext,
         action: &str,
     ) -> Result<SnapshotId> {
         trying(|| {
             let workspace = self.get(name)?;
             let parents = workspace.head.into_iter().collect();
-            let landed = tree.freeze().prepare()?.land(parents, change.words(act), |snapshot| {
+            let landed = tree.freeze().prepare()?.land(parents, change.words(context), |snapshot| {
                 let value = workspace.working_at(Some(snapshot))?;
                 Ok(RefMove {
                     expect: vec![(name.reference(), Some(workspace.value().clone()))],
                     set: vec![(name.reference(), Some(value))],
-                    operation: act.draft(action),
-                    durability: act.durability,
+                    operation: context.draft(action),
+                    durability: context.durability,
                 })
             })?;
             Ok(landed.done.snapshot)
@@ -45,7 +45,7 @@ impl Workspaces {
         &self,
         name: &WorkspaceName,
         working: Option<SnapshotId>,
-        act: &Act,
+        context: &OperationContext,
         action: &str,
     ) -> Result<Option<Operation>> {
         let _pins = working.map(|working| hold_snapshot(&self.store, working)).transpose()?;
@@ -56,7 +56,7 @@ impl Workspaces {
             }
             let after = workspace.working_at(working)?;
             let step = Step { name: name.reference(), before: Some(workspace.into_value()), after: Some(after) };
-            self.move_by(act, action, vec![step]).map(Some)
+            self.move_by(context, action, vec![step]).map(Some)
         })
     }
 
@@ -64,18 +64,24 @@ impl Workspaces {
     /// that a live view is about to show. Undo and redo of the workspace ignore it. The caller removes
     /// [`aside_reference`](WorkspaceName::aside_reference) when it is not needed any more; collections keep it for the grace
     /// period.
-    pub fn keep_aside(&self, name: &WorkspaceName, tree: &WorkingTree, message: &str, act: &Act) -> Result<SnapshotId> {
+    pub fn keep_aside(
+        &self,
+        name: &WorkspaceName,
+        tree: &WorkingTree,
+        message: &str,
+        context: &OperationContext,
+    ) -> Result<SnapshotId> {
         let reference = name.aside_reference();
         trying(|| {
             let before = self.store.read_ref(&reference)?;
-            let words = Change::new(message).words(act);
+            let words = Change::new(message).words(context);
             let parents = self.get(name)?.head.into_iter().collect();
             let landed = tree.freeze().prepare()?.land(parents, words, |snapshot| {
                 Ok(RefMove {
                     expect: vec![(reference.clone(), before)],
                     set: vec![(reference.clone(), Some(RefValue::to(snapshot)))],
-                    operation: OperationDraft { request: None, ..act.draft("keep aside") },
-                    durability: act.durability,
+                    operation: OperationDraft { request: None, ..context.draft("keep aside") },
+                    durability: context.durability,
                 })
             })?;
             Ok(landed.done.snapshot)

@@ -53,7 +53,7 @@ fn forks_are_judged_as_if_each_history_were_judged_alone() {
         let mut names: Vec<WorkspaceName> = Vec::new();
         for n in 0..120_u64 {
             time += HOUR * dice.roll(30) as i64 / 4 + 1;
-            let act = Act::new("ann", Time(time));
+            let act = OperationContext::new("ann", Time(time));
             if names.is_empty() || dice.roll(5) == 0 {
                 let name = WorkspaceName::new(format!("w{n}")).expect("a name");
                 match names.get(dice.roll(names.len().max(1) as u64) as usize) {
@@ -103,7 +103,7 @@ fn forks_of_a_long_history_are_judged_by_what_is_their_own() {
     let store = Store::in_memory();
     let workspaces = Workspaces::of(&store);
     let main = WorkspaceName::new("main").expect("a name");
-    let act = |n: i64| Act::new("ann", Time(n * HOUR / 3));
+    let act = |n: i64| OperationContext::new("ann", Time(n * HOUR / 3));
     workspaces.create(&main, &NewWorkspace::default(), &act(0)).expect("made");
     let commit = |name: &WorkspaceName, n: i64| {
         let mut tree = workspaces.open(name).expect("open");

@@ -1,7 +1,7 @@
 //! Two ways to measure, one result.
 
 use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, Time};
+use amalgam_engine::{OperationContext, Time};
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn a_walk_over_the_history_finds_what_readings_of_everything_find() {
         let (workspaces, labels) = (Workspaces::of(&store), Labels::of(&store));
         let mut names: Vec<WorkspaceName> = Vec::new();
         for n in 0..90 {
-            let act = Act::new("ann", Time(n as i64));
+            let act = OperationContext::new("ann", Time(n as i64));
             let any = names.get(dice.roll(names.len().max(1))).cloned();
             match (any, dice.roll(8)) {
                 (None, _) | (_, 0) => {

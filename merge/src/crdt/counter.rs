@@ -1,8 +1,9 @@
 //! Counters: adds the increments of both sides.
 
-use super::value::Value;
-use super::{COUNTER, entries};
+use super::value::{Value, entries};
 use crate::structure::{Kind, Node};
+
+const COUNTER: &str = "$counter";
 
 /// Returns the sum, or `None` if a side is not a counter of whole numbers. A missing counter in the base starts at 0.
 pub(super) fn add<'a>(base: Option<&Node<'_>>, one: &Node<'_>, other: &Node<'_>) -> Option<Value<'a>> {

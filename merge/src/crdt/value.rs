@@ -54,6 +54,11 @@ impl<'a> Value<'a> {
     }
 }
 
+/// Returns the entries of a map or a list; none for a scalar.
+pub(super) fn entries<'n, 'a>(node: &'n Node<'a>) -> &'n [Entry<'a>] {
+    node.container().map_or(&[], |container| &container.entries)
+}
+
 fn begin(out: &mut String, at: usize, depth: usize) {
     out.push_str(if at == 0 { "\n" } else { ",\n" });
     out.extend(std::iter::repeat_n("  ", depth));

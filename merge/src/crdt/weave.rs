@@ -3,10 +3,9 @@
 use std::hash::Hash;
 use std::ops::Range;
 
-use imara_diff::{Interner, Token};
+use amalgam_textdiff::{Hunk, Interner, Token, token_hunks};
 
-use crate::lines::{Hunk, hunks};
-use crate::structure::{Entry, Numbers};
+use crate::structure::{Entry, NodeNumbers};
 
 /// A part of the result.
 pub(super) enum Stretch {
@@ -19,7 +18,7 @@ pub(super) enum Stretch {
 
 /// Merges elements of lists. Elements are equal if they have the same meaning.
 pub(super) fn entries<'a>(base: &'a [Entry<'a>], one: &'a [Entry<'a>], other: &'a [Entry<'a>]) -> Vec<Stretch> {
-    let mut numbers = Numbers::default();
+    let mut numbers = NodeNumbers::default();
     let tokens = [base, one, other].map(|side| side.iter().map(|entry| numbers.of(&entry.value)).collect::<Vec<_>>());
     weave(&tokens, numbers.count)
 }
@@ -87,7 +86,7 @@ fn by_token<T: Hash + Eq + Copy>(base: &[T], one: &[T], other: &[T]) -> Vec<Stre
 
 fn weave(tokens: &[Vec<Token>; 3], count: u32) -> Vec<Stretch> {
     let [base, one, other] = tokens;
-    let (left, right) = (hunks(base, one, count), hunks(base, other, count));
+    let (left, right) = (token_hunks(base, one, count), token_hunks(base, other, count));
     let mut stretches = Vec::with_capacity(base.len());
     let (mut mine, mut theirs) = (Ahead::new(&left), Ahead::new(&right));
     let mut at = 0;

@@ -2,24 +2,19 @@
 
 use std::borrow::Cow;
 
-use crate::structure::{DEPTH_MAX, Document, Flaw, LIST, MapHash, Mark, Sort, Tape, list_with, name_hash, scalar_hash};
+use crate::structure::{
+    DEPTH_MAX, Document, LIST, MapHash, ParseError, Tape, TapeKind, TapeMark, comment_bytes, list_with, name_hash,
+    scalar_hash,
+};
 
 /// Parses a document. It may start with a byte order mark.
-pub(crate) fn parse(text: &str) -> Result<Document<'_>, Flaw> {
+pub(crate) fn parse(text: &str) -> Result<Document<'_>, ParseError> {
     read(text, false)
 }
 
 /// Parses a document with line and block comments and trailing commas.
-pub(crate) fn parse_with_comments(text: &str) -> Result<Document<'_>, Flaw> {
+pub(crate) fn parse_with_comments(text: &str) -> Result<Document<'_>, ParseError> {
     read(text, true)
-}
-
-/// Returns the length of the comment at the start of a text, or `None` if there is none or it does not end.
-pub(crate) fn comment_bytes(text: &str) -> Option<usize> {
-    if text.starts_with("//") {
-        return Some(text.find('\n').unwrap_or(text.len()));
-    }
-    text.strip_prefix("/*")?.find("*/").map(|end| end + 4)
 }
 
 /// Returns the comments of a document.
@@ -57,9 +52,9 @@ fn string_bytes(text: &str) -> usize {
     text.len()
 }
 
-fn read(text: &str, has_comments: bool) -> Result<Document<'_>, Flaw> {
+fn read(text: &str, has_comments: bool) -> Result<Document<'_>, ParseError> {
     if u32::try_from(text.len()).is_err() {
-        return Err(Flaw::unhandled(0, "4 GiB or more"));
+        return Err(ParseError::unhandled(0, "4 GiB or more"));
     }
     let start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
     // Reserves one mark per twelve bytes: more than most documents need, so that the tape is rarely reallocated.
@@ -88,11 +83,11 @@ struct Parser<'a> {
 }
 
 /// The kind of a value and the hash of its meaning.
-type Read = (Sort, u64);
+type Read = (TapeKind, u64);
 
 impl<'a> Parser<'a> {
-    fn flaw(&self, what: &'static str) -> Flaw {
-        Flaw::malformed(self.at, what)
+    fn flaw(&self, what: &'static str) -> ParseError {
+        ParseError::malformed(self.at, what)
     }
 
     fn peek(&self) -> Option<u8> {
@@ -113,10 +108,10 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses a value and adds its mark to the tape.
-    fn marked(&mut self, depth: usize, lead: usize, key: usize) -> Result<u64, Flaw> {
+    fn marked(&mut self, depth: usize, lead: usize, key: usize) -> Result<u64, ParseError> {
         let place = self.tape.marks.len();
         let [lead, key, start] = [lead, key, self.at].map(|at| at as u32);
-        self.tape.marks.push(Mark { sort: Sort::Scalar, lead, key, start, end: 0, next: 0, hash: 0 });
+        self.tape.marks.push(TapeMark { sort: TapeKind::Scalar, lead, key, start, end: 0, next: 0, hash: 0 });
         let (sort, hash) = self.value(depth)?;
         let (end, next) = (self.at as u32, self.tape.marks.len() as u32);
         let mark = &mut self.tape.marks[place];
@@ -124,12 +119,12 @@ impl<'a> Parser<'a> {
         Ok(hash)
     }
 
-    fn value(&mut self, depth: usize) -> Result<Read, Flaw> {
+    fn value(&mut self, depth: usize) -> Result<Read, ParseError> {
         match self.peek() {
             Some(b'{') if depth < DEPTH_MAX => self.map(depth),
             Some(b'[') if depth < DEPTH_MAX => self.list(depth),
             Some(b'{' | b'[') => Err(self.flaw("nested too deep")),
-            Some(b'"') => Ok((Sort::Scalar, scalar_hash(&self.string()?))),
+            Some(b'"') => Ok((TapeKind::Scalar, scalar_hash(&self.string()?))),
             Some(b'-' | b'0'..=b'9') => self.number(),
             Some(b't') => self.word("true"),
             Some(b'f') => self.word("false"),
@@ -139,15 +134,15 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn word(&mut self, word: &'static str) -> Result<Read, Flaw> {
+    fn word(&mut self, word: &'static str) -> Result<Read, ParseError> {
         if !self.bytes[self.at..].starts_with(word.as_bytes()) {
             return Err(self.flaw("no value begins like this"));
         }
         self.at += word.len();
-        Ok((Sort::Scalar, scalar_hash(word)))
+        Ok((TapeKind::Scalar, scalar_hash(word)))
     }
 
-    fn digits(&mut self) -> Result<(), Flaw> {
+    fn digits(&mut self) -> Result<(), ParseError> {
         let start = self.at;
         while matches!(self.peek(), Some(b'0'..=b'9')) {
             self.at += 1;
@@ -156,7 +151,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses a number and keeps it as written: `1.0`, `1` and `1e0` are three different values.
-    fn number(&mut self) -> Result<Read, Flaw> {
+    fn number(&mut self) -> Result<Read, ParseError> {
         let start = self.at;
         if self.peek() == Some(b'-') {
             self.at += 1;
@@ -176,11 +171,11 @@ impl<'a> Parser<'a> {
             }
             self.digits()?;
         }
-        Ok((Sort::Scalar, scalar_hash(&self.text[start..self.at])))
+        Ok((TapeKind::Scalar, scalar_hash(&self.text[start..self.at])))
     }
 
     /// Parses a string. Returns its meaning after a quote, which distinguishes it from a number.
-    fn string(&mut self) -> Result<Cow<'a, str>, Flaw> {
+    fn string(&mut self) -> Result<Cow<'a, str>, ParseError> {
         let start = self.at;
         self.at += 1;
         let mut has_escapes = false;
@@ -212,11 +207,11 @@ impl<'a> Parser<'a> {
         }
         match decode(&inner[1..]) {
             Some(decoded) => Ok(quoted(&decoded)),
-            None => Err(Flaw::malformed(start, "a bad escape in a string")),
+            None => Err(ParseError::malformed(start, "a bad escape in a string")),
         }
     }
 
-    fn map(&mut self, depth: usize) -> Result<Read, Flaw> {
+    fn map(&mut self, depth: usize) -> Result<Read, ParseError> {
         let (start, outer) = (self.at, self.names.len());
         let (first, mut hash) = (self.tape.marks.len(), MapHash::default());
         self.entries(b'}', |parser, lead| {
@@ -233,7 +228,7 @@ impl<'a> Parser<'a> {
             parser.at += 1;
             parser.blanks();
             if parser.text[named..parser.at].contains('/') {
-                return Err(Flaw::unhandled(named, "a comment between a name and its value"));
+                return Err(ParseError::unhandled(named, "a comment between a name and its value"));
             }
             hash.add(name, parser.marked(depth + 1, lead, key)?);
             parser.names.push(name);
@@ -250,22 +245,26 @@ impl<'a> Parser<'a> {
         };
         self.names.truncate(outer);
         match may_have_twice && self.tape.has_twice(first) {
-            true => Err(Flaw::malformed(start, "a name stands twice in one object")),
-            false => Ok((Sort::Map, hash.end())),
+            true => Err(ParseError::malformed(start, "a name stands twice in one object")),
+            false => Ok((TapeKind::Map, hash.end())),
         }
     }
 
-    fn list(&mut self, depth: usize) -> Result<Read, Flaw> {
+    fn list(&mut self, depth: usize) -> Result<Read, ParseError> {
         let mut hash = LIST;
         self.entries(b']', |parser, lead| {
             hash = list_with(hash, parser.marked(depth + 1, lead, parser.at)?);
             Ok(())
         })?;
-        Ok((Sort::List, hash))
+        Ok((TapeKind::List, hash))
     }
 
     /// Parses entries up to the end of their map or list, each after its whitespace.
-    fn entries(&mut self, close: u8, mut read: impl FnMut(&mut Self, usize) -> Result<(), Flaw>) -> Result<(), Flaw> {
+    fn entries(
+        &mut self,
+        close: u8,
+        mut read: impl FnMut(&mut Self, usize) -> Result<(), ParseError>,
+    ) -> Result<(), ParseError> {
         self.at += 1;
         let mut lead = self.at;
         self.blanks();

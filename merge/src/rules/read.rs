@@ -6,15 +6,16 @@ use std::ops::Range;
 use toml_edit::{Document, Item, Key, TableLike};
 
 use super::pattern::Pattern;
-use super::{Content, Group, Place, Rule, Rules};
+use super::rule::{Content, Group, Rule, RuleLocation, Rules};
+use crate::job::{Lists, Options};
+use crate::strategy::MergeStrategy;
 use crate::structure::line_and_column;
-use crate::way::{Lists, Options, Way};
 
-const RULE: &str = "rule";
-const GROUP: &str = "group";
+const RULE_TABLE: &str = "rule";
+const GROUP_TABLE: &str = "group";
 /// The keys that every rule may have.
-const OF_EVERY_RULE: [&str; 4] = ["path", "way", "type", "max_bytes"];
-const OF_A_GROUP: [&str; 2] = ["name", "paths"];
+const COMMON_RULE_KEYS: [&str; 4] = ["path", "way", "type", "max_bytes"];
+const GROUP_KEYS: [&str; 2] = ["name", "paths"];
 
 /// An error in a rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,9 +71,9 @@ impl Reader<'_> {
         self.complaints.push(Complaint { source: self.source.to_owned(), line, column, what });
     }
 
-    fn place(&self, span: Option<Range<usize>>) -> Place {
+    fn location(&self, span: Option<Range<usize>>) -> RuleLocation {
         let (line, _) = line_and_column(self.text.as_bytes(), span.map_or(0, |span| span.start));
-        Place { source: self.source.to_owned(), line }
+        RuleLocation { source: self.source.to_owned(), line }
     }
 
     fn document(&mut self) -> Rules {
@@ -88,17 +89,19 @@ impl Reader<'_> {
             let key = document.as_table().key(name);
             let tables = item.as_array_of_tables();
             match (name, tables) {
-                (RULE, Some(tables)) => {
+                (RULE_TABLE, Some(tables)) => {
                     for table in tables {
                         rules.rules.extend(self.rule(table, table.span()));
                     }
                 }
-                (GROUP, Some(tables)) => {
+                (GROUP_TABLE, Some(tables)) => {
                     for table in tables {
                         rules.groups.extend(self.group(table, table.span()));
                     }
                 }
-                (RULE | GROUP, None) => self.complain(span_of(key), format!("`{name}` must be written [[{name}]]")),
+                (RULE_TABLE | GROUP_TABLE, None) => {
+                    self.complain(span_of(key), format!("`{name}` must be written [[{name}]]"))
+                }
                 _ => self.complain(span_of(key), format!("`{name}`: unknown; use [[rule]] or [[group]]")),
             }
         }
@@ -107,10 +110,10 @@ impl Reader<'_> {
 
     fn rule(&mut self, table: &dyn TableLike, span: Option<Range<usize>>) -> Option<Rule> {
         let before = self.complaints.len();
-        let place = self.place(span.clone());
+        let location = self.location(span.clone());
         let paths = self.patterns(table, "path", span.clone());
-        let way = self.way(table, span);
-        let only = table.get("type").and_then(|item| match item.as_str() {
+        let strategy = self.strategy(table, span);
+        let only_type = table.get("type").and_then(|item| match item.as_str() {
             Some("text") => Some(Content::Text),
             Some("binary") => Some(Content::Binary),
             _ => {
@@ -118,30 +121,31 @@ impl Reader<'_> {
                 None
             }
         });
-        let mut way = way?;
+        let mut strategy = strategy?;
         for (name, _) in table.iter() {
-            let takes = OF_EVERY_RULE.iter().chain(way.takes()).copied();
+            let takes = COMMON_RULE_KEYS.iter().chain(strategy.option_names()).copied();
             if !takes.clone().any(|known| known == name) {
                 let known: Vec<_> = takes.collect();
-                let what = format!("`{name}` is not an option of the way {}; use {}", way.name(), known.join(", "));
+                let what =
+                    format!("`{name}` is not an option of the way {}; use {}", strategy.name(), known.join(", "));
                 self.complain(span_of(table.key(name)), what);
             }
         }
-        way.options = self.options(table);
-        (self.complaints.len() == before).then_some(Rule { place, paths, only, way })
+        strategy.options = self.options(table);
+        (self.complaints.len() == before).then_some(Rule { location, paths, only_type, strategy })
     }
 
-    fn way(&mut self, table: &dyn TableLike, span: Option<Range<usize>>) -> Option<Way> {
-        let all = || Way::names().collect::<Vec<_>>().join(", ");
+    fn strategy(&mut self, table: &dyn TableLike, span: Option<Range<usize>>) -> Option<MergeStrategy> {
+        let all = || MergeStrategy::names().collect::<Vec<_>>().join(", ");
         let Some(item) = table.get("way") else {
             self.complain(span, format!("a rule needs `way`: one of {}", all()));
             return None;
         };
-        let way = item.as_str().and_then(Way::named);
-        if way.is_none() {
+        let strategy = item.as_str().and_then(MergeStrategy::named);
+        if strategy.is_none() {
             self.complain(item.span(), format!("way = {}: unknown way; use one of {}", shown(item), all()));
         }
-        way
+        strategy
     }
 
     fn options(&mut self, table: &dyn TableLike) -> Options {
@@ -180,20 +184,20 @@ impl Reader<'_> {
 
     fn group(&mut self, table: &dyn TableLike, span: Option<Range<usize>>) -> Option<Group> {
         let before = self.complaints.len();
-        let place = self.place(span.clone());
-        for (name, _) in table.iter().filter(|(name, _)| !OF_A_GROUP.contains(name)) {
-            let what = format!("`{name}` is not an option of a group; use {}", OF_A_GROUP.join(", "));
+        let location = self.location(span.clone());
+        for (name, _) in table.iter().filter(|(name, _)| !GROUP_KEYS.contains(name)) {
+            let what = format!("`{name}` is not an option of a group; use {}", GROUP_KEYS.join(", "));
             self.complain(span_of(table.key(name)), what);
         }
         let paths = self.patterns(table, "paths", span);
         let name = match table.get("name") {
-            None => format!("the group of {}", place),
+            None => format!("the group of {}", location),
             Some(item) => item.as_str().map(str::to_owned).unwrap_or_else(|| {
                 self.complain(item.span(), format!("name = {}: must be a string", shown(item)));
                 String::new()
             }),
         };
-        (self.complaints.len() == before).then_some(Group { place, name, paths })
+        (self.complaints.len() == before).then_some(Group { location, name, paths })
     }
 
     fn patterns(&mut self, table: &dyn TableLike, name: &str, span: Option<Range<usize>>) -> Vec<Pattern> {
@@ -255,15 +259,15 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said_with_its_place_and_what_may_stand_there() {
-        let ways =
+        let strategies =
             "text, union, json, jsonc, yaml, toml, crdt, last-writer, priority, ours, theirs, regenerate, review";
         refused(
             "[[rule]]\npath = \"a\"\nway = \"jsno\"\n",
-            &[&format!("merge.toml, line 3, column 7: way = \"jsno\": unknown way; use one of {ways}")],
+            &[&format!("merge.toml, line 3, column 7: way = \"jsno\": unknown way; use one of {strategies}")],
         );
         refused(
             "\n[[rule]]\npath = \"a\"\n",
-            &[&format!("merge.toml, line 2, column 1: a rule needs `way`: one of {ways}")],
+            &[&format!("merge.toml, line 2, column 1: a rule needs `way`: one of {strategies}")],
         );
         refused(
             "[[rule]]\nway = \"text\"\n",
@@ -305,7 +309,7 @@ mod tests {
                     [[rule]]\npath = \"c\"\nway = \"regenerate\"\ncommand = \"make c\"\ninputs = [\"d\"]\n\
                     [[rule]]\npath = \"e\"\nway = \"priority\"\nagents = [\"lead\"]\n";
         let rules = read(text, "merge.toml").expect("rules");
-        let options: Vec<_> = rules.rules.iter().map(|rule| rule.way.options.clone()).collect();
+        let options: Vec<_> = rules.rules.iter().map(|rule| rule.strategy.options.clone()).collect();
         let keys = vec!["uid".to_owned()];
         assert_eq!(options[0], Options { keys, lists: Lists::Both, bytes_max: Some(10), ..Options::default() });
         assert_eq!((options[1].command.as_str(), options[1].inputs.as_slice()), ("make c", &["d".to_owned()][..]));

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::parts::Parts;
+use super::lazy::LazyContainer;
 
 /// A document: the text before its value, the value, and the text after it.
 #[derive(Debug)]
@@ -26,27 +26,27 @@ pub(crate) struct Node<'a> {
 pub(crate) enum Kind<'a> {
     /// A scalar, in a canonical text for its meaning.
     Scalar(Cow<'a, str>),
-    Map(Parts<'a>),
-    List(Parts<'a>),
+    Map(LazyContainer<'a>),
+    List(LazyContainer<'a>),
 }
 
 /// The text around the entries of a map or a list.
 #[derive(Debug)]
 pub(crate) struct Container<'a> {
-    pub(crate) glue: Glue,
+    pub(crate) separator: Separator,
     pub(crate) open: &'a str,
     pub(crate) entries: Vec<Entry<'a>>,
     /// The text between the last entry and the end: whitespace, a trailing comma.
     pub(crate) tail: &'a str,
     pub(crate) close: &'a str,
-    pub(crate) start: Start,
+    pub(crate) start: EntryStart,
     /// Whether a comma follows the last entry, if it is not part of the tail.
     pub(crate) has_last_comma: bool,
 }
 
 /// How entries are separated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Glue {
+pub(crate) enum Separator {
     /// By commas; whitespace has no meaning.
     Commas,
     /// Each on lines of its own; a comment may precede it.
@@ -55,7 +55,7 @@ pub(crate) enum Glue {
 
 /// Where entries may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Start {
+pub(crate) enum EntryStart {
     /// Anywhere; entries in lines start on a line of their own.
     Own,
     /// The first entry shares its line with other text.
@@ -177,7 +177,7 @@ fn mixed(one: u64, other: u64) -> u64 {
 }
 
 /// Returns whether two values have the same meaning. The hashes only serve to reject quickly.
-pub(crate) fn same(one: &Node<'_>, other: &Node<'_>) -> bool {
+pub(crate) fn has_same_meaning(one: &Node<'_>, other: &Node<'_>) -> bool {
     if one.hash != other.hash {
         return false;
     }
@@ -186,12 +186,16 @@ pub(crate) fn same(one: &Node<'_>, other: &Node<'_>) -> bool {
         _ if one.text == other.text => true,
         (Kind::List(one), Kind::List(other)) => {
             let pairs = one.entries.iter().zip(&other.entries);
-            one.entries.len() == other.entries.len() && pairs.into_iter().all(|(a, b)| same(&a.value, &b.value))
+            one.entries.len() == other.entries.len()
+                && pairs.into_iter().all(|(a, b)| has_same_meaning(&a.value, &b.value))
         }
         (Kind::Map(one), Kind::Map(other)) => {
             let there: HashMap<&str, &Node<'_>> = other.entries.iter().map(|e| (e.name.as_ref(), &e.value)).collect();
             one.entries.len() == other.entries.len()
-                && one.entries.iter().all(|e| there.get(e.name.as_ref()).is_some_and(|value| same(&e.value, value)))
+                && one
+                    .entries
+                    .iter()
+                    .all(|e| there.get(e.name.as_ref()).is_some_and(|value| has_same_meaning(&e.value, value)))
         }
         _ => false,
     }

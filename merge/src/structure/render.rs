@@ -1,28 +1,28 @@
 //! Writes a merged document, with the contested places of one version.
 
-use super::merger::{Made, One, Piece, Slot};
-use super::node::{Container, Entry, Glue, Start, list_hash, map_hash, scalar_hash};
-use crate::outcome::Why;
+use super::merger::{MergedContainer, MergedEntry, MergedValue, Slot};
+use super::node::{Container, Entry, EntryStart, Separator, list_hash, map_hash, scalar_hash};
+use crate::outcome::UnableReason;
 
 /// Writes a value with the contested places of one version.
-pub(super) fn piece<'a>(out: &mut String, piece: &'a Piece<'a>, version: usize) -> Result<(), Why> {
+pub(super) fn piece<'a>(out: &mut String, piece: &'a MergedValue<'a>, version: usize) -> Result<(), UnableReason> {
     match piece {
-        Piece::Take(node) => out.push_str(node.text),
-        Piece::Lines(text) => out.push_str(text),
-        Piece::Made(made) if made.shape.glue == Glue::Commas => commas(out, made, version)?,
-        Piece::Made(made) => lines(out, made, version)?,
+        MergedValue::Take(node) => out.push_str(node.text),
+        MergedValue::Lines(text) => out.push_str(text),
+        MergedValue::Container(made) if made.shape.separator == Separator::Commas => commas(out, made, version)?,
+        MergedValue::Container(made) => lines(out, made, version)?,
     }
     Ok(())
 }
 
 /// Returns the hash of a merged value's meaning, without its clashes.
-pub(super) fn meaning(piece: &Piece<'_>) -> u64 {
+pub(super) fn meaning(piece: &MergedValue<'_>) -> u64 {
     match piece {
-        Piece::Take(node) => node.hash,
-        Piece::Lines(text) => scalar_hash(text.trim_end()),
-        Piece::Made(made) => {
+        MergedValue::Take(node) => node.hash,
+        MergedValue::Lines(text) => scalar_hash(text.trim_end()),
+        MergedValue::Container(made) => {
             let ones = made.slots.iter().filter_map(|slot| match slot {
-                Slot::One(one) => Some((one.name, meaning(&one.value))),
+                Slot::Merged(one) => Some((one.name, meaning(&one.value))),
                 Slot::Clash(_) => None,
             });
             match made.is_map {
@@ -35,15 +35,15 @@ pub(super) fn meaning(piece: &Piece<'_>) -> u64 {
 
 /// An entry to write: merged, or from a version.
 enum Item<'a> {
-    One(&'a One<'a>),
+    Merged(&'a MergedEntry<'a>),
     Entry(&'a Entry<'a>),
 }
 
-fn items<'a>(made: &'a Made<'a>, version: usize) -> Vec<Item<'a>> {
+fn items<'a>(made: &'a MergedContainer<'a>, version: usize) -> Vec<Item<'a>> {
     let mut items = Vec::with_capacity(made.slots.len());
     for slot in &made.slots {
         match slot {
-            Slot::One(one) => items.push(Item::One(one)),
+            Slot::Merged(one) => items.push(Item::Merged(one)),
             Slot::Clash(versions) => items.extend(versions[version].iter().map(Item::Entry)),
         }
     }
@@ -53,21 +53,21 @@ fn items<'a>(made: &'a Made<'a>, version: usize) -> Vec<Item<'a>> {
 impl<'a> Item<'a> {
     fn lead(&self) -> &'a str {
         match self {
-            Self::One(one) => one.lead,
+            Self::Merged(one) => one.lead,
             Self::Entry(entry) => entry.lead,
         }
     }
 
     fn after(&self) -> &'a str {
         match self {
-            Self::One(one) => one.after,
+            Self::Merged(one) => one.after,
             Self::Entry(entry) => entry.after,
         }
     }
 
     fn indent(&self) -> usize {
         match self {
-            Self::One(one) => one.indent,
+            Self::Merged(one) => one.indent,
             Self::Entry(entry) => entry.indent,
         }
     }
@@ -75,15 +75,15 @@ impl<'a> Item<'a> {
     /// Returns whether its leading whitespace fits the position.
     fn fits(&self, is_first: bool) -> bool {
         match self {
-            Self::One(one) => one.was_first == is_first && !one.is_added,
+            Self::Merged(one) => one.was_first == is_first && !one.is_added,
             Self::Entry(_) => !is_first,
         }
     }
 
     /// Writes the key, the value and the text after it.
-    fn body(&self, out: &mut String, version: usize) -> Result<(), Why> {
+    fn body(&self, out: &mut String, version: usize) -> Result<(), UnableReason> {
         match self {
-            Self::One(one) => {
+            Self::Merged(one) => {
                 out.push_str(one.key);
                 piece(out, &one.value, version)?;
                 out.push_str(one.tail);
@@ -98,7 +98,7 @@ impl<'a> Item<'a> {
     }
 }
 
-fn commas<'a>(out: &mut String, made: &'a Made<'a>, version: usize) -> Result<(), Why> {
+fn commas<'a>(out: &mut String, made: &'a MergedContainer<'a>, version: usize) -> Result<(), UnableReason> {
     let shape = made.shape;
     let items = items(made, version);
     out.push_str(shape.open);
@@ -130,13 +130,13 @@ fn blanks<'a>(shape: &'a Container<'a>, item: &Item<'a>, at: usize) -> &'a str {
     }
 }
 
-fn lines<'a>(out: &mut String, made: &'a Made<'a>, version: usize) -> Result<(), Why> {
+fn lines<'a>(out: &mut String, made: &'a MergedContainer<'a>, version: usize) -> Result<(), UnableReason> {
     let shape = made.shape;
     out.push_str(shape.open);
     for (at, item) in items(made, version).iter().enumerate() {
-        if at == 0 && shape.start == Start::Shared {
+        if at == 0 && shape.start == EntryStart::Shared {
             if !item.lead().trim().is_empty() {
-                return Err(Why::Doubt { what: "a comment would stand in the middle of a line" });
+                return Err(UnableReason::Doubt { what: "a comment would stand in the middle of a line" });
             }
         } else {
             end_line(out);

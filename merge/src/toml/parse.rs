@@ -8,11 +8,11 @@ use std::vec::IntoIter;
 use toml_edit::{Document as Toml, Key};
 
 use super::scan::Scanner;
-use crate::structure::{Container, DEPTH_MAX, Document, Entry, Flaw, Glue, Node, Start};
+use crate::structure::{Container, DEPTH_MAX, Document, Entry, EntryStart, Node, ParseError, Separator};
 
-pub(super) fn parse(text: &str) -> Result<Document<'_>, Flaw> {
+pub(super) fn parse(text: &str) -> Result<Document<'_>, ParseError> {
     if let Err(error) = Toml::parse(text) {
-        return Err(Flaw::malformed(error.span().map_or(0, |span| span.start), "it does not read as TOML"));
+        return Err(ParseError::malformed(error.span().map_or(0, |span| span.start), "it does not read as TOML"));
     }
     let start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
     let mut scanner = Scanner::new(text, start);
@@ -40,7 +40,7 @@ struct Section<'a> {
     end: usize,
 }
 
-fn section<'a>(scanner: &mut Scanner<'a>) -> Result<Option<Section<'a>>, Flaw> {
+fn section<'a>(scanner: &mut Scanner<'a>) -> Result<Option<Section<'a>>, ParseError> {
     let start = scanner.at;
     scanner.comment_lines();
     if scanner.is_done() {
@@ -50,7 +50,7 @@ fn section<'a>(scanner: &mut Scanner<'a>) -> Result<Option<Section<'a>>, Flaw> {
     let header = scanner.line().trim_start();
     let is_list = header.starts_with("[[");
     let key = scanner.since(key_start);
-    let unreadable = || Flaw::unhandled(key_start, "a header like this");
+    let unreadable = || ParseError::unhandled(key_start, "a header like this");
     let inner = Scanner::new(header, if is_list { 2 } else { 1 }).until(b']').ok_or_else(unreadable)?;
     let path = Key::parse(inner).map_err(|_| unreadable())?.iter().map(|key| key.get().to_owned()).collect();
     let body = scanner.at;
@@ -59,7 +59,7 @@ fn section<'a>(scanner: &mut Scanner<'a>) -> Result<Option<Section<'a>>, Flaw> {
 }
 
 /// Parses keys with their values up to the next header. Also returns the end of the last one.
-fn statements<'a>(scanner: &mut Scanner<'a>) -> Result<(Vec<Entry<'a>>, usize), Flaw> {
+fn statements<'a>(scanner: &mut Scanner<'a>) -> Result<(Vec<Entry<'a>>, usize), ParseError> {
     let mut entries = Vec::new();
     loop {
         let start = scanner.at;
@@ -69,8 +69,8 @@ fn statements<'a>(scanner: &mut Scanner<'a>) -> Result<(Vec<Entry<'a>>, usize), 
             return Ok((entries, start));
         }
         let (lead, key_start) = (scanner.since(start), scanner.at);
-        let written = scanner.until(b'=').ok_or_else(|| Flaw::unhandled(key_start, "a key like this"))?;
-        let path = Key::parse(written.trim()).map_err(|_| Flaw::unhandled(key_start, "a key like this"))?;
+        let written = scanner.until(b'=').ok_or_else(|| ParseError::unhandled(key_start, "a key like this"))?;
+        let path = Key::parse(written.trim()).map_err(|_| ParseError::unhandled(key_start, "a key like this"))?;
         let name = Cow::Owned(path.iter().map(Key::get).collect::<Vec<_>>().join("."));
         scanner.at += 1;
         scanner.blanks(false);
@@ -88,11 +88,11 @@ fn group<'a>(
     sections: &mut Peekable<IntoIter<Section<'a>>>,
     inside: &[String],
     end: &mut usize,
-) -> Result<Vec<Entry<'a>>, Flaw> {
+) -> Result<Vec<Entry<'a>>, ParseError> {
     let mut entries = Vec::new();
     while let Some(section) = sections.next_if(|next| next.path.len() > inside.len() && next.path.starts_with(inside)) {
         if section.path.len() > DEPTH_MAX {
-            return Err(Flaw::unhandled(section.start, "a table as deep as this"));
+            return Err(ParseError::unhandled(section.start, "a table as deep as this"));
         }
         let path = section.path.clone();
         *end = section.end;
@@ -121,22 +121,22 @@ fn group<'a>(
     Ok(entries)
 }
 
-fn table<'a>(text: &'a str, entries: Vec<Entry<'a>>, at: usize) -> Result<Node<'a>, Flaw> {
+fn table<'a>(text: &'a str, entries: Vec<Entry<'a>>, at: usize) -> Result<Node<'a>, ParseError> {
     let mut seen = HashSet::with_capacity(entries.len());
     match entries.iter().all(|entry| seen.insert(entry.name.as_ref())) {
         true => Ok(Node::map(text, lines(entries))),
-        false => Err(Flaw::unhandled(at, "a list of tables in several places")),
+        false => Err(ParseError::unhandled(at, "a list of tables in several places")),
     }
 }
 
 fn lines(entries: Vec<Entry<'_>>) -> Container<'_> {
     Container {
-        glue: Glue::Lines,
+        separator: Separator::Lines,
         open: "",
         entries,
         tail: "",
         close: "",
-        start: Start::KeysFirst,
+        start: EntryStart::KeysFirst,
         has_last_comma: false,
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use toml_edit::Key;
 
-use crate::structure::{Container, DEPTH_MAX, Entry, Flaw, Glue, Node, Start};
+use crate::structure::{Container, DEPTH_MAX, Entry, EntryStart, Node, ParseError, Separator};
 
 pub(super) struct Scanner<'a> {
     text: &'a str,
@@ -105,15 +105,17 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    pub(super) fn value(&mut self, depth: usize) -> Result<Node<'a>, Flaw> {
+    pub(super) fn value(&mut self, depth: usize) -> Result<Node<'a>, ParseError> {
         let start = self.at;
         match self.peek() {
-            Some(b'[' | b'{') if depth >= DEPTH_MAX => return Err(Flaw::unhandled(start, "a value as deep as this")),
+            Some(b'[' | b'{') if depth >= DEPTH_MAX => {
+                return Err(ParseError::unhandled(start, "a value as deep as this"));
+            }
             Some(b'[') => return self.container(depth, b']'),
             Some(b'{') => return self.container(depth, b'}'),
             Some(b'"' | b'\'') => {
                 let ended = self.string().filter(|()| self.text.is_char_boundary(self.at));
-                ended.ok_or_else(|| Flaw::unhandled(start, "a string like this"))?;
+                ended.ok_or_else(|| ParseError::unhandled(start, "a string like this"))?;
             }
             _ => {
                 let end = self.rest().find([',', ']', '}', '#', '\n', '\r']).unwrap_or(self.rest().len());
@@ -124,7 +126,7 @@ impl<'a> Scanner<'a> {
         Ok(Node::scalar(text, Cow::Borrowed(text)))
     }
 
-    fn container(&mut self, depth: usize, close: u8) -> Result<Node<'a>, Flaw> {
+    fn container(&mut self, depth: usize, close: u8) -> Result<Node<'a>, ParseError> {
         let (start, comments, is_map) = (self.at, self.comments, close == b'}');
         self.at += 1;
         let open = self.since(start);
@@ -148,7 +150,7 @@ impl<'a> Scanner<'a> {
             }
         }
         if self.peek() != Some(close) {
-            return Err(Flaw::unhandled(self.at, "a value like this"));
+            return Err(ParseError::unhandled(self.at, "a value like this"));
         }
         let (tail, end) = (self.since(tail_start), self.at);
         self.at += 1;
@@ -157,24 +159,24 @@ impl<'a> Scanner<'a> {
             return Ok(Node::scalar(text, Cow::Borrowed(text)));
         }
         let container = Container {
-            glue: Glue::Commas,
+            separator: Separator::Commas,
             open,
             entries,
             tail,
             close: self.since(end),
-            start: Start::Own,
+            start: EntryStart::Own,
             has_last_comma: false,
         };
         Ok(if is_map { Node::map(text, container) } else { Node::list(text, container) })
     }
 
-    fn entry(&mut self, depth: usize, is_map: bool) -> Result<Entry<'a>, Flaw> {
+    fn entry(&mut self, depth: usize, is_map: bool) -> Result<Entry<'a>, ParseError> {
         let start = self.at;
         self.blanks(true);
         let (lead, key_start) = (self.since(start), self.at);
         let mut name = String::new();
         if is_map {
-            let bad = || Flaw::unhandled(key_start, "a key like this");
+            let bad = || ParseError::unhandled(key_start, "a key like this");
             let path = Key::parse(self.until(b'=').ok_or_else(bad)?.trim()).map_err(|_| bad())?;
             name = path.iter().map(Key::get).collect::<Vec<_>>().join(".");
             self.at += 1;

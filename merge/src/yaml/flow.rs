@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use super::parse::quoted;
-use crate::structure::{Container, DEPTH_MAX, Entry, Glue, Node, Start};
+use crate::structure::{Container, DEPTH_MAX, Entry, EntryStart, Node, Separator};
 
 /// Parses a collection at the start of a text and returns its length. Returns `None` if it does not end on this line or uses more
 /// than names and texts.
@@ -95,12 +94,12 @@ impl<'a> Reader<'a> {
             return None;
         }
         let container = Container {
-            glue: Glue::Commas,
+            separator: Separator::Commas,
             open,
             entries,
             tail,
             close: self.since(end),
-            start: Start::Own,
+            start: EntryStart::Own,
             has_last_comma: false,
         };
         let text = self.since(start);
@@ -132,4 +131,19 @@ impl<'a> Reader<'a> {
 
 fn is_number(text: &str) -> bool {
     text.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+}
+
+/// Returns the length of a quoted text with its quotes, if it ends on its line.
+pub(super) fn quoted(content: &str) -> Option<usize> {
+    let bytes = content.as_bytes();
+    let quote = *bytes.first()?;
+    let mut at = 1;
+    loop {
+        match *bytes.get(at)? {
+            b'\\' if quote == b'"' => at += 2,
+            byte if byte == quote && quote == b'\'' && bytes.get(at + 1) == Some(&quote) => at += 2,
+            byte if byte == quote => return Some(at + 1),
+            _ => at += 1,
+        }
+    }
 }

@@ -3,31 +3,31 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use super::flow;
-use crate::structure::{Container, DEPTH_MAX, Document, Entry, Flaw, Glue, Node, Start};
+use super::flow::{self, quoted};
+use crate::structure::{Container, DEPTH_MAX, Document, Entry, EntryStart, Node, ParseError, Separator};
 
-pub(super) fn parse(text: &str) -> Result<Document<'_>, Flaw> {
+pub(super) fn parse(text: &str) -> Result<Document<'_>, ParseError> {
     let mut parser = Parser { text, at: if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 } };
     let start = parser.at;
-    let Some(mut first) = parser.next()? else { return Err(Flaw::unhandled(0, "a document without anything")) };
+    let Some(mut first) = parser.next()? else { return Err(ParseError::unhandled(0, "a document without anything")) };
     if first.content.starts_with('%') {
-        return Err(Flaw::unhandled(first.at, "a directive"));
+        return Err(ParseError::unhandled(first.at, "a directive"));
     }
     let mut root_start = start;
     if first.indent == 0 && first.content.starts_with("---") {
         if comment_or_nothing(&first.content[3..]).is_none() {
-            return Err(Flaw::unhandled(first.at, "a value behind `---`"));
+            return Err(ParseError::unhandled(first.at, "a value behind `---`"));
         }
         parser.at = parser.line_end(first.at);
         root_start = parser.at;
-        let Some(next) = parser.next()? else { return Err(Flaw::unhandled(0, "a document without anything")) };
+        let Some(next) = parser.next()? else { return Err(ParseError::unhandled(0, "a document without anything")) };
         first = next;
     }
     parser.at = root_start;
     let root = parser.block(first.indent, 0)?;
     let end = parser.at;
     match parser.next()? {
-        Some(next) => Err(Flaw::malformed(next.at, "it is indented like nothing before it")),
+        Some(next) => Err(ParseError::malformed(next.at, "it is indented like nothing before it")),
         None => Ok(Document { prefix: &text[..root_start], root, suffix: &text[end..] }),
     }
 }
@@ -50,7 +50,7 @@ struct Parser<'a> {
 
 impl<'a> Parser<'a> {
     /// Returns the next line with content. The current position must be the start of a line.
-    fn next(&self) -> Result<Option<Next<'a>>, Flaw> {
+    fn next(&self) -> Result<Option<Next<'a>>, ParseError> {
         let mut line = self.at;
         while line < self.text.len() {
             let end = self.line_end(line);
@@ -60,9 +60,9 @@ impl<'a> Parser<'a> {
                 let indent = whole.len() - content.len();
                 let at = line + indent;
                 return match content {
-                    _ if content.starts_with('\t') => Err(Flaw::unhandled(at, "a tab before content")),
+                    _ if content.starts_with('\t') => Err(ParseError::unhandled(at, "a tab before content")),
                     _ if indent == 0 && line > 0 && is_document_mark(content) && self.at != 0 => {
-                        Err(Flaw::unhandled(at, "a second document"))
+                        Err(ParseError::unhandled(at, "a second document"))
                     }
                     _ => Ok(Some(Next { line, at, indent, content })),
                 };
@@ -77,17 +77,17 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses a map or a list whose entries have this indentation.
-    fn block(&mut self, indent: usize, depth: usize) -> Result<Node<'a>, Flaw> {
+    fn block(&mut self, indent: usize, depth: usize) -> Result<Node<'a>, ParseError> {
         let next = self.next()?;
         match next {
-            Some(next) if depth > DEPTH_MAX => Err(Flaw::unhandled(next.at, "a value as deep as this")),
+            Some(next) if depth > DEPTH_MAX => Err(ParseError::unhandled(next.at, "a value as deep as this")),
             Some(next) if is_element(next.content) => self.list(indent, depth),
             _ => self.map(indent, None, depth),
         }
     }
 
     /// Parses a map. Its first key may be on a line that starts with other text.
-    fn map(&mut self, indent: usize, compact: Option<usize>, depth: usize) -> Result<Node<'a>, Flaw> {
+    fn map(&mut self, indent: usize, compact: Option<usize>, depth: usize) -> Result<Node<'a>, ParseError> {
         let start = compact.unwrap_or(self.at);
         let mut entries: Vec<Entry<'a>> = Vec::new();
         let mut names = HashSet::new();
@@ -99,33 +99,40 @@ impl<'a> Parser<'a> {
                         (&self.text[self.at..next.line], next.at, next.content)
                     }
                     Some(next) if next.indent > indent => {
-                        return Err(Flaw::malformed(next.at, "it is indented like nothing before it"));
+                        return Err(ParseError::malformed(next.at, "it is indented like nothing before it"));
                     }
                     _ => break,
                 },
             };
-            let (name, length) = key(content).map_err(|what| Flaw::unhandled(at, what))?;
+            let (name, length) = key(content).map_err(|what| ParseError::unhandled(at, what))?;
             if !names.insert(name.clone()) {
-                return Err(Flaw::malformed(at, "a key stands twice in one map"));
+                return Err(ParseError::malformed(at, "a key stands twice in one map"));
             }
             let (key, value, tail) = self.entry(at, length, indent, true, depth)?;
             entries.push(Entry { name, lead, indent, key, value, tail, after: "" });
         }
         let tail = self.comments_inside(indent)?;
-        let start_of = if compact.is_some() { Start::Shared } else { Start::Own };
-        let container =
-            Container { glue: Glue::Lines, open: "", entries, tail, close: "", start: start_of, has_last_comma: false };
+        let start_of = if compact.is_some() { EntryStart::Shared } else { EntryStart::Own };
+        let container = Container {
+            separator: Separator::Lines,
+            open: "",
+            entries,
+            tail,
+            close: "",
+            start: start_of,
+            has_last_comma: false,
+        };
         Ok(Node::map(&self.text[start..self.at], container))
     }
 
-    fn list(&mut self, indent: usize, depth: usize) -> Result<Node<'a>, Flaw> {
+    fn list(&mut self, indent: usize, depth: usize) -> Result<Node<'a>, ParseError> {
         let start = self.at;
         let mut entries: Vec<Entry<'a>> = Vec::new();
         loop {
             let next = match self.next()? {
                 Some(next) if next.indent == indent && is_element(next.content) => next,
                 Some(next) if next.indent > indent => {
-                    return Err(Flaw::malformed(next.at, "it is indented like nothing before it"));
+                    return Err(ParseError::malformed(next.at, "it is indented like nothing before it"));
                 }
                 _ => break,
             };
@@ -135,19 +142,19 @@ impl<'a> Parser<'a> {
         }
         let tail = self.comments_inside(indent)?;
         let container = Container {
-            glue: Glue::Lines,
+            separator: Separator::Lines,
             open: "",
             entries,
             tail,
             close: "",
-            start: Start::Own,
+            start: EntryStart::Own,
             has_last_comma: false,
         };
         Ok(Node::list(&self.text[start..self.at], container))
     }
 
     /// Returns the comments after the last entry with the same indentation, and the blank lines before them.
-    fn comments_inside(&mut self, indent: usize) -> Result<&'a str, Flaw> {
+    fn comments_inside(&mut self, indent: usize) -> Result<&'a str, ParseError> {
         let start = self.at;
         let mut line = start;
         // A list may have the indentation of the key above it; then the following text belongs to the next key.
@@ -173,7 +180,7 @@ impl<'a> Parser<'a> {
         indent: usize,
         in_map: bool,
         depth: usize,
-    ) -> Result<(&'a str, Node<'a>, &'a str), Flaw> {
+    ) -> Result<(&'a str, Node<'a>, &'a str), ParseError> {
         let text = self.text;
         let line_end = self.line_end(at);
         let rest = &text[at + length..line_end];
@@ -198,7 +205,7 @@ impl<'a> Parser<'a> {
         let key = &text[at..value_at];
         if !in_map {
             if is_element(content.trim_end()) {
-                return Err(Flaw::unhandled(value_at, "a list in a list on one line"));
+                return Err(ParseError::unhandled(value_at, "a list in a list on one line"));
             }
             let is_plain = !content.starts_with(['[', '{', '|', '>', '&', '*', '!']);
             if is_plain && self::key(content.trim_end()).is_ok() {
@@ -212,28 +219,36 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses a scalar or a flow collection, and returns its end.
-    fn scalar(&mut self, at: usize, line_end: usize, indent: usize, depth: usize) -> Result<(Node<'a>, usize), Flaw> {
+    fn scalar(
+        &mut self,
+        at: usize,
+        line_end: usize,
+        indent: usize,
+        depth: usize,
+    ) -> Result<(Node<'a>, usize), ParseError> {
         let text = self.text;
         let content = text[at..line_end].trim_end();
         let first = content.bytes().next().unwrap_or(b' ');
         let length = match first {
-            b'&' => return Err(Flaw::unhandled(at, "an anchor")),
-            b'*' => return Err(Flaw::unhandled(at, "an alias")),
-            b'!' => return Err(Flaw::unhandled(at, "a tag")),
-            b'@' | b'`' | b'%' | b'?' => return Err(Flaw::unhandled(at, "a value like this")),
+            b'&' => return Err(ParseError::unhandled(at, "an anchor")),
+            b'*' => return Err(ParseError::unhandled(at, "an alias")),
+            b'!' => return Err(ParseError::unhandled(at, "a tag")),
+            b'@' | b'`' | b'%' | b'?' => return Err(ParseError::unhandled(at, "a value like this")),
             b'|' | b'>' => {
                 self.block_scalar(content, indent);
                 let value = &text[at..self.at];
                 return Ok((Node::scalar(value, Cow::Borrowed(value.trim_end())), self.at));
             }
-            b'"' | b'\'' => quoted(content).ok_or_else(|| Flaw::unhandled(at, "a quoted text over several lines"))?,
+            b'"' | b'\'' => {
+                quoted(content).ok_or_else(|| ParseError::unhandled(at, "a quoted text over several lines"))?
+            }
             b'[' | b'{' => {
                 let (node, length) = flow::value(content, depth)
-                    .ok_or_else(|| Flaw::unhandled(at, "a flow collection over several lines"))?;
+                    .ok_or_else(|| ParseError::unhandled(at, "a flow collection over several lines"))?;
                 self.nothing_more(at, &content[length..], indent)?;
                 return Ok((node, at + length));
             }
-            _ => plain(content).ok_or_else(|| Flaw::malformed(at, "a second colon in one line"))?,
+            _ => plain(content).ok_or_else(|| ParseError::malformed(at, "a second colon in one line"))?,
         };
         self.nothing_more(at, &content[length..], indent)?;
         let value = &text[at..at + length];
@@ -241,12 +256,12 @@ impl<'a> Parser<'a> {
     }
 
     /// Checks that a value ends where it seems to.
-    fn nothing_more(&self, at: usize, rest: &str, indent: usize) -> Result<(), Flaw> {
+    fn nothing_more(&self, at: usize, rest: &str, indent: usize) -> Result<(), ParseError> {
         if comment_or_nothing(rest).is_none() || (!rest.is_empty() && !rest.starts_with([' ', '\t'])) {
-            return Err(Flaw::malformed(at, "something behind a value"));
+            return Err(ParseError::malformed(at, "something behind a value"));
         }
         match self.next()? {
-            Some(next) if next.indent > indent => Err(Flaw::unhandled(next.at, "a text over several lines")),
+            Some(next) if next.indent > indent => Err(ParseError::unhandled(next.at, "a text over several lines")),
             _ => Ok(()),
         }
     }
@@ -317,21 +332,6 @@ fn key(content: &str) -> Result<(Cow<'_, str>, usize), &'static str> {
                 "<<" => Err("a merged map"),
                 name => Ok((Cow::Borrowed(name), colon + 1)),
             }
-        }
-    }
-}
-
-/// Returns the length of a quoted text with its quotes, if it ends on its line.
-pub(super) fn quoted(content: &str) -> Option<usize> {
-    let bytes = content.as_bytes();
-    let quote = *bytes.first()?;
-    let mut at = 1;
-    loop {
-        match *bytes.get(at)? {
-            b'\\' if quote == b'"' => at += 2,
-            byte if byte == quote && quote == b'\'' && bytes.get(at + 1) == Some(&quote) => at += 2,
-            byte if byte == quote => return Some(at + 1),
-            _ => at += 1,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, SnapshotId, Store, Time};
+use amalgam_engine::{OperationContext, SnapshotId, Store, Time};
 use amalgam_nfs::client::{Client, Reply};
 use amalgam_nfs::{ExportSpec, Exports, Server, ServerOptions};
 use amalgam_view::{Caller, View, ViewOptions};
@@ -38,7 +38,9 @@ impl Home {
     pub(crate) fn new() -> Self {
         let scratch = Arc::new(tempfile::tempdir().expect("a directory"));
         let workspaces = Workspaces::of(&Store::in_memory());
-        workspaces.create(&main_workspace(), &NewWorkspace::default(), &Act::new("test", now())).expect("a workspace");
+        workspaces
+            .create(&main_workspace(), &NewWorkspace::default(), &OperationContext::new("test", now()))
+            .expect("a workspace");
         let journal = scratch.path().join("journal");
         let view = open(&workspaces, &journal);
         Self { view, workspaces, journal, _scratch: scratch }
@@ -56,7 +58,7 @@ impl Home {
     }
 
     pub(crate) fn commit(&self) -> SnapshotId {
-        let act = Act::new("test", now());
+        let act = OperationContext::new("test", now());
         let committed = self.view.commit(&self.workspaces, &main_workspace(), &Change::new("x"), &act, "commit");
         committed.expect("committed").snapshot
     }

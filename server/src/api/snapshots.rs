@@ -6,7 +6,7 @@ mod find;
 mod past;
 
 use amalgam_engine::workspace::{LabelName, WorkspaceName};
-use amalgam_engine::{Act, SnapshotId, TreePath};
+use amalgam_engine::{OperationContext, SnapshotId, TreePath};
 use amalgam_proto::v1::snapshot_service_server::SnapshotService;
 use amalgam_proto::{label_id, label_name, snapshot_name, v1};
 use tonic::{Request, Response, Status};
@@ -38,7 +38,7 @@ impl Service {
         here: Option<&WorkspaceName>,
         label: &LabelName,
         snapshot: Option<SnapshotId>,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<()> {
         let labels = &self.inner.labels;
         let done = match here {

@@ -125,7 +125,7 @@ fn record_words(record: &Record) -> String {
         Record::Reference(name) => format!("reference {name}"),
         Record::Operation(number) => format!("operation {number}"),
         Record::Request(id) => format!("request {}", String::from_utf8_lossy(id)),
-        Record::Touched(snapshot) => format!("marks of what snapshot {snapshot} changed"),
+        Record::ChangedPaths(snapshot) => format!("marks of what snapshot {snapshot} changed"),
         Record::Rows(family) => format!("rows of {family:?}"),
     }
 }

@@ -105,7 +105,7 @@ impl Captioner<'_> {
         });
         let plain = Caption { names: owner.names.clone(), ..Caption::of(path) };
         match rules {
-            Some(rules) => Caption { way: rules.choose(path.as_bytes(), Content::Text).cloned(), ..plain },
+            Some(rules) => Caption { strategy: rules.choose(path.as_bytes(), Content::Text).cloned(), ..plain },
             None => plain,
         }
     }

@@ -1,11 +1,11 @@
 //! Conflicts for the wire, and the bytes of their versions.
 
-use amalgam_conflicts::{Style, render, shown_as, terms, without_draft, word};
-use amalgam_engine::conflict::{self, PlacedConflict, Remembered, replay};
+use amalgam_conflicts::{Style, kind_word, render_entry, render_text, terms, without_draft};
+use amalgam_engine::conflict::{self, PlacedConflict, RememberedResolution, replay};
 use amalgam_engine::content::read_at;
-use amalgam_engine::merge::OpenMatter;
+use amalgam_engine::merge::OpenDecision;
 use amalgam_engine::object::Node;
-use amalgam_engine::{Act, Bare, Entry, RootId, TreePath};
+use amalgam_engine::{Bare, Entry, OperationContext, RootId, TreePath};
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
 
@@ -18,7 +18,7 @@ const PAGE: usize = 500;
 /// What is listed: an entry of the tree, or what a merge left undecided.
 enum Found<'a> {
     Entry(&'a PlacedConflict),
-    Matter(&'a OpenMatter),
+    Matter(&'a OpenDecision),
 }
 
 impl Service {
@@ -34,10 +34,10 @@ impl Service {
             value: None,
             workspace: caption.names.get(at / 2).filter(|_| at % 2 == 0).cloned().unwrap_or_default(),
         });
-        let rendered = render(store, &placed.conflict, &caption).map_err(of_engine)?;
+        let rendered = render_text(store, &placed.conflict, &caption).map_err(of_engine)?;
         Ok(v1::Conflict {
             path: Bytes::copy_from_slice(placed.path.as_bytes()),
-            kind: word(&whole).to_owned(),
+            kind: kind_word(&whole).to_owned(),
             id: whole.bare().to_string(),
             versions: versions.collect(),
             regions: rendered.map_or(0, |rendered| rendered.regions as u32),
@@ -99,7 +99,7 @@ impl Service {
         let session = store.session();
         let entry = if request.version.is_empty() {
             let caption = self.captioner().caption(&path, &placed.conflict);
-            shown_as(store, &session, &placed.conflict, Style::Markers, &caption).map_err(of_engine)?
+            render_entry(store, &session, &placed.conflict, Style::Markers, &caption).map_err(of_engine)?
         } else {
             placed.conflict.terms()[self.term_named(placed, &request.version)?].clone()
         };
@@ -188,12 +188,12 @@ impl Service {
     pub(crate) fn forget_resolutions(
         &self,
         request: &v1::ForgetResolutionsRequest,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<v1::ForgetResolutionsResponse> {
         if request.ids.is_empty() != request.all {
             return Err(Failure::new(Reason::Invalid, "name resolutions, or choose all"));
         }
-        let mut known: Vec<Remembered> = Vec::new();
+        let mut known: Vec<RememberedResolution> = Vec::new();
         loop {
             let after = known.last().map(|found| found.id);
             let page = conflict::remembered(&self.inner.store, after, PAGE).map_err(of_engine)?;
@@ -204,11 +204,11 @@ impl Service {
         }
         let mut wanted = if request.all { known.iter().collect() } else { Vec::new() };
         for id in &request.ids {
-            let is_it = |known: &&Remembered| !id.is_empty() && known.id.to_string().starts_with(id.as_str());
+            let is_it = |known: &&RememberedResolution| !id.is_empty() && known.id.to_string().starts_with(id.as_str());
             let mut found = known.iter().filter(is_it);
             match (found.next(), found.next()) {
                 // The same one may be named twice.
-                (Some(one), None) if wanted.iter().any(|wanted: &&Remembered| wanted.id == one.id) => {}
+                (Some(one), None) if wanted.iter().any(|wanted: &&RememberedResolution| wanted.id == one.id) => {}
                 (Some(one), None) => wanted.push(one),
                 (None, _) => {
                     return Err(Failure::new(Reason::NotFound, format!("no resolution {id} is remembered")));
@@ -221,7 +221,7 @@ impl Service {
                 }
             }
         }
-        let act = Act { request: None, ..act.clone() };
+        let act = OperationContext { request: None, ..act.clone() };
         let mut response = v1::ForgetResolutionsResponse::default();
         for found in wanted {
             if request.dry_run || conflict::forget(&self.inner.store, found.id, &act).map_err(of_engine)?.is_some() {
@@ -233,7 +233,7 @@ impl Service {
     }
 }
 
-fn resolution_message(found: &Remembered) -> v1::Resolution {
+fn resolution_message(found: &RememberedResolution) -> v1::Resolution {
     v1::Resolution {
         id: found.id.to_string(),
         path: Bytes::copy_from_slice(found.path.as_bytes()),

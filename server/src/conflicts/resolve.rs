@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use amalgam_conflicts::{Choice, NotResolved, chosen, file_of, without_draft};
+use amalgam_conflicts::{Choice, NotResolved, resolution_file, resolution_of, without_draft};
 use amalgam_engine::conflict::{CONFLICTS_KEY, Exchange, NewResolution, PlacedConflict, replay};
-use amalgam_engine::merge::{DECIDED_KEY, Decision, Matter, OpenMatter};
+use amalgam_engine::merge::{ConflictSubject, DECIDED_KEY, Decision, OpenDecision};
 use amalgam_engine::workspace::{Change, WorkspaceName};
-use amalgam_engine::{Act, Entry, ObjectKind, Pin, RootId, SnapshotId, TreePath, WorkingTree};
+use amalgam_engine::{Entry, ObjectKind, OperationContext, Pin, RootId, SnapshotId, TreePath, WorkingTree};
 use amalgam_materializer::{Progress, Times};
 use amalgam_proto::{Failure, Reason, v1};
 
@@ -28,7 +28,7 @@ struct Plan {
     _pin: Pin,
     done: Vec<(PlacedConflict, Option<Entry>)>,
     /// What no entry of the tree was, and which way it is decided; and how the wire says it.
-    decided: Vec<(OpenMatter, Decision)>,
+    decided: Vec<(OpenDecision, Decision)>,
     told: Vec<v1::Conflict>,
     /// The paths that differ afterwards.
     touched: Vec<TreePath>,
@@ -46,7 +46,7 @@ impl Service {
     pub(crate) fn resolve_conflicts(
         &self,
         request: &v1::ResolveConflictsRequest,
-        act: &Act,
+        act: &OperationContext,
         caller: &Caller,
     ) -> Result<v1::ResolveConflictsResponse> {
         let workspace = amalgam_proto::workspace_id(&request.workspace).map_err(of_engine)?;
@@ -67,7 +67,11 @@ impl Service {
     }
 
     /// What the same request came to before: the snapshot it made. Which conflicts it resolved is not told again.
-    fn resolved_before(&self, workspace: &WorkspaceName, act: &Act) -> Result<Option<v1::ResolveConflictsResponse>> {
+    fn resolved_before(
+        &self,
+        workspace: &WorkspaceName,
+        act: &OperationContext,
+    ) -> Result<Option<v1::ResolveConflictsResponse>> {
         let Some(first) = self.done_before(act)? else { return Ok(None) };
         let moved = first.changes.iter().find(|change| change.name == workspace.reference());
         let target = moved.and_then(|change| change.after.as_ref()?.target);
@@ -81,7 +85,7 @@ impl Service {
         &self,
         workspace: &WorkspaceName,
         request: &v1::ResolveConflictsRequest,
-        act: &Act,
+        act: &OperationContext,
         caller: &Caller,
     ) -> Result<v1::ResolveConflictsResponse> {
         let head = self.head(workspace)?;
@@ -104,7 +108,7 @@ impl Service {
         &self,
         name: &str,
         request: &v1::ResolveConflictsRequest,
-        act: &Act,
+        act: &OperationContext,
         caller: &Caller,
     ) -> Result<v1::ResolveConflictsResponse> {
         let progress = Progress::default();
@@ -126,7 +130,7 @@ impl Service {
             let (brought, mut captured) = self.bring_to(&mut grasp, &target, times, &progress)?;
             // State values are in no directory.
             for (matter, decision) in &plan.decided {
-                if matches!(matter.undecided.matter, Matter::State { .. }) {
+                if matches!(matter.undecided.subject, ConflictSubject::State { .. }) {
                     matter.undecided.decide(&mut captured.tree, *decision).map_err(of_engine)?;
                 }
             }
@@ -146,7 +150,7 @@ impl Service {
         head: Option<SnapshotId>,
         root: RootId,
         request: &v1::ResolveConflictsRequest,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<Plan> {
         use v1::resolve_conflicts_request::Resolution;
         let store = &self.inner.store;
@@ -170,7 +174,7 @@ impl Service {
         for placed in wanted {
             let entry = match request.resolution.as_ref().expect("it was asked for") {
                 Resolution::Content(bytes) => {
-                    Some(file_of(exchange.session(), &placed.conflict, bytes, act.time).map_err(of_engine)?)
+                    Some(resolution_file(exchange.session(), &placed.conflict, bytes, act.time).map_err(of_engine)?)
                 }
                 Resolution::Remembered(_) => {
                     let whole = without_draft(store, &placed.conflict).map_err(of_engine)?;
@@ -182,7 +186,8 @@ impl Service {
                 Resolution::Version(word) => {
                     let choice = self.choice(placed, word)?;
                     let session = exchange.session();
-                    chosen(store, session, &placed.conflict, choice, act.time).map_err(|why| unable(placed, why))?
+                    resolution_of(store, session, &placed.conflict, choice, act.time)
+                        .map_err(|why| unable(placed, why))?
                 }
             };
             exchange.set(&placed.path, entry.as_ref()).map_err(of_engine)?;
@@ -238,10 +243,10 @@ impl Service {
 /// What is decided of what no entry of the tree is. Where other conflicts are resolved along with it by a version that it has not,
 /// it stays.
 fn decisions(
-    undecided: Vec<OpenMatter>,
+    undecided: Vec<OpenDecision>,
     done: &[(PlacedConflict, Option<Entry>)],
     resolution: Option<&v1::resolve_conflicts_request::Resolution>,
-) -> Result<Vec<(OpenMatter, Decision)>> {
+) -> Result<Vec<(OpenDecision, Decision)>> {
     let Some(v1::resolve_conflicts_request::Resolution::Version(word)) = resolution else { return Ok(Vec::new()) };
     let mut decided = Vec::new();
     for matter in undecided {

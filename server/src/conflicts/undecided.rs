@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use amalgam_engine::merge::{Attribute, Decision, Matter, OpenMatter, undecided_before};
+use amalgam_engine::merge::{Attribute, ConflictSubject, Decision, OpenDecision, undecided_before};
 use amalgam_engine::object::Owner;
 use amalgam_engine::{RootId, SnapshotId, TreePath, WorkingTree, entry_at};
 use amalgam_proto::{Failure, Reason, v1};
@@ -21,7 +21,7 @@ const UNION: &str = "union";
 
 impl Service {
     /// What merges before a snapshot left undecided and is so still in a tree that came of it.
-    pub(crate) fn matters_of(&self, head: Option<SnapshotId>, root: RootId) -> Result<Vec<OpenMatter>> {
+    pub(crate) fn matters_of(&self, head: Option<SnapshotId>, root: RootId) -> Result<Vec<OpenDecision>> {
         let Some(head) = head else { return Ok(Vec::new()) };
         let recorded = self.recorded_matters(head)?;
         if recorded.is_empty() {
@@ -43,7 +43,7 @@ impl Service {
         Ok(open)
     }
 
-    fn recorded_matters(&self, head: SnapshotId) -> Result<Arc<Vec<OpenMatter>>> {
+    fn recorded_matters(&self, head: SnapshotId) -> Result<Arc<Vec<OpenDecision>>> {
         let matters = &self.inner.faces.matters;
         if let Some((_, known)) = matters.lock().iter().find(|(known, _)| *known == head) {
             return Ok(Arc::clone(known));
@@ -58,14 +58,14 @@ impl Service {
     }
 
     /// A matter of a tree, for the wire.
-    pub(crate) fn matter_message(&self, matter: &OpenMatter, root: RootId) -> Result<v1::Conflict> {
+    pub(crate) fn matter_message(&self, matter: &OpenDecision, root: RootId) -> Result<v1::Conflict> {
         let undecided = &matter.undecided;
         let versions = self.matter_versions(matter, root)?;
-        let about = match &undecided.matter {
-            Matter::Place { .. } => String::new(),
-            Matter::State { key, .. } => key.clone(),
-            Matter::Attribute(Attribute::Owner(_)) => "owner".to_owned(),
-            Matter::Attribute(Attribute::Extended { name, .. }) => name.escape_ascii().to_string(),
+        let about = match &undecided.subject {
+            ConflictSubject::Place { .. } => String::new(),
+            ConflictSubject::State { key, .. } => key.clone(),
+            ConflictSubject::Attribute(Attribute::Owner(_)) => "owner".to_owned(),
+            ConflictSubject::Attribute(Attribute::Extended { name, .. }) => name.escape_ascii().to_string(),
         };
         Ok(v1::Conflict {
             path: Bytes::copy_from_slice(undecided.path.as_bytes()),
@@ -78,7 +78,7 @@ impl Service {
         })
     }
 
-    fn matter_versions(&self, matter: &OpenMatter, root: RootId) -> Result<Vec<v1::ConflictVersion>> {
+    fn matter_versions(&self, matter: &OpenDecision, root: RootId) -> Result<Vec<v1::ConflictVersion>> {
         let store = &self.inner.store;
         let tree = WorkingTree::open_root(store, root).map_err(of_engine)?;
         let of_value = |name: &str, value: Option<Vec<u8>>| v1::ConflictVersion {
@@ -88,8 +88,8 @@ impl Service {
             workspace: String::new(),
         };
         let undecided = &matter.undecided;
-        match &undecided.matter {
-            Matter::Place { ours, theirs } => {
+        match &undecided.subject {
+            ConflictSubject::Place { ours, theirs } => {
                 let root = store.root(root).map_err(of_engine)?;
                 let version = |name: &str, place: &Option<TreePath>| {
                     let found = place.as_ref().map(|place| entry_at(store, &root, place)).transpose();
@@ -99,12 +99,12 @@ impl Service {
                 };
                 Ok(vec![version(OURS, ours)?, version(THEIRS, theirs)?])
             }
-            Matter::State { key, theirs } => {
+            ConflictSubject::State { key, theirs } => {
                 let ours = tree.state(key).map_err(of_engine)?;
                 let bytes = |text: Option<String>| text.map(String::into_bytes);
                 Ok(vec![of_value(OURS, bytes(ours)), of_value(THEIRS, bytes(theirs.clone()))])
             }
-            Matter::Attribute(theirs) => {
+            ConflictSubject::Attribute(theirs) => {
                 let ours = theirs.in_tree(&tree, &undecided.path).map_err(of_engine)?;
                 Ok(vec![of_value(OURS, value_of(ours)), of_value(THEIRS, value_of(theirs.clone()))])
             }
@@ -132,8 +132,8 @@ impl Service {
 }
 
 /// Which way a version decides a matter; which there are, if it is none of them.
-pub(super) fn decision(matter: &OpenMatter, word: &str) -> Result<Decision> {
-    let is_place = matches!(&matter.undecided.matter, Matter::Place { ours: Some(_), theirs: Some(_) });
+pub(super) fn decision(matter: &OpenDecision, word: &str) -> Result<Decision> {
+    let is_place = matches!(&matter.undecided.subject, ConflictSubject::Place { ours: Some(_), theirs: Some(_) });
     match word {
         OURS => Ok(Decision::Ours),
         THEIRS => Ok(Decision::Theirs),

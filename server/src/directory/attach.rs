@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use amalgam_engine::workspace::{NewWorkspace, WorkspaceName};
-use amalgam_engine::{Act, Time};
+use amalgam_engine::{OperationContext, Time};
 use amalgam_materializer::{HostDir, Rules};
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
@@ -43,7 +43,7 @@ pub(crate) fn canonical(path: &Path) -> Result<PathBuf> {
 
 impl Service {
     /// Makes a directory belong to a workspace, a new one or one that is there.
-    pub(crate) fn attach(&self, request: &v1::AttachDirectoryRequest, act: &Act) -> Result<Record> {
+    pub(crate) fn attach(&self, request: &v1::AttachDirectoryRequest, act: &OperationContext) -> Result<Record> {
         let path = canonical(&host_path(&request.path)?)?;
         let host = HostDir::open(&path).map_err(of_materializer)?;
         Rules::new(&request.exclude).map_err(of_materializer)?;
@@ -319,7 +319,12 @@ impl Service {
     }
 
     /// Gives a workspace another name: its directories, its view and what is planned for it follow.
-    pub(crate) fn rename_workspace(&self, from: &WorkspaceName, to: &WorkspaceName, act: &Act) -> Result<()> {
+    pub(crate) fn rename_workspace(
+        &self,
+        from: &WorkspaceName,
+        to: &WorkspaceName,
+        act: &OperationContext,
+    ) -> Result<()> {
         let workspaces = &self.inner.workspaces;
         self.rename_workspace_by(from, to, || workspaces.rename(from, to, act).map(drop).map_err(of_engine))
     }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use amalgam_conflicts::Faced;
+use amalgam_conflicts::RenderedTree;
 use amalgam_engine::conflict::CONFLICTS_KEY;
 use amalgam_engine::operation::operation;
 use amalgam_engine::reference::RefValue;
 use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
-use amalgam_engine::{Act, DiffOptions, Error, RootId, SnapshotId, TreePath, What, diff_roots};
+use amalgam_engine::{DiffOptions, Error, OperationContext, RootId, SnapshotId, TreePath, What, diff_roots};
 use amalgam_materializer::{
     Capture, Captured, Changes, Counts, Dirty, Known, Progress, Scope, capture, detect_changes,
 };
@@ -119,7 +119,7 @@ impl Service {
         grasp: &mut Grasp,
         captured: &mut Captured,
         saying: &Saying<'_>,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<(SnapshotId, bool)> {
         let head = self.head(&grasp.workspace)?;
         captured.tree.rebase(head);
@@ -215,7 +215,7 @@ impl Service {
     pub(crate) fn capture_directory(
         &self,
         request: &v1::CaptureDirectoryRequest,
-        act: &Act,
+        act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::CaptureResult> {
         if let Some(id) = self.live_named(&request.name)? {
@@ -233,7 +233,7 @@ impl Service {
         &self,
         grasp: &mut Grasp,
         saying: &Saying<'_>,
-        act: &Act,
+        act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::CaptureResult> {
         let mut head = self.head(&grasp.workspace)?;
@@ -276,7 +276,7 @@ impl Service {
     /// Whether a directory is what its workspace's head holds, as far as that can be told without storing anything.
     fn is_unchanged(&self, grasp: &mut Grasp, head: Option<SnapshotId>, progress: &Progress) -> Result<bool> {
         let Some(root) = self.head_root(head)? else { return Ok(false) };
-        if grasp.index().root() != Some(self.faced_in(grasp, root)?.face) {
+        if grasp.index().root() != Some(self.faced_in(grasp, root)?.rendered) {
             return Ok(false);
         }
         let changes = self.detect(grasp, progress)?;
@@ -306,7 +306,7 @@ impl Service {
         let head_root = self.head_root(head)?;
         let faced = head_root.map(|root| self.faced_in(&grasp, root)).transpose()?;
         let mut changes = None;
-        if let Some(faced) = faced.as_ref().filter(|faced| grasp.index().root() == Some(faced.face)) {
+        if let Some(faced) = faced.as_ref().filter(|faced| grasp.index().root() == Some(faced.rendered)) {
             let found = self.detect(&mut grasp, progress)?;
             // What an edit of a conflict means is known only when it is read.
             if !touches(&found, faced) {
@@ -402,7 +402,7 @@ fn still_there(grasp: &Grasp, deleted: &mut Vec<TreePath>) -> Vec<TreePath> {
 }
 
 /// Whether something that changed is, holds, or lies in what stands for a conflict.
-fn touches(changes: &Changes, faced: &Faced) -> bool {
+fn touches(changes: &Changes, faced: &RenderedTree) -> bool {
     let changed: Vec<_> = changes.modified.iter().chain(&changes.added).chain(&changes.deleted).collect();
     let near = |path: &TreePath| changed.iter().any(|other| path.below(other).is_some() || other.below(path).is_some());
     faced.paths().any(near)

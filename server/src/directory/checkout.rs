@@ -4,7 +4,7 @@ use std::path::Path;
 
 use amalgam_conflicts::Style;
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{Act, RootId};
+use amalgam_engine::{OperationContext, RootId};
 use amalgam_materializer::{Checkout, HostDir, Index, Pool, Progress, Staging, Times, checkout_staged};
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::{ArcMutexGuard, RawMutex};
@@ -50,7 +50,7 @@ impl Service {
     pub(crate) fn checkout_directory(
         &self,
         request: &v1::CheckoutDirectoryRequest,
-        act: &Act,
+        act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::CheckoutResult> {
         if request.again {
@@ -124,8 +124,8 @@ impl Service {
         let seen = Seen { conflicts: self.conflicts_of(root, None)?, ..Seen::default() };
         let faced = self.faced(root, style, None)?;
         let staging = Staging::new();
-        let begun = self.begin_checkout(&host, faced.face, &staging)?;
-        let done = checkout_staged(&self.inner.store, &host, &index, faced.face, &job, &staging);
+        let begun = self.begin_checkout(&host, faced.rendered, &staging)?;
+        let done = checkout_staged(&self.inner.store, &host, &index, faced.rendered, &job, &staging);
         let done = done.map_err(of_materializer)?;
         drop(source);
         let mut result = v1::CheckoutResult {
@@ -182,7 +182,7 @@ impl Service {
     fn bring_back(
         &self,
         request: &v1::CheckoutDirectoryRequest,
-        act: &Act,
+        act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::CheckoutResult> {
         let workspace = amalgam_proto::workspace_id(&request.attach_workspace).map_err(of_engine)?;
@@ -235,7 +235,7 @@ impl Service {
         workspace: &WorkspaceName,
         is_known: bool,
         request: &v1::CheckoutDirectoryRequest,
-        act: &Act,
+        act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::CheckoutResult> {
         let head = self.head(workspace)?.map(|head| head.to_string()).unwrap_or_default();

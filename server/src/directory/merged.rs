@@ -5,9 +5,9 @@ use amalgam_engine::merge::{NoContents, merge_trees};
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::operation::operation;
 use amalgam_engine::workspace::{Change, WorkspaceName};
-use amalgam_engine::{Act, MergeContents, MergeOptions, RootId, SnapshotId, WriteSession};
+use amalgam_engine::{MergeContents, MergeOptions, OperationContext, RootId, SnapshotId, WriteSession};
 use amalgam_materializer::{Progress, Times};
-use amalgam_merge::trees::ByRules;
+use amalgam_merge::trees::RuleMerger;
 use amalgam_proto::v1;
 
 use super::capture::{CAPTURE, Saying};
@@ -63,7 +63,7 @@ impl SecuredPlace {
 impl Service {
     /// Looks at a workspace's directory or mount, if it has one, as a capture would, and changes nothing: the snapshot has no name, and
     /// goes with the next collection.
-    pub(crate) fn look_ahead(&self, workspace: &WorkspaceName, act: &Act) -> Result<Ahead> {
+    pub(crate) fn look_ahead(&self, workspace: &WorkspaceName, act: &OperationContext) -> Result<Ahead> {
         let head = self.head(workspace)?;
         let unchanged = Ahead { head, capture: None, _session: None };
         let store = &self.inner.store;
@@ -120,9 +120,9 @@ impl Service {
     }
 
     /// Takes a snapshot of a workspace's directory or mount, if it has one and that changed.
-    pub(crate) fn capture_of(&self, workspace: &WorkspaceName, before: &str, act: &Act) -> Result<()> {
+    pub(crate) fn capture_of(&self, workspace: &WorkspaceName, before: &str, act: &OperationContext) -> Result<()> {
         // The request belongs to what comes after it.
-        let act = Act { request: None, ..act.clone() };
+        let act = OperationContext { request: None, ..act.clone() };
         match self.place_of(workspace)? {
             Place::Nowhere => Ok(()),
             Place::Directory(mut grasp) => {
@@ -142,7 +142,12 @@ impl Service {
 
     /// Takes hold of the place of a workspace that is merged into, and takes what is there into a snapshot, if none has it yet. A
     /// directory that never had what its workspace holds is not the place: what is absent there was not removed by a user.
-    pub(crate) fn secure_place(&self, workspace: &WorkspaceName, before: &str, act: &Act) -> Result<SecuredPlace> {
+    pub(crate) fn secure_place(
+        &self,
+        workspace: &WorkspaceName,
+        before: &str,
+        act: &OperationContext,
+    ) -> Result<SecuredPlace> {
         match self.place_of(workspace)? {
             Place::Directory(grasp) if grasp.record.snapshot().is_none() && self.head(workspace)?.is_some() => {
                 Ok(SecuredPlace::Nowhere)
@@ -169,7 +174,12 @@ impl Service {
     }
 
     /// Brings a place along that was let go of during a merge. What was written there meanwhile is merged with what landed.
-    pub(crate) fn catch_place_up(&self, workspace: &WorkspaceName, merge: &mut v1::Merge, act: &Act) -> Result<()> {
+    pub(crate) fn catch_place_up(
+        &self,
+        workspace: &WorkspaceName,
+        merge: &mut v1::Merge,
+        act: &OperationContext,
+    ) -> Result<()> {
         match self.place_of(workspace)? {
             Place::Nowhere => Ok(()),
             Place::Directory(mut grasp) => {
@@ -187,7 +197,12 @@ impl Service {
     }
 
     /// Brings a place to where its workspace's head is now.
-    pub(crate) fn bring_place_along(&self, place: SecuredPlace, merge: &mut v1::Merge, act: &Act) -> Result<()> {
+    pub(crate) fn bring_place_along(
+        &self,
+        place: SecuredPlace,
+        merge: &mut v1::Merge,
+        act: &OperationContext,
+    ) -> Result<()> {
         match place {
             SecuredPlace::Nowhere => Ok(()),
             SecuredPlace::Directory(mut grasp, _) => self.bring_along(&mut grasp, merge, act),
@@ -197,7 +212,12 @@ impl Service {
 
     /// Takes what is in a directory into a snapshot, if no snapshot has it yet. One whose workspace moved on without it is brought
     /// along first.
-    pub(crate) fn secure_before(&self, grasp: &mut Grasp, what: &str, act: &Act) -> Result<Option<SnapshotId>> {
+    pub(crate) fn secure_before(
+        &self,
+        grasp: &mut Grasp,
+        what: &str,
+        act: &OperationContext,
+    ) -> Result<Option<SnapshotId>> {
         let head = self.head(&grasp.workspace)?;
         match self.is_in_step(grasp, head)? {
             true => self.secure(grasp, what, act, &Progress::default()).map(|(safety, _)| safety),
@@ -220,7 +240,7 @@ impl Service {
     /// Brings a directory along whose workspace moved on without it. Each file there is as it was, or as the head has it if a
     /// process died while it brought them along; what is neither is an edit of the user, and is merged with what the head has. A capture
     /// on top of the head would take back what landed. Returns the snapshot of the edits, if there are any.
-    pub(super) fn catch_up(&self, grasp: &mut Grasp, what: &str, act: &Act) -> Result<Option<SnapshotId>> {
+    pub(super) fn catch_up(&self, grasp: &mut Grasp, what: &str, act: &OperationContext) -> Result<Option<SnapshotId>> {
         self.catch_up_with(grasp, &format!("before {what}"), &mut v1::Merge::default(), act)
     }
 
@@ -229,11 +249,11 @@ impl Service {
         grasp: &mut Grasp,
         message: &str,
         merge: &mut v1::Merge,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
         let (store, progress) = (&self.inner.store, Progress::default());
         // The request belongs to what comes after it.
-        let act = &Act { request: None, ..act.clone() };
+        let act = &OperationContext { request: None, ..act.clone() };
         let head = self.head(&grasp.workspace)?;
         let (Some(before), Some(now)) = (self.known_root(grasp.record.snapshot())?, self.head_root(head)?) else {
             let what = message.strip_prefix("before ").unwrap_or(message);
@@ -256,14 +276,14 @@ impl Service {
         before: RootId,
         edited: RootId,
         message: &str,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
         let store = &self.inner.store;
-        let act = &Act { request: None, ..act.clone() };
+        let act = &OperationContext { request: None, ..act.clone() };
         let head = self.head(workspace)?;
         let Some(now) = self.head_root(head)? else { return Ok(None) };
         let rules = self.merge_rules(Some(workspace), None);
-        let by_rules = rules.as_ref().ok().map(|rules| ByRules::new(rules, "", ""));
+        let by_rules = rules.as_ref().ok().map(|rules| RuleMerger::new(rules, "", ""));
         let contents = by_rules.as_ref().map_or(&NoContents as &dyn MergeContents, |by_rules| by_rules);
         let options = MergeOptions { time: act.time, ..MergeOptions::default() };
         let merged = merge_trees(store, Some(before), now, edited, contents, &options);
@@ -286,7 +306,7 @@ impl Service {
     }
 
     /// Brings a directory to where its workspace's head is now.
-    pub(crate) fn bring_along(&self, grasp: &mut Grasp, merge: &mut v1::Merge, act: &Act) -> Result<()> {
+    pub(crate) fn bring_along(&self, grasp: &mut Grasp, merge: &mut v1::Merge, act: &OperationContext) -> Result<()> {
         let head = self.head(&grasp.workspace)?;
         let Some(root) = self.head_root(head)? else { return Ok(()) };
         if grasp.record.snapshot() == head {

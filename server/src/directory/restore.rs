@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use amalgam_engine::workspace::Change;
-use amalgam_engine::{Act, EntryKind, RootId, SnapshotId, TreePath, WorkspaceName};
+use amalgam_engine::{EntryKind, OperationContext, RootId, SnapshotId, TreePath, WorkspaceName};
 use amalgam_materializer::{
     Captured, Checkout, Notice, PlannedKind, Progress, Rules, Staging, Times, checkout_staged, grant_withheld, plan,
 };
@@ -46,7 +46,7 @@ impl Service {
         &self,
         grasp: &mut Grasp,
         before: &str,
-        act: &Act,
+        act: &OperationContext,
         progress: &Progress,
     ) -> Result<(Option<SnapshotId>, u64)> {
         let head = self.head(&grasp.workspace)?;
@@ -57,7 +57,7 @@ impl Service {
         }
         let saying = Saying { action: CAPTURE, change: Change::new(format!("before {before}")) };
         // The request belongs to what comes after it.
-        let act = Act { request: None, ..act.clone() };
+        let act = OperationContext { request: None, ..act.clone() };
         let (snapshot, _) = self.commit_captured(grasp, &mut captured, &saying, &act)?;
         grasp.save(self);
         Ok((Some(snapshot), ignored))
@@ -76,16 +76,16 @@ impl Service {
             Checkout { withholds: self.withholds(grasp, target)?, ..checkout_job(target, &rules, times, progress) };
         let faced = self.faced_in(grasp, target.root)?;
         self.aim_at(grasp, target.root, target.paths)?;
-        let planned = plan(&self.inner.store, grasp.index(), faced.face, &job).map_err(of_materializer)?;
+        let planned = plan(&self.inner.store, grasp.index(), faced.rendered, &job).map_err(of_materializer)?;
         let parents = planned.changes.iter().filter_map(|change| Some(change.path.split_last()?.0));
         let directories: BTreeSet<TreePath> = parents.collect();
         let staging = Staging::new();
         let _writing = self.writing(&grasp.record.id, &staging, &directories)?;
-        let done = checkout_staged(&self.inner.store, &grasp.host, grasp.index(), faced.face, &job, &staging);
+        let done = checkout_staged(&self.inner.store, &grasp.host, grasp.index(), faced.rendered, &job, &staging);
         let mut done = done.map_err(of_materializer)?;
         if target.set_id {
             let (store, index) = (&self.inner.store, grasp.index());
-            grant_withheld(store, &grasp.host, index, faced.face, target.paths, progress, &mut done)
+            grant_withheld(store, &grasp.host, index, faced.rendered, target.paths, progress, &mut done)
                 .map_err(of_materializer)?;
         }
         let captured = self.look_where(grasp, &done, progress)?;
@@ -106,7 +106,7 @@ impl Service {
     pub(crate) fn restore_directory(
         &self,
         request: &v1::RestoreDirectoryRequest,
-        act: &Act,
+        act: &OperationContext,
         progress: &Progress,
         part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<v1::RestoreResult> {
@@ -183,7 +183,7 @@ impl Service {
         paths: &[TreePath],
         words: &str,
         git: GitScope,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<bool> {
         let (workspaces, name) = (&self.inner.workspaces, grasp.workspace.clone());
         let (head, action) = (self.head(&name)?, restore_action(git));
@@ -259,7 +259,7 @@ impl Service {
         let rules = self.rules(&grasp.record)?;
         let job =
             Checkout { withholds: self.withholds(grasp, target)?, ..checkout_job(target, &rules, times, progress) };
-        let face = self.faced_in(grasp, target.root)?.face;
+        let face = self.faced_in(grasp, target.root)?.rendered;
         let planned = plan(&self.inner.store, grasp.index(), face, &job).map_err(of_materializer)?;
         for changes in planned.changes.chunks(PLAN_PART) {
             let changes = changes.iter().map(|change| v1::PlannedChange {

@@ -2,7 +2,7 @@
 
 use amalgam_engine::reference::{Operation, RefChange};
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{Act, RootId, SnapshotId, operation};
+use amalgam_engine::{OperationContext, RootId, SnapshotId, operation};
 use amalgam_gc::retention::AUTOMATIC;
 use amalgam_materializer::{Captured, Progress, Times};
 use amalgam_proto::{Failure, Reason, v1};
@@ -42,7 +42,7 @@ impl Service {
     pub(crate) fn undo_directory(
         &self,
         request: &v1::UndoDirectoryRequest,
-        act: &Act,
+        act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::RevertResult> {
         if let Some(id) = self.live_named(&request.name)? {
@@ -72,7 +72,7 @@ impl Service {
     pub(crate) fn redo_directory(
         &self,
         request: &v1::RedoDirectoryRequest,
-        act: &Act,
+        act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::RevertResult> {
         if let Some(id) = self.live_named(&request.name)? {
@@ -106,9 +106,9 @@ impl Service {
     }
 
     /// What was kept aside is not needed any more; collections keep it for the grace time.
-    pub(crate) fn drop_aside(&self, workspace: &WorkspaceName, act: &Act) -> Result<()> {
+    pub(crate) fn drop_aside(&self, workspace: &WorkspaceName, act: &OperationContext) -> Result<()> {
         let (store, name) = (&self.inner.store, workspace.aside_reference());
-        let act = Act { request: None, ..act.clone() };
+        let act = OperationContext { request: None, ..act.clone() };
         operation::remove_reference(store, &name, &act, "drop what was kept aside").map(drop).map_err(of_engine)
     }
 
@@ -161,7 +161,7 @@ impl Service {
         there: RootId,
         git: GitScope,
         direction: Direction,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<Reverted> {
         let (store, mut next, mut act) = (&self.inner.store, next, act.clone());
         loop {
@@ -199,7 +199,7 @@ impl Service {
         from: &WorkspaceName,
         to: &WorkspaceName,
         direction: Direction,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<v1::RevertResult> {
         let store = &self.inner.store;
         let mut by = None;
@@ -224,7 +224,7 @@ impl Service {
         grasp: &mut Grasp,
         reverted: &Reverted,
         there: &Captured,
-        act: &Act,
+        act: &OperationContext,
         progress: &Progress,
     ) -> Result<v1::RevertResult> {
         let workspace = self.inner.workspaces.get(&grasp.workspace).map_err(of_engine)?;

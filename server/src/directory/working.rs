@@ -1,7 +1,7 @@
 //! The state of a directory's files beside the line of snapshots: recorded before it gives way, so that undo brings it back.
 
 use amalgam_engine::workspace::{Change, WorkspaceName};
-use amalgam_engine::{Act, RootId, SnapshotId};
+use amalgam_engine::{OperationContext, RootId, SnapshotId};
 use amalgam_materializer::Captured;
 
 use super::Grasp;
@@ -44,13 +44,13 @@ impl Service {
         captured: &Captured,
         before: &str,
         git: GitScope,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<Option<SnapshotId>> {
         if !self.differs(self.state_root(&grasp.workspace)?, Some(captured.root), git)? {
             return Ok(None);
         }
         // The request belongs to what comes after it.
-        let act = Act { request: None, ..act.clone() };
+        let act = OperationContext { request: None, ..act.clone() };
         let change = Change::new(format!("before {before}"));
         let workspaces = &self.inner.workspaces;
         let recorded = workspaces.record_working(&grasp.workspace, &captured.tree, &change, &act, EDIT);
@@ -58,7 +58,7 @@ impl Service {
     }
 
     /// Whether a request was carried out before. What it asked for is there; doing it again would undo what came since.
-    pub(crate) fn is_replayed(&self, act: &Act) -> Result<bool> {
+    pub(crate) fn is_replayed(&self, act: &OperationContext) -> Result<bool> {
         Ok(self.done_before(act)?.is_some())
     }
 }

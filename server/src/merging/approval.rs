@@ -133,7 +133,7 @@ impl Service {
 fn message(
     hash: String,
     command: String,
-    place: Option<amalgam_merge::rules::Place>,
+    place: Option<amalgam_merge::rules::RuleLocation>,
     approval: Option<Approval>,
 ) -> v1::RuleCommand {
     let (source, line) = place.map_or((String::new(), 0), |place| (place.source, place.line as u32));

@@ -34,7 +34,8 @@ impl<'a> Maker<'a> {
     /// The command that makes a file, and the source of the rule that says so, if one does.
     fn command_of(&self, path: &TreePath) -> Option<(&str, &str)> {
         let found = self.rules.explain(path.as_bytes(), Content::Text)?;
-        (found.way.name() == "regenerate").then_some((found.way.options.command.as_str(), found.place.source.as_str()))
+        (found.strategy.name() == "regenerate")
+            .then_some((found.strategy.options.command.as_str(), found.location.source.as_str()))
     }
 
     /// Whether a command may run: it is the user's own, or was approved.

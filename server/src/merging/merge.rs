@@ -2,9 +2,9 @@
 
 use amalgam_engine::merge::{MergeHeads, MergeHow, MergeRequest, merge_base, plan_octopus};
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{Act, MergeOptions, SnapshotId};
+use amalgam_engine::{MergeOptions, OperationContext, SnapshotId};
 use amalgam_merge::Rules;
-use amalgam_merge::trees::{ByRules, units_of};
+use amalgam_merge::trees::{RuleMerger, merge_units};
 use amalgam_proto::{Failure, Reason, v1, workspace_id};
 
 use super::made::Maker;
@@ -20,7 +20,7 @@ impl Service {
     pub(crate) fn merge_workspaces(
         &self,
         request: &v1::MergeWorkspacesRequest,
-        act: &Act,
+        act: &OperationContext,
         caller: &Caller,
     ) -> Result<v1::Merge> {
         let target = workspace_id(&request.target).map_err(of_engine)?;
@@ -39,7 +39,7 @@ impl Service {
         let theirs = if let [only] = &sources[..] { agent(only)? } else { String::new() };
         if request.dry_run {
             let rules = self.merge_rules(Some(&target), request.rules.as_ref())?;
-            let contents = ByRules::new(&rules, &agent(&target)?, &theirs);
+            let contents = RuleMerger::new(&rules, &agent(&target)?, &theirs);
             let plan = || self.plan_merge(request, &target, &sources, &rules, &contents, act);
             return caller.walking(plan);
         }
@@ -55,7 +55,7 @@ impl Service {
         }
         // What was in the directory is in the head now, its rules too.
         let rules = self.merge_rules(Some(&target), request.rules.as_ref())?;
-        let (contents, maker) = (ByRules::new(&rules, &agent(&target)?, &theirs), Maker::new(self, &rules, &target));
+        let (contents, maker) = (RuleMerger::new(&rules, &agent(&target)?, &theirs), Maker::new(self, &rules, &target));
         let options = caller.walking(|| self.options_for(&heads, &rules, &contents, act))?;
         let mut merge = MergeRequest::new(&target, &sources, &contents);
         merge.regenerate = Some(&maker);
@@ -101,7 +101,13 @@ impl Service {
     }
 
     /// How trees are merged: groups of rules become units.
-    fn options_for(&self, heads: &MergeHeads, rules: &Rules, contents: &ByRules, act: &Act) -> Result<MergeOptions> {
+    fn options_for(
+        &self,
+        heads: &MergeHeads,
+        rules: &Rules,
+        contents: &RuleMerger,
+        act: &OperationContext,
+    ) -> Result<MergeOptions> {
         let mut options = MergeOptions { time: act.time, ..MergeOptions::default() };
         if !rules.has_groups() {
             return Ok(options);
@@ -112,7 +118,7 @@ impl Service {
         for (_, theirs) in &heads.sources {
             let base = merge_base(&self.inner.history, &[ours], *theirs, contents, &options).map_err(of_engine)?;
             let their_root = store.snapshot(*theirs).map_err(of_engine)?.root;
-            let units = units_of(rules, store, base.root, [our_root, their_root]).map_err(of_engine)?;
+            let units = merge_units(rules, store, base.root, [our_root, their_root]).map_err(of_engine)?;
             options.units.extend(units);
         }
         Ok(options)
@@ -126,8 +132,8 @@ impl Service {
         target: &WorkspaceName,
         sources: &[WorkspaceName],
         rules: &Rules,
-        contents: &ByRules,
-        act: &Act,
+        contents: &RuleMerger,
+        act: &OperationContext,
     ) -> Result<v1::Merge> {
         let mut message = self.nothing_done(target, v1::MergeHow::Already)?;
         let mut heads = self.heads_of(target, sources)?;
@@ -170,7 +176,7 @@ impl Service {
         &self,
         ours: SnapshotId,
         heads: &MergeHeads,
-        contents: &ByRules,
+        contents: &RuleMerger,
         options: &MergeOptions,
     ) -> Result<Vec<v1::MergeSource>> {
         let ids: Vec<_> = heads.sources.iter().map(|(_, head)| *head).collect();

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use amalgam_engine::workspace::{Workspace, WorkspaceName};
-use amalgam_engine::{Act, Time};
+use amalgam_engine::{OperationContext, Time};
 use amalgam_proto::{Failure, Reason, v1, workspace_id};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
@@ -132,7 +132,7 @@ impl Service {
     pub(crate) fn schedule_publishing(
         &self,
         request: &v1::SchedulePublishingRequest,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<v1::Workspace> {
         let asked = request.submission.clone().unwrap_or_default();
         let name = workspace_id(&asked.workspace).map_err(of_engine)?;
@@ -157,7 +157,7 @@ impl Service {
         name: &WorkspaceName,
         request: &v1::SchedulePublishingRequest,
         asked: v1::Submission,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<Option<Plan>> {
         if request.every_seconds == 0 && !request.on_commit {
             return Ok(None);
@@ -269,7 +269,7 @@ impl Service {
         if self.waiting(name, &target)?.is_some() {
             return Ok(None);
         }
-        let act = Act::new(&plan.actor, self.now());
+        let act = OperationContext::new(&plan.actor, self.now());
         if plan.every_seconds > 0 {
             self.capture_of(name, &format!("a merge into {target}"), &act)?;
         }

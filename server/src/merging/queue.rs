@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use amalgam_engine::merge::{MergeContents, Regenerate as _};
 use amalgam_engine::operation::remove_reference;
-use amalgam_engine::queue::{Fate, Folded, Judge, QueueEntry, Regenerated, TestVerdict, Unreadable, Wish};
+use amalgam_engine::queue::{
+    EntryOutcome, Folded, MergePolicy, QueueEntry, QueueOptions, Regenerated, TestVerdict, Unreadable,
+};
 use amalgam_engine::workspace::WorkspaceName;
-use amalgam_engine::{Act, ErrorKind, RootId, TreePath};
+use amalgam_engine::{ErrorKind, OperationContext, RootId, TreePath};
 use amalgam_merge::Rules;
-use amalgam_merge::trees::{ByRules, units_of};
+use amalgam_merge::trees::{RuleMerger, merge_units};
 use amalgam_proto::{Failure, Reason, v1, workspace_id};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -46,10 +48,10 @@ impl<'a> Referee<'a> {
     }
 }
 
-impl Judge for Referee<'_> {
+impl MergePolicy for Referee<'_> {
     fn contents(&self, entry: &QueueEntry) -> amalgam_engine::Result<Box<dyn MergeContents + '_>> {
         let ours = self.service.inner.workspaces.get(&entry.target)?.agent;
-        Ok(Box::new(ByRules::new(&self.rules, &ours, &entry.agent)))
+        Ok(Box::new(RuleMerger::new(&self.rules, &ours, &entry.agent)))
     }
 
     fn is_grouped(&self, path: &TreePath) -> bool {
@@ -58,7 +60,7 @@ impl Judge for Referee<'_> {
 
     fn units(&self, base: Option<RootId>, ours: RootId, theirs: RootId) -> amalgam_engine::Result<Vec<Vec<TreePath>>> {
         match self.rules.has_groups() {
-            true => units_of(&self.rules, &self.service.inner.store, base, [ours, theirs]),
+            true => merge_units(&self.rules, &self.service.inner.store, base, [ours, theirs]),
             false => Ok(Vec::new()),
         }
     }
@@ -108,7 +110,13 @@ pub(crate) struct Submitted {
 
 impl Service {
     /// Puts what a workspace changed into the queue of its target, and waits until it is dealt with unless asked not to.
-    pub(crate) fn submit(&self, asked: &v1::Submission, ends: bool, act: &Act, caller: &Caller) -> Result<Submitted> {
+    pub(crate) fn submit(
+        &self,
+        asked: &v1::Submission,
+        ends: bool,
+        act: &OperationContext,
+        caller: &Caller,
+    ) -> Result<Submitted> {
         let source = workspace_id(&asked.workspace).map_err(of_engine)?;
         if let Some(entry) = self.inner.merging.queue.find_submitted(act).map_err(of_engine)? {
             return self.submitted(&entry, asked.detach, act, caller);
@@ -128,7 +136,7 @@ impl Service {
         let wish = wish_of(asked, ends);
         // Rules that cannot be read are said before anything waits for them; they may be mended in the directory already.
         if self.merge_rules(Some(&target), None).is_err() {
-            self.secure_place(&target, "a merge", &Act { request: None, ..act.clone() })?;
+            self.secure_place(&target, "a merge", &OperationContext { request: None, ..act.clone() })?;
             self.merge_rules(Some(&target), None)?;
         }
         let entry = self.inner.merging.queue.submit(&source, &target, &wish, act).map_err(of_engine)?;
@@ -136,7 +144,13 @@ impl Service {
     }
 
     /// What became of what was put into the queue; nothing yet if nobody waits for it.
-    fn submitted(&self, entry: &QueueEntry, detach: bool, act: &Act, caller: &Caller) -> Result<Submitted> {
+    fn submitted(
+        &self,
+        entry: &QueueEntry,
+        detach: bool,
+        act: &OperationContext,
+        caller: &Caller,
+    ) -> Result<Submitted> {
         if detach {
             self.fold_soon();
             let merge = self.nothing_done(&entry.target, v1::MergeHow::Waiting)?;
@@ -161,7 +175,7 @@ impl Service {
         asked: &v1::Submission,
         [source, target]: [&WorkspaceName; 2],
         ends: bool,
-        act: &Act,
+        act: &OperationContext,
         caller: &Caller,
     ) -> Result<Submitted> {
         let from = match asked.capture {
@@ -180,7 +194,12 @@ impl Service {
     }
 
     /// What would become of an entry now, with what is in the target's directory. Nothing is changed.
-    pub(super) fn preview_entry(&self, entry: &QueueEntry, act: &Act, caller: &Caller) -> Result<v1::Merge> {
+    pub(super) fn preview_entry(
+        &self,
+        entry: &QueueEntry,
+        act: &OperationContext,
+        caller: &Caller,
+    ) -> Result<v1::Merge> {
         let target = &entry.target;
         let into = self.look_ahead(target, act)?;
         let referee = Referee::new(self, target, caller)?;
@@ -188,12 +207,12 @@ impl Service {
         let folded = caller.walking(preview).map_err(of_engine)?;
         // What it would be has no name: the message is about the head that is.
         let Folded { files, conflicts, changed, .. } = &folded;
-        let (how, reason) = match &folded.fate {
-            Fate::Landed(snapshot) if *snapshot == entry.snapshot => (v1::MergeHow::Forward, String::new()),
-            Fate::Landed(_) => (v1::MergeHow::Merged, String::new()),
-            Fate::Already => (v1::MergeHow::Already, String::new()),
-            Fate::Review(reason) => (v1::MergeHow::Review, reason.clone()),
-            Fate::Refused(reason) => return Err(not_started(reason.clone())),
+        let (how, reason) = match &folded.outcome {
+            EntryOutcome::Landed(snapshot) if *snapshot == entry.snapshot => (v1::MergeHow::Forward, String::new()),
+            EntryOutcome::Landed(_) => (v1::MergeHow::Merged, String::new()),
+            EntryOutcome::Already => (v1::MergeHow::Already, String::new()),
+            EntryOutcome::Review(reason) => (v1::MergeHow::Review, reason.clone()),
+            EntryOutcome::Refused(reason) => return Err(not_started(reason.clone())),
         };
         Ok(v1::Merge {
             files: files_message(files),
@@ -220,7 +239,7 @@ impl Service {
     pub(super) fn wait_for(
         &self,
         entry: &QueueEntry,
-        act: &Act,
+        act: &OperationContext,
         caller: &Caller,
     ) -> Result<(Option<Folded>, v1::Merge)> {
         let merging = &self.inner.merging;
@@ -262,14 +281,19 @@ impl Service {
     /// One fold of a target, and its directory brought along. Nothing when nothing waits. Whoever calls has the target's lock.
     ///
     /// While a command runs, a test or one of a rule, the directory is free: what is written there meanwhile is merged with what landed.
-    fn fold_target(&self, target: &WorkspaceName, act: &Act, caller: &Caller) -> Result<Option<v1::Merge>> {
+    fn fold_target(
+        &self,
+        target: &WorkspaceName,
+        act: &OperationContext,
+        caller: &Caller,
+    ) -> Result<Option<v1::Merge>> {
         let queue = &self.inner.merging.queue;
         let place = self.secure_place(target, "a merge", act)?;
         let safety = place.safety();
         let referee = Referee::new(self, target, caller)?;
         let is_long = referee.maker.has_commands() || queue.is_next_tested(target).map_err(of_engine)?;
         let place = if is_long { self.let_go_of_place(place) } else { Ok(place) };
-        let act = Act { request: None, ..act.clone() };
+        let act = OperationContext { request: None, ..act.clone() };
         let fold = caller.walking(|| queue.fold(target, &referee, &act)).map_err(of_engine)?;
         if fold.done.is_empty() {
             return Ok(None);
@@ -299,7 +323,7 @@ impl Service {
     }
 
     fn fold_whole(&self, target: &WorkspaceName) -> Result<()> {
-        let act = Act::new("queue", self.now());
+        let act = OperationContext::new("queue", self.now());
         let lock = self.inner.merging.lock_of(target);
         for _ in 0..FOLDS_MAX {
             let _turn = lock.lock();
@@ -355,15 +379,15 @@ impl Service {
 
     /// What became of an entry, for the wire.
     pub(super) fn folded_message(&self, folded: &Folded) -> Result<v1::Merge> {
-        let (how, head, reason) = match &folded.fate {
+        let (how, head, reason) = match &folded.outcome {
             // A target without a head takes over that of the source.
-            Fate::Landed(snapshot) if *snapshot == folded.entry.snapshot => {
+            EntryOutcome::Landed(snapshot) if *snapshot == folded.entry.snapshot => {
                 (v1::MergeHow::Forward, Some(*snapshot), String::new())
             }
-            Fate::Landed(snapshot) => (v1::MergeHow::Merged, Some(*snapshot), String::new()),
-            Fate::Already => (v1::MergeHow::Already, None, String::new()),
-            Fate::Review(reason) => (v1::MergeHow::Review, None, reason.clone()),
-            Fate::Refused(reason) => {
+            EntryOutcome::Landed(snapshot) => (v1::MergeHow::Merged, Some(*snapshot), String::new()),
+            EntryOutcome::Already => (v1::MergeHow::Already, None, String::new()),
+            EntryOutcome::Review(reason) => (v1::MergeHow::Review, None, reason.clone()),
+            EntryOutcome::Refused(reason) => {
                 let message = format!("{}; nothing was merged, and nothing waits", reason.trim_end());
                 return Err(not_started(message).with("entry", folded.entry.id.as_str()));
             }
@@ -409,23 +433,29 @@ impl Service {
 
 impl Service {
     /// Merges an entry that an undo brought back.
-    pub(crate) fn release_entry(&self, name: &str, dry_run: bool, act: &Act, caller: &Caller) -> Result<v1::Merge> {
+    pub(crate) fn release_entry(
+        &self,
+        name: &str,
+        dry_run: bool,
+        act: &OperationContext,
+        caller: &Caller,
+    ) -> Result<v1::Merge> {
         let queue = &self.inner.merging.queue;
         let entry = queue.find(id_of(name, QUEUE)).map_err(of_engine)?;
         if dry_run {
             return self.preview_entry(&entry, act, caller);
         }
-        refuse_unstartable(&entry.wish.test, &self.settings()?.commands)?;
+        refuse_unstartable(&entry.options.test, &self.settings()?.commands)?;
         let entry = match entry.is_held {
             true => queue.release(&entry, act).map_err(of_engine)?,
             false => entry,
         };
-        let act = Act { request: None, ..act.clone() };
+        let act = OperationContext { request: None, ..act.clone() };
         self.wait_for(&entry, &act, caller).map(|(_, merge)| merge)
     }
 
     /// Takes an entry out of the queue.
-    pub(crate) fn withdraw_entry(&self, name: &str, dry_run: bool, act: &Act) -> Result<v1::QueueEntry> {
+    pub(crate) fn withdraw_entry(&self, name: &str, dry_run: bool, act: &OperationContext) -> Result<v1::QueueEntry> {
         let queue = &self.inner.merging.queue;
         let id = id_of(name, QUEUE);
         let unreadable = queue.unreadable_entries().map_err(of_engine)?;
@@ -445,7 +475,7 @@ impl Service {
 
 impl Service {
     /// Removes a reference that cannot be read.
-    pub(super) fn remove_unreadable(&self, found: &Unreadable, action: &str, act: &Act) -> Result<()> {
+    pub(super) fn remove_unreadable(&self, found: &Unreadable, action: &str, act: &OperationContext) -> Result<()> {
         remove_reference(&self.inner.store, &found.name, act, action).map(drop).map_err(of_engine)
     }
 }
@@ -486,13 +516,13 @@ pub(super) fn side_by_side<T: Send>(all: Vec<T>, work: impl Fn(T) -> Result<()> 
 
 pub(super) const QUEUE: &str = "queue/";
 
-fn wish_of(asked: &v1::Submission, ends: bool) -> Wish {
-    Wish {
+fn wish_of(asked: &v1::Submission, ends: bool) -> QueueOptions {
+    QueueOptions {
         ends,
         message: asked.message.clone(),
         test: asked.test.clone(),
         test_seconds: asked.test_seconds,
-        ..Wish::default()
+        ..QueueOptions::default()
     }
 }
 
@@ -511,9 +541,9 @@ pub(super) fn entry_message(entry: &QueueEntry, prefix: &str) -> v1::QueueEntry 
         agent: entry.agent.clone(),
         actor: entry.actor.clone(),
         time: Some(amalgam_proto::timestamp(entry.time)),
-        message: entry.wish.message.clone(),
-        ends: entry.wish.ends,
+        message: entry.options.message.clone(),
+        ends: entry.options.ends,
         held: entry.is_held,
-        test: entry.wish.test.clone(),
+        test: entry.options.test.clone(),
     }
 }

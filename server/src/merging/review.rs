@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use amalgam_conflicts::{Caption, render};
+use amalgam_conflicts::{Caption, render_text};
 use amalgam_engine::merge::side_names;
 use amalgam_engine::object::{Conflict, Node, Settled};
 use amalgam_engine::operation::operation;
-use amalgam_engine::queue::{Review, Side, Take};
-use amalgam_engine::{Act, Entry, OperationCursor, SnapshotId, TreePath, entry_at};
+use amalgam_engine::queue::{Review, Side, SideChoice};
+use amalgam_engine::{Entry, OperationContext, OperationCursor, SnapshotId, TreePath, entry_at};
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
 
@@ -31,7 +31,7 @@ const OPERATIONS_MAX: u64 = 10_000;
 struct Again<'a> {
     /// Whether conflicts are kept in the target's tree.
     keep: bool,
-    takes: &'a [Take],
+    takes: &'a [SideChoice],
     dry_run: bool,
 }
 
@@ -96,7 +96,7 @@ impl Service {
             let both = [(first, &review.entry.target), (last, &review.entry.source)];
             both.into_iter().filter(|(name, _)| name.is_empty()).for_each(|(name, known)| *name = known.to_string());
         }
-        let rendered = render(store, &conflict, &caption).map_err(of_engine)?.map(|rendered| rendered.bytes);
+        let rendered = render_text(store, &conflict, &caption).map_err(of_engine)?.map(|rendered| rendered.bytes);
         Ok(rendered.filter(|bytes| bytes.len() <= SHOWN_BYTES_MAX).unwrap_or_default().into())
     }
 
@@ -155,13 +155,24 @@ impl Service {
     }
 
     /// Merges what waited again, with what still conflicts as conflicts in the target's tree.
-    pub(crate) fn accept_review(&self, name: &str, dry_run: bool, act: &Act, caller: &Caller) -> Result<v1::Merge> {
+    pub(crate) fn accept_review(
+        &self,
+        name: &str,
+        dry_run: bool,
+        act: &OperationContext,
+        caller: &Caller,
+    ) -> Result<v1::Merge> {
         let how = Again { keep: true, takes: &[], dry_run };
         self.try_again(name, &how, act, caller)
     }
 
     /// Merges what waited again, with one side where both cannot be had.
-    pub(crate) fn take_review(&self, request: &v1::TakeReviewRequest, act: &Act, caller: &Caller) -> Result<v1::Merge> {
+    pub(crate) fn take_review(
+        &self,
+        request: &v1::TakeReviewRequest,
+        act: &OperationContext,
+        caller: &Caller,
+    ) -> Result<v1::Merge> {
         let side = match (request.side(), request.version.as_str()) {
             (v1::MergeSide::Ours, "") => Side::Ours,
             (v1::MergeSide::Theirs, "") => Side::Theirs,
@@ -170,8 +181,8 @@ impl Service {
         let paths = request.paths.iter().map(TreePath::new).collect::<Result<Vec<_>, _>>();
         let paths = paths.map_err(|source| of_engine(source.into()))?;
         let takes: Vec<_> = match paths.is_empty() {
-            true => vec![Take { path: None, side }],
-            false => paths.into_iter().map(|path| Take { path: Some(path), side }).collect(),
+            true => vec![SideChoice { path: None, side }],
+            false => paths.into_iter().map(|path| SideChoice { path: Some(path), side }).collect(),
         };
         let how = Again { keep: false, takes: &takes, dry_run: request.dry_run };
         self.try_again(&request.name, &how, act, caller)
@@ -198,21 +209,26 @@ impl Service {
         }
     }
 
-    fn try_again(&self, name: &str, how: &Again<'_>, act: &Act, caller: &Caller) -> Result<v1::Merge> {
+    fn try_again(&self, name: &str, how: &Again<'_>, act: &OperationContext, caller: &Caller) -> Result<v1::Merge> {
         let review = self.review(name)?;
         let queue = &self.inner.merging.queue;
         let entry = queue.again(&review, how.keep, how.takes, act).map_err(of_engine)?;
         if how.dry_run {
             return self.preview_entry(&entry, act, caller);
         }
-        super::test::refuse_unstartable(&entry.wish.test, &self.settings()?.commands)?;
+        super::test::refuse_unstartable(&entry.options.test, &self.settings()?.commands)?;
         queue.resubmit(&review, &entry, act).map_err(of_engine)?;
-        let act = Act { request: None, ..act.clone() };
+        let act = OperationContext { request: None, ..act.clone() };
         self.wait_for(&entry, &act, caller).map(|(_, merge)| merge)
     }
 
     /// Does not merge it.
-    pub(crate) fn reject_review(&self, name: &str, dry_run: bool, act: &Act) -> Result<Option<v1::Workspace>> {
+    pub(crate) fn reject_review(
+        &self,
+        name: &str,
+        dry_run: bool,
+        act: &OperationContext,
+    ) -> Result<Option<v1::Workspace>> {
         let (queue, id) = (&self.inner.merging.queue, id_of(name, REVIEWS));
         let unreadable = queue.unreadable_reviews().map_err(of_engine)?;
         if let Some(found) = unreadable.into_iter().find(|one| one.id == id) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{EntryKind, SnapshotId, WorkingTree};
 use amalgam_merge::Rules;
-use amalgam_merge::rules::{BadRules, Content, NoMatch, Place};
+use amalgam_merge::rules::{BadRules, Content, NoMatch, RuleLocation};
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
 
@@ -82,17 +82,17 @@ impl Service {
         let name = self.rules_path().display().to_string();
         let mut rules = Rules::built_in();
         if !text.is_empty() {
-            rules = rules.and(Rules::read(&text, &name).map_err(|bad| of_rules(&bad))?);
+            rules = rules.with_layer(Rules::read(&text, &name).map_err(|bad| of_rules(&bad))?);
         }
         if let Some(target) = target {
             let head = self.inner.workspaces.get(target).map_err(of_engine)?.head;
             let (text, source) = self.project_text(head, target)?;
-            rules = rules.and(Rules::read(&text, &source).map_err(|bad| of_rules(&bad))?);
+            rules = rules.with_layer(Rules::read(&text, &source).map_err(|bad| of_rules(&bad))?);
         }
         let ways = call.map(|call| call.ways.as_slice()).unwrap_or_default();
         if !ways.is_empty() {
             let text: String = ways.iter().map(rule_text).collect();
-            rules = rules.and(Rules::read(&text, CALL).map_err(|bad| of_rules(&bad))?);
+            rules = rules.with_layer(Rules::read(&text, CALL).map_err(|bad| of_rules(&bad))?);
         }
         Ok(Arc::new(rules))
     }
@@ -103,7 +103,7 @@ impl Service {
     }
 
     /// The commands of the rules of a project, as the head of a workspace has them; none without a workspace.
-    pub(super) fn project_commands(&self, workspace: &str) -> Result<Vec<(String, Place)>> {
+    pub(super) fn project_commands(&self, workspace: &str) -> Result<Vec<(String, RuleLocation)>> {
         let Some(name) = self.here(workspace)? else { return Ok(Vec::new()) };
         let head = self.inner.workspaces.get(&name).map_err(of_engine)?.head;
         let (text, source) = self.project_text(head, &name)?;
@@ -135,10 +135,10 @@ impl Service {
         let found = rules.explain(&request.path, content);
         let found = found.ok_or_else(|| Failure::new(Reason::NotFound, "no rule matches this path"))?;
         Ok(v1::ExplainRulesResponse {
-            way: found.way.name().to_owned(),
-            what: found.way.what().to_owned(),
-            source: found.place.source.clone(),
-            line: found.place.line as u32,
+            way: found.strategy.name().to_owned(),
+            what: found.strategy.description().to_owned(),
+            source: found.location.source.clone(),
+            line: found.location.line as u32,
             pattern: found.pattern.to_owned(),
             groups: rules.groups_of(&request.path).map(|group| group.name.clone()).collect(),
             tried: found.tried.iter().map(|(place, why)| tried_message(place, *why)).collect(),
@@ -146,7 +146,7 @@ impl Service {
     }
 }
 
-fn tried_message(place: &amalgam_merge::rules::Place, why: NoMatch) -> v1::TriedRule {
+fn tried_message(place: &amalgam_merge::rules::RuleLocation, why: NoMatch) -> v1::TriedRule {
     v1::TriedRule { source: place.source.clone(), line: place.line as u32, other_content: why == NoMatch::Content }
 }
 

@@ -57,13 +57,14 @@ impl TestPlace {
         is_over: &dyn Fn() -> bool,
     ) -> Result<TestVerdict> {
         let (files, _) = self.write_fresh(store, tree)?;
-        if entry.wish.test.is_empty() {
+        if entry.options.test.is_empty() {
             return Ok(TestVerdict::Passed);
         }
-        let seconds = if entry.wish.test_seconds == 0 { SECONDS } else { entry.wish.test_seconds.min(SECONDS_MAX) };
+        let seconds =
+            if entry.options.test_seconds == 0 { SECONDS } else { entry.options.test_seconds.min(SECONDS_MAX) };
         let job = Job {
             what: "the test",
-            words: entry.wish.test.iter().map(OsStr::new).collect(),
+            words: entry.options.test.iter().map(OsStr::new).collect(),
             directory: &files,
             output: &self.path.join("output"),
             seconds,

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use amalgam_conflicts::{Known, ReadBack, read_back};
+use amalgam_conflicts::{KnownRendering, ReadBack, read_back};
 use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
 use amalgam_engine::{
-    Act, DiffOptions, EntryKind, RootId, SnapshotId, TreePath, What, WorkingTree, diff_roots, operation,
+    DiffOptions, EntryKind, OperationContext, RootId, SnapshotId, TreePath, What, WorkingTree, diff_roots, operation,
 };
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_view::{Difference, Folding, differences, holds_same};
@@ -100,7 +100,7 @@ impl Service {
         // What was written in this moment is a change of its own; the next look finds it.
         let gone = view.go_to_unless_changed(moment, head, Some(head)).map_err(of_view)?;
         let Some((before, _)) = gone else { return Ok(()) };
-        self.record_late_edits(grasp, &before, secured, &Act::new(KEEPER, self.now()))?;
+        self.record_late_edits(grasp, &before, secured, &OperationContext::new(KEEPER, self.now()))?;
         view.settled_at(head).map_err(of_view)?;
         self.await_told(|shows| matches!(shows, Shows::Live(id) if *id == grasp.id));
         Ok(())
@@ -126,7 +126,7 @@ impl Service {
         &self,
         id: u64,
         request: &v1::CaptureDirectoryRequest,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<v1::CaptureResult> {
         let grasp = self.grasp_view(id)?;
         let labels = request.labels.iter().map(LabelName::new).collect::<Result<Vec<_>, _>>().map_err(of_engine)?;
@@ -174,7 +174,7 @@ impl Service {
         })
     }
 
-    fn commit_view(&self, grasp: &ViewGrasp, change: &Change, act: &Act) -> Result<(SnapshotId, bool)> {
+    fn commit_view(&self, grasp: &ViewGrasp, change: &Change, act: &OperationContext) -> Result<(SnapshotId, bool)> {
         let view = &grasp.live.view;
         let seen = view.fork();
         let back = self.conflicts_in(&seen)?;
@@ -202,12 +202,12 @@ impl Service {
         if faced.paths().next().is_none() {
             return Ok(None);
         }
-        let known = Known { faced: &faced, is_written: false, paths: None };
+        let known = KnownRendering { rendered: &faced, is_written: false, paths: None };
         read_back(&self.inner.store, found, &[known]).map(Some).map_err(of_engine)
     }
 
     /// Takes what a view holds into a snapshot, if none has it yet.
-    pub(super) fn secure_view(&self, grasp: &ViewGrasp, before: &str, act: &Act) -> Result<Secured> {
+    pub(super) fn secure_view(&self, grasp: &ViewGrasp, before: &str, act: &OperationContext) -> Result<Secured> {
         let (view, head) = (&grasp.live.view, self.head(&grasp.workspace)?);
         let held = self.hold_live(grasp)?;
         let root = held.root.expect("a live tree has a root");
@@ -215,7 +215,7 @@ impl Service {
             return Ok(Secured { snapshot: None, root, _held: held });
         }
         // The request belongs to what comes after it.
-        let act = Act { request: None, ..act.clone() };
+        let act = OperationContext { request: None, ..act.clone() };
         let change = Change::new(format!("before {before}"));
         let snapshot = if view.base() == head {
             self.commit_view(grasp, &change, &act)?.0
@@ -233,7 +233,7 @@ impl Service {
     }
 
     /// The same for a workspace that may or may not have a view: a fork begins with what is seen in the mount.
-    pub(crate) fn secure_live(&self, workspace: &WorkspaceName, before: &str, act: &Act) -> Result<()> {
+    pub(crate) fn secure_live(&self, workspace: &WorkspaceName, before: &str, act: &OperationContext) -> Result<()> {
         match self.grasp_view_of(workspace)? {
             Some(grasp) => self.secure_view(&grasp, before, act).map(drop),
             None => Ok(()),
@@ -246,13 +246,13 @@ impl Service {
         if grasp.live.view.has_failed() {
             return Ok(());
         }
-        let act = Act::new(KEEPER, self.now());
+        let act = OperationContext::new(KEEPER, self.now());
         grasp.live.view.checkpoint(&checkpoint_reference(grasp.id), &act).map_err(of_view)
     }
 
     /// The journal rests on a commit now.
     pub(super) fn drop_checkpoint(&self, grasp: &ViewGrasp) -> Result<()> {
-        let act = Act::new(KEEPER, self.now()).buffered();
+        let act = OperationContext::new(KEEPER, self.now()).buffered();
         let name = checkpoint_reference(grasp.id);
         operation::remove_reference(&self.inner.store, &name, &act, "drop a checkpoint").map(drop).map_err(of_engine)
     }

@@ -1,6 +1,6 @@
 //! Mounts of workspaces that are merged: what is in one is captured before, and it is brought along after.
 
-use amalgam_engine::{Act, RootId, SnapshotId};
+use amalgam_engine::{OperationContext, RootId, SnapshotId};
 use amalgam_proto::v1;
 
 use super::ViewGrasp;
@@ -14,7 +14,7 @@ const ROUNDS_MAX: u32 = 8;
 impl Service {
     /// Takes what is in a mount into a snapshot, if none has it yet. Where the workspace moved on without the mount, what was changed
     /// there is merged with that.
-    pub(crate) fn secure_view_before(&self, grasp: &ViewGrasp, what: &str, act: &Act) -> Result<Secured> {
+    pub(crate) fn secure_view_before(&self, grasp: &ViewGrasp, what: &str, act: &OperationContext) -> Result<Secured> {
         let (view, head) = (&grasp.live.view, self.head(&grasp.workspace)?);
         let (Some(before), Some(_)) = (self.known_root(view.base())?, head.filter(|head| view.base() != Some(*head)))
         else {
@@ -28,7 +28,7 @@ impl Service {
     }
 
     /// Brings a mount along that was free while its workspace moved on. What was changed there meanwhile is merged with that.
-    pub(crate) fn catch_view_up(&self, grasp: &ViewGrasp, message: &str, act: &Act) -> Result<v1::Merge> {
+    pub(crate) fn catch_view_up(&self, grasp: &ViewGrasp, message: &str, act: &OperationContext) -> Result<v1::Merge> {
         let mut merge = v1::Merge::default();
         if grasp.live.view.base() == self.head(&grasp.workspace)? {
             return Ok(merge);
@@ -50,7 +50,7 @@ impl Service {
         grasp: &ViewGrasp,
         mut secured: Secured,
         merge: &mut v1::Merge,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<()> {
         if self.head(&grasp.workspace)? == grasp.live.view.base() {
             return Ok(());

@@ -2,7 +2,7 @@
 //! view goes to it while it is in use.
 
 use amalgam_engine::workspace::{Change, Taken, WorkspaceName, with_paths_of};
-use amalgam_engine::{Act, RootId, TreePath, WorkingTree, entry_at};
+use amalgam_engine::{OperationContext, RootId, TreePath, WorkingTree, entry_at};
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_view::{Difference, differences};
 
@@ -36,7 +36,7 @@ impl Service {
         &self,
         id: u64,
         request: &v1::RestoreDirectoryRequest,
-        act: &Act,
+        act: &OperationContext,
         mut part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<v1::RestoreResult> {
         let grasp = self.grasp_view(id)?;
@@ -91,7 +91,7 @@ impl Service {
         live: RootId,
         paths: &[TreePath],
         git: GitScope,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<Held> {
         let store = &self.inner.store;
         if paths.is_empty() {
@@ -120,13 +120,13 @@ impl Service {
         live: &Live,
         before: &str,
         git: GitScope,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<Option<amalgam_engine::SnapshotId>> {
         if !self.differs(self.state_root(&grasp.workspace)?, Some(live.edited), git)? {
             return Ok(None);
         }
         // The request belongs to what comes after it.
-        let act = Act { request: None, ..act.clone() };
+        let act = OperationContext { request: None, ..act.clone() };
         let tree = WorkingTree::open_root(&self.inner.store, live.edited).map_err(of_engine)?;
         let change = Change::new(format!("before {before}"));
         let recorded = self.inner.workspaces.record_working(&grasp.workspace, &tree, &change, &act, EDIT);
@@ -141,7 +141,7 @@ impl Service {
         paths: &[TreePath],
         words: &str,
         git: GitScope,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<bool> {
         let (workspaces, name, action) = (&self.inner.workspaces, &grasp.workspace, restore_action(git));
         let head = self.head(name)?;
@@ -176,7 +176,7 @@ impl Service {
     }
 
     /// Takes back the last thing that happened: changes that are in no snapshot yet, or else the last operation of the workspace.
-    pub(crate) fn undo_view(&self, id: u64, with_git: bool, act: &Act) -> Result<v1::RevertResult> {
+    pub(crate) fn undo_view(&self, id: u64, with_git: bool, act: &OperationContext) -> Result<v1::RevertResult> {
         let grasp = self.grasp_view(id)?;
         if self.is_replayed(act)? {
             return Ok(v1::RevertResult::default());
@@ -243,7 +243,7 @@ impl Service {
     }
 
     /// Does again what was taken back last. Changes made since would be in the way.
-    pub(crate) fn redo_view(&self, id: u64, with_git: bool, act: &Act) -> Result<v1::RevertResult> {
+    pub(crate) fn redo_view(&self, id: u64, with_git: bool, act: &OperationContext) -> Result<v1::RevertResult> {
         let grasp = self.grasp_view(id)?;
         if self.is_replayed(act)? {
             return Ok(v1::RevertResult::default());
@@ -276,7 +276,7 @@ impl Service {
         grasp: &ViewGrasp,
         reverted: &Reverted,
         live: &Live,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<v1::RevertResult> {
         let Some(wanted) = self.state_root(&grasp.workspace)? else { return Err(no_snapshot()) };
         let made = self.hold_with_git_of(wanted, live.edited, reverted.git)?;
@@ -287,7 +287,13 @@ impl Service {
     }
 
     /// Lets a mount show a tree. The next commit follows the head of its workspace.
-    fn show_tree(&self, grasp: &ViewGrasp, root: RootId, live: &Live, act: &Act) -> Result<v1::RestoreResult> {
+    fn show_tree(
+        &self,
+        grasp: &ViewGrasp,
+        root: RootId,
+        live: &Live,
+        act: &OperationContext,
+    ) -> Result<v1::RestoreResult> {
         let (workspaces, name, view) = (&self.inner.workspaces, &grasp.workspace, &grasp.live.view);
         let workspace = workspaces.get(name).map_err(of_engine)?;
         let Some(head) = workspace.head else { return Err(no_snapshot()) };
@@ -341,13 +347,13 @@ impl Service {
         grasp: &ViewGrasp,
         before: &WorkingTree,
         secured: RootId,
-        act: &Act,
+        act: &OperationContext,
     ) -> Result<()> {
         let late = self.hold_tree(before)?;
         if late.root == Some(secured) {
             return Ok(());
         }
-        let act = Act { request: None, ..act.clone() };
+        let act = OperationContext { request: None, ..act.clone() };
         let (workspaces, name) = (&self.inner.workspaces, &grasp.workspace);
         let working = workspaces.get(name).map_err(of_engine)?.working;
         let change = Change::new("written while the workspace was moved");
@@ -357,7 +363,12 @@ impl Service {
 
     /// Brings a view to its workspace's head, whatever it holds. What it held is recorded, but for what was written since that was
     /// done: that is recorded now. `.git` stays as it is.
-    pub(super) fn follow_head(&self, grasp: &ViewGrasp, secured: &Secured, act: &Act) -> Result<v1::RestoreResult> {
+    pub(super) fn follow_head(
+        &self,
+        grasp: &ViewGrasp,
+        secured: &Secured,
+        act: &OperationContext,
+    ) -> Result<v1::RestoreResult> {
         let Some(head) = self.head_root(self.head(&grasp.workspace)?)? else { return Err(no_snapshot()) };
         let git = self.git_scope(&grasp.workspace, false)?;
         let made = self.hold_with_git_of(head, secured.root, git)?;
@@ -372,7 +383,7 @@ impl Service {
         &self,
         workspace: &WorkspaceName,
         before: &str,
-        act: &Act,
+        act: &OperationContext,
         go: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let Some(grasp) = self.grasp_view_of(workspace)? else { return go() };

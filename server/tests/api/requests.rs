@@ -1,7 +1,7 @@
 //! Request ids: one caller's, for one method, with one set of arguments.
 
 use amalgam_engine::workspace::{NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, RequestId, Time};
+use amalgam_engine::{OperationContext, RequestId, Time};
 use amalgam_proto::{Reason, v1};
 
 use super::{Caller, in_process, open, reason};
@@ -106,7 +106,7 @@ async fn two_callers_with_one_id_undo_and_label_what_each_asked_for() {
 async fn an_id_that_an_older_version_recorded_is_neither_replayed_nor_done_again() {
     let around = tempfile::tempdir().expect("a directory");
     let service = open(around.path());
-    let older = Act::new("ada", Time(1)).as_request(RequestId::new("id").expect("an id"));
+    let older = OperationContext::new("ada", Time(1)).as_request(RequestId::new("id").expect("an id"));
     let name = WorkspaceName::new("old").expect("a name");
     Workspaces::of(service.store()).create(&name, &NewWorkspace::default(), &older).expect("made");
     let channel = in_process(service).await;

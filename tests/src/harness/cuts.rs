@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use amalgam_engine::{Act, Store, Time, VerifyOptions, verify};
+use amalgam_engine::{OperationContext, Store, Time, VerifyOptions, verify};
 use amalgam_transfer::{Progress, ReceiveOptions, receive};
 
 use super::collection::{check_kept, make_kept};
@@ -105,7 +105,7 @@ pub fn cut_receivers(
         let held = all_refs(&store).expect("references");
         assert!(held.is_empty() || held == wanted, "round {round}: a stream is there whole, or not at all");
         let file = File::open(&stream).expect("open");
-        let act = Act::new("test", Time(2));
+        let act = OperationContext::new("test", Time(2));
         let again = receive(&store, file, &ReceiveOptions::default(), &act, &Progress::default()).expect("again");
         assert_eq!(all_refs(&store).expect("references"), wanted, "round {round}");
         let report = verify(&store, &VerifyOptions::reading_data(), &|_| std::ops::ControlFlow::Continue(()));

@@ -7,7 +7,7 @@ use amalgam_engine::object::EntryKind;
 use amalgam_engine::work::RenameMode;
 use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace};
 use amalgam_engine::{
-    Act, Result, SnapshotId, Store, Time, VerifyOptions, WorkingTree, WorkspaceName, Workspaces, verify,
+    OperationContext, Result, SnapshotId, Store, Time, VerifyOptions, WorkingTree, WorkspaceName, Workspaces, verify,
 };
 
 use super::{Random, walk};
@@ -16,7 +16,7 @@ use super::{Random, walk};
 pub fn live(store: &Store, random: &mut Random, commits: u64) -> Result<Vec<SnapshotId>> {
     let workspaces = Workspaces::of(store);
     let labels = Labels::of(store);
-    let act = Act::new("ada", Time(7)).buffered();
+    let act = OperationContext::new("ada", Time(7)).buffered();
     let main = WorkspaceName::new("main")?;
     if workspaces.find(&main)?.is_none() {
         workspaces.create(&main, &NewWorkspace::default(), &act)?;

@@ -5,11 +5,12 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 
-use amalgam_engine::merge::{Contest, Verdict};
-use amalgam_engine::queue::{Fate, Judge, Queue, QueueEntry, Wish};
+use amalgam_engine::merge::{ContestedFile, Verdict};
+use amalgam_engine::queue::{EntryOutcome, MergePolicy, Queue, QueueEntry, QueueOptions};
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
-    Act, History, MergeContents, RequestId, Result, Store, Time, VerifyOptions, WorkspaceName, Workspaces, verify,
+    History, MergeContents, OperationContext, RequestId, Result, Store, Time, VerifyOptions, WorkspaceName, Workspaces,
+    verify,
 };
 
 use super::read_files;
@@ -21,12 +22,12 @@ pub const MAIN: &str = "main";
 pub struct Strict;
 
 impl MergeContents for Strict {
-    fn merge(&self, _contest: &Contest<'_>) -> Result<Verdict> {
-        Ok(Verdict::Conflict { way: "none".to_owned() })
+    fn merge(&self, _contest: &ContestedFile<'_>) -> Result<Verdict> {
+        Ok(Verdict::Conflict { strategy: "none".to_owned() })
     }
 }
 
-impl Judge for Strict {
+impl MergePolicy for Strict {
     fn contents(&self, _entry: &QueueEntry) -> Result<Box<dyn MergeContents + '_>> {
         Ok(Box::new(Strict))
     }
@@ -47,8 +48,8 @@ pub fn named(name: impl Into<String>) -> WorkspaceName {
     WorkspaceName::new(name).expect("tests use valid names")
 }
 
-fn act(time: i64) -> Act {
-    Act::new("agent", Time(time)).buffered()
+fn act(time: i64) -> OperationContext {
+    OperationContext::new("agent", Time(time)).buffered()
 }
 
 impl Merged {
@@ -83,7 +84,7 @@ impl Merged {
         let time = i64::try_from(round).expect("rounds are few") + 2;
         self.workspaces.commit(&name, &mut tree, &Change::new("a round"), &act(time))?;
         let request = RequestId::new(format!("{agent}-{round}")).expect("a short id");
-        self.queue.submit(&name, &named(MAIN), &Wish::default(), &act(time).as_request(request))
+        self.queue.submit(&name, &named(MAIN), &QueueOptions::default(), &act(time).as_request(request))
     }
 }
 
@@ -125,7 +126,7 @@ pub fn publish_until_killed(directory: &Path, agents: u64) -> Result<()> {
                     std::thread::sleep(std::time::Duration::from_micros(200));
                 }
                 for folded in done {
-                    assert!(matches!(folded.fate, Fate::Landed(_)), "{folded:?}");
+                    assert!(matches!(folded.outcome, EntryOutcome::Landed(_)), "{folded:?}");
                     let (agent, round) = whose(&merged, &folded.entry)?;
                     say("landed", agent, round);
                 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use amalgam_engine::object::Owner;
 use amalgam_engine::reference::RefName;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, SnapshotId, Store, Time};
+use amalgam_engine::{OperationContext, SnapshotId, Store, Time};
 use amalgam_fuse::{Mount, MountOptions};
 use amalgam_gc::{CollectOptions, collect};
 use amalgam_view::{View, ViewOptions};
@@ -106,13 +106,15 @@ fn now() -> Time {
     Time::from(SystemTime::now())
 }
 
-fn act() -> Act {
-    Act::new("mounter", now())
+fn act() -> OperationContext {
+    OperationContext::new("mounter", now())
 }
 
-/// Whether this machine lets this process mount.
+/// Whether this machine lets this process mount; reports a skipped test if not.
 pub fn can_mount() -> bool {
-    super::powercut::is_root() && std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok()
+    let device = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+    let can = super::powercut::is_root() && device.is_ok();
+    amalgam_test_support::has_or_skip("fuse", can, "mounting needs root and /dev/fuse here")
 }
 
 /// Mounts as ordered and serves until somebody unmounts it or the input ends. `tell` gets the lines that the parent reads.

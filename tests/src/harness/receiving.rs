@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use amalgam_engine::reference::{RefName, RefValue};
-use amalgam_engine::{Act, Store, Time, WorkingTree};
+use amalgam_engine::{OperationContext, Store, Time, WorkingTree};
 use amalgam_transfer::{Progress, ReceiveOptions, Result, Selection, SendOptions, receive, send};
 
 use super::lives::{assert_sound, live};
@@ -17,7 +17,7 @@ pub fn receive_file(directory: &Path, stream: &Path) -> Result<()> {
     let store = Store::open(directory)?;
     let host = |source| amalgam_transfer::Error::Host { action: "open the stream".to_owned(), source };
     let file = File::open(stream).map_err(host)?;
-    let act = Act::new("receiver", Time(1));
+    let act = OperationContext::new("receiver", Time(1));
     receive(&store, file, &ReceiveOptions::default(), &act, &Progress::default()).map(drop)
 }
 
@@ -71,7 +71,7 @@ pub fn receive_kill_rounds(command: &dyn Fn() -> Command, rounds: u64, seed: u64
         let held = named(&store);
         let wanted = named(&from);
         assert!(held.is_empty() || held == wanted, "a stream is there whole, or not at all");
-        let act = Act::new("test", Time(2));
+        let act = OperationContext::new("test", Time(2));
         let file = File::open(&path).expect("open");
         let again = receive(&store, file, &ReceiveOptions::default(), &act, &Progress::default()).expect("again");
         assert_eq!(named(&store), wanted);

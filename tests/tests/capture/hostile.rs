@@ -194,13 +194,11 @@ fn another_file_system_is_an_empty_directory() {
         let mut command = Command::new("unshare");
         command.args(["-Urm", "sh", "-c", script]).arg(&test).arg(world.temp.path()).env(INSIDE, world.temp.path());
         let Ok(done) = command.output() else {
-            eprintln!("skipped: there is no unshare here");
-            return;
+            return amalgam_test_support::skip("userns", "there is no unshare here");
         };
         let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
         if !done.status.success() && !said.contains("running 1 test") {
-            eprintln!("skipped: nothing can be mounted here: {said}");
-            return;
+            return amalgam_test_support::skip("userns", &format!("nothing can be mounted here: {said}"));
         }
         assert!(done.status.success(), "{said}");
         return;

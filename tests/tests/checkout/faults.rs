@@ -37,16 +37,14 @@ fn again(test: &str, wrapper: &[&str], variable: &str, value: &Path) -> Command 
     command
 }
 
-/// Runs it to its end; says why where it did not even begin.
-fn run_again(test: &str, wrapper: &[&str], variable: &str, value: &Path) {
+/// Runs it to its end; reports a skipped test where it did not even begin, for lack of a capability.
+fn run_again(capability: &str, test: &str, wrapper: &[&str], variable: &str, value: &Path) {
     let Ok(done) = again(test, wrapper, variable, value).output() else {
-        eprintln!("skipped: there is no {} here", wrapper[0]);
-        return;
+        return amalgam_test_support::skip(capability, &format!("there is no {} here", wrapper[0]));
     };
     let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
     if !done.status.success() && !said.contains("running 1 test") {
-        eprintln!("skipped: {wrapper:?}: {said}");
-        return;
+        return amalgam_test_support::skip(capability, &format!("{wrapper:?}: {said}"));
     }
     assert!(done.status.success(), "{said}");
 }
@@ -202,7 +200,7 @@ fn a_full_disk_is_said_clearly_and_the_rest_stays() {
         let temp = tempfile::tempdir().expect("a directory");
         let script = r#"mount -t tmpfs -o size=4m none "$AMALGAM_TEST_FULL_CHECKOUT" && exec "$0" "$@""#;
         let test = "faults::a_full_disk_is_said_clearly_and_the_rest_stays";
-        return run_again(test, &["unshare", "-Urm", "sh", "-c", script], INSIDE, temp.path());
+        return run_again("userns", test, &["unshare", "-Urm", "sh", "-c", script], INSIDE, temp.path());
     };
     let world = World::in_directory(tempfile::tempdir_in(mount).expect("a directory"));
     let ballast = world.temp.path().join("ballast");
@@ -289,7 +287,7 @@ fn files_are_cloned_where_the_file_system_can() {
         let script = r#"cd "$AMALGAM_TEST_CLONING_CHECKOUT" && truncate -s 256M image && mkfs.btrfs -q image && \
             mkdir mount && mount -o loop image mount && exec "$0" "$@""#;
         let test = "faults::files_are_cloned_where_the_file_system_can";
-        return run_again(test, &["unshare", "-m", "sh", "-c", script], INSIDE, temp.path());
+        return run_again("btrfs", test, &["unshare", "-m", "sh", "-c", script], INSIDE, temp.path());
     };
     let mount = mount.join("mount");
     let source = World::in_directory(tempfile::tempdir_in(&mount).expect("a directory"));
@@ -393,7 +391,7 @@ fn without_privilege_all_that_can_be_done_is_done() {
     if rustix::process::geteuid().is_root() {
         let test = "faults::without_privilege_all_that_can_be_done_is_done";
         let wrapper = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
-        return run_again(test, &wrapper, INSIDE, Path::new("."));
+        return run_again("setpriv", test, &wrapper, INSIDE, Path::new("."));
     }
     let world = World::new();
     let mut tree = world.tree();

@@ -171,10 +171,12 @@ fn a_pool_takes_no_access_rules_over_from_the_directory_around_it() {
 fn on_another_file_system_files_are_written_for_reading_only() {
     let world = World::new();
     let (pool, tree) = (pool_of(&world), tree_of(&world));
-    let Ok(elsewhere) = tempfile::tempdir_in("/dev/shm") else { return println!("skipped: there is no /dev/shm") };
+    let Ok(elsewhere) = tempfile::tempdir_in("/dev/shm") else {
+        return amalgam_test_support::skip("filesystem", "there is no /dev/shm");
+    };
     let device = |path: &Path| fs::metadata(path).expect("it is there").dev();
     if device(elsewhere.path()) == device(world.temp.path()) {
-        return println!("skipped: there is no other file system");
+        return amalgam_test_support::skip("filesystem", "there is no other file system");
     }
     assert_eq!(read_only_at(&world, &pool, elsewhere.path(), &tree).linked, 0);
     expect_readable(elsewhere.path());

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, Store, Time};
+use amalgam_engine::{OperationContext, Store, Time};
 use amalgam_view::{View, ViewOptions};
 
 pub(crate) struct Host {
@@ -24,7 +24,7 @@ impl Host {
         let scratch = tempfile::tempdir().expect("a directory");
         let workspaces = Workspaces::of(&Store::in_memory());
         let name = WorkspaceName::new("main").expect("a name");
-        workspaces.create(&name, &NewWorkspace::default(), &Act::new("test", now())).expect("a workspace");
+        workspaces.create(&name, &NewWorkspace::default(), &OperationContext::new("test", now())).expect("a workspace");
         let options = ViewOptions::new(Owner { uid: 0, gid: 0 }, now);
         let tree = workspaces.open(&name).expect("a tree");
         let (view, _) = View::open(tree, &scratch.path().join("journal"), options).expect("a view");
@@ -32,7 +32,7 @@ impl Host {
     }
 
     pub(crate) fn commit(&self) {
-        let act = Act::new("test", now());
+        let act = OperationContext::new("test", now());
         self.view.commit(&self.workspaces, &self.name, &Change::new(""), &act, "commit").expect("commit");
     }
 }

@@ -14,9 +14,9 @@ use amalgam_engine::object::{Conflict, Content, DirectoryItem, Entry, Node, Sequ
 use amalgam_engine::purge::{PurgeOptions, PurgeTarget, plan_purge};
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{
-    Act, ChunkId, DiffOptions, Error, Interrupt, MergeOptions, NoContents, PatchOptions, RefMove, Result, RootId,
-    SnapshotId, Store, StoreOptions, Time, TreePath, VerifyOptions, WorkingTree, WriteSession, count_differing_paths,
-    diff_roots, diff_with_renames, insight, merge_trees, patch, verify,
+    Cancellation, ChunkId, DiffOptions, Error, MergeOptions, NoContents, OperationContext, PatchOptions, RefMove,
+    Result, RootId, SnapshotId, Store, StoreOptions, Time, TreePath, VerifyOptions, WorkingTree, WriteSession,
+    count_differing_paths, diff_roots, diff_with_renames, insight, merge_trees, patch, verify,
 };
 use amalgam_gc::{CollectOptions, collect};
 use amalgam_materializer::{Checkout, HostDir, Index, Progress, Times, checkout, plan};
@@ -86,7 +86,7 @@ fn store_with_wide_tree() -> (Store, SnapshotId, RootId) {
     session.commit(snapshot, RefMove::default()).expect("committed");
     let new = NewWorkspace { from: Some(snapshot), ..NewWorkspace::default() };
     let evil = WorkspaceName::new("evil").expect("a name");
-    Workspaces::of(&store).create(&evil, &new, &Act::new("eve", Time(1))).expect("created");
+    Workspaces::of(&store).create(&evil, &new, &OperationContext::new("eve", Time(1))).expect("created");
     (store, snapshot, root)
 }
 
@@ -239,7 +239,7 @@ fn a_walk_ends_when_its_caller_goes_away() {
     let session = store.session();
     let root = wide(&session);
     session.commit(root, RefMove::default()).expect("committed");
-    let interrupt = Interrupt::default();
+    let interrupt = Cancellation::default();
     let caller = interrupt.clone();
     let begun = Instant::now();
     let walk = std::thread::spawn(move || {
@@ -248,7 +248,7 @@ fn a_walk_ends_when_its_caller_goes_away() {
     });
     std::thread::sleep(Duration::from_millis(200));
     assert!(!walk.is_finished());
-    caller.interrupt();
+    caller.cancel();
     assert!(matches!(walk.join().expect("no panic"), Some(Error::Interrupted)));
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
@@ -262,7 +262,7 @@ fn a_merge_and_a_listing_of_conflicts_end_when_their_caller_goes_away() {
     let root = wide(&session);
     session.commit(root, RefMove::default()).expect("committed");
     let _root = store.pin(root);
-    let (workspaces, act) = (Workspaces::of(&store), Act::new("eve", Time(1)));
+    let (workspaces, act) = (Workspaces::of(&store), OperationContext::new("eve", Time(1)));
     let [main, evil] = ["main", "evil"].map(|name| WorkspaceName::new(name).expect("a name"));
     for (name, mut tree) in
         [(&main, WorkingTree::new(&store)), (&evil, WorkingTree::open_root(&store, root).expect("open"))]
@@ -273,13 +273,13 @@ fn a_merge_and_a_listing_of_conflicts_end_when_their_caller_goes_away() {
     }
     let head = workspaces.get(&main).expect("found").head;
     let interrupted = |work: &(dyn Fn() -> Option<Error> + Sync)| {
-        let (interrupt, begun) = (Interrupt::default(), Instant::now());
+        let (interrupt, begun) = (Cancellation::default(), Instant::now());
         let caller = interrupt.clone();
         let error = std::thread::scope(|scope| {
             let work = scope.spawn(move || interrupt.during(work));
             std::thread::sleep(Duration::from_millis(200));
             assert!(!work.is_finished());
-            caller.interrupt();
+            caller.cancel();
             work.join().expect("no panic")
         });
         assert!(matches!(error, Some(Error::Interrupted)), "{error:?}");

@@ -7,12 +7,12 @@ use std::path::Path;
 use amalgam_engine::backend::StoredObject;
 use amalgam_engine::lean::{CacheFinder, lean_tree};
 use amalgam_engine::object::{GENERATION_MAX, Snapshot};
-use amalgam_engine::queue::{Judge, Queue, QueueEntry, TestVerdict, Wish};
+use amalgam_engine::queue::{MergePolicy, Queue, QueueEntry, QueueOptions, TestVerdict};
 use amalgam_engine::reference::{OperationDraft, RefName, RefValue};
 use amalgam_engine::workspace::{Change, NewWorkspace, Workspace};
 use amalgam_engine::{
-    Act, Commit, ErrorKind, History, LivedTime, MergeContents, Now, ObjectId, ObjectKind, RefMove, Result, Revision,
-    RootId, SnapshotId, Store, SweepScope, Time, WorkingTree, WorkspaceName, Workspaces,
+    Commit, ErrorKind, History, LivedTime, MergeContents, Now, ObjectId, ObjectKind, OperationContext, RefMove, Result,
+    Revision, RootId, SnapshotId, Store, SweepScope, Time, WorkingTree, WorkspaceName, Workspaces,
 };
 use amalgam_gc::retention::Policies;
 use amalgam_tests::harness::lives::assert_sound;
@@ -23,8 +23,8 @@ use amalgam_transfer::{
 };
 use bytes::Bytes;
 
-fn by() -> Act {
-    Act::new("mallory", Time(9))
+fn by() -> OperationContext {
+    OperationContext::new("mallory", Time(9))
 }
 
 /// A store with one workspace, and what it sends.
@@ -196,13 +196,13 @@ fn plant(store: &Store, name: RefName, value: RefValue) {
 /// Panics as soon as it is to run a command.
 struct Tripwire;
 
-impl Judge for Tripwire {
+impl MergePolicy for Tripwire {
     fn contents(&self, _entry: &QueueEntry) -> Result<Box<dyn MergeContents + '_>> {
         panic!("an entry that is held is not merged")
     }
 
     fn test(&self, entry: &QueueEntry, _tree: RootId) -> Result<TestVerdict> {
-        panic!("it would run {:?}", entry.wish.test)
+        panic!("it would run {:?}", entry.options.test)
     }
 }
 
@@ -226,7 +226,10 @@ fn what_waits_in_a_backup_comes_back_held_and_its_test_does_not_run() {
     tree.write("file", b"two").expect("write");
     workspaces.commit(&side, &mut tree, &Change::new("two"), &by()).expect("commit");
     let queue = Queue::of(&workspaces, &History::of(&from));
-    let wish = Wish { test: vec!["sh".to_owned(), "-c".to_owned(), "touch /tmp/owned".to_owned()], ..Wish::default() };
+    let wish = QueueOptions {
+        test: vec!["sh".to_owned(), "-c".to_owned(), "touch /tmp/owned".to_owned()],
+        ..QueueOptions::default()
+    };
     queue.submit(&side, &main, &wish, &by()).expect("submit");
     assert_eq!(
         queue.targets().expect("targets"),
@@ -244,7 +247,7 @@ fn what_waits_in_a_backup_comes_back_held_and_its_test_does_not_run() {
         let queue = Queue::of(&Workspaces::of(&store), &History::of(&store));
         assert!(queue.targets().expect("targets").is_empty());
         let waiting = queue.list(None).expect("listed");
-        assert!(matches!(&waiting[..], [entry] if entry.is_held && entry.wish == wish), "{waiting:?}");
+        assert!(matches!(&waiting[..], [entry] if entry.is_held && entry.options == wish), "{waiting:?}");
         assert!(queue.fold(&main, &Tripwire, &by()).expect("nothing to do").done.is_empty());
         assert_sound(&store);
     }
@@ -334,7 +337,9 @@ fn a_stream_moves_the_head_of_an_existing_workspace_and_changes_nothing_else_of_
     take(&to, &stream_of(&from), &ReceiveOptions::default()).expect("received");
     Workspaces::of(&to).create(&feat, &new("ann", None), &by()).expect("create");
     let before = Workspaces::of(&to).get(&feat).expect("there");
-    Workspaces::of(&from).create(&feat, &new("mallory", Some("main")), &Act::new("mallory", Time(0))).expect("create");
+    Workspaces::of(&from)
+        .create(&feat, &new("mallory", Some("main")), &OperationContext::new("mallory", Time(0)))
+        .expect("create");
     take(&to, &stream_of(&from), &ReceiveOptions::default()).expect("the same head is received");
     let record = |workspace: Workspace| {
         (workspace.agent, workspace.project, workspace.target, workspace.base, workspace.created)

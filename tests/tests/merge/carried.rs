@@ -116,7 +116,7 @@ fn conflicts_with_terms_of_every_kind_are_verified_collected_sent_and_compared()
     let selection = amalgam_transfer::Selection::everything(&store).expect("everything");
     let (sending, progress) = (amalgam_transfer::SendOptions::default(), amalgam_transfer::Progress::default());
     amalgam_transfer::send(&store, &selection, &sending, &mut stream, &progress).expect("sent");
-    let act = amalgam_engine::Act::new("bob", amalgam_engine::Time(9));
+    let act = amalgam_engine::OperationContext::new("bob", amalgam_engine::Time(9));
     let receiving = amalgam_transfer::ReceiveOptions::default();
     amalgam_transfer::receive(&other, &stream[..], &receiving, &act, &progress).expect("received");
     kit::assert_sound(&other);
@@ -141,7 +141,8 @@ fn what_only_a_term_holds_can_be_purged() {
     let target = PurgeTarget::Object(content.into());
     let plan = plan_purge(&store, &target, &PurgeOptions { everywhere: true }).expect("planned");
     drop(outcome);
-    purge(&store, &plan, "it is a secret", &amalgam_engine::Act::new("ada", amalgam_engine::Time(9))).expect("purged");
+    purge(&store, &plan, "it is a secret", &amalgam_engine::OperationContext::new("ada", amalgam_engine::Time(9)))
+        .expect("purged");
     kit::assert_sound(&store);
     assert!(matches!(store.chunk(content, 6), Err(amalgam_engine::Error::Purged { .. })));
 }

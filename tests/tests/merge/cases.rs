@@ -1,6 +1,6 @@
 //! Every case of two trees, small.
 
-use amalgam_engine::merge::{Contest, Verdict};
+use amalgam_engine::merge::{ContestedFile, Verdict};
 use amalgam_engine::{Error, MergeContents, NoContents, Result, Store};
 
 use crate::kit::{self, BothAfterEachOther, clean, conflicts, merge, merged, tree};
@@ -288,7 +288,7 @@ fn contents_are_merged_by_whoever_knows_how() {
     let came = merged(&store, roots, &BothAfterEachOther).expect("merged");
     assert_eq!((came.text.as_str(), came.conflict_text().as_str()), ("a+=23 b=1", ""));
     let file = &came.report.files[0];
-    assert_eq!((file.path.to_string().as_str(), file.way.as_str(), file.result.word()), ("a", "joined", "merged"));
+    assert_eq!((file.path.to_string().as_str(), file.strategy.as_str(), file.result.word()), ("a", "joined", "merged"));
     let stat = came.tree.stat("a").expect("stat").expect("there");
     assert_eq!(stat.mtime, kit::MERGE_TIME);
     assert_ne!(came.tree.stat("b").expect("stat").expect("there").mtime, kit::MERGE_TIME);
@@ -297,7 +297,7 @@ fn contents_are_merged_by_whoever_knows_how() {
 struct Fails;
 
 impl MergeContents for Fails {
-    fn merge(&self, _contest: &Contest<'_>) -> Result<Verdict> {
+    fn merge(&self, _contest: &ContestedFile<'_>) -> Result<Verdict> {
         Err(Error::Invalid { what: "contents", why: "they make no sense".to_owned() })
     }
 }

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 
-use amalgam_engine::merge::{Contest, MergeReport, PathConflict, Verdict};
+use amalgam_engine::merge::{ContestedFile, MergeReport, PathConflict, Verdict};
 use amalgam_engine::object::{EntryKind, Node};
 use amalgam_engine::work::Special;
 use amalgam_engine::{
@@ -159,10 +159,10 @@ pub fn conflicts(base: &str, ours: &str, theirs: &str, expected: &str, conflicts
 pub struct BothAfterEachOther;
 
 impl MergeContents for BothAfterEachOther {
-    fn merge(&self, contest: &Contest<'_>) -> Result<Verdict> {
+    fn merge(&self, contest: &ContestedFile<'_>) -> Result<Verdict> {
         let mut bytes = contest.ours.read()?.to_vec();
         bytes.extend_from_slice(&contest.theirs.read()?);
-        Ok(Verdict::Merged { bytes: bytes.into(), way: "joined".to_owned() })
+        Ok(Verdict::Merged { bytes: bytes.into(), strategy: "joined".to_owned() })
     }
 }
 

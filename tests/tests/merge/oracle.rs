@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::Path;
 
-use amalgam_engine::merge::{Contest, FileResult, PathConflict, Verdict};
+use amalgam_engine::merge::{ContestedFile, FileResult, PathConflict, Verdict};
 use amalgam_engine::object::Node;
 use amalgam_engine::{MergeContents, Result, RootId, Store, TreePath, list_directory, merge_trees};
 use amalgam_tests::git::{self, Edit, File, Files, git, put};
@@ -258,10 +258,10 @@ fn ours_listed(store: &Store, root: RootId) -> Listed {
 struct ByMergeFile<'a>(&'a Path);
 
 impl MergeContents for ByMergeFile<'_> {
-    fn merge(&self, contest: &Contest<'_>) -> Result<Verdict> {
+    fn merge(&self, contest: &ContestedFile<'_>) -> Result<Verdict> {
         let base = contest.base.as_ref().map(|base| base.read()).transpose()?.unwrap_or_default();
         let versions = [contest.ours.read()?, base, contest.theirs.read()?];
-        let conflict = Verdict::Conflict { way: "git".to_owned() };
+        let conflict = Verdict::Conflict { strategy: "git".to_owned() };
         if versions.iter().any(|bytes| bytes.contains(&0)) {
             return Ok(conflict);
         }
@@ -270,7 +270,7 @@ impl MergeContents for ByMergeFile<'_> {
         }
         let arguments = ["merge-file", "-p", "-q", "--diff-algorithm=histogram", "ours", "base", "theirs"];
         Ok(match git::run(git(self.0).args(arguments), b"") {
-            Ok(bytes) => Verdict::Merged { bytes: bytes.into(), way: "git".to_owned() },
+            Ok(bytes) => Verdict::Merged { bytes: bytes.into(), strategy: "git".to_owned() },
             Err(_) => conflict,
         })
     }

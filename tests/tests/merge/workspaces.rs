@@ -6,8 +6,8 @@ use amalgam_engine::object::{Conflict, Node};
 use amalgam_engine::reference::RequestId;
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
-    Act, Error, History, MergeContents, MergeOptions, NoContents, Result, SnapshotId, Store, Time, TreePath,
-    WorkspaceName, Workspaces, entry_at,
+    Error, History, MergeContents, MergeOptions, NoContents, OperationContext, Result, SnapshotId, Store, Time,
+    TreePath, WorkspaceName, Workspaces, entry_at,
 };
 
 use crate::kit::{self, BothAfterEachOther};
@@ -22,8 +22,8 @@ fn name(name: &str) -> WorkspaceName {
     WorkspaceName::new(name).expect("a name")
 }
 
-fn act() -> Act {
-    Act::new("ada", Time(1_000))
+fn act() -> OperationContext {
+    OperationContext::new("ada", Time(1_000))
 }
 
 impl House {
@@ -132,7 +132,7 @@ fn conflicts_are_kept_in_the_tree_or_refused_and_recorded() {
     assert_eq!((done.how, house.text("main").as_str()), (MergeHow::Merged, "a=32 b=32"));
     let snapshot = house.store.snapshot(house.head("main")).expect("a snapshot");
     let record = MergeRecord::from_json(&snapshot.metadata[MERGE_RECORD_KEY]).expect("a record");
-    let ways: Vec<_> = record.files.iter().map(|file| (file.path.as_str(), file.way.as_str())).collect();
+    let ways: Vec<_> = record.files.iter().map(|file| (file.path.as_str(), file.strategy.as_str())).collect();
     assert_eq!(ways, [("a", "joined"), ("b", "joined")]);
     assert_eq!(MergeRecord::from_json(&record.to_json()), Some(record));
 }
@@ -141,7 +141,7 @@ fn conflicts_are_kept_in_the_tree_or_refused_and_recorded() {
 fn a_merge_that_fails_changes_nothing() {
     struct Fails;
     impl MergeContents for Fails {
-        fn merge(&self, _: &amalgam_engine::merge::Contest<'_>) -> Result<amalgam_engine::merge::Verdict> {
+        fn merge(&self, _: &amalgam_engine::merge::ContestedFile<'_>) -> Result<amalgam_engine::merge::Verdict> {
             Err(Error::Invalid { what: "contents", why: "they make no sense".to_owned() })
         }
     }
@@ -276,7 +276,7 @@ fn a_target_that_moves_is_merged_as_it_is_then() {
     // While the contents are merged, the target moves once.
     struct Moves<'a>(&'a House, std::cell::Cell<bool>);
     impl MergeContents for Moves<'_> {
-        fn merge(&self, contest: &amalgam_engine::merge::Contest<'_>) -> Result<amalgam_engine::merge::Verdict> {
+        fn merge(&self, contest: &amalgam_engine::merge::ContestedFile<'_>) -> Result<amalgam_engine::merge::Verdict> {
             if !self.1.replace(true) {
                 self.0.write("main", "b=9");
             }
@@ -334,10 +334,10 @@ fn a_conflict_that_was_resolved_before_is_resolved_by_a_merge() {
     assert_eq!(house.text("main"), "a=3 b=1");
     let done = house.merge_with(&["one"], &NoContents, |request| request.keep_conflicts = false).expect("merged");
     assert_eq!((done.how, house.text("main").as_str()), (MergeHow::Merged, "a=both b=1"));
-    assert_eq!(done.report.files[0].way, "remembered");
+    assert_eq!(done.report.files[0].strategy, "remembered");
     let snapshot = house.store.snapshot(house.head("main")).expect("a snapshot");
     let record = MergeRecord::from_json(&snapshot.metadata[MERGE_RECORD_KEY]).expect("a record");
-    assert_eq!((record.conflicts.len(), record.files[0].way.as_str()), (0, "remembered"));
+    assert_eq!((record.conflicts.len(), record.files[0].strategy.as_str()), (0, "remembered"));
     // One that was removed is known, too.
     house.workspaces.undo(&name("main"), &act()).expect("undone");
     remember(&house.store, &conflict, &path, None, root, &act()).expect("remembered");

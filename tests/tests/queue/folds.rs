@@ -4,15 +4,18 @@ use std::sync::Mutex;
 
 use amalgam_engine::conflict::{CONFLICTS_KEY, remember};
 use amalgam_engine::merge::{
-    Contest, DECIDED_KEY, Decision, MERGE_RECORD_KEY, Matter, MergeRecord, MergeRequest, Verdict, undecided_before,
+    ConflictSubject, ContestedFile, DECIDED_KEY, Decision, MERGE_RECORD_KEY, MergeRecord, MergeRequest, Verdict,
+    undecided_before,
 };
 use amalgam_engine::object::{Conflict, Node, Owner};
-use amalgam_engine::queue::{Fate, Judge, Queue, QueueEntry, Regenerated, Side, Take, TestVerdict, Wish};
+use amalgam_engine::queue::{
+    EntryOutcome, MergePolicy, Queue, QueueEntry, QueueOptions, Regenerated, Side, SideChoice, TestVerdict,
+};
 use amalgam_engine::work::RenameMode;
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
-    Act, History, MergeContents, RequestId, Result, RootId, SnapshotId, Store, Time, TreePath, WorkingTree,
-    WorkspaceName, Workspaces, entry_at,
+    History, MergeContents, OperationContext, RequestId, Result, RootId, SnapshotId, Store, Time, TreePath,
+    WorkingTree, WorkspaceName, Workspaces, entry_at,
 };
 
 struct House {
@@ -32,16 +35,16 @@ struct Court {
 struct Texts;
 
 impl MergeContents for Texts {
-    fn merge(&self, contest: &Contest<'_>) -> Result<Verdict> {
+    fn merge(&self, contest: &ContestedFile<'_>) -> Result<Verdict> {
         let (ours, theirs) = (contest.ours.read()?, contest.theirs.read()?);
         Ok(match contest.path.as_bytes().ends_with(b".log") {
-            true => Verdict::Merged { bytes: [&ours[..], &theirs[..]].concat().into(), way: "both".to_owned() },
-            false => Verdict::Conflict { way: "none".to_owned() },
+            true => Verdict::Merged { bytes: [&ours[..], &theirs[..]].concat().into(), strategy: "both".to_owned() },
+            false => Verdict::Conflict { strategy: "none".to_owned() },
         })
     }
 }
 
-impl Judge for Court {
+impl MergePolicy for Court {
     fn contents(&self, _entry: &QueueEntry) -> Result<Box<dyn MergeContents + '_>> {
         Ok(Box::new(Texts))
     }
@@ -61,7 +64,7 @@ impl Judge for Court {
     }
 
     fn test(&self, entry: &QueueEntry, _tree: RootId) -> Result<TestVerdict> {
-        self.tested.lock().expect("no panic").push(entry.wish.test.join(" "));
+        self.tested.lock().expect("no panic").push(entry.options.test.join(" "));
         Ok(self.verdict.clone().unwrap_or(TestVerdict::Passed))
     }
 }
@@ -70,8 +73,8 @@ fn name(name: &str) -> WorkspaceName {
     WorkspaceName::new(name).expect("a name")
 }
 
-fn act(time: i64) -> Act {
-    Act::new("ada", Time(time))
+fn act(time: i64) -> OperationContext {
+    OperationContext::new("ada", Time(time))
 }
 
 fn path(text: &str) -> TreePath {
@@ -115,17 +118,17 @@ impl House {
         self.workspaces.commit(&name(workspace), &mut tree, &Change::new(words), &act(3)).expect("committed").snapshot
     }
 
-    fn submit(&self, from: &str, wish: &Wish, time: i64) -> QueueEntry {
+    fn submit(&self, from: &str, wish: &QueueOptions, time: i64) -> QueueEntry {
         self.queue.submit(&name(from), &name("main"), wish, &act(time)).expect("in the queue")
     }
 
-    fn fold(&self) -> Vec<(String, Fate)> {
+    fn fold(&self) -> Vec<(String, EntryOutcome)> {
         self.fold_by(&Court::default())
     }
 
-    fn fold_by(&self, court: &Court) -> Vec<(String, Fate)> {
+    fn fold_by(&self, court: &Court) -> Vec<(String, EntryOutcome)> {
         let fold = self.queue.fold(&name("main"), court, &act(100)).expect("folded");
-        fold.done.into_iter().map(|folded| (folded.entry.source.to_string(), folded.fate)).collect()
+        fold.done.into_iter().map(|folded| (folded.entry.source.to_string(), folded.outcome)).collect()
     }
 
     fn read(&self, path: &str) -> String {
@@ -141,8 +144,8 @@ impl House {
     }
 }
 
-fn landed(fates: &[(String, Fate)]) -> Vec<bool> {
-    fates.iter().map(|(_, fate)| matches!(fate, Fate::Landed(_))).collect()
+fn landed(fates: &[(String, EntryOutcome)]) -> Vec<bool> {
+    fates.iter().map(|(_, outcome)| matches!(outcome, EntryOutcome::Landed(_))).collect()
 }
 
 #[test]
@@ -152,7 +155,7 @@ fn what_waits_for_a_target_lands_in_the_order_of_waiting_in_one_operation() {
         house.fork(source, &format!("{}=2 new/{source}=1", ["a", "b", "c"][at]));
     }
     for (at, source) in ["z", "x", "y"].into_iter().enumerate() {
-        house.submit(source, &Wish::default(), 10 + at as i64);
+        house.submit(source, &QueueOptions::default(), 10 + at as i64);
     }
     let before = house.workspaces.store().last_move(&name("main").reference()).expect("an operation");
     let fold = house.queue.fold(&name("main"), &Court::default(), &act(100)).expect("folded");
@@ -183,7 +186,7 @@ fn what_conflicts_waits_for_a_person_and_keeps_nobody_else_waiting() {
     house.fork("y", "a=y b=y");
     house.fork("z", "notes.log=z");
     for (at, source) in ["x", "y", "z"].into_iter().enumerate() {
-        house.submit(source, &Wish { ends: true, ..Wish::default() }, 10 + at as i64);
+        house.submit(source, &QueueOptions { ends: true, ..QueueOptions::default() }, 10 + at as i64);
     }
     assert_eq!(landed(&house.fold()), [true, false, true]);
     assert_eq!((house.read("a").as_str(), house.read("b").as_str()), ("x", "1"), "nothing of y is there by half");
@@ -210,11 +213,11 @@ fn a_review_is_taken_accepted_or_rejected() {
         let house = House::new("a=1 b=1");
         house.fork("x", "a=x");
         house.fork("y", "a=y b=y");
-        house.submit("x", &Wish::default(), 10);
-        house.submit("y", &Wish { ends: true, ..Wish::default() }, 11);
+        house.submit("x", &QueueOptions::default(), 10);
+        house.submit("y", &QueueOptions { ends: true, ..QueueOptions::default() }, 11);
         house.fold();
         let review = house.queue.find_review(&house.queue.reviews(None).expect("one")[0].entry.id).expect("it");
-        let takes = |side| vec![Take { path: Some(path("a")), side }];
+        let takes = |side| vec![SideChoice { path: Some(path("a")), side }];
         let (keep, takes) = match decision {
             "theirs" => (false, takes(Side::Theirs)),
             "ours" => (false, takes(Side::Ours)),
@@ -228,7 +231,7 @@ fn a_review_is_taken_accepted_or_rejected() {
         };
         let entry = house.queue.again(&review, keep, &takes, &act(20)).expect("an entry");
         let preview = house.queue.preview(&entry, &Court::default(), &act(21)).expect("a look");
-        assert!(matches!(preview.fate, Fate::Landed(_)));
+        assert!(matches!(preview.outcome, EntryOutcome::Landed(_)));
         assert_eq!(house.read("b"), "1", "a preview changes nothing");
         house.queue.resubmit(&review, &entry, &act(20)).expect("in the queue again");
         assert_eq!(landed(&house.fold()), [true], "{decision}");
@@ -271,8 +274,8 @@ fn of_an_attribute_a_name_or_a_state_value_a_review_takes_the_side_that_was_aske
         house.workspaces.commit(&name("main"), &mut tree, &Change::new("set"), &act(2)).expect("committed");
         set("x", 1);
         set("y", 2);
-        house.submit("x", &Wish::default(), 10);
-        house.submit("y", &Wish::default(), 11);
+        house.submit("x", &QueueOptions::default(), 10);
+        house.submit("y", &QueueOptions::default(), 11);
         house.fold();
         let review = house.queue.reviews(None).expect("one").remove(0);
         let mut kinds: Vec<_> = review.conflicts.iter().map(|one| format!("{} {}", one.path, one.kind)).collect();
@@ -285,7 +288,7 @@ fn of_an_attribute_a_name_or_a_state_value_a_review_takes_the_side_that_was_aske
             "moved-1 moved twice",
         ];
         assert_eq!(kinds, expected);
-        let entry = house.queue.again(&review, false, &[Take { path: None, side }], &act(20)).expect("an entry");
+        let entry = house.queue.again(&review, false, &[SideChoice { path: None, side }], &act(20)).expect("an entry");
         house.queue.resubmit(&review, &entry, &act(20)).expect("in the queue again");
         assert_eq!(landed(&house.fold()), [true], "{side:?}");
         let tree = house.workspaces.open(&name("main")).expect("open");
@@ -306,7 +309,7 @@ fn what_an_accepted_review_leaves_undecided_is_known_until_a_snapshot_decides_it
     let house = House::new("moved=x");
     for (workspace, to) in [("x", "left=x"), ("y", "right=x")] {
         house.fork(workspace, &format!("!moved {to}"));
-        house.submit(workspace, &Wish::default(), 10);
+        house.submit(workspace, &QueueOptions::default(), 10);
     }
     house.fold();
     let review = house.queue.reviews(None).expect("one").remove(0);
@@ -316,8 +319,8 @@ fn what_an_accepted_review_leaves_undecided_is_known_until_a_snapshot_decides_it
     let history = History::of(house.workspaces.store());
     let merge = house.head();
     let found = undecided_before(&history, merge).expect("a look");
-    let places = Matter::Place { ours: Some(path("left")), theirs: Some(path("right")) };
-    assert_eq!((found.len(), &found[0].undecided.matter, found[0].merge), (1, &places, merge));
+    let places = ConflictSubject::Place { ours: Some(path("left")), theirs: Some(path("right")) };
+    assert_eq!((found.len(), &found[0].undecided.subject, found[0].merge), (1, &places, merge));
     // Later snapshots have it, and so has one that took this one in; a tree without one of the names is decided.
     house.write("main", "more=1");
     house.fork("z", "other=1");
@@ -346,12 +349,12 @@ fn what_an_accepted_review_leaves_undecided_is_known_until_a_snapshot_decides_it
 fn a_workspace_that_went_on_does_not_end() {
     let house = House::new("a=1");
     house.fork("x", "a=2");
-    house.submit("x", &Wish { ends: true, ..Wish::default() }, 10);
+    house.submit("x", &QueueOptions { ends: true, ..QueueOptions::default() }, 10);
     house.write("x", "b=3");
     assert_eq!(landed(&house.fold()), [true]);
     assert!(house.workspaces.find(&name("x")).expect("a look").is_some());
     assert_eq!(house.read("b"), "absent");
-    house.submit("x", &Wish { ends: true, ..Wish::default() }, 11);
+    house.submit("x", &QueueOptions { ends: true, ..QueueOptions::default() }, 11);
     assert_eq!(landed(&house.fold()), [true]);
     assert_eq!(house.read("b"), "3");
     assert!(house.workspaces.find(&name("x")).expect("a look").is_none());
@@ -362,22 +365,22 @@ fn a_request_that_is_made_again_is_not_merged_again() {
     let house = House::new("a=1");
     house.fork("x", "a=2");
     let again = act(10).as_request(RequestId::new("once").expect("an id"));
-    let first = house.queue.submit(&name("x"), &name("main"), &Wish::default(), &again).expect("in the queue");
-    let second = house.queue.submit(&name("x"), &name("main"), &Wish::default(), &again).expect("the same");
+    let first = house.queue.submit(&name("x"), &name("main"), &QueueOptions::default(), &again).expect("in the queue");
+    let second = house.queue.submit(&name("x"), &name("main"), &QueueOptions::default(), &again).expect("the same");
     assert_eq!(first.id, second.id);
     assert_eq!(house.fold().len(), 1);
-    let third = house.queue.submit(&name("x"), &name("main"), &Wish::default(), &again).expect("the same");
+    let third = house.queue.submit(&name("x"), &name("main"), &QueueOptions::default(), &again).expect("the same");
     assert_eq!(first.id, third.id);
     assert_eq!(house.fold(), []);
-    house.submit("x", &Wish::default(), 12);
-    assert_eq!(house.fold(), [("x".to_owned(), Fate::Already)]);
+    house.submit("x", &QueueOptions::default(), 12);
+    assert_eq!(house.fold(), [("x".to_owned(), EntryOutcome::Already)]);
 }
 
 #[test]
 fn an_undone_fold_comes_back_into_the_queue_and_waits_to_be_released() {
     let house = House::new("a=1");
     house.fork("x", "a=2");
-    house.submit("x", &Wish { ends: true, ..Wish::default() }, 10);
+    house.submit("x", &QueueOptions { ends: true, ..QueueOptions::default() }, 10);
     house.fold();
     house.workspaces.undo(&name("main"), &act(20)).expect("undone");
     assert_eq!(house.read("a"), "1");
@@ -396,8 +399,8 @@ fn what_may_not_land_waits_with_the_reason() {
     let house = House::new("a=1 secret=1");
     house.fork("x", "secret=2 a=2");
     house.fork("y", "b=2");
-    house.submit("x", &Wish::default(), 10);
-    house.submit("y", &Wish::default(), 11);
+    house.submit("x", &QueueOptions::default(), 10);
+    house.submit("y", &QueueOptions::default(), 11);
     let court = Court { refused: Some("secret"), ..Court::default() };
     assert_eq!(landed(&house.fold_by(&court)), [false, true]);
     assert_eq!((house.read("a").as_str(), house.read("secret").as_str()), ("1", "1"));
@@ -408,11 +411,11 @@ fn what_may_not_land_waits_with_the_reason() {
 fn an_entry_whose_test_cannot_be_started_leaves_the_queue_and_changes_nothing() {
     let house = House::new("a=1");
     house.fork("x", "a=2");
-    let tested = Wish { test: vec!["make".to_owned()], ends: true, ..Wish::default() };
+    let tested = QueueOptions { test: vec!["make".to_owned()], ends: true, ..QueueOptions::default() };
     house.submit("x", &tested, 10);
     let before = house.head();
     let court = Court { verdict: Some(TestVerdict::NotStarted("no make".to_owned())), ..Court::default() };
-    assert_eq!(house.fold_by(&court), [("x".to_owned(), Fate::Refused("no make".to_owned()))]);
+    assert_eq!(house.fold_by(&court), [("x".to_owned(), EntryOutcome::Refused("no make".to_owned()))]);
     assert_eq!(house.head(), before);
     assert!(
         house.queue.list(None).expect("a list").is_empty() && house.queue.reviews(None).expect("reviews").is_empty()
@@ -427,8 +430,8 @@ fn a_test_that_fails_keeps_the_target_where_it_is() {
     let house = House::new("a=1");
     house.fork("x", "a=2");
     house.fork("y", "b=2");
-    let tested = Wish { test: vec!["make".to_owned(), "check".to_owned()], ..Wish::default() };
-    house.submit("y", &Wish::default(), 10);
+    let tested = QueueOptions { test: vec!["make".to_owned(), "check".to_owned()], ..QueueOptions::default() };
+    house.submit("y", &QueueOptions::default(), 10);
     house.submit("x", &tested, 11);
     let verdict = Some(TestVerdict::Failed("it does not build".to_owned()));
     let court = Court { verdict, ..Court::default() };
@@ -451,8 +454,8 @@ fn a_file_that_a_command_makes_is_made_anew_or_waits_with_the_reason() {
         let house = House::new("lock=1");
         house.fork("x", "lock=x");
         house.fork("y", "lock=y other=y");
-        house.submit("x", &Wish::default(), 10);
-        house.submit("y", &Wish::default(), 11);
+        house.submit("x", &QueueOptions::default(), 10);
+        house.submit("y", &QueueOptions::default(), 11);
         let court = Court { made: Some(made), ..Court::default() };
         assert_eq!(landed(&house.fold_by(&court)), [true, made.is_ok()]);
         assert_eq!(house.read("lock"), lock);
@@ -466,13 +469,13 @@ fn a_file_that_a_command_makes_is_made_anew_or_waits_with_the_reason() {
 fn a_source_that_is_in_the_target_already_is_told_so() {
     let house = House::new("a=1");
     house.fork("x", "a=2");
-    house.submit("x", &Wish::default(), 10);
-    house.submit("x", &Wish::default(), 11);
+    house.submit("x", &QueueOptions::default(), 10);
+    house.submit("x", &QueueOptions::default(), 11);
     let fates = house.fold();
-    assert!(matches!(fates[0].1, Fate::Landed(_)));
-    assert_eq!(fates[1].1, Fate::Already);
-    assert!(house.queue.submit(&name("main"), &name("main"), &Wish::default(), &act(12)).is_err());
-    assert!(house.queue.submit(&name("x"), &name("nobody"), &Wish::default(), &act(12)).is_err());
+    assert!(matches!(fates[0].1, EntryOutcome::Landed(_)));
+    assert_eq!(fates[1].1, EntryOutcome::Already);
+    assert!(house.queue.submit(&name("main"), &name("main"), &QueueOptions::default(), &act(12)).is_err());
+    assert!(house.queue.submit(&name("x"), &name("nobody"), &QueueOptions::default(), &act(12)).is_err());
 }
 
 #[test]
@@ -485,7 +488,7 @@ fn renames_and_removals_meet_in_a_fold_as_in_a_merge() {
     house.fork("writer", "d/new=3");
     house.fork("remover", "!e");
     for (at, source) in ["mover", "writer", "remover"].into_iter().enumerate() {
-        house.submit(source, &Wish::default(), 10 + at as i64);
+        house.submit(source, &QueueOptions::default(), 10 + at as i64);
     }
     assert_eq!(landed(&house.fold()), [true, true, true]);
     assert_eq!(house.read("moved/new"), "3", "it follows the directory");
@@ -494,15 +497,15 @@ fn renames_and_removals_meet_in_a_fold_as_in_a_merge() {
 
 #[test]
 fn the_number_of_changed_paths_is_that_of_the_target() {
-    let changed = |words: &str, keep_conflicts: bool, takes: &[Take]| {
+    let changed = |words: &str, keep_conflicts: bool, takes: &[SideChoice]| {
         let house = House::new("a=1 b=1 c=1 notes.log=1");
         house.fork("x", "a=x c=x notes.log=x");
         house.fork("y", words);
-        house.submit("x", &Wish::default(), 10);
-        house.submit("y", &Wish { keep_conflicts, takes: takes.to_vec(), ..Wish::default() }, 11);
+        house.submit("x", &QueueOptions::default(), 10);
+        house.submit("y", &QueueOptions { keep_conflicts, choices: takes.to_vec(), ..QueueOptions::default() }, 11);
         let fold = house.queue.fold(&name("main"), &Court::default(), &act(100)).expect("folded");
-        assert!(fold.done.iter().all(|folded| matches!(folded.fate, Fate::Landed(_))), "{:?}", fold.done);
-        let taken = fold.done[1].files.iter().filter(|file| file.way == "taken").map(|file| file.result.word());
+        assert!(fold.done.iter().all(|folded| matches!(folded.outcome, EntryOutcome::Landed(_))), "{:?}", fold.done);
+        let taken = fold.done[1].files.iter().filter(|file| file.strategy == "taken").map(|file| file.result.word());
         let side = takes.first().map(|take| if take.side == Side::Ours { "ours" } else { "theirs" });
         assert!(
             taken.clone().all(|word| Some(word) == side) && (taken.count() > 0) == side.is_some(),
@@ -511,7 +514,7 @@ fn the_number_of_changed_paths_is_that_of_the_target() {
         );
         (fold.done[0].changed, fold.done[1].changed)
     };
-    let all = |side| vec![Take { path: None, side }];
+    let all = |side| vec![SideChoice { path: None, side }];
     assert_eq!(changed("b=y", false, &[]), (3, 1), "nobody else touched it");
     assert_eq!(changed("notes.log=y", false, &[]), (3, 1), "its bytes are those of both");
     assert_eq!(changed("notes.log=y b=y new=y", false, &[]), (3, 3));
@@ -547,11 +550,11 @@ fn a_conflict_that_was_resolved_before_lands() {
     let entry = entry_at(store, &store.root(root).expect("a root"), &path("a")).expect("a look");
     remember(store, &conflict, &path("a"), entry.as_ref(), root, &act(6)).expect("remembered");
     house.workspaces.delete(&name("trial"), &act(7)).expect("deleted");
-    house.submit("x", &Wish::default(), 10);
-    house.submit("y", &Wish::default(), 11);
+    house.submit("x", &QueueOptions::default(), 10);
+    house.submit("y", &QueueOptions::default(), 11);
     let fold = house.queue.fold(&name("main"), &Court::default(), &act(100)).expect("folded");
-    assert!(fold.done.iter().all(|folded| matches!(folded.fate, Fate::Landed(_))), "{:?}", fold.done);
-    let files: Vec<_> = fold.done[1].files.iter().map(|file| (file.path.to_string(), file.way.as_str())).collect();
+    assert!(fold.done.iter().all(|folded| matches!(folded.outcome, EntryOutcome::Landed(_))), "{:?}", fold.done);
+    let files: Vec<_> = fold.done[1].files.iter().map(|file| (file.path.to_string(), file.strategy.as_str())).collect();
     assert_eq!(files, [("a".to_owned(), "remembered")]);
     assert_eq!((house.read("a").as_str(), house.read("b").as_str()), ("both", "y"));
     assert!(!store.snapshot(house.head()).expect("a snapshot").metadata.contains_key(CONFLICTS_KEY));
@@ -563,9 +566,9 @@ fn conflicts_that_land_are_counted() {
     house.fork("x", "a=x");
     house.fork("y", "a=y");
     house.fork("z", "c=z");
-    house.submit("x", &Wish::default(), 10);
-    house.submit("y", &Wish { keep_conflicts: true, ..Wish::default() }, 11);
-    house.submit("z", &Wish::default(), 12);
+    house.submit("x", &QueueOptions::default(), 10);
+    house.submit("y", &QueueOptions { keep_conflicts: true, ..QueueOptions::default() }, 11);
+    house.submit("z", &QueueOptions::default(), 12);
     assert_eq!(landed(&house.fold()), [true, true, true]);
     let store = house.workspaces.store();
     let count = |id: SnapshotId| store.snapshot(id).expect("a snapshot").metadata.get(CONFLICTS_KEY).cloned();
@@ -575,7 +578,7 @@ fn conflicts_that_land_are_counted() {
     assert_eq!(count(parent(head)).as_deref(), Some("1"), "it came with y");
     assert_eq!(count(parent(parent(head))), None, "x met nobody");
     house.fork("w", "a=done");
-    house.submit("w", &Wish::default(), 20);
+    house.submit("w", &QueueOptions::default(), 20);
     assert_eq!(landed(&house.fold()), [true]);
     assert_eq!(count(house.head()).as_deref(), Some("0"));
 }

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use amalgam_engine::merge::{Contest, Verdict};
-use amalgam_engine::queue::{Fate, Judge, QueueEntry, Wish};
+use amalgam_engine::merge::{ContestedFile, Verdict};
+use amalgam_engine::queue::{EntryOutcome, MergePolicy, QueueEntry, QueueOptions};
 use amalgam_engine::workspace::Change;
-use amalgam_engine::{Act, MergeContents, Result, SnapshotId, Time, WorkingTree};
+use amalgam_engine::{MergeContents, OperationContext, Result, SnapshotId, Time, WorkingTree};
 use amalgam_tests::harness::merging::{MAIN, Merged, named};
 use amalgam_tests::harness::{Place, Random, over_both, seed};
 
@@ -21,20 +21,20 @@ const SHARED: u64 = 40;
 struct Logs;
 
 impl MergeContents for Logs {
-    fn merge(&self, contest: &Contest<'_>) -> Result<Verdict> {
+    fn merge(&self, contest: &ContestedFile<'_>) -> Result<Verdict> {
         if !contest.path.as_bytes().ends_with(b".log") {
-            return Ok(Verdict::Conflict { way: "none".to_owned() });
+            return Ok(Verdict::Conflict { strategy: "none".to_owned() });
         }
         let (ours, theirs) = (contest.ours.read()?, contest.theirs.read()?);
         let mut lines: Vec<_> = ours.split_inclusive(|byte| *byte == b'\n').collect();
         lines.extend(theirs.split_inclusive(|byte| *byte == b'\n'));
         lines.sort_unstable();
         lines.dedup();
-        Ok(Verdict::Merged { bytes: lines.concat().into(), way: "lines".to_owned() })
+        Ok(Verdict::Merged { bytes: lines.concat().into(), strategy: "lines".to_owned() })
     }
 }
 
-impl Judge for Logs {
+impl MergePolicy for Logs {
     fn contents(&self, _entry: &QueueEntry) -> Result<Box<dyn MergeContents + '_>> {
         Ok(Box::new(Logs))
     }
@@ -62,10 +62,13 @@ fn run_all(place: Place<'_>, seed: u64) {
     let (runs, fates) = (Mutex::new(BTreeMap::new()), Mutex::new(BTreeMap::new()));
     let fold = || {
         let time = clock.fetch_add(1, Ordering::Relaxed);
-        let done = merged.queue.fold(&named(MAIN), &Logs, &Act::new("queue", Time(time)).buffered());
+        let done = merged.queue.fold(&named(MAIN), &Logs, &OperationContext::new("queue", Time(time)).buffered());
         let done = done.expect("folded").done;
         let count = done.len();
-        fates.lock().expect("no panic").extend(done.into_iter().map(|folded| (folded.entry.id.clone(), folded.fate)));
+        fates
+            .lock()
+            .expect("no panic")
+            .extend(done.into_iter().map(|folded| (folded.entry.id.clone(), folded.outcome)));
         count
     };
     let turn = Mutex::new(());
@@ -97,7 +100,7 @@ fn run_all(place: Place<'_>, seed: u64) {
 /// Forks, edits some files, and mostly publishes.
 fn run_one(merged: &Merged, agent: u64, seed: u64, clock: &AtomicI64) -> Result<Run> {
     let mut random = Random::new(seed.wrapping_mul(31).wrapping_add(agent));
-    let act = || Act::new("agent", Time(clock.fetch_add(1, Ordering::Relaxed))).buffered();
+    let act = || OperationContext::new("agent", Time(clock.fetch_add(1, Ordering::Relaxed))).buffered();
     let name = named(format!("agent/{agent}"));
     merged.workspaces.fork(&named(MAIN), std::slice::from_ref(&name), &act())?;
     let mut tree = merged.workspaces.open(&name)?;
@@ -121,13 +124,13 @@ fn run_one(merged: &Merged, agent: u64, seed: u64, clock: &AtomicI64) -> Result<
     if random.below(10) == 0 {
         return Ok(Run { snapshot, wrote, entry: None });
     }
-    let wish = Wish { ends: random.below(2) == 0, ..Wish::default() };
+    let wish = QueueOptions { ends: random.below(2) == 0, ..QueueOptions::default() };
     let entry = merged.queue.submit(&name, &named(MAIN), &wish, &act())?;
     Ok(Run { snapshot, wrote, entry: Some(entry.id) })
 }
 
 /// Where each run went; its words are there.
-fn check(merged: &Merged, runs: &BTreeMap<u64, Run>, fates: &BTreeMap<String, Fate>) -> [usize; 3] {
+fn check(merged: &Merged, runs: &BTreeMap<u64, Run>, fates: &BTreeMap<String, EntryOutcome>) -> [usize; 3] {
     let store = merged.workspaces.store();
     let reviews = merged.queue.reviews(None).expect("reviews");
     let head = merged.workspaces.get(&named(MAIN)).expect("main").head.expect("a head");
@@ -149,20 +152,20 @@ fn check(merged: &Merged, runs: &BTreeMap<u64, Run>, fates: &BTreeMap<String, Fa
     let mut tally = [0; 3];
     for (agent, run) in runs {
         match run.entry.as_ref().map(|id| (id, fates.get(id).expect("every entry was dealt with"))) {
-            Some((_, Fate::Landed(snapshot))) => {
+            Some((_, EntryOutcome::Landed(snapshot))) => {
                 holds_all(*snapshot, run);
                 is_still_there(run);
                 assert!(merged.history.is_ancestor(*snapshot, head).expect("a history"), "{agent} is out of it");
                 tally[0] += 1;
             }
-            Some((id, Fate::Review(_))) => {
+            Some((id, EntryOutcome::Review(_))) => {
                 let review = reviews.iter().find(|review| review.entry.id == *id).expect("a review");
                 holds_all(review.entry.snapshot, run);
                 assert!(merged.workspaces.find(&named(format!("agent/{agent}"))).expect("a look").is_some());
                 tally[1] += 1;
             }
-            Some((_, Fate::Already)) => panic!("{agent} changed something"),
-            Some((_, Fate::Refused(_))) => panic!("{agent} has no test"),
+            Some((_, EntryOutcome::Already)) => panic!("{agent} changed something"),
+            Some((_, EntryOutcome::Refused(_))) => panic!("{agent} has no test"),
             None => {
                 let workspace = merged.workspaces.get(&named(format!("agent/{agent}"))).expect("it is there");
                 assert_eq!(workspace.head, Some(run.snapshot));

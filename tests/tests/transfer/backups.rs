@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use amalgam_engine::{Commit, ErrorKind, Past, Store, Time, WorkingTree};
+use amalgam_engine::{Commit, ErrorKind, PastRefs, Store, Time, WorkingTree};
 use amalgam_tests::harness::lives::{assert_sound, contents, live};
 use amalgam_tests::harness::{Random, check_log, name, seed};
 use amalgam_transfer::{Error, Progress, backup, restore_backup};
@@ -73,7 +73,7 @@ fn a_backup_of_a_store_in_use_is_a_state_that_was() {
     assert!(operations.windows(2).all(|pair| pair[0] < pair[1]), "the store went on meanwhile: {operations:?}");
     let again = restored(&place).expect("restore");
     let last = *operations.last().expect("five");
-    let past = Past::at(&store, last).expect("the past");
+    let past = PastRefs::at(&store, last).expect("the past");
     let then: Vec<_> = past.refs("").map(|(name, value)| (name.clone(), value.clone())).collect();
     assert_eq!(refs(&again).into_iter().collect::<Vec<_>>(), then, "it is the state after operation {last}");
     for (_, value) in &then {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use amalgam_engine::reference::{RefName, RefValue};
-use amalgam_engine::{Act, Store, Time};
+use amalgam_engine::{OperationContext, Store, Time};
 use amalgam_tests::harness::all_refs;
 use amalgam_transfer::{Have, Progress, ReceiveOptions, Received, Result, Selection, SendOptions, Sent, receive, send};
 
-pub(crate) fn by() -> Act {
-    Act::new("bob", Time(9))
+pub(crate) fn by() -> OperationContext {
+    OperationContext::new("bob", Time(9))
 }
 
 pub(crate) fn send_all(store: &Store, have: &Have) -> (Vec<u8>, Sent) {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use amalgam_engine::backend::Family;
 use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace};
 use amalgam_engine::{
-    Act, Commit, ErrorKind, History, ObjectId, SnapshotId, Store, StoreOptions, Time, WorkingTree, WorkspaceName,
-    Workspaces,
+    Commit, ErrorKind, History, ObjectId, OperationContext, SnapshotId, Store, StoreOptions, Time, WorkingTree,
+    WorkspaceName, Workspaces,
 };
 use amalgam_tests::harness::lives::{assert_sound, contents, live};
 use amalgam_tests::harness::{Place, Random, check_log, name, over_both, seed};
@@ -287,7 +287,7 @@ fn a_transfer_can_be_ended() {
 fn what_a_store_has_goes_through_text() {
     let store = Store::in_memory();
     let workspaces = Workspaces::of(&store);
-    let (main, act) = (WorkspaceName::new("main").expect("a name"), Act::new("ada", Time(1)));
+    let (main, act) = (WorkspaceName::new("main").expect("a name"), OperationContext::new("ada", Time(1)));
     workspaces.create(&main, &NewWorkspace::default(), &act).expect("create");
     let mut tree = workspaces.open(&main).expect("open");
     tree.write("file", b"text").expect("write");

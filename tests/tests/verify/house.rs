@@ -249,7 +249,7 @@ pub(crate) fn problem_of(report: &VerifyReport, id: ObjectId) -> &Problem {
 }
 
 pub(crate) fn affects(problem: &Problem, snapshot: SnapshotId, path: &str) -> bool {
-    let here = |place: &amalgam_engine::verify::Place| {
+    let here = |place: &amalgam_engine::verify::AffectedPlace| {
         place.top == snapshot.object() && place.path.as_bytes() == path.as_bytes() && !place.refs.is_empty()
     };
     problem.reached && problem.places.iter().any(here) && problem.places_more == 0

@@ -6,7 +6,8 @@ use amalgam_engine::episode::check_reference;
 use amalgam_engine::reference::{OperationDraft, REFS_PER_TRANSACTION_MAX, RefName, RefValue};
 use amalgam_engine::workspace::receive_workspace;
 use amalgam_engine::{
-    Act, Durability, Error as EngineError, History, ObjectId, ObjectKind, Pin, RefMove, SnapshotId, Store, WriteSession,
+    Durability, Error as EngineError, History, ObjectId, ObjectKind, OperationContext, Pin, RefMove, SnapshotId, Store,
+    WriteSession,
 };
 
 use super::{LeftOut, ReceiveOptions};
@@ -55,7 +56,7 @@ fn hold_snapshot(store: &Store, id: SnapshotId) -> Result<[Pin; 2]> {
 pub(super) struct Setting<'a> {
     pub(super) origin: Origin,
     pub(super) options: &'a ReceiveOptions,
-    pub(super) act: &'a Act,
+    pub(super) act: &'a OperationContext,
 }
 
 /// Sets the names, all or none, and ends the session. Returns those that moved. Names of a backup that cannot be set are left out.
@@ -189,7 +190,7 @@ fn fall_back(store: &Store, name: &RefName, value: &mut RefValue, left_out: &mut
     }
 }
 
-fn ref_move(part: &[(RefName, Option<RefValue>, RefValue)], act: &Act) -> RefMove {
+fn ref_move(part: &[(RefName, Option<RefValue>, RefValue)], act: &OperationContext) -> RefMove {
     RefMove {
         expect: part.iter().map(|(name, before, _)| (name.clone(), before.clone())).collect(),
         set: part.iter().map(|(name, _, after)| (name.clone(), Some(after.clone()))).collect(),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Caller, ROOT, View, ViewOptions};
-use amalgam_engine::Act;
+use amalgam_engine::OperationContext;
 use amalgam_engine::object::Owner;
 use amalgam_engine::reference::RefName;
 
@@ -34,7 +34,7 @@ fn a_sync_that_failed_is_never_done_again() {
     assert!(view.has_failed());
     assert!(matches!(view.create(&caller, ROOT, b"b", 0o644), Err(Error::Journal(_))));
     let reference = RefName::new("view/main").expect("a name");
-    let checkpoint = view.checkpoint(&reference, &Act::new("test", Time(0)));
+    let checkpoint = view.checkpoint(&reference, &OperationContext::new("test", Time(0)));
     assert!(matches!(checkpoint, Err(Error::Journal(_))), "nothing is read from it for good");
 }
 
@@ -195,7 +195,7 @@ fn a_sync_after_a_restore_syncs_the_store_that_it_rests_on() {
     let backend = Arc::new(Fault::new(Memory::default(), Arc::clone(&plan)));
     let store = Store::new(backend, &StoreOptions::default());
     let (workspaces, name) = (Workspaces::of(&store), WorkspaceName::new("main").expect("a name"));
-    let act = Act::new("test", Time(0)).buffered();
+    let act = OperationContext::new("test", Time(0)).buffered();
     workspaces.create(&name, &NewWorkspace::default(), &act).expect("a workspace");
     let scratch = tempfile::tempdir().expect("a directory");
     let tree = workspaces.open(&name).expect("a tree");

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use amalgam_engine::backend::{Fault, FaultPlan, Memory};
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, RequestId, SnapshotId, Store, StoreOptions, WorkingTree};
+use amalgam_engine::{OperationContext, RequestId, SnapshotId, Store, StoreOptions, WorkingTree};
 
 use crate::kit::{Kit, main_workspace, now, options};
 
 fn commit_buffered(kit: &Kit) -> SnapshotId {
     let workspaces = Workspaces::of(kit.view.fork().store());
-    let act = Act::new("somebody", now()).buffered();
+    let act = OperationContext::new("somebody", now()).buffered();
     kit.view.commit(&workspaces, &main_workspace(), &Change::new("buffered"), &act, "commit").expect("commit").snapshot
 }
 
@@ -136,7 +136,7 @@ fn a_commit_that_is_asked_for_again_takes_nothing_that_was_written_since() {
     let kit = Kit::new();
     let file = kit.file("a", b"one");
     let workspaces = Workspaces::of(kit.view.fork().store());
-    let act = Act::new("somebody", now()).as_request(RequestId::new("twice").expect("an id"));
+    let act = OperationContext::new("somebody", now()).as_request(RequestId::new("twice").expect("an id"));
     let commit =
         || kit.view.commit(&workspaces, &main_workspace(), &Change::new("once"), &act, "commit").expect("commit");
     let first = commit();
@@ -152,7 +152,7 @@ fn a_commit_that_is_asked_for_again_takes_nothing_that_was_written_since() {
 fn a_restore_of_a_snapshot_that_the_store_lost_ends_the_journal_and_the_rest_is_kept() {
     let kit = Kit::new();
     let workspaces = Workspaces::of(kit.view.fork().store());
-    let act = Act::new("somebody", now());
+    let act = OperationContext::new("somebody", now());
     let other = WorkspaceName::new("other").expect("a name");
     workspaces.create(&other, &NewWorkspace::default(), &act).expect("made");
     let mut tree = workspaces.open(&other).expect("a tree");
@@ -186,7 +186,7 @@ fn a_commit_of_nothing_puts_the_one_before_it_on_disk_first() {
     let base = || std::fs::read(scratch.path().join("base")).expect("the base");
     let before = base();
     plan.full_after_writes(0);
-    let act = Act::new("somebody", now());
+    let act = OperationContext::new("somebody", now());
     let commit = || kit.view.commit(&kit.workspaces, &main_workspace(), &Change::new("nothing"), &act, "commit");
     assert!(commit().is_err(), "the store cannot be put on disk");
     assert_eq!(base(), before, "so nothing rests on it");

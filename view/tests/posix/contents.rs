@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use amalgam_view::{ROOT, RenameMode, Room, Seek, Set};
 
 use crate::kit::{EDQUOT, EINVAL, ENOSPC, ENXIO, Kit, errno, now, options};
-use amalgam_engine::{Act, RefName, Store};
+use amalgam_engine::{OperationContext, RefName, Store};
 
 const PIECE: usize = 64 << 10;
 
@@ -180,7 +180,7 @@ fn a_checkpoint_is_no_commit_to_a_quota() {
     let ino = kit.file("f", &[1; 60_000]);
     let reference = RefName::new("view/main").expect("a name");
     for _ in 0..2 {
-        kit.view.checkpoint(&reference, &Act::new("test", now())).expect("checkpoint");
+        kit.view.checkpoint(&reference, &OperationContext::new("test", now())).expect("checkpoint");
         assert_eq!(errno(kit.view.write(&kit.caller, ino, 0, &[2; 60_000], false)), EDQUOT);
     }
     kit.view.close().expect("closed");

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, SnapshotId, Store, Time};
+use amalgam_engine::{OperationContext, SnapshotId, Store, Time};
 use amalgam_view::{Attributes, Caller, Ino, Kind, ROOT, Recovered, RenameMode, View, ViewOptions};
 
 static NOW: AtomicI64 = AtomicI64::new(1_000_000_000_000);
@@ -66,7 +66,9 @@ impl Kit {
         let workspaces = Workspaces::of(store);
         let name = main_workspace();
         if workspaces.find(&name).expect("a store").is_none() {
-            workspaces.create(&name, &NewWorkspace::default(), &Act::new("test", now())).expect("a workspace");
+            workspaces
+                .create(&name, &NewWorkspace::default(), &OperationContext::new("test", now()))
+                .expect("a workspace");
         }
         let tree = workspaces.open(&name).expect("a tree");
         options.journaled = workspaces.get(&name).expect("a workspace").journaled;
@@ -90,7 +92,7 @@ impl Kit {
     }
 
     pub(crate) fn commit(&self) -> SnapshotId {
-        let act = Act::new("test", now());
+        let act = OperationContext::new("test", now());
         let done = self.view.commit(&self.workspaces, &main_workspace(), &Change::new("test"), &act, "commit");
         done.expect("commit").snapshot
     }

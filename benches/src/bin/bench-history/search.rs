@@ -7,7 +7,7 @@ use amalgam_benches::random::Random;
 use amalgam_benches::trees::{Plan, Shape, reference};
 use amalgam_benches::{Bar, Result, machine, median};
 use amalgam_engine::search::{Choice, Edits, SearchOptions, TreeSearch};
-use amalgam_engine::{Act, EpisodeName, Episodes, SnapshotId, Store, Time, WorkingTree};
+use amalgam_engine::{EpisodeName, Episodes, OperationContext, SnapshotId, Store, Time, WorkingTree};
 
 const RATE: &str = "MCTS, expansions a second when evaluation is free";
 const THREADS: &str = "MCTS, expansions a second when evaluation is free, 2 threads";
@@ -61,7 +61,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
 fn search(store: &Store, plan: Plan, first: SnapshotId, turn: u64, threads: usize, states: u64) -> Result<f64> {
     let name = EpisodeName::new(format!("bench/{threads}/{turn}"))?;
     let options = SearchOptions { threads, seed: turn, ..SearchOptions::default() };
-    let act = Act::new("bench", Time::EPOCH).buffered();
+    let act = OperationContext::new("bench", Time::EPOCH).buffered();
     let mut search = TreeSearch::begin(store, &name, first, Free { plan, turn }, options, &act)?;
     let start = Instant::now();
     search.run(states, |_| false)?;

@@ -4,7 +4,7 @@ use amalgam_benches::bench::Bench;
 use amalgam_benches::trees::{Plan, Shape, reference};
 use amalgam_benches::{Bar, Result, machine, sample};
 use amalgam_engine::workspace::{Change, NewWorkspace};
-use amalgam_engine::{Act, Durability, Store, Time, WorkspaceName, Workspaces};
+use amalgam_engine::{Durability, OperationContext, Store, Time, WorkspaceName, Workspaces};
 
 const FORK: &str = "workspace fork";
 const FORKS: &str = "fork of 1,000 workspaces in one call";
@@ -19,7 +19,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let store = Store::open(bench.directory("workspaces"))?;
     let (_, snapshot) = Plan { shape: Shape::Nested, files }.build(&store, &reference("head/built"))?;
     let workspaces = Workspaces::of(&store);
-    let (main, act) = (WorkspaceName::new("main")?, Act::new("bench", Time(1)).buffered());
+    let (main, act) = (WorkspaceName::new("main")?, OperationContext::new("bench", Time(1)).buffered());
     let new = NewWorkspace { from: Some(snapshot), ..NewWorkspace::default() };
     workspaces.create(&main, &new, &act)?;
     machine::settle();
@@ -40,7 +40,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     bench.add(FORKS, (many.p50() / 1_000.0, "ms"), Bar::AtMost(10.0), how);
 
     for (name, durability) in [(UNDO, Durability::Buffered), (UNDO_DURABLE, Durability::Durable)] {
-        let act = Act { durability, ..act.clone() };
+        let act = OperationContext { durability, ..act.clone() };
         let mut tree = workspaces.open(&main)?;
         let path = Plan { shape: Shape::Nested, files }.path(files / 2);
         let mut undone = Vec::new();

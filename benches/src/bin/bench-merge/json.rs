@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use amalgam_benches::bench::Bench;
 use amalgam_benches::{Bar, Result, sample};
-use amalgam_merge::{Outcome, Setting, Sides, Way, merge};
+use amalgam_merge::{MergeSettings, MergeStrategy, Outcome, Sides, merge};
 
 const TIME: &str = "json merge of a 1 MB document";
 const CRDT: &str = "json merge of a 1 MB document without conflicts (crdt)";
@@ -17,11 +17,11 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let (records, times) = bench.size((5_500, 100), (200, 5));
     let versions = [document(records, usize::MAX, 0), document(records, 50, 0), document(records, 50, 25)];
     let what = format!("{} bytes, {records} records by id, every 50th changed on each side", versions[0].len());
-    for (name, way, bar) in [(TIME, "json", Bar::AtMost(60.0)), (CRDT, "crdt", Bar::None)] {
-        let way = Way::named(way).ok_or("no such way")?;
+    for (name, strategy, bar) in [(TIME, "json", Bar::AtMost(60.0)), (CRDT, "crdt", Bar::None)] {
+        let strategy = MergeStrategy::named(strategy).ok_or("no such way")?;
         let [base, ours, theirs] = &versions;
-        let (sides, setting) = (Sides { base: Some(base), ours, theirs }, Setting::default());
-        let spent = sample(times / 10, times, |_| match merge(&way, &sides, &setting) {
+        let (sides, setting) = (Sides { base: Some(base), ours, theirs }, MergeSettings::default());
+        let spent = sample(times / 10, times, |_| match merge(&strategy, &sides, &setting) {
             Outcome::Merged(_) => Ok(()),
             _ => Err("it was not merged".into()),
         })?;

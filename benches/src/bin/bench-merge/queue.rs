@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use amalgam_benches::bench::Bench;
 use amalgam_benches::{Bar, Result};
-use amalgam_engine::merge::{Contest, Verdict};
-use amalgam_engine::queue::{Fate, Judge, Queue, QueueEntry, Wish};
+use amalgam_engine::merge::{ContestedFile, Verdict};
+use amalgam_engine::queue::{EntryOutcome, MergePolicy, Queue, QueueEntry, QueueOptions};
 use amalgam_engine::workspace::{Change, NewWorkspace};
-use amalgam_engine::{Act, History, MergeContents, Store, Time, WorkingTree, WorkspaceName, Workspaces};
+use amalgam_engine::{History, MergeContents, OperationContext, Store, Time, WorkingTree, WorkspaceName, Workspaces};
 use amalgam_merge::Rules;
-use amalgam_merge::trees::ByRules;
+use amalgam_merge::trees::RuleMerger;
 
 const RATE: &str = "queue: 100 agents, 20 rounds each, disjoint paths";
 const LOST: &str = "queue: of these, changes that are lost or in conflict";
@@ -42,17 +42,17 @@ struct Field {
     clock: AtomicI64,
     /// Whoever folds has it.
     turn: Mutex<()>,
-    fates: Mutex<HashMap<String, Fate>>,
+    fates: Mutex<HashMap<String, EntryOutcome>>,
     contested: Mutex<Vec<Contested>>,
 }
 
 struct Watching<'a> {
     field: &'a Field,
-    inner: ByRules,
+    inner: RuleMerger,
 }
 
 impl MergeContents for Watching<'_> {
-    fn merge(&self, contest: &Contest<'_>) -> amalgam_engine::Result<Verdict> {
+    fn merge(&self, contest: &ContestedFile<'_>) -> amalgam_engine::Result<Verdict> {
         let verdict = self.inner.merge(contest)?;
         let base = contest.base.as_ref().map(|base| base.read()).transpose()?.unwrap_or_default();
         let versions = [base.to_vec(), contest.ours.read()?.to_vec(), contest.theirs.read()?.to_vec()];
@@ -62,9 +62,9 @@ impl MergeContents for Watching<'_> {
     }
 }
 
-impl Judge for Field {
+impl MergePolicy for Field {
     fn contents(&self, entry: &QueueEntry) -> amalgam_engine::Result<Box<dyn MergeContents + '_>> {
-        Ok(Box::new(Watching { field: self, inner: ByRules::new(&self.rules, "", &entry.agent) }))
+        Ok(Box::new(Watching { field: self, inner: RuleMerger::new(&self.rules, "", &entry.agent) }))
     }
 }
 
@@ -72,7 +72,7 @@ impl Field {
     fn new(store: &Store, agents: usize) -> Result<Self> {
         let (workspaces, history) = (Workspaces::of(store), History::of(store));
         let main = WorkspaceName::new("main")?;
-        let act = Act::new("bench", Time(1)).buffered();
+        let act = OperationContext::new("bench", Time(1)).buffered();
         workspaces.create(&main, &NewWorkspace::default(), &act)?;
         let mut tree = workspaces.open(&main)?;
         for agent in 0..agents {
@@ -101,8 +101,8 @@ impl Field {
         })
     }
 
-    fn act(&self, agent: usize) -> Act {
-        Act::new(format!("agent-{agent}"), Time(self.clock.fetch_add(1, Ordering::Relaxed))).buffered()
+    fn act(&self, agent: usize) -> OperationContext {
+        OperationContext::new(format!("agent-{agent}"), Time(self.clock.fetch_add(1, Ordering::Relaxed))).buffered()
     }
 
     fn fork(&self, agent: usize, number: usize) -> Result<WorkspaceName> {
@@ -112,17 +112,17 @@ impl Field {
     }
 
     /// Commits, puts it into the queue, and folds or waits until it is dealt with.
-    fn complete(&self, name: &WorkspaceName, tree: &mut WorkingTree, agent: usize, ends: bool) -> Result<Fate> {
+    fn complete(&self, name: &WorkspaceName, tree: &mut WorkingTree, agent: usize, ends: bool) -> Result<EntryOutcome> {
         self.workspaces.commit(name, tree, &Change::new("a round"), &self.act(agent))?;
-        let wish = Wish { ends, ..Wish::default() };
+        let wish = QueueOptions { ends, ..QueueOptions::default() };
         let entry = self.queue.submit(name, &self.main, &wish, &self.act(agent))?;
         loop {
             let _turn = self.turn.lock().expect("no panic");
-            if let Some(fate) = self.fates.lock().expect("no panic").remove(&entry.id) {
-                return Ok(fate);
+            if let Some(outcome) = self.fates.lock().expect("no panic").remove(&entry.id) {
+                return Ok(outcome);
             }
             let fold = self.queue.fold(&self.main, self, &self.act(agent))?;
-            let done = fold.done.into_iter().map(|folded| (folded.entry.id, folded.fate));
+            let done = fold.done.into_iter().map(|folded| (folded.entry.id, folded.outcome));
             self.fates.lock().expect("no panic").extend(done);
         }
     }
@@ -157,8 +157,8 @@ fn disjoint(bench: &mut Bench, agents: usize, rounds: usize) -> Result<()> {
         let mut wrong = 0;
         for round in 0..rounds {
             tree.write(own(agent, round), text(agent, round).as_bytes())?;
-            let fate = field.complete(&name, &mut tree, agent, round + 1 == rounds)?;
-            wrong += usize::from(!matches!(fate, Fate::Landed(_)));
+            let outcome = field.complete(&name, &mut tree, agent, round + 1 == rounds)?;
+            wrong += usize::from(!matches!(outcome, EntryOutcome::Landed(_)));
         }
         Ok(wrong)
     })?;
@@ -188,7 +188,7 @@ fn text(agent: usize, round: usize) -> String {
 struct Round {
     wrote: String,
     path: String,
-    fate: Fate,
+    outcome: EntryOutcome,
     workspace: WorkspaceName,
 }
 
@@ -201,9 +201,9 @@ fn overlapping(bench: &mut Bench, agents: usize, rounds: usize) -> Result<()> {
         let mut done = Vec::new();
         for round in 0..rounds {
             let (path, wrote) = edit(&mut tree, agent, round)?;
-            let fate = field.complete(&name, &mut tree, agent, false)?;
-            let is_put_aside = matches!(fate, Fate::Review(_));
-            done.push(Round { wrote, path, fate, workspace: name.clone() });
+            let outcome = field.complete(&name, &mut tree, agent, false)?;
+            let is_put_aside = matches!(outcome, EntryOutcome::Review(_));
+            done.push(Round { wrote, path, outcome, workspace: name.clone() });
             // What waits for a person stays in its workspace; the agent goes on from what everybody has.
             if is_put_aside {
                 name = field.fork(agent, round + 1)?;
@@ -215,8 +215,8 @@ fn overlapping(bench: &mut Bench, agents: usize, rounds: usize) -> Result<()> {
     let merges = (agents * rounds) as f64;
     let (mut lost, mut put_aside) = (0, 0);
     for round in done.iter().flatten() {
-        let at = match &round.fate {
-            Fate::Landed(snapshot) => *snapshot,
+        let at = match &round.outcome {
+            EntryOutcome::Landed(snapshot) => *snapshot,
             _ => {
                 put_aside += 1;
                 field.workspaces.get(&round.workspace)?.head.ok_or("no head")?

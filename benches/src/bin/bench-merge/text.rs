@@ -3,7 +3,7 @@
 use amalgam_benches::bench::Bench;
 use amalgam_benches::random::Random;
 use amalgam_benches::{Bar, Result, sample};
-use amalgam_merge::{Outcome, Setting, Sides, Way, merge};
+use amalgam_merge::{MergeSettings, MergeStrategy, Outcome, Sides, merge};
 
 const TIME: &str = "text merge of 1,000 lines, 10 edits a side";
 const CONFLICT: &str = "text merge of 1,000 lines, 10 edits a side in conflict";
@@ -57,9 +57,9 @@ fn versions(lines: usize, edits: usize, apart: usize) -> [Vec<u8>; 3] {
 }
 
 fn measure([base, ours, theirs]: &[Vec<u8>; 3], times: usize, is_clean: bool) -> Result<amalgam_benches::Samples> {
-    let way = Way::named("text").ok_or("no way called text")?;
-    let (sides, setting) = (Sides { base: Some(base), ours, theirs }, Setting::default());
-    sample(times / 10, times, |_| match merge(&way, &sides, &setting) {
+    let strategy = MergeStrategy::named("text").ok_or("no way called text")?;
+    let (sides, setting) = (Sides { base: Some(base), ours, theirs }, MergeSettings::default());
+    sample(times / 10, times, |_| match merge(&strategy, &sides, &setting) {
         Outcome::Merged(_) if is_clean => Ok(()),
         Outcome::Conflicted(_) if !is_clean => Ok(()),
         other => Err(format!("not as it should be: {other:?}").into()),

@@ -9,7 +9,8 @@ use amalgam_benches::{Bar, Result, Samples, machine, microseconds};
 use amalgam_engine::merge::{MergeHow, MergeRequest, plan_octopus};
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{
-    Act, History, MergeOptions, NoContents, SnapshotId, Store, Time, WorkspaceName, Workspaces, merge_snapshots,
+    History, MergeOptions, NoContents, OperationContext, SnapshotId, Store, Time, WorkspaceName, Workspaces,
+    merge_snapshots,
 };
 
 const MERGE_SMALL: &str = "merge of 2 x 100 changed files, 10 k files";
@@ -34,7 +35,7 @@ struct House {
     workspaces: Workspaces,
     history: History,
     main: WorkspaceName,
-    act: Act,
+    act: OperationContext,
 }
 
 impl House {
@@ -46,7 +47,7 @@ impl House {
         let snapshot = snapshot.ok_or("the tree could not be built")?;
         let store = Store::open(directory)?;
         let plan = Plan { shape: Shape::Nested, files };
-        let (main, act) = (WorkspaceName::new("main")?, Act::new("bench", Time(1)).buffered());
+        let (main, act) = (WorkspaceName::new("main")?, OperationContext::new("bench", Time(1)).buffered());
         let new = NewWorkspace { from: Some(snapshot), ..NewWorkspace::default() };
         let workspaces = Workspaces::of(&store);
         workspaces.create(&main, &new, &act)?;

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use amalgam_benches::Result;
 use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, SnapshotId, Store, Time};
+use amalgam_engine::{OperationContext, SnapshotId, Store, Time};
 use amalgam_server::{Home, Service};
 
 /// Snapshots of the workspace that others are forked from.
@@ -31,8 +31,8 @@ pub fn now() -> Time {
     Time::from(SystemTime::now())
 }
 
-pub fn act() -> Act {
-    Act::new("bench", now()).buffered()
+pub fn act() -> OperationContext {
+    OperationContext::new("bench", now()).buffered()
 }
 
 pub fn main_name() -> WorkspaceName {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use amalgam_benches::bench::Bench;
 use amalgam_benches::{Bar, Result, Samples, linux, machine, median};
 use amalgam_engine::workspace::{Change, NewWorkspace};
-use amalgam_engine::{Act, Store, Time, WorkspaceName, Workspaces};
+use amalgam_engine::{OperationContext, Store, Time, WorkspaceName, Workspaces};
 use amalgam_materializer::{Capture, HostDir, Index, Known, Progress as CaptureProgress, Rules, Scope, capture};
 use amalgam_transfer::{Have, Progress, ReceiveOptions, Received, Selection, SendOptions, Sent, have, receive, send};
 
@@ -42,8 +42,8 @@ fn main_name() -> Result<WorkspaceName> {
     Ok(WorkspaceName::new("main")?)
 }
 
-fn act() -> Act {
-    Act::new("bench", Time(1))
+fn act() -> OperationContext {
+    OperationContext::new("bench", Time(1))
 }
 
 fn take_in(store: &Store, tree: &Path) -> Result<()> {

@@ -10,7 +10,7 @@ use std::time::{Instant, SystemTime};
 use amalgam_benches::Result;
 use amalgam_engine::object::Owner;
 use amalgam_engine::workspace::{Change, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, SnapshotId, Store, Time};
+use amalgam_engine::{OperationContext, SnapshotId, Store, Time};
 use amalgam_fuse::{Mount, MountOptions};
 use amalgam_view::{View, ViewOptions};
 
@@ -68,13 +68,13 @@ impl Server {
             }
             ["fork", from, into] => {
                 let into = WorkspaceName::new(into)?;
-                self.workspaces.fork(&WorkspaceName::new(from)?, &[into], &Act::new("bench", now()))?;
+                self.workspaces.fork(&WorkspaceName::new(from)?, &[into], &OperationContext::new("bench", now()))?;
                 Ok(String::new())
             }
             ["commit", name] => {
                 let view = &self.mounts.get(name).ok_or("not mounted")?.view;
                 let (name, change) = (WorkspaceName::new(name)?, Change::new("bench"));
-                let act = Act::new("bench", now()).buffered();
+                let act = OperationContext::new("bench", now()).buffered();
                 Ok(view.commit(&self.workspaces, &name, &change, &act, "commit")?.snapshot.to_string())
             }
             ["go", name, snapshot] => {

@@ -5,11 +5,11 @@ use std::path::Path;
 use amalgam_benches::Result;
 use amalgam_benches::trees::{Plan, Shape, reference};
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
-use amalgam_engine::{Act, Store, Time};
+use amalgam_engine::{OperationContext, Store, Time};
 use amalgam_materializer::{Capture, HostDir, Index, Known, Progress as CaptureProgress, Rules, Scope, capture};
 
-fn act() -> Act {
-    Act::new("bench", Time(1))
+fn act() -> OperationContext {
+    OperationContext::new("bench", Time(1))
 }
 
 /// Captures a directory as a workspace of the store in another.

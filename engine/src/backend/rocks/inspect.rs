@@ -48,7 +48,7 @@ impl Inspect for Rocks {
     }
 
     fn edit(&self, edits: Vec<RowEdit>) -> Result<()> {
-        self.doomed.clear();
+        self.row_filter.clear();
         let mut batch = WriteBatch::default();
         if edits.iter().any(|edit| matches!(edit.family, Family::Refs | Family::Operations)) {
             self.forget_indexed(&mut batch);

@@ -12,7 +12,7 @@ use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
 use super::Rocks;
 use super::settings::{META, REFS, fault};
 use crate::backend::Backend;
-use crate::backend::rows::{RefRow, damaged, number};
+use crate::backend::rows::{RefRow, after_prefix, damaged, number};
 use crate::error::Result;
 use crate::id::ObjectId;
 use crate::reference::{RefName, RefValue};
@@ -152,17 +152,4 @@ fn key_of(name: &str, value: &RefValue) -> Option<Vec<u8>> {
 
 fn target_key(target: ObjectId, name: &str) -> Vec<u8> {
     [BY_TARGET, &[target.kind as u8], &target.hash, name.as_bytes()].concat()
-}
-
-/// The first key behind all that begin so.
-pub(super) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
-    let mut end = prefix.to_vec();
-    while let Some(last) = end.pop() {
-        if last < u8::MAX {
-            end.push(last + 1);
-            return end;
-        }
-    }
-    // Every key begins so, or is nothing but the greatest bytes.
-    vec![u8::MAX; prefix.len() + 1]
 }

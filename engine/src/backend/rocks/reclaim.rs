@@ -5,19 +5,16 @@
 //! of a file follows from its counters, without reading it. So no state has to survive a crash, rows left by a crash or by two
 //! concurrent sessions are removed like all others, and no RocksDB tombstone is ever written for a chunk.
 
-use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
-use rocksdb::compaction_filter::{CompactionFilter, Decision};
-use rocksdb::compaction_filter_factory::{CompactionFilterContext, CompactionFilterFactory};
 use rocksdb::{BottommostLevelCompaction, CompactOptions, ReadOptions, WriteBatch};
 
 use super::Rocks;
+use super::row_filter::{ActiveRowFilter, Installed};
 use super::settings::{INDEX, META, UNRECLAIMED_KEY, fault};
 use crate::backend::rows::number;
-use crate::backend::{Backend, Family, Named, Numbers, ReclaimProgress, Reclaimed, WatchReclaim};
+use crate::backend::{Backend, Family, KeptRows, NumberSet, ReclaimProgress, Reclaimed, WatchReclaim};
 use crate::error::{Error, Result};
 
 const ACTION: &str = "give room back";
@@ -27,72 +24,10 @@ const DEAD_ONE_IN: u64 = 20;
 const STEP_ONE_IN: u64 = 20;
 const STEP_BYTES_MIN: u64 = 16 << 20;
 const READAHEAD_BYTES: usize = 1 << 20;
-/// At least this many adjacent files, each smaller than `CRUMB_BYTES`, are merged: otherwise the small remainders of many
+/// At least this many adjacent files, each smaller than `SMALL_FILE_BYTES_MAX`, are merged: otherwise the small remainders of many
 /// collections would stay separate files forever.
-const CRUMBS_MIN: usize = 8;
-const CRUMB_BYTES: u64 = 1 << 20;
-
-/// The filter that tells compactions which rows to drop; inactive unless reclaiming is in progress.
-#[derive(Clone, Default)]
-pub(super) struct Doomed(Arc<RwLock<Option<Arc<Dooming>>>>);
-
-struct Dooming {
-    named: Named,
-    rows: AtomicU64,
-}
-
-impl Doomed {
-    /// Returns the compaction filter factory of a family.
-    pub(super) fn for_family(&self, family: Family) -> FilterFactory {
-        FilterFactory { doomed: self.clone(), family }
-    }
-
-    /// Deactivates the filter, before rows are written directly.
-    pub(super) fn clear(&self) {
-        *self.0.write() = None;
-    }
-}
-
-pub(super) struct FilterFactory {
-    doomed: Doomed,
-    family: Family,
-}
-
-pub(super) struct Filter {
-    dooming: Option<Arc<Dooming>>,
-    family: Family,
-}
-
-const FILTER_NAME: &CStr = c"amalgam.named";
-
-impl CompactionFilterFactory for FilterFactory {
-    type Filter = Filter;
-
-    fn create(&mut self, _context: CompactionFilterContext) -> Filter {
-        Filter { dooming: self.doomed.0.read().clone(), family: self.family }
-    }
-
-    fn name(&self) -> &CStr {
-        FILTER_NAME
-    }
-}
-
-impl CompactionFilter for Filter {
-    fn filter(&mut self, _level: u32, key: &[u8], _value: &[u8]) -> Decision {
-        let Some(dooming) = &self.dooming else { return Decision::Keep };
-        match number(key, "objects") {
-            Ok(number) if !dooming.named.keeps(self.family, number) => {
-                dooming.rows.fetch_add(1, Ordering::Relaxed);
-                Decision::Remove
-            }
-            _ => Decision::Keep,
-        }
-    }
-
-    fn name(&self) -> &CStr {
-        FILTER_NAME
-    }
-}
+const SMALL_FILES_MIN: usize = 8;
+const SMALL_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Files of one family with overlapping keys, and the number of their rows.
 #[derive(Clone, Debug)]
@@ -105,7 +40,7 @@ struct Part {
     is_counted: bool,
     dead: u64,
     /// Whether it is one of many small adjacent parts.
-    is_crumb: bool,
+    is_small_file: bool,
 }
 
 impl Part {
@@ -115,26 +50,26 @@ impl Part {
     }
 
     /// Returns whether all its rows are dead, and no new ones can be added.
-    fn is_dead(&self, named: &Named) -> bool {
+    fn is_dead(&self, named: &KeptRows) -> bool {
         self.dead == self.rows && self.dead > 0 && self.last[..] < named.end.to_be_bytes()[..]
     }
 
     fn is_worth_it(&self) -> bool {
-        self.is_crumb || (self.dead * DEAD_ONE_IN >= self.rows && self.dead > 0)
+        self.is_small_file || (self.dead * DEAD_ONE_IN >= self.rows && self.dead > 0)
     }
 }
 
 impl Rocks {
-    pub(super) fn reclaim_rows(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+    pub(super) fn reclaim_rows(&self, named: KeptRows, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
         let unreclaimed = self.unreclaimed.load(Ordering::SeqCst);
-        let gone: u64 = named.gone.iter().map(Numbers::len).sum();
+        let gone: u64 = named.gone.iter().map(NumberSet::len).sum();
         let thorough = unreclaimed != gone;
         // The index must be durable before rows that it no longer refers to are deleted.
         self.sync()?;
-        let dooming = Arc::new(Dooming { named, rows: AtomicU64::new(0) });
+        let active = Arc::new(ActiveRowFilter { named, rows: AtomicU64::new(0) });
         let done = {
-            let _guard = Installed::new(&self.doomed, &dooming);
-            self.reclaim_steps(&dooming.named, thorough, watch)
+            let _guard = Installed::new(&self.row_filter, &active);
+            self.reclaim_steps(&active.named, thorough, watch)
         };
         if done.as_ref().is_ok_and(|done| done.finished) {
             let mut batch = WriteBatch::default();
@@ -142,10 +77,10 @@ impl Rocks {
             self.write(batch, false)?;
             self.unreclaimed.store(0, Ordering::SeqCst);
         }
-        done.map(|reclaimed| Reclaimed { rows: dooming.rows.load(Ordering::Relaxed), ..reclaimed })
+        done.map(|reclaimed| Reclaimed { rows: active.rows.load(Ordering::Relaxed), ..reclaimed })
     }
 
-    fn reclaim_steps(&self, named: &Named, thorough: bool, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+    fn reclaim_steps(&self, named: &KeptRows, thorough: bool, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
         let bytes_before = self.files_bytes()?;
         let mut reclaimed = Reclaimed { bytes_before, bytes_after: bytes_before, ..Reclaimed::default() };
         let mut progress = ReclaimProgress { bytes_total: bytes_before, ..Default::default() };
@@ -164,7 +99,7 @@ impl Rocks {
         for family in Family::OBJECTS {
             self.database.flush_cf(self.family(family.name())).map_err(|source| fault(ACTION, &source))?;
             let mut parts = self.parts(family, named, thorough)?;
-            find_crumbs(&mut parts);
+            find_small_files(&mut parts);
             let mut parts = parts.into_iter().peekable();
             while let Some(mut step) = parts.next() {
                 // Adjacent parts that are worth rewriting are combined, so that small files become large ones again.
@@ -228,7 +163,7 @@ impl Rocks {
     /// RocksDB knows the number of rows of a file only after it has opened it, which it does for few files when it opens a store.
     /// In the others only the rows of this sweep are known to be dead. With `thorough`, because there may be more, the files are
     /// read.
-    fn parts(&self, family: Family, named: &Named, thorough: bool) -> Result<Vec<Part>> {
+    fn parts(&self, family: Family, named: &KeptRows, thorough: bool) -> Result<Vec<Part>> {
         let files = self.database.live_files().map_err(|source| fault(ACTION, &source))?;
         let mut files: Vec<_> = files.into_iter().filter(|file| file.column_family_name == family.name()).collect();
         files.sort_by(|one, two| one.start_key.cmp(&two.start_key));
@@ -243,7 +178,9 @@ impl Rocks {
                     part.rows += rows;
                     part.is_counted &= is_counted;
                 }
-                None => parts.push(Part { family, first, last, bytes, rows, is_counted, dead: 0, is_crumb: false }),
+                None => {
+                    parts.push(Part { family, first, last, bytes, rows, is_counted, dead: 0, is_small_file: false })
+                }
             }
         }
         for part in &mut parts {
@@ -284,7 +221,7 @@ impl Rocks {
             .map_err(|source| fault(ACTION, &source))
     }
 
-    fn rewrite(&self, part: &Part, named: &Named) -> Result<()> {
+    fn rewrite(&self, part: &Part, named: &KeptRows) -> Result<()> {
         self.compact(part.family.name(), Some(&part.first), Some(&part.last));
         // Compactions update the row counts of the files that they write.
         let left = self.parts(part.family, named, false)?;
@@ -331,26 +268,10 @@ impl Rocks {
 }
 
 /// Marks small adjacent parts that should be merged.
-fn find_crumbs(parts: &mut [Part]) {
-    for run in parts.chunk_by_mut(|one, two| one.bytes < CRUMB_BYTES && two.bytes < CRUMB_BYTES) {
-        if run.len() >= CRUMBS_MIN {
-            run.iter_mut().for_each(|part| part.is_crumb = true);
+fn find_small_files(parts: &mut [Part]) {
+    for run in parts.chunk_by_mut(|one, two| one.bytes < SMALL_FILE_BYTES_MAX && two.bytes < SMALL_FILE_BYTES_MAX) {
+        if run.len() >= SMALL_FILES_MIN {
+            run.iter_mut().for_each(|part| part.is_small_file = true);
         }
-    }
-}
-
-/// Activates the compaction filter while it exists.
-struct Installed<'a>(&'a Doomed);
-
-impl<'a> Installed<'a> {
-    fn new(doomed: &'a Doomed, dooming: &Arc<Dooming>) -> Self {
-        *doomed.0.write() = Some(Arc::clone(dooming));
-        Self(doomed)
-    }
-}
-
-impl Drop for Installed<'_> {
-    fn drop(&mut self) {
-        self.0.clear();
     }
 }

@@ -7,9 +7,10 @@ use std::path::Path;
 
 use rocksdb::{Cache, DB, IteratorMode};
 
-use super::DATABASE_DIRECTORY;
-use super::reclaim::Doomed;
-use super::settings::{FAMILIES, META, OBJECT_FAMILIES, OPERATIONS, RocksOptions, database_options, families, opening};
+use super::row_filter::SharedRowFilter;
+use super::settings::{
+    DATABASE_DIRECTORY, FAMILIES, META, OBJECT_FAMILIES, OPERATIONS, RocksOptions, database_options, families, opening,
+};
 use crate::backend::home::{self, Fingerprint, HeaderState, damaged};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -74,7 +75,7 @@ fn is_ours(database_path: &Path) -> bool {
 fn try_open(database_path: &Path) -> Result<()> {
     let mut settings = database_options();
     settings.set_max_open_files(-1);
-    let families = families(&RocksOptions::default(), &Cache::new_lru_cache(1 << 20), &Doomed::default());
+    let families = families(&RocksOptions::default(), &Cache::new_lru_cache(1 << 20), &SharedRowFilter::default());
     let database = DB::open_cf_descriptors(&settings, database_path, families).map_err(|source| opening(&source))?;
     for name in [META, OPERATIONS].into_iter().chain(OBJECT_FAMILIES) {
         let family = database.cf_handle(name).expect("it was opened with all families");

@@ -2,12 +2,14 @@
 
 use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, DBRecoveryMode, LogLevel, Options};
 
-use super::reclaim::Doomed;
+use super::row_filter::SharedRowFilter;
 use crate::backend::Family;
 use crate::backend::home::RECOVER_HINT;
 use crate::error::Error;
 use crate::id::ObjectKind;
 
+/// The folder of the database in the store's directory.
+pub(super) const DATABASE_DIRECTORY: &str = "db";
 pub(super) const INDEX: &str = "index";
 pub(super) const CHUNKS: &str = "chunks";
 pub(super) const TREES: &str = "trees";
@@ -94,11 +96,15 @@ pub(super) const OBJECT_FAMILIES: [&str; 3] = [CHUNKS, TREES, SNAPSHOTS];
 pub(super) const FAMILIES: [&str; 10] =
     [META, INDEX, CHUNKS, TREES, SNAPSHOTS, REFS, OPERATIONS, REQUESTS, QUARANTINE, TOMBSTONES];
 
-pub(super) fn families(options: &RocksOptions, cache: &Cache, doomed: &Doomed) -> Vec<ColumnFamilyDescriptor> {
+pub(super) fn families(
+    options: &RocksOptions,
+    cache: &Cache,
+    row_filter: &SharedRowFilter,
+) -> Vec<ColumnFamilyDescriptor> {
     let described = |name: &&'static str| {
         let mut settings = family_options(name, options, cache);
         if let Some(family) = Family::OBJECTS.into_iter().find(|family| family.name() == *name) {
-            settings.set_compaction_filter_factory(doomed.for_family(family));
+            settings.set_compaction_filter_factory(row_filter.for_family(family));
         }
         ColumnFamilyDescriptor::new(*name, settings)
     };

@@ -8,7 +8,7 @@ use super::Rocks;
 use super::settings::{EPOCH_KEY, INDEX, META, UNRECLAIMED_KEY, fault};
 use crate::backend::home::damaged;
 use crate::backend::rows::IndexValue;
-use crate::backend::{Epoch, IndexRow, Named, Reclaimed, Sweep, WatchReclaim};
+use crate::backend::{Epoch, IndexRow, KeptRows, Reclaimed, Sweep, WatchReclaim};
 use crate::error::Result;
 use crate::id::ObjectId;
 
@@ -98,7 +98,7 @@ impl Sweep for Rocks {
         self.trim_log(before, limit)
     }
 
-    fn reclaim(&self, named: Named, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
+    fn reclaim(&self, named: KeptRows, watch: WatchReclaim<'_>) -> Result<Reclaimed> {
         self.reclaim_rows(named, watch)
     }
 }

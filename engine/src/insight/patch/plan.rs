@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::{LeftOut, Omission, PatchOptions};
+use super::options::{LeftOut, Omission, PatchOptions};
 use crate::diff::{Change, MetadataChange, What};
 use crate::directory;
 use crate::error::Result;
 use crate::id::RootId;
 use crate::insight::body;
-use crate::insight::similar::Found;
+use crate::insight::similar::DetectedChange;
 use crate::name::TreePath;
 use crate::object::{DirectoryRef, Entry, Node, Xattrs};
 use crate::store::Store;
@@ -71,8 +71,8 @@ impl<'a> Plan<'a> {
     }
 
     /// Adds a change.
-    pub(super) fn take(&mut self, found: Found) -> Result<()> {
-        let Found { change, similarity } = found;
+    pub(super) fn take(&mut self, found: DetectedChange) -> Result<()> {
+        let DetectedChange { change, similarity } = found;
         let Change { path, what, metadata, before, after } = change;
         match (what, before, after) {
             (What::Renamed { from }, Some(before), Some(after)) => match (&before.node, &after.node) {

@@ -1,12 +1,13 @@
 //! Renders one file of a patch as text.
 
-use super::PatchOptions;
+use amalgam_textdiff::{Hunk, line_hunks, split_lines};
+
 use super::binary::{blob_id, literal};
+use super::options::PatchOptions;
 use super::plan::{Side, Step};
 use super::quote::quoted;
 use crate::error::Result;
 use crate::insight::body;
-use crate::insight::lines::{Hunk, hunks, split};
 use crate::name::TreePath;
 use crate::store::Store;
 
@@ -97,8 +98,8 @@ fn label(sign: &str, prefix: &str, path: Option<&TreePath>, out: &mut Vec<u8>) {
 }
 
 fn unified(before: &[u8], after: &[u8], context: usize, out: &mut Vec<u8>) {
-    let hunks = hunks(before, after);
-    let (before, after): (Vec<_>, Vec<_>) = (split(before).collect(), split(after).collect());
+    let hunks = line_hunks(before, after);
+    let (before, after) = (split_lines(before), split_lines(after));
     let mut rest = &hunks[..];
     while !rest.is_empty() {
         let near = |pair: &[Hunk]| pair[1].before.start - pair[0].before.end <= context.saturating_mul(2);

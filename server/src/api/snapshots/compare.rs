@@ -219,7 +219,7 @@ pub(super) fn patch(
     // A patch has no conflicts, so it is between the faces of the two.
     let report = sender.caller.walking(|| {
         let faces = service.faces_of_difference(before.root, after.root)?;
-        let [before, after] = faces.each_ref().map(|faced| faced.as_ref().map(|faced| faced.face));
+        let [before, after] = faces.each_ref().map(|faced| faced.as_ref().map(|faced| faced.rendered));
         amalgam_engine::patch(&service.inner.store, before, after, &options, &mut out).map_err(of_engine)
     })?;
     let data = Bytes::from(std::mem::take(&mut out.waiting));

@@ -1,6 +1,6 @@
 //! What is in a tree.
 
-use amalgam_conflicts::{Style, shown_as};
+use amalgam_conflicts::{Style, render_entry};
 use amalgam_engine::content::read_at;
 use amalgam_engine::object::{Content, Node};
 use amalgam_engine::{Entry, Error, TreePath, entry_at, list_directory};
@@ -87,7 +87,7 @@ pub(super) fn read(
     let entry = match &entry.node {
         Node::Conflict(conflict) => {
             let caption = service.captioner().caption(&path, conflict);
-            let shown = shown_as(&service.inner.store, &session, conflict, Style::Markers, &caption);
+            let shown = render_entry(&service.inner.store, &session, conflict, Style::Markers, &caption);
             shown.map_err(of_engine)?.unwrap_or(entry)
         }
         _ => entry,

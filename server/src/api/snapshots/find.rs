@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use amalgam_conflicts::{Style, shown_as};
+use amalgam_conflicts::{Style, render_entry};
 use amalgam_engine::content::read_at;
 use amalgam_engine::history::LogOrder;
 use amalgam_engine::object::{Content, Node};
@@ -239,7 +239,7 @@ impl LineSearch<'_> {
         let shown = match &entry.node {
             Node::Conflict(conflict) => {
                 let caption = self.service.captioner().caption(path, conflict);
-                shown_as(store, &session, conflict, Style::Markers, &caption).map_err(of_engine)?
+                render_entry(store, &session, conflict, Style::Markers, &caption).map_err(of_engine)?
             }
             _ => None,
         };
