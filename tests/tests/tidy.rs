@@ -30,7 +30,9 @@ const LAYERS: [(&str, u32); 16] = [
 const BESIDE: [&str; 2] = ["amalgam-tests", "amalgam-benches"];
 
 /// The engine's modules from the ground up. Each uses only those before it.
-const MODULES: [&str; 34] = [
+const MODULES: [&str; 36] = [
+    "progress",
+    "random",
     "time",
     "name",
     "id",
