@@ -1,5 +1,5 @@
-//! What marking needs of a stretch of rows: who they are and whom they refer to. Making it is most of the work, and has nothing
-//! to do with what is marked; so it is done on all cores, ahead of the marking.
+//! Decodes a batch of rows into ids and references. Decoding is most of the work of the mark phase and does not depend on
+//! the marks, so it runs ahead on all cores.
 
 use std::ops::Range;
 
@@ -8,40 +8,40 @@ use amalgam_engine::object::{Snapshot, refers};
 use amalgam_engine::{Error, ObjectId, ObjectKind, Result, SnapshotId, SweepRound};
 use bytes::Bytes;
 
-use crate::filter::{Fingerprint, fingerprint, of_hash};
+use crate::bloom::{Fingerprint, fingerprint, fingerprint_of_hash};
 
-/// A row of the trees: its id, and where in the digest its references are.
-pub(crate) struct Row {
+/// A row of the tree family: its id, and the ranges of its references in the batch.
+pub(crate) struct NodeRow {
     pub(crate) number: u64,
     pub(crate) id: Fingerprint,
     pub(crate) chunks: Range<usize>,
     pub(crate) nodes: Range<usize>,
 }
 
-/// A stretch of the trees.
+/// Decoded rows of the tree family.
 #[derive(Default)]
-pub(crate) struct Digest {
-    /// In the order of writing.
-    pub(crate) rows: Vec<Row>,
-    /// Chunks and attributes, which refer to nothing.
+pub(crate) struct NodeBatch {
+    /// The rows in the order of writing.
+    pub(crate) rows: Vec<NodeRow>,
+    /// References to chunks, which refer to nothing.
     pub(crate) chunks: Vec<Fingerprint>,
-    /// Everything that may refer to others, or whose row must be found.
+    /// References to nodes and extended attributes.
     pub(crate) nodes: Vec<ObjectId>,
 }
 
-impl Digest {
-    /// Reads the trees with numbers in a range.
-    pub(crate) fn of_trees(round: &SweepRound, range: Range<u64>) -> Result<Self> {
+impl NodeBatch {
+    /// Reads the rows of the tree family with numbers in a range.
+    pub(crate) fn read(round: &SweepRound, range: Range<u64>) -> Result<Self> {
         let mut digest = Self::default();
         round.rows(Family::Trees, range, &mut |number, canonical| {
             let kind = kind_of(number, canonical)?;
             let id = ObjectId::of(kind, canonical);
             let (chunks, nodes) = (digest.chunks.len(), digest.nodes.len());
-            references(id, canonical, &mut |kind, hash| match kind {
-                ObjectKind::Chunk => digest.chunks.push(of_hash(hash)),
+            for_each_reference(id, canonical, &mut |kind, hash| match kind {
+                ObjectKind::Chunk => digest.chunks.push(fingerprint_of_hash(hash)),
                 _ => digest.nodes.push(ObjectId { kind, hash: *hash }),
             })?;
-            let row = Row {
+            let row = NodeRow {
                 number,
                 id: fingerprint(&id),
                 chunks: chunks..digest.chunks.len(),
@@ -54,8 +54,8 @@ impl Digest {
     }
 }
 
-/// The snapshots with numbers in a range.
-pub(crate) fn snapshots(round: &SweepRound, range: Range<u64>) -> Result<Vec<(u64, SnapshotId, Snapshot)>> {
+/// Reads the snapshots with numbers in a range.
+pub(crate) fn read_snapshots(round: &SweepRound, range: Range<u64>) -> Result<Vec<(u64, SnapshotId, Snapshot)>> {
     let mut found = Vec::new();
     round.rows(Family::Snapshots, range, &mut |number, canonical| {
         let id = SnapshotId::of(canonical);
@@ -66,8 +66,12 @@ pub(crate) fn snapshots(round: &SweepRound, range: Range<u64>) -> Result<Vec<(u6
     Ok(found)
 }
 
-/// Tells what a node refers to.
-pub(crate) fn references(id: ObjectId, canonical: &Bytes, tell: &mut dyn FnMut(ObjectKind, &[u8; 32])) -> Result<()> {
+/// Calls `tell` with each object that a node refers to.
+pub(crate) fn for_each_reference(
+    id: ObjectId,
+    canonical: &Bytes,
+    tell: &mut dyn FnMut(ObjectKind, &[u8; 32]),
+) -> Result<()> {
     refers(id.kind, canonical, tell).map_err(|source| Error::Malformed { id, source })
 }
 

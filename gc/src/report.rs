@@ -1,16 +1,16 @@
-//! What the command says: lines for people, or JSON lines for programs.
+//! Output of the command: text for people, or JSON lines for programs.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 
 use amalgam_engine::{Error, ErrorKind, Jump, Tallies, Tally};
-use amalgam_gc::{Collected, Progress, Stage, WorkspaceUsage};
+use amalgam_gc::{CollectReport, Progress, Stage, WorkspaceUsage};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::Arguments;
 
-/// The exit code of a failure; the same numbers as the `amalgam` command's.
+/// Returns the exit code of a failure, equal to that of the `amalgam` command.
 pub fn exit_code(error: &Error) -> u8 {
     match (error, error.kind()) {
         (Error::NoStore { .. } | Error::ForeignDirectory { .. }, _) => 10,
@@ -20,27 +20,27 @@ pub fn exit_code(error: &Error) -> u8 {
     }
 }
 
-/// Where the command says what it does.
-pub struct Show {
+/// Prints progress, results and failures.
+pub struct Reporter {
     json: bool,
     bar: Option<ProgressBar>,
     stage: Option<Stage>,
-    /// Which hundredth of a stage was told last.
-    told: u64,
+    /// Percentage of the stage that was printed last.
+    last_percent: u64,
 }
 
-impl Show {
-    /// A bar on a terminal, lines for a program, nothing in between.
+impl Reporter {
+    /// Shows a progress bar on a terminal, JSON lines with `json`, and no progress otherwise.
     pub fn new(json: bool) -> Self {
         let bar = (!json && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
             let style = ProgressStyle::with_template("{prefix:8} [{bar:30}] {percent:>3} %  {msg}");
             bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "))
         });
-        Self { json, bar, stage: None, told: 0 }
+        Self { json, bar, stage: None, last_percent: 0 }
     }
 
-    /// How far it is.
+    /// Shows the progress of a collection.
     pub fn progress(&mut self, progress: &Progress) {
         let Progress { stage, done, total, deleted } = *progress;
         if let Some(bar) = &self.bar {
@@ -50,15 +50,15 @@ impl Show {
             bar.set_message(format!("{} objects deleted", HumanCount(deleted)));
         }
         let hundredth = done * 100 / total.max(1);
-        if self.json && (self.stage != Some(stage) || hundredth >= self.told + 10) {
-            (self.stage, self.told) = (Some(stage), hundredth);
-            line(&json!({
+        if self.json && (self.stage != Some(stage) || hundredth >= self.last_percent + 10) {
+            (self.stage, self.last_percent) = (Some(stage), hundredth);
+            print_json(&json!({
                 "type": "progress", "stage": stage.word(), "done": done, "total": total, "deleted": deleted,
             }));
         }
     }
 
-    /// How many names were measured.
+    /// Shows how many names were measured.
     pub fn measuring(&mut self, done: u64, total: u64) {
         if let Some(bar) = &self.bar {
             bar.set_length(total.max(1));
@@ -68,12 +68,12 @@ impl Show {
         }
     }
 
-    /// The clock jumped: what retention counts.
-    pub fn clock(&mut self, jump: Option<Jump>) {
+    /// Reports that the wall clock jumped, and how much of the jump retention ignores.
+    pub fn clock_jump(&mut self, jump: Option<Jump>) {
         let Some(jump) = jump else { return };
         if self.json {
             let seconds = |nanoseconds: i64| nanoseconds / 1_000_000_000;
-            line(
+            print_json(
                 &json!({"type": "clock", "jump_seconds": seconds(jump.by), "uncounted_seconds": seconds(jump.missing)}),
             );
         } else {
@@ -81,34 +81,34 @@ impl Show {
         }
     }
 
-    /// The disk was full, and it begins anew with what room there is now.
-    pub fn again(&mut self, error: &Error) {
+    /// Reports that the disk was full and that the collection starts again.
+    pub fn restarting(&mut self, error: &Error) {
         if self.json {
-            line(&json!({"type": "again", "why": error.to_string()}));
+            print_json(&json!({"type": "again", "why": error.to_string()}));
         } else if self.bar.is_none() {
             eprintln!("amalgam-gc: {error}; going on with the room that came back");
         }
     }
 
-    /// What it came to, and what remains for whom.
-    pub fn finished(&mut self, arguments: &Arguments, done: &Collected, usage: Option<&[WorkspaceUsage]>) {
+    /// Reports the result, and the usage of each workspace if it was measured.
+    pub fn finished(&mut self, arguments: &Arguments, done: &CollectReport, usage: Option<&[WorkspaceUsage]>) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
         if self.json {
-            usage.unwrap_or_default().iter().for_each(|usage| line(&remains(usage)));
-            line(&report(arguments, done));
+            usage.unwrap_or_default().iter().for_each(|usage| print_json(&usage_json(usage)));
+            print_json(&report_json(arguments, done));
             return;
         }
-        say_collected(arguments, done);
+        print_report(arguments, done);
         if let Some(usage) = usage {
-            say_remains(usage);
+            print_usage(usage);
         } else if arguments.workspaces {
             println!("there was no time to measure what remains for each workspace");
         }
     }
 
-    /// Why it failed.
+    /// Reports a failure with a hint.
     pub fn failure(&mut self, error: &Error, store: &Path) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -127,7 +127,7 @@ impl Show {
         };
         if self.json {
             let code = exit_code(error);
-            line(&json!({"type": "error", "message": error.to_string(), "hint": hint, "exit": code}));
+            print_json(&json!({"type": "error", "message": error.to_string(), "hint": hint, "exit": code}));
             return;
         }
         eprintln!("amalgam-gc: {error}");
@@ -137,8 +137,8 @@ impl Show {
     }
 }
 
-/// What it came to, for people.
-fn say_collected(arguments: &Arguments, done: &Collected) {
+/// Prints the result as text.
+fn print_report(arguments: &Arguments, done: &CollectReport) {
     let (alive, dead, young, freed) = (done.alive.total(), done.dead.total(), done.young.total(), done.freed.total());
     println!(
         "{} roots keep {} objects, {}",
@@ -177,8 +177,8 @@ fn say_collected(arguments: &Arguments, done: &Collected) {
     }
 }
 
-/// What remains for whom, for people.
-fn say_remains(usage: &[WorkspaceUsage]) {
+/// Prints the usage of each workspace as text.
+fn print_usage(usage: &[WorkspaceUsage]) {
     println!("what remains, by workspace (shared things count for each):");
     for WorkspaceUsage { workspace, reached, private } in usage {
         let name = workspace.as_deref().unwrap_or("(other names)");
@@ -186,7 +186,7 @@ fn say_remains(usage: &[WorkspaceUsage]) {
     }
 }
 
-fn remains(usage: &WorkspaceUsage) -> Value {
+fn usage_json(usage: &WorkspaceUsage) -> Value {
     let tally = |tally: Tally| json!({"objects": tally.objects, "bytes": tally.bytes});
     json!({
         "type": "workspace_remains",
@@ -196,7 +196,7 @@ fn remains(usage: &WorkspaceUsage) -> Value {
     })
 }
 
-fn report(arguments: &Arguments, done: &Collected) -> Value {
+fn report_json(arguments: &Arguments, done: &CollectReport) -> Value {
     let reclaimed = done.reclaimed.map(|reclaimed| {
         json!({
             "finished": reclaimed.finished,
@@ -232,8 +232,8 @@ fn tallies(tallies: &Tallies) -> Value {
     json!({"objects": total.objects, "bytes": total.bytes, "kinds": kinds})
 }
 
-/// One line, one write. A failure cannot be reported: the reader is gone.
-fn line(value: &Value) {
+/// Prints one line with one write. A failure cannot be reported: the reader is gone.
+fn print_json(value: &Value) {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{value}\n").as_bytes()).and_then(|()| out.flush()).ok();
 }

@@ -1,4 +1,5 @@
-//! The store's lived time on disk: the file `LIVED` beside the database, written by the process that has the store open.
+//! Lived time on disk: the file `LIVED` beside the database, written by the process that has the store open. Lived time
+//! counts the time during which the store was in use, without jumps of the wall clock.
 
 use std::fs;
 use std::io::Write as _;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use amalgam_engine::{LivedTime, Result, Store, Time};
 
 const FILE: &str = "LIVED";
-/// So often, in nanoseconds, is it written while nothing happens. After a crash that much is a gap between two starts, which counts.
+/// Interval of writing in nanoseconds. After a crash, up to this much counts as a gap between two starts.
 const SAVE_EVERY: i64 = 3_600 * 1_000_000_000;
 
 /// Owns the lived time of a store, in memory and on disk.
@@ -18,8 +19,8 @@ pub struct LivedClock {
 }
 
 impl LivedClock {
-    /// That of the store in a directory, which was just opened: `wall` is what the clock says, `uptime` a monotonic one, in nanoseconds.
-    /// Where the file is not there, or damaged, the newest operation says when the store was last in use.
+    /// Opens the lived time of the store in `directory`. `wall` is the wall clock, `uptime` a monotonic clock in nanoseconds.
+    /// If the file is missing or damaged, the time of the newest operation is taken as the last use.
     pub fn open(directory: &Path, store: &Store, wall: Time, uptime: i64) -> Result<Self> {
         let file = directory.join(FILE);
         let read = fs::read(&file).ok().and_then(|bytes| LivedTime::decode(&bytes));
@@ -31,7 +32,7 @@ impl LivedClock {
         Ok(Self { file, lived, saved: None })
     }
 
-    /// Looks at the clocks. Returns whether the wall clock jumped since they were last looked at.
+    /// Updates the lived time from the clocks. Returns whether the wall clock jumped since the last call.
     pub fn observe(&mut self, wall: Time, uptime: i64) -> bool {
         let jumped = self.lived.observe(wall, uptime);
         let is_due = self.saved.is_none_or(|saved| wall.0.saturating_sub(saved.0) >= SAVE_EVERY);
@@ -41,18 +42,18 @@ impl LivedClock {
         jumped
     }
 
-    /// A person says that the clock is right.
+    /// Accepts the current wall clock as correct, after a user confirmed it.
     pub fn confirm(&mut self) {
         self.lived.confirm();
         self.save();
     }
 
-    /// The lived time as it was last looked at.
+    /// Returns the lived time of the last observation.
     pub fn lived(&self) -> &LivedTime {
         &self.lived
     }
 
-    /// Writes it. Where that fails, as on a full disk, the next start counts less time, never more; so it is no reason to fail.
+    /// Writes the file. A failure, for example on a full disk, is ignored: the next start then counts less time, never more.
     pub fn save(&mut self) {
         let new = self.file.with_extension("new");
         let written = fs::File::create(&new).and_then(|mut file| {
