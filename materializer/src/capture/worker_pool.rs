@@ -1,6 +1,7 @@
-//! Jobs that lead to further jobs, on all cores once there are enough of them.
+//! Worker pool for jobs that add further jobs; starts more threads only when enough jobs wait.
 //!
-//! The threads are plain ones: while a large file's bytes are hashed by the pool of the engine, they wait and do not begin another.
+//! These are plain threads rather than rayon's: a rayon worker that waits for the hashing of a large file in the engine would
+//! start another job of this pool meanwhile, and hold its handles and buffers on top.
 
 use std::sync::OnceLock;
 
@@ -9,24 +10,24 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
-/// Up to this many waiting jobs are not worth another thread.
-const FEW: usize = 8;
+/// A new thread is started when more than this many jobs wait.
+const JOBS_PER_THREAD_MIN: usize = 8;
 
-struct Shared<T> {
+struct Queue<T> {
     waiting: Vec<T>,
     busy: usize,
     failed: Option<Error>,
 }
 
-/// Does all jobs, and those they add before others that wait, in their order. Ends at the first error.
-pub(crate) fn run<T: Send>(
+/// Runs all jobs. Jobs that a job adds run before those that wait, in their order. Stops at the first error.
+pub(crate) fn run_jobs<T: Send>(
     jobs: Vec<T>,
     progress: &Progress,
     work: impl Fn(T, &mut Vec<T>) -> Result<()> + Sync,
 ) -> Result<()> {
-    let shared = Mutex::new(Shared { waiting: jobs.into_iter().rev().collect(), busy: 0, failed: None });
+    let shared = Mutex::new(Queue { waiting: jobs.into_iter().rev().collect(), busy: 0, failed: None });
     let changed = Condvar::new();
-    let next = |shared: &Mutex<Shared<T>>| {
+    let next = |shared: &Mutex<Queue<T>>| {
         let mut state = shared.lock();
         loop {
             if state.failed.is_some() {
@@ -47,7 +48,7 @@ pub(crate) fn run<T: Send>(
         let mut state = shared.lock();
         state.busy -= 1;
         let grown = !more.is_empty();
-        // The first of them is the next: what lies side by side is read together later.
+        // The first added job is next: neighbours in the tree are read together later.
         state.waiting.extend(more.drain(..).rev());
         if let Err(error) = done {
             state.failed.get_or_insert(error);
@@ -56,18 +57,18 @@ pub(crate) fn run<T: Send>(
             changed.notify_all();
         }
     };
-    let helper = || {
+    let worker = || {
         let mut more = Vec::new();
         while let Some((job, _)) = next(&shared) {
             turn(job, &mut more);
         }
     };
     std::thread::scope(|scope| {
-        let (mut more, mut helpers) = (Vec::new(), 1);
+        let (mut more, mut workers) = (Vec::new(), 1);
         while let Some((job, waiting)) = next(&shared) {
-            if waiting > FEW && helpers < cores() {
-                helpers += 1;
-                scope.spawn(helper);
+            if waiting > JOBS_PER_THREAD_MIN && workers < cores() {
+                workers += 1;
+                scope.spawn(worker);
             }
             turn(job, &mut more);
         }
@@ -94,7 +95,7 @@ mod tests {
             more.extend(std::iter::repeat_n(depth.saturating_sub(1), if depth > 0 { 3 } else { 0 }));
             Ok(())
         };
-        run(vec![6], &Progress::default(), work).expect("no job fails");
+        run_jobs(vec![6], &Progress::default(), work).expect("no job fails");
         assert_eq!(done.into_inner(), (0..=6).map(|depth| 3_usize.pow(depth)).sum::<usize>());
     }
 
@@ -102,8 +103,8 @@ mod tests {
     fn an_error_and_a_cancellation_end_it() {
         let progress = Progress::default();
         let fails = |job: usize, _: &mut Vec<usize>| if job == 500 { Err(Error::Cancelled) } else { Ok(()) };
-        assert!(matches!(run((0..1_000).collect(), &progress, fails), Err(Error::Cancelled)));
+        assert!(matches!(run_jobs((0..1_000).collect(), &progress, fails), Err(Error::Cancelled)));
         progress.cancel();
-        assert!(run(vec![1], &progress, |_: usize, _| Ok(())).is_err());
+        assert!(run_jobs(vec![1], &progress, |_: usize, _| Ok(())).is_err());
     }
 }

@@ -1,11 +1,11 @@
-//! Files that read-only directories share: each is kept once, under the hash of what it is, and linked into all of them.
+//! Pool of files that read-only directories share: each file exists once, under a hash of content and attributes, and is
+//! hard-linked into all directories.
 //!
-//! A file here has the bytes, the mode and the time that its name stands for, and no user may write to it. Its owner can change that;
-//! so a file is linked only while its length, mode, owner and time are as they should be, and is made anew otherwise. One that lost its
-//! bytes with the power has another length.
+//! A file in the pool has the bytes, mode and time that its name stands for, and no write permission. Its owner could change
+//! that, so a file is linked only while length, mode, owner and time are right, and is made again otherwise. A file that lost
+//! its bytes in a power cut has another length.
 //!
-//! What is absent: no file here is ever the only one of its content. It can all be removed at any time; directories that have the
-//! files keep them.
+//! No file here is the only copy of its content. All of them can be removed at any time; directories keep their links.
 
 use std::ffi::CString;
 use std::io;
@@ -17,20 +17,20 @@ use amalgam_engine::{Name, Time};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::checkout::LENT_RULES;
 use crate::host::c_name;
+use crate::rights::DEFAULT_ACL;
 
-/// What names of files begin with that are not finished.
-const UNFINISHED: &str = "new-";
+/// Name prefix of unfinished files.
+const UNFINISHED_PREFIX: &str = "new-";
 
-/// A directory of files to be shared.
+/// A directory of shared files.
 #[derive(Debug)]
-pub struct Pool {
+pub struct FilePool {
     handle: OwnedFd,
 }
 
-/// The name of a file: two digits that say in which directory it is, and the rest.
-pub(crate) struct Kept {
+/// The name of a file in the pool: a sub-directory of two hex digits, and the hash.
+pub(crate) struct PoolKey {
     directory: CString,
     name: CString,
 }
@@ -39,8 +39,8 @@ fn c_string(text: String) -> CString {
     CString::new(text).expect("hexadecimal digits have no zero byte")
 }
 
-impl Kept {
-    /// The file that has these bytes, this mode and this time.
+impl PoolKey {
+    /// Returns the key of a file with these bytes, this mode and this time.
     pub(crate) fn new(content: &Content, size: u64, mode: u32, mtime: Time) -> Self {
         let bytes = match content {
             Content::Empty => "empty".to_owned(),
@@ -54,15 +54,15 @@ impl Kept {
         Self { directory: c_string(directory.to_owned()), name: c_string(format!("{directory}/{hash}")) }
     }
 
-    /// Where it lies until it is finished.
+    /// Returns the name of the file until it is finished.
     pub(crate) fn unfinished(&self, number: u64) -> CString {
         let directory = self.directory.to_string_lossy();
-        c_string(format!("{directory}/{UNFINISHED}{number:016x}"))
+        c_string(format!("{directory}/{UNFINISHED_PREFIX}{number:016x}"))
     }
 }
 
-impl Pool {
-    /// The pool at a path, made if it is not there. No other user can look into it.
+impl FilePool {
+    /// Opens the pool at a path, and creates it if necessary, with access for its owner only.
     pub fn open(path: &Path) -> io::Result<Self> {
         match rustix::fs::mkdir(path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -70,25 +70,25 @@ impl Pool {
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let handle = rustix::fs::open(path, flags, Mode::empty())?;
-        // What a directory around it lends would be on every file, in every directory that has it.
-        match rustix::fs::fremovexattr(&handle, LENT_RULES) {
+        // An inherited access control list would be on every file, in every directory that links it.
+        match rustix::fs::fremovexattr(&handle, DEFAULT_ACL) {
             Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => Ok(Self { handle }),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// Gives a file a name in a directory as well.
-    pub(crate) fn link(&self, kept: &Kept, to: BorrowedFd<'_>, name: &Name) -> rustix::io::Result<()> {
-        rustix::fs::linkat(&self.handle, &kept.name, to, c_name(name), AtFlags::empty())
+    /// Links a file into a directory.
+    pub(crate) fn link(&self, key: &PoolKey, to: BorrowedFd<'_>, name: &Name) -> rustix::io::Result<()> {
+        rustix::fs::linkat(&self.handle, &key.name, to, c_name(name), AtFlags::empty())
     }
 
-    /// Makes a file that is not finished, for its owner alone.
-    pub(crate) fn begin(&self, kept: &Kept, unfinished: &CString) -> rustix::io::Result<OwnedFd> {
+    /// Creates an unfinished file, with access for its owner only.
+    pub(crate) fn begin(&self, key: &PoolKey, unfinished: &CString) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let make = || rustix::fs::openat(&self.handle, unfinished, flags, Mode::RUSR | Mode::WUSR);
         match make() {
             Err(Errno::NOENT) => {
-                match rustix::fs::mkdirat(&self.handle, &kept.directory, Mode::RWXU) {
+                match rustix::fs::mkdirat(&self.handle, &key.directory, Mode::RWXU) {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(errno) => return Err(errno),
                 }
@@ -98,33 +98,34 @@ impl Pool {
         }
     }
 
-    /// Gives a file that is finished its name. If another was quicker, that one stays; if the pool was emptied meanwhile, there is none.
-    pub(crate) fn finish(&self, kept: &Kept, unfinished: &CString) -> rustix::io::Result<()> {
-        let done = rustix::fs::linkat(&self.handle, unfinished, &self.handle, &kept.name, AtFlags::empty());
-        self.give_up(unfinished);
+    /// Gives a finished file its name. If another thread was faster, its file stays; if the pool was emptied meanwhile, there is
+    /// no file.
+    pub(crate) fn finish(&self, key: &PoolKey, unfinished: &CString) -> rustix::io::Result<()> {
+        let done = rustix::fs::linkat(&self.handle, unfinished, &self.handle, &key.name, AtFlags::empty());
+        self.abandon(unfinished);
         match done {
             Ok(()) | Err(Errno::EXIST | Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno),
         }
     }
 
-    /// Removes a file that will not be finished.
-    pub(crate) fn give_up(&self, unfinished: &CString) {
+    /// Removes an unfinished file.
+    pub(crate) fn abandon(&self, unfinished: &CString) {
         rustix::fs::unlinkat(&self.handle, unfinished, AtFlags::empty()).ok();
     }
 
-    /// Removes a file; directories that have it keep it.
-    pub(crate) fn remove(&self, kept: &Kept) {
-        rustix::fs::unlinkat(&self.handle, &kept.name, AtFlags::empty()).ok();
+    /// Removes a file; directories keep their links.
+    pub(crate) fn remove(&self, key: &PoolKey) {
+        rustix::fs::unlinkat(&self.handle, &key.name, AtFlags::empty()).ok();
     }
 
-    /// Removes the files that no directory has any more, and says how many bytes that gave back. A checkout that runs meanwhile makes
-    /// what it misses anew.
+    /// Removes the files that no directory links any more, and returns how many bytes that freed. A concurrent checkout makes
+    /// missing files again.
     pub fn remove_unused(&self) -> io::Result<u64> {
         self.remove_where(|links| links <= 1)
     }
 
-    /// Removes all names, so that nothing can be taken from here any more. Directories keep their files.
+    /// Removes all files, so that no checkout can link them any more. Directories keep their links.
     pub fn clear(&self) -> io::Result<u64> {
         self.remove_where(|_| true)
     }
@@ -135,7 +136,7 @@ impl Pool {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let opened = match rustix::fs::openat(&self.handle, &directory, flags, Mode::empty()) {
                 Ok(opened) => opened,
-                // Not one of ours.
+                // Not created by the pool.
                 Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => continue,
                 Err(errno) => return Err(errno.into()),
             };
@@ -146,7 +147,7 @@ impl Pool {
                 }
                 match rustix::fs::unlinkat(&opened, &name, AtFlags::empty()) {
                     Ok(()) if stat.st_nlink <= 1 => bytes += stat.st_size as u64,
-                    // A checkout that runs meanwhile finishes its files, or gives them up.
+                    // A concurrent checkout finishes or abandons its files.
                     Ok(()) | Err(Errno::NOENT) => {}
                     Err(errno) => return Err(errno.into()),
                 }

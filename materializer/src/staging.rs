@@ -1,10 +1,11 @@
-//! The temporary names of a checkout, and the removal of those that a checkout left when its process died.
+//! Temporary names of a checkout, and the removal of those that a killed process left behind.
 //!
-//! A temporary name carries the token of its checkout. Captures skip the names of checkouts that run in this process, and the removal
-//! of leftovers takes the names of one token: any other file is the user's, whatever it is called.
+//! A temporary name contains the token of its checkout. Captures skip the names of checkouts that run in this process, and the
+//! cleanup removes the names of one token: any other file is the user's, even with a similar name.
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +14,6 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Dir, FileType};
 use rustix::io::Errno;
 
-use super::process;
 use crate::error::{Error, Result};
 use crate::host::{HostDir, c_name, is_absent};
 use crate::stamp::Stamp;
@@ -22,7 +22,7 @@ const PREFIX: &[u8] = b".amalgam-tmp.";
 const TOKEN_DIGITS: usize = 16;
 const NUMBER_DIGITS: usize = 8;
 
-/// The tokens of the checkouts that run in this process.
+/// Tokens of the checkouts that run in this process.
 static RUNNING: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 /// The temporary names of one checkout, which no other checkout and no user has.
@@ -33,51 +33,51 @@ pub struct Staging<'a> {
 }
 
 impl<'a> Staging<'a> {
-    /// Names with a new random token. Captures in this process skip them until this is dropped.
+    /// Chooses a new random token. Captures in this process skip its names until this value is dropped.
     pub fn new() -> Self {
         let mut running = RUNNING.lock();
-        let mut token = process::random();
+        let mut token = random_token();
         while !running.insert(token) {
-            token = process::random();
+            token = random_token();
         }
         Self { token, next: AtomicU64::new(0), before_act: None }
     }
 
-    /// Sets a function that is called between the last look at a path and the change of it. For tests of that race.
+    /// Sets a function that is called between the last check of a path and its change, to test that race.
     #[must_use]
     pub fn with_pause(mut self, before_act: &'a (dyn Fn(&TreePath) + Sync)) -> Self {
         self.before_act = Some(before_act);
         self
     }
 
-    /// The token in hexadecimal digits, to be noted where [`clean_leftovers`] finds it after a crash.
+    /// Returns the token in hexadecimal, to be recorded for [`clean_leftovers`] after a crash.
     pub fn token(&self) -> String {
         format!("{:016x}", self.token)
     }
 
-    /// Whether a checkout with this token runs in this process.
+    /// Returns whether a checkout with this token runs in this process.
     pub fn is_running(token: &str) -> bool {
         u64::from_str_radix(token, 16).is_ok_and(|token| RUNNING.lock().contains(&token))
     }
 
-    /// Whether a name is a temporary one of the checkout with this token.
+    /// Returns whether a name is a temporary one of the checkout with this token.
     pub fn has_token(name: &Name, token: &str) -> bool {
         u64::from_str_radix(token, 16).is_ok_and(|token| token_of(name.as_bytes()) == Some(token))
     }
 
-    /// The next temporary name.
-    pub(super) fn name(&self) -> Name {
+    /// Returns the next temporary name.
+    pub(crate) fn next_name(&self) -> Name {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let name = format!(".amalgam-tmp.{:016x}-{:08x}", self.token, number & 0xffff_ffff);
         Name::new(name.as_bytes()).expect("letters, dots and digits")
     }
 
-    /// A number that no other checkout chooses, for names in the pool.
-    pub(super) fn number(&self) -> u64 {
+    /// Returns a number that no other checkout uses, for names in the pool.
+    pub(crate) fn next_number(&self) -> u64 {
         self.token.wrapping_add(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    pub(super) fn pause(&self, path: &TreePath) {
+    pub(crate) fn pause(&self, path: &TreePath) {
         if let Some(before_act) = self.before_act {
             before_act(path);
         }
@@ -102,7 +102,12 @@ impl fmt::Debug for Staging<'_> {
     }
 }
 
-/// The token of a temporary name; nothing for any other name.
+/// Returns a random number that another process is unlikely to choose.
+fn random_token() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Returns the token of a temporary name, or `None` for any other name.
 fn token_of(name: &[u8]) -> Option<u64> {
     let digits = name.strip_prefix(PREFIX)?;
     let (token, rest) = digits.split_at_checked(TOKEN_DIGITS)?;
@@ -114,13 +119,13 @@ fn token_of(name: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(token).ok()?, 16).ok()
 }
 
-/// Whether a name is a temporary one of a checkout that runs in this process.
+/// Returns whether a name is a temporary one of a checkout that runs in this process.
 pub(crate) fn is_staged(name: &[u8]) -> bool {
     token_of(name).is_some_and(|token| RUNNING.lock().contains(&token))
 }
 
-/// Removes what a checkout with this token left in these directories when its process died, and says how many names that were. A
-/// directory under such a name goes only when it is empty.
+/// Removes the temporary names that a checkout with this token left in these directories when its process died. Removes
+/// directories only if they are empty. Returns the number of removed names.
 pub fn clean_leftovers(directory: &HostDir, directories: &[TreePath], token: &str) -> Result<u64> {
     let Ok(token) = u64::from_str_radix(token, 16) else { return Ok(0) };
     let mut removed = 0;
@@ -160,7 +165,7 @@ mod tests {
     #[test]
     fn only_exact_names_of_a_running_checkout_are_staged() {
         let staging = Staging::new();
-        let name = staging.name();
+        let name = staging.next_name();
         assert!(is_staged(name.as_bytes()));
         let longer = [name.as_bytes(), b"0"].concat();
         let others = [b".amalgam-tmp.0a1f".to_vec(), format!(".amalgam-tmp.{}", staging.token()).into_bytes(), longer];

@@ -1,4 +1,4 @@
-//! Contents that a checkout wrote itself, so that the capture behind it need not read them.
+//! Contents of files that a checkout wrote, so that the next capture need not read them.
 
 use std::collections::HashMap;
 
@@ -6,22 +6,22 @@ use amalgam_engine::Entry;
 
 use crate::stamp::Stamp;
 
-/// What is known of files by their stamps, without reading them.
+/// Contents of files by their stamps.
 #[derive(Debug, Default)]
-pub struct Known(HashMap<u64, (Stamp, Entry)>);
+pub struct KnownContents(HashMap<u64, (Stamp, Entry)>);
 
-impl Known {
-    /// Remembers what a file holds. The stamp was taken from the open file after it was written.
+impl KnownContents {
+    /// Adds a file's entry. The stamp was taken from the open file after it was written.
     pub fn insert(&mut self, stamp: Stamp, entry: Entry) {
         self.0.insert(stamp.inode, (stamp, entry));
     }
 
-    /// What a file with this very stamp holds.
+    /// Returns the entry of a file with exactly this stamp.
     pub fn get(&self, stamp: &Stamp) -> Option<&Entry> {
         self.0.get(&stamp.inode).filter(|(known, _)| known == stamp).map(|(_, entry)| entry)
     }
 
-    /// Takes over what another one knows.
+    /// Adds all entries of another set.
     pub fn extend(&mut self, other: Self) {
         self.0.extend(other.0);
     }

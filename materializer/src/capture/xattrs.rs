@@ -1,4 +1,4 @@
-//! Extended attributes, through an open handle. Those of the user, access lists and capabilities; the rest belongs to the machine.
+//! Reads extended attributes: user attributes, access control lists and capabilities. Others belong to the machine.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -8,13 +8,13 @@ use bytes::Bytes;
 use rustix::fs::{fgetxattr, flistxattr};
 use rustix::io::Errno;
 
-/// Enough for most; the kernel takes as much memory as it is offered.
+/// First buffer size, enough for most; the kernel allocates as much as it is offered.
 const FEW_BYTES: usize = 512;
-/// No list is longer on Linux.
+/// Linux's limit for the list of names.
 const LIST_BYTES_MAX: usize = 64 << 10;
 
-/// All attributes that are part of a tree, sorted by name.
-pub(crate) fn read(open: BorrowedFd<'_>) -> io::Result<Vec<Xattr>> {
+/// Returns all attributes that are part of a tree, sorted by name.
+pub(crate) fn read_xattrs(open: BorrowedFd<'_>) -> io::Result<Vec<Xattr>> {
     let list = match fill(LIST_BYTES_MAX, |buffer| flistxattr(open, buffer)) {
         Ok(list) => list,
         Err(Errno::NOTSUP) => return Ok(Vec::new()),
@@ -24,7 +24,7 @@ pub(crate) fn read(open: BorrowedFd<'_>) -> io::Result<Vec<Xattr>> {
     for name in list.split(|byte| *byte == 0).filter(|name| is_kept(name)) {
         match fill(XATTR_VALUE_BYTES_MAX, |buffer| fgetxattr(open, name, buffer)) {
             Ok(value) => found.push(Xattr { name: Bytes::copy_from_slice(name), value: value.into() }),
-            // Removed in the meantime, or none of ours to read.
+            // Removed in the meantime, or not readable by this user.
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
             Err(error) => return Err(error.into()),
         }
@@ -33,7 +33,7 @@ pub(crate) fn read(open: BorrowedFd<'_>) -> io::Result<Vec<Xattr>> {
     Ok(found)
 }
 
-/// Whether an attribute is part of a tree.
+/// Returns whether an attribute is part of a tree.
 fn is_kept(name: &[u8]) -> bool {
     name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_") || name == b"security.capability"
 }
