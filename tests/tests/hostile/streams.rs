@@ -206,7 +206,7 @@ impl Judge for Tripwire {
     }
 }
 
-fn restored(directory: &Path) -> (Store, amalgam_transfer::Received) {
+fn restored(directory: &Path) -> (Store, amalgam_transfer::ReceiveReport) {
     let store = Store::in_memory();
     let received = restore_backup(directory, &store, &by(), &Progress::default()).expect("restored");
     (store, received)

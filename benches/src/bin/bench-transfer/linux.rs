@@ -12,7 +12,7 @@ use amalgam_materializer::{
     CaptureOptions, HostDir, Index, KnownContents, Progress as CaptureProgress, Rules, Scope, capture,
 };
 use amalgam_transfer::{
-    Have, Progress, ReceiveOptions, Received, Selection, SendOptions, Sent, have, receive, send,
+    Have, Progress, ReceiveOptions, ReceiveReport, Selection, SendOptions, SendReport, have, receive, send,
 };
 
 const RATE: &str = "send and receive of the Linux tree";
@@ -64,10 +64,10 @@ fn take_in(store: &Store, tree: &Path) -> Result<()> {
 }
 
 /// Sends what the other store does not have, through a pipe.
-fn pass(from: &Store, to: &Store, have: &Have) -> Result<(Sent, Received)> {
+fn pass(from: &Store, to: &Store, have: &Have) -> Result<(SendReport, ReceiveReport)> {
     let (reader, mut writer) = std::io::pipe()?;
     std::thread::scope(|scope| {
-        let sender = scope.spawn(move || -> Result<Sent> {
+        let sender = scope.spawn(move || -> Result<SendReport> {
             let selection = Selection::everything(from)?;
             let sent = send(from, &selection, &SendOptions::since(have), &mut writer, &Progress::default())?;
             writer.flush()?;

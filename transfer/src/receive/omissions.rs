@@ -1,4 +1,4 @@
-//! What a restore could not bring back: objects that break a rule of the format, and the names that held them.
+//! Omissions of a restore: objects that break a rule of the format, and the names that held them.
 
 use std::collections::HashMap;
 
@@ -6,32 +6,32 @@ use amalgam_engine::object::Snapshot;
 use amalgam_engine::{Error as EngineError, ObjectId, ObjectKind, SnapshotId};
 use bytes::Bytes;
 
-/// The most objects and names that are listed; the others are counted.
+/// Most objects and names in the list; the others are counted.
 const LISTED_MAX: usize = 1_000;
-/// The most snapshots whose parents are remembered.
+/// Most snapshots whose parents are remembered.
 const SNAPSHOTS_MAX: usize = 1 << 20;
 
-/// What was left out of a restore, and why.
+/// Objects and names that a restore skipped or changed, with reasons.
 #[derive(Clone, Debug, Default)]
-pub struct LeftOut {
+pub struct Omissions {
     listed: Vec<(String, String)>,
     more: u64,
-    /// Parents of snapshots that were left out: a workspace falls back to what is left of its history.
+    /// Parents of skipped snapshots: a workspace falls back to them.
     parents: HashMap<SnapshotId, Vec<SnapshotId>>,
 }
 
-impl LeftOut {
-    /// Whether all came back as it was.
+impl Omissions {
+    /// Returns whether everything was restored as it was.
     pub fn is_empty(&self) -> bool {
         self.listed.is_empty()
     }
 
-    /// Objects and names, each with the reason, up to a number.
+    /// Returns objects and names, each with the reason, up to a limit.
     pub fn listed(&self) -> &[(String, String)] {
         &self.listed
     }
 
-    /// How many there are beside those that are listed.
+    /// Returns how many more there are.
     pub fn more(&self) -> u64 {
         self.more
     }
@@ -54,7 +54,7 @@ impl LeftOut {
         self.add(id.to_string(), why.to_string());
     }
 
-    /// The first parent of a snapshot that was left out.
+    /// Returns the first parent of a skipped snapshot.
     pub(super) fn first_parent(&self, id: SnapshotId) -> Option<SnapshotId> {
         self.parents.get(&id)?.first().copied()
     }

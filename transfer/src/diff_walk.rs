@@ -1,4 +1,4 @@
-//! A tree walked beside others: what it has that they have not, children before parents.
+//! Walks a tree beside base trees, and reports the objects that the bases lack, children before parents.
 
 use std::collections::HashSet;
 
@@ -8,25 +8,25 @@ use bytes::Bytes;
 
 use crate::error::Result;
 
-/// So many objects of other versions are looked at beside one.
-const BESIDE_MAX: usize = 256;
-/// Places of the table of ids.
-const SEEN_PLACES: usize = 1 << 19;
+/// Most nodes of base trees that are opened beside one object.
+const BASE_NODES_MAX: usize = 256;
+/// Slots of the id table.
+const SEEN_SLOTS: usize = 1 << 19;
 
-/// Ids that the receiver has, or will have when it comes to what follows. Forgets some, and never takes one for another.
-pub(crate) struct Seen(Vec<[u8; 32]>);
+/// Lossy set of ids that the receiver has, or will have by the time it reads on. Forgets ids, but has no false positives.
+pub(crate) struct SeenIds(Vec<[u8; 32]>);
 
-impl Seen {
+impl SeenIds {
     pub(crate) fn new() -> Self {
-        Self(vec![[0; 32]; SEEN_PLACES])
+        Self(vec![[0; 32]; SEEN_SLOTS])
     }
 
-    /// A table without places, to be put in the place of one that is lent.
-    pub(crate) fn none() -> Self {
+    /// Creates a table without slots, as a placeholder.
+    pub(crate) fn empty() -> Self {
         Self(Vec::new())
     }
 
-    /// The hash is keyed by the kind, so it alone says which object it is.
+    /// Returns the slot of an id. The hash is keyed by the object kind, so it identifies the object alone.
     fn place(&self, id: ObjectId) -> usize {
         let [a, b, c, d, ..] = id.hash;
         u32::from_le_bytes([a, b, c, d]) as usize % self.0.len()
@@ -42,43 +42,43 @@ impl Seen {
     }
 }
 
-/// Something that the walk came to.
-pub(crate) enum Met {
-    /// Nodes of the others that were opened: what they hold is taken as known.
+/// An event of the walk.
+pub(crate) enum WalkEvent {
+    /// Nodes of base trees were opened: their children count as known.
     Opened(Vec<ObjectId>),
-    /// A chunk or attributes.
+    /// A chunk or extended attributes.
     Leaf(ObjectId),
     /// Any other object, with its canonical bytes.
     Node(ObjectId, Bytes),
 }
 
 enum Task {
-    /// Look at an object, beside those that may be other versions of it.
+    /// Visit an object, beside nodes that may be other versions of it.
     Open(ObjectId, Vec<ObjectId>),
-    /// All below it is done.
+    /// Everything below the object is done.
     Close(ObjectId, Bytes),
 }
 
-/// What the others have beside one object.
+/// Nodes of base trees beside one object.
 #[derive(Default)]
-struct Beside {
+struct BaseNodes {
     children: Vec<Child>,
     ids: HashSet<ObjectId>,
-    /// Versions that are less high: they lie beside the object's children.
+    /// Versions of a lower level: they are beside the object's children.
     lower: Vec<ObjectId>,
     opened: Vec<ObjectId>,
 }
 
-/// Walks all below an object, leaving out what was seen and what the bases have.
-pub(crate) fn walk(
+/// Walks everything below an object, except ids that were seen and children of base nodes.
+pub(crate) fn diff_walk(
     store: &Store,
     top: ObjectId,
     bases: Vec<ObjectId>,
-    seen: &mut Seen,
-    meet: &mut dyn FnMut(Met) -> Result<()>,
+    seen: &mut SeenIds,
+    meet: &mut dyn FnMut(WalkEvent) -> Result<()>,
 ) -> Result<()> {
     let mut open = vec![Task::Open(top, bases)];
-    // The table forgets. Below one top no node is walked twice, whatever else has its place there.
+    // The table is lossy; this set ensures that no node below one top is walked twice.
     let mut walked = HashSet::new();
     while let Some(task) = open.pop() {
         let (id, bases) = match task {
@@ -86,7 +86,7 @@ pub(crate) fn walk(
             Task::Close(id, bytes) => {
                 seen.add(id);
                 walked.insert(id);
-                meet(Met::Node(id, bytes))?;
+                meet(WalkEvent::Node(id, bytes))?;
                 continue;
             }
         };
@@ -95,15 +95,15 @@ pub(crate) fn walk(
         }
         if matches!(id.kind, ObjectKind::Chunk | ObjectKind::Xattrs) {
             seen.add(id);
-            meet(Met::Leaf(id))?;
+            meet(WalkEvent::Leaf(id))?;
             continue;
         }
         let bytes = store.canonical(id)?;
         let children = read_children(id, &bytes)?;
-        let beside = Beside::read(store, id.kind, children.level, bases)?;
+        let beside = BaseNodes::read(store, id.kind, children.level, bases)?;
         beside.children.iter().for_each(|child| seen.add(child.id));
         if !beside.opened.is_empty() {
-            meet(Met::Opened(beside.opened.clone()))?;
+            meet(WalkEvent::Opened(beside.opened.clone()))?;
         }
         open.push(Task::Close(id, bytes));
         let mut list = children.list;
@@ -122,18 +122,18 @@ fn read_children(id: ObjectId, bytes: &Bytes) -> Result<object::Children> {
     Ok(object::children(id.kind, bytes).map_err(|source| EngineError::Malformed { id, source })?)
 }
 
-impl Beside {
-    /// Opens the other versions down to the level of the object.
+impl BaseNodes {
+    /// Opens the base nodes down to the level of the object.
     fn read(store: &Store, kind: ObjectKind, level: u32, bases: Vec<ObjectId>) -> Result<Self> {
         let mut beside = Self::default();
         let mut open = bases;
         while let Some(id) = open.pop() {
-            if id.kind != kind || beside.opened.len() == BESIDE_MAX {
+            if id.kind != kind || beside.opened.len() == BASE_NODES_MAX {
                 continue;
             }
             let bytes = match store.canonical(id) {
                 Ok(bytes) => bytes,
-                // A version that cannot be read is none to build on.
+                // An unreadable version cannot be built on.
                 Err(error) if error.kind() == ErrorKind::Corrupt => continue,
                 Err(error) => return Err(error.into()),
             };
@@ -154,18 +154,18 @@ impl Beside {
         Ok(beside)
     }
 
-    /// What may be another version of a child that reaches from its key to this end.
+    /// Returns the nodes that may be other versions of a child, whose keys range from its own to `end`.
     fn versions(&self, child: &Child, end: Option<&[u8]>, level: u32) -> Vec<ObjectId> {
         let below = |key: &[u8]| self.children.partition_point(|other| &other.key[..] < key);
         let until = |key: &[u8]| self.children.partition_point(|other| &other.key[..] <= key);
         let range = match level {
             0 => below(&child.key)..until(&child.key),
-            // The one that begins before it may reach into it.
+            // The node that begins before the key may reach into the range.
             _ => until(&child.key).saturating_sub(1)..end.map_or(self.children.len(), below),
         };
         let others = self.children.get(range).unwrap_or(&[]);
         let mut versions: Vec<_> =
-            others.iter().map(|other| other.id).filter(|id| id.kind == child.id.kind).take(BESIDE_MAX).collect();
+            others.iter().map(|other| other.id).filter(|id| id.kind == child.id.kind).take(BASE_NODES_MAX).collect();
         versions.extend(self.lower.iter().copied().filter(|id| id.kind == child.id.kind));
         versions
     }
@@ -193,15 +193,15 @@ mod tests {
         let session = store.session();
         let between = put(&session, vec![("other", Node::Fifo)]);
         let mut below = put(&session, vec![("pipe", Node::Fifo)]);
-        // Each has the one below it under two names, with another between them that takes its place in the table.
+        // Each contains the previous one twice, with another directory between them that evicts it from the table.
         for _ in 0..40 {
             below = put(&session, vec![("a", below.clone()), ("b", between.clone()), ("c", below)]);
         }
         let directory = Entry::new(below, 0o755, Time::EPOCH);
         let root = session.put_root(&Root { directory, links: None, state: None }).expect("put");
         session.commit(root, RefMove::default()).expect("committed");
-        let (mut seen, mut met) = (Seen(vec![[0; 32]; 1]), 0);
-        let walked = walk(&store, root.object(), Vec::new(), &mut seen, &mut |_| {
+        let (mut seen, mut met) = (SeenIds(vec![[0; 32]; 1]), 0);
+        let walked = diff_walk(&store, root.object(), Vec::new(), &mut seen, &mut |_| {
             met += 1;
             Ok(())
         });

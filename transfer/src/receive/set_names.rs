@@ -1,4 +1,4 @@
-//! The names of a stream: under what they are filed here, whether they may be set, and setting them.
+//! Checks and sets the names of a stream.
 
 use std::collections::HashSet;
 
@@ -9,70 +9,40 @@ use amalgam_engine::{
     Act, Durability, Error as EngineError, History, ObjectId, ObjectKind, Pin, RefMove, SnapshotId, Store, WriteSession,
 };
 
-use super::{LeftOut, ReceiveOptions};
-use crate::error::{Error, Result, Where};
-use crate::kinds::Origin;
+use super::omissions::Omissions;
+use super::options::ReceiveOptions;
+use crate::error::{Error, FramePosition, Result};
+use crate::ref_kinds::Origin;
 
-/// What becomes of a stream's names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Names {
-    /// They are set as they are.
-    #[default]
-    AsSent,
-    /// `workspace/main` becomes `workspace/WORD/main`, and so on.
-    Under(String),
-    /// None is set. What was received has only the pins that are returned.
-    None,
-}
-
-impl Names {
-    fn here(&self, name: &RefName) -> Result<Option<RefName>> {
-        match self {
-            Self::AsSent => Ok(Some(name.clone())),
-            Self::None => Ok(None),
-            Self::Under(word) => {
-                let (kind, rest) = name.as_str().split_once('/').unwrap_or(("", name.as_str()));
-                // What is said of a snapshot has its id for a name, wherever it comes from.
-                if matches!(kind, "note" | "reward") {
-                    return Ok(Some(name.clone()));
-                }
-                let here = RefName::new(format!("{kind}/{word}/{rest}"));
-                let why = |why: amalgam_engine::Malformed| EngineError::Invalid { what: "name", why: why.to_string() };
-                Ok(Some(here.map_err(why)?))
-            }
-        }
-    }
-}
-
-/// Pins a snapshot with its tree, which have to be there.
+/// Pins a snapshot and its tree, which must exist.
 fn hold_snapshot(store: &Store, id: SnapshotId) -> Result<[Pin; 2]> {
     let pin = store.pin(id);
     let tree = store.hold(store.snapshot(id)?.root)?;
     Ok([pin, tree])
 }
 
-/// How names are set.
-pub(super) struct Setting<'a> {
+/// Parameters of setting names.
+pub(super) struct NameUpdate<'a> {
     pub(super) origin: Origin,
     pub(super) options: &'a ReceiveOptions,
     pub(super) act: &'a Act,
 }
 
-/// Sets the names, all or none, and ends the session. Returns those that moved. Names of a backup that cannot be set are left out.
-pub(super) fn set(
+/// Sets all names or none, and ends the session. Returns those that moved. Names of a backup that cannot be set are omitted.
+pub(super) fn set_names(
     session: WriteSession,
-    names: Vec<(Where, RefName, RefValue)>,
-    setting: &Setting<'_>,
-    left_out: &mut LeftOut,
+    names: Vec<(FramePosition, RefName, RefValue)>,
+    setting: &NameUpdate<'_>,
+    left_out: &mut Omissions,
 ) -> Result<Vec<RefName>> {
     let store = session.store().clone();
-    let Setting { origin, options, act } = setting;
+    let NameUpdate { origin, options, act } = setting;
     let history = History::of(&store);
     let (mut moves, mut seen, mut pins) = (Vec::new(), HashSet::new(), Vec::new());
     for (place, name, value) in names {
-        let Some(here) = options.names.here(&name)? else { continue };
+        let Some(here) = options.names.local_name(&name)? else { continue };
         let before = store.read_ref(&here)?;
-        let checked = match checked(&store, *origin, &here, value, before.as_ref(), left_out) {
+        let checked = match check_name(&store, *origin, &here, value, before.as_ref(), left_out) {
             Ok((value, held)) => {
                 pins.extend(held);
                 Ok(value)
@@ -110,7 +80,7 @@ pub(super) fn set(
         session.commit(keep, ref_move(part, act))?;
     }
     if moves.is_empty() && act.durability == Durability::Durable {
-        // A transaction would have done it.
+        // A transaction would have synced.
         store.sync()?;
     }
     drop(pins);
@@ -119,20 +89,20 @@ pub(super) fn set(
 
 /// Why a name cannot be set.
 enum Rejected {
-    /// It breaks a rule, or holds what did not come.
+    /// It breaks a rule, or its target did not arrive.
     Name(String),
     /// The store failed.
     Store(Error),
 }
 
-/// Checks a name by the rules of its kind, and pins what it holds. Returns what it is to hold here.
-fn checked(
+/// Checks a name by the rules of its kind, and pins its targets. Returns the value to set.
+fn check_name(
     store: &Store,
     origin: Origin,
     here: &RefName,
     value: RefValue,
     before: Option<&RefValue>,
-    left_out: &mut LeftOut,
+    left_out: &mut Omissions,
 ) -> Result<(RefValue, Vec<Pin>), Rejected> {
     let rejected = |error: EngineError| Rejected::Name(error.to_string());
     if !origin.admits(here) {
@@ -163,8 +133,8 @@ fn checked(
     Ok((value, pins))
 }
 
-/// Lets a workspace whose head or base was left out of a restore hold the nearest first parent that came back.
-fn fall_back(store: &Store, name: &RefName, value: &mut RefValue, left_out: &mut LeftOut) {
+/// Replaces an omitted head or base of a workspace by the nearest first parent that was restored.
+fn fall_back(store: &Store, name: &RefName, value: &mut RefValue, left_out: &mut Omissions) {
     if !name.as_str().starts_with("workspace/") && !name.as_str().starts_with("deleted/") {
         return;
     }
@@ -181,7 +151,7 @@ fn fall_back(store: &Store, name: &RefName, value: &mut RefValue, left_out: &mut
     };
     value.target = value.target.map(&mut nearest);
     value.keeps = value.keeps.iter().copied().map(nearest).collect();
-    // Without the base that it began with, a workspace is still one.
+    // A workspace is usable without its base.
     value.keeps.retain(|id| hold(store, *id).is_ok());
 }
 
@@ -200,7 +170,7 @@ fn ref_move(part: &[(RefName, Option<RefValue>, RefValue)], act: &Act) -> RefMov
     }
 }
 
-/// Pins what has to be there.
+/// Pins an object, which must exist.
 pub(super) fn hold(store: &Store, id: ObjectId) -> Result<Vec<Pin>> {
     if id.kind == ObjectKind::Snapshot {
         return hold_snapshot(store, SnapshotId::from_bytes(id.hash)).map(Vec::from);
@@ -210,7 +180,7 @@ pub(super) fn hold(store: &Store, id: ObjectId) -> Result<Vec<Pin>> {
     Ok(vec![pin])
 }
 
-/// Whether one value is an older state of another.
+/// Returns whether one value is an older state of another.
 fn is_older(history: &History, before: &RefValue, after: &RefValue) -> Result<bool> {
     match (before.target, after.target) {
         (None, Some(_)) => Ok(true),

@@ -1,30 +1,30 @@
 //! Kinds of references that pass from one store to another. The kind is the part of a name before its first slash.
 //!
-//! A stream may set only what says something about snapshots and runs nothing. Everything else belongs to the store that made
-//! it: what waits in its queue may name a command, a lean tree stands in for a snapshot's own, a resolution decides conflicts
-//! of later merges, a view's checkpoint belongs to a mount.
+//! A stream may set only references that describe snapshots and run nothing. All others belong to the store that made them: a
+//! queue entry may name a command, a lean tree replaces a snapshot's own, a resolution decides conflicts of later merges, a
+//! view's checkpoint belongs to a mount.
 
 use amalgam_engine::reference::RefName;
 
 /// Kinds that a stream may set.
 const STREAM_KINDS: [&str; 6] = ["episode", "label", "note", "reward", "step", "workspace"];
-/// Kinds that the restore of a backup sets beside those. Entries of the queue come back held: none is merged, and no test of one
-/// runs, before a user releases it.
+/// Kinds that the restore of a backup sets, too. Queue entries are restored as held: none is merged, and no test runs, before a
+/// user releases it.
 const BACKUP_KINDS: [&str; 6] = ["deleted", "foreign", "lean", "queue", "resolution", "review"];
-/// Checkpoints of live views. Their journals are not part of a backup, and their numbers are given anew by each store.
+/// Checkpoints of live views. Their journals are not part of a backup, and each store assigns their numbers anew.
 const VIEW_KIND: &str = "view";
 
-/// Where names come from.
+/// Origin of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A stream, from anybody.
+    /// A stream from any sender.
     Stream,
     /// A backup that is restored into a new store.
     Backup,
 }
 
 impl Origin {
-    /// Returns whether a name from here may be set.
+    /// Returns whether a name of this origin may be set.
     pub(crate) fn admits(self, name: &RefName) -> bool {
         let kind = kind(name);
         STREAM_KINDS.contains(&kind) || (self == Self::Backup && BACKUP_KINDS.contains(&kind))
