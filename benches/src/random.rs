@@ -1,21 +1,19 @@
 //! Random numbers, bytes and text that are the same in every run.
 
-/// SplitMix64.
-pub struct Random(u64);
+use amalgam_engine::SplitMix64;
+
+/// Random numbers of a seed.
+pub struct Random(SplitMix64);
 
 impl Random {
     /// The sequence of this seed.
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     /// The next number.
     pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next_u64()
     }
 
     /// A number below this one.
@@ -26,12 +24,7 @@ impl Random {
 
     /// Bytes that cannot be compressed.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(length + 8);
-        while bytes.len() < length {
-            bytes.extend_from_slice(&self.number().to_le_bytes());
-        }
-        bytes.truncate(length);
-        bytes
+        self.0.bytes(length)
     }
 
     /// Lines of words, which compress about as source text does.

@@ -458,7 +458,7 @@ fn apply(settings: &mut Settings, named: &Named, text: &str) -> Result<(), Strin
         ("gc.grace", _) => settings.grace = text.parse()?,
         ("gc.keep-operations", _) => settings.log.keep = text.parse()?,
         ("gc.keep-operations-max", _) => {
-            settings.log.most = text.parse().map_err(|_| format!("`{text}` is not a whole number"))?;
+            settings.log.operations_max = text.parse().map_err(|_| format!("`{text}` is not a whole number"))?;
         }
         ("store.budget", _) => settings.budget_bytes = Some(size(text)?),
         ("store.free-floor", _) => settings.floor_bytes = Some(size(text)?),

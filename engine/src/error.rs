@@ -38,6 +38,17 @@ pub enum ErrorKind {
     Unsupported,
 }
 
+impl ErrorKind {
+    /// Returns the kind of an I/O error of the host.
+    pub fn of_io(error: &std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::Full,
+            std::io::ErrorKind::NotFound => Self::NotFound,
+            _ => Self::Fault,
+        }
+    }
+}
+
 /// All errors of the engine. Cheap to clone, because one failed write may have many waiters.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]

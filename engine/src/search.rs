@@ -38,7 +38,6 @@
 //! ```
 
 mod arena;
-mod random;
 mod run;
 mod states;
 

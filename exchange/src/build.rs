@@ -1,4 +1,4 @@
-//! A tree that is built from members in any order, in bounded memory.
+//! Builds a tree from members in any order, in bounded memory.
 //!
 //! Members wait in a batch, so that the contents of small files are hashed and compressed on all cores; then they are applied in
 //! their order to directories in memory. When those hold many names they are written to the store and forgotten. Everything is
@@ -13,13 +13,13 @@ use std::hash::{Hash, Hasher};
 
 use amalgam_engine::content::{ByteSource, write_content};
 use amalgam_engine::object::{Content, Entry, EntryKind, Node, Owner};
-use amalgam_engine::{Assembly, Name, RootId, Store, Time, TreePath, WorkingTree, WriteSession, list_directory};
+use amalgam_engine::{Assembly, Name, RootId, Store, Time, TreePath, WorkingTree, WriteSession};
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::member::{Attributes, Body, Edit};
 use crate::report::Report;
-use arena::{Arena, Found};
+use arena::{Arena, DIRECTORY_MODE, FoundEntry};
 use links::Links;
 
 /// A batch is applied when it holds this many bytes of files,
@@ -34,9 +34,8 @@ const SYMLINKS_MAX: usize = 40;
 pub(crate) const SMALL_FILE_BYTES_MAX: u64 = 1 << 20;
 
 const NOTE_REPLACED: &str = "members replaced an earlier member of the same name";
-const DIRECTORY_MODE: u32 = 0o755;
 
-/// How members are applied.
+/// Options of a tree builder.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BuildOptions {
     /// The members are a layer: whiteouts remove what lower layers have, and symlinks above a member are followed inside the root.
@@ -143,7 +142,7 @@ impl TreeBuilder {
     }
 
     fn apply(&mut self, path: TreePath, edit: Edit) -> Result<()> {
-        let path = if self.options.layer { self.resolved(&path)? } else { path };
+        let path = if self.options.layer { self.follow_symlinks(&path)? } else { path };
         let path = &path;
         match edit {
             Edit::File { attributes, body } => {
@@ -166,11 +165,11 @@ impl TreeBuilder {
             }
             Edit::Link { existing } => {
                 self.report.hard_links += 1;
-                let existing = if self.options.layer { self.resolved(&existing)? } else { existing };
+                let existing = if self.options.layer { self.follow_symlinks(&existing)? } else { existing };
                 self.link(path, &existing)
             }
             Edit::Whiteout => self.whiteout(path),
-            Edit::Opaque => self.clear(path),
+            Edit::Opaque => self.remove_lower(path),
         }
     }
 
@@ -178,7 +177,7 @@ impl TreeBuilder {
         if path.is_root() {
             return Err(Error::refused(b"/", "the root of an archive is a directory"));
         }
-        self.vacate(path)?;
+        self.remove_existing(path)?;
         let mtime = attributes.mtime;
         let entry = self.arena.entry(node, attributes)?;
         self.place(path, entry, mtime)
@@ -192,7 +191,7 @@ impl TreeBuilder {
             self.mark_added(path);
             return self.arena.set_attributes(path, attributes);
         }
-        self.vacate(path)?;
+        self.remove_existing(path)?;
         let mtime = attributes.mtime;
         let entry = self.arena.entry(Node::Directory(None), attributes)?;
         self.place(path, entry, mtime)
@@ -200,7 +199,7 @@ impl TreeBuilder {
 
     fn link(&mut self, path: &TreePath, existing: &TreePath) -> Result<()> {
         let found = self.arena.find(existing)?;
-        let Some(Found::Entry(entry)) = found.filter(|found| found.kind() != EntryKind::Directory) else {
+        let Some(FoundEntry::Entry(entry)) = found.filter(|found| found.kind() != EntryKind::Directory) else {
             let why = format!(
                 "it is a hard link to {existing}, and no file of that name is in the archive before it; \
                  an archive of a part of a tree must hold the linked file too"
@@ -213,8 +212,8 @@ impl TreeBuilder {
         if path.is_root() {
             return Err(Error::refused(b"/", "the root of an archive is a directory"));
         }
-        self.vacate(path)?;
-        // What was vacated may have been above the linked file.
+        self.remove_existing(path)?;
+        // The removal may have removed the linked file.
         if self.arena.find(existing)?.is_none() {
             return Err(Error::refused(path.as_bytes(), "it is a hard link to a file below itself"));
         }
@@ -228,8 +227,8 @@ impl TreeBuilder {
         self.arena.place(path, entry, mtime)
     }
 
-    /// Removes what is at a path, for a member that takes its place.
-    fn vacate(&mut self, path: &TreePath) -> Result<()> {
+    /// Removes the entry at a path, for a member that replaces it.
+    fn remove_existing(&mut self, path: &TreePath) -> Result<()> {
         if self.arena.find(path)?.is_none() {
             return Ok(());
         }
@@ -242,7 +241,7 @@ impl TreeBuilder {
 
     fn whiteout(&mut self, path: &TreePath) -> Result<()> {
         if self.is_added(path) {
-            return self.clear(path);
+            return self.remove_lower(path);
         }
         if path.is_root() || self.arena.find(path)?.is_none() {
             return Ok(());
@@ -253,7 +252,7 @@ impl TreeBuilder {
     }
 
     /// Removes what lower layers have below a directory.
-    fn clear(&mut self, path: &TreePath) -> Result<()> {
+    fn remove_lower(&mut self, path: &TreePath) -> Result<()> {
         let mut open = vec![path.clone()];
         while let Some(here) = open.pop() {
             for (name, kind) in self.arena.list(&here)? {
@@ -275,7 +274,7 @@ impl TreeBuilder {
             return;
         }
         let mut here = path.clone();
-        // What is above a path that was added was added with it.
+        // The ancestors of an added path were added with it.
         while self.added.insert(hash(&here))
             && let Some((above, _)) = here.split_last()
         {
@@ -288,7 +287,7 @@ impl TreeBuilder {
     }
 
     /// A path with the symlinks above its last name followed, as a program that has the tree as its root directory would.
-    fn resolved(&self, path: &TreePath) -> Result<TreePath> {
+    fn follow_symlinks(&self, path: &TreePath) -> Result<TreePath> {
         let mut ahead: Vec<Name> = path.names().rev().collect();
         let mut here = TreePath::root();
         let mut symlinks = 0;
@@ -297,7 +296,7 @@ impl TreeBuilder {
             if ahead.is_empty() {
                 return Ok(next);
             }
-            let Some(Found::Entry(Entry { node: Node::Symlink(target), .. })) = self.arena.find(&next)? else {
+            let Some(FoundEntry::Entry(Entry { node: Node::Symlink(target), .. })) = self.arena.find(&next)? else {
                 here = next;
                 continue;
             };
@@ -327,8 +326,8 @@ impl TreeBuilder {
     /// Ends the tree.
     pub(crate) fn finish(mut self) -> Result<(WorkingTree, Report)> {
         self.flush()?;
-        for (path, link) in self.links.settle()? {
-            let Some(Found::Entry(entry)) = self.arena.find(&path)? else {
+        for (path, link) in self.links.assign_ids()? {
+            let Some(FoundEntry::Entry(entry)) = self.arena.find(&path)? else {
                 unreachable!("a name of a file leaves its group when it is removed")
             };
             if entry.link() != link {
@@ -350,28 +349,7 @@ fn hash(path: &TreePath) -> u64 {
     hasher.finish()
 }
 
-/// Every path of a stored tree below a directory whose entry is a hard link.
-pub(crate) fn linked_entries(store: &Store, root: &Entry) -> Result<Vec<(TreePath, Entry)>> {
-    let mut found = Vec::new();
-    let mut open = vec![(TreePath::root(), root.clone())];
-    while let Some((path, entry)) = open.pop() {
-        match entry.node {
-            Node::Directory(Some(contents)) if contents.linked > 0 => {
-                for item in list_directory(store, Some(contents))? {
-                    let (name, entry) = item?;
-                    if entry.linked() > 0 {
-                        open.push((path.join(&name), entry));
-                    }
-                }
-            }
-            Node::Directory(_) => {}
-            _ => found.push((path, entry)),
-        }
-    }
-    Ok(found)
-}
-
-/// Whose files are those of the workspace itself, which have no owner of their own.
+/// Which owners are recorded. Files of the workspace's own owner record none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Owners {
     /// The owner of the archive's first member; others are recorded. The way a capture of a directory has it.

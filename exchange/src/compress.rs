@@ -1,4 +1,4 @@
-//! Compression around an archive: found by its first bytes when reading, chosen by the caller when writing.
+//! Compression of archives: detected by the first bytes when reading, chosen by the caller when writing.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 
@@ -13,7 +13,7 @@ const WINDOW_BYTES_MAX: u64 = 256 << 20;
 const BUFFER_BYTES: usize = 256 << 10;
 const XZ_PRESET: u32 = 3;
 
-/// How an archive is compressed.
+/// Compression of an archive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
     /// Not at all.
@@ -89,7 +89,7 @@ fn refuse_unknown(first: &[u8]) -> Result<()> {
     Err(Error::Unsupported { what: format!("the archive is compressed by {what}, which is not read here"), hint })
 }
 
-/// An output that compresses what is written to it. It must be finished.
+/// An output that compresses its input. It must be finished.
 pub(crate) enum Encoder<W: Write> {
     None(W),
     Gzip(GzEncoder<W>),

@@ -1,8 +1,8 @@
-//! What can go wrong between a store and a foreign format.
+//! Errors of imports and exports.
 
 use std::io;
 
-use amalgam_engine::ErrorKind;
+use amalgam_engine::{Cancelled, ErrorKind};
 
 /// The result of an import or an export.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -17,7 +17,7 @@ pub enum Error {
     /// A file, a pipe or another program failed.
     #[error("could not {action}: {source}")]
     Host {
-        /// What was being done.
+        /// The action that failed.
         action: String,
         /// The system's words.
         source: io::Error,
@@ -29,7 +29,7 @@ pub enum Error {
         format: &'static str,
         /// A byte offset, a member or an object.
         place: String,
-        /// What is wrong there.
+        /// The broken rule.
         why: String,
     },
     /// A member that no tree can hold, or that tries to leave its root.
@@ -43,11 +43,11 @@ pub enum Error {
     /// The input exceeds a limit.
     #[error("{what} exceeds the limit of {max}; {hint}")]
     TooLarge {
-        /// Whose limit.
+        /// The quantity that is limited.
         what: String,
         /// The limit.
         max: u64,
-        /// What the caller can do.
+        /// Advice for the caller.
         hint: &'static str,
     },
     /// The input is well formed, but uses a feature that is not read here.
@@ -55,7 +55,7 @@ pub enum Error {
     Unsupported {
         /// The feature.
         what: String,
-        /// What the caller can do.
+        /// Advice for the caller.
         hint: &'static str,
     },
     /// A program that was run, `git` for example, failed.
@@ -71,12 +71,18 @@ pub enum Error {
     Invalid {
         /// The argument.
         what: &'static str,
-        /// What is wrong, and what to do.
+        /// The problem, and what to do.
         why: String,
     },
     /// The caller asked to stop.
     #[error("interrupted")]
     Cancelled,
+}
+
+impl From<Cancelled> for Error {
+    fn from(_: Cancelled) -> Self {
+        Self::Cancelled
+    }
 }
 
 impl Error {
@@ -87,24 +93,20 @@ impl Error {
     /// An error while an archive was read; a request to stop comes as one.
     pub(crate) fn reading(source: io::Error) -> Self {
         match source.to_string().as_str() {
-            INTERRUPTED => Self::Cancelled,
+            CANCELLED_MESSAGE => Self::Cancelled,
             _ => Self::host("read the archive", source),
         }
     }
 
     pub(crate) fn refused(member: &[u8], why: impl Into<String>) -> Self {
-        Self::Refused { member: shown(member), why: why.into() }
+        Self::Refused { member: printable(member), why: why.into() }
     }
 
-    /// What the caller can do; nothing for an interruption.
+    /// Returns what the caller can do; `None` after a cancellation.
     pub fn kind(&self) -> Option<ErrorKind> {
         match self {
             Self::Engine(error) => Some(error.kind()),
-            Self::Host { source, .. } => Some(match source.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Full,
-                io::ErrorKind::NotFound => ErrorKind::NotFound,
-                _ => ErrorKind::Fault,
-            }),
+            Self::Host { source, .. } => Some(ErrorKind::of_io(source)),
             Self::Malformed { .. } => Some(ErrorKind::Corrupt),
             Self::Program { .. } => Some(ErrorKind::Fault),
             Self::Unsupported { .. } => Some(ErrorKind::Unsupported),
@@ -114,15 +116,15 @@ impl Error {
     }
 }
 
-/// What a reader says after the caller asked to stop.
-pub(crate) const INTERRUPTED: &str = "interrupted";
+/// Message of the I/O error by which a reader reports a cancellation.
+pub(crate) const CANCELLED_MESSAGE: &str = "interrupted";
 
-/// How many bytes of a foreign name an error or a notice shows.
-const SHOWN_BYTES_MAX: usize = 200;
+/// Bytes of a foreign name that an error or a notice shows.
+const PRINTABLE_BYTES_MAX: usize = 200;
 
 /// A foreign name in a form that a terminal can show.
-pub(crate) fn shown(name: &[u8]) -> String {
-    let cut = &name[..name.len().min(SHOWN_BYTES_MAX)];
+pub(crate) fn printable(name: &[u8]) -> String {
+    let cut = &name[..name.len().min(PRINTABLE_BYTES_MAX)];
     let text = match std::str::from_utf8(cut) {
         Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
         _ => cut.escape_ascii().to_string(),

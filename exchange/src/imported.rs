@@ -1,4 +1,4 @@
-//! What an import made: snapshots that are stored and kept, and that no name points at yet.
+//! Result of an import: snapshots that are stored and pinned, and that no name points at yet.
 
 use std::collections::BTreeMap;
 
@@ -11,37 +11,37 @@ use amalgam_engine::{
 use crate::error::Result;
 use crate::report::Report;
 
-/// Who imports, when and why: what the snapshot of a format without history says of itself.
+/// Author, time and message of the snapshot of a format without history.
 #[derive(Clone, Debug, Default)]
-pub struct Words {
-    /// Who.
+pub struct SnapshotInfo {
+    /// The author.
     pub author: String,
-    /// When.
+    /// The time.
     pub time: Time,
     /// Why, in words.
     pub message: String,
-    /// Whatever else is to be kept with the snapshot.
+    /// Further metadata of the snapshot.
     pub metadata: BTreeMap<String, String>,
 }
 
 /// Imported snapshots. They stay in the store while this lives; a reference that is moved meanwhile keeps them for good.
 pub struct Imported {
     store: Store,
-    /// From the oldest to the newest. An incremental import lists only what it made.
+    /// From the oldest to the newest. An incremental import lists only new ones.
     pub snapshots: Vec<SnapshotId>,
     /// The newest snapshot, which has all others in its history.
     pub head: SnapshotId,
     /// Its tree.
     pub root: RootId,
-    /// What was imported, and what could not be.
+    /// Counts, and notices about data that could not be imported.
     pub report: Report,
-    kept: Kept,
+    kept: ImportPins,
 }
 
-/// What keeps imported objects from collection.
+/// Guards that protect imported objects from collection.
 #[derive(Default)]
 #[expect(dead_code, reason = "they are held, not read")]
-pub(crate) struct Kept {
+pub(crate) struct ImportPins {
     pub(crate) assemblies: Vec<Assembly>,
     pub(crate) trees: Vec<WorkingTree>,
     pub(crate) pins: Vec<Pin>,
@@ -54,7 +54,7 @@ impl Imported {
         snapshots: Vec<SnapshotId>,
         head: SnapshotId,
         report: Report,
-        kept: Kept,
+        kept: ImportPins,
     ) -> Result<Self> {
         let root = store.snapshot(head)?.root;
         Ok(Self { store: store.clone(), snapshots, head, root, report, kept })
@@ -80,14 +80,14 @@ pub(crate) fn put_snapshot(
     session: &WriteSession,
     tree: &WorkingTree,
     parent: Option<SnapshotId>,
-    words: Words,
+    words: SnapshotInfo,
 ) -> Result<SnapshotId> {
     let root = tree.freeze().write(session)?;
     let generation = match parent {
         Some(parent) => session.store().snapshot(parent)?.generation + 1,
         None => 0,
     };
-    let Words { author, time, message, metadata } = words;
+    let SnapshotInfo { author, time, message, metadata } = words;
     let parents = parent.into_iter().collect();
     let snapshot = Snapshot { root, parents, author, time, message, metadata, generation };
     let id = session.put_snapshot(snapshot)?;
@@ -96,16 +96,16 @@ pub(crate) fn put_snapshot(
 }
 
 /// Makes one snapshot of a tree that was built.
-pub(crate) fn single(
+pub(crate) fn import_single(
     store: &Store,
     tree: WorkingTree,
     report: Report,
     parent: Option<SnapshotId>,
-    words: Words,
+    words: SnapshotInfo,
 ) -> Result<Imported> {
     let session = store.session();
     let snapshot = put_snapshot(&session, &tree, parent, words)?;
     let report = Report { snapshots: 1, ..report };
-    let kept = Kept { trees: vec![tree], session: Some(session), ..Kept::default() };
+    let kept = ImportPins { trees: vec![tree], session: Some(session), ..ImportPins::default() };
     Imported::new(store, vec![snapshot], snapshot, report, kept)
 }

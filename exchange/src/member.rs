@@ -1,4 +1,4 @@
-//! One member of a foreign tree in the words of a store, and the checks that every format shares.
+//! A member of a foreign tree in terms of a store, and the checks that all formats share.
 
 use amalgam_engine::object::{
     Content, Node, Owner, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX, Xattr,
@@ -27,7 +27,7 @@ pub(crate) enum Body {
     Stored { size: u64, content: Content },
 }
 
-/// What a member does to the tree.
+/// The change that a member makes to a tree.
 pub(crate) enum Edit {
     File {
         attributes: Attributes,
@@ -56,7 +56,7 @@ pub(crate) const NOTE_TIME: &str = "times outside of the years 1677 to 2262 beca
 pub(crate) const NOTE_XATTRS: &str = "extended attributes that a tree cannot hold were left out";
 
 /// A member's name as a path below the root: without `.`, double slashes and leading slashes. `..` is refused wherever it
-/// stands, because extracting programs disagree about what it means.
+/// stands, because extracting programs disagree about its meaning.
 pub(crate) fn tree_path(name: &[u8], report: &mut Report) -> Result<TreePath> {
     let mut path = Vec::with_capacity(name.len());
     for part in name.split(|byte| *byte == b'/') {

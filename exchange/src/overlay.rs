@@ -1,8 +1,8 @@
-//! Upper directories of OverlayFS, and directories with AUFS-style `.wh.` files, as changes on a base.
+//! Imports an upper directory of OverlayFS, or a directory with AUFS-style `.wh.` files, as changes of a base.
 //!
 //! The directory is read beneath a handle, through no symlink. What belongs to the overlay itself is not imported; a renamed
 //! directory (`redirect`) or a file whose bytes lie in a lower layer (`metacopy`) is refused, because the upper directory
-//! alone does not say what it holds.
+//! alone does not have their contents.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -12,16 +12,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use amalgam_engine::object::{Device, Node, Owner};
-use amalgam_engine::{Name, SnapshotId, Store, TreePath};
+use amalgam_engine::{Name, Progress, SnapshotId, Store, TreePath};
 use bytes::Bytes;
 use rustix::fs::{self as sys, AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::build::{BuildOptions, Owners, SMALL_FILE_BYTES_MAX, TreeBuilder};
 use crate::error::{Error, Result};
-use crate::imported::{self, Imported, Words};
+use crate::imported::{self, Imported, SnapshotInfo};
 use crate::member::{Attributes, Body, Edit, checked_xattrs, time};
-use crate::progress::Progress;
 use crate::source::MemberSource;
 
 const NOTE_SOCKET: &str = "sockets were left out";
@@ -29,19 +28,19 @@ const NOTE_WHITEOUT_SIZE: &str = "files whose names begin with `.wh.` and that h
 /// The longest list of attribute names that Linux gives.
 const XATTR_LIST_BYTES_MAX: usize = 65_536;
 
-/// How an upper directory is imported.
+/// Options of an import of an upper directory.
 #[derive(Clone, Debug, Default)]
 pub struct OverlayImport {
     /// The snapshot that the lower layers were made from; the empty tree when nothing is said.
     pub base: Option<SnapshotId>,
-    /// Whose files have no owner of their own.
+    /// Which owners are recorded.
     pub owners: Owners,
     /// Takes empty files that begin with `.wh.` as whiteouts too, as AUFS has them.
     pub aufs: bool,
     /// Reads and checks everything, and stores no file.
     pub dry_run: bool,
-    /// What the snapshot says of itself.
-    pub words: Words,
+    /// Author, time and message of the snapshot.
+    pub words: SnapshotInfo,
 }
 
 /// Imports an upper directory as a snapshot on its base.
@@ -54,7 +53,7 @@ pub fn import_overlay(store: &Store, upper: &Path, options: OverlayImport, progr
     let mut walker = Walker { builder, owners, aufs, links: HashMap::new(), progress };
     walker.walk(top)?;
     let (tree, report) = walker.builder.finish()?;
-    imported::single(store, tree, report, options.base, options.words)
+    imported::import_single(store, tree, report, options.base, options.words)
 }
 
 fn failed(path: &TreePath, errno: Errno) -> Error {
@@ -71,15 +70,15 @@ struct Walker<'a> {
 }
 
 /// A directory that is being walked: its handle, and the names that are left.
-struct Open {
+struct OpenDirectory {
     path: TreePath,
     handle: OwnedFd,
     names: Vec<CString>,
 }
 
-/// What the overlay says of an entry by its attributes.
+/// Marks of the overlay file system in the attributes of an entry.
 #[derive(Default)]
-struct Marks {
+struct OverlayMarks {
     is_opaque: bool,
     is_whiteout: bool,
 }
@@ -96,7 +95,8 @@ impl Walker<'_> {
                 open.pop();
                 continue;
             };
-            self.progress.add_item()?;
+            self.progress.add_items(1);
+            self.progress.check()?;
             let path = here.path.join(&Name::new(name.to_bytes()).map_err(amalgam_engine::Error::from)?);
             let handle = here.handle.as_fd();
             let stat = sys::statat(handle, &*name, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| failed(&path, errno))?;
@@ -115,7 +115,7 @@ impl Walker<'_> {
         Ok(())
     }
 
-    fn open(&mut self, path: TreePath, handle: OwnedFd, marks: &Marks) -> Result<Open> {
+    fn open(&mut self, path: TreePath, handle: OwnedFd, marks: &OverlayMarks) -> Result<OpenDirectory> {
         if marks.is_opaque {
             self.builder.add(path.clone(), Edit::Opaque)?;
         }
@@ -128,7 +128,7 @@ impl Walker<'_> {
             }
         }
         names.sort_by(|a, b| b.cmp(a));
-        Ok(Open { path, handle, names })
+        Ok(OpenDirectory { path, handle, names })
     }
 
     fn leaf(&mut self, path: &TreePath, above: &OwnedFd, name: &CStr, stat: &Stat) -> Result<()> {
@@ -224,8 +224,13 @@ impl Walker<'_> {
         }
     }
 
-    fn attributes(&mut self, path: &TreePath, stat: &Stat, file: Option<&OwnedFd>) -> Result<(Attributes, Marks)> {
-        let mut marks = Marks::default();
+    fn attributes(
+        &mut self,
+        path: &TreePath,
+        stat: &Stat,
+        file: Option<&OwnedFd>,
+    ) -> Result<(Attributes, OverlayMarks)> {
+        let mut marks = OverlayMarks::default();
         let mut xattrs = Vec::new();
         for (name, value) in file.map(|file| host_xattrs(path, file)).transpose()?.unwrap_or_default() {
             let overlay =

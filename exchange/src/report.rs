@@ -1,11 +1,11 @@
-//! What an import or an export did: counts, and what the other side cannot say.
+//! Report of an import or an export: counts, and notices about data that the other format cannot represent.
 
-use crate::error::shown;
+use crate::error::printable;
 
-/// How many examples a notice carries.
+/// Examples in a notice.
 const EXAMPLES_MAX: usize = 5;
 
-/// Counts of what was imported or exported.
+/// Counts of an import or an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Regular files.
@@ -24,7 +24,7 @@ pub struct Report {
     pub bytes: u64,
     /// Snapshots that were made or, by an export, written as commits or layers.
     pub snapshots: u64,
-    /// What was changed or left out on the way, by reason.
+    /// Data that was changed or omitted, by reason.
     pub notices: Vec<Notice>,
 }
 
@@ -33,7 +33,7 @@ pub struct Report {
 pub struct Notice {
     /// The reason.
     pub what: &'static str,
-    /// How often it applied.
+    /// Number of cases.
     pub count: u64,
     /// The first few paths, in a printable form.
     pub examples: Vec<String>,
@@ -51,11 +51,11 @@ impl Report {
         };
         notice.count += 1;
         if notice.examples.len() < EXAMPLES_MAX {
-            notice.examples.push(shown(path));
+            notice.examples.push(printable(path));
         }
     }
 
-    /// How often a notice applied.
+    /// Returns the number of cases of a notice.
     pub fn count_of(&self, what: &str) -> u64 {
         self.notices.iter().find(|notice| notice.what == what).map_or(0, |notice| notice.count)
     }

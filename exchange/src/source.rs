@@ -1,11 +1,11 @@
-//! A member of an archive as bytes that the engine can cut: read once, front to back, with a short memory of what was read.
+//! A member of an archive as a byte source of the engine: read once, front to back, with a short buffer of past bytes.
 
 use std::io::{self, Read};
 
 use amalgam_engine::content::ByteSource;
 use parking_lot::Mutex;
 
-/// How far behind the newest byte a read may begin. The engine looks back by its window, which is 1 MiB at most.
+/// Bytes before the newest one that can be read again. The engine looks back by its window, at most 1 MiB.
 const KEPT_BYTES: usize = 2 << 20;
 /// The longest read at once.
 const READ_BYTES: u64 = 1 << 20;
@@ -22,7 +22,7 @@ pub(crate) struct MemberSource<'a, R> {
     size: u64,
     /// The ranges with data, ascending and apart; one range of everything for a plain file.
     ranges: Vec<DataRange>,
-    /// Where the bytes of each range begin in the stream.
+    /// Offset of each range in the stream.
     stream_starts: Vec<u64>,
     stream: Mutex<Stream<'a, R>>,
 }
@@ -57,7 +57,7 @@ impl<'a, R: Read> MemberSource<'a, R> {
         Self { size, ranges, stream_starts, stream: Mutex::new(stream) }
     }
 
-    /// How many bytes of the stream were read, and the error that ended it, if one did.
+    /// Returns the number of bytes read, and the error that ended the stream, if any.
     pub(crate) fn finish(self) -> (u64, Option<io::Error>) {
         let stream = self.stream.into_inner();
         (stream.position, stream.failed)

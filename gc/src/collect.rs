@@ -1,4 +1,4 @@
-//! A collection from its beginning to its end: mark, survey, sweep, trim, reclaim.
+//! Runs a collection: mark, survey, sweep, trim, reclaim.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -7,41 +7,42 @@ use amalgam_engine::backend::{IndexRow, Reclaimed};
 use amalgam_engine::{ObjectId, ObjectKind, Result, Store, SweepRound, SweepScope, Swept, Tallies};
 use rayon::prelude::*;
 
-use crate::mark::{KeepAll, MarkFigures, Marks, Retention};
+use crate::mark::{KeepAll, MarkStats, Marks, Retention};
 
-/// Marking reads so many times the numbers of a step of the sweep in one go: few of them are nodes.
-const STRETCH_ROWS: u64 = 4;
-/// Rows of the index that a survey reads in one go.
-const SURVEY_ROWS: usize = 8_192;
-/// The parts in which a survey reads the index, and how many of them at once.
+/// A mark batch spans this many times the rows of a sweep batch, because few rows are nodes.
+const MARK_BATCH_FACTOR: u64 = 4;
+/// Index rows that a survey reads at once.
+const SURVEY_PAGE_ROWS: usize = 8_192;
+/// Parts of the index that a survey reads, and how many of them in parallel.
 const SURVEY_PARTS: usize = 64;
-const SURVEY_AT_ONCE: usize = 4;
-/// Operations that go from the log in one go.
+const SURVEY_PARTS_AT_ONCE: usize = 4;
+/// Operations that are trimmed from the log at once.
 const TRIM_OPERATIONS: usize = 1_000;
 
-/// How a collection is done.
+/// Options of a collection.
 #[derive(Clone, Copy)]
 pub struct CollectOptions<'a> {
     /// Which snapshots of the history keep their trees.
     pub retention: &'a dyn Retention,
-    /// From where to mark beside what references hold now. One that leaves references out is for dry runs.
+    /// Additional roots, beside the current references. A scope that excludes references is only for dry runs.
     pub scope: Option<&'a SweepScope>,
-    /// Operations before this number go from the log, unless the scope counts them. See [`log_begins`](crate::log_begins).
+    /// Operations before this number are trimmed from the log, unless the scope needs them. See
+    /// [`first_kept_operation`](crate::first_kept_operation).
     pub operations_from: u64,
-    /// About how much memory the marks may take. They take two bytes for each object as long as that fits; with less, more of
-    /// what is dead stays until a later collection.
+    /// Approximate memory of the marks. They take two bytes per object if that fits; with less, more garbage stays until a
+    /// later collection.
     pub memory_bytes: usize,
-    /// Find out what is dead, and leave it.
+    /// Find dead objects without deleting them.
     pub dry_run: bool,
-    /// Give the room of what went back to the disk.
+    /// Free the disk space of deleted objects.
     pub reclaim: bool,
-    /// The threads that read: no caller waits for what they do, so they may have a low priority. Without them those that everybody shares.
-    /// What is deleted is deleted on the caller's own thread, because writers may wait for that.
+    /// Thread pool of mark and survey, which no caller waits for, so it may have a low priority; rayon's global pool if
+    /// `None`. The sweep runs on the caller's thread, because writers may wait for it.
     pub readers: Option<&'a rayon::ThreadPool>,
-    /// How fast at the most.
-    pub pace: Option<Pace<'a>>,
-    /// Rows of the index that are swept in one go. A writer may wait for as long as that takes.
-    pub rows_at_once: usize,
+    /// Upper limit of the speed.
+    pub rate_limit: Option<RateLimit<'a>>,
+    /// Index rows that are swept at once. A writer may wait for as long as that takes.
+    pub sweep_batch_rows: usize,
 }
 
 impl Default for CollectOptions<'_> {
@@ -54,41 +55,41 @@ impl Default for CollectOptions<'_> {
             dry_run: false,
             reclaim: true,
             readers: None,
-            pace: None,
-            rows_at_once: 2_048,
+            rate_limit: None,
+            sweep_batch_rows: 2_048,
         }
     }
 }
 
-/// A limit that leaves the machine to others. What is done is followed by a rest of the time that it would take at this rate; so the
-/// true rate is below it.
+/// Rate limit. After each step the collection sleeps for the time that the step takes at this rate, so the actual rate is
+/// lower.
 #[derive(Clone, Copy)]
-pub struct Pace<'a> {
-    /// Rows that are read, or deleted.
+pub struct RateLimit<'a> {
+    /// Rows read or deleted.
     pub objects_per_second: u64,
-    /// Bytes that are rewritten.
+    /// Bytes rewritten.
     pub bytes_per_second: u64,
-    /// How to wait: the collector has no clock.
+    /// Sleep function: the collector has no clock.
     pub sleep: &'a (dyn Fn(Duration) + Sync),
 }
 
-/// What a collection is doing.
+/// Phase of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
-    /// Finding what is alive. Counted in numbers of objects.
+    /// Finds live objects. Counted in object numbers.
     Mark,
-    /// Counting what is dead. Counted in sixty-fourths of the index.
+    /// Counts dead objects. Counted in parts of the index, of which there are 64.
     Survey,
-    /// Deleting it. Counted in rows of the index, which is gone through twice.
+    /// Deletes dead objects. Counted in index rows; the index is read twice.
     Sweep,
-    /// Shortening the log. Counted in operations.
+    /// Trims the operation log. Counted in operations.
     Trim,
-    /// Giving the room back. Counted in bytes.
+    /// Frees disk space. Counted in bytes.
     Reclaim,
 }
 
 impl Stage {
-    /// The word for people.
+    /// Returns the name of the stage, as progress and reports show it.
     pub fn word(self) -> &'static str {
         match self {
             Self::Mark => "mark",
@@ -100,65 +101,64 @@ impl Stage {
     }
 }
 
-/// How far a collection is.
+/// Progress of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What it is doing.
+    /// The current stage.
     pub stage: Stage,
-    /// How much of it is done.
+    /// Units of the stage that are done.
     pub done: u64,
-    /// Of how much.
+    /// Units of the stage in total.
     pub total: u64,
     /// Objects deleted so far.
     pub deleted: u64,
 }
 
-/// Told of every step of some milliseconds. A call that does not return pauses the collection; a break ends it, and leaves a store as
-/// good as any: the next collection does the rest.
-pub type Watch<'a> = &'a mut (dyn FnMut(&Progress) -> ControlFlow<()> + Send);
+/// Progress callback, called every few milliseconds. While it blocks, the collection is paused. A break cancels the
+/// collection; the store stays consistent, and the next collection continues.
+pub type ProgressFn<'a> = &'a mut (dyn FnMut(&Progress) -> ControlFlow<()> + Send);
 
-/// What a collection came to.
+/// Result of a collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Collected {
-    /// The stage in which it was ended; nothing when it came to its end.
+pub struct CollectReport {
+    /// The stage in which it was cancelled; `None` if it ran to its end.
     pub ended_in: Option<Stage>,
-    /// Objects that references and pins named.
+    /// Number of objects that references and pins name.
     pub roots: u64,
-    /// What marking did.
-    pub mark: MarkFigures,
-    /// What is alive.
+    /// Statistics of the mark phase.
+    pub mark: MarkStats,
+    /// Reachable objects.
     pub alive: Tallies,
-    /// What is dead and old enough to go.
+    /// Unreachable objects that are old enough to be deleted.
     pub dead: Tallies,
-    /// What nothing leads to, and is too young to go: sessions that were open may need it.
+    /// Unreachable objects that are too young: sessions that were open may need them.
     pub young: Tallies,
-    /// What went.
+    /// Deleted objects.
     pub freed: Tallies,
-    /// Operations that went from the log; in a dry run, that would.
+    /// Operations trimmed from the log; in a dry run, those that would be.
     pub operations: u64,
-    /// What came back to the disk, if that was asked for.
+    /// Freed disk space, if reclaiming was asked for.
     pub reclaimed: Option<Reclaimed>,
 }
 
-/// Collects what no reference and no pin leads to. Others may go on with the store meanwhile. One collection at a time: while one is
-/// under way another is refused.
+/// Deletes all objects that no reference and no pin reaches. Readers and writers may use the store meanwhile; a second
+/// collection at the same time is refused.
 ///
-/// A store that is damaged is left alone: what hangs on an object that cannot be read would look dead.
-pub fn collect(store: &Store, options: &CollectOptions<'_>, watch: Watch<'_>) -> Result<Collected> {
+/// Fails without deleting anything if the store is damaged: objects below an unreadable one would look dead.
+pub fn collect(store: &Store, options: &CollectOptions<'_>, watch: ProgressFn<'_>) -> Result<CollectReport> {
     let round = store.begin_sweep_with(options.scope.cloned().unwrap_or_default())?;
-    let mut collection = Collection { round, options, watch, done: Collected::default() };
+    let mut collection = Collection { round, options, watch, done: CollectReport::default() };
     let ended = collection.run()?;
     collection.done.ended_in = ended;
     collection.done.freed = collection.round.freed().clone();
     Ok(collection.done)
 }
 
-/// Gives back the room of what earlier collections took and did not give back, and of what crashes left: without marking, and
-/// without deleting anything.
-pub fn reclaim(store: &Store, options: &CollectOptions<'_>, watch: Watch<'_>) -> Result<Collected> {
+/// Frees the disk space that earlier collections and crashes left unreclaimed, without marking or deleting anything.
+pub fn reclaim(store: &Store, options: &CollectOptions<'_>, watch: ProgressFn<'_>) -> Result<CollectReport> {
     let mut round = store.begin_sweep()?;
-    while let Swept::Some { .. } | Swept::Unmarked(_) = round.sweep_some(SURVEY_ROWS, &|_| true)? {}
-    let mut collection = Collection { round, options, watch, done: Collected::default() };
+    while let Swept::Some { .. } | Swept::Unmarked(_) = round.sweep_some(SURVEY_PAGE_ROWS, &|_| true)? {}
+    let mut collection = Collection { round, options, watch, done: CollectReport::default() };
     let finished = collection.reclaim()?;
     collection.done.ended_in = (!finished).then_some(Stage::Reclaim);
     Ok(collection.done)
@@ -167,20 +167,20 @@ pub fn reclaim(store: &Store, options: &CollectOptions<'_>, watch: Watch<'_>) ->
 struct Collection<'a, 'w> {
     round: SweepRound,
     options: &'a CollectOptions<'a>,
-    watch: Watch<'w>,
-    done: Collected,
+    watch: ProgressFn<'w>,
+    done: CollectReport,
 }
 
 impl Collection<'_, '_> {
-    /// Nothing, or the stage in which it was ended.
+    /// Runs all stages. Returns the stage in which it was cancelled, if any.
     fn run(&mut self) -> Result<Option<Stage>> {
-        let stretch = (self.options.rows_at_once as u64 * STRETCH_ROWS).max(1);
+        let stretch = (self.options.sweep_batch_rows as u64 * MARK_BATCH_FACTOR).max(1);
         let mut marks = Marks::new(&self.round, self.options.retention, self.options.memory_bytes, stretch)?;
         let readers = self.options.readers;
-        if !on(readers, || self.mark(&mut marks))? {
+        if !run_on(readers, || self.mark(&mut marks))? {
             return Ok(Some(Stage::Mark));
         }
-        if !on(readers, || self.survey(&mut marks))? {
+        if !run_on(readers, || self.survey(&mut marks))? {
             return Ok(Some(Stage::Survey));
         }
         self.done.mark = marks.figures();
@@ -206,10 +206,10 @@ impl Collection<'_, '_> {
         let roots = self.round.roots()?;
         self.done.roots = roots.len() as u64;
         let end = self.round.numbers_end();
-        let (pace, watch, mut read) = (self.options.pace, &mut *self.watch, 0);
+        let (rate_limit, watch, mut read) = (self.options.rate_limit, &mut *self.watch, 0);
         let went = marks.mark_all(&self.round, &roots, &mut |rows, numbers| {
-            rest_after_objects(pace, rows);
-            // Both families lie in one range of numbers, which is read once for each.
+            wait_after_objects(rate_limit, rows);
+            // Snapshots and trees share one range of numbers, which is read once for each of the two families.
             read += numbers;
             watch(&Progress { stage: Stage::Mark, done: read, total: 2 * end, deleted: 0 }).is_continue()
         })?;
@@ -221,31 +221,32 @@ impl Collection<'_, '_> {
             if late.is_empty() {
                 return Ok(true);
             }
-            marks.mark_late(&self.round, &late)?;
+            marks.mark_late_roots(&self.round, &late)?;
         }
     }
 
-    /// Counts, and makes sure that everything marked could be read: what hangs on something that could not must not go.
+    /// Counts live and dead objects, and checks that every marked object is readable: objects below an unreadable one must not
+    /// be deleted.
     fn survey(&mut self, marks: &mut Marks<'_>) -> Result<bool> {
-        // A page is about as long as a part, so that little is read twice.
+        // A page is about as long as a part, so that few rows are read twice.
         let in_a_part = self.round.objects_estimate()? as usize / SURVEY_PARTS;
-        let rows_at_once = (in_a_part + in_a_part / 8).clamp(64, SURVEY_ROWS);
+        let sweep_batch_rows = (in_a_part + in_a_part / 8).clamp(64, SURVEY_PAGE_ROWS);
         let parts: Vec<_> = (0..SURVEY_PARTS).collect();
-        for (at, some) in (0..).step_by(SURVEY_AT_ONCE).zip(parts.chunks(SURVEY_AT_ONCE)) {
+        for (at, some) in (0..).step_by(SURVEY_PARTS_AT_ONCE).zip(parts.chunks(SURVEY_PARTS_AT_ONCE)) {
             let progress = Progress { stage: Stage::Survey, done: at, total: SURVEY_PARTS as u64, deleted: 0 };
             if (self.watch)(&progress).is_break() {
                 return Ok(false);
             }
             let round = &self.round;
-            let counted: Result<Vec<Counted>> =
-                some.par_iter().map(|part| count_part(round, &*marks, *part, rows_at_once)).collect();
+            let counted: Result<Vec<SurveyCounts>> =
+                some.par_iter().map(|part| count_part(round, &*marks, *part, sweep_batch_rows)).collect();
             for counted in counted? {
-                rest_after_objects(self.options.pace, counted.rows);
+                wait_after_objects(self.options.rate_limit, counted.rows);
                 self.done.alive.merge(&counted.alive);
                 self.done.dead.merge(&counted.dead);
                 self.done.young.merge(&counted.young);
                 for row in counted.doubtful {
-                    marks.settle(&self.round, row.id)?;
+                    marks.recheck(&self.round, row.id)?;
                     self.done.alive.add(row.id.kind, row.stored_bytes);
                 }
             }
@@ -257,12 +258,12 @@ impl Collection<'_, '_> {
         let total = 2 * (self.done.alive.total().objects + self.done.dead.total().objects);
         let mut seen = 0;
         loop {
-            match self.round.sweep_some(self.options.rows_at_once.max(1), &|row| marks.keeps(row))? {
+            match self.round.sweep_some(self.options.sweep_batch_rows.max(1), &|row| marks.keeps(row))? {
                 Swept::Done { .. } => return Ok(true),
-                Swept::Unmarked(late) => marks.mark_late(&self.round, &late)?,
+                Swept::Unmarked(late) => marks.mark_late_roots(&self.round, &late)?,
                 Swept::Some { rows } => {
                     seen += rows;
-                    rest_after_objects(self.options.pace, rows);
+                    wait_after_objects(self.options.rate_limit, rows);
                     let deleted = self.round.freed().total().objects;
                     let progress = Progress { stage: Stage::Sweep, done: seen, total: total.max(seen), deleted };
                     if (self.watch)(&progress).is_break() {
@@ -279,7 +280,7 @@ impl Collection<'_, '_> {
         while self.done.operations < total {
             self.round.trim_operations(from, TRIM_OPERATIONS)?;
             let left = self.round.operations_to_trim(from)?;
-            rest_after_objects(self.options.pace, (total - left).saturating_sub(self.done.operations));
+            wait_after_objects(self.options.rate_limit, (total - left).saturating_sub(self.done.operations));
             self.done.operations = total - left;
             let deleted = self.round.freed().total().objects;
             let progress = Progress { stage: Stage::Trim, done: self.done.operations, total, deleted };
@@ -291,11 +292,11 @@ impl Collection<'_, '_> {
     }
 
     fn reclaim(&mut self) -> Result<bool> {
-        let (pace, watch) = (self.options.pace, &mut *self.watch);
+        let (rate_limit, watch) = (self.options.rate_limit, &mut *self.watch);
         let deleted = self.round.freed().total().objects;
         let reclaimed = self.round.reclaim(&mut |at| {
-            if let Some(pace) = pace {
-                rest(pace, at.step_bytes, pace.bytes_per_second);
+            if let Some(rate_limit) = rate_limit {
+                wait(rate_limit, at.step_bytes, rate_limit.bytes_per_second);
             }
             watch(&Progress { stage: Stage::Reclaim, done: at.bytes_done, total: at.bytes_total, deleted })
         })?;
@@ -304,8 +305,8 @@ impl Collection<'_, '_> {
     }
 }
 
-/// Does something on these threads.
-fn on<T: Send>(readers: Option<&rayon::ThreadPool>, does: impl FnOnce() -> T + Send) -> T {
+/// Runs a closure on this thread pool, or on the current thread.
+fn run_on<T: Send>(readers: Option<&rayon::ThreadPool>, does: impl FnOnce() -> T + Send) -> T {
     match readers {
         Some(readers) => readers.install(does),
         None => does(),
@@ -313,7 +314,7 @@ fn on<T: Send>(readers: Option<&rayon::ThreadPool>, does: impl FnOnce() -> T + S
 }
 
 #[derive(Default)]
-struct Counted {
+struct SurveyCounts {
     rows: u64,
     alive: Tallies,
     dead: Tallies,
@@ -322,16 +323,16 @@ struct Counted {
 }
 
 /// Counts one part of the index.
-fn count_part(round: &SweepRound, marks: &Marks<'_>, part: usize, rows_at_once: usize) -> Result<Counted> {
+fn count_part(round: &SweepRound, marks: &Marks<'_>, part: usize, sweep_batch_rows: usize) -> Result<SurveyCounts> {
     let width = 256 / SURVEY_PARTS;
     let mut after = (part > 0).then(|| {
         let mut hash = [0xff; 32];
         hash[0] = (part * width - 1) as u8;
         ObjectId { kind: ObjectKind::Chunk, hash }
     });
-    let mut counted = Counted::default();
+    let mut counted = SurveyCounts::default();
     loop {
-        let page = round.scan(after, rows_at_once)?;
+        let page = round.scan(after, sweep_batch_rows)?;
         for row in &page {
             if usize::from(row.id.hash[0]) / width != part {
                 return Ok(counted);
@@ -356,14 +357,14 @@ fn count_part(round: &SweepRound, marks: &Marks<'_>, part: usize, rows_at_once: 
     }
 }
 
-fn rest_after_objects(pace: Option<Pace<'_>>, objects: u64) {
-    if let Some(pace) = pace {
-        rest(pace, objects, pace.objects_per_second);
+fn wait_after_objects(rate_limit: Option<RateLimit<'_>>, objects: u64) {
+    if let Some(rate_limit) = rate_limit {
+        wait(rate_limit, objects, rate_limit.objects_per_second);
     }
 }
 
-fn rest(pace: Pace<'_>, done: u64, per_second: u64) {
+fn wait(rate_limit: RateLimit<'_>, done: u64, per_second: u64) {
     if done > 0 && per_second > 0 {
-        (pace.sleep)(Duration::from_secs_f64(done as f64 / per_second as f64));
+        (rate_limit.sleep)(Duration::from_secs_f64(done as f64 / per_second as f64));
     }
 }

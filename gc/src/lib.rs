@@ -1,5 +1,5 @@
-//! Collection: room that comes back. Marks everything that references and pins lead to, deletes the rest, and gives its room back to the
-//! disk. It is the only one that deletes objects; it may run beside writers, be paused, be ended and be killed.
+//! Garbage collection: marks everything that references and pins reach, deletes the rest, and returns the disk space.
+//! Only this crate deletes objects. A collection runs beside writers; it can be paused, cancelled and killed at any time.
 //!
 //! ```
 //! use std::ops::ControlFlow;
@@ -12,32 +12,31 @@
 //! # Ok::<(), amalgam_engine::Error>(())
 //! ```
 //!
-//! # How it stands
+//! # Design
 //!
-//! [`mark`](self) reads every node once, newest first, and remembers what it reaches in a filter that may be wrong in one direction only: by
-//! keeping. A survey of the index counts what is dead and refuses to go on where something marked cannot be read. The sweep and its safety
-//! beside writers are the store's ([`SweepRound`](amalgam_engine::SweepRound)), the room is the backend's. `docs/design/0005-collection.md`
-//! argues all of it.
+//! The mark phase reads every node once, newest first, and records reachable objects in a Bloom filter, whose false
+//! positives only keep garbage. A survey of the index counts dead objects, and fails if a marked object cannot be read. The
+//! store implements the sweep and its safety beside writers ([`SweepRound`](amalgam_engine::SweepRound)); the backend frees
+//! disk space. `docs/design/0005-collection.md` explains why.
 //!
-//! # What is absent
-//!
-//! Which snapshots are to be thinned is an argument ([`Retention`]; a [`Plan`] is one). Nothing here reads a clock: a caller that wants a pace brings the sleep.
+//! Which snapshots are thinned is an argument ([`Retention`], for example a [`Plan`]). The library reads no clock: a caller
+//! that wants a [`RateLimit`] or a [`Throttle`] passes a sleep function.
 
+mod bloom;
 mod collect;
-mod courtesy;
-mod digest;
-mod filter;
-mod lived;
-mod log;
+mod lived_clock;
+mod log_retention;
 mod mark;
 mod plan;
 pub mod retention;
+mod row_batch;
+mod throttle;
 mod usage;
 
-pub use collect::{CollectOptions, Collected, Pace, Progress, Stage, Watch, collect, reclaim};
-pub use courtesy::{Courtesy, yielding, yielding_readers};
-pub use lived::LivedClock;
-pub use log::{LogRule, log_begins};
-pub use mark::{KeepAll, MarkFigures, Retention};
-pub use plan::{Fate, Plan, Planned, operations_before, plan};
-pub use usage::{SnapshotUsage, StoreUsage, WatchMeasuring, WorkspaceUsage, measure_snapshots, measure_workspaces};
+pub use collect::{CollectOptions, CollectReport, Progress, ProgressFn, RateLimit, Stage, collect, reclaim};
+pub use lived_clock::LivedClock;
+pub use log_retention::{LogRetention, first_kept_operation};
+pub use mark::{KeepAll, MarkStats, Retention};
+pub use plan::{Plan, PlannedAction, PlannedSnapshot, last_operation_before, plan};
+pub use throttle::{Throttle, low_priority_readers, run_at_low_priority};
+pub use usage::{MeasureProgressFn, SnapshotUsage, StoreUsage, WorkspaceUsage, measure_snapshots, measure_workspaces};

@@ -1,7 +1,7 @@
-//! `amalgam-gc STORE`: a collection of a store that no process has open. Works where the disk is full.
+//! `amalgam-gc STORE`: garbage collection of a store that no process has open. Works on a full disk.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for people and scripts")]
 
-mod show;
+mod report;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -15,67 +15,66 @@ use amalgam_engine::{
 };
 use amalgam_gc::retention::{Policies, Policy, Span};
 use amalgam_gc::{
-    CollectOptions, Collected, LivedClock, LogRule, Pace, Plan, WorkspaceUsage, collect, log_begins,
-    measure_workspaces, operations_before, plan, reclaim,
+    CollectOptions, CollectReport, LivedClock, LogRetention, Plan, RateLimit, WorkspaceUsage, collect,
+    first_kept_operation, last_operation_before, measure_workspaces, plan, reclaim,
 };
 use clap::Parser;
 
-use show::Show;
+use report::Reporter;
 
-/// Each time it begins anew after the disk was full there is more room; this many times suffice for the largest stores.
+/// Most restarts after a full disk. Each restart has more free space; the largest stores need fewer.
 const TRIES_MAX: u32 = 1_000;
 
-/// Collects what nothing leads to in a store that no process has open, and gives its room back.
+/// Delete unreachable objects of a store that no process has open, and free their disk space.
 #[derive(Parser)]
 #[command(name = "amalgam-gc", version)]
 struct Arguments {
-    /// The store's directory.
+    /// Directory of the store.
     store: PathBuf,
-    /// Say what would go, and leave it.
+    /// Report what would be deleted, and delete nothing.
     #[arg(long)]
     dry_run: bool,
-    /// One JSON object a line, each with a `type`.
+    /// Print one JSON object per line, each with a `type`.
     #[arg(long)]
     json: bool,
-    /// End after this long. What was done stays done; the next run finds what is left.
+    /// Stop after this many seconds. Work that is done stays done; the next run continues.
     #[arg(long, value_name = "N")]
     max_seconds: Option<u64>,
-    /// About how much memory the marks may take, in MiB. With less, more of what is dead stays until a later run.
+    /// Approximate memory for the marks, in MiB. With less memory, more garbage stays until a later run.
     #[arg(long, value_name = "MIB", default_value_t = 192)]
     memory: usize,
-    /// At most so many objects a second.
+    /// Process at most this many objects per second (0: no limit).
     #[arg(long, value_name = "N", default_value_t = 0)]
     objects_per_second: u64,
-    /// Keep what can be undone for this long (24h, 30d, none). With it what was deleted before that is forgotten, histories are thinned and
-    /// the log is shortened, as the store's own process does; without it nothing but what no name leads to goes.
+    /// Keep everything that can be undone for this long (24h, 30d, none). Also purge workspaces deleted before that, thin
+    /// histories and trim the log, as the background process does. Without it, delete only unreachable objects.
     #[arg(long, value_name = "TIME")]
     grace: Option<Span>,
-    /// With --grace: a part of the retention, as `automatic.daily=90d`; may be given again.
+    /// With --grace: set a part of the retention policy, for example `automatic.daily=90d`; repeatable.
     #[arg(long, value_name = "PART=VALUE", requires = "grace", value_parser = part)]
     retention: Vec<(String, String)>,
-    /// With --grace: for how long the log keeps operations.
-    #[arg(long, value_name = "TIME", requires = "grace", default_value_t = LogRule::default().keep)]
+    /// With --grace: how long the log keeps operations.
+    #[arg(long, value_name = "TIME", requires = "grace", default_value_t = LogRetention::default().keep)]
     keep_operations: Span,
-    /// With --grace: so many of the newest operations it keeps.
-    #[arg(long, value_name = "N", requires = "grace", default_value_t = LogRule::default().most)]
+    /// With --grace: how many of the newest operations the log keeps at most.
+    #[arg(long, value_name = "N", requires = "grace", default_value_t = LogRetention::default().operations_max)]
     keep_operations_max: u64,
-    /// Say at the end what remains for each workspace: all that it keeps, and what of that nothing else keeps. Reads what each of them
-    /// keeps, twice.
+    /// Report at the end how much each workspace keeps, and how much of that no other name keeps. Reads the store twice.
     #[arg(long)]
     workspaces: bool,
-    /// Rewrite at most so many MiB a second.
+    /// Rewrite at most this many MiB per second (0: no limit).
     #[arg(long, value_name = "MIB", default_value_t = 0)]
     mib_per_second: u64,
 }
 
-/// A part of a policy and its value; whether they are right is seen where they are set.
+/// Parses `PART=VALUE` of a retention policy and checks both.
 fn part(text: &str) -> std::result::Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write a key and its value, such as automatic.daily=90d")?;
     Policy::default().set(name, value)?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// From where to mark, what to thin, and where the log begins afterwards.
+/// Roots of the mark phase, snapshots to thin, and the first operation to keep.
 #[derive(Default)]
 struct Prepared {
     scope: SweepScope,
@@ -83,7 +82,7 @@ struct Prepared {
     operations_from: u64,
 }
 
-/// What the store's own process would do, with this grace time.
+/// Prepares a collection as the background process does, with this grace time.
 fn prepare(arguments: &Arguments, store: &Store, now: Time, lived: &LivedTime) -> Result<Prepared> {
     let Some(grace) = arguments.grace else { return Ok(Prepared::default()) };
     let at = match grace {
@@ -102,47 +101,47 @@ fn prepare(arguments: &Arguments, store: &Store, now: Time, lived: &LivedTime) -
     for (name, value) in &arguments.retention {
         policies.default.set(name, value).map_err(|why| Error::Invalid { what: "retention", why })?;
     }
-    let operations_after = operations_before(store, at, lived)?;
+    let operations_after = last_operation_before(store, at, lived)?;
     let scope = SweepScope { operations_after: Some(operations_after), without };
     let mut plan = plan(&History::of(store), &policies, &scope, at, lived)?;
     if !arguments.dry_run {
         plan.make_lean(store, &OperationContext::new("amalgam-gc", now), &mut || true)?;
     }
-    let rule = LogRule { keep: arguments.keep_operations, most: arguments.keep_operations_max };
-    let operations_from = log_begins(store, &rule, now, operations_after, lived)?;
+    let rule = LogRetention { keep: arguments.keep_operations, operations_max: arguments.keep_operations_max };
+    let operations_from = first_kept_operation(store, &rule, now, operations_after, lived)?;
     Ok(Prepared { scope, plan, operations_from })
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let mut show = Show::new(arguments.json);
+    let mut show = Reporter::new(arguments.json);
     match run(&arguments, &mut show) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             show.failure(&error, &arguments.store);
-            ExitCode::from(show::exit_code(&error))
+            ExitCode::from(report::exit_code(&error))
         }
     }
 }
 
-fn run(arguments: &Arguments, show: &mut Show) -> Result<()> {
+fn run(arguments: &Arguments, show: &mut Reporter) -> Result<()> {
     let end = arguments.max_seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let mut whole: Option<Collected> = None;
+    let mut whole: Option<CollectReport> = None;
     for attempt in 1.. {
         let store = open(arguments)?;
-        let done = once(arguments, &store, show, end, attempt > 1);
+        let done = run_once(arguments, &store, show, end, attempt > 1);
         let full = match done {
             Ok(done) => {
-                let whole = merged(whole.take(), done);
+                let whole = merge_reports(whole.take(), done);
                 let usage = remains(arguments, &store, show, end, &whole)?;
                 drop(store);
                 show.finished(arguments, &whole, usage.as_deref());
                 return Ok(());
             }
             Err((done, error)) if error.kind() == ErrorKind::Full && attempt < TRIES_MAX => {
-                let freed = done.as_deref().is_some_and(came_forward);
+                let freed = done.as_deref().is_some_and(has_freed_space);
                 whole = match done {
-                    Some(done) => Some(merged(whole.take(), *done)),
+                    Some(done) => Some(merge_reports(whole.take(), *done)),
                     None => whole,
                 };
                 if attempt > 1 && !freed {
@@ -152,20 +151,20 @@ fn run(arguments: &Arguments, show: &mut Show) -> Result<()> {
             }
             Err((_, error)) => return Err(error),
         };
-        // A database that met a full disk takes nothing more until it is opened again.
+        // After a full disk RocksDB refuses writes until it is opened again.
         drop(store);
-        show.again(&full);
+        show.restarting(&full);
     }
     unreachable!("it ends when nothing is left to do, or nothing more can be done")
 }
 
-/// What remains for each workspace, if that was asked for and there is time.
+/// Measures the usage of each workspace, if it was asked for and time is left.
 fn remains(
     arguments: &Arguments,
     store: &Store,
-    show: &mut Show,
+    show: &mut Reporter,
     end: Option<Instant>,
-    done: &Collected,
+    done: &CollectReport,
 ) -> Result<Option<Vec<WorkspaceUsage>>> {
     if !arguments.workspaces || done.ended_in.is_some() {
         return Ok(None);
@@ -177,17 +176,17 @@ fn remains(
     Ok(measured.map(|measured| measured.names))
 }
 
-/// A collection; after a full disk the room of what went already comes first.
-fn once(
+/// Runs one collection; after a full disk it first reclaims the space of objects already deleted.
+fn run_once(
     arguments: &Arguments,
     store: &Store,
-    show: &mut Show,
+    show: &mut Reporter,
     end: Option<Instant>,
     reclaim_first: bool,
-) -> std::result::Result<Collected, (Option<Box<Collected>>, Error)> {
+) -> std::result::Result<CollectReport, (Option<Box<CollectReport>>, Error)> {
     let sleep = |time: Duration| std::thread::sleep(time);
-    let is_paced = arguments.objects_per_second > 0 || arguments.mib_per_second > 0;
-    let pace = is_paced.then_some(Pace {
+    let is_limited = arguments.objects_per_second > 0 || arguments.mib_per_second > 0;
+    let rate_limit = is_limited.then_some(RateLimit {
         objects_per_second: arguments.objects_per_second,
         bytes_per_second: arguments.mib_per_second << 20,
         sleep: &sleep,
@@ -199,7 +198,7 @@ fn once(
             clock.save();
         }
         if !reclaim_first && arguments.grace.is_some() {
-            show.clock(clock.lived().jump());
+            show.clock_jump(clock.lived().jump());
         }
         prepare(arguments, store, now, clock.lived())
     });
@@ -210,7 +209,7 @@ fn once(
         operations_from: prepared.operations_from,
         memory_bytes: arguments.memory << 20,
         dry_run: arguments.dry_run,
-        pace,
+        rate_limit,
         ..CollectOptions::default()
     };
     let mut watch = |progress: &amalgam_gc::Progress| {
@@ -222,18 +221,18 @@ fn once(
         first = Some(reclaim(store, &options, &mut watch).map_err(|error| (None, error))?);
     }
     match collect(store, &options, &mut watch) {
-        Ok(done) => Ok(merged(first, done)),
+        Ok(done) => Ok(merge_reports(first, done)),
         Err(error) => Err((first.map(Box::new), error)),
     }
 }
 
-/// Whether anything came back to the disk.
-fn came_forward(done: &Collected) -> bool {
+/// Returns whether disk space was freed.
+fn has_freed_space(done: &CollectReport) -> bool {
     done.reclaimed.is_some_and(|reclaimed| reclaimed.bytes_after < reclaimed.bytes_before)
 }
 
-/// Two collections told as one.
-fn merged(before: Option<Collected>, after: Collected) -> Collected {
+/// Combines the reports of two collections.
+fn merge_reports(before: Option<CollectReport>, after: CollectReport) -> CollectReport {
     let Some(before) = before else { return after };
     let mut freed = before.freed;
     freed.merge(&after.freed);
@@ -246,7 +245,7 @@ fn merged(before: Option<Collected>, after: Collected) -> Collected {
         }),
         (before, after) => after.or(before),
     };
-    Collected { freed, reclaimed, operations: before.operations + after.operations, ..after }
+    CollectReport { freed, reclaimed, operations: before.operations + after.operations, ..after }
 }
 
 fn open(arguments: &Arguments) -> Result<Store> {

@@ -1,16 +1,15 @@
-//! Marking: everything that the roots reach.
+//! Mark phase: finds everything that the roots reach.
 //!
-//! Objects are numbered in the order of writing, and what refers is nearly always written after what it refers to. So the rows
-//! are read once, newest first: an object that is marked when its row comes by marks those it refers to. What was already passed when it
-//! was marked, and every root that comes late, is followed by itself, row by row.
+//! Objects are numbered in the order of writing, and an object is nearly always written after the objects that it refers
+//! to. So all rows are read once, newest first: a row that is marked when it is read marks the objects that it refers to.
+//! An object that is marked after its row was read, and every root added meanwhile, is followed on its own, row by row.
 //!
-//! Three sets, and what each may decide:
-//! - `reached`, a filter of everything marked. It may be wrong by saying yes. It keeps chunks, and it lets a row be
-//!   *followed* that no root needs: then more is kept. It never says that something was followed.
-//! - `followed`, the exact numbers of the rows whose references are in `reached`. It alone keeps a node, and it alone ends a walk. So
-//!   whatever node is kept, all below it is kept.
-//! - `passed`, a filter of the rows that came by unmarked. It may be wrong by saying yes: then a walk looks, in the index, and
-//!   finds that there was nothing to do.
+//! Three sets, and the decisions that each may make:
+//! - `reached`: Bloom filter of all marked objects. A false positive keeps a chunk, or lets a row be *followed* that no root
+//!   needs; both only keep garbage. It never decides that a row was followed.
+//! - `followed`: exact set of the rows whose references are in `reached`. It alone keeps a node and ends a walk. So
+//!   everything below a kept node is kept.
+//! - `passed`: Bloom filter of the rows that were read unmarked. A false positive costs one useless index lookup.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -20,24 +19,24 @@ use amalgam_engine::object::Snapshot;
 use amalgam_engine::{Error, ObjectId, ObjectKind, Result, SnapshotId, SweepRound};
 use rayon::prelude::*;
 
-use crate::digest::{Digest, references, snapshots};
-use crate::filter::{Filter, Fingerprint, fingerprint};
+use crate::bloom::{BloomFilter, Fingerprint, fingerprint};
+use crate::row_batch::{NodeBatch, for_each_reference, read_snapshots};
 
-/// Stretches that are digested while the ones before them are marked.
-const AHEAD: usize = 8;
-/// Passed rows are followed when so many wait.
-const WAITING_MAX: usize = 1 << 15;
+/// Batches that are decoded in parallel while earlier ones are marked.
+const READ_AHEAD_BATCHES: usize = 8;
+/// Passed nodes are followed when more than this many are deferred.
+const DEFERRED_MAX: usize = 1 << 15;
 /// Objects that a walk looks up at once.
 const WALK_PAGE: usize = 256;
 const FILTER_BYTES_MIN: usize = 64 << 10;
 
-/// Decides which snapshots of the history keep their trees. Those that a reference or a pin names keep theirs in any case.
+/// Decides which snapshots of the history keep their trees. Snapshots that a reference or a pin names always keep theirs.
 pub trait Retention: Sync {
-    /// Whether the tree of this snapshot, which is in the history of another, is kept.
+    /// Returns whether this snapshot, an ancestor of another one, keeps its tree.
     fn keeps_tree(&self, id: SnapshotId, snapshot: &Snapshot) -> bool;
 }
 
-/// Every snapshot of the history keeps its tree.
+/// Retention that keeps the trees of all snapshots.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeepAll;
 
@@ -53,35 +52,35 @@ impl<F: Fn(SnapshotId, &Snapshot) -> bool + Sync> Retention for F {
     }
 }
 
-/// What is marked so far.
+/// The sets of marked objects.
 pub(crate) struct Marks<'a> {
     retention: &'a dyn Retention,
-    reached: Filter,
+    reached: BloomFilter,
     followed: NumberSet,
-    passed: Filter,
-    /// Snapshots that a root names, by fingerprint: one too many keeps a tree.
+    passed: BloomFilter,
+    /// Snapshots that a root names, by fingerprint. A collision only keeps a tree.
     named: HashSet<Fingerprint>,
-    /// What comes by later, and need not be followed by itself.
-    to_come: ToCome,
-    /// Nodes that may have been passed.
-    waiting: Vec<ObjectId>,
-    /// Numbers whose rows one thread digests at a time.
+    /// Rows that the scan will still read; they need no walk.
+    unread: UnreadRows,
+    /// Nodes that were marked after their rows were (probably) passed.
+    deferred: Vec<ObjectId>,
+    /// Row numbers in a batch, which one thread decodes.
     stretch: u64,
-    figures: MarkFigures,
+    figures: MarkStats,
 }
 
-/// The rows that the reading has not reached yet.
+/// The rows that a scan has not read yet.
 #[derive(Clone, Copy)]
-pub(crate) enum ToCome {
-    /// Snapshots with a smaller number, and all trees with a number below the end.
+pub(crate) enum UnreadRows {
+    /// Snapshots with a number below `below`, and all trees with a number below `end`.
     Snapshots { below: u64, end: u64 },
-    /// Trees with a smaller number.
+    /// Trees with a number below `below`.
     Trees { below: u64 },
-    /// None.
+    /// None: the scan is complete.
     Nothing,
 }
 
-impl ToCome {
+impl UnreadRows {
     pub(crate) fn holds(self, kind: ObjectKind, number: u64) -> bool {
         match self {
             Self::Snapshots { below, .. } if kind == ObjectKind::Snapshot => number < below,
@@ -92,26 +91,26 @@ impl ToCome {
     }
 }
 
-/// What marking did.
+/// Statistics of the mark phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MarkFigures {
-    /// Rows of nodes and snapshots that were read from one end to the other.
+pub struct MarkStats {
+    /// Rows of nodes and snapshots that the scan read.
     pub rows: u64,
-    /// References to chunks, shared ones counted each time.
+    /// References to chunks; shared chunks count each time.
     pub chunk_references: u64,
-    /// Objects that were looked up by themselves: written before what they refer to, or roots that came late.
+    /// Objects that were looked up one by one: nodes marked after their rows were read, and late roots.
     pub walked: u64,
     /// Snapshots whose record is kept without their tree.
     pub thinned: u64,
-    /// The memory of the sets, at the most.
+    /// Peak memory of the sets.
     pub memory_bytes: u64,
 }
 
-/// Whether to go on. Asked after some rows, with how many they were and the numbers among which they lay.
-pub(crate) type GoOn<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
+/// Callback after some rows: how many there were, and how many numbers they span. Returns whether to continue.
+pub(crate) type ContinueFn<'a> = &'a mut dyn FnMut(u64, u64) -> bool;
 
 impl<'a> Marks<'a> {
-    /// Nothing marked yet. The sets take about this much memory, and less where there are few objects.
+    /// Creates empty sets of about `memory_bytes`, or less if the store has few objects.
     pub(crate) fn new(
         round: &SweepRound,
         retention: &'a dyn Retention,
@@ -123,54 +122,61 @@ impl<'a> Marks<'a> {
         let reached = wanted.clamp(FILTER_BYTES_MIN, (memory_bytes / 4 * 3).max(FILTER_BYTES_MIN));
         Ok(Self {
             retention,
-            reached: Filter::new(reached, round.epoch()),
+            reached: BloomFilter::new(reached, round.epoch()),
             followed: NumberSet::default(),
-            passed: Filter::new((reached / 8).max(FILTER_BYTES_MIN / 8), round.epoch()),
+            passed: BloomFilter::new((reached / 8).max(FILTER_BYTES_MIN / 8), round.epoch()),
             named: HashSet::new(),
-            to_come: ToCome::Nothing,
-            waiting: Vec::new(),
+            unread: UnreadRows::Nothing,
+            deferred: Vec::new(),
             stretch,
-            figures: MarkFigures::default(),
+            figures: MarkStats::default(),
         })
     }
 
-    /// Marks everything that these reach, by reading all rows once. Nothing when it was ended.
-    pub(crate) fn mark_all(&mut self, round: &SweepRound, roots: &[ObjectId], go_on: GoOn<'_>) -> Result<Option<()>> {
+    /// Marks everything that `roots` reach, by one scan of all rows. Returns `None` when the callback cancelled it.
+    pub(crate) fn mark_all(
+        &mut self,
+        round: &SweepRound,
+        roots: &[ObjectId],
+        should_continue: ContinueFn<'_>,
+    ) -> Result<Option<()>> {
         for root in roots {
-            self.name(root);
+            self.add_root(root);
         }
         let end = round.numbers_end();
-        if self.read_snapshots(round, end, go_on)?.is_none() || self.read_trees(round, go_on)?.is_none() {
+        if self.read_snapshots(round, end, should_continue)?.is_none()
+            || self.read_trees(round, should_continue)?.is_none()
+        {
             return Ok(None);
         }
-        self.to_come = ToCome::Nothing;
+        self.unread = UnreadRows::Nothing;
         Ok(Some(()))
     }
 
-    fn name(&mut self, root: &ObjectId) {
+    fn add_root(&mut self, root: &ObjectId) {
         self.reached.insert(fingerprint(root));
         if root.kind == ObjectKind::Snapshot {
             self.named.insert(fingerprint(root));
         }
     }
 
-    /// Marks everything that these reach beyond what is marked.
-    pub(crate) fn mark_late(&mut self, round: &SweepRound, roots: &[ObjectId]) -> Result<()> {
+    /// Marks everything that roots added after the scan reach.
+    pub(crate) fn mark_late_roots(&mut self, round: &SweepRound, roots: &[ObjectId]) -> Result<()> {
         let mut open = Vec::new();
         for root in roots {
-            self.name(root);
+            self.add_root(root);
             open.push(*root);
             if root.kind == ObjectKind::Snapshot
                 && let Some(snapshot) = read_snapshot(round, *root)?
             {
-                // Its record may have been followed as that of a snapshot that only history leads to.
+                // A snapshot that only history led to may have been followed without its tree.
                 open.push(snapshot.root.object());
             }
         }
         self.walk(round, open)
     }
 
-    /// Whether the object of this row is kept.
+    /// Returns whether the object of this row is kept.
     pub(crate) fn keeps(&self, row: &IndexRow) -> bool {
         match row.id.kind {
             ObjectKind::Chunk => self.reached.contains(fingerprint(&row.id)),
@@ -178,29 +184,29 @@ impl<'a> Marks<'a> {
         }
     }
 
-    /// Makes sure of an object that is doubtful: reads it, and follows it if it is what it should be.
-    pub(crate) fn settle(&mut self, round: &SweepRound, id: ObjectId) -> Result<()> {
+    /// Reads a doubtful object, and follows it if it is intact.
+    pub(crate) fn recheck(&mut self, round: &SweepRound, id: ObjectId) -> Result<()> {
         self.walk(round, vec![id])
     }
 
-    /// Whether the object is marked, as far as the filter knows, and its row was never followed. Either the filter is wrong, or
-    /// the row is not what it should be.
+    /// Returns whether the filter contains the object although its row was never followed. Either that is a false positive, or
+    /// the row is damaged.
     pub(crate) fn is_doubtful(&self, row: &IndexRow) -> bool {
         row.id.kind != ObjectKind::Chunk
             && !self.followed.contains(row.number)
             && self.reached.contains(fingerprint(&row.id))
     }
 
-    /// What was done so far, and the memory it took.
-    pub(crate) fn figures(&self) -> MarkFigures {
+    /// Returns the statistics so far, with the memory in use.
+    pub(crate) fn figures(&self) -> MarkStats {
         let sets = self.reached.memory_bytes() + self.followed.memory_bytes() + self.passed.memory_bytes();
-        MarkFigures { memory_bytes: (sets + self.named.capacity() * 9) as u64, ..self.figures }
+        MarkStats { memory_bytes: (sets + self.named.capacity() * 9) as u64, ..self.figures }
     }
 
-    fn read_snapshots(&mut self, round: &SweepRound, end: u64, go_on: GoOn<'_>) -> Result<Option<()>> {
-        let digest = |range| snapshots(round, range);
-        let to_come = |below| ToCome::Snapshots { below, end };
-        self.read(round, &to_come, go_on, &digest, &mut |marks, found: Vec<(u64, SnapshotId, Snapshot)>| {
+    fn read_snapshots(&mut self, round: &SweepRound, end: u64, should_continue: ContinueFn<'_>) -> Result<Option<()>> {
+        let digest = |range| read_snapshots(round, range);
+        let unread = |below| UnreadRows::Snapshots { below, end };
+        self.read(round, &unread, should_continue, &digest, &mut |marks, found: Vec<(u64, SnapshotId, Snapshot)>| {
             for (number, id, snapshot) in found.iter().rev() {
                 marks.figures.rows += 1;
                 let id = id.object();
@@ -212,18 +218,18 @@ impl<'a> Marks<'a> {
                     continue;
                 }
                 marks.followed.insert(*number);
-                snapshot.parents.iter().for_each(|parent| marks.refer(parent.object()));
+                snapshot.parents.iter().for_each(|parent| marks.mark_node(parent.object()));
                 if marks.keeps_tree(id, snapshot) {
-                    marks.refer(snapshot.root.object());
+                    marks.mark_node(snapshot.root.object());
                 }
             }
         })
     }
 
-    fn read_trees(&mut self, round: &SweepRound, go_on: GoOn<'_>) -> Result<Option<()>> {
-        let digest = |range| Digest::of_trees(round, range);
-        let to_come = |below| ToCome::Trees { below };
-        self.read(round, &to_come, go_on, &digest, &mut |marks, digest: Digest| {
+    fn read_trees(&mut self, round: &SweepRound, should_continue: ContinueFn<'_>) -> Result<Option<()>> {
+        let digest = |range| NodeBatch::read(round, range);
+        let unread = |below| UnreadRows::Trees { below };
+        self.read(round, &unread, should_continue, &digest, &mut |marks, digest: NodeBatch| {
             for row in digest.rows.iter().rev() {
                 marks.figures.rows += 1;
                 if marks.followed.contains(row.number) {
@@ -238,18 +244,18 @@ impl<'a> Marks<'a> {
                 chunks.iter().for_each(|chunk| marks.reached.insert(*chunk));
                 marks.figures.chunk_references += chunks.len() as u64;
                 for node in &digest.nodes[row.nodes.clone()] {
-                    marks.refer(*node);
+                    marks.mark_node(*node);
                 }
             }
         })
     }
 
-    /// Reads one family from its end to its beginning: stretches are digested on all cores while those before them are marked.
+    /// Reads one family, newest row first. All cores decode the next batches while the current ones are marked.
     fn read<T: Send>(
         &mut self,
         round: &SweepRound,
-        to_come: &(dyn Fn(u64) -> ToCome + Sync),
-        go_on: GoOn<'_>,
+        unread: &(dyn Fn(u64) -> UnreadRows + Sync),
+        should_continue: ContinueFn<'_>,
         digest: &(dyn Fn(Range<u64>) -> Result<T> + Sync),
         mark: &mut (dyn FnMut(&mut Self, T) + Send),
     ) -> Result<Option<()>> {
@@ -257,11 +263,11 @@ impl<'a> Marks<'a> {
         let stretch = self.stretch;
         let mut stretches = (0..end.div_ceil(stretch)).rev();
         let digest_some = |stretches: &mut (dyn Iterator<Item = u64> + Send)| -> Vec<(Range<u64>, Result<T>)> {
-            let some: Vec<_> = stretches.take(AHEAD).collect();
+            let some: Vec<_> = stretches.take(READ_AHEAD_BATCHES).collect();
             let range = |at: u64| at * stretch..((at + 1) * stretch).min(end);
             some.into_par_iter().map(|at| (range(at), digest(range(at)))).collect()
         };
-        self.to_come = to_come(end);
+        self.unread = unread(end);
         let mut ready = digest_some(&mut stretches);
         while !ready.is_empty() {
             let before = self.figures.rows;
@@ -270,31 +276,31 @@ impl<'a> Marks<'a> {
                 || {
                     ready.into_iter().try_for_each(|(range, digest)| {
                         mark(self, digest?);
-                        self.to_come = to_come(range.start);
+                        self.unread = unread(range.start);
                         Ok::<_, Error>(())
                     })
                 },
                 || digest_some(&mut stretches),
             );
             marked?;
-            if self.waiting.len() > WAITING_MAX {
-                self.follow_waiting(round)?;
+            if self.deferred.len() > DEFERRED_MAX {
+                self.follow_deferred(round)?;
             }
-            if !go_on(self.figures.rows - before, numbers) {
+            if !should_continue(self.figures.rows - before, numbers) {
                 return Ok(None);
             }
             ready = next;
         }
-        self.follow_waiting(round)?;
+        self.follow_deferred(round)?;
         Ok(Some(()))
     }
 
     /// Marks a node that a followed row refers to.
-    fn refer(&mut self, id: ObjectId) {
+    fn mark_node(&mut self, id: ObjectId) {
         let known = fingerprint(&id);
         self.reached.insert(known);
         if self.passed.contains(known) {
-            self.waiting.push(id);
+            self.deferred.push(id);
         }
     }
 
@@ -305,12 +311,12 @@ impl<'a> Marks<'a> {
         keeps
     }
 
-    fn follow_waiting(&mut self, round: &SweepRound) -> Result<()> {
-        let waiting = std::mem::take(&mut self.waiting);
-        self.walk(round, waiting)
+    fn follow_deferred(&mut self, round: &SweepRound) -> Result<()> {
+        let deferred = std::mem::take(&mut self.deferred);
+        self.walk(round, deferred)
     }
 
-    /// Follows objects one by one, down to rows that were followed before or are still to come.
+    /// Follows objects one by one, down to rows that were followed before or are still unread.
     fn walk(&mut self, round: &SweepRound, mut open: Vec<ObjectId>) -> Result<()> {
         while !open.is_empty() {
             let page = open.split_off(open.len().saturating_sub(WALK_PAGE));
@@ -319,9 +325,9 @@ impl<'a> Marks<'a> {
             self.figures.walked += nodes.len() as u64;
             for (id, row) in nodes.iter().zip(round.look_up(&nodes)?) {
                 self.reached.insert(fingerprint(id));
-                // What is not there was pinned too late, or the history ends before it.
+                // A missing object was pinned too late, or the history is cut off before it.
                 let Some(row) = row else { continue };
-                if self.followed.contains(row.number) || self.to_come.holds(id.kind, row.number) {
+                if self.followed.contains(row.number) || self.unread.holds(id.kind, row.number) {
                     continue;
                 }
                 let Some(canonical) = round.read(*id)? else { return Err(Error::Missing { id: *id }) };
@@ -335,7 +341,7 @@ impl<'a> Marks<'a> {
                     }
                     continue;
                 }
-                references(*id, &canonical, &mut |kind, hash| open.push(ObjectId { kind, hash: *hash }))?;
+                for_each_reference(*id, &canonical, &mut |kind, hash| open.push(ObjectId { kind, hash: *hash }))?;
             }
         }
         Ok(())

@@ -1,84 +1,84 @@
-//! A plan: every snapshot of a store, whether its tree stays, and why. Reads records only, and changes nothing.
-
-mod line;
+//! Retention plan: for every snapshot of a store, whether its tree is kept, and why. Reads records only; changes nothing.
 
 use std::collections::{HashMap, HashSet};
 
+use amalgam_engine::history::{LogEntry, LogOrder};
 use amalgam_engine::lean::{CacheFinder, forget_lean, lean_tree, make_lean};
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::reference::{FORGET, RefValue};
 use amalgam_engine::{History, LivedTime, ObjectKind, OperationContext, Result, SnapshotId, Store, SweepScope, Time};
 
 use crate::mark::Retention;
-use crate::retention::{AUTOMATIC, Aged, Judge, Part, Passed, Policies, Policy, Span, Verdict};
-use line::Line;
+use crate::retention::{
+    AUTOMATIC_KEY, EvaluatorState, Policies, Policy, PolicyEvaluator, RulePart, SnapshotAge, Span, Verdict,
+};
 
 const PAGE: usize = 256;
 
-/// What is to become of a snapshot's tree.
+/// What a plan does with a snapshot's tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It goes.
-    Goes,
-    /// It stays, because something names it.
-    Named(String),
-    /// It stays, by a rule.
-    Stays {
-        /// In words.
+pub enum PlannedAction {
+    /// Drops it.
+    Thin,
+    /// Keeps it, because a reference or an undoable operation names the snapshot.
+    KeepNamed(String),
+    /// Keeps it because of a retention rule.
+    KeepByRule {
+        /// The rule, as text.
         why: String,
-        /// Until when; nothing if no time ends it.
+        /// The time at which the rule ends; `None` if it has no end.
         until: Option<Time>,
     },
 }
 
 /// A snapshot of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Planned {
-    /// Its id.
+pub struct PlannedSnapshot {
+    /// The snapshot.
     pub id: SnapshotId,
-    /// When it was made.
+    /// Its time.
     pub time: Time,
-    /// What it says.
+    /// Its message.
     pub message: String,
     /// Whether it was taken automatically.
     pub automatic: bool,
-    /// The workspace in whose history it was found first; nothing for those that only labels and the like lead to.
+    /// The first workspace whose history contains it; `None` if only other names, such as labels, reach it.
     pub workspace: Option<String>,
-    /// What is to become of its tree.
-    pub fate: Fate,
-    /// Whether the caches in it go although the rest of its tree stays: of automatic ones only the newest of a workspace keeps them.
+    /// What happens to its tree.
+    pub action: PlannedAction,
+    /// Whether caches are dropped from the kept tree: of a workspace's automatic snapshots only the newest keeps them.
     pub without_caches: bool,
 }
 
-/// What retention would do.
+/// Which trees retention drops and keeps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Every snapshot, newest first within its workspace.
-    pub snapshots: Vec<Planned>,
+    pub snapshots: Vec<PlannedSnapshot>,
     thinned: HashSet<SnapshotId>,
 }
 
 impl Plan {
-    /// Those whose trees go.
-    pub fn goers(&self) -> impl Iterator<Item = &Planned> {
-        self.snapshots.iter().filter(|planned| planned.fate == Fate::Goes)
+    /// Returns the snapshots whose trees are dropped.
+    pub fn thinned(&self) -> impl Iterator<Item = &PlannedSnapshot> {
+        self.snapshots.iter().filter(|planned| planned.action == PlannedAction::Thin)
     }
 
-    /// Makes a lean tree of each that is to stay without its caches and has some, lets the whole trees of those go, and forgets the lean
-    /// ones of those that go altogether. How many have become lean. `go_on` is asked
-    /// before each snapshot; after a no the others stay whole.
+    /// Replaces the tree of each snapshot that loses its caches by a lean tree, and drops the lean trees of thinned snapshots.
+    /// Returns how many lean trees are new. `should_continue` is called before each snapshot; after `false` the remaining
+    /// snapshots keep their trees.
     ///
-    /// A whole tree goes only after the lean one was made from it, or compared with it, here: a name alone proves nothing.
-    pub fn make_lean(&mut self, store: &Store, act: &OperationContext, go_on: &mut dyn FnMut() -> bool) -> Result<u64> {
-        forget_lean(store, self.goers().map(|planned| planned.id), act)?;
+    /// A full tree is dropped only after its lean tree was made from it, or compared with it, in this call.
+    pub fn make_lean(&mut self, store: &Store, act: &OperationContext, should_continue: &mut dyn FnMut() -> bool) -> Result<u64> {
+        forget_lean(store, self.thinned().map(|planned| planned.id), act)?;
         let (mut finder, mut made) = (CacheFinder::default(), 0);
         for planned in self.snapshots.iter().filter(|planned| planned.without_caches) {
-            if !go_on() {
+            if !should_continue() {
                 break;
             }
             let lean = lean_tree(store, planned.id)?;
             let root = store.snapshot(planned.id)?.root;
-            // One that was thinned before has nothing to look through, and its lean tree nothing to be compared with.
+            // A snapshot that was thinned before has no full tree to compare its lean tree with.
             let Ok(_held) = store.hold(root) else {
                 if lean.is_some() {
                     self.thinned.insert(planned.id);
@@ -87,7 +87,7 @@ impl Plan {
             };
             let caches = finder.find(store, root)?.unwrap_or_default();
             if caches.is_empty() {
-                // Whatever says to be its lean tree is another's.
+                // The tree has no caches, so a lean tree under this name is wrong.
                 forget_lean(store, lean.is_some().then_some(planned.id), act)?;
                 continue;
             }
@@ -99,23 +99,23 @@ impl Plan {
     }
 }
 
-/// Only what the plan lets go, goes: a snapshot that came since is none of it.
+/// Drops only trees that the plan lists: a snapshot made after the plan keeps its tree.
 impl Retention for Plan {
     fn keeps_tree(&self, id: SnapshotId, _snapshot: &Snapshot) -> bool {
         !self.thinned.contains(&id)
     }
 }
 
-/// The number after which operations are younger than a time. Clocks may run backwards: the oldest young one counts, found by reading
-/// back from where the young ones begin until a page has none. Operations are as old as the time that the store lived through since.
-pub fn operations_before(store: &Store, time: Time, lived: &LivedTime) -> Result<u64> {
+/// Returns the number of the last operation before all those that are not older than `time`. Clocks may run backwards, so
+/// the search goes back page by page until a page has no young operation. Ages are counted in lived time.
+pub fn last_operation_before(store: &Store, time: Time, lived: &LivedTime) -> Result<u64> {
     let last = store.last_operation()?;
     let none = store.first_operation()? - 1;
     let is_young = |sequence: u64| {
         let found = store.list_operations(sequence - 1, 1)?;
         Ok::<_, amalgam_engine::Error>(found.first().is_none_or(|operation| lived.place(operation.draft.time) >= time))
     };
-    // Where clocks went evenly, the young ones are those behind one place; found by halving.
+    // Binary search for the boundary, which is exact if no clock ran backwards.
     let (mut old, mut young) = (none, last + 1);
     while young - old > 1 {
         let middle = old + (young - old) / 2;
@@ -134,50 +134,54 @@ pub fn operations_before(store: &Store, time: Time, lived: &LivedTime) -> Result
     Ok(oldest_young - 1)
 }
 
-/// Plans what retention does to a store: rules are evaluated at this time, by the time that the store lived through, and what the scope
-/// marks from is kept.
+/// Plans retention for a store: evaluates the policies at time `at`, with ages in lived time, and keeps everything that
+/// `scope` marks from.
 pub fn plan(history: &History, policies: &Policies, scope: &SweepScope, at: Time, lived: &LivedTime) -> Result<Plan> {
-    let mut planner = Planner {
-        store: history.store(),
-        at,
-        lived,
-        named: HashMap::new(),
-        found: HashMap::new(),
-        order: Vec::new(),
-        newest: HashSet::new(),
-        walked: HashMap::new(),
-        judged: 0,
-    };
+    let mut planner = Planner::new(history, at, lived);
     let (workspaces, others) = planner.read_names(scope)?;
     for (workspace, head) in &workspaces {
-        planner.judge_line(Some(workspace), &[*head], policies)?;
+        planner.judge_history(Some(workspace), &[*head], policies)?;
     }
-    planner.judge_line(None, &others, policies)?;
+    planner.judge_history(None, &others, policies)?;
     Ok(planner.finish())
 }
 
 struct Planner<'a> {
-    store: &'a Store,
+    history: &'a History,
     at: Time,
     lived: &'a LivedTime,
     named: HashMap<SnapshotId, String>,
-    found: HashMap<SnapshotId, (Planned, Verdict, Policy)>,
+    found: HashMap<SnapshotId, (PlannedSnapshot, Verdict, Policy)>,
     order: Vec<SnapshotId>,
-    /// The newest automatic one of each history.
+    /// The newest automatic snapshot of each history.
     newest: HashSet<SnapshotId>,
-    /// From where the default policy judged a line to its end, and what its judge had passed then: what follows is judged already.
-    /// With it, whether the newest automatic one had been met.
-    walked: HashMap<SnapshotId, (Passed, bool)>,
-    /// How often a snapshot was judged.
+    /// Snapshots from which the default policy has evaluated a history to its end, with the evaluator's state there and
+    /// whether the newest automatic snapshot had been seen. An equal state gives equal verdicts.
+    walked: HashMap<SnapshotId, (EvaluatorState, bool)>,
+    /// Number of evaluated snapshots.
     judged: u64,
 }
 
-/// The head of each workspace by its name, and whatever else is named.
-type Lines = (Vec<(String, SnapshotId)>, Vec<SnapshotId>);
+/// The head of each workspace with its name, and all other named snapshots.
+type NamedHeads = (Vec<(String, SnapshotId)>, Vec<SnapshotId>);
 
-impl Planner<'_> {
-    fn read_names(&mut self, scope: &SweepScope) -> Result<Lines> {
-        let store = self.store;
+impl<'a> Planner<'a> {
+    fn new(history: &'a History, at: Time, lived: &'a LivedTime) -> Self {
+        Self {
+            history,
+            at,
+            lived,
+            named: HashMap::new(),
+            found: HashMap::new(),
+            order: Vec::new(),
+            newest: HashSet::new(),
+            walked: HashMap::new(),
+            judged: 0,
+        }
+    }
+
+    fn read_names(&mut self, scope: &SweepScope) -> Result<NamedHeads> {
+        let store = self.history.store();
         let (mut workspaces, mut others, mut after) = (Vec::new(), Vec::new(), None);
         loop {
             let page = store.list_refs("", after.as_ref(), PAGE)?;
@@ -221,7 +225,7 @@ impl Planner<'_> {
         Ok((workspaces, others))
     }
 
-    /// Remembers why what a reference holds stays. `words` is asked for its target, or for what it keeps beside.
+    /// Records why the snapshots of a reference are kept. `words` gets whether the snapshot is the target of the reference.
     fn name(&mut self, value: &RefValue, words: impl Fn(bool) -> String) {
         let of_target = value.target.iter().map(|id| (id, true));
         for (id, is_target) in of_target.chain(value.keeps.iter().map(|id| (id, false))) {
@@ -231,44 +235,47 @@ impl Planner<'_> {
         }
     }
 
-    /// Judges the history of these heads, newest first. A snapshot of several histories stays if it stays in one of them.
+    /// Evaluates the history of these heads, newest first. A snapshot of several histories is kept if one of them keeps it.
     ///
-    /// Where nothing else is open, and an earlier line was judged from there on by the same policy and with the same past, the rest is
-    /// judged already: so forks cost what is their own.
-    fn judge_line(&mut self, workspace: Option<&str>, heads: &[SnapshotId], policies: &Policies) -> Result<()> {
-        let (store, lived) = (self.store, self.lived);
+    /// Stops at a snapshot from which an earlier history was evaluated with an equal state, so a fork costs only its own
+    /// snapshots.
+    fn judge_history(&mut self, workspace: Option<&str>, heads: &[SnapshotId], policies: &Policies) -> Result<()> {
+        let lived = self.lived;
         let own = workspace.and_then(|workspace| policies.workspaces.get(workspace));
         let policy = own.unwrap_or(&policies.default);
         let is_remembered = workspace.is_some() && own.is_none();
         if let ([head], true) = (heads, is_remembered)
-            && self.walked.get(head) == Some(&(Passed::default(), false))
+            && self.walked.get(head) == Some(&(EvaluatorState::default(), false))
         {
             return Ok(());
         }
-        let mut judge = Judge::new(policy, self.at);
-        let mut line = Line::from(store, heads)?;
+        let mut evaluator = PolicyEvaluator::new(policy, self.at);
+        for head in heads {
+            self.history.store().snapshot(*head)?;
+        }
+        let mut log = self.history.log(heads, LogOrder::Time)?;
         let mut has_newest = false;
         loop {
-            if let (Some((only, time)), true) = (line.only(), is_remembered) {
-                let passed = judge.passed(time);
+            if let (Some(LogEntry { id: only, snapshot }), true) = (log.only_open(), is_remembered) {
+                let state = evaluator.state_at(snapshot.time);
                 match self.walked.get(&only) {
-                    Some((before, had_newest)) if *before == passed && (has_newest || !had_newest) => return Ok(()),
-                    _ => self.walked.insert(only, (passed, has_newest)),
+                    Some((before, had_newest)) if *before == state && (has_newest || !had_newest) => return Ok(()),
+                    _ => self.walked.insert(only, (state, has_newest)),
                 };
             }
-            let Some((id, snapshot)) = line.next(store)? else { return Ok(()) };
+            let Some(LogEntry { id, snapshot }) = log.next().transpose()? else { return Ok(()) };
             self.judged += 1;
-            let automatic = snapshot.metadata.get(AUTOMATIC).is_some_and(|value| value == "true");
-            let aged = Aged { time: snapshot.time, placed: lived.place(snapshot.time), automatic };
+            let automatic = snapshot.metadata.get(AUTOMATIC_KEY).is_some_and(|value| value == "true");
+            let aged = SnapshotAge { time: snapshot.time, placed: lived.place(snapshot.time), automatic };
             if automatic && !has_newest {
                 has_newest = true;
                 self.newest.insert(id);
             }
-            self.note(workspace, id, &snapshot, automatic, judge.judge(&aged), policy);
+            self.record(workspace, id, &snapshot, automatic, evaluator.evaluate(&aged), policy);
         }
     }
 
-    fn note(
+    fn record(
         &mut self,
         workspace: Option<&str>,
         id: SnapshotId,
@@ -278,7 +285,7 @@ impl Planner<'_> {
         policy: &Policy,
     ) {
         match self.found.get_mut(&id) {
-            // Workspaces come first: a history that only a label leads to ends where theirs begin.
+            // Workspaces come first: a history that only a label reaches ends where theirs begin.
             Some(_) if workspace.is_none() => {}
             Some((_, known, by)) => {
                 let both = known.or(verdict);
@@ -287,13 +294,13 @@ impl Planner<'_> {
                 }
             }
             None => {
-                let planned = Planned {
+                let planned = PlannedSnapshot {
                     id,
                     time: snapshot.time,
                     message: snapshot.message.clone(),
                     automatic,
                     workspace: workspace.map(str::to_owned),
-                    fate: Fate::Goes,
+                    action: PlannedAction::Thin,
                     without_caches: false,
                 };
                 self.order.push(id);
@@ -306,17 +313,17 @@ impl Planner<'_> {
         let mut plan = Plan::default();
         for id in &self.order {
             let Some((mut planned, verdict, policy)) = self.found.remove(id) else { continue };
-            planned.fate = match (self.named.get(id), verdict) {
-                (Some(name), _) => Fate::Named(name.clone()),
-                (None, Verdict::Goes) => Fate::Goes,
-                (None, Verdict::Stays { part, until }) => {
-                    Fate::Stays { why: words(part, &policy, planned.automatic), until }
+            planned.action = match (self.named.get(id), verdict) {
+                (Some(name), _) => PlannedAction::KeepNamed(name.clone()),
+                (None, Verdict::Drop) => PlannedAction::Thin,
+                (None, Verdict::Keep { part, until }) => {
+                    PlannedAction::KeepByRule { why: reason(part, &policy, planned.automatic), until }
                 }
             };
-            if planned.fate == Fate::Goes {
+            if planned.action == PlannedAction::Thin {
                 plan.thinned.insert(*id);
             }
-            let stays_by_rule = matches!(planned.fate, Fate::Stays { .. });
+            let stays_by_rule = matches!(planned.action, PlannedAction::KeepByRule { .. });
             planned.without_caches = stays_by_rule && planned.automatic && !self.newest.contains(id);
             plan.snapshots.push(planned);
         }
@@ -324,15 +331,15 @@ impl Planner<'_> {
     }
 }
 
-fn words(part: Part, policy: &Policy, automatic: bool) -> String {
+fn reason(part: RulePart, policy: &Policy, automatic: bool) -> String {
     let rule = if automatic { &policy.automatic } else { &policy.people };
     match part {
-        Part::Last => format!("one of the last {}", rule.last),
-        Part::All if !automatic && rule.all == Span::Forever => "taken by a person".to_owned(),
-        Part::All => format!("younger than {}", rule.all),
-        Part::Hourly => "the newest of its hour".to_owned(),
-        Part::Daily => "the newest of its day".to_owned(),
-        Part::Weekly => "the newest of its week".to_owned(),
+        RulePart::Last => format!("one of the last {}", rule.last),
+        RulePart::All if !automatic && rule.all == Span::Forever => "taken by a person".to_owned(),
+        RulePart::All => format!("younger than {}", rule.all),
+        RulePart::Hourly => "the newest of its hour".to_owned(),
+        RulePart::Daily => "the newest of its day".to_owned(),
+        RulePart::Weekly => "the newest of its week".to_owned(),
     }
 }
 

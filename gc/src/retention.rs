@@ -1,7 +1,8 @@
-//! Which snapshots of a history keep their trees, by their age. A pure function: it reads no store and no clock.
+//! Retention policy: which snapshots of a history keep their trees, by age. A pure function of ages; reads no store and no
+//! clock.
 //!
-//! Snapshots that people make and those that are made automatically have a [`Rule`] each. Of an hour, a day or a week the newest one
-//! stays; it is the newest of its hour if it is the newest of its day, so what a wider rule keeps was never dropped by a narrower one.
+//! Snapshots taken by people and automatic ones have a [`Rule`] each. The newest snapshot of an hour, a day or a week is
+//! kept. The newest of a day is the newest of its hour, so a narrower part never drops a snapshot that a wider part keeps.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,31 +15,31 @@ const SECOND: i64 = 1_000_000_000;
 const HOUR: i64 = 3_600 * SECOND;
 const DAY: i64 = 24 * HOUR;
 const WEEK: i64 = 7 * DAY;
-/// 1970-01-01 was a Thursday; weeks begin on Mondays.
+/// Offset of Monday: 1970-01-01 was a Thursday.
 const MONDAY: i64 = 3 * DAY;
 
-/// The key in a snapshot's metadata that says that no person asked for it.
-pub const AUTOMATIC: &str = "automatic";
+/// Metadata key that marks a snapshot as taken automatically.
+pub const AUTOMATIC_KEY: &str = "automatic";
 
-/// For how long something holds.
+/// A time span of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Span {
-    /// For so many nanoseconds; not at all for 0.
+    /// This many nanoseconds; 0 is no time at all.
     For(i64),
-    /// Without an end.
+    /// No end.
     Forever,
 }
 
 impl Span {
-    /// Not at all.
+    /// No time at all.
     pub const NONE: Self = Self::For(0);
 
-    /// So many hours.
+    /// A span of this many hours.
     pub const fn hours(hours: i64) -> Self {
         Self::For(hours * HOUR)
     }
 
-    /// When it ends for something of this time; nothing for never.
+    /// Returns the end of a span that begins at `time`; `None` for [`Forever`](Self::Forever).
     fn end(self, time: Time) -> Option<Time> {
         match self {
             Self::For(span) => Some(Time(time.0.saturating_add(span))),
@@ -46,7 +47,7 @@ impl Span {
         }
     }
 
-    /// The same as a duration; nothing for forever.
+    /// Returns the span as a duration; `None` for [`Forever`](Self::Forever).
     pub fn duration(self) -> Option<Duration> {
         match self {
             Self::For(span) => Some(Duration::from_nanos(span.unsigned_abs())),
@@ -55,7 +56,7 @@ impl Span {
     }
 }
 
-/// `90s`, `30m`, `24h`, `30d`, `8w`, `none`, `forever`.
+/// Parses `90s`, `30m`, `24h`, `30d`, `8w`, `none` and `forever`.
 impl FromStr for Span {
     type Err = String;
 
@@ -93,48 +94,48 @@ impl fmt::Display for Span {
     }
 }
 
-/// What is kept of one sort of snapshots.
+/// Which snapshots of one class (automatic, or taken by people) keep their trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The newest so many.
+    /// How many of the newest are kept regardless of their age.
     pub last: u64,
-    /// All that are younger than this.
+    /// For how long all snapshots are kept.
     pub all: Span,
-    /// The newest of each hour.
+    /// For how long the newest snapshot of each hour is kept.
     pub hourly: Span,
-    /// The newest of each day (UTC).
+    /// For how long the newest snapshot of each day (UTC) is kept.
     pub daily: Span,
-    /// The newest of each week.
+    /// For how long the newest snapshot of each week is kept.
     pub weekly: Span,
 }
 
 impl Rule {
-    /// Everything without an end.
+    /// Keeps everything forever.
     pub const EVERYTHING: Self =
         Self { last: 0, all: Span::Forever, hourly: Span::NONE, daily: Span::NONE, weekly: Span::NONE };
 
-    /// All for an hour, one an hour for a day, one a day for a month.
+    /// Keeps all snapshots for an hour, hourly ones for a day, daily ones for 30 days.
     pub const THINNING: Self =
         Self { last: 0, all: Span::hours(1), hourly: Span::hours(24), daily: Span::hours(30 * 24), weekly: Span::NONE };
 }
 
 impl Rule {
-    /// The parts that keep the newest of a time: for how long, how long that time is, and where it begins; the finest first.
-    fn parts(&self) -> [(Part, Span, i64, i64); 3] {
+    /// The parts that keep the newest of a bucket: kept time, bucket length and bucket offset; finest first.
+    fn parts(&self) -> [(RulePart, Span, i64, i64); 3] {
         [
-            (Part::Hourly, self.hourly, HOUR, 0),
-            (Part::Daily, self.daily, DAY, 0),
-            (Part::Weekly, self.weekly, WEEK, MONDAY),
+            (RulePart::Hourly, self.hourly, HOUR, 0),
+            (RulePart::Daily, self.daily, DAY, 0),
+            (RulePart::Weekly, self.weekly, WEEK, MONDAY),
         ]
     }
 }
 
-/// What is kept of a workspace's history.
+/// Retention of a workspace's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Of automatic snapshots.
+    /// Rule for automatic snapshots.
     pub automatic: Rule,
-    /// Of snapshots that people took.
+    /// Rule for snapshots taken by people.
     pub people: Rule,
 }
 
@@ -145,7 +146,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Sets a part of it as settings name them: `automatic.daily`, `people.last`.
+    /// Sets one part by its name in the settings, for example `automatic.daily` or `people.last`.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), String> {
         let wrong = || {
             format!(
@@ -173,68 +174,68 @@ impl Policy {
 /// The policies of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policies {
-    /// What holds where nothing else is said.
+    /// Policy of workspaces without one of their own.
     pub default: Policy,
-    /// What holds for some workspaces, by name.
+    /// Policies of single workspaces, by name.
     pub workspaces: BTreeMap<String, Policy>,
 }
 
 impl Policies {
-    /// That of a workspace.
+    /// Returns the policy of a workspace.
     pub fn of(&self, workspace: &str) -> &Policy {
         self.workspaces.get(workspace).unwrap_or(&self.default)
     }
 }
 
-/// A snapshot, as far as a policy looks at it.
+/// The age of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Aged {
-    /// When it was made, as it says: which hour, day and week it belongs to.
+pub struct SnapshotAge {
+    /// Its own time, which determines its hour, day and week.
     pub time: Time,
-    /// The same by the time that the store lived through since: how old it is.
+    /// Its time in lived time, which determines its age.
     pub placed: Time,
     /// Whether it was taken automatically.
     pub automatic: bool,
 }
 
-/// Which part of a rule keeps a snapshot.
+/// The part of a rule that keeps a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// It is one of the newest.
+pub enum RulePart {
+    /// One of the newest.
     Last,
-    /// It is young.
+    /// Young enough.
     All,
-    /// It is the newest of its hour.
+    /// The newest of its hour.
     Hourly,
-    /// It is the newest of its day.
+    /// The newest of its day.
     Daily,
-    /// It is the newest of its week.
+    /// The newest of its week.
     Weekly,
 }
 
-/// What a policy says of a snapshot.
+/// Decision of a policy about a snapshot's tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Its tree goes.
-    Goes,
-    /// It stays.
-    Stays {
-        /// Why; the reason that holds longest.
-        part: Part,
-        /// Until when; nothing if no time ends it.
+    /// Drop the tree.
+    Drop,
+    /// Keep the tree.
+    Keep {
+        /// The part that keeps it longest.
+        part: RulePart,
+        /// The time at which the part ends; `None` if it has no end.
         until: Option<Time>,
     },
 }
 
 impl Verdict {
-    /// The more lasting of two.
+    /// Returns the verdict that keeps the tree longer.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Goes, other) | (other, Self::Goes) => other,
-            (Self::Stays { until: None, .. }, _) => self,
-            (_, Self::Stays { until: None, .. }) => other,
-            (Self::Stays { until: ours, .. }, Self::Stays { until: theirs, .. }) => {
+            (Self::Drop, other) | (other, Self::Drop) => other,
+            (Self::Keep { until: None, .. }, _) => self,
+            (_, Self::Keep { until: None, .. }) => other,
+            (Self::Keep { until: ours, .. }, Self::Keep { until: theirs, .. }) => {
                 if ours >= theirs {
                     self
                 } else {
@@ -245,45 +246,44 @@ impl Verdict {
     }
 }
 
-/// Judges the snapshots of one history at a time: a verdict for each, in their order, which may be any.
-pub fn judge(policy: &Policy, history: &[Aged], at: Time) -> Vec<Verdict> {
-    let mut verdicts = vec![Verdict::Goes; history.len()];
+/// Evaluates a policy for the snapshots of one history, in any order. Returns one verdict for each, in the same order.
+pub fn evaluate(policy: &Policy, history: &[SnapshotAge], at: Time) -> Vec<Verdict> {
+    let mut verdicts = vec![Verdict::Drop; history.len()];
     let mut newest_first: Vec<usize> = (0..history.len()).collect();
     newest_first.sort_by_key(|place| (std::cmp::Reverse(history[*place].placed), *place));
-    let mut judge = Judge::new(policy, at);
+    let mut evaluator = PolicyEvaluator::new(policy, at);
     for place in newest_first {
-        verdicts[place] = judge.judge(&history[place]);
+        verdicts[place] = evaluator.evaluate(&history[place]);
     }
     verdicts
 }
 
-/// Judges the snapshots of one history as they come, newest first.
-pub struct Judge<'a> {
+/// Evaluates a policy for the snapshots of one history one by one, newest first.
+pub struct PolicyEvaluator<'a> {
     policy: &'a Policy,
     at: Time,
-    passed: Passed,
+    passed: EvaluatorState,
 }
 
-/// All that a judge remembers of the snapshots before: two judges of one policy that remember the same say the same of what follows.
+/// State of an evaluator. Evaluators of one policy with equal states give equal verdicts from then on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Passed([PassedSort; 2]);
+pub struct EvaluatorState([ClassState; 2]);
 
-/// Of one sort of snapshots: the hour, the day or the week of the last one, whichever the rule asks for first, and how many there were,
-/// as far as the rule counts.
+/// State for one class of snapshots: the finest bucket of the last one, and how many there were, up to `last`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct PassedSort {
+struct ClassState {
     bucket: Option<i64>,
     number: u64,
 }
 
-impl<'a> Judge<'a> {
-    /// One that has seen nothing yet.
+impl<'a> PolicyEvaluator<'a> {
+    /// Creates an evaluator in its initial state.
     pub fn new(policy: &'a Policy, at: Time) -> Self {
-        Self { policy, at, passed: Passed::default() }
+        Self { policy, at, passed: EvaluatorState::default() }
     }
 
-    /// What it remembers that matters for snapshots of this time and older ones: an hour, a day and a week that lie behind do not.
-    pub fn passed(&self, time: Time) -> Passed {
+    /// Returns the part of the state that matters for snapshots of this time and older: buckets that ended later are left out.
+    pub fn state_at(&self, time: Time) -> EvaluatorState {
         let mut passed = self.passed;
         for (sort, rule) in passed.0.iter_mut().zip([&self.policy.people, &self.policy.automatic]) {
             let parts = rule.parts();
@@ -302,17 +302,17 @@ impl<'a> Judge<'a> {
         passed
     }
 
-    /// Judges the next one.
-    pub fn judge(&mut self, aged: &Aged) -> Verdict {
+    /// Evaluates the next snapshot.
+    pub fn evaluate(&mut self, aged: &SnapshotAge) -> Verdict {
         let rule = if aged.automatic { &self.policy.automatic } else { &self.policy.people };
         let passed = &mut self.passed.0[usize::from(aged.automatic)];
-        let mut verdict = stays(Part::All, rule.all, aged.placed, self.at);
+        let mut verdict = stays(RulePart::All, rule.all, aged.placed, self.at);
         if passed.number < rule.last {
-            verdict = verdict.or(Verdict::Stays { part: Part::Last, until: None });
+            verdict = verdict.or(Verdict::Keep { part: RulePart::Last, until: None });
             passed.number += 1;
         }
         let parts = rule.parts();
-        // A day and a week are whole hours, and a week whole days: the finest that the rule asks for says which the others are.
+        // An hour lies within one day and one week, so the finest bucket determines the wider ones.
         let finest =
             parts.iter().find(|(_, span, ..)| *span != Span::NONE).map(|(_, _, length, offset)| (*length, *offset));
         let Some((finest, offset)) = finest else { return verdict };
@@ -327,15 +327,15 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Which hour, day or week a time belongs to.
+/// Returns the number of the hour, day or week that a time belongs to.
 fn bucket_of(time: i64, length: i64, offset: i64) -> i64 {
     time.saturating_add(offset).div_euclid(length)
 }
 
-fn stays(part: Part, span: Span, time: Time, at: Time) -> Verdict {
+fn stays(part: RulePart, span: Span, time: Time, at: Time) -> Verdict {
     match span.end(time) {
-        Some(end) if end <= at => Verdict::Goes,
-        until => Verdict::Stays { part, until },
+        Some(end) if end <= at => Verdict::Drop,
+        until => Verdict::Keep { part, until },
     }
 }
 
@@ -364,26 +364,26 @@ mod tests {
         Time(minutes * 60 * SECOND)
     }
 
-    /// One that a clock made that never jumped.
-    fn aged(time: Time, automatic: bool) -> Aged {
-        Aged { time, placed: time, automatic }
+    /// An age by a clock that never jumped.
+    fn aged(time: Time, automatic: bool) -> SnapshotAge {
+        SnapshotAge { time, placed: time, automatic }
     }
 
-    /// Ages in minutes before `now` (in minutes since a Thursday's midnight), newest first, and which of them stay, by a letter:
-    /// `l`ast, `a`ll, `h`ourly, `d`aily, `w`eekly, `-` for none.
+    /// `ages` are minutes before `now` (in minutes since a Thursday's midnight), newest first. `expected` has a letter for each:
+    /// `l`ast, `a`ll, `h`ourly, `d`aily, `w`eekly, `-` for dropped.
     #[track_caller]
     fn check(rules: &str, now: i64, ages: &[i64], expected: &str) {
         let policy = Policy { automatic: rule(rules), people: Rule::EVERYTHING };
         let history: Vec<_> = ages.iter().map(|age| aged(minutes(now - age), true)).collect();
         let letter = |verdict: &Verdict| match verdict {
-            Verdict::Goes => '-',
-            Verdict::Stays { part: Part::Last, .. } => 'l',
-            Verdict::Stays { part: Part::All, .. } => 'a',
-            Verdict::Stays { part: Part::Hourly, .. } => 'h',
-            Verdict::Stays { part: Part::Daily, .. } => 'd',
-            Verdict::Stays { part: Part::Weekly, .. } => 'w',
+            Verdict::Drop => '-',
+            Verdict::Keep { part: RulePart::Last, .. } => 'l',
+            Verdict::Keep { part: RulePart::All, .. } => 'a',
+            Verdict::Keep { part: RulePart::Hourly, .. } => 'h',
+            Verdict::Keep { part: RulePart::Daily, .. } => 'd',
+            Verdict::Keep { part: RulePart::Weekly, .. } => 'w',
         };
-        let found: String = judge(&policy, &history, minutes(now)).iter().map(letter).collect();
+        let found: String = evaluate(&policy, &history, minutes(now)).iter().map(letter).collect();
         assert_eq!(found, expected, "{rules}");
     }
 
@@ -398,13 +398,13 @@ mod tests {
         check("hourly=2h", NOON, &[1, 2, 60, 61, 120, 150], "h--h--");
         check("hourly=1d", NOON, &[1, 2, 60, 61, 120, 150], "h--h-h");
         check("all=1h hourly=1d", NOON, &[1, 2, 59, 60, 61, 70], "haa-h-");
-        // Of a day the newest, and the day begins at midnight.
+        // The newest of a day, which begins at midnight.
         check("daily=30d", NOON, &[1, 60 * 12, 60 * 12 + 1, 60 * 36, 60 * 36 + 1], "d-d-d");
         check("daily=1d", NOON, &[1, 60 * 12 + 1, 60 * 36 + 1], "dd-");
         // Now is a Sunday; the week began on Monday, six and a half days ago.
         check("weekly=8w", NOON, &[1, 60 * 156, 60 * 156 + 1, 60 * 300], "w-w-");
         check("last=1 all=1h daily=7d weekly=forever", NOON, &[1, 2, 60 * 24, 60 * 24 + 5], "lad-");
-        // What is of the future is young.
+        // Snapshots from the future are young.
         check("", NOON, &[-5, 5], "a-");
     }
 
@@ -412,22 +412,22 @@ mod tests {
     fn sorts_are_judged_apart_and_people_keep_theirs() {
         let aged = |minutes_ago: i64, automatic| aged(minutes(10_000 - minutes_ago), automatic);
         let history = [aged(5_000, false), aged(5_001, true), aged(5_002, true), aged(5_003, false)];
-        let verdicts = judge(&Policy::default(), &history, minutes(10_000));
-        let forever = Verdict::Stays { part: Part::All, until: None };
+        let verdicts = evaluate(&Policy::default(), &history, minutes(10_000));
+        let forever = Verdict::Keep { part: RulePart::All, until: None };
         assert_eq!(verdicts[0], forever);
-        assert!(matches!(verdicts[1], Verdict::Stays { part: Part::Daily, until: Some(_) }));
-        assert_eq!(verdicts[2], Verdict::Goes);
+        assert!(matches!(verdicts[1], Verdict::Keep { part: RulePart::Daily, until: Some(_) }));
+        assert_eq!(verdicts[2], Verdict::Drop);
         assert_eq!(verdicts[3], forever);
     }
 
-    /// Whatever the moments of thinning were, what stays at the end is what one thinning at the end would have left.
+    /// Thinning at many moments leaves the snapshots that one thinning at the end leaves.
     #[test]
     fn thinning_often_is_thinning_once() {
         let times: Vec<_> = (0..4_000_i64).map(|n| n * 13 + (n * n) % 11).collect();
         let left = |times: &[i64], now: i64| -> Vec<i64> {
             let aged: Vec<_> = times.iter().map(|time| aged(minutes(*time), true)).collect();
-            let verdicts = judge(&Policy::default(), &aged, minutes(now));
-            times.iter().zip(verdicts).filter(|(_, verdict)| *verdict != Verdict::Goes).map(|(time, _)| *time).collect()
+            let verdicts = evaluate(&Policy::default(), &aged, minutes(now));
+            times.iter().zip(verdicts).filter(|(_, verdict)| *verdict != Verdict::Drop).map(|(time, _)| *time).collect()
         };
         let end = 60_000;
         let mut often: Vec<i64> = Vec::new();

@@ -1,4 +1,4 @@
-//! The offline command: what it says, how it ends, and that it works where there is no room.
+//! The offline command `amalgam-gc`: output, exit codes, and work on a full disk.
 #![expect(clippy::print_stdout, reason = "figures are printed")]
 
 #[path = "../../tests/src/harness/small_disk.rs"]
@@ -11,7 +11,8 @@ use std::process::{Command, Output};
 
 use amalgam_engine::backend::RocksOptions;
 use amalgam_engine::{
-    Commit, ErrorKind, RefMove, RefName, SnapshotId, Store, StoreOptions, VerifyOptions, WorkingTree, verify,
+    Commit, ErrorKind, RefMove, RefName, SnapshotId, SplitMix64, Store, StoreOptions, VerifyOptions, WorkingTree,
+    verify,
 };
 use serde_json::Value;
 use small_disk::{fill_disk, on_a_small_disk};
@@ -23,17 +24,10 @@ fn name(text: &str) -> RefName {
 }
 
 fn bytes(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..length).map(|_| next()).collect()
+    SplitMix64::new(seed).bytes(length)
 }
 
-/// Commits some files that no other number has.
+/// Commits files whose content depends on the number.
 fn commit(store: &Store, reference: &str, number: u64, file_bytes: usize) -> Result<SnapshotId, amalgam_engine::Error> {
     let mut tree = WorkingTree::new(store);
     tree.write(format!("shared{}", number % 2), b"the same for many")?;
@@ -143,7 +137,7 @@ fn endings_have_their_numbers() {
     assert!(gc(&path, &[]).status.success());
 }
 
-/// Ended again and again, it gets there.
+/// Cancelled repeatedly, the collection completes.
 #[test]
 fn a_run_that_was_ended_is_finished_by_later_ones() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -160,7 +154,7 @@ fn a_run_that_was_ended_is_finished_by_later_ones() {
     let none = report(&gc(&path, &["--json", "--max-seconds", "0"]));
     assert_eq!((none["ended_in"].as_str(), none["freed"]["objects"].as_u64()), (Some("mark"), Some(0)));
     assert_whole(&path, &[kept]);
-    // Slow enough to be ended in the middle of the sweep.
+    // Slow enough to be cancelled during the sweep.
     let some = report(&gc(&path, &["--json", "--max-seconds", "1", "--objects-per-second", "6000"]));
     assert!(some["ended_in"].is_string(), "{some}");
     assert_whole(&path, &[kept]);
@@ -171,7 +165,7 @@ fn a_run_that_was_ended_is_finished_by_later_ones() {
     assert_whole(&path, &[kept]);
 }
 
-/// A store that fills the disk by itself leaves a log, and to open it as much room is needed again.
+/// A store that filled the disk leaves a write-ahead log, and opening it needs as much space again.
 fn with_reserve() -> StoreOptions {
     StoreOptions { rocks: RocksOptions { reserve_one_in: 1, ..RocksOptions::default() }, ..StoreOptions::default() }
 }
@@ -180,7 +174,7 @@ fn with_reserve() -> StoreOptions {
 fn it_makes_room_where_there_is_none() {
     let Some(disk) = on_a_small_disk("it_makes_room_where_there_is_none", DISK_MIB) else { return };
     let (path, ballast) = (disk.join("store"), disk.join("ballast"));
-    // Filled by others, after a clean end; then by the store itself.
+    // The disk is filled by other files after a clean close, then by the store itself.
     for by_itself in [false, true] {
         let mut kept = Vec::new();
         let store = Store::open_with(&path, &with_reserve()).expect("an empty disk has room");
@@ -217,7 +211,7 @@ fn it_makes_room_where_there_is_none() {
     }
 }
 
-/// With a grace time the command does what the store's own process would: forgets, thins and shortens the log.
+/// With --grace the command does what the background process does: purges deleted workspaces, thins, trims the log.
 #[test]
 fn with_a_grace_time_it_forgets_thins_and_shortens_the_log() {
     use amalgam_engine::workspace::{Change, NewWorkspace};
@@ -263,7 +257,7 @@ fn with_a_grace_time_it_forgets_thins_and_shortens_the_log() {
     assert_eq!(gc(&path, &["--keep-operations", "1h"]).status.code(), Some(2));
 }
 
-/// The report says what each workspace keeps, and what nothing else keeps.
+/// The report says how much each workspace keeps, and how much no other name keeps.
 #[test]
 fn it_says_what_remains_for_which_workspace() {
     use amalgam_engine::workspace::{Change, LabelName, Labels, NewWorkspace};
@@ -294,7 +288,7 @@ fn it_says_what_remains_for_which_workspace() {
     let found: Vec<_> = lines(&done).into_iter().filter(|line| line["type"] == "workspace_remains").collect();
     let about = |at: usize, what: &str| found[at][what]["bytes"].as_u64().expect("bytes") / 10_000;
     assert_eq!((&found[0]["workspace"], about(0, "reached"), about(0, "private")), (&"one".into(), 5, 1), "{found:?}");
-    // What a label keeps too is not its own.
+    // Objects that a label keeps, too, are not private to the workspace.
     assert_eq!((&found[1]["workspace"], about(1, "reached"), about(1, "private")), (&"two".into(), 12, 3), "{found:?}");
     assert_eq!((&found[2]["workspace"], about(2, "reached"), about(2, "private")), (&Value::Null, 9, 0), "{found:?}");
     assert_eq!(found.len(), 3);

@@ -1,111 +1,60 @@
-//! Real files into a stored tree.
+//! Captures real files into a stored tree.
 //!
-//! First everything asked for is looked at beside the index, without reading ([`scan`]); what differs is then read and put, and
-//! directories are put together from the bottom up ([`build`]). Equal sub-trees are never touched in the store. The index
-//! is brought up to date only when all went well, so an interrupted capture leaves it as it was.
+//! A [`scan`] first compares the requested directories with the index, by `stat` alone. Files that differ are then read and
+//! stored, and directories are assembled bottom-up ([`build`]). Equal sub-trees are never opened in the store. The index is
+//! updated only after success, so an interrupted capture leaves it unchanged.
 //!
-//! What cannot be seen is no deletion: an unreadable file or directory stays as the stored tree has it, and is reported.
+//! An unreadable file or directory does not count as deleted: it stays as the stored tree has it, with a notice.
 //!
-//! What is absent: attributes of FIFOs, sockets and devices, which would have to be opened for them; writes through a memory map
-//! that is still open, and writes through names outside of the directory while only a part is looked at.
+//! Not captured: attributes of FIFOs, sockets and devices, which would have to be opened; writes through a memory map that is
+//! still open; and writes through names outside of the directory while only a part is scanned.
 
-mod attributes;
 mod build;
 mod links;
 mod read;
 mod scan;
-mod work;
+mod worker_pool;
+mod xattrs;
 
-pub(crate) use build::{pieces, take_edits};
-pub(crate) use read::{Opened, Source, other, with_file};
-pub(crate) use scan::{Edit, Found, Scanner, Slot, State, names};
-pub(crate) use work::run;
+pub(crate) use build::{batches, take_edits};
+pub(crate) use read::{FileBytes, FileRead, read_file, read_special};
+pub(crate) use scan::{Edit, ScannedDirectory, Scanner, Slot, State, list_names};
+pub(crate) use worker_pool::run_jobs;
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use amalgam_engine::object::Owner;
-use amalgam_engine::{Assembly, RootId, Store, Time, TreePath, WorkingTree};
+use amalgam_engine::{Assembly, RootId, Store, TreePath, WorkingTree};
 
+use crate::capture_options::{CaptureOptions, Counts};
 use crate::error::{Error, Result};
 use crate::host::HostDir;
 use crate::index::Index;
-use crate::known::Known;
-use crate::progress::Progress;
 use crate::report::Notice;
-use crate::rules::Rules;
 use crate::stamp::Stamp;
 use read::Reader;
 
-/// Where to look.
-#[derive(Clone, Copy, Debug)]
-pub enum Scope<'a> {
-    /// Everywhere.
-    All,
-    /// At the names in these directories. New directories found there are looked at with all below them; one that is gone
-    /// is missed in the nearest directory above it that is there. Everything else is taken as the index has it.
-    Directories(&'a BTreeSet<TreePath>),
-}
-
-/// How to capture.
-#[derive(Clone, Copy, Debug)]
-pub struct Capture<'a> {
-    /// What is left out.
-    pub rules: &'a Rules,
-    /// Where to look.
-    pub scope: Scope<'a>,
-    /// What is known without reading.
-    pub known: &'a Known,
-    /// The time now, by the clock that files get their times from.
-    pub now: Time,
-    /// How far it is, and whether to stop.
-    pub progress: &'a Progress,
-}
-
-/// A directory's tree in the store.
+/// A directory captured into the store.
 pub struct Captured {
-    /// The tree, stored and kept there while this lives; without a snapshot that it follows.
+    /// The tree, pinned in the store while this value lives. It has no parent snapshot.
     pub tree: WorkingTree,
     /// Its root.
     pub root: RootId,
-    /// What it holds and what it took.
+    /// Contents of the tree, and the cost of the capture.
     pub counts: Counts,
-    /// What was not captured as it is, sorted by path.
+    /// Paths that were not captured as they are, sorted by path.
     pub notices: Vec<Notice>,
 }
 
-/// What a tree holds, the root not counted, and what looking at it took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Files in the whole tree.
-    pub files: u64,
-    /// Directories in the whole tree.
-    pub directories: u64,
-    /// Symlinks in the whole tree.
-    pub symlinks: u64,
-    /// FIFOs, sockets and devices in the whole tree.
-    pub others: u64,
-    /// Bytes of all files in the whole tree.
-    pub bytes: u64,
-    /// Files that were read.
-    pub files_read: u64,
-    /// Bytes that were read.
-    pub bytes_read: u64,
-    /// Names that a rule left out where it was looked; a directory counts once.
-    pub ignored: u64,
-    /// Bytes that the store took in, as they are stored.
-    pub bytes_stored: u64,
-}
-
-/// Captures what a directory holds. The index says what is known of it, and afterwards what was found.
-pub fn capture(store: &Store, directory: &HostDir, index: &mut Index, job: &Capture<'_>) -> Result<Captured> {
-    let top = begin(store, directory, index)?;
+/// Captures a directory. Reads the index to skip unchanged files, and updates it.
+pub fn capture(store: &Store, directory: &HostDir, index: &mut Index, job: &CaptureOptions<'_>) -> Result<Captured> {
+    let top = check_index(store, directory, index)?;
     let scanner = Scanner::new(directory, index, job, &top);
     scanner.run()?;
-    let touched = links::find(&scanner)?;
+    let changed_links = links::find(&scanner)?;
     let mut scan = scanner.finish();
     let ignored = scan.ignored;
-    if let (Some(root), true) = (index.root(), scan.is_equal() && touched.is_empty()) {
+    if let (Some(root), true) = (index.root(), scan.is_equal() && changed_links.is_empty()) {
         let notices = std::mem::take(&mut scan.notices);
         let tree = WorkingTree::open_root(store, root)?;
         return Ok(Captured { tree, root, counts: counts(index, ignored, (0, 0)), notices });
@@ -123,23 +72,23 @@ pub fn capture(store: &Store, directory: &HostDir, index: &mut Index, job: &Capt
             files_read: AtomicU64::new(0),
             bytes_read: AtomicU64::new(0),
         };
-        let built = build::build(directory, &assembly, &reader, &mut scan, &touched)?;
+        let built = build::build(directory, &assembly, &reader, &mut scan, &changed_links)?;
         (built, (reader.files_read.load(Ordering::Relaxed), reader.bytes_read.load(Ordering::Relaxed)))
     };
     job.progress.check()?;
-    let (tree, root) = build::finish(assembly, built.top.clone(), &built.members(index, &touched))?;
+    let (tree, root) = build::finish(assembly, built.top.clone(), &built.members(index, &changed_links))?;
     let notices = built.notices.clone();
-    built.learn(index, &scan.slots, &touched, root, job.rules.fingerprint());
+    built.update_index(index, &scan.slots, &changed_links, root, job.rules.fingerprint());
     let bytes_stored = stored.load(Ordering::Relaxed);
     Ok(Captured { tree, root, counts: Counts { bytes_stored, ..counts(index, ignored, read) }, notices })
 }
 
-/// Checks that the index is of this directory, and forgets what it says of a tree that is not in the store any more. What the host
-/// says of the directory itself.
-pub(crate) fn begin(store: &Store, directory: &HostDir, index: &mut Index) -> Result<Stamp> {
+/// Checks that the index belongs to this directory, and clears it if its tree is not in the store any more. Returns the
+/// stamp of the directory.
+pub(crate) fn check_index(store: &Store, directory: &HostDir, index: &mut Index) -> Result<Stamp> {
     if index.identity() != directory.identity() {
         let why = "this is not the directory that was captured before; run `amalgam ws attach` in it".to_owned();
-        return Err(Error::NotThis { path: directory.path().display().to_string(), why });
+        return Err(Error::WrongDirectory { path: directory.path().display().to_string(), why });
     }
     if index.root().is_some_and(|root| store.hold(root).is_err()) {
         *index = Index::new(directory.identity());

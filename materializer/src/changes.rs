@@ -1,7 +1,7 @@
-//! What differs between a directory and the stored tree that its index describes. Writes nothing to the store.
+//! Finds the differences between a directory and the stored tree that its index describes. Writes nothing to the store.
 //!
-//! Names whose stamp differs are candidates; a file among them is compared by size and then byte by byte with its stored content. One
-//! that is equal is no change, and the index learns its new stamp, so that it is not read again. Times alone are no change.
+//! Names whose stamp differs are candidates. Candidate files are compared with their stored content, by size and then byte by
+//! byte. An equal file is no change, and the index gets its new stamp so that it is not read again. Times alone are no change.
 
 use amalgam_engine::object::{Owner, Root};
 use amalgam_engine::{Entry, Name, Store, TreePath, entry_at};
@@ -10,47 +10,55 @@ use rustix::fs::FileType;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use crate::capture::{Capture, Counts, Edit, Found, Scanner, Slot, State, begin, counts, pieces, run, take_edits};
-use crate::checkout::lacks_set_id;
-use crate::compare::{Compared, Likeness, compare};
+use crate::capture::{
+    Edit, ScannedDirectory, Scanner, Slot, State, batches, check_index, counts, run_jobs, take_edits,
+};
+use crate::capture_options::{CaptureOptions, Counts};
+use crate::compare::{CompareResult, ContentMatch, compare};
 use crate::error::Result;
 use crate::host::{HostDir, is_absent};
-use crate::index::{Held, Index, Leaf, Trust};
-use crate::renames::{Renamed, find_renames};
+use crate::index::{Index, IndexEntry, Leaf, Trust};
+use crate::renames::{DeletedPaths, Rename, find_renames};
 use crate::report::{Notice, Why};
+use crate::rights::lacks_set_id;
 use crate::stamp::Stamp;
 
-/// What differs, each list sorted by path.
+/// Differences between a directory and a tree; each list is sorted by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Paths whose bytes, kind, permissions, owner or attributes differ.
     pub modified: Vec<TreePath>,
     /// New paths: a directory, and all below it.
     pub added: Vec<TreePath>,
-    /// Paths that are gone: a directory, and all below it.
+    /// Deleted paths: a directory, and all below it.
     pub deleted: Vec<TreePath>,
-    /// Those of `modified` that differ in nothing but permissions or owner.
+    /// Those of `modified` that differ only in permissions or owner.
     pub attributes: Vec<TreePath>,
     /// Those of `added` and `deleted` that are directories.
     pub directories: Vec<TreePath>,
     /// Files of `deleted` that are in `added` with the same contents.
-    pub renamed: Vec<Renamed>,
-    /// What could not be compared, sorted by path.
+    pub renamed: Vec<Rename>,
+    /// Paths that could not be compared, sorted by path.
     pub notices: Vec<Notice>,
-    /// What the stored tree holds, and what comparing took.
+    /// Contents of the stored tree, and the cost of the comparison.
     pub counts: Counts,
 }
 
 impl Changes {
-    /// Whether nothing differs.
+    /// Returns whether nothing differs.
     pub fn is_empty(&self) -> bool {
         self.modified.is_empty() && self.added.is_empty() && self.deleted.is_empty()
     }
 }
 
 /// Compares a directory with the tree that its index describes.
-pub fn detect_changes(store: &Store, directory: &HostDir, index: &mut Index, job: &Capture<'_>) -> Result<Changes> {
-    let top = begin(store, directory, index)?;
+pub fn detect_changes(
+    store: &Store,
+    directory: &HostDir,
+    index: &mut Index,
+    job: &CaptureOptions<'_>,
+) -> Result<Changes> {
+    let top = check_index(store, directory, index)?;
     let _kept = index.root().map(|root| store.hold(root)).transpose()?;
     let scanner = Scanner::new(directory, index, job, &top);
     scanner.run()?;
@@ -67,11 +75,11 @@ pub fn detect_changes(store: &Store, directory: &HostDir, index: &mut Index, job
         slots: &scan.slots,
         found: Mutex::new(Differences::default()),
     };
-    run(comparison.jobs(edits), job.progress, |job, _| comparison.work(job))?;
+    run_jobs(comparison.jobs(edits), job.progress, |job, _| comparison.work(job))?;
     let (base, Differences { mut changes, learned, read, added_files }) = comparison.finish();
     for (at, name, leaf) in learned {
         if let Some(held) = index.directory_mut(at).get_mut(&name) {
-            *held = Held::Leaf(leaf);
+            *held = IndexEntry::Leaf(leaf);
         }
     }
     changes.counts = counts(index, scan.ignored, read);
@@ -82,10 +90,13 @@ pub fn detect_changes(store: &Store, directory: &HostDir, index: &mut Index, job
         list.sort();
         list.dedup();
     }
-    // A directory that is there again goes before what was seen of its name earlier.
+    // A directory that exists again wins over an earlier result for its name.
     changes.deleted.retain(|path| changes.added.binary_search(path).is_err());
     if let Some(base) = base {
-        changes.renamed = find_renames(store, directory, &base, &changes, added_files, job.progress)?;
+        changes.renamed = {
+            let deleted = DeletedPaths { paths: &changes.deleted, directories: &changes.directories };
+            find_renames(store, directory, &base, deleted, added_files, job.progress)?
+        };
     }
     Ok(changes)
 }
@@ -94,7 +105,7 @@ struct Comparison<'a> {
     store: &'a Store,
     host: &'a HostDir,
     index: &'a Index,
-    job: &'a Capture<'a>,
+    job: &'a CaptureOptions<'a>,
     base: Option<Arc<Root>>,
     owner: Owner,
     slots: &'a [Slot],
@@ -117,7 +128,7 @@ struct Job {
 }
 
 impl Comparison<'_> {
-    /// The tree that was compared with, and what differs.
+    /// Returns the stored tree, and the differences.
     fn finish(self) -> (Option<Arc<Root>>, Differences) {
         (self.base, self.found.into_inner())
     }
@@ -125,12 +136,12 @@ impl Comparison<'_> {
     fn jobs(&self, edits: Vec<Vec<Edit>>) -> Vec<Job> {
         let mut jobs = Vec::new();
         for (slot, edits) in edits.into_iter().enumerate() {
-            let is_found = matches!(self.slots[slot].state, State::Found(_));
-            if !is_found && (edits.is_empty() || !matches!(self.slots[slot].state, State::Through)) {
+            let is_found = matches!(self.slots[slot].state, State::Scanned(_));
+            if !is_found && (edits.is_empty() || !matches!(self.slots[slot].state, State::NotScanned)) {
                 continue;
             }
             let mut itself = is_found;
-            for edits in pieces(edits) {
+            for edits in batches(edits) {
                 jobs.push(Job { slot, itself, edits });
                 itself = false;
             }
@@ -140,7 +151,7 @@ impl Comparison<'_> {
 
     fn work(&self, job: Job) -> Result<()> {
         let slot = &self.slots[job.slot];
-        if let (true, State::Found(found)) = (job.itself, &slot.state) {
+        if let (true, State::Scanned(found)) = (job.itself, &slot.state) {
             self.directory(slot, found)?;
         }
         let known = slot.known.map(|known| self.index.directory(known));
@@ -148,7 +159,7 @@ impl Comparison<'_> {
         for Edit { name, now } in job.edits {
             let path = slot.path.join(&name);
             let held = known.and_then(|known| known.get(&name));
-            if let Some(Held::Directory(below)) = held {
+            if let Some(IndexEntry::Directory(below)) = held {
                 self.deleted_below(*below as usize, &path);
             }
             match (held, now) {
@@ -160,14 +171,14 @@ impl Comparison<'_> {
                 }
                 (Some(held), None) => {
                     let mut found = self.found.lock();
-                    if matches!(held, Held::Directory(_)) {
+                    if matches!(held, IndexEntry::Directory(_)) {
                         found.changes.directories.push(path.clone());
                     }
                     found.changes.deleted.push(path);
                 }
-                (Some(Held::Directory(_)), Some(_)) => self.found.lock().changes.modified.push(path),
-                (Some(Held::Leaf(leaf)), Some(stamp)) => {
-                    if leaf.trust == Trust::Bytes && leaf.stamp == stamp {
+                (Some(IndexEntry::Directory(_)), Some(_)) => self.found.lock().changes.modified.push(path),
+                (Some(IndexEntry::Leaf(leaf)), Some(stamp)) => {
+                    if leaf.trust == Trust::BytesOnly && leaf.stamp == stamp {
                         continue;
                     }
                     let open = match &*open.get_or_insert_with(|| self.host.directory(&slot.path)) {
@@ -179,22 +190,22 @@ impl Comparison<'_> {
                             continue;
                         }
                     };
-                    let likeness = self.compare(open, &name, &path, leaf, stamp)?;
-                    let is_attributes = likeness == Likeness::Differs && self.is_attributes(leaf, &stamp, &path)?;
+                    let outcome = self.compare(open, &name, &path, leaf, stamp)?;
+                    let is_attributes = outcome == ContentMatch::Differs && self.is_attributes(leaf, &stamp, &path)?;
                     let mut found = self.found.lock();
-                    match likeness {
-                        Likeness::Equal(stamp) => {
+                    match outcome {
+                        ContentMatch::Equal(stamp) => {
                             let at = slot.known.expect("it holds a leaf");
                             found.learned.push((at, name, self.learned(leaf, stamp, &path)?));
                         }
-                        Likeness::Differs => {
+                        ContentMatch::Differs => {
                             if is_attributes {
                                 found.changes.attributes.push(path.clone());
                             }
                             found.changes.modified.push(path);
                         }
-                        Likeness::Gone => found.changes.deleted.push(path),
-                        Likeness::Unknown => {}
+                        ContentMatch::Gone => found.changes.deleted.push(path),
+                        ContentMatch::Unknown => {}
                     }
                 }
             }
@@ -202,29 +213,29 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Whether a file that differs has other permissions or another owner, and was not written to.
+    /// Returns whether a differing file has other permissions or another owner, and was not written.
     fn is_attributes(&self, leaf: &Leaf, stamp: &Stamp, path: &TreePath) -> Result<bool> {
         let known = &leaf.stamp;
         let is_written = known.inode != stamp.inode || known.size != stamp.size || known.mtime != stamp.mtime;
-        if is_written || leaf.trust != Trust::Sure || known.kind() != stamp.kind() {
+        if is_written || leaf.trust != Trust::Clean || known.kind() != stamp.kind() {
             return Ok(false);
         }
         let stored = self.stored(path)?;
         Ok(stored.is_some_and(|entry| entry.mode != stamp.permissions() || entry.owner() != self.owner_of(stamp)))
     }
 
-    /// What the index learns of a name that was only touched.
+    /// Returns the new index entry of a name whose contents are equal.
     fn learned(&self, before: &Leaf, stamp: Stamp, path: &TreePath) -> Result<Leaf> {
         let same_times = self.stored(path)?.is_some_and(|entry| entry.mtime == stamp.mtime);
         let trust = match Trust::of(&stamp, self.job.now) {
-            // The tree has other times, or perhaps other names of the same file.
-            Trust::Sure if !same_times || before.stamp.links != stamp.links || stamp.links > 1 => Trust::Bytes,
+            // The tree has other times, or perhaps other names of the file.
+            Trust::Clean if !same_times || before.stamp.links != stamp.links || stamp.links > 1 => Trust::BytesOnly,
             trust => trust,
         };
         Ok(Leaf { stamp, trust })
     }
 
-    fn directory(&self, slot: &Slot, found: &Found) -> Result<()> {
+    fn directory(&self, slot: &Slot, found: &ScannedDirectory) -> Result<()> {
         let is_modified = match slot.known {
             None => {
                 let parent = slot.parent.and_then(|parent| self.slots[parent].known);
@@ -263,7 +274,7 @@ impl Comparison<'_> {
         while let Some((at, path)) = open.pop() {
             for item in &self.index.directory(at).names {
                 let path = path.join(&item.name);
-                if let Held::Directory(below) = item.held {
+                if let IndexEntry::Directory(below) = item.held {
                     open.push((below as usize, path.clone()));
                     directories.push(path.clone());
                 }
@@ -294,23 +305,23 @@ impl Comparison<'_> {
         path: &TreePath,
         leaf: &Leaf,
         stamp: Stamp,
-    ) -> Result<Likeness> {
-        let Some(entry) = self.stored(path)? else { return Ok(Likeness::Differs) };
+    ) -> Result<ContentMatch> {
+        let Some(entry) = self.stored(path)? else { return Ok(ContentMatch::Differs) };
         let is_link = stamp.kind() == FileType::Symlink;
         let is_withheld = leaf.stamp.mode == stamp.mode && lacks_set_id(&stamp, &entry);
         let same_mode = is_link || is_withheld || entry.mode == stamp.permissions();
         if !same_mode || entry.owner() != self.owner_of(&stamp) {
-            return Ok(Likeness::Differs);
+            return Ok(ContentMatch::Differs);
         }
-        let Compared { likeness, read, why } = compare(self.store, open, name, &entry, stamp, self.job.progress)?;
+        let CompareResult { outcome, read, why } = compare(self.store, open, name, &entry, stamp, self.job.progress)?;
         if let Some(bytes) = read {
-            self.job.progress.did(bytes);
+            self.job.progress.count_file(bytes);
             self.count(bytes);
         }
         if let Some(why) = why {
             self.found.lock().changes.notices.push(Notice { path: path.clone(), why });
         }
-        Ok(likeness)
+        Ok(outcome)
     }
 
     fn count(&self, bytes: u64) {

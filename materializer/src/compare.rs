@@ -1,4 +1,4 @@
-//! Whether what lies under a name holds what an entry says, found by reading it: for stamps that say nothing.
+//! Compares a name on the host with a stored entry by reading it, for stamps that prove nothing.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,42 +7,42 @@ use amalgam_engine::object::{Content, Node};
 use amalgam_engine::{Entry, Name, Store};
 use rustix::fs::FileType;
 
-use crate::capture::{Opened, Source, other, with_file};
+use crate::capture::{FileBytes, FileRead, read_file, read_special};
 use crate::error::Result;
 use crate::progress::Progress;
 use crate::report::Why;
 use crate::stamp::Stamp;
 
-/// So much of a file is compared at once.
+/// Bytes of a file that are compared at once.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// How something on the host is to an entry.
+/// Result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Likeness {
-    /// It holds what the entry says, as of this stamp.
+pub(crate) enum ContentMatch {
+    /// Equal to the entry, as of this stamp.
     Equal(Stamp),
     Differs,
     Gone,
-    /// It could not be read, or changed all the time.
+    /// It could not be read, or kept changing.
     Unknown,
 }
 
-/// What a comparison came to.
-pub(crate) struct Compared {
-    pub(crate) likeness: Likeness,
-    /// How many bytes of a file were read.
+/// Result and cost of a comparison.
+pub(crate) struct CompareResult {
+    pub(crate) outcome: ContentMatch,
+    /// Bytes of a file that were read.
     pub(crate) read: Option<u64>,
-    /// What is to be said of it.
+    /// Reason for a notice.
     pub(crate) why: Option<Why>,
 }
 
-impl From<Likeness> for Compared {
-    fn from(likeness: Likeness) -> Self {
-        Self { likeness, read: None, why: None }
+impl From<ContentMatch> for CompareResult {
+    fn from(outcome: ContentMatch) -> Self {
+        Self { outcome, read: None, why: None }
     }
 }
 
-/// Compares bytes, targets, devices and extended attributes; not what a stamp tells, which the caller has looked at.
+/// Compares bytes, symlink targets, devices and extended attributes; the caller has compared the stamp.
 pub(crate) fn compare(
     store: &Store,
     directory: BorrowedFd<'_>,
@@ -50,39 +50,39 @@ pub(crate) fn compare(
     entry: &Entry,
     stamp: Stamp,
     progress: &Progress,
-) -> Result<Compared> {
+) -> Result<CompareResult> {
     let (size, content) = match (&entry.node, stamp.kind()) {
         (Node::File { size, content }, FileType::RegularFile) => (*size, *content),
-        (_, FileType::RegularFile) => return Ok(Likeness::Differs.into()),
+        (_, FileType::RegularFile) => return Ok(ContentMatch::Differs.into()),
         (node, _) => {
-            let is_equal = matches!(other(directory, name, &stamp), Ok(Some(now)) if now == *node);
-            return Ok(if is_equal { Likeness::Equal(stamp) } else { Likeness::Differs }.into());
+            let is_equal = matches!(read_special(directory, name, &stamp), Ok(Some(now)) if now == *node);
+            return Ok(if is_equal { ContentMatch::Equal(stamp) } else { ContentMatch::Differs }.into());
         }
     };
     if size != stamp.size {
-        return Ok(Likeness::Differs.into());
+        return Ok(ContentMatch::Differs.into());
     }
-    let opened = with_file(directory, name, progress, |source, _| is_equal(store, source, size, &content, progress))?;
+    let opened = read_file(directory, name, progress, |source, _| is_equal(store, source, size, &content, progress))?;
     Ok(match opened {
-        Opened::File { value: (is_equal, bytes), stamp, xattrs, is_changing } => {
+        FileRead::File { value: (is_equal, bytes), stamp, xattrs, is_changing } => {
             let is_equal = is_equal && store.xattrs(entry.xattrs())? == xattrs;
-            let likeness = match (is_equal, is_changing) {
-                (true, false) => Likeness::Equal(stamp),
-                (true, true) => Likeness::Unknown,
-                (false, _) => Likeness::Differs,
+            let outcome = match (is_equal, is_changing) {
+                (true, false) => ContentMatch::Equal(stamp),
+                (true, true) => ContentMatch::Unknown,
+                (false, _) => ContentMatch::Differs,
             };
-            Compared { likeness, read: Some(bytes), why: is_changing.then_some(Why::Changing) }
+            CompareResult { outcome, read: Some(bytes), why: is_changing.then_some(Why::Changing) }
         }
-        Opened::Gone => Likeness::Gone.into(),
-        Opened::Other => Likeness::Differs.into(),
-        Opened::Failed(why) => Compared { likeness: Likeness::Unknown, read: None, why: Some(why) },
+        FileRead::Gone => ContentMatch::Gone.into(),
+        FileRead::Other => ContentMatch::Differs.into(),
+        FileRead::Failed(why) => CompareResult { outcome: ContentMatch::Unknown, read: None, why: Some(why) },
     })
 }
 
-/// Whether a file's bytes are those of a content, and how many were read to know it.
+/// Compares a file's bytes with a content. Returns whether they are equal, and how many were read.
 fn is_equal(
     store: &Store,
-    source: &Source<'_>,
+    source: &FileBytes<'_>,
     size: u64,
     content: &Content,
     progress: &Progress,
@@ -100,7 +100,7 @@ fn is_equal(
         source.read_at(offset, ours)?;
         match read_at(store, content, size, offset, theirs) {
             Ok(()) => {}
-            // What it was is not known any more.
+            // The stored bytes are gone.
             Err(amalgam_engine::Error::Purged { .. }) => return Ok((false, offset)),
             Err(error) => return Err(error.into()),
         }

@@ -1,84 +1,82 @@
-//! What can go wrong between a tree and real files.
+//! Errors of captures and checkouts.
 
 use std::io;
 
-use amalgam_engine::{ErrorKind, TreePath};
+use amalgam_engine::{Cancelled, ErrorKind, TreePath};
 
-/// The materializer's result.
+/// Result of the materializer.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a capture or a checkout stopped. What concerns single paths is reported instead, and the rest goes on.
+/// Why a capture or a checkout stopped. Problems of single paths are notices instead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The store refused or failed.
     #[error(transparent)]
     Engine(#[from] amalgam_engine::Error),
-    /// The machine refused or failed.
+    /// The host refused or failed.
     #[error("could not {action} {path}: {source}")]
     Host {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// To what, as a person would name it.
+        /// The path, as a message shows it.
         path: String,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// The caller asked to stop. Nothing has to be cleaned up.
+    /// The caller cancelled the work. No cleanup is needed.
     #[error("interrupted")]
     Cancelled,
-    /// A checkout stopped in the middle, after it had changed some paths.
+    /// A checkout stopped after it had changed some paths.
     #[error("{source}; {written} written and {removed} removed before that")]
-    Partly {
-        /// How many paths were written.
+    Partial {
+        /// Number of paths written.
         written: u64,
-        /// How many paths were removed.
+        /// Number of paths removed.
         removed: u64,
         /// Why it stopped.
         source: Box<Error>,
     },
-    /// The directory is not the one that was meant.
+    /// The directory is not the expected one.
     #[error("{path}: {why}")]
-    NotThis {
+    WrongDirectory {
         /// The directory.
         path: String,
-        /// What differs, and what to do.
+        /// The difference, and what to do.
         why: String,
     },
 }
 
+impl From<Cancelled> for Error {
+    fn from(_: Cancelled) -> Self {
+        Self::Cancelled
+    }
+}
+
 impl Error {
-    /// An I/O error at a path of a tree.
+    /// Makes an I/O error for a path of a tree.
     pub fn host(action: &'static str, path: &TreePath, source: impl Into<io::Error>) -> Self {
         let path = if path.is_root() { ".".to_owned() } else { path.to_string() };
         Self::Host { action, path, source: source.into() }
     }
 
-    /// Whether the caller asked to stop.
+    /// Returns whether the caller cancelled the work.
     pub fn is_cancelled(&self) -> bool {
         match self {
             Self::Cancelled => true,
-            Self::Partly { source, .. } => source.is_cancelled(),
+            Self::Partial { source, .. } => source.is_cancelled(),
             _ => false,
         }
     }
 
-    /// What the caller can do; nothing for an interruption.
+    /// Returns what the caller can do; `None` after a cancellation.
     pub fn kind(&self) -> Option<ErrorKind> {
         match self {
             Self::Engine(error) => Some(error.kind()),
-            Self::Host { source, .. } => Some(kind_of(source)),
+            Self::Host { source, .. } => Some(ErrorKind::of_io(source)),
             Self::Cancelled => None,
-            Self::Partly { source, .. } => source.kind(),
-            Self::NotThis { .. } => Some(ErrorKind::Invalid),
+            Self::Partial { source, .. } => source.kind(),
+            Self::WrongDirectory { .. } => Some(ErrorKind::Invalid),
         }
-    }
-}
-
-fn kind_of(source: &io::Error) -> ErrorKind {
-    match source.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Full,
-        io::ErrorKind::NotFound => ErrorKind::NotFound,
-        _ => ErrorKind::Fault,
     }
 }

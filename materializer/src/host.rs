@@ -1,7 +1,7 @@
-//! A directory of the host, and the only way to open anything in it: beneath its handle, through no symlink, across no mount.
+//! A directory of the host. Everything in it is opened beneath its handle, through no symlink and across no mount.
 //!
-//! A path that is swapped for a symlink in the meantime leads nowhere: the kernel resolves every path from the handle and
-//! refuses to leave it.
+//! A path component that is swapped for a symlink in the meantime leads nowhere: the kernel resolves every path from the
+//! handle and refuses to leave it.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -16,25 +16,25 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::stamp::Stamp;
 
-/// The kernel takes paths below 4,096 bytes; longer ones are walked in strides.
+/// The kernel accepts paths below 4,096 bytes; longer ones are opened in several steps.
 const STRIDE_BYTES_MAX: usize = 3_500;
 
-/// How directories are opened: to be read, never through a symlink, never by a program that is started meanwhile.
+/// Flags of an open directory.
 pub(crate) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// By what a directory is known, however it is named.
+/// Identity of a directory, independent of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// The file system.
+    /// Device number of the file system.
     pub device: u64,
-    /// The inode.
+    /// Inode number.
     pub inode: u64,
-    /// When it was made, in nanoseconds since 1970; 0 where the file system does not say.
+    /// Creation time in nanoseconds since 1970; 0 if the file system has none.
     pub birth: i64,
 }
 
-/// A real directory that is captured or checked out.
+/// A directory that is captured or checked out.
 #[derive(Debug)]
 pub struct HostDir {
     path: PathBuf,
@@ -43,7 +43,7 @@ pub struct HostDir {
 }
 
 impl HostDir {
-    /// Opens a directory by its path. Symlinks on the way to it are the user's own and followed, once, here.
+    /// Opens a directory by its path. Only here symlinks are followed: those on the way to it are the user's own.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref().to_owned();
         let failed =
@@ -54,45 +54,45 @@ impl HostDir {
         Ok(Self { path, handle, identity })
     }
 
-    /// The path it was opened by; for messages.
+    /// Returns the path by which it was opened, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// By what it is known.
+    /// Returns its identity.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// Its handle.
+    /// Returns its handle.
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
     }
 
-    /// Opens a directory in it for reading. Fails with `ELOOP` or `ENOTDIR` at a symlink, with `EXDEV` at a mount.
+    /// Opens a sub-directory for reading. Fails with `ELOOP` or `ENOTDIR` at a symlink, with `EXDEV` at a mount.
     pub fn directory(&self, path: &TreePath) -> io::Result<OwnedFd> {
         open_beneath(self.handle.as_fd(), path.as_bytes(), DIRECTORY)
     }
 
-    /// Opens a file in it for reading, without waiting for the other end of a FIFO. Fails with `ELOOP` at a symlink, also on the way,
+    /// Opens a file for reading, without waiting for the writer of a FIFO. Fails with `ELOOP` at a symlink anywhere in the path,
     /// and with `EXDEV` at a mount.
     pub fn open_file(&self, path: &TreePath) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         open_beneath(self.handle.as_fd(), path.as_bytes(), flags).map(File::from)
     }
 
-    /// Removes a file, or a symlink, in it.
+    /// Removes a file or a symlink.
     pub fn remove_file(&self, path: &TreePath) -> io::Result<()> {
         let Some((parent, name)) = self.parent(path)? else { return Err(Errno::ISDIR.into()) };
         Ok(rustix::fs::unlinkat(parent, c_name(&name), AtFlags::empty())?)
     }
 
-    /// The directory that a path lies in, and the path's name; nothing for the root.
+    /// Opens the parent directory of a path. Returns it with the last name of the path; `None` for the root.
     pub fn parent(&self, path: &TreePath) -> io::Result<Option<(OwnedFd, Name)>> {
         path.split_last().map(|(parent, name)| Ok((self.directory(&parent)?, name))).transpose()
     }
 
-    /// What is at a path now, no symlink followed; nothing where there is none.
+    /// Returns the stamp of a path without following symlinks; `None` if it does not exist.
     pub fn stamp(&self, path: &TreePath) -> io::Result<Option<Stamp>> {
         let found = match self.parent(path) {
             Ok(Some((parent, name))) => Stamp::at(parent.as_fd(), &name).map(Some),
@@ -106,18 +106,18 @@ impl HostDir {
     }
 }
 
-/// Whether an error says that a path, or a directory on the way to it, is not there.
+/// Returns whether an error means that a path, or a directory on the way to it, does not exist.
 pub fn is_absent(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     [Errno::NOENT, Errno::NOTDIR, Errno::LOOP].iter().any(|errno| code == Some(errno.raw_os_error()))
 }
 
-/// A name for the kernel.
+/// Returns a name as a C string.
 pub(crate) fn c_name(name: &Name) -> CString {
     CString::new(name.as_bytes()).expect("names hold no NUL")
 }
 
-/// By what an open directory is known.
+/// Returns the identity of an open directory.
 pub(crate) fn identity(directory: BorrowedFd<'_>) -> rustix::io::Result<Identity> {
     let found = rustix::fs::statx(directory, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
     let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
@@ -155,7 +155,7 @@ pub(crate) fn open_stride(at: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io:
     }
 }
 
-/// The same name by name, where the kernel has no better way: a symlink at any of them is refused.
+/// Opens a path name by name, on kernels without `openat2`; fails at any symlink.
 fn open_step_by_step(at: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
     let device = rustix::fs::fstat(at)?.st_dev;
     let mut here: Option<OwnedFd> = None;

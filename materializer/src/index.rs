@@ -1,7 +1,7 @@
-//! What a directory held when it was last looked at: the stored tree, and what the host said of each name.
+//! Index of a directory: the stored tree of its last capture, and the stamp of each name.
 //!
-//! Directories lie side by side in one list and refer to each other by their place, so that a change along a few paths
-//! touches only those, and nothing is ever copied as a whole. An index is a cache: without one everything is looked at.
+//! Directories are stored in one vector and refer to each other by position, so that a change along a few paths touches only
+//! those, and the index is never copied as a whole. An index is a cache: without it everything is scanned.
 
 mod file;
 
@@ -15,29 +15,28 @@ use rustix::fs::FileType;
 use crate::host::Identity;
 use crate::stamp::Stamp;
 
-/// How long before a look a change must lie for its stamp to be trusted: the kernel's clock for files ticks every 10 ms at
-/// the slowest.
-const GRAIN: i64 = 20_000_000;
-/// The same on file systems that keep whole seconds, or every second one.
-const COARSE_GRAIN: i64 = 3_000_000_000;
+/// Minimum age of a change, in nanoseconds, for a stamp to be trusted: the kernel's clock for files ticks at least every 10 ms.
+const TIME_GRANULARITY: i64 = 20_000_000;
+/// Minimum age on file systems that store times in seconds, or in units of two seconds.
+const COARSE_TIME_GRANULARITY: i64 = 3_000_000_000;
 
-/// Where the root directory lies in the list.
-pub(crate) const TOP: usize = 0;
+/// Position of the root directory.
+pub(crate) const ROOT: usize = 0;
 
-/// What a directory held when it was last looked at.
+/// Index of a directory.
 pub struct Index {
     identity: Identity,
     root: Option<RootId>,
-    /// By what the settings' rules were known.
+    /// Fingerprint of the ignore rules in the settings.
     rules: [u8; 32],
-    /// The first is the root; there is none as long as nothing is known.
+    /// The first is the root; empty as long as nothing is known.
     directories: Vec<Directory>,
     free: Vec<usize>,
     links: BTreeMap<TreePath, LinkGroup>,
     totals: Totals,
 }
 
-/// What the whole tree holds, the root not counted.
+/// Contents of the whole tree; the root is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) files: u64,
@@ -47,59 +46,59 @@ pub(crate) struct Totals {
     pub(crate) bytes: u64,
 }
 
-/// One directory.
+/// A directory of the index.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
     pub(crate) stamp: Stamp,
     pub(crate) trust: Trust,
     /// Whether it has extended attributes.
     pub(crate) has_attributes: bool,
-    /// What it holds in the stored tree.
+    /// Its contents in the stored tree.
     pub(crate) contents: Option<DirectoryRef>,
-    /// Sorted by name.
-    pub(crate) names: Vec<Item>,
+    /// Its names, sorted.
+    pub(crate) names: Vec<NamedEntry>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Item {
+pub(crate) struct NamedEntry {
     pub(crate) name: Name,
-    pub(crate) held: Held,
+    pub(crate) held: IndexEntry,
 }
 
-/// What a name stands for.
+/// Entry of a name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Held {
+pub(crate) enum IndexEntry {
     Leaf(Leaf),
-    /// A directory, by its place.
+    /// A directory, by its position.
     Directory(u32),
 }
 
-/// All that is no directory.
+/// A file, symlink, FIFO, socket or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Leaf {
     pub(crate) stamp: Stamp,
     pub(crate) trust: Trust,
 }
 
-/// What an equal stamp says.
+/// The conclusion that an equal stamp allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
     /// Nothing changed.
-    Sure,
-    /// Nothing: it was taken in the moment of a change, and another one in the same moment would not show.
+    Clean,
+    /// None: the stamp was taken so soon after a change that another change could have the same time.
     Racy,
-    /// The bytes and attributes are those of the stored tree, but the tree does not have the stamp's times.
-    Bytes,
+    /// Bytes and attributes are those of the stored tree, but times differ.
+    BytesOnly,
 }
 
 impl Trust {
-    /// For a stamp that was taken at or after `now`. Whatever happens to the file from then on gets a `ctime` of `now` less a tick
-    /// or later; a `ctime` well before that will not come again. `mtime` says nothing: anybody can set it. A file system
-    /// whose clock is ahead of `now` costs reads; one whose clock is behind by more than the grain is not noticed.
+    /// Returns the trust in a stamp that was taken at or after `now`. Later changes get a `ctime` of at least `now` minus one
+    /// clock tick, so a `ctime` well before that is unique. Programs can set `mtime`, so it proves nothing. A file system whose
+    /// clock is ahead of `now` costs extra reads; one whose clock is behind by more than the granularity is not noticed.
     pub(crate) fn of(stamp: &Stamp, now: Time) -> Self {
         let whole_seconds = stamp.ctime.0 % 1_000_000_000 == 0;
-        let grain = if whole_seconds { COARSE_GRAIN } else { GRAIN };
-        if stamp.ctime.0 >= now.0.saturating_sub(grain) { Self::Racy } else { Self::Sure }
+        let grain = if whole_seconds { COARSE_TIME_GRANULARITY } else { TIME_GRANULARITY };
+        if stamp.ctime.0 >= now.0.saturating_sub(grain) { Self::Racy } else { Self::Clean }
     }
 }
 
@@ -123,13 +122,13 @@ impl Totals {
     }
 }
 
-/// What a file counts in bytes.
+/// Returns the number of bytes that a file counts.
 fn bytes_of(stamp: &Stamp) -> u64 {
     if stamp.kind() == FileType::RegularFile { stamp.size } else { 0 }
 }
 
 impl Index {
-    /// Of a directory of which nothing is known yet.
+    /// Creates the index of a directory with unknown contents.
     pub fn new(identity: Identity) -> Self {
         Self {
             identity,
@@ -142,36 +141,36 @@ impl Index {
         }
     }
 
-    /// The directory it is about.
+    /// Returns the identity of the directory.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// The stored tree it describes.
+    /// Returns the stored tree that it describes.
     pub fn root(&self) -> Option<RootId> {
         self.root
     }
 
-    /// What the host said of a path.
+    /// Returns the stamp of a path.
     pub fn stamp(&self, path: &TreePath) -> Option<Stamp> {
-        self.look(path).map(|(stamp, _)| stamp)
+        self.stamp_and_trust(path).map(|(stamp, _)| stamp)
     }
 
-    /// What the host said of a path, and what that says.
-    pub(crate) fn look(&self, path: &TreePath) -> Option<(Stamp, Trust)> {
+    /// Returns the stamp of a path, and the trust in it.
+    pub(crate) fn stamp_and_trust(&self, path: &TreePath) -> Option<(Stamp, Trust)> {
         let Some((parent, name)) = path.split_last() else {
             return self.directories.first().map(|top| (top.stamp, top.trust));
         };
-        match self.directory(self.place(&parent)?).get(&name)? {
-            Held::Leaf(leaf) => Some((leaf.stamp, leaf.trust)),
-            Held::Directory(at) => {
+        match self.directory(self.position(&parent)?).get(&name)? {
+            IndexEntry::Leaf(leaf) => Some((leaf.stamp, leaf.trust)),
+            IndexEntry::Directory(at) => {
                 let Directory { stamp, trust, .. } = self.directory(*at as usize);
                 Some((*stamp, *trust))
             }
         }
     }
 
-    /// How many names it holds.
+    /// Returns the number of names.
     pub fn names(&self) -> u64 {
         let Totals { files, directories, symlinks, others, .. } = self.totals;
         files + directories + symlinks + others
@@ -197,19 +196,19 @@ impl Index {
         &mut self.directories[at]
     }
 
-    /// Where a directory lies.
-    pub(crate) fn place(&self, path: &TreePath) -> Option<usize> {
-        let mut at = self.is_known().then_some(TOP)?;
+    /// Returns the position of a directory.
+    pub(crate) fn position(&self, path: &TreePath) -> Option<usize> {
+        let mut at = self.is_known().then_some(ROOT)?;
         for name in path.names() {
             match self.directories[at].get(&name)? {
-                Held::Directory(below) => at = *below as usize,
-                Held::Leaf(_) => return None,
+                IndexEntry::Directory(below) => at = *below as usize,
+                IndexEntry::Leaf(_) => return None,
             }
         }
         Some(at)
     }
 
-    /// The group of each name that has one.
+    /// Returns the link group of each path that has one.
     pub(crate) fn links(&self) -> &BTreeMap<TreePath, LinkGroup> {
         &self.links
     }
@@ -218,19 +217,19 @@ impl Index {
         &mut self.links
     }
 
-    /// Says which tree it describes now.
-    pub(crate) fn describe(&mut self, root: RootId, rules: [u8; 32]) {
+    /// Sets the tree that it describes.
+    pub(crate) fn set_root(&mut self, root: RootId, rules: [u8; 32]) {
         self.root = Some(root);
         self.rules = rules;
     }
 
-    /// Takes in a directory that is new; the caller refers to it.
+    /// Adds a new directory and returns its position; the caller links it to its parent.
     pub(crate) fn add(&mut self, directory: Directory) -> usize {
         if self.is_known() {
             self.totals.directories += 1;
         }
         for item in &directory.names {
-            let Held::Leaf(leaf) = &item.held else { unreachable!("a directory below comes later") };
+            let IndexEntry::Leaf(leaf) = &item.held else { unreachable!("a directory below comes later") };
             self.totals.add(&leaf.stamp);
         }
         if let Some(at) = self.free.pop() {
@@ -241,8 +240,8 @@ impl Index {
         self.directories.len() - 1
     }
 
-    /// Sets or removes names, which ascend, in a directory.
-    pub(crate) fn change(&mut self, at: usize, changes: Vec<(Name, Option<Held>)>) {
+    /// Sets or removes names of a directory; `changes` are sorted.
+    pub(crate) fn change(&mut self, at: usize, changes: Vec<(Name, Option<IndexEntry>)>) {
         let before = std::mem::take(&mut self.directories[at].names);
         let mut gone = Vec::new();
         let mut names = Vec::with_capacity(before.len() + changes.len());
@@ -252,46 +251,46 @@ impl Index {
                 names.push(item);
             }
             match (before.next_if(|item| item.name == name).map(|item| item.held), held) {
-                (Some(Held::Directory(old)), Some(Held::Directory(new))) if old == new => {}
-                (Some(Held::Directory(old)), _) => gone.push(old as usize),
-                (Some(Held::Leaf(old)), _) => self.totals.take(&old.stamp),
+                (Some(IndexEntry::Directory(old)), Some(IndexEntry::Directory(new))) if old == new => {}
+                (Some(IndexEntry::Directory(old)), _) => gone.push(old as usize),
+                (Some(IndexEntry::Leaf(old)), _) => self.totals.take(&old.stamp),
                 (None, _) => {}
             }
             if let Some(held) = held {
-                if let Held::Leaf(leaf) = &held {
+                if let IndexEntry::Leaf(leaf) = &held {
                     self.totals.add(&leaf.stamp);
                 }
-                names.push(Item { name, held });
+                names.push(NamedEntry { name, held });
             }
         }
         names.extend(before);
         names.shrink_to_fit();
         self.directories[at].names = names;
-        self.forget(gone);
+        self.free_directories(gone);
     }
 
-    /// Gives up directories with all below them.
-    fn forget(&mut self, mut gone: Vec<usize>) {
+    /// Frees directories with all below them.
+    fn free_directories(&mut self, mut gone: Vec<usize>) {
         while let Some(at) = gone.pop() {
             self.totals.directories -= 1;
             for item in std::mem::take(&mut self.directories[at].names) {
                 match item.held {
-                    Held::Leaf(leaf) => self.totals.take(&leaf.stamp),
-                    Held::Directory(below) => gone.push(below as usize),
+                    IndexEntry::Leaf(leaf) => self.totals.take(&leaf.stamp),
+                    IndexEntry::Directory(below) => gone.push(below as usize),
                 }
             }
             self.free.push(at);
         }
     }
 
-    /// All leaves below a directory, with their paths, in no order.
+    /// Calls `see` with all leaves below a directory, in no order.
     pub(crate) fn each_leaf(&self, at: usize, path: &TreePath, mut see: impl FnMut(&TreePath, &Name, &Leaf)) {
         let mut open = vec![(at, path.clone())];
         while let Some((at, path)) = open.pop() {
             for item in &self.directories[at].names {
                 match &item.held {
-                    Held::Leaf(leaf) => see(&path, &item.name, leaf),
-                    Held::Directory(below) => open.push((*below as usize, path.join(&item.name))),
+                    IndexEntry::Leaf(leaf) => see(&path, &item.name, leaf),
+                    IndexEntry::Directory(below) => open.push((*below as usize, path.join(&item.name))),
                 }
             }
         }
@@ -299,12 +298,12 @@ impl Index {
 }
 
 impl Directory {
-    pub(crate) fn get(&self, name: &Name) -> Option<&Held> {
+    pub(crate) fn get(&self, name: &Name) -> Option<&IndexEntry> {
         let at = self.names.binary_search_by(|item| item.name.cmp(name)).ok()?;
         Some(&self.names[at].held)
     }
 
-    pub(crate) fn get_mut(&mut self, name: &Name) -> Option<&mut Held> {
+    pub(crate) fn get_mut(&mut self, name: &Name) -> Option<&mut IndexEntry> {
         let at = self.names.binary_search_by(|item| item.name.cmp(name)).ok()?;
         Some(&mut self.names[at].held)
     }

@@ -1,46 +1,53 @@
-//! A tree as real files: capture in, checkout out.
+//! Converts between stored trees and real directories: capture reads a directory, checkout writes one.
 //!
-//! An [`Index`] says what a directory held when it was last looked at: a stored tree, and for each of its names what the host
-//! said of it ([`Stamp`]). A capture looks again, reads only what differs, and leaves the index at what it found; so the
-//! second one of a large directory costs a walk, and one that is told where to look costs nothing but that. A checkout makes
-//! a directory that an index describes into another tree: it touches only paths that differ, and none that changed since.
+//! An [`Index`] describes a directory as of its last capture: a stored tree, and the `stat` fields of each name ([`Stamp`]). A
+//! capture compares the directory with the index, reads only files that differ, and updates the index. So a second capture
+//! of a large directory costs one walk, and a capture of listed directories costs only these. A checkout turns a directory
+//! that an index describes into another tree: it touches only paths that differ, and none that changed since.
 //!
 //! Everything on the host is opened beneath a directory handle ([`HostDir`]).
 //!
-//! What is absent: this crate reads no clock and knows no workspace, no protocol and no terminal. It decides nothing about which
-//! directory belongs to which workspace.
+//! This crate reads no clock and knows no workspace, no protocol and no terminal. It does not decide which directory belongs
+//! to which workspace.
 
 mod capture;
+mod capture_options;
 mod changes;
 mod checkout;
+mod checkout_options;
 mod compare;
 mod error;
+mod file_pool;
 mod host;
 mod index;
-mod known;
+mod known_contents;
 mod plan;
-mod pool;
 mod progress;
 mod remove;
 mod renames;
 mod report;
+mod rights;
 mod rules;
+mod staging;
 mod stamp;
 mod watch;
 
-pub use capture::{Capture, Captured, Counts, Scope, capture};
+pub use capture::{Captured, capture};
+pub use capture_options::{CaptureOptions, Counts, Scope};
 pub use changes::{Changes, detect_changes};
-pub use checkout::{CheckedOut, Checkout, Staging, Times, checkout, checkout_staged, clean_leftovers, grant_withheld};
+pub use checkout::{checkout, checkout_staged, grant_withheld};
+pub use checkout_options::{CheckoutOptions, CheckoutReport, Times};
 pub use error::{Error, Result};
+pub use file_pool::FilePool;
 pub use host::{HostDir, Identity, is_absent};
 pub use index::Index;
-pub use known::Known;
+pub use known_contents::KnownContents;
 pub use plan::{Plan, PlannedChange, PlannedKind, plan};
-pub use pool::Pool;
 pub use progress::Progress;
 pub use remove::remove_tree;
-pub use renames::Renamed;
+pub use renames::Rename;
 pub use report::{Notice, Why};
 pub use rules::Rules;
+pub use staging::{Staging, clean_leftovers};
 pub use stamp::Stamp;
 pub use watch::{Dirty, Watcher};

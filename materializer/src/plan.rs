@@ -1,7 +1,7 @@
-//! What a checkout would do, without doing it: the difference of two trees as a directory shows it.
+//! Plans a checkout without running it: the difference of two trees, as a directory displays them.
 //!
-//! Costs what differs: equal directories are never opened. Looks at trees only, never at the disk; so what changed there since
-//! the index was made is not in it.
+//! The cost is proportional to the difference: equal directories are never opened. Reads trees only, never the disk, so
+//! changes on disk since the index was made are not in the plan.
 
 use std::collections::BTreeSet;
 
@@ -13,78 +13,78 @@ use amalgam_engine::{
 
 use parking_lot::Mutex;
 
-use crate::checkout::{Checkout, Times};
+use crate::checkout_options::{CheckoutOptions, Times};
 use crate::error::Result;
 use crate::index::Index;
 use crate::report::{Notice, Why};
 use crate::rules::TreeRules;
 
-/// The name under which Git keeps a repository.
+/// The name of a Git repository.
 const GIT: &[u8] = b".git";
 
-/// The steps of a checkout, by path.
+/// The changes that a checkout would make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Each path that would be touched; a directory before what is in it.
+    /// Each path that would be changed; a directory before its contents.
     pub changes: Vec<PlannedChange>,
     /// How many bytes would be written.
     pub bytes: u64,
     /// How many files would be written.
     pub files: u64,
-    /// What would be left out, and why.
+    /// Paths that would be skipped.
     pub notices: Vec<Notice>,
 }
 
-/// One path that would be touched.
+/// One path that would be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedChange {
-    /// Where.
+    /// The path.
     pub path: TreePath,
-    /// What would be done.
+    /// The kind of change.
     pub kind: PlannedKind,
-    /// What is there, as far as the index knows.
+    /// The present entry, according to the index.
     pub from: Option<EntryKind>,
-    /// What would be there.
+    /// The new entry.
     pub to: Option<EntryKind>,
     /// How many bytes would be written.
     pub bytes: u64,
 }
 
-/// What would be done to a path.
+/// Kind of a planned change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PlannedKind {
-    /// Something new.
+    /// A new entry.
     Add,
-    /// Something else in its place.
+    /// Another entry in its place.
     Replace,
-    /// Other attributes on the same bytes.
+    /// New attributes, same bytes.
     Attributes,
-    /// It goes.
+    /// Removal.
     Remove,
 }
 
-/// What a checkout of `target` would do to the directory that the index describes.
-pub fn plan(store: &Store, index: &Index, target: RootId, job: &Checkout<'_>) -> Result<Plan> {
+/// Plans a checkout of `target` into the directory that the index describes.
+pub fn plan(store: &Store, index: &Index, target: RootId, options: &CheckoutOptions<'_>) -> Result<Plan> {
     let _kept = store.hold(target)?;
     let _base = index.root().map(|root| store.hold(root)).transpose()?;
     let before = index.root().map(|root| store.root(root)).transpose()?;
     let after = store.root(target)?;
-    let aim = Aim::new(store, job, index.root(), target)?;
-    check_width(store, before.as_deref(), &after, job.paths)?;
+    let scope = CheckoutScope::new(store, options, index.root(), target)?;
+    check_path_count(store, before.as_deref(), &after, options.paths)?;
     let mut plan = Plan::default();
-    let top = Pair::of_roots(before.as_deref(), &after);
-    if aim.attributes_differ(&top) && aim.reach(&TreePath::root()) == Reach::Inside {
+    let top = EntryPair::of_roots(before.as_deref(), &after);
+    if scope.attributes_differ(&top) && scope.relation(&TreePath::root()) == PathRelation::Inside {
         plan.push(TreePath::root(), &top);
     }
     let mut open = vec![(TreePath::root(), top)];
     while let Some((path, pair)) = open.pop() {
-        job.progress.check()?;
+        options.progress.check()?;
         let first = open.len();
-        for step in aim.steps(store, &path, pair.contents())? {
+        for step in scope.changes(store, &path, pair.contents())? {
             match step? {
-                Step::Left(notice) => plan.notices.push(notice),
-                Step::Differs { path, pair, .. } => {
-                    plan.add(&aim, &path, &pair);
+                PathChange::Skipped(notice) => plan.notices.push(notice),
+                PathChange::Differs { path, pair, .. } => {
+                    plan.add(&scope, &path, &pair);
                     if pair.is_directory_on_any_side() {
                         open.push((path, pair));
                     }
@@ -97,8 +97,8 @@ pub fn plan(store: &Store, index: &Index, target: RootId, job: &Checkout<'_>) ->
     Ok(plan)
 }
 
-/// Refuses what no disk would hold, before anything of it is written: a tree in which few directories lie at very many paths.
-pub(crate) fn check_width(
+/// Refuses a tree in which few directories lie at very many paths, before anything of it is written: no disk would hold it.
+pub(crate) fn check_path_count(
     store: &Store,
     before: Option<&Root>,
     after: &Root,
@@ -117,14 +117,14 @@ pub(crate) fn check_width(
     Ok(())
 }
 
-/// How many files and bytes would be written, for progress reports.
-pub(crate) fn totals(store: &Store, aim: &Aim<'_>, top: Pair) -> Result<(u64, u64)> {
+/// Returns how many files and bytes would be written, for progress reports.
+pub(crate) fn count_totals(store: &Store, scope: &CheckoutScope<'_>, top: EntryPair) -> Result<(u64, u64)> {
     let (mut files, mut bytes) = (0, 0);
     let mut open = vec![(TreePath::root(), top)];
     while let Some((path, pair)) = open.pop() {
-        aim.job.progress.check()?;
-        for step in aim.steps(store, &path, pair.contents())? {
-            let Step::Differs { path, pair, .. } = step? else { continue };
+        scope.options.progress.check()?;
+        for step in scope.changes(store, &path, pair.contents())? {
+            let PathChange::Differs { path, pair, .. } = step? else { continue };
             if let Some(Entry { node: Node::File { size, .. }, .. }) = &pair.after
                 && !pair.same_node()
             {
@@ -140,15 +140,15 @@ pub(crate) fn totals(store: &Store, aim: &Aim<'_>, top: Pair) -> Result<(u64, u6
 }
 
 impl Plan {
-    fn add(&mut self, aim: &Aim<'_>, path: &TreePath, pair: &Pair) {
+    fn add(&mut self, scope: &CheckoutScope<'_>, path: &TreePath, pair: &EntryPair) {
         let both_directories = is_directory(pair.before.as_ref()) && is_directory(pair.after.as_ref());
-        let wanted = aim.reach(path) == Reach::Inside || (pair.before.is_none() && pair.after.is_some());
-        if wanted && (!both_directories || aim.attributes_differ(pair)) {
+        let wanted = scope.relation(path) == PathRelation::Inside || (pair.before.is_none() && pair.after.is_some());
+        if wanted && (!both_directories || scope.attributes_differ(pair)) {
             self.push(path.clone(), pair);
         }
     }
 
-    fn push(&mut self, path: TreePath, pair: &Pair) {
+    fn push(&mut self, path: TreePath, pair: &EntryPair) {
         let kind = match (&pair.before, &pair.after) {
             (None, _) => PlannedKind::Add,
             (_, None) => PlannedKind::Remove,
@@ -168,19 +168,19 @@ impl Plan {
     }
 }
 
-/// What a path has on both sides, as a directory shows it.
+/// The entries of a path in both trees, as a directory displays them.
 #[derive(Clone, Debug)]
-pub(crate) struct Pair {
+pub(crate) struct EntryPair {
     pub(crate) before: Option<Entry>,
     pub(crate) after: Option<Entry>,
 }
 
-impl Pair {
+impl EntryPair {
     pub(crate) fn of_roots(before: Option<&Root>, after: &Root) -> Self {
         Self { before: before.map(|root| root.directory.clone()), after: Some(after.directory.clone()) }
     }
 
-    /// What the two hold as directories.
+    /// Returns the contents of both as directories.
     pub(crate) fn contents(&self) -> Contents {
         Contents { before: contents(self.before.as_ref()), after: contents(self.after.as_ref()) }
     }
@@ -189,7 +189,7 @@ impl Pair {
         is_directory(self.before.as_ref()) || is_directory(self.after.as_ref())
     }
 
-    /// Whether the bytes, the target or the device are the same: nothing but attributes has to be set.
+    /// Returns whether bytes, symlink target or device are equal, so that only attributes have to be set.
     pub(crate) fn same_node(&self) -> bool {
         match (&self.before, &self.after) {
             (Some(Entry { node: Node::Directory(_), .. }), Some(Entry { node: Node::Directory(_), .. })) => true,
@@ -199,37 +199,37 @@ impl Pair {
     }
 }
 
-/// The contents of a directory on both sides.
+/// The contents of a directory in both trees.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Contents {
     pub(crate) before: Option<DirectoryRef>,
     pub(crate) after: Option<DirectoryRef>,
 }
 
-/// What comes of a name of a directory.
-pub(crate) enum Step {
-    /// It is left as it is, and that has to be said.
-    Left(Notice),
-    /// It differs.
-    Differs { path: TreePath, name: Name, pair: Pair },
+/// A name of a directory that differs.
+pub(crate) enum PathChange {
+    /// It is skipped, with a notice.
+    Skipped(Notice),
+    /// It has to be changed.
+    Differs { path: TreePath, name: Name, pair: EntryPair },
 }
 
-/// What a job is about.
-pub(crate) struct Aim<'a> {
-    job: &'a Checkout<'a>,
-    /// Those paths of the job that are in one of the trees.
+/// The paths that a checkout changes.
+pub(crate) struct CheckoutScope<'a> {
+    options: &'a CheckoutOptions<'a>,
+    /// Those requested paths that are in one of the trees.
     paths: Option<BTreeSet<TreePath>>,
-    /// The rules of the target.
+    /// The ignore rules of the target.
     rules: Option<TreeRules>,
-    /// The rules of the directory as it is.
+    /// The ignore rules of the directory as it is.
     rules_before: Option<TreeRules>,
-    /// Directories with a `.git` that was left alone.
+    /// Directories with a `.git` that was skipped.
     holds_git: Mutex<BTreeSet<TreePath>>,
 }
 
-/// How a path lies to those that a job is about.
+/// Relation of a path to the requested paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum PathRelation {
     /// It is one of them or below one.
     Inside,
     /// One of them is below it.
@@ -238,9 +238,14 @@ pub(crate) enum Reach {
     Outside,
 }
 
-impl<'a> Aim<'a> {
-    pub(crate) fn new(store: &Store, job: &'a Checkout<'a>, before: Option<RootId>, target: RootId) -> Result<Self> {
-        let rules_of = |root: RootId| job.rules.map(|rules| TreeRules::new(store, root, rules)).transpose();
+impl<'a> CheckoutScope<'a> {
+    pub(crate) fn new(
+        store: &Store,
+        options: &'a CheckoutOptions<'a>,
+        before: Option<RootId>,
+        target: RootId,
+    ) -> Result<Self> {
+        let rules_of = |root: RootId| options.rules.map(|rules| TreeRules::new(store, root, rules)).transpose();
         let (rules, rules_before) = (rules_of(target)?, before.map(rules_of).transpose()?.flatten());
         let before = before.map(|root| store.root(root)).transpose()?;
         let (before, after) = (before.as_deref(), &*store.root(target)?);
@@ -249,96 +254,98 @@ impl<'a> Aim<'a> {
             Ok(there_before || entry_at(store, after, path)?.is_some())
         };
         let holds_git = Mutex::default();
-        let Some(wanted) = job.paths else { return Ok(Self { job, paths: None, rules, rules_before, holds_git }) };
+        let Some(wanted) = options.paths else {
+            return Ok(Self { options, paths: None, rules, rules_before, holds_git });
+        };
         let mut paths = BTreeSet::new();
         for path in wanted {
-            // A path that is nowhere must not make the directories above it.
+            // A path in neither tree must not create its parents.
             if is_there(path)? {
                 paths.insert(path.clone());
             }
         }
-        Ok(Self { job, paths: Some(paths), rules, rules_before, holds_git })
+        Ok(Self { options, paths: Some(paths), rules, rules_before, holds_git })
     }
 
-    pub(crate) fn reach(&self, path: &TreePath) -> Reach {
-        let Some(paths) = &self.paths else { return Reach::Inside };
+    pub(crate) fn relation(&self, path: &TreePath) -> PathRelation {
+        let Some(paths) = &self.paths else { return PathRelation::Inside };
         let mut here = Some(path.clone());
         while let Some(ancestor) = here {
             if paths.contains(&ancestor) {
-                return Reach::Inside;
+                return PathRelation::Inside;
             }
             here = ancestor.split_last().map(|(parent, _)| parent);
         }
-        // What is below a path follows it at once.
+        // In path order, descendants follow a path immediately.
         let next = paths.range(path..).next();
-        if next.is_some_and(|next| next.below(path).is_some()) { Reach::Above } else { Reach::Outside }
+        if next.is_some_and(|next| next.below(path).is_some()) { PathRelation::Above } else { PathRelation::Outside }
     }
 
     pub(crate) fn is_exact(&self) -> bool {
-        matches!(self.job.times, Times::Exact)
+        matches!(self.options.times, Times::Exact)
     }
 
-    /// Whether attributes of something that is on both sides have to be set.
-    pub(crate) fn attributes_differ(&self, pair: &Pair) -> bool {
+    /// Returns whether attributes of an entry in both trees have to be set.
+    pub(crate) fn attributes_differ(&self, pair: &EntryPair) -> bool {
         let (Some(before), Some(after)) = (&pair.before, &pair.after) else { return false };
         before.mode != after.mode || before.extra != after.extra || (self.is_exact() && before.mtime != after.mtime)
     }
 
-    /// The names of a directory that differ and that the job is about, in order.
-    pub(crate) fn steps(
+    /// Returns the differing names of a directory that are in scope, in order.
+    pub(crate) fn changes(
         &self,
         store: &Store,
         directory: &TreePath,
         contents: Contents,
-    ) -> Result<impl Iterator<Item = Result<Step>>> {
+    ) -> Result<impl Iterator<Item = Result<PathChange>>> {
         let options = DiffOptions { times: self.is_exact(), ..DiffOptions::default() };
         let differing = diff_directories(store, contents.before, contents.after, options)?;
         Ok(differing.filter_map(move |item| match item {
             Err(error) => Some(Err(error.into())),
-            Ok(change) => self.step(directory, change).transpose(),
+            Ok(change) => self.change_of(directory, change).transpose(),
         }))
     }
 
-    fn step(&self, directory: &TreePath, change: NameChange) -> Result<Option<Step>> {
+    fn change_of(&self, directory: &TreePath, change: NameChange) -> Result<Option<PathChange>> {
         let NameChange { name, before, after } = change;
         let is_git = name.as_bytes() == GIT;
         let path = directory.join(&name);
-        let pair = Pair { before: before.and_then(shown), after: after.and_then(shown) };
-        match self.reach(&path) {
-            Reach::Outside => return Ok(None),
-            Reach::Above if !pair.is_directory_on_any_side() => return Ok(None),
-            Reach::Inside if self.job.keep_git && is_git && !self.is_named_git(&path) => {
+        let pair = EntryPair { before: before.and_then(displayed_entry), after: after.and_then(displayed_entry) };
+        match self.relation(&path) {
+            PathRelation::Outside => return Ok(None),
+            PathRelation::Above if !pair.is_directory_on_any_side() => return Ok(None),
+            PathRelation::Inside if self.options.keep_git && is_git && !self.names_git(&path) => {
                 self.holds_git.lock().insert(directory.clone());
                 return Ok(None);
             }
-            Reach::Above | Reach::Inside => {}
+            PathRelation::Above | PathRelation::Inside => {}
         }
         let is_file = pair.after.as_ref().is_some_and(|entry| entry.kind() == EntryKind::File);
-        if self.job.leave_git_file && is_git && is_file {
-            return Ok(Some(Step::Left(Notice { path, why: Why::GitFile })));
+        if self.options.leave_git_file && is_git && is_file {
+            return Ok(Some(PathChange::Skipped(Notice { path, why: Why::GitFile })));
         }
         if let (Some(rules), Some(_), None) = (&self.rules, &pair.before, &pair.after)
-            && rules.leave_out(&path, is_directory(pair.before.as_ref()))?
+            && rules.excludes(&path, is_directory(pair.before.as_ref()))?
         {
-            return Ok(Some(Step::Left(Notice { path, why: Why::Uncovered })));
+            return Ok(Some(PathChange::Skipped(Notice { path, why: Why::Uncovered })));
         }
-        Ok((pair.before.is_some() || pair.after.is_some()).then_some(Step::Differs { path, name, pair }))
+        Ok((pair.before.is_some() || pair.after.is_some()).then_some(PathChange::Differs { path, name, pair }))
     }
 
-    /// Whether a directory stays because it holds a `.git` that was left alone, here or further down.
+    /// Returns whether a directory stays because a `.git` in it, or further down, was skipped.
     pub(crate) fn holds_git(&self, directory: &TreePath) -> bool {
         let holds_git = self.holds_git.lock();
-        // What is below a path follows it at once.
+        // In path order, descendants follow a path immediately.
         holds_git.range(directory..).next().is_some_and(|next| next == directory || next.below(directory).is_some())
     }
 
-    /// Whether the rules of the directory leave a path out, so that what is there is not known.
+    /// Returns whether the directory's ignore rules exclude a path, so that the index does not describe it.
     pub(crate) fn is_uncovered(&self, path: &TreePath) -> bool {
         let Some(rules) = &self.rules_before else { return false };
         let mut here = Some(path.clone());
         while let Some(ancestor) = here {
-            // What is in the way may be a directory or not.
-            if [false, true].iter().any(|is_directory| rules.leave_out(&ancestor, *is_directory).unwrap_or(false)) {
+            // The path may be a directory or not.
+            if [false, true].iter().any(|is_directory| rules.excludes(&ancestor, *is_directory).unwrap_or(false)) {
                 return true;
             }
             here = ancestor.split_last().map(|(parent, _)| parent);
@@ -346,8 +353,8 @@ impl<'a> Aim<'a> {
         false
     }
 
-    /// Whether the job names a `.git`, or something in it, at or above this path.
-    fn is_named_git(&self, path: &TreePath) -> bool {
+    /// Returns whether the requested paths name a `.git`, or a path in it, at or above this path.
+    fn names_git(&self, path: &TreePath) -> bool {
         let Some(paths) = &self.paths else { return false };
         let mut here = Some(path.clone());
         while let Some(ancestor) = here {
@@ -360,8 +367,8 @@ impl<'a> Aim<'a> {
     }
 }
 
-/// What stands for an entry in a directory. A conflict is shown by the first of its versions that is there.
-pub(crate) fn shown(entry: Entry) -> Option<Entry> {
+/// Returns the entry that a directory displays. A conflict is displayed as the first of its versions that exists.
+pub(crate) fn displayed_entry(entry: Entry) -> Option<Entry> {
     match &entry.node {
         Node::Conflict(conflict) => conflict.added().chain(conflict.removed()).flatten().next().cloned(),
         _ => Some(entry),

@@ -1,10 +1,12 @@
-//! How far a long piece of work is, for another thread to read, and the way to stop it.
+//! Progress counters of a capture or checkout, and its cancellation.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::{Error, Result};
+use amalgam_engine::CancelFlag;
 
-/// Counts that only grow while the work goes on.
+use crate::error::Result;
+
+/// Counters that only grow while the work runs; another thread may read them.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Names seen so far.
@@ -13,31 +15,31 @@ pub struct Progress {
     pub files: AtomicU64,
     /// Bytes read or written so far.
     pub bytes: AtomicU64,
-    /// How many files there will be; 0 while that is not known.
+    /// Total number of files; 0 while unknown.
     pub files_total: AtomicU64,
-    /// How many bytes there will be; 0 while that is not known.
+    /// Total number of bytes; 0 while unknown.
     pub bytes_total: AtomicU64,
-    cancelled: AtomicBool,
+    cancel: CancelFlag,
 }
 
 impl Progress {
-    /// Asks the work to stop; it does at the next file or block.
+    /// Requests cancellation; the work stops at the next file or block.
     pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+        self.cancel.cancel();
     }
 
-    /// Returns an error once the caller asked to stop.
+    /// Fails if cancellation was requested.
     pub fn check(&self) -> Result<()> {
-        if self.cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
+        Ok(self.cancel.check()?)
     }
 
-    /// Counts a name that was seen.
-    pub fn saw(&self, names: u64) {
+    /// Counts names that were seen.
+    pub fn count_names(&self, names: u64) {
         self.seen.fetch_add(names, Ordering::Relaxed);
     }
 
     /// Counts a file that is done.
-    pub fn did(&self, bytes: u64) {
+    pub fn count_file(&self, bytes: u64) {
         self.files.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }

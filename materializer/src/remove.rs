@@ -1,7 +1,7 @@
-//! Removing a tree of the host: by directory handles, through no symlink and across no mount.
+//! Removes a directory tree of the host, by directory handles, through no symlink and across no mount.
 //!
-//! One handle is open at a time, however deep the tree is: the way up is `..`, and the directory found there must be the one that
-//! the walk came from.
+//! One handle is open at a time, however deep the tree is: the walk goes up by `..`, and the directory found there must be the
+//! one that it came from.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -15,12 +15,12 @@ use rustix::io::Errno;
 
 use crate::host::{DIRECTORY, open_stride};
 
-/// Number of times a directory is listed again in which entries appear while it is removed.
+/// Times that a directory is listed again because entries appear while it is removed.
 const LISTINGS_MAX: u32 = 4;
-/// The mode of a directory that forbids what is done in it.
+/// Mode for a directory whose own mode forbids removals.
 const OPENED: Mode = Mode::RWXU;
 
-/// What was not removed: the first path, why, and the number of the others.
+/// The error: the first path that was not removed, why, and the number of the others.
 #[derive(Debug)]
 struct Left {
     path: PathBuf,
@@ -40,11 +40,11 @@ impl fmt::Display for Left {
 
 impl std::error::Error for Left {}
 
-/// Removes a path and everything below it. A path that is not there is no error.
+/// Removes a path and everything below it. A missing path is no error.
 ///
-/// A symlink is removed, never followed. A mount stays, with its contents and the directories above it, and so does an entry that
-/// the kernel refuses to remove; the rest is removed, and the error names the first path that stays. A directory of the caller that
-/// forbids removals is given mode 0700 first.
+/// A symlink is removed, never followed. A mount stays, with its contents and the directories above it, and so does an entry
+/// that the kernel refuses to remove. The rest is removed, and the error names the first path that stays. A directory of the
+/// caller that forbids removals gets mode 0700 first.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} has no name", path.display())));
@@ -63,12 +63,12 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A file system in the tree of mounts: its mount id, and the device where the kernel tells no mount ids.
+/// Identity of a mount: the mount id, if the kernel reports it, and the device.
 type Mount = (Option<u64>, u64);
 
 struct Removal {
     mount: Mount,
-    /// Where the walk is; for messages.
+    /// Current path, for messages.
     path: PathBuf,
     left: Option<(io::ErrorKind, Left)>,
 }
@@ -85,7 +85,7 @@ impl Removal {
     fn remove(&mut self, above: OwnedFd, name: CString) -> io::Result<()> {
         let mut here = above;
         let mut levels = vec![Level { inode: inode_of(here.as_fd())?, names: vec![name], listings: LISTINGS_MAX }];
-        // The names of the directories that were entered, to be removed on the way up.
+        // The names of entered directories, to be removed on the way up.
         let mut entered: Vec<CString> = Vec::new();
         loop {
             let level = levels.last_mut().expect("it ends with the first one");
@@ -104,7 +104,7 @@ impl Removal {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(Errno::NOTEMPTY | Errno::EXIST) => {
                     let level = levels.last_mut().expect("it was entered");
-                    // Entries that stay are why; others have appeared since.
+                    // If no entry was left, new ones have appeared.
                     if self.left.is_none() && level.listings < LISTINGS_MAX {
                         level.listings += 1;
                         level.names = names_in(here.as_fd())?;
@@ -123,7 +123,7 @@ impl Removal {
         }
     }
 
-    /// Removes an entry that is no directory; returns the handle of one that is. What can be neither stays, and is noted.
+    /// Removes an entry that is no directory, or returns the handle of a directory. Records a failure.
     fn unlink_or_enter(&mut self, here: BorrowedFd<'_>, name: &CStr) -> Option<OwnedFd> {
         let mut unlinked = rustix::fs::unlinkat(here, name, AtFlags::empty());
         if unlinked == Err(Errno::ACCESS) && rustix::fs::fchmod(here, OPENED).is_ok() {
@@ -131,7 +131,7 @@ impl Removal {
         }
         match unlinked {
             Ok(()) | Err(Errno::NOENT) => return None,
-            // Some file systems say EPERM for a directory.
+            // Some file systems return EPERM for a directory.
             Err(Errno::ISDIR | Errno::PERM) => {}
             Err(errno) => {
                 self.leave(Some(name), &errno.into());
@@ -152,14 +152,14 @@ impl Removal {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 let place = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let place = open_stride(here, name.to_bytes(), place)?;
-                // A handle that is a place only has no other way to its inode; no name is resolved again.
+                // Only /proc leads from an O_PATH handle to its inode without resolving the name again.
                 let through = format!("/proc/self/fd/{}", place.as_raw_fd());
                 rustix::fs::chmodat(CWD, through, OPENED, AtFlags::empty())?;
                 open_stride(here, name.to_bytes(), DIRECTORY)?
             }
             below => below?,
         };
-        // Where the kernel does not refuse to cross a mount by itself.
+        // For kernels that cannot refuse to cross a mount.
         match mount_of(below.as_fd())? == self.mount {
             true => Ok(below),
             false => Err(Errno::XDEV.into()),
@@ -183,7 +183,7 @@ impl Removal {
     }
 }
 
-/// The directory above one, if it is the one that the walk came from.
+/// Opens the parent of a directory, if it is the one that the walk came from.
 fn up(here: BorrowedFd<'_>, inode: u64, mount: Mount) -> io::Result<OwnedFd> {
     let above = rustix::fs::openat(here, c"..", DIRECTORY, Mode::empty())?;
     match inode_of(above.as_fd())? == inode && mount_of(above.as_fd())? == mount {

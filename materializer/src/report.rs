@@ -1,71 +1,71 @@
-//! What concerns single paths: reported, while the rest goes on.
+//! Notices: paths that were skipped or not handled as asked, while the rest continues.
 
 use std::fmt;
 
 use amalgam_engine::TreePath;
 
-/// A path that was not dealt with as asked, and why.
+/// A path that was not handled as asked, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Where.
+    /// The path.
     pub path: TreePath,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }
 
-/// Why a path was left as it is, or out.
+/// Why a path was skipped, or handled only in part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Why {
-    /// A rule of the user's keeps it out. Not a failure.
+    /// An ignore rule excludes it. Not a failure.
     Ignored,
-    /// Rules leave it out, before or after, so it stays on the disk as it is. Not a failure.
+    /// Ignore rules of the old or the new tree exclude it, so it stays on disk as it is. Not a failure.
     Uncovered,
-    /// It belongs to Amalgam itself. Not a failure.
+    /// It belongs to Amalgam's own store. Not a failure.
     Ours,
-    /// Its bytes were purged: when, by whom and why. They are neither written nor stored again.
+    /// Its bytes were purged (text of the tombstone). They are neither written nor stored again.
     Purged(String),
-    /// Its bytes are damaged in the store or missing there: the store's words. They are not written.
+    /// Its bytes are damaged in the store or missing there (text of the error). They are not written.
     Damaged(String),
-    /// Another file system is mounted there. Its directory is kept, its contents are not.
+    /// Another file system is mounted there. The directory is kept without its contents.
     OtherFileSystem,
-    /// Not allowed, or the machine failed: the system's words.
+    /// The host refused or failed.
     Failed {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// The system's words.
+        /// Text of the system's error.
         error: String,
     },
-    /// It changed while it was read, again and again; what was read last is kept.
+    /// It kept changing while it was read; the bytes of the last attempt are kept.
     Changing,
-    /// It changed since the plan was made, and was left alone.
+    /// It changed since the index was made, and was skipped.
     ChangedSince,
-    /// It was replaced twice while it was being replaced. The newest version has the name, an earlier one this other name.
+    /// It was replaced twice during its replacement. The newest version has its name, an earlier one has this name.
     KeptBeside(String),
-    /// The tree cannot hold such a thing: what is wrong with it.
+    /// A tree cannot hold it, with the reason.
     Unsupported(String),
-    /// A directory that should go still holds things that are not part of the tree.
+    /// A directory to be removed holds files that are not part of the tree.
     NotEmpty,
-    /// Its owner could not be set without privilege; everything else was.
+    /// Its owner could not be set without privileges; everything else was.
     OwnerNotSet,
-    /// A set-user-ID or set-group-ID bit, a capability or a device of a tree that came from elsewhere. Not a failure.
+    /// A set-user-ID or set-group-ID bit, a capability or a device of a foreign tree was withheld. Not a failure.
     Withheld,
-    /// A `.git` that is a file names a repository elsewhere, which a second directory must not share. Not a failure.
+    /// A `.git` file, which names a repository that two directories must not share. Not a failure.
     GitFile,
 }
 
 impl Why {
-    /// Whether the work is only partly done because of it.
+    /// Returns whether the work is incomplete because of it.
     pub fn is_failure(&self) -> bool {
         let notes = [Self::Ignored, Self::Uncovered, Self::Ours, Self::OwnerNotSet, Self::Withheld, Self::GitFile];
         !notes.contains(self)
     }
 }
 
-/// Actions that need not be named: nothing else is done to a path that is only read.
+/// Actions that messages need not name: nothing else is done to a path that is only read.
 const READING: [&str; 4] = ["open", "list", "look into", "open the directory of"];
 
-/// The system's words as a part of a sentence: `permission denied`.
+/// Turns a system error into a part of a sentence, for example `permission denied`.
 fn plain(error: &str) -> String {
     let words = error.split(" (os error").next().unwrap_or(error);
     let mut letters = words.chars();

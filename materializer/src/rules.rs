@@ -1,8 +1,8 @@
-//! What is left out of a tree: the settings' patterns, and `.amalgamignore` files in the directory itself.
+//! Ignore rules: patterns of the settings, and `.amalgamignore` files in the directory itself.
 //!
-//! Patterns are Git's, with its meaning: the last that matches decides, a file deeper in the tree goes before one above it, `!`
-//! takes a name back in, and nothing below a directory that is left out is looked at. The settings' patterns come last.
-//! Without any of them everything is part of the tree.
+//! Patterns have Git's syntax and meaning: the last match decides, a file deeper in the tree has precedence, `!` includes a name
+//! again, and nothing below an excluded directory is visited. Patterns of the settings have the lowest precedence. Without
+//! patterns everything is part of the tree.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -24,16 +24,16 @@ use crate::error::{Error, Result};
 use crate::host::{HostDir, Identity, is_absent, open_beneath};
 use crate::report::Why;
 
-/// The file in a directory that says what to leave out of it and of those below.
+/// Name of the file with the patterns for its directory and those below.
 pub(crate) const RULES_FILE: &[u8] = b".amalgamignore";
-/// The most bytes of such a file that are used. A pattern may need 400 times its length in memory.
+/// Bytes of such a file that are used. A pattern may need 400 times its length in memory.
 const RULES_FILE_BYTES_MAX: usize = 128 << 10;
-/// The longest pattern that is used: the kernel takes no longer path.
+/// Longest pattern: the kernel accepts no longer path.
 const PATTERN_BYTES_MAX: usize = 4_096;
-/// How many files of patterns of a stored tree are kept in memory at once.
+/// Pattern files of a stored tree that are kept in memory at once.
 const TREE_RULES_MAX: usize = 64;
 
-/// What is left out.
+/// Ignore rules of a directory.
 #[derive(Clone, Default)]
 pub struct Rules {
     fingerprint: [u8; 32],
@@ -41,19 +41,19 @@ pub struct Rules {
     ours: Vec<Identity>,
 }
 
-/// The patterns that hold in a directory, its own first. Empty where there are none.
+/// The patterns that apply in a directory, its own first.
 #[derive(Clone, Default)]
 pub(crate) struct Chain(Option<Arc<Level>>);
 
 struct Level {
     patterns: Gitignore,
-    /// How many bytes of a path come before what its patterns are about.
+    /// Length of the path prefix that its patterns do not see.
     skip: usize,
     above: Chain,
 }
 
 impl Rules {
-    /// From the settings' patterns, in Git's syntax.
+    /// Compiles the patterns of the settings.
     pub fn new(patterns: &[String]) -> Result<Self> {
         let mut hasher = blake3::Hasher::new();
         let mut builder = builder();
@@ -70,24 +70,24 @@ impl Rules {
         Ok(Self { fingerprint, settings: Chain::default().and(built, &TreePath::root()), ours: Vec::new() })
     }
 
-    /// Adds directories that are never entered, wherever they are: the store's own, the runtime directory.
+    /// Adds directories that are never entered: the store's own, the runtime directory.
     #[must_use]
     pub fn never(mut self, ours: &[Identity]) -> Self {
         self.ours.extend_from_slice(ours);
         self
     }
 
-    /// By what the settings' patterns are known: a tree that was captured under others has to be looked at as a whole.
+    /// Returns a fingerprint of the settings' patterns: a tree captured with others has to be scanned completely.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint
     }
 
-    /// The patterns that hold everywhere.
+    /// Returns the patterns that apply everywhere.
     pub(crate) fn settings(&self) -> Chain {
         self.settings.clone()
     }
 
-    /// Whether a directory is one that is never entered.
+    /// Returns whether a directory is one that is never entered.
     pub(crate) fn is_ours(&self, device: u64, inode: u64) -> bool {
         self.ours.iter().any(|ours| ours.device == device && ours.inode == inode)
     }
@@ -100,13 +100,18 @@ impl fmt::Debug for Rules {
 }
 
 impl Chain {
-    /// Whether nothing can match.
+    /// Returns whether there are no patterns.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Whether a path is left out. The directories above it are not.
-    pub(crate) fn leaves_out(&self, path: &[u8], is_directory: bool) -> bool {
+    /// Returns whether a directory is excluded. The directories above it are not.
+    pub(crate) fn excludes_directory(&self, path: &[u8]) -> bool {
+        self.excludes(path, true)
+    }
+
+    /// Returns whether a path is excluded. The directories above it are not.
+    pub(crate) fn excludes(&self, path: &[u8], is_directory: bool) -> bool {
         let mut here = self;
         while let Some(level) = &here.0 {
             let inside = Path::new(OsStr::from_bytes(&path[level.skip..]));
@@ -119,7 +124,7 @@ impl Chain {
         false
     }
 
-    /// With the patterns of a directory's own file, and what is wrong with them. The file need not be there.
+    /// Adds the patterns of a directory's own file, which may be missing. Returns them with a reason for a notice.
     pub(crate) fn enter(&self, host: &HostDir, directory: &TreePath) -> (Self, Option<Why>) {
         let text = match read(host, directory) {
             Ok(Some(text)) => text,
@@ -132,7 +137,7 @@ impl Chain {
         self.and_text(&text, directory)
     }
 
-    /// With the patterns that a directory's own file holds, and what is wrong with them.
+    /// Adds the patterns of a file's text. Returns them with a reason for a notice.
     fn and_text(&self, text: &[u8], directory: &TreePath) -> (Self, Option<Why>) {
         let mut builder = builder();
         let failed = |error: String| Some(Why::Failed { action: "use all of its rules", error });
@@ -165,14 +170,14 @@ impl Chain {
     }
 }
 
-/// The rules that hold in a stored tree: the settings' patterns, and the `.amalgamignore` files that the tree itself has. They tell
-/// a path that a snapshot left out from one that was not there.
+/// The ignore rules of a stored tree: patterns of the settings, and its own `.amalgamignore` files. They tell an excluded path
+/// from one that did not exist.
 pub(crate) struct TreeRules {
     tree: WorkingTree,
     settings: Chain,
-    /// The patterns of directories that were asked for.
+    /// Cached patterns by directory.
     chains: Mutex<HashMap<TreePath, Chain>>,
-    /// How many files of patterns are in `chains`.
+    /// Number of pattern files in `chains`.
     read: AtomicUsize,
 }
 
@@ -182,11 +187,11 @@ impl TreeRules {
         Ok(Self { tree, settings: rules.settings(), chains: Mutex::default(), read: AtomicUsize::new(0) })
     }
 
-    /// Whether the rules leave a path out. Those above it were asked for before.
-    pub(crate) fn leave_out(&self, path: &TreePath, is_directory: bool) -> Result<bool> {
+    /// Returns whether a path is excluded. The caller has checked the directories above it.
+    pub(crate) fn excludes(&self, path: &TreePath, is_directory: bool) -> Result<bool> {
         let Some((directory, _)) = path.split_last() else { return Ok(false) };
         let chain = self.chain(&directory)?;
-        Ok(!chain.is_empty() && chain.leaves_out(path.as_bytes(), is_directory))
+        Ok(!chain.is_empty() && chain.excludes(path.as_bytes(), is_directory))
     }
 
     fn chain(&self, directory: &TreePath) -> Result<Chain> {
@@ -200,7 +205,7 @@ impl TreeRules {
         for depth in 0..=names.len() {
             let file = above.join(&rules_file);
             let is_file = |stat: Stat| stat.kind == EntryKind::File;
-            // What was purged or is damaged says nothing.
+            // A purged or damaged file has no patterns.
             if self.tree.stat(file.as_bytes())?.is_some_and(is_file)
                 && let Ok(text) = self.tree.read_at(file.as_bytes(), 0, RULES_FILE_BYTES_MAX + 1)
             {
@@ -221,7 +226,7 @@ impl TreeRules {
     }
 }
 
-/// A text of patterns, or the whole lines of it that are used if it is too long.
+/// Returns the text, or as `Err` the complete lines of its usable part if it is too long.
 fn within_bounds(text: &[u8]) -> Result<&[u8], &[u8]> {
     if text.len() <= RULES_FILE_BYTES_MAX {
         return Ok(text);
@@ -232,7 +237,7 @@ fn within_bounds(text: &[u8]) -> Result<&[u8], &[u8]> {
 }
 
 fn builder() -> GitignoreBuilder {
-    // Paths are given from the directory that the patterns are about, so nothing is to be stripped from them.
+    // Paths are relative to the directory of the patterns, so there is no prefix to strip.
     GitignoreBuilder::new(".")
 }
 
@@ -279,14 +284,14 @@ mod tests {
     fn deeper_patterns_decide_first() {
         let rules = Rules::new(&["*.log".to_owned(), "/top".to_owned(), "dir/".to_owned()]).expect("good");
         let outer = rules.settings();
-        assert!(outer.leaves_out(b"x.log", false) && outer.leaves_out(b"a/b/x.log", false));
-        assert!(outer.leaves_out(b"top", false) && !outer.leaves_out(b"a/top", false));
-        assert!(outer.leaves_out(b"a/dir", true) && !outer.leaves_out(b"a/dir", false));
+        assert!(outer.excludes(b"x.log", false) && outer.excludes(b"a/b/x.log", false));
+        assert!(outer.excludes(b"top", false) && !outer.excludes(b"a/top", false));
+        assert!(outer.excludes(b"a/dir", true) && !outer.excludes(b"a/dir", false));
         let mut builder = builder();
         builder.add_line(None, "!keep.log").expect("good");
         builder.add_line(None, "/own").expect("good");
         let inner = outer.and(builder.build().expect("good"), &path("a"));
-        assert!(!inner.leaves_out(b"a/keep.log", false) && inner.leaves_out(b"a/other.log", false));
-        assert!(inner.leaves_out(b"a/own", false) && !inner.leaves_out(b"a/b/own", false));
+        assert!(!inner.excludes(b"a/keep.log", false) && inner.excludes(b"a/other.log", false));
+        assert!(inner.excludes(b"a/own", false) && !inner.excludes(b"a/b/own", false));
     }
 }

@@ -1,4 +1,4 @@
-//! What the host says of a file without reading it.
+//! Stamps: the `stat` fields by which a file is known to be unchanged without reading it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -6,42 +6,40 @@ use std::os::fd::BorrowedFd;
 use amalgam_engine::{Name, Time};
 use rustix::fs::{AtFlags, FileType, Stat};
 
-use crate::host::c_name;
-
-/// When two of them are equal, and the file was not touched in the very moment it was looked at, its bytes and attributes are
-/// the same: the kernel sets `ctime` at every change, and no program can set it back.
+/// The `stat` fields of a file. If two stamps are equal and the file was not changed within the clock's granularity, bytes and
+/// attributes are equal: the kernel sets `ctime` at every change, and no program can set it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Kind and permission bits, as in `st_mode`.
     pub mode: u32,
-    /// How many names it has on this file system.
+    /// Number of hard links.
     pub links: u32,
-    /// Its owner.
+    /// Owner.
     pub uid: u32,
-    /// Its group.
+    /// Group.
     pub gid: u32,
-    /// Its inode.
+    /// Inode.
     pub inode: u64,
-    /// Its length in bytes; for a device, which one it is.
+    /// Length in bytes; for a device, its number.
     pub size: u64,
-    /// When its bytes changed last.
+    /// Last change of the bytes.
     pub mtime: Time,
-    /// When anything of it changed last.
+    /// Last change of bytes or attributes.
     pub ctime: Time,
 }
 
 impl Stamp {
-    /// Of a name in an open directory; a symlink is not followed.
+    /// Returns the stamp of a name in an open directory. Does not follow a symlink.
     pub fn at(directory: BorrowedFd<'_>, name: &Name) -> io::Result<Self> {
-        Ok(Self::from_stat(&rustix::fs::statat(directory, c_name(name), AtFlags::SYMLINK_NOFOLLOW)?))
+        Ok(Self::from_stat(&rustix::fs::statat(directory, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
-    /// Of something open.
+    /// Returns the stamp of an open file.
     pub fn of(open: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self::from_stat(&rustix::fs::fstat(open)?))
     }
 
-    /// From the kernel's answer.
+    /// Converts the kernel's answer.
     pub fn from_stat(stat: &Stat) -> Self {
         let time =
             |seconds: i64, nanoseconds: i64| Time(seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds));
@@ -60,12 +58,12 @@ impl Stamp {
         }
     }
 
-    /// What kind of thing it is.
+    /// Returns the file type.
     pub fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.mode)
     }
 
-    /// The permission bits.
+    /// Returns the permission bits.
     pub fn permissions(&self) -> u32 {
         self.mode & 0o7777
     }

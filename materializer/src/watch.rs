@@ -1,9 +1,8 @@
-//! Being told by the kernel in which directories something happened. The only module that knows inotify.
+//! Watches a directory with inotify. No other module uses inotify.
 //!
-//! There is one watch for each directory that is not left out by a rule, and no thread: what the kernel noted is read when
-//! the caller asks. A directory that is new to the watch counts as dirty with all below it, so nothing that happened before it was
-//! watched is missed. What the kernel does not tell is not noticed either: writes through a memory map, and writes through a name outside of the
-//! directory. A look at everything finds those.
+//! Each directory that no rule excludes has one watch. There is no thread: events are read when the caller asks. A newly
+//! watched directory counts as dirty with all below it, so no change before the watch is missed. The kernel reports neither
+//! writes through a memory map nor writes through a name outside of the directory; only a complete scan finds those.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -18,22 +17,22 @@ use rustix::fs::FileType;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 
-use crate::capture::names;
+use crate::capture::list_names;
 use crate::error::{Error, Result};
 use crate::host::HostDir;
 use crate::rules::{Chain, RULES_FILE, Rules};
 
-/// Room for what the kernel noted.
+/// Buffer size for events.
 const EVENTS_BYTES: usize = 64 << 10;
 
-/// Where something happened.
+/// Directories in which something changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dirty {
-    /// Nowhere.
+    /// None.
     Nothing,
-    /// In these directories.
+    /// These.
     Directories(BTreeSet<TreePath>),
-    /// Perhaps anywhere: more happened than the kernel could note, or not everything is watched.
+    /// Possibly any: the event queue overflowed, or not everything is watched.
     Everything,
 }
 
@@ -42,20 +41,20 @@ pub struct Watcher {
     host: HostDir,
     rules: Rules,
     inotify: OwnedFd,
-    state: Mutex<Watched>,
+    state: Mutex<WatchState>,
 }
 
 #[derive(Default)]
-struct Watched {
-    /// Each watched directory with the rules that hold in it.
+struct WatchState {
+    /// Each watched directory with its ignore rules.
     directories: HashMap<i32, (TreePath, Chain)>,
     by_path: BTreeMap<TreePath, i32>,
     dirty: BTreeSet<TreePath>,
-    is_lost: bool,
+    has_lost_events: bool,
     incomplete: Option<String>,
 }
 
-/// Readable when the kernel noted something.
+/// Readable when events are pending.
 impl AsFd for Watcher {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
@@ -63,12 +62,12 @@ impl AsFd for Watcher {
 }
 
 impl Watcher {
-    /// Begins to watch. What happens from here on is noted.
+    /// Starts to watch.
     pub fn start(directory: &HostDir, rules: &Rules) -> Result<Self> {
         let host = HostDir::open(directory.path())?;
         if host.identity() != directory.identity() {
             let why = "it was exchanged for another directory".to_owned();
-            return Err(Error::NotThis { path: directory.path().display().to_string(), why });
+            return Err(Error::WrongDirectory { path: directory.path().display().to_string(), why });
         }
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)
             .map_err(|error| Error::host("watch", &TreePath::root(), error))?;
@@ -81,22 +80,22 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Where something happened since the last time it was asked.
+    /// Returns the directories that changed since the last call.
     pub fn take_dirty(&self) -> Dirty {
         let mut state = self.state.lock();
         self.drain(&mut state);
         let dirty = std::mem::take(&mut state.dirty);
-        if std::mem::take(&mut state.is_lost) || state.incomplete.is_some() {
+        if std::mem::take(&mut state.has_lost_events) || state.incomplete.is_some() {
             return Dirty::Everything;
         }
         if dirty.is_empty() { Dirty::Nothing } else { Dirty::Directories(dirty) }
     }
 
-    /// Waits until something happened, and no longer than this. Whether something did.
+    /// Waits for a change, at most this long. Returns whether there is one.
     pub fn wait(&self, at_most: Duration) -> Result<bool> {
         {
             let state = self.state.lock();
-            if state.is_lost || !state.dirty.is_empty() {
+            if state.has_lost_events || !state.dirty.is_empty() {
                 return Ok(true);
             }
         }
@@ -109,24 +108,24 @@ impl Watcher {
         }
     }
 
-    /// Why not everything is watched, and what to do about it; nothing when all is well.
+    /// Returns why not everything is watched, and what to do about it; `None` if everything is.
     pub fn incomplete(&self) -> Option<String> {
         self.state.lock().incomplete.clone()
     }
 
-    /// How many directories are watched.
+    /// Returns the number of watched directories.
     pub fn watches(&self) -> usize {
         self.state.lock().directories.len()
     }
 
-    fn drain(&self, state: &mut Watched) {
+    fn drain(&self, state: &mut WatchState) {
         let mut buffer = vec![MaybeUninit::uninit(); EVENTS_BYTES];
         let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
         loop {
             match events.next() {
                 Ok(event) => {
                     let name = event.file_name().and_then(|name| Name::new(name.to_bytes()).ok());
-                    self.note(state, event.wd(), event.events(), name);
+                    self.handle_event(state, event.wd(), event.events(), name);
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) => return,
@@ -138,10 +137,10 @@ impl Watcher {
         }
     }
 
-    fn note(&self, state: &mut Watched, watch: i32, what: ReadFlags, name: Option<Name>) {
+    fn handle_event(&self, state: &mut WatchState, watch: i32, what: ReadFlags, name: Option<Name>) {
         if what.contains(ReadFlags::QUEUE_OVERFLOW) {
-            state.is_lost = true;
-            // The kernel may not have reported new directories.
+            state.has_lost_events = true;
+            // Events about new directories may be lost.
             self.watch(state, TreePath::root(), self.rules.settings());
             return;
         }
@@ -159,8 +158,8 @@ impl Watcher {
         state.dirty.insert(path.clone());
         let Some(name) = name else { return };
         if name.as_bytes() == RULES_FILE {
-            // Other directories are left out now.
-            state.is_lost = true;
+            // The rules exclude other directories now.
+            state.has_lost_events = true;
             let above = path.split_last().and_then(|(parent, _)| state.chain(&parent));
             let chain = above.unwrap_or_else(|| self.rules.settings());
             self.watch(state, path, chain);
@@ -175,19 +174,19 @@ impl Watcher {
         }
         let is_there = what.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO);
         let is_other = what.contains(ReadFlags::ATTRIB) && !state.by_path.contains_key(&below);
-        if (is_there || is_other) && !chain.leaves_out(below.as_bytes(), true) {
+        if (is_there || is_other) && !chain.excludes_directory(below.as_bytes()) {
             self.watch(state, below, chain);
         }
     }
 
-    /// Watches a directory and all below it. They count as dirty.
-    fn watch(&self, state: &mut Watched, path: TreePath, chain: Chain) {
+    /// Watches a directory and all below it, and marks them as dirty.
+    fn watch(&self, state: &mut WatchState, path: TreePath, chain: Chain) {
         let mut open = vec![(path, chain)];
         while let Some((path, chain)) = open.pop() {
             if state.incomplete.is_some() {
                 return;
             }
-            // What cannot be opened cannot be captured either; its parent tells when that changes.
+            // A directory that cannot be opened cannot be captured either; its parent reports when that changes.
             let Ok(directory) = self.host.directory(&path) else { continue };
             let Ok(stat) = rustix::fs::fstat(&directory) else { continue };
             if stat.st_dev != self.host.identity().device || self.rules.is_ours(stat.st_dev, stat.st_ino) {
@@ -195,14 +194,15 @@ impl Watcher {
             }
             let (chain, _) = chain.enter(&self.host, &path);
             if let Err(error) = self.add(state, &directory, &path, &chain) {
-                state.incomplete = Some(trouble(error));
+                state.incomplete = Some(watch_failure(error));
                 return;
             }
             state.dirty.insert(path.clone());
-            let Ok(listed) = names(directory.as_fd()) else { continue };
+            let Ok(listed) = list_names(directory.as_fd()) else { continue };
             for (name, kind) in listed.names {
                 let below = path.join(&name);
-                if matches!(kind, FileType::Directory | FileType::Unknown) && !chain.leaves_out(below.as_bytes(), true)
+                if matches!(kind, FileType::Directory | FileType::Unknown)
+                    && !chain.excludes_directory(below.as_bytes())
                 {
                     open.push((below, chain.clone()));
                 }
@@ -210,7 +210,13 @@ impl Watcher {
         }
     }
 
-    fn add(&self, state: &mut Watched, directory: &OwnedFd, path: &TreePath, chain: &Chain) -> rustix::io::Result<()> {
+    fn add(
+        &self,
+        state: &mut WatchState,
+        directory: &OwnedFd,
+        path: &TreePath,
+        chain: &Chain,
+    ) -> rustix::io::Result<()> {
         let what = WatchFlags::MODIFY
             | WatchFlags::CLOSE_WRITE
             | WatchFlags::ATTRIB
@@ -220,7 +226,7 @@ impl Watcher {
             | WatchFlags::DELETE_SELF
             | WatchFlags::ONLYDIR
             | WatchFlags::EXCL_UNLINK;
-        // By its handle: a path could lead somewhere else by now.
+        // By its handle: the path could lead elsewhere by now.
         let handle = format!("/proc/self/fd/{}", directory.as_raw_fd());
         let watch = inotify::add_watch(&self.inotify, handle, what)?;
         if let Some((before, _)) = state.directories.insert(watch, (path.clone(), chain.clone()))
@@ -232,7 +238,7 @@ impl Watcher {
         Ok(())
     }
 
-    fn unwatch(&self, state: &mut Watched, path: &TreePath) {
+    fn unwatch(&self, state: &mut WatchState, path: &TreePath) {
         let below = state.by_path.range(path.clone()..).take_while(|(below, _)| below.below(path).is_some());
         let below: Vec<_> = below.map(|(path, watch)| (path.clone(), *watch)).collect();
         for (path, watch) in below {
@@ -244,7 +250,7 @@ impl Watcher {
     }
 }
 
-impl Watched {
+impl WatchState {
     fn chain(&self, path: &TreePath) -> Option<Chain> {
         let watch = self.by_path.get(path)?;
         Some(self.directories.get(watch)?.1.clone())
@@ -257,7 +263,7 @@ impl fmt::Debug for Watcher {
     }
 }
 
-fn trouble(error: Errno) -> String {
+fn watch_failure(error: Errno) -> String {
     match error {
         Errno::NOSPC => "the system's limit for watched directories is reached, so everything is looked at each time; \
                          raise fs.inotify.max_user_watches"

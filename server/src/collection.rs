@@ -18,8 +18,8 @@ use amalgam_engine::object::Snapshot;
 use amalgam_engine::{RefName, SnapshotId, Store, SweepScope, Time, WorkspaceName};
 use amalgam_gc::retention::Span;
 use amalgam_gc::{
-    CollectOptions, Collected, Courtesy, KeepAll, LivedClock, Pace, Plan, Progress, Retention, Stage, StoreUsage,
-    collect, log_begins, operations_before, plan, yielding_readers,
+    CollectOptions, CollectReport, KeepAll, LivedClock, Plan, Progress, RateLimit, Retention, Stage, StoreUsage,
+    Throttle, collect, first_kept_operation, last_operation_before, low_priority_readers, plan,
 };
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::Mutex;
@@ -144,7 +144,7 @@ impl Collections {
             settings,
             file,
             state: Mutex::new(state.unwrap_or_default()),
-            readers: yielding_readers(),
+            readers: low_priority_readers(),
             under_way: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
@@ -237,24 +237,25 @@ impl Service {
         let prepared = self.prepare(how, &mut go_on)?;
         let thinned = self.trees_there(&prepared.plan)?;
         let sleep = |time: Duration| std::thread::sleep(time);
-        let pace = Pace { objects_per_second: OBJECTS_PER_SECOND, bytes_per_second: BYTES_PER_SECOND, sleep: &sleep };
+        let rate_limit =
+            RateLimit { objects_per_second: OBJECTS_PER_SECOND, bytes_per_second: BYTES_PER_SECOND, sleep: &sleep };
         let options = CollectOptions {
             retention: &prepared.plan,
             scope: Some(&prepared.scope),
             operations_from: prepared.operations_from,
             dry_run: how.dry_run,
             readers: self.inner.collections.readers.as_ref(),
-            pace: matches!(how.why, Why::Growth | Why::Time).then_some(pace),
+            rate_limit: matches!(how.why, Why::Growth | Why::Time).then_some(rate_limit),
             ..CollectOptions::default()
         };
         let begun = Instant::now();
         let clock = || begun.elapsed();
-        let mut courtesy = Courtesy::new(&self.inner.store, &clock, &sleep).map_err(of_engine)?;
+        let mut throttle = Throttle::new(&self.inner.store, &clock, &sleep).map_err(of_engine)?;
         let mut watch = |progress: &Progress| match ending.load(Ordering::Relaxed) {
             true => ControlFlow::Break(()),
             false => {
                 // Whether to rest is no reason to fail.
-                let _ = courtesy.rest();
+                let _ = throttle.pause();
                 watch(progress)
             }
         };
@@ -299,9 +300,9 @@ impl Service {
             self.inner.workspaces.forget_deleted(&old, &act).map_err(of_engine)?;
             without.clear();
         }
-        let operations_after = operations_before(&self.inner.store, at, &lived).map_err(of_engine)?;
+        let operations_after = last_operation_before(&self.inner.store, at, &lived).map_err(of_engine)?;
         let operations_from =
-            log_begins(&self.inner.store, &settings.log, now, operations_after, &lived).map_err(of_engine)?;
+            first_kept_operation(&self.inner.store, &settings.log, now, operations_after, &lived).map_err(of_engine)?;
         let scope = SweepScope { operations_after: Some(operations_after), without };
         let mut plan = plan(&self.inner.history, &settings.policies, &scope, at, &lived).map_err(of_engine)?;
         if !how.dry_run {
@@ -314,7 +315,7 @@ impl Service {
     pub(crate) fn operations_kept_after(&self) -> Result<u64> {
         let lived = self.lived();
         let at = before(self.now(), self.settings()?.grace);
-        operations_before(&self.inner.store, at, &lived).map_err(of_engine)
+        last_operation_before(&self.inner.store, at, &lived).map_err(of_engine)
     }
 
     /// What retention would do, with the grace time.
@@ -326,7 +327,7 @@ impl Service {
     /// How many of those that go are not gone yet.
     fn trees_there(&self, plan: &Plan) -> Result<u64> {
         let mut there = 0;
-        for planned in plan.goers() {
+        for planned in plan.thinned() {
             there += u64::from(!self.inner.history.is_thinned(planned.id).map_err(of_engine)?);
         }
         Ok(there)
@@ -415,7 +416,7 @@ fn before(now: Time, span: Span) -> Time {
 fn result_message(
     how: &How<'_>,
     prepared: &Prepared,
-    done: &Collected,
+    done: &CollectReport,
     thinned: u64,
     [before, after]: [&Disk; 2],
 ) -> v1::CollectResult {

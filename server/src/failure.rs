@@ -39,7 +39,7 @@ pub const PARTLY: &str = "changed_paths";
 /// An error of the materializer, for the API.
 pub fn of_materializer(error: amalgam_materializer::Error) -> Failure {
     use amalgam_materializer::Error as Host;
-    if let Host::Partly { written, removed, source } = error {
+    if let Host::Partial { written, removed, source } = error {
         let failure = of_materializer(*source);
         let before = match (written, removed) {
             (1, 0) => "1 path was written before that".to_owned(),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use amalgam_engine::TreePath;
-use amalgam_gc::LogRule;
+use amalgam_gc::LogRetention;
 use amalgam_gc::retention::{Policies, Span};
 
 use crate::failure::Result;
@@ -18,7 +18,7 @@ pub struct Settings {
     /// For how long a collection keeps what can be undone.
     pub grace: Span,
     /// What is kept of the log of operations.
-    pub log: LogRule,
+    pub log: LogRetention,
     /// What is kept of histories.
     pub policies: Policies,
     /// The most that the store may take on the disk.
@@ -62,7 +62,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             grace: Span::hours(24),
-            log: LogRule::default(),
+            log: LogRetention::default(),
             policies: Policies::default(),
             budget_bytes: None,
             floor_bytes: None,

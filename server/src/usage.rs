@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use amalgam_engine::history::LogOrder;
 use amalgam_engine::{SnapshotId, Tally, Workspace, WorkspaceName};
-use amalgam_gc::{Courtesy, StoreUsage, WatchMeasuring, measure_snapshots, measure_workspaces, yielding};
+use amalgam_gc::{MeasureProgressFn, StoreUsage, Throttle, measure_snapshots, measure_workspaces, run_at_low_priority};
 use amalgam_proto::v1::measure_usage_response::Event;
 use amalgam_proto::{Failure, Reason, v1};
 use amalgam_transfer::{Progress, growth};
@@ -153,19 +153,19 @@ impl Service {
     fn politely<T: Send>(
         &self,
         tell: Tell<'_>,
-        measure: impl FnOnce(WatchMeasuring<'_>) -> amalgam_engine::Result<Option<T>> + Send,
+        measure: impl FnOnce(MeasureProgressFn<'_>) -> amalgam_engine::Result<Option<T>> + Send,
     ) -> Result<T> {
         let store = &self.inner.store;
-        let measured = yielding(|| {
+        let measured = run_at_low_priority(|| {
             let begun = Instant::now();
             let (clock, sleep) = (|| begun.elapsed(), |time: Duration| std::thread::sleep(time));
-            let mut courtesy = Courtesy::new(store, &clock, &sleep)?;
+            let mut throttle = Throttle::new(store, &clock, &sleep)?;
             measure(&mut |done, total| {
                 if self.is_ending() {
                     return ControlFlow::Break(());
                 }
                 // Whether to rest is no reason to fail.
-                let _ = courtesy.rest();
+                let _ = throttle.pause();
                 tell("measure", done, total)
             })
         });

@@ -16,12 +16,12 @@ use amalgam_engine::{
     Commit, DiffOptions, Entry, Error, ErrorKind, History, Name, ObjectId, ObjectKind, RefMove, SnapshotId, Store,
     StoreOptions, SweepScope, Tallies, Time, VerifyOptions, WorkingTree, diff, verify,
 };
-use amalgam_gc::{CollectOptions, Collected, Pace, Stage, collect};
+use amalgam_gc::{CollectOptions, CollectReport, RateLimit, Stage, collect};
 use amalgam_tests::harness::collection::{World, kill_collections};
 use amalgam_tests::harness::{Place, Random, name, over_both, read_files, seed};
 use bytes::Bytes;
 
-fn run(store: &Store) -> Collected {
+fn run(store: &Store) -> CollectReport {
     collect(store, &CollectOptions::default(), &mut |_| ControlFlow::Continue(())).expect("a collection")
 }
 
@@ -231,8 +231,8 @@ fn what_was_written_before_what_it_refers_to_is_followed_all_the_same() {
             };
             backend.transact(transaction).expect("a reference");
             let store = without_cache(backend);
-            for rows_at_once in [1, 2_048] {
-                let options = CollectOptions { rows_at_once, ..CollectOptions::default() };
+            for sweep_batch_rows in [1, 2_048] {
+                let options = CollectOptions { sweep_batch_rows, ..CollectOptions::default() };
                 let done = collect(&store, &options, &mut |_| ControlFlow::Continue(())).expect("a collection");
                 assert_eq!(done.dead, Tallies::default(), "{place:?} {order}: marking itself finds everything");
                 assert_eq!(done.freed, Tallies::default(), "{place:?} {order}");
@@ -302,9 +302,10 @@ fn a_collection_can_be_paced_ended_and_refused() {
         }
         remove_ref(&store, "head/dropped");
         for wanted in [Stage::Mark, Stage::Survey, Stage::Sweep] {
-            let done = collect(&store, &CollectOptions { rows_at_once: 16, ..CollectOptions::default() }, &mut |at| {
-                if at.stage == wanted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            });
+            let done =
+                collect(&store, &CollectOptions { sweep_batch_rows: 16, ..CollectOptions::default() }, &mut |at| {
+                    if at.stage == wanted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                });
             assert_eq!(done.expect("a collection").ended_in, Some(wanted), "{place:?}");
             assert_clean(&store);
         }
@@ -312,8 +313,8 @@ fn a_collection_can_be_paced_ended_and_refused() {
         let sleep = |time: Duration| {
             waited.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
         };
-        let pace = Pace { objects_per_second: 1_000, bytes_per_second: 1_000_000, sleep: &sleep };
-        let options = CollectOptions { pace: Some(pace), ..CollectOptions::default() };
+        let rate_limit = RateLimit { objects_per_second: 1_000, bytes_per_second: 1_000_000, sleep: &sleep };
+        let options = CollectOptions { rate_limit: Some(rate_limit), ..CollectOptions::default() };
         let mut refused = None;
         let done = collect(&store, &options, &mut |_| {
             refused.get_or_insert_with(|| store.begin_sweep().err().map(|error| error.kind()));

@@ -282,7 +282,7 @@ fn a_sweep_that_meets_a_full_disk_at_any_write_loses_nothing() {
         let backend: Arc<dyn Inspect> = Arc::new(Fault::new(Memory::default(), Arc::clone(&plan)));
         let store = Store::new(backend, &StoreOptions { cache_bytes: 0, ..StoreOptions::default() });
         let acknowledged = with_garbage(&store, 6);
-        let options = CollectOptions { retention: &thin, rows_at_once: 32, ..CollectOptions::default() };
+        let options = CollectOptions { retention: &thin, sweep_batch_rows: 32, ..CollectOptions::default() };
         let mut stage = Stage::Mark;
         let mut armed = false;
         let done = collect(&store, &options, &mut |at| {
@@ -312,7 +312,7 @@ fn a_disk_that_others_fill_during_a_sweep_loses_nothing() {
     let Some(disk) = on_a_small_disk("a_disk_that_others_fill_during_a_sweep_loses_nothing", 96) else { return };
     let (path, ballast) = (disk.join("store"), disk.join("ballast"));
     let thin = |_: SnapshotId, _: &amalgam_engine::object::Snapshot| false;
-    let options = CollectOptions { retention: &thin, rows_at_once: 32, ..CollectOptions::default() };
+    let options = CollectOptions { retention: &thin, sweep_batch_rows: 32, ..CollectOptions::default() };
     let acknowledged = {
         let store = Store::open(&path).expect("an empty disk has room");
         let acknowledged = with_garbage(&store, 60);

@@ -13,7 +13,7 @@ use amalgam_engine::{
     VerifyOptions, WorkspaceName, Workspaces, operation, verify,
 };
 use amalgam_gc::retention::Span;
-use amalgam_gc::{CollectOptions, Collected, LogRule, Stage, collect, log_begins};
+use amalgam_gc::{CollectOptions, CollectReport, LogRetention, Stage, collect, first_kept_operation};
 use amalgam_tests::harness::{Place, all_refs, over_both};
 
 fn at(number: u64) -> OperationContext {
@@ -37,7 +37,7 @@ fn with_operations(store: &Store, operations: u64) -> Workspaces {
     workspaces
 }
 
-fn trim(store: &Store, from: u64) -> Collected {
+fn trim(store: &Store, from: u64) -> CollectReport {
     let options = CollectOptions { operations_from: from, ..CollectOptions::default() };
     collect(store, &options, &mut |_| ControlFlow::Continue(())).expect("a collection")
 }
@@ -291,8 +291,8 @@ fn a_rule_keeps_the_young_and_at_most_so_many_and_all_within_the_grace_time() {
     with_operations(&store, 100);
     let now = at(100).time;
     let begins = |keep: &str, most: u64, kept_after: u64| {
-        let rule = LogRule { keep: keep.parse::<Span>().expect("a span"), most };
-        log_begins(&store, &rule, now, kept_after, &LivedTime::default()).expect("a number")
+        let rule = LogRetention { keep: keep.parse::<Span>().expect("a span"), operations_max: most };
+        first_kept_operation(&store, &rule, now, kept_after, &LivedTime::default()).expect("a number")
     };
     for (keep, most, kept_after, expected) in [
         ("forever", 1_000, 100, 1),

@@ -1,10 +1,11 @@
-//! Backups: a directory of numbered streams, each with what came since the one before it, and a manifest.
+//! Backups: a directory of numbered streams, each with the changes since the previous one, and a manifest.
 //!
-//! A backup holds every name, as they all were at one moment, and everything that these hold, with the history behind it. It does
-//! not hold the operation log and the requests (what was can be read, but not undone), what lies in quarantine, and what no name
-//! leads to. Of tombstones it holds those of contents that a name still leads to. A purge does not reach into backups: parts that
-//! were written before it still have the bytes.
+//! A backup holds all names at one moment, and everything that they reach, with its history. It holds neither the operation
+//! log nor request ids (so history can be read but not undone), nor quarantined objects, nor objects that no name reaches. It
+//! holds the tombstones of contents that a name still reaches. A purge does not change backups: parts written before it still
+//! have the bytes.
 
+mod files;
 mod manifest;
 
 use std::fs::{self, File};
@@ -15,36 +16,37 @@ use amalgam_engine::{Error as EngineError, OperationContext, Store, Time};
 
 use crate::error::{Error, Result};
 use crate::have::Have;
-use crate::kinds::Origin;
 use crate::progress::Progress;
-use crate::receive::{LeftOut, Names, ReceiveOptions, Received, Source, receive_from};
+use crate::receive::{Names, Omissions, ReceiveOptions, ReceiveReport, ReceiveSource, receive_from};
+use crate::ref_kinds::Origin;
 use crate::selection::Selection;
-use crate::send::{SendOptions, Sent, send};
+use crate::send::{SendOptions, SendReport, send};
 use crate::stream::CHECK_BYTES;
+use files::{failed, write_new};
 use manifest::{Manifest, Part};
 
-/// The directory of the scratch store of a verification, in that of the backup.
+/// Name of the scratch store of a verification, in the directory of the backup.
 #[cfg(feature = "rocksdb")]
 const SCRATCH: &str = "verify.new";
 
-/// What a backup came to.
+/// Result of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BackupDone {
-    /// The part that was written, from 1.
+pub struct BackupReport {
+    /// The number of the part that was written, from 1.
     pub part: u64,
-    /// Whether it builds on the parts before it.
+    /// Whether it builds on earlier parts.
     pub is_difference: bool,
-    /// The operation after which the store was as the backup has it.
+    /// The operation after which the store was in the state of the backup.
     pub operation: u64,
-    /// What is in it.
-    pub sent: Sent,
+    /// Contents of the part.
+    pub sent: SendReport,
 }
 
-/// Backs a store up into a directory, which is made if there is none: everything the first time, then what came since.
+/// Backs a store up into a directory, which is created if necessary: everything the first time, then the changes.
 ///
-/// The store may be in use. Every chunk is hashed on its way out, so a backup of damaged bytes is an error now and not when it is
-/// needed. A part counts once the manifest names it; what a crash leaves of one is overwritten.
-pub fn backup(store: &Store, directory: &Path, time: Time, progress: &Progress) -> Result<BackupDone> {
+/// The store may be in use. Every chunk is hashed on its way out, so damaged bytes fail the backup rather than its restore. A
+/// part counts once the manifest names it; a partial one that a crash left is overwritten.
+pub fn backup(store: &Store, directory: &Path, time: Time, progress: &Progress) -> Result<BackupReport> {
     fs::create_dir_all(directory).map_err(|source| failed("make", directory, source))?;
     let _lock = lock(directory)?;
     let mut manifest = Manifest::read(directory)?.unwrap_or_default();
@@ -65,10 +67,10 @@ pub fn backup(store: &Store, directory: &Path, time: Time, progress: &Progress) 
     write_new(directory, &part.tips_file(), write)?;
     manifest.parts.push(part);
     manifest.write(directory)?;
-    Ok(BackupDone { part: number, is_difference: !options.had.is_empty(), operation: selection.operation(), sent })
+    Ok(BackupReport { part: number, is_difference: !options.had.is_empty(), operation: selection.operation(), sent })
 }
 
-/// Brings a backup back into a store that holds nothing yet. Nothing is visible there before all of it has arrived.
+/// Restores a backup into an empty store. Nothing is visible there before everything has arrived.
 ///
 /// An object that is damaged or breaks a rule of the format is skipped with the objects that refer to it, and reported; a workspace
 /// whose head is among those falls back to the nearest first parent that came back. Merges that wait in the queue come back held.
@@ -80,7 +82,7 @@ pub fn restore_backup(
     store: &Store,
     act: &OperationContext,
     progress: &Progress,
-) -> Result<Received> {
+) -> Result<ReceiveReport> {
     if store.last_operation()? != 0 {
         let why = "the store is not empty; restore the backup into a new store".to_owned();
         return Err(EngineError::Invalid { what: "restore", why }.into());
@@ -94,26 +96,26 @@ pub fn restore_backup(
     let Some(last) = manifest.parts.last() else {
         return Err(Error::Backup { part: manifest::FILE.to_owned(), why: "it names no part".to_owned() });
     };
-    let (mut before, mut left_out): (Option<Received>, _) = (None, LeftOut::default());
+    let (mut before, mut left_out): (Option<ReceiveReport>, _) = (None, Omissions::default());
     for part in &manifest.parts {
         let is_last = part.number == last.number;
         let names = if is_last { Names::AsSent } else { Names::None };
         let options = ReceiveOptions { names, replace: false, tombstones: true };
-        let file = File::open(directory.join(part.stream())).map_err(|source| gone(part, &source))?;
+        let file = File::open(directory.join(part.stream())).map_err(|source| missing_part(part, &source))?;
         let left_out_before = left_out.reading(part.stream());
-        let source = Source { origin: Origin::Backup, stream: BufReader::new(file), left_out: left_out_before };
+        let source = ReceiveSource { origin: Origin::Backup, stream: BufReader::new(file), left_out: left_out_before };
         let mut received =
-            receive_from(source, store, &options, act, progress).map_err(|error| of_part(part, error))?;
+            receive_from(source, store, &options, act, progress).map_err(|error| part_error(part, error))?;
         left_out = std::mem::take(&mut received.left_out);
-        // What the next part builds on is kept until it is there.
+        // The pins of a part are kept until the next one, which builds on it, has arrived.
         before = Some(received);
     }
     let received = before.expect("there is a last part");
-    Ok(Received { left_out, ..received })
+    Ok(ReceiveReport { left_out, ..received })
 }
 
-/// Restores a backup into a scratch store beside it, checks that store, and removes it: whatever would not come back is an error now
-/// and not when it is needed. `remove` removes a tree, which need not be there.
+/// Verifies a backup: restores it into a scratch store beside it, checks that store, and removes it. `remove` removes a
+/// directory tree, which may not exist.
 #[cfg(feature = "rocksdb")]
 pub fn verify_backup(
     directory: &Path,
@@ -151,11 +153,7 @@ fn verify_in(directory: &Path, scratch: &Path, act: &OperationContext, progress:
     Ok(())
 }
 
-fn failed(action: &str, path: &Path, source: std::io::Error) -> Error {
-    Error::host(format!("{action} {}", path.display()), source)
-}
-
-fn gone(part: &Part, source: &std::io::Error) -> Error {
+fn missing_part(part: &Part, source: &std::io::Error) -> Error {
     let why = match source.kind() {
         std::io::ErrorKind::NotFound => "it is missing".to_owned(),
         _ => source.to_string(),
@@ -163,15 +161,15 @@ fn gone(part: &Part, source: &std::io::Error) -> Error {
     Error::Backup { part: part.stream(), why }
 }
 
-/// Trouble with a stream is trouble with its file.
-fn of_part(part: &Part, error: Error) -> Error {
+/// Turns an error of a stream into an error of the part's file.
+fn part_error(part: &Part, error: Error) -> Error {
     match error {
         Error::Engine(_) | Error::Cancelled | Error::Host { .. } | Error::Diverged { .. } => error,
         other => Error::Backup { part: part.stream(), why: other.to_string() },
     }
 }
 
-/// Held while something is written into a backup.
+/// Locks a backup while a part is written.
 fn lock(directory: &Path) -> Result<File> {
     let path = directory.join("LOCK");
     let file = File::create(&path).map_err(|source| failed("open", &path, source))?;
@@ -190,7 +188,7 @@ fn check_length(directory: &Path, part: &Part) -> Result<()> {
     match fs::metadata(&path) {
         Ok(found) if found.len() == part.length => {}
         Ok(found) => return wrong(format!("it has {} bytes instead of {}", found.len(), part.length)),
-        Err(source) => return Err(gone(part, &source)),
+        Err(source) => return Err(missing_part(part, &source)),
     }
     match read_check(&path) {
         Ok(check) if check == part.check => Ok(()),
@@ -207,23 +205,11 @@ fn read_check(path: &Path) -> std::io::Result<[u8; CHECK_BYTES]> {
     Ok(check)
 }
 
-/// What a part holds; nothing where the list is not as it was written: then everything is sent again.
+/// Reads the tips of a part. Returns `None` if the list is damaged; the next backup then sends everything.
 fn read_tips(directory: &Path, part: &Part) -> Option<Have> {
     let text = fs::read_to_string(directory.join(part.tips_file())).ok()?;
     if *blake3::hash(text.as_bytes()).as_bytes() != part.tips {
         return None;
     }
     Have::decode(&text).ok()
-}
-
-/// Writes a file under another name first: what has its name is whole and on disk.
-fn write_new<T>(directory: &Path, name: &str, write: impl FnOnce(&mut File) -> Result<T>) -> Result<T> {
-    let (path, new) = (directory.join(name), directory.join(format!("{name}.new")));
-    let mut file = File::create(&new).map_err(|source| failed("write", &new, source))?;
-    let written = write(&mut file)?;
-    file.sync_all().map_err(|source| failed("write", &new, source))?;
-    fs::rename(&new, &path).map_err(|source| failed("write", &path, source))?;
-    let synced = File::open(directory).and_then(|directory| directory.sync_all());
-    synced.map_err(|source| failed("write", directory, source))?;
-    Ok(written)
 }

@@ -1,29 +1,29 @@
-//! What can go wrong between two stores.
+//! Errors of transfers.
 
 use std::fmt;
 use std::io;
 
-use amalgam_engine::{ErrorKind, ObjectId, SnapshotId};
+use amalgam_engine::{Cancelled, ErrorKind, ObjectId, SnapshotId};
 
-/// The result of a transfer.
+/// Result of a transfer.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A place in a stream.
+/// Position in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Where {
-    /// The frame, from 1.
+pub struct FramePosition {
+    /// Number of the frame, from 1.
     pub frame: u64,
-    /// The byte at which it begins.
+    /// Offset of its first byte.
     pub byte: u64,
 }
 
-impl fmt::Display for Where {
+impl fmt::Display for FramePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "frame {} at byte {}", self.frame, self.byte)
     }
 }
 
-/// Why a transfer stopped. What had arrived whole stays in the store, out of sight; the same stream can be received again.
+/// Why a transfer stopped. Objects that arrived completely stay in the store, invisible; the stream can be received again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -33,58 +33,58 @@ pub enum Error {
     /// The other end of the stream, or a file, failed.
     #[error("could not {action}: {source}")]
     Host {
-        /// What was being done.
+        /// The action that failed.
         action: String,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// The bytes do not begin as a stream does.
+    /// The bytes do not begin with the header of a stream.
     #[error("this is not a stream of snapshots: {why}")]
     NotAStream {
-        /// What is there instead.
+        /// The bytes found instead.
         why: String,
     },
-    /// A stream of a later version.
+    /// The stream has a newer version.
     #[error(
         "the stream has version {found}, and this version of Amalgam reads up to {known}; update Amalgam to receive it"
     )]
     Version {
-        /// The stream's.
+        /// The version of the stream.
         found: u8,
-        /// The newest that is known.
+        /// The newest supported version.
         known: u8,
     },
     /// The stream ends too early.
     #[error("the stream was cut in {place}; send it again, what has arrived is kept and skipped")]
     Cut {
-        /// The frame that is not whole, or not there.
-        place: Where,
+        /// The frame that is incomplete or missing.
+        place: FramePosition,
     },
     /// The stream breaks a rule.
     #[error("the stream is damaged in {place}: {why}")]
     Damaged {
-        /// Where.
-        place: Where,
-        /// What is wrong.
+        /// The position.
+        place: FramePosition,
+        /// The rule.
         why: String,
     },
     /// An object of the stream was refused.
     #[error("the stream is damaged in {place}: {id}: {source}")]
     Refused {
-        /// Where.
-        place: Where,
-        /// What it says it is.
+        /// The position.
+        place: FramePosition,
+        /// The id that the stream claims.
         id: ObjectId,
-        /// Why.
+        /// Why it was refused.
         source: Box<amalgam_engine::Error>,
     },
-    /// The stream builds on a snapshot that is not here.
+    /// The stream builds on a snapshot that the store does not have.
     #[error("the stream builds on snapshot {}, which this store does not have; send it without --since, or since what this store has", .snapshot.short())]
     NoBase {
         /// The snapshot.
         snapshot: SnapshotId,
     },
-    /// A name is in use for something else.
+    /// A name is in use for another history.
     #[error(
         "{name} is here already and is not an older state of what was sent; receive it under another name, or replace it"
     )]
@@ -92,17 +92,23 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// A part of a backup is not as it was written.
+    /// A part of a backup is damaged.
     #[error("the backup is damaged: {part}: {why}")]
     Backup {
-        /// Which file.
+        /// The file.
         part: String,
-        /// What is wrong with it.
+        /// The damage.
         why: String,
     },
-    /// The caller asked to stop.
+    /// The caller cancelled the transfer.
     #[error("interrupted")]
     Cancelled,
+}
+
+impl From<Cancelled> for Error {
+    fn from(_: Cancelled) -> Self {
+        Self::Cancelled
+    }
 }
 
 impl Error {
@@ -110,15 +116,11 @@ impl Error {
         Self::Host { action: action.into(), source }
     }
 
-    /// What the caller can do; nothing for an interruption.
+    /// Returns what the caller can do; `None` after a cancellation.
     pub fn kind(&self) -> Option<ErrorKind> {
         match self {
             Self::Engine(error) => Some(error.kind()),
-            Self::Host { source, .. } => Some(match source.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Full,
-                io::ErrorKind::NotFound => ErrorKind::NotFound,
-                _ => ErrorKind::Fault,
-            }),
+            Self::Host { source, .. } => Some(ErrorKind::of_io(source)),
             Self::NotAStream { .. } => Some(ErrorKind::Invalid),
             Self::Version { .. } => Some(ErrorKind::Unsupported),
             Self::Refused { source, .. } if source.kind() != ErrorKind::Invalid => Some(source.kind()),

@@ -1,8 +1,8 @@
-//! What a snapshot brought: the objects that it leads to and none of its parents does.
+//! Growth by a snapshot: the objects that it reaches and none of its parents does.
 //!
-//! The tree is laid beside those of the parents, as a sender does, and equal parts are never opened. What is left over may still lie
-//! elsewhere in a parent: moved, or copied. Objects are numbered in the order of writing, so what was written after the parents is in none of
-//! them. The rest is looked for among what the parents have beside it, and only then in all of them.
+//! The tree is walked beside those of the parents, as a sender does, and equal parts are never opened. The remaining objects
+//! may still be elsewhere in a parent, moved or copied. Objects are numbered in the order of writing, so those written after
+//! the parents are in none of them. The rest is searched first in the parent nodes that were opened, then in the whole trees.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,40 +11,40 @@ use amalgam_engine::lean::{HeldTree, hold_tree};
 use amalgam_engine::object;
 use amalgam_engine::{Error as EngineError, ObjectId, RootId, Rows, SnapshotId, Store, Tally};
 
+use crate::diff_walk::{SeenIds, WalkEvent, diff_walk};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
-use crate::walk::{Met, Seen, walk};
 
 /// Objects that are looked up at once.
 const PAGE: usize = 256;
 
-/// What a snapshot brought: its record, and what of its tree none of its parents has. Of parents whose trees were dropped the nearest that
-/// came before them and are still there take the place. Nothing for a snapshot whose own tree was dropped; of content that
-/// was purged nothing is counted.
+/// Measures what a snapshot added: its record, and the objects of its tree that none of its parents has. A parent whose tree
+/// was dropped is replaced by its nearest ancestors with trees. Returns `None` if the snapshot's own tree was dropped. Purged
+/// content is not counted.
 pub fn growth(store: &Store, snapshot: SnapshotId, progress: &Progress) -> Result<Option<Tally>> {
     let Some(tree) = hold(store, snapshot)? else { return Ok(None) };
     let rows = store.rows()?;
     let parents = with_trees(store, store.snapshot(snapshot)?.parents.clone(), progress)?;
-    let mut grown = Grown::new(&rows, progress, written(&rows, &parents)?);
-    grown.take(&[snapshot.object()])?;
-    grown.lay_beside(store, tree.root, &parents)?;
+    let mut grown = GrowthCount::new(&rows, progress, newest_number(&rows, &parents)?);
+    grown.count(&[snapshot.object()])?;
+    grown.compare_with_parents(store, tree.root, &parents)?;
     for (_, held) in &parents {
-        grown.look_for_doubtful(store, held)?;
+        grown.search_doubtful(store, held)?;
     }
     Ok(Some(grown.total()))
 }
 
-/// What a tree added to the store: what of it was written after the snapshots that it came of. What comes back from further in the past was
-/// there already, and is not counted. The caller keeps the tree in the store.
+/// Measures what a tree added to the store: its objects that were written after the parents. Objects from further in the past
+/// existed already and are not counted. The caller pins the tree.
 pub fn added(store: &Store, tree: RootId, parents: &[SnapshotId], progress: &Progress) -> Result<Tally> {
     let rows = store.rows()?;
     let parents = with_trees(store, parents.to_vec(), progress)?;
-    let mut grown = Grown::new(&rows, progress, written(&rows, &parents)?);
-    grown.lay_beside(store, tree, &parents)?;
+    let mut grown = GrowthCount::new(&rows, progress, newest_number(&rows, &parents)?);
+    grown.compare_with_parents(store, tree, &parents)?;
     Ok(grown.tally)
 }
 
-/// The same for a snapshot; nothing where its tree was dropped.
+/// Measures what the tree of a snapshot added to the store; nothing if it was dropped.
 pub fn added_by(store: &Store, snapshot: SnapshotId, progress: &Progress) -> Result<Tally> {
     match hold(store, snapshot)? {
         Some(tree) => added(store, tree.root, &store.snapshot(snapshot)?.parents, progress),
@@ -52,7 +52,7 @@ pub fn added_by(store: &Store, snapshot: SnapshotId, progress: &Progress) -> Res
     }
 }
 
-/// The tree of a snapshot, if there is one.
+/// Pins the tree of a snapshot, if it exists.
 fn hold(store: &Store, snapshot: SnapshotId) -> Result<Option<HeldTree>> {
     match hold_tree(store, snapshot) {
         Ok(held) => Ok(Some(held)),
@@ -61,7 +61,7 @@ fn hold(store: &Store, snapshot: SnapshotId) -> Result<Option<HeldTree>> {
     }
 }
 
-/// Those of these that have their trees; for the others the nearest that they came of, by any way.
+/// Pins the trees of snapshots; replaces those without a tree by their nearest ancestors with one.
 fn with_trees(store: &Store, mut open: Vec<SnapshotId>, progress: &Progress) -> Result<Vec<(SnapshotId, HeldTree)>> {
     let mut found = Vec::new();
     let mut seen = HashSet::new();
@@ -74,7 +74,7 @@ fn with_trees(store: &Store, mut open: Vec<SnapshotId>, progress: &Progress) -> 
             Some(held) => found.push((id, held)),
             None => match store.snapshot(id) {
                 Ok(record) => open.extend(record.parents.iter().copied()),
-                // History is weak.
+                // Ancestors may be missing.
                 Err(EngineError::Missing { .. }) => {}
                 Err(error) => return Err(error.into()),
             },
@@ -83,8 +83,8 @@ fn with_trees(store: &Store, mut open: Vec<SnapshotId>, progress: &Progress) -> 
     Ok(found)
 }
 
-/// What has a greater number than this was written after all of these.
-fn written(rows: &Rows, parents: &[(SnapshotId, HeldTree)]) -> Result<u64> {
+/// Returns the largest object number of the parents: later objects are in none of them.
+fn newest_number(rows: &Rows, parents: &[(SnapshotId, HeldTree)]) -> Result<u64> {
     let ids: Vec<_> = parents.iter().flat_map(|(id, held)| [id.object(), held.root.object()]).collect();
     Ok(rows.look_up(&ids)?.into_iter().flatten().map(|row| row.number).max().unwrap_or(0))
 }
@@ -96,19 +96,19 @@ fn note_children(store: &Store, id: ObjectId, beside: &mut HashSet<ObjectId>) ->
     Ok(())
 }
 
-/// What was brought, as far as it is known.
-struct Grown<'a> {
+/// Counts the objects that a snapshot added.
+struct GrowthCount<'a> {
     rows: &'a Rows,
     progress: &'a Progress,
-    /// The newest of the parents.
+    /// The largest object number of the parents.
     written_after: u64,
     counted: NumberSet,
     tally: Tally,
-    /// What a parent may have elsewhere.
+    /// Objects that a parent may have elsewhere.
     doubtful: HashMap<ObjectId, u64>,
 }
 
-impl<'a> Grown<'a> {
+impl<'a> GrowthCount<'a> {
     fn new(rows: &'a Rows, progress: &'a Progress, written_after: u64) -> Self {
         Self {
             rows,
@@ -120,10 +120,10 @@ impl<'a> Grown<'a> {
         }
     }
 
-    /// Counts objects, each once: the walk may come to one again.
-    fn take(&mut self, ids: &[ObjectId]) -> Result<()> {
+    /// Counts objects, each once: the walk may reach one again.
+    fn count(&mut self, ids: &[ObjectId]) -> Result<()> {
         self.progress.check()?;
-        // What is not in the index was purged.
+        // A missing object was purged.
         for IndexRow { id, stored_bytes, number, .. } in self.rows.look_up(ids)?.into_iter().flatten() {
             if !self.counted.insert(number) {
                 continue;
@@ -138,34 +138,35 @@ impl<'a> Grown<'a> {
         Ok(())
     }
 
-    /// Takes what a tree has and these have not at the same place. What they have elsewhere, where they were opened, is in doubt no more.
-    fn lay_beside(&mut self, store: &Store, tree: RootId, parents: &[(SnapshotId, HeldTree)]) -> Result<()> {
+    /// Counts the objects of a tree that the parents lack at the same place. Those in parent nodes that were opened are not
+    /// doubtful any more.
+    fn compare_with_parents(&mut self, store: &Store, tree: RootId, parents: &[(SnapshotId, HeldTree)]) -> Result<()> {
         let bases = parents.iter().map(|(_, held)| held.root.object()).collect();
         let (mut beside, mut waiting) = (HashSet::new(), Vec::new());
-        walk(store, tree.object(), bases, &mut Seen::new(), &mut |met| {
-            match met {
-                Met::Opened(ids) => ids.iter().try_for_each(|id| note_children(store, *id, &mut beside))?,
-                Met::Leaf(id) | Met::Node(id, _) => waiting.push(id),
+        diff_walk(store, tree.object(), bases, &mut SeenIds::new(), &mut |event| {
+            match event {
+                WalkEvent::Opened(ids) => ids.iter().try_for_each(|id| note_children(store, *id, &mut beside))?,
+                WalkEvent::Leaf(id) | WalkEvent::Node(id, _) => waiting.push(id),
             }
-            if waiting.len() < PAGE { Ok(()) } else { self.take(&std::mem::take(&mut waiting)) }
+            if waiting.len() < PAGE { Ok(()) } else { self.count(&std::mem::take(&mut waiting)) }
         })?;
-        self.take(&waiting)?;
+        self.count(&waiting)?;
         self.doubtful.retain(|id, _| !beside.contains(id));
         Ok(())
     }
 
-    /// Looks through a whole tree for what is doubtful, until nothing is.
-    fn look_for_doubtful(&mut self, store: &Store, held: &HeldTree) -> Result<()> {
+    /// Searches a whole tree for doubtful objects, until none is left.
+    fn search_doubtful(&mut self, store: &Store, held: &HeldTree) -> Result<()> {
         if self.doubtful.is_empty() {
             return Ok(());
         }
         let (doubtful, progress) = (&mut self.doubtful, self.progress);
-        let looked = walk(store, held.root.object(), Vec::new(), &mut Seen::new(), &mut |met| {
-            if let Met::Leaf(id) | Met::Node(id, _) = met {
+        let looked = diff_walk(store, held.root.object(), Vec::new(), &mut SeenIds::new(), &mut |event| {
+            if let WalkEvent::Leaf(id) | WalkEvent::Node(id, _) = event {
                 doubtful.remove(&id);
             }
             progress.check()?;
-            // Nothing is looked for any more.
+            // Ends the walk early.
             if doubtful.is_empty() { Err(Error::Cancelled) } else { Ok(()) }
         });
         match looked {

@@ -1,4 +1,4 @@
-//! What a receiver has, in few words, so that a sender can leave it out.
+//! A short list of the snapshots that a receiver has, so that the sender can skip them.
 
 use std::collections::BTreeSet;
 
@@ -7,20 +7,20 @@ use amalgam_engine::{Error as EngineError, ObjectKind, SnapshotId, Store};
 use crate::error::{Error, Result};
 
 const TITLE: &str = "amalgam have 1";
-/// So many snapshots are named at most. More would hardly save anything.
+/// Most snapshots in the list. More would hardly save anything.
 const SNAPSHOTS_MAX: usize = 4_096;
-/// A list that is read may be longer, as that of a backup.
+/// Most lines that are read: the list of a backup may be longer.
 const LINES_MAX: usize = 1 << 20;
 const PAGE: usize = 1_024;
 
-/// Snapshots that are in a store with their trees.
+/// Snapshots that a store has, with their trees.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Have {
     /// The snapshots.
     pub snapshots: Vec<SnapshotId>,
 }
 
-/// What a store has: the snapshots that its names hold, the latest generations first where there are too many.
+/// Lists the snapshots that a store's names hold; only the latest generations if there are too many.
 pub fn have(store: &Store) -> Result<Have> {
     let mut found = BTreeSet::new();
     let mut after = None;
@@ -30,7 +30,7 @@ pub fn have(store: &Store) -> Result<Have> {
             let id = SnapshotId::from_bytes(id.hash);
             match store.snapshot(id).and_then(|snapshot| store.hold(snapshot.root).map(|_| snapshot.generation)) {
                 Ok(generation) => drop(found.insert((generation, id))),
-                // Dropped a moment ago, or thinned: then it is not had.
+                // Dropped a moment ago, or thinned.
                 Err(EngineError::Missing { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -47,13 +47,13 @@ pub fn have(store: &Store) -> Result<Have> {
 }
 
 impl Have {
-    /// As text: a title, then an id on each line.
+    /// Encodes as text: a title, then one id per line.
     pub fn encode(&self) -> String {
         let lines = self.snapshots.iter().map(|id| format!("{id}\n"));
         std::iter::once(format!("{TITLE}\n")).chain(lines).collect()
     }
 
-    /// Reads that text.
+    /// Decodes the text.
     pub fn decode(text: &str) -> Result<Self> {
         let wrong = |why: &str| Error::NotAStream { why: format!("no list of what a store has: {why}") };
         let mut lines = text.lines();

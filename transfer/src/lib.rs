@@ -1,4 +1,4 @@
-//! Snapshots on their way from one store to another, and backups, which are the same into files.
+//! Transfers snapshots from one store to another as a stream. A backup is a set of such streams in files.
 //!
 //! ```
 //! use amalgam_engine::{OperationContext, Commit, RefName, Store, Time, WorkingTree};
@@ -19,45 +19,45 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # How it stands
+//! # Design
 //!
-//! A stream has objects as they are stored, children before parents, then names. The sender walks each snapshot's tree beside
-//! those that the receiver has, and skips what is equal. The receiver believes nothing: every object is hashed and admitted as
-//! any from outside, and no name is set before the end mark has been read and its checksum holds. What has arrived by then
-//! stays, out of sight, so a stream that broke off is sent again and goes on where it ended.
+//! A stream contains objects in stored form, children before parents, then names. The sender walks each snapshot's tree beside
+//! those that the receiver has, and skips equal parts. The receiver trusts nothing: it hashes and admits every object, and
+//! sets no name before the end mark with a valid checksum. Objects received until then stay, invisible, so an interrupted
+//! transfer continues where it ended.
 //!
 //! # Memory
 //!
-//! The sender holds a table of 16 MiB of ids that it sent, which forgets: then something is sent twice, never too little. Beside it
-//! the ids of the nodes of one tree that are new in it, about 200 bytes for each snapshot on the way, and at most some 40 MiB of objects. The receiver holds some batches of 4 MiB, what a write
-//! session holds (16 MiB of objects, and 60 bytes for each of a million objects, or of the largest tree if that has more), and the
-//! names.
+//! The sender holds a lossy table of 16 MiB of sent ids (a forgotten id costs a second transmission), the ids of the new nodes
+//! of one tree, about 200 bytes for each snapshot in the history to send, and at most about 40 MiB of objects. The receiver
+//! holds some batches of 4 MiB, a write session (16 MiB of objects, and 60 bytes for each of a million objects, or of the
+//! largest tree if that has more), and the names.
 //!
-//! # What is absent
+//! # Limits of this crate
 //!
-//! No clock, no network: streams are `Read` and `Write`. Nothing is deleted, and nothing but a transaction with an operation
-//! record sets a name.
+//! It uses no clock and no network: streams are `Read` and `Write`. It deletes nothing, and sets names only in a transaction
+//! with an operation record.
 
 mod backup;
+mod diff_walk;
 mod error;
 mod growth;
 mod have;
-mod kinds;
-mod order;
 mod progress;
 mod receive;
+mod ref_kinds;
 mod selection;
 mod send;
+mod send_order;
 pub mod stream;
-mod walk;
 
 #[cfg(feature = "rocksdb")]
 pub use backup::verify_backup;
-pub use backup::{BackupDone, backup, restore_backup};
-pub use error::{Error, Result, Where};
+pub use backup::{BackupReport, backup, restore_backup};
+pub use error::{Error, FramePosition, Result};
 pub use growth::{added, added_by, growth};
 pub use have::{Have, have};
 pub use progress::Progress;
-pub use receive::{LeftOut, Names, ReceiveOptions, Received, receive};
+pub use receive::{Names, Omissions, ReceiveOptions, ReceiveReport, receive};
 pub use selection::Selection;
-pub use send::{SendOptions, Sent, send};
+pub use send::{SendOptions, SendReport, send};

@@ -1,36 +1,15 @@
-//! How far a transfer has come, for another thread to read, and the request to stop it.
+//! Progress of a transfer.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ops::Deref;
 
-use crate::error::{Error, Result};
-
-/// What was done so far. Shared between the worker and the thread that reports progress.
+/// Progress of a transfer. Its items are objects that were sent or received.
 #[derive(Debug, Default)]
-pub struct Progress {
-    /// Objects sent, or taken in and found there already.
-    pub objects: AtomicU64,
-    /// Bytes of the stream so far.
-    pub bytes: AtomicU64,
-    /// Snapshots sent or received.
-    pub snapshots: AtomicU64,
-    /// How many snapshots there will be; 0 while that is not known.
-    pub snapshots_total: AtomicU64,
-    cancelled: AtomicBool,
-}
+pub struct Progress(amalgam_engine::Progress);
 
-impl Progress {
-    /// Asks the work to stop; it does at the next object or batch.
-    pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
-    }
+impl Deref for Progress {
+    type Target = amalgam_engine::Progress;
 
-    /// Returns an error once the caller asked to stop.
-    pub fn check(&self) -> Result<()> {
-        if self.cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
-    }
-
-    pub(crate) fn add(&self, objects: u64, snapshots: u64) {
-        self.objects.fetch_add(objects, Ordering::Relaxed);
-        self.snapshots.fetch_add(snapshots, Ordering::Relaxed);
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }

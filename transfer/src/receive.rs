@@ -1,10 +1,11 @@
-//! Receiving: a stream into a store. Nothing is believed, and nothing is visible before the end.
+//! Receives a stream into a store. Every object is verified, and nothing is visible before the end.
 
-mod left_out;
-mod names;
+mod omissions;
+mod options;
+mod set_names;
 
-pub use left_out::LeftOut;
-pub use names::Names;
+pub use omissions::Omissions;
+pub use options::{Names, ReceiveOptions, ReceiveReport};
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -16,103 +17,70 @@ use amalgam_engine::history::mark_foreign;
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::reference::{RefName, RefValue};
 use amalgam_engine::{
-    Error as EngineError, ErrorKind, HashedObject, NotAdmitted, ObjectId, ObjectKind, OperationContext, Pin,
-    SnapshotId, Store, WriteSession,
+    Error as EngineError, ErrorKind, HashedObject, NotAdmitted, ObjectId, ObjectKind, OperationContext, SnapshotId, Store,
+    WriteSession,
 };
 
 use bytes::Bytes;
 
-use crate::error::{Error, Result, Where};
-use crate::kinds::Origin;
+use crate::error::{Error, FramePosition, Result};
 use crate::progress::Progress;
+use crate::ref_kinds::Origin;
 use crate::stream::{Frame, StreamReader};
 
-/// So much is hashed and taken in together.
+/// Bytes and frames that are hashed and admitted together.
 const BATCH_BYTES: usize = 4 << 20;
 const BATCH_FRAMES: usize = 4_096;
-/// Batches that are read ahead, and that are hashed ahead: while one is written, the next ones are hashed.
+/// Batches that are read ahead, and that are hashed ahead of the writing thread.
 const BATCHES_READ: usize = 2;
 const BATCHES_HASHED: usize = 4;
-/// What names and tips of a stream may take in memory, and those of a backup, which holds all names of a store.
+/// Memory limit for names and tips of a stream, and of a backup, which holds all names of a store.
 const NAMES_BYTES_MAX: usize = 256 << 20;
 const NAMES_OF_BACKUP_BYTES_MAX: usize = 2 << 30;
-/// What a name or a tip takes beside its text.
+/// Memory of a name or a tip in addition to its text.
 const NAME_OVERHEAD_BYTES: usize = 256;
-/// The most bases of a stream, and the most nodes of theirs that it may have opened.
+/// Most bases of a stream, and most nodes of bases that it may open.
 const BASES_MAX: usize = 1 << 16;
 const OPENED_MAX: usize = 8 << 20;
-/// What tombstones of a stream may take in memory.
+/// Memory limit for tombstones of a stream.
 const TOMBSTONES_BYTES_MAX: usize = 256 << 20;
 
-/// How to receive.
-#[derive(Clone, Debug, Default)]
-pub struct ReceiveOptions {
-    /// What becomes of the stream's names.
-    pub names: Names,
-    /// Set names that hold something else here, even if that is no older state of what was sent.
-    pub replace: bool,
-    /// Take tombstones in for what the sender has purged. Who can plant them can keep bytes away, so it is only for streams
-    /// from a sender that is trusted that far; without it, a stream with purged content is refused.
-    pub tombstones: bool,
-}
-
-/// What was received.
-#[derive(Debug, Default)]
-pub struct Received {
-    /// Objects and records in the stream.
-    pub objects: u64,
-    /// Those of them that the store did not have.
-    pub objects_new: u64,
-    /// Snapshots with their trees.
-    pub snapshots: u64,
-    /// Names that were set.
-    pub names: Vec<RefName>,
-    /// The snapshots that were asked for.
-    pub tips: Vec<SnapshotId>,
-    /// The length of the stream.
-    pub bytes: u64,
-    /// What a restore could not bring back, or not as it was. Always empty for a stream, which is received whole or not at all.
-    pub left_out: LeftOut,
-    /// Keep what was received from collection as long as this lives: snapshots without a name have nothing else.
-    pub pins: Vec<Pin>,
-}
-
-/// Receives a stream into a store: every object is hashed and checked, then, after the end mark, the names are set in one
-/// operation, or in several where there are more than one takes.
+/// Receives a stream: hashes and checks every object, then, after the end mark, sets the names in one operation, or in
+/// several if there are too many for one.
 ///
-/// Whatever goes wrong, no name has moved, and what arrived whole stays until it is collected. A read that hangs is for the
-/// caller to end.
+/// After an error no name has moved, and objects that arrived completely stay until a collection. The caller has to
+/// interrupt a read that blocks.
 pub fn receive(
     store: &Store,
     from: impl Read + Send,
     options: &ReceiveOptions,
     act: &OperationContext,
     progress: &Progress,
-) -> Result<Received> {
-    let source = Source { origin: Origin::Stream, stream: from, left_out: LeftOut::default() };
+) -> Result<ReceiveReport> {
+    let source = ReceiveSource { origin: Origin::Stream, stream: from, left_out: Omissions::default() };
     receive_from(source, store, options, act, progress)
 }
 
 /// A stream, or a part of a backup.
-pub(crate) struct Source<R> {
+pub(crate) struct ReceiveSource<R> {
     pub(crate) origin: Origin,
     pub(crate) stream: R,
-    /// What earlier parts of a backup have left out.
-    pub(crate) left_out: LeftOut,
+    /// Omissions of earlier parts of the backup.
+    pub(crate) left_out: Omissions,
 }
 
-/// Receives a stream, or a part of a backup. Of a backup an object that breaks a rule of the format is skipped, with all that
-/// refers to it, and reported: whatever else it has comes back.
+/// Receives a stream, or a part of a backup. An object of a backup that breaks a rule of the format is skipped, with all that
+/// refers to it, and reported, so that the rest is restored.
 pub(crate) fn receive_from(
-    source: Source<impl Read + Send>,
+    source: ReceiveSource<impl Read + Send>,
     store: &Store,
     options: &ReceiveOptions,
     act: &OperationContext,
     progress: &Progress,
-) -> Result<Received> {
-    let Source { origin, stream: from, left_out } = source;
+) -> Result<ReceiveReport> {
+    let ReceiveSource { origin, stream: from, left_out } = source;
     let session = store.session();
-    let mut taking = Taking {
+    let mut state = ReceiveState {
         origin,
         store,
         options,
@@ -124,7 +92,7 @@ pub(crate) fn receive_from(
         tips: Vec::new(),
         names: Vec::new(),
         names_bytes: 0,
-        done: Received { left_out, ..Received::default() },
+        done: ReceiveReport { left_out, ..ReceiveReport::default() },
     };
     let taken = std::thread::scope(|scope| {
         let (read, to_hash) = sync_channel(BATCHES_READ);
@@ -138,44 +106,44 @@ pub(crate) fn receive_from(
             _ => Rest::Needed,
         };
         scope.spawn(move || read_batches(reader, rest, &read));
-        // Each owns its ends of the channels: when one of them goes, the others notice.
+        // Each thread owns its ends of the channels, so that the others notice when it stops.
         let session = &session;
         scope.spawn(move || hash_batches(session, &to_hash, &hashed));
-        let taken = taking.take_all(&to_take, progress);
+        let taken = state.run(&to_take, progress);
         drop(to_take);
         taken
     });
     if let Err(error) = taken {
-        // What is whole is of use next time; if it cannot be written either, that is no news.
+        // Complete objects help the next attempt; a failure to write them does not matter.
         session.write_all_ahead().ok();
         return Err(error);
     }
-    let Taking { names, tips, newest, mut done, .. } = taking;
-    // All of it has to be readable now: what tips and names hold is looked up in the store.
+    let ReceiveState { names, tips, newest, mut done, .. } = state;
+    // The targets of tips and names are read from the store below.
     session.write_all_ahead()?;
     session.write_tombstones()?;
     if origin == Origin::Stream {
         mark_foreign(store, newest, &OperationContext { request: None, ..act.clone() })?;
     }
     for (place, tip) in tips {
-        match names::hold(store, tip.object()).map_err(|error| not_sent(error, place, "a tip")) {
+        match set_names::hold(store, tip.object()).map_err(|error| missing_error(error, place, "a tip")) {
             Ok(pins) => {
                 done.pins.extend(pins);
                 done.tips.push(tip);
             }
-            // The name that held it says so.
+            // The name of this tip reports it.
             Err(Error::Damaged { .. }) if origin == Origin::Backup => {}
             Err(error) => return Err(error),
         }
     }
     let mut left_out = std::mem::take(&mut done.left_out);
-    done.names = names::set(session, names, &names::Setting { origin, options, act }, &mut left_out)?;
+    done.names = set_names::set_names(session, names, &set_names::NameUpdate { origin, options, act }, &mut left_out)?;
     done.left_out = left_out;
     Ok(done)
 }
 
-/// What a stream says of something that did not come with it.
-fn not_sent(error: Error, place: Where, what: &str) -> Error {
+/// Turns a missing object into an error of the stream.
+fn missing_error(error: Error, place: FramePosition, what: &str) -> Error {
     match error {
         Error::Engine(EngineError::Missing { id }) => {
             Error::Damaged { place, why: format!("{what} holds {id}, which was not sent") }
@@ -193,13 +161,13 @@ enum Rest {
     MayBeLost,
 }
 
-/// Frames that were read together, each with its place.
+/// Frames that were read together, each with its position.
 struct Batch {
-    frames: Vec<(Where, Frame)>,
+    frames: Vec<(FramePosition, Frame)>,
     bytes: u64,
 }
 
-/// Reads until the end, an error, or until the receiving thread is gone.
+/// Reads batches until the end, an error, or until the receiving thread is gone.
 fn read_batches(mut reader: StreamReader<impl Read>, rest: Rest, batches: &SyncSender<Result<Batch>>) {
     loop {
         let (mut frames, mut held, mut ends) = (Vec::new(), 0, None);
@@ -228,13 +196,13 @@ fn read_batches(mut reader: StreamReader<impl Read>, rest: Rest, batches: &SyncS
         match ends {
             None => {}
             Some(Ok(())) => return,
-            // The receiving thread is gone and needs no answer.
+            // The receiving thread may be gone.
             Some(Err(error)) => return batches.send(Err(error)).unwrap_or(()),
         }
     }
 }
 
-/// What a frame takes in memory, about.
+/// Returns the approximate memory of a frame.
 fn held_bytes(frame: &Frame) -> usize {
     match frame {
         Frame::Object(StoredObject { bytes, .. }) | Frame::Thinned(bytes) => bytes.len(),
@@ -247,28 +215,28 @@ fn held_bytes(frame: &Frame) -> usize {
 }
 
 /// A batch whose objects were hashed.
-struct Hashed {
-    items: Vec<Item>,
+struct HashedBatch {
+    items: Vec<BatchItem>,
     bytes: u64,
 }
 
-enum Item {
-    /// Objects that follow each other, each with its place.
-    Objects(Vec<Where>, Vec<HashedObject>),
-    Other(Where, Frame),
+enum BatchItem {
+    /// Consecutive objects, each with its position.
+    Objects(Vec<FramePosition>, Vec<HashedObject>),
+    Other(FramePosition, Frame),
 }
 
 /// Hashes batches until there are no more, or until the receiving thread is gone.
-fn hash_batches(session: &WriteSession, read: &Receiver<Result<Batch>>, hashed: &SyncSender<Result<Hashed>>) {
+fn hash_batches(session: &WriteSession, read: &Receiver<Result<Batch>>, hashed: &SyncSender<Result<HashedBatch>>) {
     for batch in read {
-        let done = batch.and_then(|batch| Ok(Hashed { items: hash(session, batch.frames)?, bytes: batch.bytes }));
+        let done = batch.and_then(|batch| Ok(HashedBatch { items: hash(session, batch.frames)?, bytes: batch.bytes }));
         if hashed.send(done).is_err() {
             return;
         }
     }
 }
 
-fn hash(session: &WriteSession, frames: Vec<(Where, Frame)>) -> Result<Vec<Item>> {
+fn hash(session: &WriteSession, frames: Vec<(FramePosition, Frame)>) -> Result<Vec<BatchItem>> {
     let (mut items, mut places, mut objects) = (Vec::new(), Vec::new(), Vec::new());
     for (place, frame) in frames {
         match frame {
@@ -278,41 +246,42 @@ fn hash(session: &WriteSession, frames: Vec<(Where, Frame)>) -> Result<Vec<Item>
             }
             other => {
                 let looked = session.look_at_stored(std::mem::take(&mut objects))?;
-                items.push(Item::Objects(std::mem::take(&mut places), looked));
-                items.push(Item::Other(place, other));
+                items.push(BatchItem::Objects(std::mem::take(&mut places), looked));
+                items.push(BatchItem::Other(place, other));
             }
         }
     }
-    items.push(Item::Objects(places, session.look_at_stored(objects)?));
+    items.push(BatchItem::Objects(places, session.look_at_stored(objects)?));
     Ok(items)
 }
 
-/// A stream on its way into a store.
-struct Taking<'a> {
+/// State of a reception.
+struct ReceiveState<'a> {
     origin: Origin,
     store: &'a Store,
     options: &'a ReceiveOptions,
     session: &'a WriteSession,
-    /// New snapshots that no other new one came of.
+    /// New snapshots that are no ancestors of other new ones.
     newest: HashSet<SnapshotId>,
     bases: HashSet<SnapshotId>,
-    /// How many nodes of bases were opened.
+    /// Number of opened nodes of bases.
     opened: usize,
     tombstones_bytes: usize,
-    tips: Vec<(Where, SnapshotId)>,
-    names: Vec<(Where, RefName, RefValue)>,
+    tips: Vec<(FramePosition, SnapshotId)>,
+    names: Vec<(FramePosition, RefName, RefValue)>,
     names_bytes: usize,
-    done: Received,
+    done: ReceiveReport,
 }
 
-impl Taking<'_> {
-    fn take_all(&mut self, batches: &Receiver<Result<Hashed>>, progress: &Progress) -> Result<()> {
+impl ReceiveState<'_> {
+    fn run(&mut self, batches: &Receiver<Result<HashedBatch>>, progress: &Progress) -> Result<()> {
         loop {
             progress.check()?;
             let batch = batches.recv().map_err(|_| Error::Cancelled)??;
             let before = (self.done.objects, self.done.snapshots);
-            let ended = self.take(batch.items)?;
-            progress.add(self.done.objects - before.0, self.done.snapshots - before.1);
+            let ended = self.process(batch.items)?;
+            progress.add_items(self.done.objects - before.0);
+            progress.add_snapshots(self.done.snapshots - before.1);
             progress.bytes.store(batch.bytes, Ordering::Relaxed);
             if ended {
                 self.done.bytes = batch.bytes;
@@ -321,13 +290,13 @@ impl Taking<'_> {
         }
     }
 
-    /// Takes a batch in; true at the end of the stream.
-    fn take(&mut self, items: Vec<Item>) -> Result<bool> {
+    /// Processes a batch. Returns true at the end of the stream.
+    fn process(&mut self, items: Vec<BatchItem>) -> Result<bool> {
         for item in items {
             match item {
-                Item::Objects(places, objects) => self.admit(&places, &objects)?,
-                Item::Other(place, frame) => {
-                    if self.take_other(place, frame)? {
+                BatchItem::Objects(places, objects) => self.admit(&places, &objects)?,
+                BatchItem::Other(place, frame) => {
+                    if self.process_frame(place, frame)? {
                         return Ok(true);
                     }
                 }
@@ -336,13 +305,13 @@ impl Taking<'_> {
         Ok(false)
     }
 
-    fn admit(&mut self, places: &[Where], objects: &[HashedObject]) -> Result<()> {
+    fn admit(&mut self, places: &[FramePosition], objects: &[HashedObject]) -> Result<()> {
         let mut start = 0;
         while let Err(NotAdmitted { at, source }) = self.admit_until_refused(&objects[start..]) {
             let at = start + at;
             let id = objects[at].id();
             match source {
-                // The store's own trouble is none of the stream's.
+                // An error of the store, not of the stream.
                 EngineError::Full { .. } | EngineError::Fault { .. } | EngineError::DamagedRecord { .. } => {
                     return Err(source.into());
                 }
@@ -361,7 +330,7 @@ impl Taking<'_> {
         Ok(())
     }
 
-    /// Takes objects in, and counts those that are new, up to one that is refused.
+    /// Admits objects up to one that is refused, and counts the new ones.
     fn admit_until_refused(&mut self, objects: &[HashedObject]) -> Result<(), NotAdmitted> {
         let new = self.session.admit_looked(objects);
         let (admitted, done) = match new {
@@ -377,7 +346,7 @@ impl Taking<'_> {
         done
     }
 
-    /// Notes a new snapshot, which stands for those that it came of.
+    /// Records a new snapshot in place of its ancestors.
     fn note_newest(&mut self, id: ObjectId, bytes: &Bytes) {
         let Ok(snapshot) = Snapshot::decode(bytes) else { return };
         for parent in &snapshot.parents {
@@ -386,13 +355,13 @@ impl Taking<'_> {
         self.newest.insert(SnapshotId::from_bytes(id.hash));
     }
 
-    fn take_other(&mut self, place: Where, frame: Frame) -> Result<bool> {
+    fn process_frame(&mut self, place: FramePosition, frame: Frame) -> Result<bool> {
         match frame {
             Frame::Object(_) => unreachable!("objects are taken together"),
             Frame::Base(snapshot) => self.rest_on(place, snapshot)?,
             Frame::Opened(ids) => {
                 for id in ids {
-                    // Beyond the limit, and for what is not known to be in a base, what is below is walked.
+                    // Beyond the limit, and for nodes not known to be in a base, the session walks everything below.
                     if self.opened < OPENED_MAX {
                         self.opened += self.session.open_resting(id)?;
                     }
@@ -441,8 +410,8 @@ impl Taking<'_> {
         Ok(false)
     }
 
-    /// Counts what a name or a tip takes in memory, and refuses one too many.
-    fn count_name(&mut self, place: Where, text_bytes: usize) -> Result<()> {
+    /// Counts the memory of a name or a tip, and fails at the limit.
+    fn count_name(&mut self, place: FramePosition, text_bytes: usize) -> Result<()> {
         let most = match self.origin {
             Origin::Stream => NAMES_BYTES_MAX,
             Origin::Backup => NAMES_OF_BACKUP_BYTES_MAX,
@@ -454,7 +423,7 @@ impl Taking<'_> {
         Ok(())
     }
 
-    fn rest_on(&mut self, place: Where, snapshot: SnapshotId) -> Result<()> {
+    fn rest_on(&mut self, place: FramePosition, snapshot: SnapshotId) -> Result<()> {
         if !self.bases.insert(snapshot) {
             return Ok(());
         }

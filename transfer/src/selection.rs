@@ -1,4 +1,4 @@
-//! What is to be sent, kept from collection until it is.
+//! The snapshots and names to send, pinned until they are sent.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +7,16 @@ use amalgam_engine::workspace::share_workspace;
 use amalgam_engine::{Error as EngineError, ObjectId, ObjectKind, PastRefs, Pin, SnapshotId, Store};
 
 use crate::error::Result;
-use crate::kinds;
+use crate::ref_kinds;
 
-/// A set of names is read anew this often when a collection takes what they held a moment ago.
-const TRIES: usize = 8;
+/// Attempts to read the names while collections remove their targets.
+const ATTEMPTS_MAX: usize = 8;
 
 /// Snapshots and names to send. Holds pins on all of them.
 #[derive(Debug)]
 pub struct Selection {
     pub(crate) tips: Vec<SnapshotId>,
-    /// What names hold that is no snapshot.
+    /// Targets of names that are no snapshots.
     pub(crate) others: Vec<ObjectId>,
     pub(crate) names: Vec<(RefName, RefValue)>,
     operation: u64,
@@ -24,28 +24,28 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Some snapshots, without names.
+    /// Selects snapshots without names.
     pub fn snapshots(store: &Store, snapshots: &[SnapshotId]) -> Result<Self> {
         Self::hold(store, snapshots.to_vec(), Vec::new(), store.last_operation()?)
     }
 
-    /// Every name that a stream may set (workspaces, labels, notes, rewards, episodes, steps), as they all were at one moment, with
-    /// what it holds.
+    /// Selects all names that a stream may set (workspaces, labels, notes, rewards, episodes, steps) at one moment, with their
+    /// targets.
     pub fn everything(store: &Store) -> Result<Self> {
-        Self::named(store, kinds::is_sent)
+        Self::named(store, ref_kinds::is_sent)
     }
 
-    /// Every name of a backup, as they all were at one moment, with what it holds: all but the checkpoints of live views.
+    /// Selects all names of a backup at one moment, with their targets: all but the checkpoints of live views.
     pub fn of_backup(store: &Store) -> Result<Self> {
-        Self::named(store, kinds::is_backed_up)
+        Self::named(store, ref_kinds::is_backed_up)
     }
 
-    /// The names that are wanted, as they were at one moment, with what they hold.
+    /// Selects the names that `wanted` accepts at one moment, with their targets.
     pub fn named(store: &Store, wanted: impl Fn(&RefName) -> bool) -> Result<Self> {
         Self::chosen(store, &[], wanted)
     }
 
-    /// Some snapshots without names, and the names that are wanted, as they were at one moment, with what they hold.
+    /// Selects snapshots without names, and the names that `wanted` accepts at one moment, with their targets.
     pub fn chosen(store: &Store, snapshots: &[SnapshotId], wanted: impl Fn(&RefName) -> bool) -> Result<Self> {
         let attempt = || {
             let past = PastRefs::at(store, store.last_operation()?)?;
@@ -54,7 +54,7 @@ impl Selection {
             Self::hold(store, snapshots.to_vec(), names, past.sequence())
         };
         let mut last = attempt();
-        for _ in 1..TRIES {
+        for _ in 1..ATTEMPTS_MAX {
             match last {
                 Err(crate::Error::Engine(EngineError::Missing { .. })) => last = attempt(),
                 other => return other,
@@ -63,17 +63,17 @@ impl Selection {
         last
     }
 
-    /// The snapshots that were asked for, or are held by a name.
+    /// Returns the snapshots that were asked for, or that a name holds.
     pub fn tips(&self) -> &[SnapshotId] {
         &self.tips
     }
 
-    /// The names and what they hold.
+    /// Returns the names with their values.
     pub fn names(&self) -> &[(RefName, RefValue)] {
         &self.names
     }
 
-    /// The operation after which the names were as they are here.
+    /// Returns the operation after which the names had these values.
     pub fn operation(&self) -> u64 {
         self.operation
     }

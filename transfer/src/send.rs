@@ -1,4 +1,4 @@
-//! Sending: what one store has and another has not, as a stream.
+//! Sends the objects that another store lacks, as a stream.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -10,44 +10,44 @@ use amalgam_engine::{
 use bytes::Bytes;
 use rayon::prelude::*;
 
+use crate::diff_walk::{SeenIds, WalkEvent, diff_walk};
 use crate::error::Result;
 use crate::have::Have;
-use crate::order::order;
 use crate::progress::Progress;
 use crate::selection::Selection;
+use crate::send_order::send_order;
 use crate::stream::StreamWriter;
-use crate::walk::{Met, Seen, walk};
 
-/// Chunks that are read together, by one thread and by all of them.
-const READ_TOGETHER: usize = 32;
-const QUEUE_LEAVES: usize = 8 * READ_TOGETHER;
-/// Other objects wait no longer than this.
+/// Leaves that one thread reads at once, and that are queued for all threads.
+const READ_LEAVES: usize = 32;
+const QUEUE_LEAVES: usize = 8 * READ_LEAVES;
+/// Bytes of other objects that are queued at most.
 const QUEUE_BYTES: usize = 4 << 20;
 
-/// How to send.
+/// Options of a send.
 #[derive(Clone, Debug, Default)]
 pub struct SendOptions {
-    /// Snapshots that the receiver has. Those that the sender does not know are of no use and do no harm.
+    /// Snapshots that the receiver has. Ids that the sender does not know are ignored.
     pub had: Vec<SnapshotId>,
-    /// Hash chunks on the way out too: for a stream that is stored before it is received.
+    /// Hash chunks before they are sent: for a stream that is stored before it is received.
     pub verify: bool,
 }
 
 impl SendOptions {
-    /// What the receiver does not have yet.
+    /// Sends only what the receiver does not have.
     pub fn since(have: &Have) -> Self {
         Self { had: have.snapshots.clone(), verify: false }
     }
 }
 
-/// What was sent.
+/// Result of a send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct SendReport {
     /// Objects and records.
     pub objects: u64,
     /// Snapshots with their trees.
     pub snapshots: u64,
-    /// Snapshots of which only the record is left.
+    /// Snapshots sent as a record without a tree.
     pub thinned: u64,
     /// Names.
     pub names: u64,
@@ -55,31 +55,31 @@ pub struct Sent {
     pub bytes: u64,
 }
 
-/// Sends a selection: its snapshots with their history and their trees, without what the receiver has, and its names.
+/// Sends a selection: its snapshots with history and trees, except what the receiver has, and its names.
 pub fn send(
     store: &Store,
     selection: &Selection,
     options: &SendOptions,
     out: impl Write,
     progress: &Progress,
-) -> Result<Sent> {
+) -> Result<SendReport> {
     let known = known_bases(store, &options.had)?;
     let had: HashSet<_> = known.iter().map(|base| base.snapshot).collect();
-    let snapshots = order(store, &selection.tips, &had)?;
+    let snapshots = send_order(store, &selection.tips, &had)?;
     progress.snapshots_total.store(snapshots.len() as u64, Ordering::Relaxed);
     let mut sender = Sender {
         store,
         options,
         progress,
         writer: StreamWriter::new(out),
-        seen: Seen::new(),
+        seen: SeenIds::new(),
         queue: Queue::default(),
         trees: known.iter().map(|base| (base.snapshot, base.root)).collect(),
-        // The latest one is the likeliest to be near.
+        // The latest snapshot is probably the most similar.
         fallback: known.iter().max_by_key(|base| base.generation).map(|base| base.snapshot),
         had,
         named: HashSet::new(),
-        sent: Sent::default(),
+        sent: SendReport::default(),
     };
     let asked: HashSet<_> = selection.tips.iter().copied().collect();
     for snapshot in snapshots {
@@ -91,7 +91,7 @@ pub fn send(
     sender.finish(selection)
 }
 
-/// A snapshot that both sides have, kept while the guard lives.
+/// A snapshot that both sides have, pinned while this value lives.
 struct Base {
     snapshot: SnapshotId,
     root: RootId,
@@ -118,7 +118,7 @@ fn known_bases(store: &Store, had: &[SnapshotId]) -> Result<Vec<Base>> {
     Ok(bases)
 }
 
-/// Objects on their way into the stream, in its order.
+/// Objects that wait for the stream, in its order.
 #[derive(Default)]
 struct Queue {
     objects: Vec<(ObjectId, Option<Bytes>)>,
@@ -131,7 +131,7 @@ struct Sender<'a, W> {
     options: &'a SendOptions,
     progress: &'a Progress,
     writer: StreamWriter<W>,
-    seen: Seen,
+    seen: SeenIds,
     queue: Queue,
     /// Trees that the receiver has, or will have by now.
     trees: HashMap<SnapshotId, RootId>,
@@ -139,7 +139,7 @@ struct Sender<'a, W> {
     had: HashSet<SnapshotId>,
     /// Bases that the stream has named.
     named: HashSet<SnapshotId>,
-    sent: Sent,
+    sent: SendReport,
 }
 
 impl<W: Write> Sender<'_, W> {
@@ -148,7 +148,7 @@ impl<W: Write> Sender<'_, W> {
         let pin = self.store.pin(id);
         let canonical = match self.store.canonical(id.object()) {
             Ok(canonical) => canonical,
-            // History is weak: the record went a moment ago.
+            // Ancestors may be missing: a collection removed the record.
             Err(EngineError::Missing { .. }) if !asked => return Ok(()),
             Err(error) => return Err(error.into()),
         };
@@ -159,7 +159,8 @@ impl<W: Write> Sender<'_, W> {
                 self.flush()?;
                 self.writer.thinned(&canonical)?;
                 self.sent.thinned += 1;
-                self.progress.add(1, 1);
+                self.progress.add_items(1);
+                self.progress.add_snapshots(1);
                 return Ok(());
             }
             Err(error) => return Err(error.into()),
@@ -170,12 +171,12 @@ impl<W: Write> Sender<'_, W> {
         self.trees.insert(id, snapshot.root);
         self.fallback = Some(id);
         self.sent.snapshots += 1;
-        self.progress.add(0, 1);
+        self.progress.add_snapshots(1);
         drop((pin, tree));
         Ok(())
     }
 
-    /// The trees beside which one with these parents is walked.
+    /// Returns the trees beside which a tree with these parents is walked.
     fn bases(&mut self, parents: &[SnapshotId]) -> Result<Vec<ObjectId>> {
         let mut beside: Vec<_> = parents.iter().copied().filter(|parent| self.trees.contains_key(parent)).collect();
         if beside.is_empty() {
@@ -193,23 +194,23 @@ impl<W: Write> Sender<'_, W> {
     }
 
     fn tree(&mut self, top: ObjectId, bases: Vec<ObjectId>) -> Result<()> {
-        let mut seen = std::mem::replace(&mut self.seen, Seen::none());
-        let walked = walk(self.store, top, bases, &mut seen, &mut |met| self.meet(met));
+        let mut seen = std::mem::replace(&mut self.seen, SeenIds::empty());
+        let walked = diff_walk(self.store, top, bases, &mut seen, &mut |event| self.handle_event(event));
         self.seen = seen;
         walked
     }
 
-    fn meet(&mut self, met: Met) -> Result<()> {
-        match met {
-            Met::Opened(ids) => {
+    fn handle_event(&mut self, event: WalkEvent) -> Result<()> {
+        match event {
+            WalkEvent::Opened(ids) => {
                 self.flush()?;
                 return self.writer.opened(&ids);
             }
-            Met::Leaf(id) => {
+            WalkEvent::Leaf(id) => {
                 self.queue.leaves += 1;
                 self.queue.objects.push((id, None));
             }
-            Met::Node(id, bytes) => {
+            WalkEvent::Node(id, bytes) => {
                 self.queue.bytes += bytes.len();
                 self.queue.objects.push((id, Some(bytes)));
             }
@@ -217,7 +218,7 @@ impl<W: Write> Sender<'_, W> {
         if self.queue.leaves >= QUEUE_LEAVES || self.queue.bytes >= QUEUE_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Reads what waits, on all cores, and writes it in its order.
+    /// Reads the queued objects on all cores, and writes them in order.
     fn flush(&mut self) -> Result<()> {
         let Queue { objects, .. } = std::mem::take(&mut self.queue);
         if objects.is_empty() {
@@ -226,7 +227,7 @@ impl<W: Write> Sender<'_, W> {
         self.progress.check()?;
         let leaves: Vec<_> = objects.iter().filter(|(_, bytes)| bytes.is_none()).map(|(id, _)| *id).collect();
         let read = |ids: &[ObjectId]| read_leaves(self.store, ids, self.options.verify);
-        let read: Vec<_> = leaves.par_chunks(READ_TOGETHER).map(read).collect::<Result<_>>()?;
+        let read: Vec<_> = leaves.par_chunks(READ_LEAVES).map(read).collect::<Result<_>>()?;
         let mut read = read.into_iter().flatten();
         for (id, bytes) in objects {
             let bytes = bytes.map(Leaf::Stored).or_else(|| read.next()).expect("each leaf was read");
@@ -234,13 +235,13 @@ impl<W: Write> Sender<'_, W> {
                 Leaf::Stored(bytes) => self.writer.object(id, &bytes)?,
                 Leaf::Purged(tombstone) => self.writer.purged(id, &tombstone)?,
             }
-            self.progress.add(1, 0);
+            self.progress.add_items(1);
         }
         self.progress.bytes.store(self.writer.bytes(), Ordering::Relaxed);
         Ok(())
     }
 
-    fn finish(mut self, selection: &Selection) -> Result<Sent> {
+    fn finish(mut self, selection: &Selection) -> Result<SendReport> {
         self.flush()?;
         selection.tips.iter().try_for_each(|tip| self.writer.tip(*tip))?;
         selection.names.iter().try_for_each(|(name, value)| self.writer.name(name, value))?;
@@ -252,7 +253,7 @@ impl<W: Write> Sender<'_, W> {
     }
 }
 
-/// What there is of an object that has nothing below it.
+/// A chunk or extended attributes.
 enum Leaf {
     Stored(Bytes),
     Purged(Tombstone),

@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use amalgam_engine::SplitMix64;
+
 use crate::scratch::{Scratch, can_mount};
 use crate::{Copy, assert_same, shell};
 
@@ -81,16 +83,12 @@ impl Model {
     }
 }
 
-/// SplitMix64: the same sequence for the same seed.
-struct Random(u64);
+/// Random choices of a seed.
+struct Random(SplitMix64);
 
 impl Random {
     fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((z ^ (z >> 31)) % limit as u64).expect("below the limit")
+        usize::try_from(self.0.below(limit as u64)).expect("below the limit")
     }
 
     fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
@@ -287,7 +285,7 @@ const ACTS: usize = 30;
 fn play(scratch: &Scratch, place: PathBuf, seed: u64) {
     let model = Model::new(Copy::of(&place).files);
     let told = vec![format!("seed {seed} (AMALGAM_DAILY_SEED)")];
-    let mut sequence = Sequence { scratch, place, model, random: Random(seed), told };
+    let mut sequence = Sequence { scratch, place, model, random: Random(SplitMix64::new(seed)), told };
     for _ in 0..ACTS {
         sequence.act();
     }

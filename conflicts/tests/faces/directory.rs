@@ -5,7 +5,7 @@ use std::fs;
 use amalgam_conflicts::{RenderedTree, Style};
 use amalgam_engine::Time;
 use amalgam_materializer::{
-    Capture, Checkout, HostDir, Index, Known, Progress, Rules, Scope, Times, capture, checkout,
+    CaptureOptions, CheckoutOptions, HostDir, Index, KnownContents, Progress, Rules, Scope, Times, capture, checkout,
 };
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ impl Place {
         let host = HostDir::open(directory.path()).expect("opened");
         let index = Index::new(host.identity());
         let progress = Progress::default();
-        let job = Checkout {
+        let job = CheckoutOptions {
             keep_git: false,
             rules: None,
             withholds: false,
@@ -40,9 +40,9 @@ impl Place {
     }
 
     fn capture(&mut self, world: &World) -> amalgam_engine::RootId {
-        let (progress, known, rules) = (Progress::default(), Known::default(), Rules::new(&[]).expect("none"));
+        let (progress, known, rules) = (Progress::default(), KnownContents::default(), Rules::new(&[]).expect("none"));
         let now = Time(i64::MAX);
-        let job = Capture { rules: &rules, scope: Scope::All, known: &known, now, progress: &progress };
+        let job = CaptureOptions { rules: &rules, scope: Scope::All, known: &known, now, progress: &progress };
         capture(&world.store, &self.host, &mut self.index, &job).expect("captured").root
     }
 }

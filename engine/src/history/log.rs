@@ -89,6 +89,12 @@ impl History {
 }
 
 impl Log {
+    /// Returns the next entry if it is the only open one: all remaining entries are then it and its ancestors.
+    pub fn only_open(&self) -> Option<LogEntry> {
+        let only = if self.open.len() == 1 { self.open.peek() } else { None };
+        only.map(|open| LogEntry { id: open.id, snapshot: Arc::clone(&open.snapshot) })
+    }
+
     /// Adds a snapshot. Returns false if its record does not exist.
     fn push(&mut self, id: SnapshotId, child: Option<Time>) -> Result<bool> {
         if self.seen.contains(&id) {

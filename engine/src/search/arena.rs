@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::random::Random;
 use super::{Choice, Problem, SearchOptions, Selection, Statistics, Widening};
 use crate::error::{Error, Result};
+use crate::random::SplitMix64;
 
 /// The number of a state in a search; 0 for the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,7 +84,7 @@ pub(super) struct Arena<P: Problem> {
     nodes: Vec<Node<P::State, P::Action>>,
     selection: Selection,
     widening: Option<Widening>,
-    random: Random,
+    random: SplitMix64,
     best: NodeId,
     touched: Vec<NodeId>,
     pub(super) statistics: Statistics,
@@ -96,7 +96,7 @@ impl<P: Problem> Arena<P> {
             nodes: Vec::new(),
             selection: options.selection,
             widening: options.widening,
-            random: Random::new(options.seed),
+            random: SplitMix64::new(options.seed),
             best: NodeId(0),
             touched: Vec::new(),
             statistics: Statistics::default(),

@@ -1,5 +1,4 @@
-//! Directories under construction. They lie in a list, each behind the one above it, so that no depth of a tree can exhaust the
-//! stack.
+//! Directories under construction, in one vector, each after its parent, so that a deep tree cannot exhaust the stack.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +8,13 @@ use amalgam_engine::{Assembly, Name, Time, TreePath, WorkingTree, entry_at, list
 use crate::error::{Error, Result};
 use crate::member::Attributes;
 
+/// Mode of directories that no member describes.
+pub(super) const DIRECTORY_MODE: u32 = 0o755;
+
 pub(super) struct Arena {
     pub(super) assembly: Assembly,
     directories: Vec<Directory>,
-    /// How many names the directories hold.
+    /// Number of names in the directories.
     names: usize,
     /// The directory that was changed last.
     last: Option<(TreePath, usize)>,
@@ -20,7 +22,7 @@ pub(super) struct Arena {
 
 struct Directory {
     above: Option<(usize, Name)>,
-    /// Its attributes; what it holds is told by the other two.
+    /// Its attributes; `stored` and `edits` are its contents.
     entry: Entry,
     stored: Option<DirectoryRef>,
     edits: BTreeMap<Name, Option<Child>>,
@@ -31,14 +33,14 @@ enum Child {
     Directory(usize),
 }
 
-/// What is at a path.
-pub(super) enum Found {
+/// The entry at a path.
+pub(super) enum FoundEntry {
     Entry(Entry),
     /// A directory with changes.
     Directory,
 }
 
-impl Found {
+impl FoundEntry {
     pub(super) fn kind(&self) -> EntryKind {
         match self {
             Self::Entry(entry) => entry.kind(),
@@ -63,8 +65,8 @@ impl Arena {
         self.names
     }
 
-    /// What is at a path; nothing where there is none, or where something above it is not a directory.
-    pub(super) fn find(&self, path: &TreePath) -> Result<Option<Found>> {
+    /// Finds the entry at a path. Returns `None` if there is none, or if an ancestor is no directory.
+    pub(super) fn find(&self, path: &TreePath) -> Result<Option<FoundEntry>> {
         let mut here = 0;
         let mut names = path.names();
         while let Some(name) = names.next() {
@@ -79,11 +81,11 @@ impl Arena {
                 }
             }
         }
-        Ok(Some(Found::Directory))
+        Ok(Some(FoundEntry::Directory))
     }
 
-    /// What lies below a stored entry.
-    fn below(&self, entry: Entry, names: impl Iterator<Item = Name>) -> Result<Option<Found>> {
+    /// Finds an entry below a stored one.
+    fn below(&self, entry: Entry, names: impl Iterator<Item = Name>) -> Result<Option<FoundEntry>> {
         let mut here = entry;
         for name in names {
             let Node::Directory(contents) = here.node else { return Ok(None) };
@@ -92,7 +94,7 @@ impl Arena {
                 None => return Ok(None),
             }
         }
-        Ok(Some(Found::Entry(here)))
+        Ok(Some(FoundEntry::Entry(here)))
     }
 
     fn stored(&self, contents: Option<DirectoryRef>, name: &Name) -> Result<Option<Entry>> {
@@ -109,7 +111,7 @@ impl Arena {
         let (stored, edits) = match self.opened(path) {
             Some(at) => (self.directories[at].stored, Some(&self.directories[at].edits)),
             None => match self.find(path)? {
-                Some(Found::Entry(Entry { node: Node::Directory(contents), .. })) => (contents, None),
+                Some(FoundEntry::Entry(Entry { node: Node::Directory(contents), .. })) => (contents, None),
                 _ => return Ok(Vec::new()),
             },
         };
@@ -159,7 +161,7 @@ impl Arena {
                 Some(None) => None,
                 None => self.stored(directory.stored, &name)?,
             };
-            let entry = entry.unwrap_or_else(|| Entry::empty_directory(super::DIRECTORY_MODE, mtime));
+            let entry = entry.unwrap_or_else(|| Entry::empty_directory(DIRECTORY_MODE, mtime));
             if entry.kind() != EntryKind::Directory {
                 let why = format!("it lies below {name}, which is {} and not a directory", entry.kind().word());
                 return Err(Error::refused(path.as_bytes(), why));
@@ -187,7 +189,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Removes what is at a path, if it is there.
+    /// Removes the entry at a path, if there is one.
     pub(super) fn remove(&mut self, path: &TreePath) -> Result<()> {
         let (above, name) = path.split_last().expect("not the root");
         let at = self.open(&above, Time::EPOCH)?;
@@ -238,7 +240,7 @@ impl Arena {
         let entry = self.write(root)?;
         self.directories.push(Directory::new(None, entry));
         self.names = 0;
-        // From here on the directories are read from the store.
+        // The directories are read from the store from here on.
         self.assembly.session().write_all_ahead()?;
         Ok(())
     }

@@ -1,15 +1,15 @@
-//! The files of a tree under construction that have several names.
+//! Hard links of a tree under construction.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use amalgam_engine::object::{Entry, LinkMember};
-use amalgam_engine::{LinkGroup, Store, TreePath};
+use amalgam_engine::object::{Entry, LinkMember, Node};
+use amalgam_engine::{LinkGroup, Store, TreePath, list_directory};
 
 use crate::error::{Error, Result};
 
 /// The paths of files with several names are held in memory, up to this many bytes.
 const PATHS_BYTES_MAX: usize = 512 << 20;
-/// What a path takes in memory beside its bytes.
+/// Memory of a path in addition to its bytes.
 const PATH_OVERHEAD_BYTES: usize = 128;
 
 pub(super) struct Links {
@@ -28,11 +28,11 @@ struct Group {
 }
 
 impl Links {
-    /// Those of a stored tree.
+    /// Reads the hard links of a stored tree.
     pub(super) fn of(store: &Store, root: &Entry) -> Result<Self> {
         let mut links = Self { of: BTreeMap::new(), groups: Vec::new(), bytes: 0 };
         let mut known = HashMap::new();
-        for (path, entry) in super::linked_entries(store, root)? {
+        for (path, entry) in linked_entries(store, root)? {
             let id = entry.link().expect("only linked entries are listed");
             let at = *known.entry(id).or_insert_with(|| {
                 links.groups.push(Group { id: Some(id), ..Group::default() });
@@ -86,7 +86,7 @@ impl Links {
 
     /// Gives new groups their ids, and returns the group that each name of a changed one is to say. New ids follow from the
     /// smallest names, so that the order of members does not matter.
-    pub(super) fn settle(&mut self) -> Result<Vec<(TreePath, Option<LinkGroup>)>> {
+    pub(super) fn assign_ids(&mut self) -> Result<Vec<(TreePath, Option<LinkGroup>)>> {
         let mut taken: BTreeSet<LinkGroup> = BTreeSet::new();
         taken.extend(self.groups.iter().filter(|group| group.paths.len() > 1).filter_map(|group| group.id));
         let mut order: Vec<usize> = (0..self.groups.len()).filter(|at| self.groups[*at].is_changed).collect();
@@ -117,4 +117,25 @@ impl Links {
         });
         members.collect()
     }
+}
+
+/// Every path of a stored tree below a directory whose entry is a hard link.
+fn linked_entries(store: &Store, root: &Entry) -> Result<Vec<(TreePath, Entry)>> {
+    let mut found = Vec::new();
+    let mut open = vec![(TreePath::root(), root.clone())];
+    while let Some((path, entry)) = open.pop() {
+        match entry.node {
+            Node::Directory(Some(contents)) if contents.linked > 0 => {
+                for item in list_directory(store, Some(contents))? {
+                    let (name, entry) = item?;
+                    if entry.linked() > 0 {
+                        open.push((path.join(&name), entry));
+                    }
+                }
+            }
+            Node::Directory(_) => {}
+            _ => found.push((path, entry)),
+        }
+    }
+    Ok(found)
 }

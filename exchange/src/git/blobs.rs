@@ -1,16 +1,15 @@
-//! The blobs of a batch of commits, stored on all cores.
+//! Stores the blobs of a batch of commits, on all cores.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use amalgam_engine::WriteSession;
 use amalgam_engine::content::write_content;
 use amalgam_engine::object::Content;
+use amalgam_engine::{Progress, WriteSession};
 use rayon::prelude::*;
 
 use super::objects::{Oid, Repository};
 use crate::error::Result;
-use crate::progress::Progress;
 
 /// Blobs above this size are read one at a time, so that memory is bounded by one of them.
 const LARGE_BYTES: u64 = 16 << 20;
@@ -19,7 +18,7 @@ const CHUNK: usize = 64;
 /// Stored blobs are remembered up to this number.
 const REMEMBERED_MAX: usize = 2_000_000;
 
-/// What became of each blob.
+/// The content of each blob that was stored.
 #[derive(Default)]
 pub(super) struct Blobs {
     stored: HashMap<Oid, (u64, Content)>,
@@ -31,7 +30,7 @@ impl Blobs {
         self.stored.get(&oid).copied()
     }
 
-    /// Forgets what was stored once that is much. Not to be called in the middle of a batch.
+    /// Forgets the stored blobs if there are many. Do not call it in the middle of a batch.
     pub(super) fn bound(&mut self) {
         if self.stored.len() > REMEMBERED_MAX {
             self.stored.clear();
@@ -51,7 +50,8 @@ impl Blobs {
         let large = parking_lot::Mutex::new(Vec::new());
         let bytes = AtomicU64::new(0);
         let put = |place: usize, oid: Oid, data: &[u8]| -> Result<(Oid, (u64, Content))> {
-            progress.add_item()?;
+            progress.add_items(1);
+            progress.check()?;
             progress.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
             bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
             let content = WriteSession::in_place(place as u64, || write_content(session, &data))?;

@@ -1,4 +1,4 @@
-//! Commits: their bytes, what a snapshot keeps of them, and back.
+//! Decodes commits, converts them to metadata of snapshots, and back.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use amalgam_engine::Time;
 use amalgam_engine::object::Snapshot;
 use gix::bstr::ByteSlice;
 
+use super::keys::{KEY_AUTHOR, KEY_COMMIT, KEY_COMMITTER, KEY_RAW, KEY_RAW_ESCAPED};
 use super::objects::{Oid, damaged};
-use super::{KEY_AUTHOR, KEY_COMMIT, KEY_COMMITTER, KEY_RAW, KEY_RAW_ESCAPED};
 use crate::error::Result;
 
 /// Snapshots hold up to 1 MiB of text; a commit that is longer is kept in part.
@@ -22,18 +22,18 @@ pub(crate) struct Commit {
     pub(crate) author: Vec<u8>,
     pub(crate) committer: Vec<u8>,
     pub(crate) encoding: Option<Vec<u8>>,
-    /// Whether there are other headers: a signature, for example.
+    /// Whether there are other headers, for example a signature.
     pub(crate) has_more_headers: bool,
     pub(crate) message: Vec<u8>,
 }
 
-/// What a snapshot says of the commit that it was made from.
+/// The commit data that a snapshot keeps.
 pub(crate) struct CommitWords {
     pub(crate) author: String,
     pub(crate) time: Time,
     pub(crate) message: String,
     pub(crate) metadata: BTreeMap<String, String>,
-    /// Whether something was too long to be kept.
+    /// Whether a part was too long to be kept.
     pub(crate) is_cut: bool,
 }
 
@@ -93,13 +93,13 @@ impl Commit {
         data
     }
 
-    /// When it was committed.
+    /// Returns the commit time.
     pub(crate) fn time(&self) -> Time {
         let seconds = person(&self.committer).1;
         Time::from_seconds(seconds, 0)
     }
 
-    /// What a snapshot of it says.
+    /// Returns the metadata of a snapshot of this commit.
     pub(crate) fn words(&self, oid: Oid, raw: &[u8]) -> CommitWords {
         let text = |bytes: &[u8]| {
             let cut = &bytes[..bytes.len().min(TEXT_BYTES_MAX / 4)];

@@ -1,4 +1,4 @@
-//! Snapshots become commits.
+//! Exports snapshots as git commits.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -8,18 +8,18 @@ use std::sync::atomic::Ordering;
 
 use amalgam_engine::content;
 use amalgam_engine::object::{Content, DirectoryRef, Entry, Node, Snapshot};
-use amalgam_engine::{Name, SnapshotId, Store, Time, TreePath, list_directory};
+use amalgam_engine::{Name, Progress, SnapshotId, Store, Time, TreePath};
 
 use super::commit::{Commit, person};
-use super::fast_import::{FastImport, Target, git, quoted, run};
-use super::import::GitHistory;
+use super::fast_import::{CommitRef, FastImport, git, quoted, run};
+use super::history::GitHistory;
+use super::keys::{GITLINK_XATTR, GITMODE_XATTR};
 use super::objects::Oid;
-use super::{GITLINK_XATTR, GITMODE_XATTR};
 use crate::error::{Error, Result};
-use crate::progress::Progress;
+use crate::paired::{PairedEntry, paired_entries};
 use crate::report::Report;
 use crate::tar::{NOTE_CONFLICT, NOTE_STATE};
-use crate::walk::{Step, read_and_visit};
+use crate::walk::{VisitedEntry, read_and_visit};
 
 const READ_BYTES: u64 = 4 << 20;
 /// Blobs that are read together.
@@ -41,7 +41,7 @@ const NOTE_DATE: &str = "times before 1970 became 1970";
 const NOTE_PERSON: &str = "names that git does not accept were changed";
 const NOTE_OTHER_ID: &str = "commits that were imported from git got another id";
 
-/// How names of authors become git's.
+/// Maps names of authors to git identities.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
     /// Authors and what git is to say of them: `Name <address>`.
@@ -50,14 +50,14 @@ pub struct Identity {
     pub domain: String,
 }
 
-/// How snapshots are exported.
+/// Options of an export.
 #[derive(Clone, Debug)]
 pub struct GitExport {
     /// The branch to move, without `refs/heads/`.
     pub branch: String,
-    /// How far back.
+    /// How far back the export goes.
     pub history: GitHistory,
-    /// How names become git's.
+    /// How author names become git identities.
     pub identity: Identity,
     /// Makes a bare repository where there is none.
     pub create: bool,
@@ -65,14 +65,14 @@ pub struct GitExport {
     pub dry_run: bool,
 }
 
-/// What an export did.
+/// Result of an export.
 #[derive(Clone, Debug)]
-pub struct GitExported {
+pub struct GitExportReport {
     /// The commit that the branch points at now, in hexadecimal digits; empty after a dry run.
     pub commit: String,
     /// Commits that were in the repository already.
     pub reused: u64,
-    /// What was written, and what git cannot say.
+    /// Counts, and notices about data that git cannot represent.
     pub report: Report,
 }
 
@@ -83,7 +83,7 @@ pub fn export_git(
     repository: &Path,
     options: &GitExport,
     progress: &Progress,
-) -> Result<GitExported> {
+) -> Result<GitExportReport> {
     let target = open(repository, options)?;
     let mut exporter = Exporter {
         store,
@@ -98,7 +98,7 @@ pub fn export_git(
     progress.snapshots_total.store(order.len() as u64, Ordering::Relaxed);
     if options.dry_run {
         let report = Report { snapshots: order.len() as u64, ..exporter.report };
-        return Ok(GitExported { commit: String::new(), reused, report });
+        return Ok(GitExportReport { commit: String::new(), reused, report });
     }
     let target = target.expect("only a dry run goes without a repository");
     let mut import = FastImport::start(repository)?;
@@ -110,9 +110,9 @@ pub fn export_git(
     let tip = exporter.target(head).expect("the head was exported, or is known");
     import.write(format!("reset refs/heads/{}\nfrom {tip}\n\n", options.branch).as_bytes())?;
     let marks: HashMap<u64, Oid> = import.finish()?.into_iter().collect();
-    let oid = |target: Target| match target {
-        Target::Commit(oid) => Ok(oid),
-        Target::Mark(mark) => marks.get(&mark).copied().ok_or_else(|| Error::Program {
+    let oid = |target: CommitRef| match target {
+        CommitRef::Commit(oid) => Ok(oid),
+        CommitRef::Mark(mark) => marks.get(&mark).copied().ok_or_else(|| Error::Program {
             program: "git fast-import",
             why: "it did not say which commit it wrote".to_owned(),
         }),
@@ -129,7 +129,7 @@ pub fn export_git(
     target.remember(&new)?;
     let mut report = exporter.report;
     report.snapshots = order.len() as u64;
-    Ok(GitExported { commit: oid(tip)?.to_string(), reused, report })
+    Ok(GitExportReport { commit: oid(tip)?.to_string(), reused, report })
 }
 
 /// A repository that is written to.
@@ -206,9 +206,9 @@ impl TargetRepository {
     }
 }
 
-/// What git sees of an entry.
+/// An entry as git represents it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Seen {
+enum GitEntry {
     File {
         is_executable: bool,
         size: u64,
@@ -227,7 +227,7 @@ enum Seen {
 /// A difference between two trees, as git sees it.
 enum Change {
     Remove,
-    Set(Seen),
+    Set(GitEntry),
 }
 
 struct Exporter<'a> {
@@ -242,9 +242,9 @@ struct Exporter<'a> {
 }
 
 impl Exporter<'_> {
-    fn target(&self, snapshot: SnapshotId) -> Option<Target> {
-        let mark = self.written.get(&snapshot).map(|mark| Target::Mark(*mark));
-        mark.or_else(|| self.known.get(&snapshot).map(|oid| Target::Commit(*oid)))
+    fn target(&self, snapshot: SnapshotId) -> Option<CommitRef> {
+        let mark = self.written.get(&snapshot).map(|mark| CommitRef::Mark(*mark));
+        mark.or_else(|| self.known.get(&snapshot).map(|oid| CommitRef::Commit(*oid)))
     }
 
     /// The snapshots to write, parents before children, and how many commits they rest on.
@@ -336,23 +336,24 @@ impl Exporter<'_> {
         let mut notes = Report::default();
         let blobs = &self.blobs;
         changes(self.store, before, after, &mut notes, &mut |path, change| {
-            progress.add_item()?;
+            progress.add_items(1);
+            progress.check()?;
             let path = quoted(path.as_bytes());
             let line = match change {
                 Change::Remove => [b"D ", &path[..], b"\n"].concat(),
-                Change::Set(Seen::Directory(_)) => return Ok(()),
-                Change::Set(Seen::Gitlink(oid)) => [format!("M 160000 {oid} ").as_bytes(), &path, b"\n"].concat(),
-                Change::Set(Seen::Symlink(target)) => {
+                Change::Set(GitEntry::Directory(_)) => return Ok(()),
+                Change::Set(GitEntry::Gitlink(oid)) => [format!("M 160000 {oid} ").as_bytes(), &path, b"\n"].concat(),
+                Change::Set(GitEntry::Symlink(target)) => {
                     let line = [b"M 120000 inline ", &path[..], b"\n"].concat();
                     let data = format!("data {}\n", target.len());
                     [&line[..], data.as_bytes(), &target, b"\n"].concat()
                 }
-                Change::Set(Seen::File { is_executable, size, content }) => {
+                Change::Set(GitEntry::File { is_executable, size, content }) => {
                     let mode = if is_executable { "100755" } else { "100644" };
                     let blob = blobs.get(&(content, size)).expect("blobs are written before their commit");
                     [format!("M {mode} :{blob} ").as_bytes(), &path, b"\n"].concat()
                 }
-                Change::Set(Seen::OddSymlink { size, content }) => {
+                Change::Set(GitEntry::OddSymlink { size, content }) => {
                     let blob = blobs.get(&(content, size)).expect("blobs are written before their commit");
                     [format!("M 120000 :{blob} ").as_bytes(), &path, b"\n"].concat()
                 }
@@ -379,8 +380,8 @@ impl Exporter<'_> {
         let store = self.store;
         let mut batch = Vec::new();
         changes(store, before, after, &mut Report::default(), &mut |path, change| {
-            let (Change::Set(Seen::File { size, content, .. }) | Change::Set(Seen::OddSymlink { size, content })) =
-                change
+            let (Change::Set(GitEntry::File { size, content, .. })
+            | Change::Set(GitEntry::OddSymlink { size, content })) = change
             else {
                 return Ok(());
             };
@@ -388,7 +389,7 @@ impl Exporter<'_> {
                 let mark = self.mark();
                 self.blobs.insert((content, size), mark);
                 let entry = Entry::new(Node::File { size, content }, 0o644, Time::EPOCH);
-                batch.push(Step { path: path.clone(), entry, bytes: None });
+                batch.push(VisitedEntry { path: path.clone(), entry, bytes: None });
             }
             if batch.len() >= BATCH_BLOBS {
                 self.send_blobs(import, std::mem::take(&mut batch), progress)
@@ -399,7 +400,7 @@ impl Exporter<'_> {
         self.send_blobs(import, batch, progress)
     }
 
-    fn send_blobs(&mut self, import: &mut FastImport, batch: Vec<Step>, progress: &Progress) -> Result<()> {
+    fn send_blobs(&mut self, import: &mut FastImport, batch: Vec<VisitedEntry>, progress: &Progress) -> Result<()> {
         let store = self.store;
         read_and_visit(store, batch, &mut |step| {
             progress.check()?;
@@ -483,7 +484,7 @@ impl Exporter<'_> {
 }
 
 impl Identity {
-    /// What git says of an author.
+    /// Returns the git identity of an author.
     fn of(&self, author: &str) -> String {
         let said = self.map.get(author).map_or(author, String::as_str);
         let clean = |text: &str| text.replace(['<', '>', '\n', '\0'], "").trim().to_owned();
@@ -508,7 +509,7 @@ fn contents(directory: &Entry) -> Option<DirectoryRef> {
     }
 }
 
-/// Tells what git sees of the difference between two directories, and notes what it does not.
+/// Calls `tell` with each difference between two directories that git can represent, and notes the others.
 fn changes(
     store: &Store,
     before: Option<DirectoryRef>,
@@ -521,42 +522,28 @@ fn changes(
         if before.map(|it| it.bare) == after.map(|it| it.bare) {
             continue;
         }
-        let mut old = list_directory(store, before)?.peekable();
-        let mut new = list_directory(store, after)?.peekable();
-        loop {
-            let order = match (old.peek(), new.peek()) {
-                (Some(Err(_)), _) | (_, Some(Err(_))) => {
-                    let failed = old.next().into_iter().chain(new.next()).find_map(|item| item.err());
-                    return Err(failed.expect("one of them failed").into());
-                }
-                (None, None) => break,
-                (Some(_), None) => std::cmp::Ordering::Less,
-                (None, Some(_)) => std::cmp::Ordering::Greater,
-                (Some(Ok((old, _))), Some(Ok((new, _)))) => old.cmp(new),
-            };
-            let old = if order.is_le() { old.next().transpose()? } else { None };
-            let new = if order.is_ge() { new.next().transpose()? } else { None };
-            let name = old.as_ref().or(new.as_ref()).map(|(name, _)| name.clone()).expect("one of them is there");
+        for paired in paired_entries(store, before, after)? {
+            let PairedEntry { name, before, after } = paired?;
             let path = above.join(&name);
-            let was = match old {
-                Some((name, entry)) => seen(store, &path, &name, &entry, &mut Report::default())?,
+            let was = match before {
+                Some(entry) => git_entry(store, &path, &name, &entry, &mut Report::default())?,
                 None => None,
             };
-            let is = match new {
-                Some((name, entry)) => seen(store, &path, &name, &entry, notes)?,
+            let is = match after {
+                Some(entry) => git_entry(store, &path, &name, &entry, notes)?,
                 None => None,
             };
             match (was, is) {
                 (None, None) => {}
-                (Some(Seen::Directory(was)), Some(Seen::Directory(is))) => open.push((path, was, is)),
-                (was, Some(Seen::Directory(is))) => {
+                (Some(GitEntry::Directory(was)), Some(GitEntry::Directory(is))) => open.push((path, was, is)),
+                (was, Some(GitEntry::Directory(is))) => {
                     if was.is_some() {
                         tell(&path, Change::Remove)?;
                     }
                     open.push((path, None, is));
                 }
                 (Some(was), Some(is)) if was == is => {}
-                (Some(Seen::Directory(_)), Some(is)) => {
+                (Some(GitEntry::Directory(_)), Some(is)) => {
                     tell(&path, Change::Remove)?;
                     tell(&path, Change::Set(is))?;
                 }
@@ -568,8 +555,14 @@ fn changes(
     Ok(())
 }
 
-/// What git sees of an entry; nothing for what it has no form for.
-fn seen(store: &Store, path: &TreePath, name: &Name, entry: &Entry, notes: &mut Report) -> Result<Option<Seen>> {
+/// Returns an entry as git represents it; `None`, with a note, if it cannot.
+fn git_entry(
+    store: &Store,
+    path: &TreePath,
+    name: &Name,
+    entry: &Entry,
+    notes: &mut Report,
+) -> Result<Option<GitEntry>> {
     let mut note = |why| notes.note(why, path.as_bytes());
     if name.as_bytes().eq_ignore_ascii_case(b".git") {
         note(NOTE_GIT);
@@ -593,19 +586,19 @@ fn seen(store: &Store, path: &TreePath, name: &Name, entry: &Entry, notes: &mut 
             }
             let (size, content) = (*size, *content);
             match ours(GITMODE_XATTR) {
-                Some(_) => Some(Seen::OddSymlink { size, content }),
-                None => Some(Seen::File { is_executable: entry.mode & 0o100 != 0, size, content }),
+                Some(_) => Some(GitEntry::OddSymlink { size, content }),
+                None => Some(GitEntry::File { is_executable: entry.mode & 0o100 != 0, size, content }),
             }
         }
-        Node::Symlink(target) => Some(Seen::Symlink(target.clone())),
+        Node::Symlink(target) => Some(GitEntry::Symlink(target.clone())),
         Node::Directory(None) => match ours(GITLINK_XATTR).and_then(|xattr| Oid::from_hex(&xattr.value)) {
-            Some(oid) => Some(Seen::Gitlink(oid)),
+            Some(oid) => Some(GitEntry::Gitlink(oid)),
             None => {
                 note(NOTE_EMPTY);
                 None
             }
         },
-        Node::Directory(contents) => Some(Seen::Directory(*contents)),
+        Node::Directory(contents) => Some(GitEntry::Directory(*contents)),
         Node::Conflict(_) => {
             note(NOTE_CONFLICT);
             None

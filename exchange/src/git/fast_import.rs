@@ -1,4 +1,4 @@
-//! A running `git fast-import`, and its language.
+//! Runs `git fast-import` and writes its commands.
 
 use std::fs;
 use std::io::{self, BufWriter, Read, Seek, Write};
@@ -31,7 +31,7 @@ pub(super) fn git(repository: &Path) -> Command {
     command
 }
 
-/// Runs git to its end and returns what it printed.
+/// Runs git to its end and returns its output.
 pub(super) fn run(command: &mut Command) -> Result<Vec<u8>> {
     let done = command.output().map_err(not_started)?;
     if done.status.success() {
@@ -50,14 +50,14 @@ fn not_started(source: io::Error) -> Error {
     }
 }
 
-/// What a commit follows.
+/// The parent of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum CommitRef {
     Mark(u64),
     Commit(Oid),
 }
 
-impl std::fmt::Display for Target {
+impl std::fmt::Display for CommitRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Mark(mark) => write!(f, ":{mark}"),

@@ -1,21 +1,21 @@
-//! Commits become snapshots.
+//! Imports git commits as snapshots.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use amalgam_engine::object::{Entry, Node, Root, Snapshot};
-use amalgam_engine::{Assembly, SnapshotId, Store};
+use amalgam_engine::{Assembly, Progress, SnapshotId, Store};
 
-use super::KEY_HISTORY;
 use super::blobs::Blobs;
 use super::commit::Commit;
+use super::history::GitHistory;
+use super::keys::KEY_HISTORY;
 use super::objects::{Oid, Reader, Repository};
-use super::trees::{Before, TreeMaker, collect_blobs};
+use super::trees::{ParentTree, TreeMaker, collect_blobs};
 use super::walk::{Plan, plan};
 use crate::error::{Error, Result};
-use crate::imported::{Imported, Kept};
-use crate::progress::Progress;
+use crate::imported::{ImportPins, Imported};
 use crate::report::Report;
 
 /// Commits whose blobs are stored together.
@@ -32,23 +32,14 @@ const NOTE_PARENTS: &str = "commits with over 64 parents, or with one parent twi
 const NOTE_CUT: &str = "commits with over 100 KB of text were kept in part";
 const NOTE_BOUNDARY: &str = "commits at the boundary of the import have parents that were not imported";
 
-/// How far back an import goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GitHistory {
-    /// So many commits along each line, as `git clone --depth` counts; at least one.
-    Last(u64),
-    /// Everything that the repository has.
-    All,
-}
-
-/// How a repository is imported.
+/// Options of an import.
 #[derive(Clone, Debug)]
 pub struct GitImport {
     /// A branch, a tag, any reference or a full commit id; `HEAD` when nothing is said.
     pub reference: Option<String>,
-    /// How far back.
+    /// How far back the import goes.
     pub history: GitHistory,
-    /// Snapshots in whose histories earlier imports may be found, so that only what is new is imported.
+    /// Snapshots whose histories may contain earlier imports, so that only new commits are imported.
     pub known: Vec<SnapshotId>,
     /// The largest object that is read; git objects are read into memory.
     pub object_bytes_max: u64,
@@ -108,13 +99,13 @@ fn import(store: &Store, path: &Path, options: &GitImport, progress: &Progress) 
     report.snapshots = snapshots.len() as u64;
     let pins = importer.pins;
     assembly.session().write_all_ahead()?;
-    let kept = Kept { assemblies: vec![assembly], pins, ..Kept::default() };
+    let kept = ImportPins { assemblies: vec![assembly], pins, ..ImportPins::default() };
     Imported::new(store, snapshots, head, report, kept)
 }
 
 /// A commit that is in the store.
 #[derive(Clone)]
-struct Done {
+struct ImportedCommit {
     snapshot: SnapshotId,
     generation: u64,
     tree: Oid,
@@ -128,7 +119,7 @@ struct Importer<'a> {
     reader: &'a Reader,
     assembly: &'a Assembly,
     plan: &'a Plan,
-    done: HashMap<Oid, Done>,
+    done: HashMap<Oid, ImportedCommit>,
     blobs: Blobs,
     report: Report,
     /// Keep the snapshots that were known.
@@ -203,7 +194,7 @@ impl Importer<'_> {
             None => {
                 let before = parents.iter().map(|parent| {
                     let Node::Directory(directory) = parent.root.node else { unreachable!("a root is a directory") };
-                    Before { tree: parent.tree, directory }
+                    ParentTree { tree: parent.tree, directory }
                 });
                 let before: Vec<_> = before.collect();
                 let (reader, assembly, blobs) = (self.reader, self.assembly, &self.blobs);
@@ -233,19 +224,19 @@ impl Importer<'_> {
             metadata: words.metadata,
             generation,
         })?;
-        self.done.insert(oid, Done { snapshot, generation, tree: commit.tree, root, is_limited });
+        self.done.insert(oid, ImportedCommit { snapshot, generation, tree: commit.tree, root, is_limited });
         Ok(snapshot)
     }
 
     /// A commit that was imported, now or before.
-    fn commit_of(&mut self, oid: Oid) -> Result<Done> {
+    fn commit_of(&mut self, oid: Oid) -> Result<ImportedCommit> {
         if let Some(done) = self.done.get(&oid) {
             return Ok(done.clone());
         }
         let id = self.plan.known.get(&oid).ok_or_else(|| super::objects::damaged(oid, "it was not imported"))?;
         let snapshot = self.store.snapshot(*id)?;
         self.pins.push(self.store.hold(snapshot.root)?);
-        let done = Done {
+        let done = ImportedCommit {
             snapshot: *id,
             generation: snapshot.generation,
             tree: Commit::parse(oid, &self.reader.commit(oid)?)?.tree,

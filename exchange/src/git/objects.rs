@@ -1,4 +1,4 @@
-//! Objects of a repository by id. Each is hashed when it is read, so that a damaged pack is found.
+//! Reads objects of a repository by id, and hashes each, so that a damaged pack is found.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use gix::objs::Kind;
 use gix::prelude::ObjectIdExt;
 use sha1::{Digest, Sha1};
 
-use super::FORMAT;
+use super::keys::FORMAT;
 use crate::error::{Error, Result};
 
 /// Bytes of objects that each reader keeps.
@@ -137,7 +137,7 @@ impl Reader {
         gix::ObjectId::from_bytes_or_panic(&oid.0)
     }
 
-    /// How many bytes an object has.
+    /// Returns the size of an object.
     pub(crate) fn size(&self, oid: Oid) -> Result<u64> {
         let header = self.repository.find_header(self.id(oid));
         Ok(header.map_err(|error| damaged(oid, error.to_string()))?.size())

@@ -1,5 +1,5 @@
-//! git trees become directories. A subtree that a parent has at the same path is taken over from the parent's snapshot, with its
-//! times; so a commit costs what it changed.
+//! Converts git trees to directories. A subtree that a parent has at the same path is taken over from the parent's snapshot, with its
+//! times; so a commit costs only its changes.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
@@ -9,8 +9,8 @@ use amalgam_engine::{Assembly, DEPTH_MAX, Name, Time, TreePath, entry_at};
 use bytes::Bytes;
 
 use super::blobs::Blobs;
+use super::keys::{GITLINK_XATTR, GITMODE_XATTR};
 use super::objects::{MODE_GITLINK, MODE_SYMLINK, MODE_TREE, Oid, Reader, TreeEntries, TreeEntry, damaged};
-use super::{GITLINK_XATTR, GITMODE_XATTR};
 use crate::error::{Error, Result};
 use crate::report::Report;
 
@@ -20,7 +20,7 @@ pub(super) const NOTE_SYMLINK: &str = "symlinks with impossible targets became f
 
 /// A tree of a parent commit, and the directory that it became.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Before {
+pub(super) struct ParentTree {
     pub(super) tree: Oid,
     pub(super) directory: Option<DirectoryRef>,
 }
@@ -64,12 +64,12 @@ pub(super) struct TreeMaker<'a> {
     pub(super) time: Time,
     pub(super) report: &'a mut Report,
     /// Trees that were built before, each in the light of the same parents. A tree that lies at very many paths is built once.
-    pub(super) made: HashMap<(Oid, Vec<Before>), Option<DirectoryRef>>,
+    pub(super) made: HashMap<(Oid, Vec<ParentTree>), Option<DirectoryRef>>,
 }
 
 impl TreeMaker<'_> {
     /// The directory of a tree that none of the parents has at the same path.
-    pub(super) fn directory(&mut self, tree: Oid, before: &[Before], depth: usize) -> Result<Option<DirectoryRef>> {
+    pub(super) fn directory(&mut self, tree: Oid, before: &[ParentTree], depth: usize) -> Result<Option<DirectoryRef>> {
         if depth > DEPTH_MAX {
             return Err(damaged(format!("tree {tree}"), format!("it lies deeper than {DEPTH_MAX} directories")));
         }
@@ -105,8 +105,8 @@ impl TreeMaker<'_> {
         Ok(made)
     }
 
-    /// What a parent's snapshot has for a name.
-    fn entry_of(&self, before: &Before, name: &Name) -> Result<Entry> {
+    /// Returns the entry of a name in a parent's snapshot.
+    fn entry_of(&self, before: &ParentTree, name: &Name) -> Result<Entry> {
         let found = look_up(self.assembly, before.directory, name)?;
         found.ok_or_else(|| Error::Invalid {
             what: "known snapshot",
@@ -119,7 +119,7 @@ impl TreeMaker<'_> {
         &mut self,
         name: &Name,
         entry: &TreeEntry,
-        before: &[Before],
+        before: &[ParentTree],
         parents: &[Rc<TreeEntries>],
         depth: usize,
     ) -> Result<Entry> {
@@ -131,7 +131,7 @@ impl TreeMaker<'_> {
                         let Node::Directory(directory) = self.entry_of(before, name)?.node else {
                             return Err(damaged(format!("tree {}", other.oid), "its snapshot has no directory for it"));
                         };
-                        below.push(Before { tree: other.oid, directory });
+                        below.push(ParentTree { tree: other.oid, directory });
                     }
                 }
                 let contents = self.directory(entry.oid, &below, depth + 1)?;

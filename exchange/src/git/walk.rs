@@ -1,27 +1,26 @@
-//! Which commits an import takes: those between the tip and what is known, or the boundary.
+//! Selects the commits to import: those between the tip and known commits, or the depth limit.
 
 use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
 
-use amalgam_engine::{SnapshotId, Store, Time};
+use amalgam_engine::{Progress, SnapshotId, Store, Time};
 
 use super::commit::Commit;
-use super::import::GitHistory;
+use super::history::GitHistory;
+use super::keys::{KEY_COMMIT, KEY_HISTORY};
 use super::objects::{Oid, Reader};
-use super::{KEY_COMMIT, KEY_HISTORY};
 use crate::error::Result;
-use crate::progress::Progress;
 
 /// Commits to import, parents before children.
 pub(super) struct Plan {
     pub(super) order: Vec<Oid>,
-    /// Those whose parents are not imported.
+    /// Commits whose parents are not imported.
     pub(super) boundary: HashSet<Oid>,
     /// Snapshots of commits that were imported before.
     pub(super) known: HashMap<Oid, SnapshotId>,
 }
 
 /// Snapshots below the known heads, opened newest first as the walk goes back in time.
-struct Known<'a> {
+struct KnownCommits<'a> {
     store: &'a Store,
     open: BinaryHeap<(Time, SnapshotId)>,
     seen: HashSet<SnapshotId>,
@@ -29,13 +28,13 @@ struct Known<'a> {
     is_limited_taken: bool,
 }
 
-impl Known<'_> {
+impl KnownCommits<'_> {
     fn add(&mut self, snapshot: SnapshotId) {
         // A snapshot that is gone is not known; the commit is imported again.
         if self.seen.insert(snapshot)
             && let Ok(found) = self.store.snapshot(snapshot)
         {
-            // What was committed on top of an import says nothing about the age of commits.
+            // Later commits on top of an import tell nothing about the age of git commits.
             let is_imported = found.metadata.contains_key(KEY_COMMIT);
             self.open.push((if is_imported { found.time } else { Time(i64::MAX) }, snapshot));
         }
@@ -69,7 +68,7 @@ pub(super) fn plan(
 ) -> Result<Plan> {
     let is_limited_taken = history != GitHistory::All;
     let (open, seen, found) = (BinaryHeap::new(), HashSet::new(), HashMap::new());
-    let mut known = Known { store, open, seen, found, is_limited_taken };
+    let mut known = KnownCommits { store, open, seen, found, is_limited_taken };
     heads.iter().for_each(|head| known.add(*head));
     let shallow: HashSet<Oid> = reader.shallow()?.into_iter().collect();
     let depth_max = match history {
@@ -78,10 +77,11 @@ pub(super) fn plan(
     };
     let mut boundary = HashSet::new();
     let mut parents: HashMap<Oid, Vec<Oid>> = HashMap::new();
-    let mut queue = Queue::new(history == GitHistory::All);
+    let mut queue = CommitQueue::new(history);
     queue.push(reader, tip, 1)?;
     while let Some((oid, depth, commit)) = queue.pop() {
-        progress.add_item()?;
+        progress.add_items(1);
+        progress.check()?;
         known.advance(commit.time())?;
         if known.found.contains_key(&oid) || parents.contains_key(&oid) {
             continue;
@@ -115,15 +115,19 @@ pub(super) fn plan(
 
 /// Commits to look at: the newest first where everything is imported, so that known ones are met early; level by level where
 /// the number of levels is limited.
-struct Queue {
+struct CommitQueue {
     by_time: Option<BTreeSet<(Time, Oid)>>,
     by_depth: VecDeque<Oid>,
     waiting: HashMap<Oid, (u64, Commit)>,
 }
 
-impl Queue {
-    fn new(is_by_time: bool) -> Self {
-        Self { by_time: is_by_time.then(BTreeSet::new), by_depth: VecDeque::new(), waiting: HashMap::new() }
+impl CommitQueue {
+    fn new(history: GitHistory) -> Self {
+        Self {
+            by_time: (history == GitHistory::All).then(BTreeSet::new),
+            by_depth: VecDeque::new(),
+            waiting: HashMap::new(),
+        }
     }
 
     fn push(&mut self, reader: &Reader, oid: Oid, depth: u64) -> Result<()> {

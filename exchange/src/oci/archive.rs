@@ -1,13 +1,14 @@
-//! The files of an image: in a directory, or in a tar archive that is read at any place.
+//! Reads the files of an image, from a directory or from a tar archive with random access.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
-use super::FORMAT;
+use super::keys::FORMAT;
 use crate::compress::{Compression, decoder};
 use crate::error::{Error, Result};
+use crate::file_range::FileRange;
 use crate::report::Report;
 use crate::tar::{MemberKind, TarReader};
 
@@ -17,7 +18,7 @@ const MEMBERS_MAX: usize = 1_000_000;
 const JSON_BYTES_MAX: u64 = 16 << 20;
 const BUFFER_BYTES: usize = 256 << 10;
 
-pub(super) enum Files {
+pub(super) enum ImageFiles {
     Directory(PathBuf),
     Archive { file: File, members: HashMap<String, Member> },
 }
@@ -35,7 +36,7 @@ pub(super) fn damaged(place: impl Into<String>, why: impl Into<String>) -> Error
     Error::Malformed { format: FORMAT, place: place.into(), why: why.into() }
 }
 
-impl Files {
+impl ImageFiles {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let failed = |source| Error::host(format!("read {}", path.display()), source);
         if fs::metadata(path).map_err(failed)?.is_dir() {
@@ -88,7 +89,7 @@ impl Files {
                 };
                 let failed = |source| Error::host(format!("read {name} of the image"), source);
                 let file = file.try_clone().map_err(failed)?;
-                let part = Part { file, position: *offset, end: offset + size };
+                let part = FileRange::new(file, *offset, *size);
                 Ok(Box::new(BufReader::with_capacity(BUFFER_BYTES, part)))
             }
         }
@@ -106,7 +107,7 @@ impl Files {
     }
 }
 
-/// Where each member of an archive lies.
+/// Returns the position of each member of an archive.
 fn index(file: &File) -> Result<HashMap<String, Member>> {
     let mut members = HashMap::new();
     let mut report = Report::default();
@@ -143,21 +144,4 @@ fn resolve(name: &str, target: &[u8]) -> Option<String> {
         }
     }
     Some(parts.join("/"))
-}
-
-/// A part of a file, read at its own place: several may be open at once.
-struct Part {
-    file: File,
-    position: u64,
-    end: u64,
-}
-
-impl Read for Part {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        use std::os::unix::fs::FileExt;
-        let length = (self.end - self.position).min(buffer.len() as u64) as usize;
-        let bytes = self.file.read_at(&mut buffer[..length], self.position)?;
-        self.position += bytes as u64;
-        Ok(bytes)
-    }
 }

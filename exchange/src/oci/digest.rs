@@ -1,4 +1,4 @@
-//! SHA-256 digests of what passes through a reader or a writer.
+//! SHA-256 digests of the bytes of a reader or a writer.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ impl Digest {
         Some(Self(digest))
     }
 
-    /// Where a layout keeps what has this digest.
+    /// Returns the path in an image layout of the blob with this digest.
     pub(super) fn path(&self) -> String {
         format!("blobs/sha256/{}", self.hex())
     }
@@ -41,11 +41,11 @@ impl fmt::Display for Digest {
     }
 }
 
-/// The digest and the length of what has passed so far.
+/// Digest and length of the bytes so far.
 #[derive(Clone, Default)]
-pub(super) struct Meter(Arc<Mutex<(Sha256, u64)>>);
+pub(super) struct StreamDigest(Arc<Mutex<(Sha256, u64)>>);
 
-impl Meter {
+impl StreamDigest {
     fn add(&self, bytes: &[u8]) {
         let mut state = self.0.lock();
         state.0.update(bytes);
@@ -58,13 +58,13 @@ impl Meter {
     }
 }
 
-/// A reader or a writer that is measured.
-pub(super) struct Hashed<T> {
+/// A reader or a writer whose bytes are hashed.
+pub(super) struct HashingStream<T> {
     pub(super) inner: T,
-    pub(super) meter: Meter,
+    pub(super) meter: StreamDigest,
 }
 
-impl<R: Read> Read for Hashed<R> {
+impl<R: Read> Read for HashingStream<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let bytes = self.inner.read(buffer)?;
         self.meter.add(&buffer[..bytes]);
@@ -72,7 +72,7 @@ impl<R: Read> Read for Hashed<R> {
     }
 }
 
-impl<W: Write> Write for Hashed<W> {
+impl<W: Write> Write for HashingStream<W> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         let bytes = self.inner.write(buffer)?;
         self.meter.add(&buffer[..bytes]);

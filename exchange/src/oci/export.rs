@@ -1,20 +1,20 @@
-//! Snapshots become an image.
+//! Exports snapshots as an image.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use amalgam_engine::{SnapshotId, Store};
+use amalgam_engine::{Progress, SnapshotId, Store};
 use serde_json::{Value, json};
 
-use super::KEY_CONFIG;
-use super::digest::{Digest, Hashed, Meter};
+use super::digest::{Digest, HashingStream, StreamDigest};
 use super::import::architecture;
+use super::keys::KEY_CONFIG;
 use super::layer::write_layer;
 use super::manifest::time_text;
 use crate::compress::{Compression, Encoder};
+use crate::counting::CountingStream;
 use crate::error::{Error, Result};
-use crate::progress::{Counted, Progress};
 use crate::report::Report;
 use crate::tar::{write_end, write_member};
 
@@ -22,10 +22,10 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// How an image is made.
+/// Options of an image export.
 #[derive(Clone, Debug)]
 pub struct OciExport {
-    /// How layers are compressed.
+    /// Compression of the layers.
     pub compression: Compression,
     /// The image's name and tag, `name:tag`.
     pub name: Option<String>,
@@ -37,7 +37,7 @@ impl Default for OciExport {
     }
 }
 
-/// Where an image is written to.
+/// Destination of an image.
 pub enum OciTarget<'a> {
     /// A directory that is new or empty.
     Directory(&'a Path),
@@ -45,14 +45,14 @@ pub enum OciTarget<'a> {
     Archive(&'a mut dyn Write),
 }
 
-/// What was written.
+/// Result of an image export.
 #[derive(Clone, Debug)]
-pub struct OciExported {
+pub struct OciExportReport {
     /// The digest of the manifest.
     pub digest: String,
     /// The digest of each layer.
     pub layers: Vec<String>,
-    /// What was written, and what a layer cannot say.
+    /// Counts, and notices about data that a layer cannot represent.
     pub report: Report,
 }
 
@@ -64,7 +64,7 @@ pub fn export_oci(
     target: OciTarget<'_>,
     options: &OciExport,
     progress: &Progress,
-) -> Result<OciExported> {
+) -> Result<OciExportReport> {
     if layers.is_empty() {
         return Err(Error::Invalid { what: "image", why: "it has no layers; name at least one snapshot".to_owned() });
     }
@@ -113,7 +113,7 @@ pub fn export_oci(
     output.file("oci-layout", json!({"imageLayoutVersion": "1.0.0"}).to_string().as_bytes())?;
     output.finish()?;
     let layers = descriptors.iter().filter_map(|it| it["digest"].as_str().map(str::to_owned)).collect();
-    Ok(OciExported { digest, layers, report })
+    Ok(OciExportReport { digest, layers, report })
 }
 
 /// The configuration: that of an imported image below, with the layers of this one; or a plain one.
@@ -143,11 +143,11 @@ fn layer(
     options: &OciExport,
     progress: &Progress,
 ) -> Result<(Value, Digest, Report)> {
-    let (stored, plain) = (Meter::default(), Meter::default());
-    let output = Counted { inner: BufWriter::with_capacity(1 << 20, file), progress };
-    let output = Hashed { inner: output, meter: stored.clone() };
+    let (stored, plain) = (StreamDigest::default(), StreamDigest::default());
+    let output = CountingStream { inner: BufWriter::with_capacity(1 << 20, file), progress };
+    let output = HashingStream { inner: output, meter: stored.clone() };
     let output = Encoder::new(output, options.compression).map_err(write_failed)?;
-    let output = Hashed { inner: output, meter: plain.clone() };
+    let output = HashingStream { inner: output, meter: plain.clone() };
     let (output, report) = write_layer(store, base, root, output, progress)?;
     output.inner.finish().and_then(|mut output| output.flush()).map_err(write_failed)?;
     let kind = match options.compression {

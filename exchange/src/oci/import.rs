@@ -1,29 +1,29 @@
-//! An image becomes a line of snapshots, one for each layer.
+//! Imports an image as a sequence of snapshots, one for each layer.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use amalgam_engine::object::Owner;
-use amalgam_engine::{SnapshotId, Store, WorkingTree};
+use amalgam_engine::{Progress, SnapshotId, Store, WorkingTree};
 
-use super::archive::{Files, damaged};
-use super::digest::{Hashed, Meter};
+use super::archive::{ImageFiles, damaged};
+use super::digest::{HashingStream, StreamDigest};
+use super::keys::{KEY_CONFIG, KEY_DIFF_ID};
 use super::manifest::{Layer, image};
-use super::{KEY_CONFIG, KEY_DIFF_ID};
 use crate::build::{BuildOptions, Owners, TreeBuilder};
 use crate::compress::decoder;
+use crate::counting::CountingStream;
 use crate::error::Result;
-use crate::imported::{Imported, Kept, Words, put_snapshot};
-use crate::progress::{Counted, Progress};
+use crate::imported::{ImportPins, Imported, SnapshotInfo, put_snapshot};
 use crate::report::Report;
-use crate::tar::{Limits, Members, TarReader, add_members};
+use crate::tar::{Limits, MemberOptions, TarReader, add_members};
 
 /// A configuration of this size is kept with the snapshot.
 const CONFIG_BYTES_MAX: usize = 256 << 10;
 const NOTE_CONFIG: &str = "the configuration of the image is too large to be kept";
 
-/// How an image is imported.
+/// Options of an image import.
 #[derive(Clone, Debug, Default)]
 pub struct OciImport {
     /// The tag or name of the image, where the archive has several.
@@ -32,7 +32,7 @@ pub struct OciImport {
     pub platform: Option<String>,
     /// Reads and checks everything, and stores no file.
     pub dry_run: bool,
-    /// What the import may use, for each layer.
+    /// Resource limits for each layer.
     pub limits: Limits,
     /// The author of snapshots of an image without one.
     pub author: String,
@@ -50,11 +50,11 @@ pub(super) fn architecture() -> &'static str {
 
 /// Imports an image from a directory or an archive.
 pub fn import_oci(store: &Store, path: &Path, options: &OciImport, progress: &Progress) -> Result<Imported> {
-    let files = Files::open(path)?;
+    let files = ImageFiles::open(path)?;
     let platform = options.platform.clone().unwrap_or_else(|| format!("linux/{}", architecture()));
     let image = image(&files, options.tag.as_deref(), &platform)?;
     progress.snapshots_total.store(image.layers.len() as u64, Ordering::Relaxed);
-    let (mut report, mut snapshots, mut kept) = (Report::default(), Vec::new(), Kept::default());
+    let (mut report, mut snapshots, mut kept) = (Report::default(), Vec::new(), ImportPins::default());
     let session = store.session();
     let author = if image.author.is_empty() { options.author.clone() } else { image.author.clone() };
     let mut parent: Option<SnapshotId> = None;
@@ -68,7 +68,7 @@ pub fn import_oci(store: &Store, path: &Path, options: &OciImport, progress: &Pr
         } else if at == last {
             report.note(NOTE_CONFIG, image.name.as_deref().unwrap_or("").as_bytes());
         }
-        let words = Words { author: author.clone(), time: layer.time, message: layer.message.clone(), metadata };
+        let words = SnapshotInfo { author: author.clone(), time: layer.time, message: layer.message.clone(), metadata };
         let snapshot = put_snapshot(&session, &tree, parent, words)?;
         kept.trees.push(tree);
         snapshots.push(snapshot);
@@ -83,7 +83,7 @@ pub fn import_oci(store: &Store, path: &Path, options: &OciImport, progress: &Pr
 
 fn import_layer(
     store: &Store,
-    files: &Files,
+    files: &ImageFiles,
     layer: &Layer,
     parent: Option<SnapshotId>,
     options: &OciImport,
@@ -91,16 +91,16 @@ fn import_layer(
 ) -> Result<(WorkingTree, Report)> {
     let base = parent.map(|parent| store.snapshot(parent)).transpose()?.map(|snapshot| snapshot.root);
     let mut builder = TreeBuilder::new(store, base, BuildOptions { layer: true, dry_run: options.dry_run })?;
-    let (stored, plain) = (Meter::default(), Meter::default());
+    let (stored, plain) = (StreamDigest::default(), StreamDigest::default());
     let read_before = progress.bytes.load(Ordering::Relaxed);
-    let input = Counted { inner: files.read(&layer.file)?, progress };
-    let input = decoder(Hashed { inner: input, meter: stored.clone() }, None)?;
-    let mut reader = TarReader::new(Hashed { inner: input, meter: plain.clone() });
+    let input = CountingStream { inner: files.read(&layer.file)?, progress };
+    let input = decoder(HashingStream { inner: input, meter: stored.clone() }, None)?;
+    let mut reader = TarReader::new(HashingStream { inner: input, meter: plain.clone() });
     // The digest tells whether a layer is whole.
     reader.is_end_optional = true;
     // The files of root are the workspace's own.
     let owners = Owners::Except(Owner { uid: 0, gid: 0 });
-    let members = Members { owners, is_layer: true, limits: options.limits, read_before };
+    let members = MemberOptions { owners, is_layer: true, limits: options.limits, read_before };
     add_members(&mut builder, &mut reader, members, progress)?;
     if layer.blob.is_some_and(|said| said != stored.result()) {
         return Err(damaged(&layer.file, "the layer does not have the digest and size that the manifest says"));

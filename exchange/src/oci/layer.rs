@@ -1,14 +1,15 @@
-//! The difference between two trees as a layer.
+//! Exports the difference between two trees as a layer.
 
 use std::collections::HashSet;
 use std::io::Write;
 
 use amalgam_engine::object::{DirectoryRef, Entry, Node, Owner, Root};
-use amalgam_engine::{LinkGroup, RootId, Store, TreePath, entry_at, linked_paths, list_directory};
+use amalgam_engine::{LinkGroup, Progress, RootId, Store, TreePath, entry_at, linked_paths};
 
 use crate::compress::{Compression, Encoder};
+use crate::counting::CountingStream;
 use crate::error::{Error, Result};
-use crate::progress::{Counted, Progress};
+use crate::paired::{PairedEntry, paired_entries};
 use crate::report::Report;
 use crate::tar::{LayerChange, NOTE_STATE, TarSink};
 
@@ -24,7 +25,7 @@ pub fn export_layer(
     progress: &Progress,
 ) -> Result<Report> {
     let failed = |source| Error::host("write the layer", source);
-    let output = Encoder::new(Counted { inner: output, progress }, compression).map_err(failed)?;
+    let output = Encoder::new(CountingStream { inner: output, progress }, compression).map_err(failed)?;
     let (output, report) = write_layer(store, base, root, output, progress)?;
     output.finish().and_then(|mut output| output.flush()).map_err(failed)?;
     Ok(report)
@@ -60,7 +61,7 @@ fn contents(entry: &Entry) -> Option<DirectoryRef> {
     }
 }
 
-/// Whether two directories have the same attributes, whatever they hold.
+/// Returns whether two directories have the same attributes, regardless of their contents.
 fn is_same_directory(old: &Entry, new: &Entry) -> bool {
     let bare = |entry: &Entry| Entry { node: Node::Directory(None), ..entry.clone() };
     matches!((&old.node, &new.node), (Node::Directory(_), Node::Directory(_))) && bare(old) == bare(new)
@@ -81,40 +82,25 @@ impl<W: Write> LayerWriter<'_, W> {
             if before == after {
                 continue;
             }
-            let mut old = list_directory(self.store, before)?.peekable();
-            let mut new = list_directory(self.store, after)?.peekable();
-            loop {
-                let order = match (old.peek(), new.peek()) {
-                    (Some(Err(_)), _) | (_, Some(Err(_))) => {
-                        let failed = old.next().into_iter().chain(new.next()).find_map(|item| item.err());
-                        return Err(failed.expect("one of them failed").into());
-                    }
-                    (None, None) => break,
-                    (Some(_), None) => std::cmp::Ordering::Less,
-                    (None, Some(_)) => std::cmp::Ordering::Greater,
-                    (Some(Ok((old, _))), Some(Ok((new, _)))) => old.cmp(new),
-                };
-                let was = if order.is_le() { old.next().transpose()? } else { None };
-                let is = if order.is_ge() { new.next().transpose()? } else { None };
-                let name = was.as_ref().or(is.as_ref()).map(|(name, _)| name.clone()).expect("one of them is there");
+            for paired in paired_entries(self.store, before, after)? {
+                let PairedEntry { name, before, after } = paired?;
                 let path = above.join(&name);
                 if name.as_bytes().starts_with(b".wh.") {
                     self.sink.report.note(NOTE_WHITEOUT, path.as_bytes());
                     continue;
                 }
-                let (was, is) = (was.map(|(_, entry)| entry), is.map(|(_, entry)| entry));
-                let Some(is) = is else {
+                let Some(after) = after else {
                     self.sink.change(&path, LayerChange::Whiteout)?;
                     continue;
                 };
-                if was.as_ref() == Some(&is) {
+                if before.as_ref() == Some(&after) {
                     continue;
                 }
-                let below = was.as_ref().and_then(contents);
-                if let Node::Directory(after) = is.node {
-                    open.push((path.clone(), below, after));
+                let below = before.as_ref().and_then(contents);
+                if let Node::Directory(contents) = after.node {
+                    open.push((path.clone(), below, contents));
                 }
-                self.set(&path, is)?;
+                self.set(&path, after)?;
             }
         }
         Ok(())

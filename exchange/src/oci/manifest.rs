@@ -1,9 +1,9 @@
-//! Which layers an image has, by what it says of itself.
+//! Finds the layers of an image in its manifests.
 
 use amalgam_engine::Time;
 use serde_json::Value;
 
-use super::archive::{Files, damaged};
+use super::archive::{ImageFiles, damaged};
 use super::digest::Digest;
 use crate::error::{Error, Result};
 
@@ -33,7 +33,7 @@ pub(super) struct Layer {
 }
 
 /// Reads the description of an image, the only one or the one that is asked for.
-pub(super) fn image(files: &Files, tag: Option<&str>, platform: &str) -> Result<Image> {
+pub(super) fn image(files: &ImageFiles, tag: Option<&str>, platform: &str) -> Result<Image> {
     if files.has("index.json") {
         let index = json(files, "index.json", None)?;
         return of_index(files, &index, tag, platform, 0);
@@ -47,7 +47,7 @@ pub(super) fn image(files: &Files, tag: Option<&str>, platform: &str) -> Result<
     })
 }
 
-fn json(files: &Files, name: &str, digest: Option<(Digest, u64)>) -> Result<Value> {
+fn json(files: &ImageFiles, name: &str, digest: Option<(Digest, u64)>) -> Result<Value> {
     let bytes = files.read_small(name)?;
     if let Some((digest, size)) = digest
         && (Digest::of(&bytes) != digest || bytes.len() as u64 != size)
@@ -88,7 +88,7 @@ fn platform_of(descriptor: &Value) -> Option<String> {
     Some(format!("{}/{}", text(platform, "os")?, text(platform, "architecture")?))
 }
 
-fn of_index(files: &Files, index: &Value, tag: Option<&str>, platform: &str, depth: usize) -> Result<Image> {
+fn of_index(files: &ImageFiles, index: &Value, tag: Option<&str>, platform: &str, depth: usize) -> Result<Image> {
     if depth > INDEX_DEPTH_MAX {
         return Err(damaged("index.json", "indexes name indexes without end"));
     }
@@ -116,7 +116,7 @@ fn of_index(files: &Files, index: &Value, tag: Option<&str>, platform: &str, dep
     Ok(image)
 }
 
-fn of_manifest(files: &Files, manifest: &Value, of: &str) -> Result<Image> {
+fn of_manifest(files: &ImageFiles, manifest: &Value, of: &str) -> Result<Image> {
     let config = manifest.get("config").ok_or_else(|| damaged(of, "it names no configuration"))?;
     let config = descriptor(config, of)?;
     let bytes = json(files, &config.0.path(), Some(config)).and_then(|_| files.read_small(&config.0.path()))?;
@@ -135,7 +135,7 @@ fn of_manifest(files: &Files, manifest: &Value, of: &str) -> Result<Image> {
 }
 
 /// An archive of `docker save` without an index.
-fn of_docker(files: &Files, tag: Option<&str>) -> Result<Image> {
+fn of_docker(files: &ImageFiles, tag: Option<&str>) -> Result<Image> {
     let manifests = json(files, "manifest.json", None)?;
     let manifests = manifests.as_array().ok_or_else(|| damaged("manifest.json", "it is no list"))?;
     let tags = |value: &Value| -> Vec<String> {

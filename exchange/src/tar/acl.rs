@@ -1,4 +1,4 @@
-//! POSIX ACLs: the text that archives hold, and the bytes of `system.posix_acl_*` that the kernel and a tree hold.
+//! Converts POSIX ACLs between the text of archives and the bytes of `system.posix_acl_*` of the kernel and of trees.
 
 const VERSION: [u8; 4] = [2, 0, 0, 0];
 const NO_ID: u32 = u32::MAX;

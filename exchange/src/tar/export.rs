@@ -1,20 +1,21 @@
-//! A tree, or the difference between two, becomes an archive.
+//! Exports a tree, or the difference between two trees, as a tar archive.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
 use amalgam_engine::content;
 use amalgam_engine::object::{Content, Entry, EntryKind, Node, Owner};
-use amalgam_engine::{LinkGroup, RootId, Store, TreePath, entry_at};
+use amalgam_engine::{LinkGroup, Progress, RootId, Store, TreePath, entry_at};
 
+use super::acl;
+use super::format::BLOCK_BYTES;
 use super::writer::{self, Fields};
-use super::{BLOCK_BYTES, acl};
 use crate::compress::{Compression, Encoder};
+use crate::counting::CountingStream;
 use crate::error::{Error, Result};
-use crate::progress::{Counted, Progress};
 use crate::report::Report;
 use crate::source::DataRange;
-use crate::walk::{Step, walk};
+use crate::walk::{VisitedEntry, walk};
 
 /// Files with more ranges of data than this are written in full.
 const RANGES_MAX: usize = 1 << 20;
@@ -27,10 +28,10 @@ pub(crate) const NOTE_CONFLICT: &str = "conflicts were left out: resolve them fi
 const NOTE_XATTR_NAME: &str = "extended attributes with `=` in their names were left out";
 pub(crate) const NOTE_STATE: &str = "the state values of the tree were left out";
 
-/// How a tree is exported.
+/// Options of an export.
 #[derive(Clone, Debug)]
 pub struct TarExport {
-    /// How the archive is compressed.
+    /// Compression of the archive.
     pub compression: Compression,
     /// The owner that the archive says of entries without one of their own.
     pub owner: Owner,
@@ -54,7 +55,7 @@ pub fn export_tar(
 ) -> Result<Report> {
     let _kept = store.hold(root)?;
     let root = store.root(root)?;
-    let output = io::BufWriter::with_capacity(1 << 20, Counted { inner: output, progress });
+    let output = io::BufWriter::with_capacity(1 << 20, CountingStream { inner: output, progress });
     let output = Encoder::new(output, options.compression).map_err(|source| write_failed(source, progress))?;
     let mut sink = TarSink::new(store, output, options.owner, progress);
     if root.state.is_some() {
@@ -75,12 +76,12 @@ pub fn export_tar(
 
 fn write_failed(source: io::Error, progress: &Progress) -> Error {
     match progress.check() {
-        Err(cancelled) => cancelled,
+        Err(cancelled) => cancelled.into(),
         Ok(()) => Error::host("write the archive", source),
     }
 }
 
-/// What a layer does to a path.
+/// A change that a layer makes to a path.
 pub(crate) enum LayerChange {
     /// Removes what lower layers have there.
     Whiteout,
@@ -94,7 +95,7 @@ pub(crate) struct TarSink<'a, W: Write> {
     output: W,
     owner: Owner,
     written: u64,
-    /// Where the first name of each hard-linked file was written.
+    /// The first name under which each hard-linked file was written.
     links: HashMap<LinkGroup, TreePath>,
     pub(crate) report: Report,
     progress: &'a Progress,
@@ -107,9 +108,10 @@ impl<'a, W: Write> TarSink<'a, W> {
     }
 
     /// Writes one entry.
-    pub(crate) fn step(&mut self, step: Step) -> Result<()> {
-        self.progress.add_item()?;
-        let Step { path, entry, bytes } = step;
+    pub(crate) fn step(&mut self, step: VisitedEntry) -> Result<()> {
+        self.progress.add_items(1);
+        self.progress.check()?;
+        let VisitedEntry { path, entry, bytes } = step;
         if let Some(link) = entry.link() {
             if let Some(first) = self.links.get(&link).cloned() {
                 self.report.hard_links += 1;
@@ -142,7 +144,7 @@ impl<'a, W: Write> TarSink<'a, W> {
     /// Writes what a layer does to a path.
     pub(crate) fn change(&mut self, path: &TreePath, change: LayerChange) -> Result<()> {
         match change {
-            LayerChange::Set(entry) => self.step(Step { path: path.clone(), entry, bytes: None }),
+            LayerChange::Set(entry) => self.step(VisitedEntry { path: path.clone(), entry, bytes: None }),
             LayerChange::Whiteout => {
                 self.report.removed += 1;
                 let (above, name) = path.split_last().expect("a root is not removed");
@@ -266,7 +268,7 @@ impl<'a, W: Write> TarSink<'a, W> {
             device,
             records,
         };
-        let mut counted = Written { output: &mut self.output, bytes: 0 };
+        let mut counted = CountingWriter { output: &mut self.output, bytes: 0 };
         let result = writer::write(&mut counted, &fields);
         self.written += counted.bytes;
         result.map_err(|source| write_failed(source, self.progress))
@@ -309,12 +311,12 @@ impl<'a, W: Write> TarSink<'a, W> {
     }
 }
 
-struct Written<'a, W> {
+struct CountingWriter<'a, W> {
     output: &'a mut W,
     bytes: u64,
 }
 
-impl<W: Write> Write for Written<'_, W> {
+impl<W: Write> Write for CountingWriter<'_, W> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         let bytes = self.output.write(buffer)?;
         self.bytes += bytes as u64;

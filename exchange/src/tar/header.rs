@@ -1,6 +1,6 @@
-//! The 512 bytes in front of each member.
+//! Decodes the header of a member, 512 bytes.
 
-use super::BLOCK_BYTES;
+use super::format::BLOCK_BYTES;
 
 /// A header block whose checksum was right.
 pub(super) struct Header(pub(super) [u8; BLOCK_BYTES]);

@@ -1,19 +1,19 @@
-//! An archive becomes a tree.
+//! Imports a tar archive as a tree.
 
 use std::io::Read;
 use std::sync::atomic::Ordering;
 
 use amalgam_engine::object::{Node, Owner, SYMLINK_TARGET_BYTES_MAX};
-use amalgam_engine::{SnapshotId, Store, TreePath};
+use amalgam_engine::{Progress, SnapshotId, Store, TreePath};
 use bytes::Bytes;
 
 use super::reader::{Member, MemberKind, TarReader};
 use crate::build::{BuildOptions, Owners, SMALL_FILE_BYTES_MAX, TreeBuilder};
 use crate::compress::{Compression, decoder};
+use crate::counting::CountingStream;
 use crate::error::{Error, Result};
-use crate::imported::{self, Imported, Words};
+use crate::imported::{self, Imported, SnapshotInfo};
 use crate::member::{Attributes, Body, Edit, checked_xattrs, time, tree_path};
-use crate::progress::{Counted, Progress};
 use crate::source::{DataRange, MemberSource};
 
 const WHITEOUT: &[u8] = b".wh.";
@@ -26,14 +26,14 @@ const NOTE_TYPE: &str = "members of unknown types were left out";
 const NOTE_LABEL: &str = "volume labels were left out";
 const NOTE_OWNER: &str = "owners with numbers over 32 bits were left out";
 
-/// What an import may use, against archives that were made to exhaust a machine.
+/// Resource limits, against archives made to exhaust a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Members of one archive.
+    /// MemberOptions of one archive.
     pub members_max: u64,
     /// Bytes of all files together, without holes.
     pub bytes_max: u64,
-    /// How many times larger than the compressed input the plain archive may be, once it exceeds `ratio_from_bytes`.
+    /// Maximum expansion of the compressed input, once the plain archive exceeds `ratio_from_bytes`.
     pub ratio_max: u64,
     /// Archives up to this size may have any ratio.
     pub ratio_from_bytes: u64,
@@ -45,21 +45,21 @@ impl Default for Limits {
     }
 }
 
-/// How an archive is imported.
+/// Options of an import.
 #[derive(Clone, Debug, Default)]
 pub struct TarImport {
-    /// How the archive is compressed; its first bytes decide when nothing is said.
+    /// Compression of the archive; detected by its first bytes if `None`.
     pub compression: Option<Compression>,
-    /// Whose files have no owner of their own.
+    /// Which owners are recorded.
     pub owners: Owners,
     /// Extracts over the tree of this snapshot, which becomes the parent.
     pub onto: Option<SnapshotId>,
     /// Reads and checks everything, stores no file, and makes a snapshot of empty files that is to be dropped.
     pub dry_run: bool,
-    /// What the import may use.
+    /// Resource limits.
     pub limits: Limits,
-    /// What the snapshot says of itself.
-    pub words: Words,
+    /// Author, time and message of the snapshot.
+    pub words: SnapshotInfo,
 }
 
 /// Imports an archive from a stream.
@@ -68,22 +68,22 @@ pub fn import_tar(store: &Store, input: impl Read + Send, options: TarImport, pr
     let build = BuildOptions { layer: false, dry_run: options.dry_run };
     let mut builder = TreeBuilder::new(store, base, build)?;
     let read_before = progress.bytes.load(Ordering::Relaxed);
-    let input = Counted { inner: input, progress };
+    let input = CountingStream { inner: input, progress };
     let mut reader = TarReader::new(decoder(input, options.compression)?);
-    let members = Members { owners: options.owners, is_layer: false, limits: options.limits, read_before };
+    let members = MemberOptions { owners: options.owners, is_layer: false, limits: options.limits, read_before };
     add_members(&mut builder, &mut reader, members, progress)?;
     let (tree, report) = builder.finish()?;
-    imported::single(store, tree, report, options.onto, options.words)
+    imported::import_single(store, tree, report, options.onto, options.words)
 }
 
-/// How the members of an archive are added to a tree.
+/// Options for adding the members of an archive to a tree.
 #[derive(Clone, Copy)]
-pub(crate) struct Members {
+pub(crate) struct MemberOptions {
     pub(crate) owners: Owners,
-    /// Whether whiteouts have a meaning.
+    /// Whether whiteouts are interpreted.
     pub(crate) is_layer: bool,
     pub(crate) limits: Limits,
-    /// How many bytes of the input had been counted before this archive.
+    /// Bytes of the input that were counted before this archive.
     pub(crate) read_before: u64,
 }
 
@@ -91,13 +91,14 @@ pub(crate) struct Members {
 pub(crate) fn add_members<R: Read + Send>(
     builder: &mut TreeBuilder,
     reader: &mut TarReader<R>,
-    members: Members,
+    members: MemberOptions,
     progress: &Progress,
 ) -> Result<()> {
-    let Members { mut owners, is_layer, limits, read_before } = members;
+    let MemberOptions { mut owners, is_layer, limits, read_before } = members;
     let (mut members, mut bytes) = (0, 0_u64);
     while let Some(member) = reader.next_member()? {
-        progress.add_item()?;
+        progress.add_items(1);
+        progress.check()?;
         members += 1;
         bytes = bytes.saturating_add(reader.body().1);
         let read = progress.bytes.load(Ordering::Relaxed) - read_before;

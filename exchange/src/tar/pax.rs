@@ -1,7 +1,8 @@
-//! Records of PAX headers: what the fixed fields of a header cannot say.
+//! Records of PAX headers, for values that do not fit into the fixed fields of a header.
 
 use std::collections::BTreeMap;
 
+use super::format::FORMAT;
 use crate::error::{Error, Result};
 
 /// The records of one header, or of all global ones so far.
@@ -66,7 +67,7 @@ impl Records {
 }
 
 pub(super) fn damaged(offset: u64, why: impl Into<String>) -> Error {
-    Error::Malformed { format: super::FORMAT, place: format!("byte {offset}"), why: why.into() }
+    Error::Malformed { format: FORMAT, place: format!("byte {offset}"), why: why.into() }
 }
 
 /// A key and a value.

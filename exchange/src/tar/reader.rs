@@ -4,10 +4,11 @@ use std::io::{self, Read};
 
 use amalgam_engine::object::Device;
 
+use super::acl;
+use super::format::BLOCK_BYTES;
 use super::header::{Dialect, Header};
 use super::pax::{Records, damaged};
 use super::sparse::{self, SparseMap};
-use super::{BLOCK_BYTES, acl};
 use crate::error::{Error, Result};
 use crate::source::DataRange;
 
@@ -29,14 +30,14 @@ pub(crate) struct Member {
     /// Nanoseconds since 1970.
     pub(crate) mtime: i128,
     pub(crate) xattrs: Xattrs,
-    /// Whether an ACL was there that cannot be kept.
+    /// Whether it had an ACL that cannot be kept.
     pub(crate) has_named_acl: bool,
 }
 
 /// Extended attributes: names and values.
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What a member is.
+/// Kind of a member.
 #[derive(Debug)]
 pub(crate) enum MemberKind {
     File {
@@ -204,7 +205,7 @@ impl<R: Read> TarReader<R> {
         Ok(true)
     }
 
-    /// Reads what is behind the end, so that checksums of the compression are compared.
+    /// Reads the bytes behind the end, so that checksums of the compression are compared.
     fn drain(&mut self) -> Result<()> {
         let drained = io::copy(&mut self.input, &mut io::sink());
         drained.map(drop).map_err(|error| self.failed(error))
@@ -278,7 +279,7 @@ impl<R: Read> TarReader<R> {
         })
     }
 
-    /// What a member is; afterwards the input stands in front of its bytes.
+    /// Reads the kind of a member; the input is then at its bytes.
     fn kind(
         &mut self,
         header: &Header,
@@ -295,7 +296,7 @@ impl<R: Read> TarReader<R> {
                 _ => Err(damaged(offset, "a device has no number")),
             }
         };
-        // Links and directories have no body, whatever their size says: some programs put the size of the linked file there.
+        // Links and directories have no body, even with a size: some programs write the size of the linked file there.
         let with_body = |reader: &mut Self, bytes, kind| {
             reader.begin_body(bytes);
             Ok(kind)

@@ -1,8 +1,8 @@
-//! Maps of sparse members, in the four forms that GNU tar has had.
+//! Decodes the maps of sparse members, in all four formats of GNU tar.
 
 use std::io::Read;
 
-use super::BLOCK_BYTES;
+use super::format::BLOCK_BYTES;
 use super::header::{Header, number};
 use super::pax::{Records, damaged, decimal};
 use crate::error::{Error, Result};
@@ -68,7 +68,7 @@ pub(super) fn of_records(records: &Records, offset: u64) -> Result<Option<Sparse
     checked(size, ranges, 0, offset).map(Some)
 }
 
-/// Whether the records announce a map of version 1.0, which lies in front of the data.
+/// Returns whether the records announce a map of version 1.0, which precedes the data.
 pub(super) fn is_in_data(records: &Records) -> bool {
     records.get("GNU.sparse.major") == Some(b"1") && records.get("GNU.sparse.minor") == Some(b"0")
 }

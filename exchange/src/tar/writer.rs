@@ -1,17 +1,18 @@
-//! Writes headers: ustar where that is enough, with a PAX header in front where it is not.
+//! Writes headers: ustar, preceded by a PAX header if necessary.
 
 use std::io::{self, Write};
 
 use amalgam_engine::Time;
 use amalgam_engine::object::{Device, Owner};
 
-use super::{BLOCK_BYTES, pax};
+use super::format::BLOCK_BYTES;
+use super::pax;
 
 /// The largest number of an octal field of eight bytes, and of one of twelve.
 const OCTAL_8_MAX: u64 = 0o7_777_777;
 const OCTAL_12_MAX: u64 = 0o77_777_777_777;
 
-/// What a header says.
+/// Fields of a header.
 pub(super) struct Fields<'a> {
     pub(super) kind: u8,
     pub(super) name: &'a [u8],
@@ -67,7 +68,7 @@ fn write_pax(output: &mut impl Write, fields: &Fields<'_>, mut records: Vec<(Vec
         !is_name || std::str::from_utf8(value).is_ok()
     };
     if !records.iter().all(is_text) {
-        // Says that the names are bytes, whatever their encoding.
+        // Declares the names as bytes of no encoding.
         records.insert(0, (b"hdrcharset".to_vec(), b"BINARY".to_vec()));
     }
     let body: Vec<u8> = records.iter().flat_map(|(key, value)| pax::record(key, value)).collect();

@@ -1,9 +1,9 @@
-//! The central directory: what an archive holds, and where.
+//! Reads the central directory: the members of an archive and their positions.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use super::{CENTRAL, END, END_64, EXTRA_64, EXTRA_TIME, FORMAT, LOCAL, LOCATOR_64};
+use super::format::{CENTRAL, END, END_64, EXTRA_64, EXTRA_TIME, FORMAT, LOCAL, LOCATOR_64};
 use crate::error::{Error, Result};
 
 const END_BYTES: u64 = 22;
@@ -25,7 +25,7 @@ pub(super) struct ZipMember {
     pub(super) stored_size: u64,
     pub(super) size: u64,
     pub(super) attributes: u32,
-    /// Where its own header begins.
+    /// Offset of its own header.
     pub(super) offset: u64,
 }
 
@@ -55,8 +55,8 @@ pub(super) fn read(file: &File, offset: u64, length: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Where the directory lies, and by how much all offsets are shifted because something stands in front of the archive.
-struct Place {
+/// Position of the directory, and the shift of all offsets if other data precedes the archive.
+struct DirectoryPosition {
     offset: u64,
     size: u64,
     entries: u64,
@@ -87,7 +87,7 @@ pub(super) fn members(file: &File) -> Result<Vec<ZipMember>> {
     Ok(members)
 }
 
-fn find(file: &File) -> Result<Place> {
+fn find(file: &File) -> Result<DirectoryPosition> {
     let length = file.metadata().map_err(|source| Error::host("read the archive", source))?.len();
     let tail = length.min(END_BYTES + COMMENT_BYTES_MAX);
     let bytes = read(file, length - tail, tail as usize)?;
@@ -122,7 +122,7 @@ fn find(file: &File) -> Result<Place> {
     }
     let start = behind.checked_sub(size).ok_or_else(|| damaged("the directory", "it is larger than the archive"))?;
     let shift = start.checked_sub(offset).ok_or_else(|| damaged("the directory", "it lies behind its end"))?;
-    Ok(Place { offset: start, size, entries, shift })
+    Ok(DirectoryPosition { offset: start, size, entries, shift })
 }
 
 fn entry(bytes: &[u8], number: usize) -> Result<(ZipMember, &[u8])> {
@@ -204,7 +204,7 @@ fn check_overlap(members: &[ZipMember], directory: u64) -> Result<()> {
     Ok(())
 }
 
-/// Where the bytes of a member begin. Its own header must tell of the same file as the directory.
+/// Returns the offset of a member's bytes. Its own header must agree with the directory.
 pub(super) fn data_offset(file: &File, member: &ZipMember) -> Result<u64> {
     let header = read(file, member.offset, LOCAL_BYTES as usize)?;
     let (name, extra) = (u16_at(&header, 26), u16_at(&header, 28));

@@ -1,19 +1,21 @@
-//! A tree becomes an archive.
+//! Exports a tree as a zip archive.
 
 use std::io::{self, Write};
 
 use amalgam_engine::content;
 use amalgam_engine::object::{Content, Entry, EntryKind, Node};
-use amalgam_engine::{RootId, Store, Time, TreePath, entry_at};
+use amalgam_engine::{Progress, RootId, Store, Time, TreePath, entry_at};
 use flate2::Crc;
 use flate2::write::DeflateEncoder;
 
-use super::{CENTRAL, DEFLATED, DESCRIPTOR, END, END_64, EXTRA_64, EXTRA_TIME, HOST_UNIX, LOCAL, LOCATOR_64, STORED};
+use super::format::{
+    CENTRAL, DEFLATED, DESCRIPTOR, END, END_64, EXTRA_64, EXTRA_TIME, HOST_UNIX, LOCAL, LOCATOR_64, STORED,
+};
+use crate::counting::CountingStream;
 use crate::error::{Error, Result};
-use crate::progress::{Counted, Progress};
 use crate::report::Report;
 use crate::tar::{NOTE_CONFLICT, NOTE_STATE};
-use crate::walk::{Step, walk};
+use crate::walk::{VisitedEntry, walk};
 
 const READ_BYTES: u64 = 1 << 20;
 const UTF8: u16 = 1 << 11;
@@ -27,7 +29,7 @@ const NOTE_OWNER: &str = "owners were left out";
 const NOTE_TIME: &str = "times lost their fractions of a second, or became the nearest time between 1901 and 2038";
 const NOTE_NAME: &str = "paths of over 65,535 bytes were left out";
 
-/// How a tree is exported.
+/// Options of an export.
 #[derive(Clone, Debug, Default)]
 pub struct ZipExport {
     /// The paths to export with all below them; everything when there are none.
@@ -44,7 +46,7 @@ pub fn export_zip(
 ) -> Result<Report> {
     let _kept = store.hold(root)?;
     let root = store.root(root)?;
-    let output = io::BufWriter::with_capacity(1 << 20, Counted { inner: output, progress });
+    let output = io::BufWriter::with_capacity(1 << 20, CountingStream { inner: output, progress });
     let (report, central) = (Report::default(), Vec::new());
     let mut writer = ZipWriter { store, output, position: 0, central, members: 0, report, progress };
     if root.state.is_some() {
@@ -71,7 +73,7 @@ struct ZipWriter<'a, W: Write> {
     progress: &'a Progress,
 }
 
-/// What the directory says of a member's bytes.
+/// Sizes and checksum of a member in the directory.
 struct Sizes {
     method: u16,
     flags: u16,
@@ -81,9 +83,10 @@ struct Sizes {
 }
 
 impl<W: Write> ZipWriter<'_, W> {
-    fn step(&mut self, step: Step) -> Result<()> {
-        self.progress.add_item()?;
-        let Step { path, entry, bytes } = step;
+    fn step(&mut self, step: VisitedEntry) -> Result<()> {
+        self.progress.add_items(1);
+        self.progress.check()?;
+        let VisitedEntry { path, entry, bytes } = step;
         if path.is_root() {
             return Ok(());
         }
@@ -247,7 +250,7 @@ impl<W: Write> ZipWriter<'_, W> {
 
     fn failed(&self, source: io::Error) -> Error {
         match self.progress.check() {
-            Err(cancelled) => cancelled,
+            Err(cancelled) => cancelled.into(),
             Ok(()) => Error::host("write the archive", source),
         }
     }
@@ -297,7 +300,7 @@ fn utf8_flag(path: &TreePath) -> u16 {
     if std::str::from_utf8(path.as_bytes()).is_ok() { UTF8 } else { 0 }
 }
 
-/// What both headers of a member begin with.
+/// Returns the fields with which both headers of a member begin.
 fn common(entry: &Entry, sizes: &Sizes, stored: u32, plain: u32) -> Vec<u8> {
     let mut out = VERSION.to_le_bytes().to_vec();
     out.extend(sizes.flags.to_le_bytes());

@@ -1,21 +1,21 @@
-//! An archive becomes a tree.
+//! Imports a zip archive as a tree.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::os::unix::fs::FileExt;
 
 use amalgam_engine::object::{Node, SYMLINK_TARGET_BYTES_MAX};
-use amalgam_engine::{SnapshotId, Store, Time};
+use amalgam_engine::{Progress, SnapshotId, Store, Time};
 use bytes::Bytes;
 use flate2::Crc;
 
 use super::directory::{ZipMember, damaged, data_offset, members};
-use super::{DEFLATED, HOST_UNIX, STORED, ZSTD};
+use super::format::{DEFLATED, HOST_UNIX, STORED, ZSTD};
 use crate::build::{BuildOptions, SMALL_FILE_BYTES_MAX, TreeBuilder};
+use crate::counting::CountingStream;
 use crate::error::{Error, Result};
-use crate::imported::{self, Imported, Words};
+use crate::file_range::FileRange;
+use crate::imported::{self, Imported, SnapshotInfo};
 use crate::member::{Attributes, Body, Edit, tree_path};
-use crate::progress::{Counted, Progress};
 use crate::source::MemberSource;
 use crate::tar::{Limits, check_limits};
 
@@ -27,17 +27,17 @@ const DOS_DIRECTORY: u32 = 0x10;
 const BUFFER_BYTES: usize = 64 << 10;
 const NOTE_KIND: &str = "members that are neither files, directories nor symlinks were left out";
 
-/// How an archive is imported.
+/// Options of an import.
 #[derive(Clone, Debug, Default)]
 pub struct ZipImport {
     /// Extracts over the tree of this snapshot, which becomes the parent.
     pub onto: Option<SnapshotId>,
     /// Reads and checks everything, and stores no file.
     pub dry_run: bool,
-    /// What the import may use.
+    /// Resource limits.
     pub limits: Limits,
-    /// What the snapshot says of itself.
-    pub words: Words,
+    /// Author, time and message of the snapshot.
+    pub words: SnapshotInfo,
 }
 
 /// Imports an archive. The file is read at any place; a stream must be written to a file first.
@@ -46,14 +46,15 @@ pub fn import_zip(store: &Store, file: &File, options: ZipImport, progress: &Pro
     let mut builder = TreeBuilder::new(store, base, BuildOptions { layer: false, dry_run: options.dry_run })?;
     let (mut bytes, mut read) = (0_u64, 0_u64);
     for (number, member) in members(file)?.into_iter().enumerate() {
-        progress.add_item()?;
+        progress.add_items(1);
+        progress.check()?;
         bytes = bytes.saturating_add(member.size);
         read += member.stored_size;
         check_limits(&options.limits, number as u64 + 1, bytes, read.max(1))?;
         add(&mut builder, file, &member, progress)?;
     }
     let (tree, report) = builder.finish()?;
-    imported::single(store, tree, report, options.onto, options.words)
+    imported::import_single(store, tree, report, options.onto, options.words)
 }
 
 fn add(builder: &mut TreeBuilder, file: &File, member: &ZipMember, progress: &Progress) -> Result<()> {
@@ -119,72 +120,57 @@ fn contents(file: &File, member: &ZipMember, progress: &Progress, bytes_max: u64
 
 fn failed(member: &ZipMember, error: io::Error) -> Error {
     match Error::reading(error) {
-        Error::Host { source, .. } => damaged(crate::error::shown(&member.name), source.to_string()),
+        Error::Host { source, .. } => damaged(crate::error::printable(&member.name), source.to_string()),
         other => other,
     }
 }
 
 /// The plain bytes of a member, with their checksum.
-struct Plain<'a> {
+struct MemberReader<'a> {
     inner: Box<dyn Read + Send + 'a>,
     crc: Crc,
 }
 
-fn open<'a>(file: &'a File, member: &ZipMember, progress: &'a Progress) -> Result<Plain<'a>> {
+fn open<'a>(file: &'a File, member: &ZipMember, progress: &'a Progress) -> Result<MemberReader<'a>> {
     if member.flags & ENCRYPTED != 0 {
         return Err(Error::Unsupported {
-            what: format!("{} is encrypted", crate::error::shown(&member.name)),
+            what: format!("{} is encrypted", crate::error::printable(&member.name)),
             hint: "decrypt the archive first",
         });
     }
     let start = data_offset(file, member)?;
-    let part = Part { file, position: start, end: start + member.stored_size };
-    let part = BufReader::with_capacity(BUFFER_BYTES, Counted { inner: part, progress });
+    let part = FileRange::new(file, start, member.stored_size);
+    let part = BufReader::with_capacity(BUFFER_BYTES, CountingStream { inner: part, progress });
     let inner: Box<dyn Read + Send> = match member.method {
         STORED => Box::new(part),
         DEFLATED => Box::new(flate2::bufread::DeflateDecoder::new(part)),
         ZSTD => Box::new(zstd::Decoder::with_buffer(part).map_err(|source| Error::host("read zstd", source))?),
         method => {
-            let what = format!("{} is compressed by method {method}", crate::error::shown(&member.name));
+            let what = format!("{} is compressed by method {method}", crate::error::printable(&member.name));
             return Err(Error::Unsupported { what, hint: "stored, deflated and zstd members are read" });
         }
     };
-    Ok(Plain { inner, crc: Crc::new() })
+    Ok(MemberReader { inner, crc: Crc::new() })
 }
 
-impl Plain<'_> {
-    /// Compares what was read with what the directory says.
+impl MemberReader<'_> {
+    /// Compares the bytes read with the directory.
     fn finish(mut self, member: &ZipMember) -> Result<()> {
         let more = self.inner.read(&mut [0]).map_err(|error| failed(member, error))?;
         if more > 0 {
-            return Err(damaged(crate::error::shown(&member.name), "it has more bytes than the directory says"));
+            return Err(damaged(crate::error::printable(&member.name), "it has more bytes than the directory says"));
         }
         if self.crc.sum() != member.crc {
-            return Err(damaged(crate::error::shown(&member.name), "its checksum is wrong"));
+            return Err(damaged(crate::error::printable(&member.name), "its checksum is wrong"));
         }
         Ok(())
     }
 }
 
-impl Read for Plain<'_> {
+impl Read for MemberReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let bytes = self.inner.read(buffer)?;
         self.crc.update(&buffer[..bytes]);
-        Ok(bytes)
-    }
-}
-
-struct Part<'a> {
-    file: &'a File,
-    position: u64,
-    end: u64,
-}
-
-impl Read for Part<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let length = (self.end - self.position).min(buffer.len() as u64) as usize;
-        let bytes = self.file.read_at(&mut buffer[..length], self.position)?;
-        self.position += bytes as u64;
         Ok(bytes)
     }
 }

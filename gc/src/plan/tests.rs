@@ -1,25 +1,14 @@
-//! Plans of random histories against each history judged alone.
+//! Compares plans of random histories with each history evaluated alone.
 
+use amalgam_engine::SplitMix64;
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 
 use super::*;
-use crate::retention::{Rule, judge};
+use crate::retention::{Rule, evaluate};
 
 const HOUR: i64 = 3_600 * 1_000_000_000;
 
-/// Numbers that look random.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-}
-
-/// What each history says of its snapshots when it is judged alone and as a whole.
+/// Evaluates each history alone and as a whole; returns which snapshots are kept.
 fn verdicts_one_by_one(
     history: &History,
     heads: &[SnapshotId],
@@ -30,14 +19,14 @@ fn verdicts_one_by_one(
     for head in heads {
         let log = history.log(&[*head], amalgam_engine::history::LogOrder::Time).expect("a log");
         let log: Vec<_> = log.collect::<Result<_>>().expect("records");
-        let aged = |entry: &amalgam_engine::history::LogEntry| Aged {
+        let aged = |entry: &amalgam_engine::history::LogEntry| SnapshotAge {
             time: entry.snapshot.time,
             placed: entry.snapshot.time,
-            automatic: entry.snapshot.metadata.contains_key(AUTOMATIC),
+            automatic: entry.snapshot.metadata.contains_key(AUTOMATIC_KEY),
         };
         let line: Vec<_> = log.iter().map(aged).collect();
-        for (entry, verdict) in log.iter().zip(judge(policy, &line, at)) {
-            *stays.entry(entry.id).or_default() |= verdict != Verdict::Goes;
+        for (entry, verdict) in log.iter().zip(evaluate(policy, &line, at)) {
+            *stays.entry(entry.id).or_default() |= verdict != Verdict::Drop;
         }
     }
     stays
@@ -46,32 +35,32 @@ fn verdicts_one_by_one(
 #[test]
 fn forks_are_judged_as_if_each_history_were_judged_alone() {
     for seed in 1..=40_u64 {
-        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = SplitMix64::new(seed);
         let store = Store::in_memory();
         let (workspaces, history) = (Workspaces::of(&store), History::of(&store));
         let mut time = 1_000 * 24 * HOUR;
         let mut names: Vec<WorkspaceName> = Vec::new();
         for n in 0..120_u64 {
-            time += HOUR * dice.roll(30) as i64 / 4 + 1;
+            time += HOUR * random.below(30) as i64 / 4 + 1;
             let act = OperationContext::new("ann", Time(time));
-            if names.is_empty() || dice.roll(5) == 0 {
+            if names.is_empty() || random.below(5) == 0 {
                 let name = WorkspaceName::new(format!("w{n}")).expect("a name");
-                match names.get(dice.roll(names.len().max(1) as u64) as usize) {
+                match names.get(random.below(names.len().max(1) as u64) as usize) {
                     Some(from) => workspaces.fork(from, std::slice::from_ref(&name), &act).map(drop).expect("forked"),
                     None => workspaces.create(&name, &NewWorkspace::default(), &act).map(drop).expect("made"),
                 }
                 names.push(name);
                 continue;
             }
-            let name = &names[dice.roll(names.len() as u64) as usize];
+            let name = &names[random.below(names.len() as u64) as usize];
             let mut tree = workspaces.open(name).expect("open");
             tree.write("n", &n.to_le_bytes()).expect("write");
             let mut change = Change::new("change");
-            if dice.roll(4) > 0 {
-                change.metadata.insert(AUTOMATIC.to_owned(), "true".to_owned());
+            if random.below(4) > 0 {
+                change.metadata.insert(AUTOMATIC_KEY.to_owned(), "true".to_owned());
             }
-            if dice.roll(6) == 0 {
-                let other = workspaces.get(&names[dice.roll(names.len() as u64) as usize]).expect("there").head;
+            if random.below(6) == 0 {
+                let other = workspaces.get(&names[random.below(names.len() as u64) as usize]).expect("there").head;
                 let own = workspaces.get(name).expect("there").head;
                 change.other_parents.extend(other.filter(|other| Some(*other) != own));
             }
@@ -79,11 +68,11 @@ fn forks_are_judged_as_if_each_history_were_judged_alone() {
         }
         let spans = [Span::NONE, Span::hours(5), Span::hours(60), Span::hours(400)];
         let mut rule = || Rule {
-            last: [0, 0, 3][dice.roll(3) as usize],
-            all: spans[dice.roll(2) as usize],
-            hourly: spans[dice.roll(4) as usize],
-            daily: spans[dice.roll(4) as usize],
-            weekly: spans[dice.roll(4) as usize],
+            last: [0, 0, 3][random.below(3) as usize],
+            all: spans[random.below(2) as usize],
+            hourly: spans[random.below(4) as usize],
+            daily: spans[random.below(4) as usize],
+            weekly: spans[random.below(4) as usize],
         };
         let policy = Policy { automatic: rule(), people: rule() };
         let policies = Policies { default: policy, ..Policies::default() };
@@ -92,8 +81,12 @@ fn forks_are_judged_as_if_each_history_were_judged_alone() {
         let heads: Vec<_> = names.iter().filter_map(|name| workspaces.get(name).expect("there").head).collect();
         let expected = verdicts_one_by_one(&history, &heads, &policy, at);
         assert_eq!(plan.snapshots.len(), expected.len());
-        for planned in plan.snapshots.iter().filter(|planned| !matches!(planned.fate, Fate::Named(_))) {
-            assert_eq!(planned.fate != Fate::Goes, expected[&planned.id], "seed {seed}: {planned:?} {policy:?}");
+        for planned in plan.snapshots.iter().filter(|planned| !matches!(planned.action, PlannedAction::KeepNamed(_))) {
+            assert_eq!(
+                planned.action != PlannedAction::Thin,
+                expected[&planned.id],
+                "seed {seed}: {planned:?} {policy:?}"
+            );
         }
     }
 }
@@ -110,7 +103,7 @@ fn forks_of_a_long_history_are_judged_by_what_is_their_own() {
         tree.write("n", &n.to_le_bytes()).expect("write");
         let mut change = Change::new("automatic");
         if n % 2 == 0 {
-            change.metadata.insert(AUTOMATIC.to_owned(), "true".to_owned());
+            change.metadata.insert(AUTOMATIC_KEY.to_owned(), "true".to_owned());
         }
         workspaces.commit(name, &mut tree, &change, &act(n)).expect("commit");
     };
@@ -121,20 +114,11 @@ fn forks_of_a_long_history_are_judged_by_what_is_their_own() {
         commit(&fork, 502 + n);
     }
     let lived = LivedTime::default();
-    let mut planner = Planner {
-        store: &store,
-        at: Time(1_000 * HOUR),
-        lived: &lived,
-        named: HashMap::new(),
-        found: HashMap::new(),
-        order: Vec::new(),
-        newest: HashSet::new(),
-        walked: HashMap::new(),
-        judged: 0,
-    };
+    let history = History::of(&store);
+    let mut planner = Planner::new(&history, Time(1_000 * HOUR), &lived);
     let (lines, _) = planner.read_names(&SweepScope::default()).expect("names");
     for (workspace, head) in &lines {
-        planner.judge_line(Some(workspace), &[*head], &Policies::default()).expect("judged");
+        planner.judge_history(Some(workspace), &[*head], &Policies::default()).expect("judged");
     }
     assert_eq!(planner.found.len(), 800);
     assert!(planner.judged < 800 + 300 * 80, "{} snapshots were judged, of 300 x 500", planner.judged);

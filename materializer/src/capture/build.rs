@@ -1,5 +1,4 @@
-//! From what was found to a stored tree: contents are read, directories put together from the bottom up as soon as all in
-//! them is there.
+//! Builds a stored tree from a scan: reads contents, and assembles each directory as soon as everything in it is complete.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::AsFd;
@@ -10,55 +9,55 @@ use amalgam_engine::{Assembly, Entry, Name, RootId, TreePath, WorkingTree, Write
 use parking_lot::Mutex;
 use rustix::fs::FileType;
 
-use super::links::{Shared, Touched};
+use super::links::{ChangedLinks, LinkedFile};
 use super::read::{self, Reader};
-use super::scan::{Edit, Found, Scan, Slot, State};
-use super::work;
+use super::scan::{Edit, Scan, ScannedDirectory, Slot, State};
+use super::worker_pool;
 use crate::error::Result;
 use crate::host::{HostDir, is_absent};
-use crate::index::{self, Held, Index, Item, Leaf, Trust};
+use crate::index::{self, Index, IndexEntry, Leaf, NamedEntry, Trust};
 use crate::report::{Notice, Why};
 use crate::stamp::Stamp;
 
-/// So many names of a directory are read by one thread.
-const NAMES_AT_ONCE: usize = 64;
+/// Names of a directory that one thread reads at once.
+const BATCH_NAMES: usize = 64;
 
-/// A tree that was put together, and how the index becomes what it describes.
-pub(crate) struct Built {
+/// A tree that was assembled, and the changes that make the index describe it.
+pub(crate) struct BuiltTree {
     pub(crate) top: Entry,
     pub(crate) notices: Vec<Notice>,
-    made: Vec<Option<Made>>,
-    links: HashMap<TreePath, Shared>,
+    made: Vec<Option<BuiltDirectory>>,
+    links: HashMap<TreePath, LinkedFile>,
 }
 
-/// A directory as it is now.
-struct Made {
+/// A directory that was assembled.
+struct BuiltDirectory {
     contents: Option<DirectoryRef>,
     stamp: Stamp,
     trust: Trust,
     has_attributes: bool,
-    changes: Vec<(Name, Option<Held>)>,
+    changes: Vec<(Name, Option<IndexEntry>)>,
 }
 
-/// What became of a name.
-struct Done {
+/// Result of reading a name.
+struct NameResult {
     name: Name,
-    /// Set or removed; nothing where what is known stays.
+    /// Set to an entry or removed; `None` if the stored entry stays.
     entry: Option<Option<Entry>>,
     held: Option<Leaf>,
 }
 
-/// Names of one directory that are to be read.
+/// Names of one directory to read.
 struct Job {
     slot: usize,
     edits: Vec<Edit>,
 }
 
-/// A directory that waits for what lies in it.
+/// A directory that waits for its contents.
 #[derive(Default)]
-struct Part {
+struct PendingDirectory {
     waiting: usize,
-    done: Vec<Done>,
+    done: Vec<NameResult>,
 }
 
 struct Builder<'a> {
@@ -66,36 +65,36 @@ struct Builder<'a> {
     assembly: &'a Assembly,
     reader: &'a Reader<'a>,
     slots: &'a [Slot],
-    links: &'a HashMap<TreePath, Shared>,
-    parts: Mutex<Vec<Part>>,
-    made: Mutex<Vec<Option<Made>>>,
+    links: &'a HashMap<TreePath, LinkedFile>,
+    parts: Mutex<Vec<PendingDirectory>>,
+    made: Mutex<Vec<Option<BuiltDirectory>>>,
     top: Mutex<Option<Entry>>,
     notices: Mutex<Vec<Notice>>,
 }
 
-/// Reads and puts together all that was found. Nothing at all if nothing differs.
+/// Reads and assembles everything that a scan found.
 pub(crate) fn build(
     host: &HostDir,
     assembly: &Assembly,
     reader: &Reader<'_>,
     scan: &mut Scan,
-    touched: &Touched,
-) -> Result<Built> {
-    let (links, mut notices) = touched.resolve(reader, host)?;
+    changed_links: &ChangedLinks,
+) -> Result<BuiltTree> {
+    let (links, mut notices) = changed_links.resolve(reader, host)?;
     notices.append(&mut scan.notices);
     let mut edits = take_edits(&mut scan.slots, reader.index);
-    if !touched.unchanged.is_empty() {
-        let split = touched.unchanged.keys().map(|path| path.split_last().expect("a file has a name"));
+    if !changed_links.unchanged.is_empty() {
+        let split = changed_links.unchanged.keys().map(|path| path.split_last().expect("a file has a name"));
         let (parents, names): (Vec<_>, Vec<_>) = split.unzip();
         let slots = scan.slots_of(parents.iter(), reader.index);
         edits.resize_with(scan.slots.len(), Vec::new);
-        for ((slot, name), stamp) in slots.into_iter().zip(names).zip(touched.unchanged.values()) {
+        for ((slot, name), stamp) in slots.into_iter().zip(names).zip(changed_links.unchanged.values()) {
             edits[slot].push(Edit { name, now: Some(*stamp) });
         }
     }
-    let is_needed = needed(&scan.slots, &edits);
-    let mut parts: Vec<Part> = Vec::new();
-    parts.resize_with(scan.slots.len(), Part::default);
+    let is_needed = directories_to_rebuild(&scan.slots, &edits);
+    let mut parts: Vec<PendingDirectory> = Vec::new();
+    parts.resize_with(scan.slots.len(), PendingDirectory::default);
     let mut jobs = Vec::new();
     for (slot, edits) in edits.into_iter().enumerate().filter(|(slot, _)| is_needed[*slot]) {
         if let Some(parent) = scan.slots[slot].parent {
@@ -105,12 +104,12 @@ pub(crate) fn build(
         let (count, bytes) = files.fold((0, 0), |(count, bytes), now| (count + 1, bytes + now.size));
         reader.job.progress.files_total.fetch_add(count, Ordering::Relaxed);
         reader.job.progress.bytes_total.fetch_add(bytes, Ordering::Relaxed);
-        for edits in pieces(edits) {
+        for edits in batches(edits) {
             parts[slot].waiting += 1;
             jobs.push(Job { slot, edits });
         }
     }
-    // What is read lies in the store in the order of paths, whichever thread reads it.
+    // The store gets contents in the order of paths, whichever thread reads them.
     jobs.sort_by(|a, b| scan.slots[a.slot].path.cmp(&scan.slots[b.slot].path));
     let jobs = (0..).zip(jobs).collect();
     let mut made = Vec::new();
@@ -126,21 +125,23 @@ pub(crate) fn build(
         top: Mutex::new(None),
         notices: Mutex::new(notices),
     };
-    work::run(jobs, reader.job.progress, |(place, job), _| WriteSession::in_place(place, || builder.work(job)))?;
+    worker_pool::run_jobs(jobs, reader.job.progress, |(place, job), _| {
+        WriteSession::in_place(place, || builder.work(job))
+    })?;
     let Builder { made, top, notices, .. } = builder;
     let mut notices = notices.into_inner();
     notices.sort_by(|a, b| a.path.cmp(&b.path));
     notices.dedup();
     let (top, made) = (top.into_inner().expect("the root is put together last"), made.into_inner());
-    Ok(Built { top, notices, made, links })
+    Ok(BuiltTree { top, notices, made, links })
 }
 
-/// The edits of each slot. One that is no directory any more is an edit of the one above.
+/// Takes the edits out of all slots. A slot that is no directory any more becomes an edit of its parent.
 pub(crate) fn take_edits(slots: &mut [Slot], index: &Index) -> Vec<Vec<Edit>> {
     let mut edits: Vec<Vec<Edit>> = Vec::with_capacity(slots.len());
     for at in 0..slots.len() {
         edits.push(match &mut slots[at].state {
-            State::Found(found) => std::mem::take(&mut found.edits),
+            State::Scanned(found) => std::mem::take(&mut found.edits),
             _ => Vec::new(),
         });
         let now = match &slots[at].state {
@@ -158,33 +159,33 @@ pub(crate) fn take_edits(slots: &mut [Slot], index: &Index) -> Vec<Vec<Edit>> {
     edits
 }
 
-/// Edits as one thread does them; one piece if there are none.
-pub(crate) fn pieces(edits: Vec<Edit>) -> impl Iterator<Item = Vec<Edit>> {
-    let count = edits.len().div_ceil(NAMES_AT_ONCE).max(1);
+/// Splits edits into batches for one thread each; one empty batch if there are none.
+pub(crate) fn batches(edits: Vec<Edit>) -> impl Iterator<Item = Vec<Edit>> {
+    let count = edits.len().div_ceil(BATCH_NAMES).max(1);
     let mut edits = edits.into_iter();
-    (0..count).map(move |_| edits.by_ref().take(NAMES_AT_ONCE).collect())
+    (0..count).map(move |_| edits.by_ref().take(BATCH_NAMES).collect())
 }
 
-/// Which directories are to be put together again.
-fn needed(slots: &[Slot], edits: &[Vec<Edit>]) -> Vec<bool> {
+/// Returns for each slot whether its directory has to be assembled again.
+fn directories_to_rebuild(slots: &[Slot], edits: &[Vec<Edit>]) -> Vec<bool> {
     let mut is_there = vec![false; slots.len()];
     for (at, slot) in slots.iter().enumerate() {
         let is_directory = match slot.state {
-            State::Found(_) => true,
-            State::Through | State::Kept => slot.known.is_some(),
+            State::Scanned(_) => true,
+            State::NotScanned | State::Unreadable => slot.known.is_some(),
             State::Leaf(_) | State::Gone => false,
         };
         is_there[at] = is_directory && slot.parent.is_none_or(|parent| is_there[parent]);
     }
     let mut is_needed = vec![false; slots.len()];
     for (at, slot) in slots.iter().enumerate().rev().filter(|(at, _)| is_there[*at]) {
-        let differs = matches!(&slot.state, State::Found(found) if found.is_new);
+        let differs = matches!(&slot.state, State::Scanned(found) if found.is_new);
         is_needed[at] |= differs || slot.known.is_none() || !edits[at].is_empty();
         if let (true, Some(parent)) = (is_needed[at], slot.parent) {
             is_needed[parent] = true;
         }
     }
-    // The root is what the tree is made of.
+    // The root is always assembled.
     is_needed[0] = true;
     is_needed
 }
@@ -197,43 +198,43 @@ impl Builder<'_> {
         let open = is_read.then(|| self.host.directory(&slot.path));
         let mut seen = self.reader.index.is_known().then(BTreeSet::new);
         for Edit { name, now } in job.edits {
-            // A directory that is there again goes before what was seen of its name earlier.
+            // A directory that exists again wins over an earlier result for its name.
             if seen.as_mut().is_some_and(|seen| !seen.insert(name.clone())) {
                 continue;
             }
             let Some(stamp) = now else {
-                done.push(Done { name, entry: Some(None), held: None });
+                done.push(NameResult { name, entry: Some(None), held: None });
                 continue;
             };
             let path = slot.path.join(&name);
             let (leaf, why) = match (self.links.get(&path), open.as_ref().expect("something is read")) {
                 (Some(shared), _) if shared.stamp.inode == stamp.inode => {
                     let trust = if shared.stamp == stamp { shared.trust } else { Trust::Racy };
-                    (read::Leaf::Entry(shared.entry.clone(), stamp, trust), None)
+                    (read::LeafRead::Entry(shared.entry.clone(), stamp, trust), None)
                 }
                 (_, Ok(open)) => self.reader.leaf(open.as_fd(), &name, &path, stamp)?,
-                (_, Err(error)) if is_absent(error) => (read::Leaf::Gone, None),
+                (_, Err(error)) if is_absent(error) => (read::LeafRead::Gone, None),
                 (_, Err(error)) => {
                     let why = Why::Failed { action: "open the directory of", error: error.to_string() };
-                    (read::Leaf::Kept, Some(why))
+                    (read::LeafRead::Unreadable, Some(why))
                 }
             };
             self.notices.lock().extend(why.map(|why| Notice { path: path.clone(), why }));
             done.push(match leaf {
-                read::Leaf::Entry(entry, stamp, trust) => {
-                    Done { name, entry: Some(Some(entry)), held: Some(Leaf { stamp, trust }) }
+                read::LeafRead::Entry(entry, stamp, trust) => {
+                    NameResult { name, entry: Some(Some(entry)), held: Some(Leaf { stamp, trust }) }
                 }
-                read::Leaf::Gone => Done { name, entry: Some(None), held: None },
-                read::Leaf::Kept => self.kept(name, &path)?,
+                read::LeafRead::Gone => NameResult { name, entry: Some(None), held: None },
+                read::LeafRead::Unreadable => self.kept(name, &path)?,
             });
         }
-        self.came(job.slot, done)
+        self.complete(job.slot, done)
     }
 
-    /// What cannot be read stays as it was. It is alone with its bytes now, whatever other names they had.
-    fn kept(&self, name: Name, path: &TreePath) -> Result<Done> {
+    /// Keeps the stored entry of an unreadable file, outside of its link group.
+    fn kept(&self, name: Name, path: &TreePath) -> Result<NameResult> {
         if !self.reader.index.links().contains_key(path) {
-            return Ok(Done { name, entry: None, held: None });
+            return Ok(NameResult { name, entry: None, held: None });
         }
         let alone = |mut entry: Entry| {
             let xattrs = entry.xattrs().clone();
@@ -245,11 +246,11 @@ impl Builder<'_> {
         };
         let entry = self.reader.stored(path)?.map(alone);
         let held = self.reader.index.stamp(path).map(|stamp| Leaf { stamp, trust: Trust::Racy });
-        Ok(Done { name, entry: Some(entry), held })
+        Ok(NameResult { name, entry: Some(entry), held })
     }
 
-    /// Takes in what is done of a directory; when that was all, puts it together, and so on upwards.
-    fn came(&self, mut at: usize, mut done: Vec<Done>) -> Result<()> {
+    /// Adds results to a directory; when all are there, assembles it, and so on upwards.
+    fn complete(&self, mut at: usize, mut done: Vec<NameResult>) -> Result<()> {
         loop {
             {
                 let mut parts = self.parts.lock();
@@ -271,29 +272,29 @@ impl Builder<'_> {
                 *self.top.lock() = Some(entry);
                 return Ok(());
             };
-            done = vec![Done { name, entry: Some(Some(entry)), held: None }];
+            done = vec![NameResult { name, entry: Some(Some(entry)), held: None }];
             at = parent;
         }
     }
 
-    fn make(&self, at: usize, slot: &Slot, mut done: Vec<Done>) -> Result<Entry> {
-        // A directory that was put together comes before what was seen of its name earlier.
+    fn make(&self, at: usize, slot: &Slot, mut done: Vec<NameResult>) -> Result<Entry> {
+        // An assembled directory wins over an earlier result for its name.
         done.sort_by(|a, b| a.name.cmp(&b.name).then_with(|| is_directory(b).cmp(&is_directory(a))));
         done.dedup_by(|second, first| second.name == first.name);
         let known = slot.known.map(|known| self.reader.index.directory(known));
         let mut edits = Vec::with_capacity(done.len());
         let mut changes = Vec::with_capacity(done.len());
-        for Done { name, entry, held } in done {
+        for NameResult { name, entry, held } in done {
             let Some(entry) = entry else { continue };
             if !matches!(&entry, Some(entry) if matches!(entry.node, Node::Directory(_))) {
-                changes.push((name.clone(), held.map(Held::Leaf)));
+                changes.push((name.clone(), held.map(IndexEntry::Leaf)));
             }
             edits.push((name, entry));
         }
         let before = known.and_then(|known| known.contents);
         let contents = if edits.is_empty() { before } else { self.assembly.directory(before, edits)? };
         let (stamp, trust, xattrs) = match (&slot.state, known) {
-            (State::Found(Found { stamp, xattrs, .. }), _) => {
+            (State::Scanned(ScannedDirectory { stamp, xattrs, .. }), _) => {
                 let (xattrs, why) = self.reader.put_xattrs(xattrs.clone());
                 self.notices.lock().extend(why.map(|why| Notice { path: slot.path.clone(), why }));
                 (*stamp, Trust::of(stamp, self.reader.job.now), xattrs)
@@ -307,19 +308,20 @@ impl Builder<'_> {
         };
         let has_attributes = xattrs != Xattrs::None;
         let entry = self.reader.entry(Node::Directory(contents), &stamp, xattrs, None);
-        self.made.lock()[at] = Some(Made { contents, stamp, trust, has_attributes, changes });
+        self.made.lock()[at] = Some(BuiltDirectory { contents, stamp, trust, has_attributes, changes });
         Ok(entry)
     }
 }
 
-fn is_directory(done: &Done) -> bool {
+fn is_directory(done: &NameResult) -> bool {
     matches!(&done.entry, Some(Some(entry)) if matches!(entry.node, Node::Directory(_)))
 }
 
-impl Built {
-    /// The names of all files with several, as the tree has them.
-    pub(crate) fn members(&self, index: &Index, touched: &Touched) -> BTreeSet<LinkMember> {
-        let is_stale = |path: &TreePath| touched.before.contains(path) || touched.unchanged.contains_key(path);
+impl BuiltTree {
+    /// Returns the members of all link groups of the tree.
+    pub(crate) fn members(&self, index: &Index, changed_links: &ChangedLinks) -> BTreeSet<LinkMember> {
+        let is_stale =
+            |path: &TreePath| changed_links.before.contains(path) || changed_links.unchanged.contains_key(path);
         let old = index.links().iter().filter(|(path, _)| !is_stale(path));
         let old = old.map(|(path, group)| LinkMember { group: *group, path: path.clone() });
         let new = self.links.iter().map(|(path, shared)| {
@@ -329,17 +331,24 @@ impl Built {
         old.chain(new).collect()
     }
 
-    /// Makes the index describe what was found.
-    pub(crate) fn learn(self, index: &mut Index, slots: &[Slot], touched: &Touched, root: RootId, rules: [u8; 32]) {
+    /// Makes the index describe the tree.
+    pub(crate) fn update_index(
+        self,
+        index: &mut Index,
+        slots: &[Slot],
+        changed_links: &ChangedLinks,
+        root: RootId,
+        rules: [u8; 32],
+    ) {
         let mut places: Vec<Option<usize>> = Vec::with_capacity(slots.len());
-        let mut changes: Vec<Vec<(Name, Option<Held>)>> = Vec::with_capacity(slots.len());
+        let mut changes: Vec<Vec<(Name, Option<IndexEntry>)>> = Vec::with_capacity(slots.len());
         for (slot, made) in slots.iter().zip(self.made) {
             changes.push(Vec::new());
             let Some(made) = made else {
                 places.push(slot.known);
                 continue;
             };
-            let Made { contents, stamp, trust, has_attributes, changes: names } = made;
+            let BuiltDirectory { contents, stamp, trust, has_attributes, changes: names } = made;
             let place = match slot.known {
                 Some(known) => {
                     let directory = index.directory_mut(known);
@@ -349,13 +358,13 @@ impl Built {
                     known
                 }
                 None => {
-                    let there = names.into_iter().filter_map(|(name, held)| Some(Item { name, held: held? }));
+                    let there = names.into_iter().filter_map(|(name, held)| Some(NamedEntry { name, held: held? }));
                     let names = there.collect();
                     index.add(index::Directory { stamp, trust, has_attributes, contents, names })
                 }
             };
             if let (None, Some(parent), Some((_, name))) = (slot.known, slot.parent, slot.path.split_last()) {
-                let below = Held::Directory(u32::try_from(place).expect("not that many directories"));
+                let below = IndexEntry::Directory(u32::try_from(place).expect("not that many directories"));
                 changes[parent].push((name, Some(below)));
             }
             places.push(Some(place));
@@ -367,15 +376,15 @@ impl Built {
             }
         }
         let links = index.links_mut();
-        touched.before.iter().chain(touched.unchanged.keys()).for_each(|path| {
+        changed_links.before.iter().chain(changed_links.unchanged.keys()).for_each(|path| {
             links.remove(path);
         });
         links.extend(self.links.into_iter().filter_map(|(path, shared)| Some((path, shared.entry.link()?))));
-        index.describe(root, rules);
+        index.set_root(root, rules);
     }
 }
 
-/// Ends an assembly; the tree and its root.
+/// Finishes an assembly. Returns the tree and its root.
 pub(crate) fn finish(assembly: Assembly, top: Entry, members: &BTreeSet<LinkMember>) -> Result<(WorkingTree, RootId)> {
     let tree = assembly.finish(top, members)?;
     let root = tree.freeze().write(&tree.store().session())?;

@@ -1,26 +1,27 @@
-//! Names of one file: which of those that differ share an inode, and what their group is called.
+//! Hard links: which of the differing names share an inode, and the id of their link group.
 //!
-//! A change through one name changes the file under all of them, but neither shows in the directories of the others nor is
-//! told by the kernel there. So where a name of a file with several differs, the others are looked at too.
+//! A write through one name changes the file under all of them, but shows neither in the directories of the others nor in
+//! their kernel events. So if one name of a file with several differs, the others are scanned, too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use amalgam_engine::{Entry, LinkGroup, Name, TreePath};
 use parking_lot::Mutex;
 
-use super::read::{Leaf, Reader};
+use super::read::{LeafRead, Reader};
 use super::scan::{Edit, Scanner, Slot, State};
-use super::{Capture, work};
+use super::worker_pool;
+use crate::capture_options::CaptureOptions;
 use crate::error::Result;
 use crate::host::HostDir;
-use crate::index::{self, Held, Index, Trust};
+use crate::index::{self, Index, IndexEntry, Trust};
 use crate::report::Notice;
 use crate::stamp::Stamp;
 
-/// The files with several names that are not as the index has them.
+/// Files with several names that differ from the index.
 #[derive(Default)]
-pub(crate) struct Touched {
-    /// Names whose group in the index is not to be believed.
+pub(crate) struct ChangedLinks {
+    /// Names whose link group in the index is outdated.
     pub(crate) before: HashSet<TreePath>,
     /// For each inode, its names inside the tree.
     names: BTreeMap<u64, BTreeMap<TreePath, Stamp>>,
@@ -30,46 +31,46 @@ pub(crate) struct Touched {
 
 /// A file with several names.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub(crate) struct LinkedFile {
     pub(crate) entry: Entry,
     pub(crate) stamp: Stamp,
     pub(crate) trust: Trust,
 }
 
-/// Finds them, and looks where their other names are.
-pub(crate) fn find(scanner: &Scanner<'_>) -> Result<Touched> {
+/// Finds differing files with several names, and scans the directories of their other names.
+pub(crate) fn find(scanner: &Scanner<'_>) -> Result<ChangedLinks> {
     loop {
-        let touched = collect(scanner);
-        if touched.names.is_empty() || scanner.is_whole() {
-            return Ok(touched);
+        let changed_links = collect(scanner);
+        if changed_links.names.is_empty() || scanner.is_complete() {
+            return Ok(changed_links);
         }
-        let seen: HashSet<TreePath> = scanner.see(|slots| {
-            let seen = slots.iter().filter(|slot| !matches!(slot.state, State::Through));
+        let seen: HashSet<TreePath> = scanner.with_slots(|slots| {
+            let seen = slots.iter().filter(|slot| !matches!(slot.state, State::NotScanned));
             seen.map(|slot| slot.path.clone()).collect()
         });
-        let parents = touched.unchanged.keys().filter_map(|path| path.split_last()).map(|(parent, _)| parent);
+        let parents = changed_links.unchanged.keys().filter_map(|path| path.split_last()).map(|(parent, _)| parent);
         let unseen: BTreeSet<_> = parents.filter(|parent| !seen.contains(parent)).collect();
         if unseen.is_empty() {
-            return Ok(touched);
+            return Ok(changed_links);
         }
-        scanner.look_in(&unseen)?;
+        scanner.scan_directories(&unseen)?;
     }
 }
 
-fn collect(scanner: &Scanner<'_>) -> Touched {
+fn collect(scanner: &Scanner<'_>) -> ChangedLinks {
     let index = scanner.index;
-    let mut touched = Touched::default();
-    scanner.see(|slots| {
+    let mut changed_links = ChangedLinks::default();
+    scanner.with_slots(|slots| {
         let mut inodes = HashSet::new();
         each_before(index, slots, &mut |parent, name, leaf| {
             if leaf.stamp.links > 1 {
                 inodes.insert(leaf.stamp.inode);
-                touched.before.insert(parent.join(name));
+                changed_links.before.insert(parent.join(name));
             }
         });
         for slot in slots {
             let (edits, stamp) = match &slot.state {
-                State::Found(found) => (&found.edits[..], None),
+                State::Scanned(found) => (&found.edits[..], None),
                 State::Leaf(stamp) => (&[][..], Some(*stamp)),
                 _ => continue,
             };
@@ -77,48 +78,48 @@ fn collect(scanner: &Scanner<'_>) -> Touched {
             for (path, stamp) in now.chain(stamp.map(|stamp| (slot.path.clone(), stamp))) {
                 if stamp.links > 1 {
                     inodes.insert(stamp.inode);
-                    touched.names.entry(stamp.inode).or_default().insert(path, stamp);
+                    changed_links.names.entry(stamp.inode).or_default().insert(path, stamp);
                 }
             }
         }
         if inodes.is_empty() || !index.is_known() {
             return;
         }
-        // What the index says of a name that differs is no other name of the file, though it may be the same inode.
+        // The index entry of a differing name is not another name of the file, even with an equal inode.
         let mut differing = HashSet::new();
         each_before(index, slots, &mut |parent, name, leaf| {
             if inodes.contains(&leaf.stamp.inode) {
                 differing.insert(parent.join(name));
             }
         });
-        index.each_leaf(index::TOP, &TreePath::root(), |parent, name, leaf| {
+        index.each_leaf(index::ROOT, &TreePath::root(), |parent, name, leaf| {
             if inodes.contains(&leaf.stamp.inode) && !differing.contains(&parent.join(name)) {
-                touched.unchanged.insert(parent.join(name), leaf.stamp);
-                touched.names.entry(leaf.stamp.inode).or_default().insert(parent.join(name), leaf.stamp);
+                changed_links.unchanged.insert(parent.join(name), leaf.stamp);
+                changed_links.names.entry(leaf.stamp.inode).or_default().insert(parent.join(name), leaf.stamp);
             }
         });
     });
-    touched
+    changed_links
 }
 
-/// What the index has of the names that differ, and of all below them.
+/// Calls `see` with the index entries of all names that differ, and of everything below them.
 fn each_before(index: &Index, slots: &[Slot], see: &mut impl FnMut(&TreePath, &Name, &index::Leaf)) {
-    let mut before = |parent: &TreePath, name: &Name, held: Option<&Held>| match held {
-        Some(Held::Leaf(leaf)) => see(parent, name, leaf),
-        Some(Held::Directory(at)) => index.each_leaf(*at as usize, &parent.join(name), &mut *see),
+    let mut before = |parent: &TreePath, name: &Name, held: Option<&IndexEntry>| match held {
+        Some(IndexEntry::Leaf(leaf)) => see(parent, name, leaf),
+        Some(IndexEntry::Directory(at)) => index.each_leaf(*at as usize, &parent.join(name), &mut *see),
         None => {}
     };
     for slot in slots {
         let is_other = match &slot.state {
-            State::Found(_) => slot.known.is_none(),
+            State::Scanned(_) => slot.known.is_none(),
             State::Leaf(_) | State::Gone => true,
-            State::Through | State::Kept => false,
+            State::NotScanned | State::Unreadable => false,
         };
         let parent = slot.parent.and_then(|parent| slots[parent].known);
         if let (true, Some(parent), Some((path, name))) = (is_other, parent, slot.path.split_last()) {
             before(&path, &name, index.directory(parent).get(&name));
         }
-        if let (State::Found(found), Some(known)) = (&slot.state, slot.known) {
+        if let (State::Scanned(found), Some(known)) = (&slot.state, slot.known) {
             for Edit { name, .. } in &found.edits {
                 before(&slot.path, name, index.directory(known).get(name));
             }
@@ -126,30 +127,30 @@ fn each_before(index: &Index, slots: &[Slot], see: &mut impl FnMut(&TreePath, &N
     }
 }
 
-impl Touched {
+impl ChangedLinks {
     pub(crate) fn is_empty(&self) -> bool {
         self.names.is_empty() && self.before.is_empty()
     }
 
-    /// Reads each file that has several names inside the tree once, and names its group. The entry of each such name.
+    /// Reads each file with several names inside the tree once, and assigns its link group. Returns the entry of each name.
     pub(crate) fn resolve(
         &self,
         reader: &Reader<'_>,
         host: &HostDir,
-    ) -> Result<(HashMap<TreePath, Shared>, Vec<Notice>)> {
+    ) -> Result<(HashMap<TreePath, LinkedFile>, Vec<Notice>)> {
         let mut groups: Vec<&BTreeMap<TreePath, Stamp>> = self.names.values().filter(|names| names.len() > 1).collect();
         groups.sort_by(|a, b| a.first_key_value().map(|first| first.0).cmp(&b.first_key_value().map(|first| first.0)));
         let names = name_groups(&groups, self, reader.index, reader.job);
         let shared = Mutex::new(HashMap::new());
         let notices = Mutex::new(Vec::new());
         let jobs = groups.into_iter().zip(names).collect();
-        work::run(jobs, reader.job.progress, |(names, link), _| {
+        worker_pool::run_jobs(jobs, reader.job.progress, |(names, link), _| {
             let (found, why) = read(reader, host, names)?;
             notices.lock().extend(why);
             if let Some(found) = found {
                 let link =
                     |entry: Entry| reader.entry(entry.node.clone(), &found.stamp, entry.xattrs().clone(), Some(link));
-                let found = Shared { entry: link(found.entry), ..found };
+                let found = LinkedFile { entry: link(found.entry), ..found };
                 shared.lock().extend(names.keys().map(|path| (path.clone(), found.clone())));
             }
             Ok(())
@@ -158,17 +159,18 @@ impl Touched {
     }
 }
 
-/// What the groups are called: as a checkout or the index has it, else after their first name.
+/// Chooses the link group ids: from a checkout or the index if known, else derived from the first name.
 fn name_groups(
     groups: &[&BTreeMap<TreePath, Stamp>],
-    touched: &Touched,
+    changed_links: &ChangedLinks,
     index: &Index,
-    job: &Capture<'_>,
+    job: &CaptureOptions<'_>,
 ) -> Vec<LinkGroup> {
     if groups.is_empty() {
         return Vec::new();
     }
-    let is_untouched = |path: &TreePath| !touched.before.contains(path) && !touched.unchanged.contains_key(path);
+    let is_untouched =
+        |path: &TreePath| !changed_links.before.contains(path) && !changed_links.unchanged.contains_key(path);
     let untouched = index.links().iter().filter(|(path, _)| is_untouched(path));
     let mut taken: HashSet<LinkGroup> = untouched.map(|(_, link)| *link).collect();
     let mut name = |names: &&BTreeMap<TreePath, Stamp>| {
@@ -184,33 +186,33 @@ fn name_groups(
     groups.iter().map(&mut name).collect()
 }
 
-/// Reads a file through the first of its names that still leads to it.
+/// Reads a file through the first of its names that still refers to it.
 fn read(
     reader: &Reader<'_>,
     host: &HostDir,
     names: &BTreeMap<TreePath, Stamp>,
-) -> Result<(Option<Shared>, Option<Notice>)> {
+) -> Result<(Option<LinkedFile>, Option<Notice>)> {
     let mut notice = None;
     for (path, stamp) in names {
         let Ok(Some((parent, name))) = host.parent(path) else { continue };
         let (leaf, why) = reader.leaf(std::os::fd::AsFd::as_fd(&parent), &name, path, *stamp)?;
         match leaf {
-            Leaf::Entry(entry, now, trust) if now.inode == stamp.inode => {
+            LeafRead::Entry(entry, now, trust) if now.inode == stamp.inode => {
                 let notice = why.map(|why| Notice { path: path.clone(), why });
-                return Ok((Some(Shared { entry, stamp: now, trust }), notice));
+                return Ok((Some(LinkedFile { entry, stamp: now, trust }), notice));
             }
-            Leaf::Kept => notice = notice.or(why.map(|why| Notice { path: path.clone(), why })),
+            LeafRead::Unreadable => notice = notice.or(why.map(|why| Notice { path: path.clone(), why })),
             _ => {}
         }
     }
-    // Unreadable under all its names: as it was, if it was.
+    // Unreadable under all its names: keep the stored entry, if there is one.
     for (path, stamp) in names {
         if let Some(entry) = reader.stored(path)?
             && !matches!(entry.node, amalgam_engine::object::Node::Directory(_))
         {
             let mut stamp = *stamp;
             (stamp.mode, stamp.mtime) = (stamp.mode & !0o7777 | entry.mode, entry.mtime);
-            return Ok((Some(Shared { entry, stamp, trust: Trust::Racy }), notice));
+            return Ok((Some(LinkedFile { entry, stamp, trust: Trust::Racy }), notice));
         }
     }
     Ok((None, notice))

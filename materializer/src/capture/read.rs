@@ -1,7 +1,7 @@
-//! Reading one name: a file's bytes, a symlink's target, what a device is.
+//! Reads one name: a file's bytes, a symlink's target, a device's number.
 //!
-//! A file is opened beneath its directory's handle and asked afterwards what it is, so it cannot be swapped for something else in
-//! between; what is no regular file is never opened. Files are read in blocks, never whole.
+//! A file is opened beneath its directory's handle and checked with `fstat`, so it cannot be swapped in between. Only regular
+//! files are opened. Large files are read in blocks.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,17 +16,18 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::{Capture, attributes};
-use crate::checkout::lacks_set_id;
+use super::xattrs;
+use crate::capture_options::CaptureOptions;
 use crate::error::{Error, Result};
 use crate::host::{is_absent, open_beneath};
-use crate::index::{Held, Index, Trust};
+use crate::index::{Index, IndexEntry, Trust};
 use crate::progress::Progress;
 use crate::report::Why;
+use crate::rights::lacks_set_id;
 use crate::stamp::Stamp;
 
-/// How often a file is read that changes meanwhile.
-const READS_MAX: u32 = 5;
+/// Attempts to read a file that changes meanwhile.
+const READ_ATTEMPTS_MAX: u32 = 5;
 
 /// Reads names into entries.
 pub(crate) struct Reader<'a> {
@@ -34,52 +35,52 @@ pub(crate) struct Reader<'a> {
     pub(crate) session: &'a WriteSession,
     pub(crate) base: Option<&'a Root>,
     pub(crate) index: &'a Index,
-    pub(crate) job: &'a Capture<'a>,
-    /// The root's owner, which goes without saying.
+    pub(crate) job: &'a CaptureOptions<'a>,
+    /// The root's owner; entries with this owner do not name it.
     pub(crate) owner: Owner,
     pub(crate) files_read: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
 }
 
-/// What became of a name.
-pub(crate) enum Leaf {
-    /// This, as of this stamp.
+/// Result of reading a name.
+pub(crate) enum LeafRead {
+    /// An entry, as of this stamp.
     Entry(Entry, Stamp, Trust),
-    /// Nothing is there any more, or nothing that can be part of the tree.
+    /// The name is gone, or has something that cannot be part of a tree.
     Gone,
-    /// It cannot be read; what is known stays.
-    Kept,
+    /// It cannot be read; the stored entry stays.
+    Unreadable,
 }
 
 impl Reader<'_> {
-    /// What a name in an open directory is now, and what is to be said of it.
+    /// Reads a name in an open directory. Returns the result, and a reason for a notice if there is one.
     pub(crate) fn leaf(
         &self,
         directory: BorrowedFd<'_>,
         name: &Name,
         path: &TreePath,
         mut stamp: Stamp,
-    ) -> Result<(Leaf, Option<Why>)> {
-        for _ in 0..READS_MAX {
+    ) -> Result<(LeafRead, Option<Why>)> {
+        for _ in 0..READ_ATTEMPTS_MAX {
             self.job.progress.check()?;
             if stamp.kind() == FileType::RegularFile {
                 if let Some(entry) = self.unread(path, &stamp)? {
                     let trust = Trust::of(&stamp, self.job.now);
-                    return Ok((Leaf::Entry(entry, stamp, trust), None));
+                    return Ok((LeafRead::Entry(entry, stamp, trust), None));
                 }
                 let opened =
-                    with_file(directory, name, self.job.progress, |source, _| Ok(write_content(self.session, source)?));
+                    read_file(directory, name, self.job.progress, |source, _| Ok(write_content(self.session, source)?));
                 let opened = match opened {
                     Err(Error::Engine(amalgam_engine::Error::Unwanted { tombstone, .. })) => {
-                        Opened::Failed(Why::Purged(tombstone.to_string()))
+                        FileRead::Failed(Why::Purged(tombstone.to_string()))
                     }
                     other => other?,
                 };
                 match opened {
-                    Opened::File { value, stamp, xattrs, is_changing } => {
+                    FileRead::File { value, stamp, xattrs, is_changing } => {
                         self.files_read.fetch_add(1, Ordering::Relaxed);
                         self.bytes_read.fetch_add(stamp.size, Ordering::Relaxed);
-                        self.job.progress.did(stamp.size);
+                        self.job.progress.count_file(stamp.size);
                         let node = Node::File { size: stamp.size, content: value };
                         let trust = if is_changing { Trust::Racy } else { Trust::of(&stamp, self.job.now) };
                         let (xattrs, why) = self.put_xattrs(xattrs);
@@ -90,45 +91,45 @@ impl Reader<'_> {
                         {
                             entry.mode = stored.mode;
                         }
-                        return Ok((Leaf::Entry(entry, stamp, trust), why));
+                        return Ok((LeafRead::Entry(entry, stamp, trust), why));
                     }
-                    Opened::Gone => return Ok((Leaf::Gone, None)),
-                    Opened::Failed(why @ Why::OtherFileSystem) => return Ok((Leaf::Gone, Some(why))),
-                    Opened::Failed(why) => return Ok((Leaf::Kept, Some(why))),
-                    Opened::Other => {}
+                    FileRead::Gone => return Ok((LeafRead::Gone, None)),
+                    FileRead::Failed(why @ Why::OtherFileSystem) => return Ok((LeafRead::Gone, Some(why))),
+                    FileRead::Failed(why) => return Ok((LeafRead::Unreadable, Some(why))),
+                    FileRead::Other => {}
                 }
             } else {
-                match other(directory, name, &stamp) {
+                match read_special(directory, name, &stamp) {
                     Ok(Some(node)) => {
                         let trust = Trust::of(&stamp, self.job.now);
-                        return Ok((Leaf::Entry(self.entry(node, &stamp, Xattrs::None, None), stamp, trust), None));
+                        return Ok((LeafRead::Entry(self.entry(node, &stamp, Xattrs::None, None), stamp, trust), None));
                     }
                     Ok(None) => {}
-                    Err(why) => return Ok((Leaf::Gone, Some(why))),
+                    Err(why) => return Ok((LeafRead::Gone, Some(why))),
                 }
             }
-            // It is not what it was a moment ago.
+            // It changed its kind since the stamp was taken.
             match rustix::fs::statat(directory, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stamp = Stamp::from_stat(&stat),
-                Err(Errno::NOENT) => return Ok((Leaf::Gone, None)),
-                Err(error) => return Ok((Leaf::Kept, Some(failed("look at", error)))),
+                Err(Errno::NOENT) => return Ok((LeafRead::Gone, None)),
+                Err(error) => return Ok((LeafRead::Unreadable, Some(failed("look at", error)))),
             }
         }
-        // It flips faster than it can be looked at; the change of its directory shows at the next look.
-        Ok((Leaf::Gone, None))
+        // It changes faster than it can be read; the next scan sees the change of its directory.
+        Ok((LeafRead::Gone, None))
     }
 
-    /// The entry of a file whose bytes are known without reading it.
+    /// Returns the entry of a file whose bytes are known without reading it.
     fn unread(&self, path: &TreePath, stamp: &Stamp) -> Result<Option<Entry>> {
         let stored = match self.job.known.get(stamp) {
             Some(entry) => Some(entry.clone()),
-            None if self.is_only_touched(path, stamp) => self.stored(path)?,
+            None if self.has_known_bytes(path, stamp) => self.stored(path)?,
             None => None,
         };
         let stored = stored.filter(|entry| matches!(entry.node, Node::File { size, .. } if size == stamp.size));
         Ok(stored.map(|stored| {
             let mut entry = self.entry(stored.node.clone(), stamp, stored.xattrs().clone(), None);
-            // Its bits were withheld, and are part of the tree all the same.
+            // Withheld bits are still part of the tree.
             if lacks_set_id(stamp, &stored) {
                 entry.mode = stored.mode;
             }
@@ -136,7 +137,7 @@ impl Reader<'_> {
         }))
     }
 
-    /// What the stored tree has of a file whose set-ID bits a checkout withheld, if its mode is still as that checkout left it.
+    /// Returns the stored entry of a file whose set-ID bits a checkout withheld, if its mode is unchanged since.
     fn withheld(&self, path: &TreePath, stamp: &Stamp) -> Result<Option<Entry>> {
         let left = self.index.stamp(path).filter(|left| left.mode == stamp.mode);
         match left {
@@ -145,13 +146,13 @@ impl Reader<'_> {
         }
     }
 
-    fn is_only_touched(&self, path: &TreePath, stamp: &Stamp) -> bool {
+    fn has_known_bytes(&self, path: &TreePath, stamp: &Stamp) -> bool {
         let Some((parent, name)) = path.split_last() else { return false };
-        let held = self.index.place(&parent).and_then(|at| self.index.directory(at).get(&name));
-        matches!(held, Some(Held::Leaf(leaf)) if leaf.trust == Trust::Bytes && leaf.stamp == *stamp)
+        let held = self.index.position(&parent).and_then(|at| self.index.directory(at).get(&name));
+        matches!(held, Some(IndexEntry::Leaf(leaf)) if leaf.trust == Trust::BytesOnly && leaf.stamp == *stamp)
     }
 
-    /// What the stored tree has at a path.
+    /// Returns the stored entry of a path.
     pub(crate) fn stored(&self, path: &TreePath) -> Result<Option<Entry>> {
         match self.base {
             Some(base) => Ok(entry_at(self.store, base, path)?),
@@ -159,7 +160,7 @@ impl Reader<'_> {
         }
     }
 
-    /// An entry with the host's attributes.
+    /// Makes an entry with the host's attributes.
     pub(crate) fn entry(&self, node: Node, stamp: &Stamp, xattrs: Xattrs, link: Option<LinkGroup>) -> Entry {
         let owner = Owner { uid: stamp.uid, gid: stamp.gid };
         let extra = Extra { owner: (owner != self.owner).then_some(owner), xattrs, link };
@@ -168,7 +169,7 @@ impl Reader<'_> {
         Entry { node, mode, mtime: stamp.mtime, extra }
     }
 
-    /// Attributes as part of an entry; without those that no entry can hold.
+    /// Stores extended attributes. Returns none of them, with a reason, if no entry can hold them.
     pub(crate) fn put_xattrs(&self, xattrs: Vec<Xattr>) -> (Xattrs, Option<Why>) {
         match self.session.put_xattrs(xattrs) {
             Ok(xattrs) => (xattrs, None),
@@ -177,9 +178,9 @@ impl Reader<'_> {
     }
 }
 
-/// What opening a file came to.
-pub(crate) enum Opened<T> {
-    /// What was made of its bytes, which are those of this stamp unless it kept changing.
+/// Result of opening and reading a file.
+pub(crate) enum FileRead<T> {
+    /// The value made of its bytes. They belong to this stamp unless the file kept changing.
     File {
         value: T,
         stamp: Stamp,
@@ -192,13 +193,13 @@ pub(crate) enum Opened<T> {
     Failed(Why),
 }
 
-/// Opens a file and makes something of its bytes, again for as long as they change meanwhile.
-pub(crate) fn with_file<T>(
+/// Opens a file and calls `take` with its bytes, repeatedly while they change meanwhile.
+pub(crate) fn read_file<T>(
     directory: BorrowedFd<'_>,
     name: &Name,
     progress: &Progress,
-    take: impl Fn(&Source<'_>, &Stamp) -> Result<T>,
-) -> Result<Opened<T>> {
+    take: impl Fn(&FileBytes<'_>, &Stamp) -> Result<T>,
+) -> Result<FileRead<T>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = match open_beneath(directory, name.as_bytes(), flags) {
         Ok(file) => file,
@@ -206,80 +207,80 @@ pub(crate) fn with_file<T>(
             let code = error.raw_os_error();
             let is = |errno: Errno| code == Some(errno.raw_os_error());
             return Ok(match () {
-                () if is(Errno::NOENT) => Opened::Gone,
-                () if is(Errno::XDEV) => Opened::Failed(Why::OtherFileSystem),
-                // A symlink; a socket or a pipe without reader.
-                () if is(Errno::NXIO) || is(Errno::NODEV) || is_absent(&error) => Opened::Other,
-                () => Opened::Failed(Why::Failed { action: "open", error: error.to_string() }),
+                () if is(Errno::NOENT) => FileRead::Gone,
+                () if is(Errno::XDEV) => FileRead::Failed(Why::OtherFileSystem),
+                // A symlink; a socket, or a FIFO without a reader.
+                () if is(Errno::NXIO) || is(Errno::NODEV) || is_absent(&error) => FileRead::Other,
+                () => FileRead::Failed(Why::Failed { action: "open", error: error.to_string() }),
             });
         }
     };
     let mut stat = match rustix::fs::fstat(&file) {
         Ok(stat) => stat,
-        Err(error) => return Ok(Opened::Failed(failed("look at", error))),
+        Err(error) => return Ok(FileRead::Failed(failed("look at", error))),
     };
     let mut read = 0;
     loop {
         let stamp = Stamp::from_stat(&stat);
         if stamp.kind() != FileType::RegularFile {
-            return Ok(Opened::Other);
+            return Ok(FileRead::Other);
         }
         let is_sparse = (stat.st_blocks as u64).saturating_mul(512) < stamp.size;
-        let value = match take_once(&file, &stamp, is_sparse, progress, &take)? {
+        let value = match read_once(&file, &stamp, is_sparse, progress, &take)? {
             Ok(value) => value,
-            Err(why) => return Ok(Opened::Failed(why)),
+            Err(why) => return Ok(FileRead::Failed(why)),
         };
-        let xattrs = match attributes::read(file.as_fd()) {
+        let xattrs = match xattrs::read_xattrs(file.as_fd()) {
             Ok(xattrs) => xattrs,
             Err(error) => {
                 let why = Why::Failed { action: "read the attributes of", error: error.to_string() };
-                return Ok(Opened::Failed(why));
+                return Ok(FileRead::Failed(why));
             }
         };
         stat = match rustix::fs::fstat(&file) {
             Ok(stat) => stat,
-            Err(error) => return Ok(Opened::Failed(failed("look at", error))),
+            Err(error) => return Ok(FileRead::Failed(failed("look at", error))),
         };
         read += 1;
         let is_changing = Stamp::from_stat(&stat) != stamp;
-        if !is_changing || read == READS_MAX {
-            return Ok(Opened::File { value, stamp, xattrs, is_changing });
+        if !is_changing || read == READ_ATTEMPTS_MAX {
+            return Ok(FileRead::File { value, stamp, xattrs, is_changing });
         }
     }
 }
 
-/// Reads a file once: at one go if it is small.
-fn take_once<T>(
+/// Reads a file once; a small file with one call.
+fn read_once<T>(
     file: &OwnedFd,
     stamp: &Stamp,
     is_sparse: bool,
     progress: &Progress,
-    take: impl Fn(&Source<'_>, &Stamp) -> Result<T>,
+    take: impl Fn(&FileBytes<'_>, &Stamp) -> Result<T>,
 ) -> Result<Result<T, Why>> {
     if stamp.size <= SINGLE_CHUNK_BYTES_MAX {
         thread_local! {
             static BUFFER: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
         }
         return BUFFER.with_borrow_mut(|buffer| {
-            // What is in it from the file before is read over.
+            // Bytes of the previous file are overwritten.
             if buffer.len() < stamp.size as usize {
                 buffer.resize(SINGLE_CHUNK_BYTES_MAX as usize, 0);
             }
             let buffer = &mut buffer[..stamp.size as usize];
             match fill(file, 0, buffer) {
-                Ok(()) => take(&Source::Small(buffer), stamp).map(Ok),
+                Ok(()) => take(&FileBytes::Small(buffer), stamp).map(Ok),
                 Err(error) => Ok(Err(failed("read", error))),
             }
         });
     }
     let large =
-        Large { file, length: stamp.size, is_sparse, data: Mutex::new((0, 0)), progress, failed: Mutex::new(None) };
-    let source = Source::Large(large);
+        LargeFile { file, length: stamp.size, is_sparse, data: Mutex::new((0, 0)), progress, failed: Mutex::new(None) };
+    let source = FileBytes::LargeFile(large);
     match take(&source, stamp) {
         Ok(value) => Ok(Ok(value)),
         Err(error) => {
             progress.check()?;
-            let Source::Large(large) = source else { unreachable!("it was made above") };
+            let FileBytes::LargeFile(large) = source else { unreachable!("it was made above") };
             match large.failed.into_inner() {
                 Some(why) => Ok(Err(why)),
                 None => Err(error),
@@ -288,7 +289,7 @@ fn take_once<T>(
     }
 }
 
-/// Fills a buffer; what lies behind the end of a file that shrinks is zero, and found out afterwards.
+/// Fills a buffer. Bytes beyond the end of a shrinking file are zero; the caller's second `fstat` notices that.
 fn fill(file: &OwnedFd, mut offset: u64, mut buffer: &mut [u8]) -> rustix::io::Result<()> {
     while !buffer.is_empty() {
         match rustix::io::pread(file, &mut *buffer, offset) {
@@ -307,56 +308,56 @@ fn fill(file: &OwnedFd, mut offset: u64, mut buffer: &mut [u8]) -> rustix::io::R
     Ok(())
 }
 
-/// A file's bytes.
-pub(crate) enum Source<'a> {
+/// The bytes of a file.
+pub(crate) enum FileBytes<'a> {
     Small(&'a [u8]),
-    Large(Large<'a>),
+    LargeFile(LargeFile<'a>),
 }
 
-pub(crate) struct Large<'a> {
+pub(crate) struct LargeFile<'a> {
     file: &'a OwnedFd,
     length: u64,
     is_sparse: bool,
-    /// A stretch that is known to hold data.
+    /// A range that is known to hold data.
     data: Mutex<(u64, u64)>,
     progress: &'a Progress,
     failed: Mutex<Option<Why>>,
 }
 
-impl ByteSource for Source<'_> {
+impl ByteSource for FileBytes<'_> {
     fn length(&self) -> u64 {
         match self {
             Self::Small(bytes) => bytes.len() as u64,
-            Self::Large(large) => large.length,
+            Self::LargeFile(large) => large.length,
         }
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> amalgam_engine::Result<()> {
         match self {
             Self::Small(bytes) => bytes.read_at(offset, buffer),
-            Self::Large(large) => large.read_at(offset, buffer),
+            Self::LargeFile(large) => large.read_at(offset, buffer),
         }
     }
 
     fn whole(&self) -> Option<&[u8]> {
         match self {
             Self::Small(bytes) => Some(bytes),
-            Self::Large(_) => None,
+            Self::LargeFile(_) => None,
         }
     }
 
     fn known_zeros(&self, offset: u64) -> amalgam_engine::Result<u64> {
         match self {
-            Self::Large(large) if large.is_sparse => Ok(large.zeros(offset)),
+            Self::LargeFile(large) if large.is_sparse => Ok(large.zeros(offset)),
             _ => Ok(0),
         }
     }
 }
 
-impl Large<'_> {
+impl LargeFile<'_> {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> amalgam_engine::Result<()> {
         let stop = |error: std::io::Error| amalgam_engine::Error::from_io("read a file", &error);
-        // The caller that gets this error asks again whether to stop.
+        // The caller of this error calls `check` again.
         self.progress.check().map_err(|_| stop(std::io::ErrorKind::Interrupted.into()))?;
         fill(self.file, offset, buffer).map_err(|error| {
             *self.failed.lock() = Some(failed("read", error));
@@ -364,7 +365,7 @@ impl Large<'_> {
         })
     }
 
-    /// The kernel knows where a sparse file has no blocks.
+    /// Returns the number of zero bytes from an offset on, according to the kernel's block map.
     fn zeros(&self, offset: u64) -> u64 {
         let mut data = self.data.lock();
         if (data.0..data.1).contains(&offset) {
@@ -384,8 +385,8 @@ impl Large<'_> {
     }
 }
 
-/// What is no file and no directory. Nothing if it changed its kind; why, if no tree can hold it.
-pub(crate) fn other(directory: BorrowedFd<'_>, name: &Name, stamp: &Stamp) -> Result<Option<Node>, Why> {
+/// Reads a symlink, FIFO, socket or device. Returns `None` if its kind changed, and a reason if no tree can hold it.
+pub(crate) fn read_special(directory: BorrowedFd<'_>, name: &Name, stamp: &Stamp) -> Result<Option<Node>, Why> {
     let device = || Device { major: rustix::fs::major(stamp.size), minor: rustix::fs::minor(stamp.size) };
     Ok(match stamp.kind() {
         FileType::Symlink => match rustix::fs::readlinkat(directory, name.as_bytes(), Vec::with_capacity(256)) {
@@ -399,7 +400,7 @@ pub(crate) fn other(directory: BorrowedFd<'_>, name: &Name, stamp: &Stamp) -> Re
         FileType::Socket => Some(Node::Socket),
         FileType::CharacterDevice => Some(Node::CharDevice(device())),
         FileType::BlockDevice => Some(Node::BlockDevice(device())),
-        // It became a directory, which is looked at the next time.
+        // It became a directory; the next scan visits it.
         _ => None,
     })
 }

@@ -1,7 +1,7 @@
-//! Looking: which names differ from what the index says. Reads no file's bytes and changes nothing.
+//! Scan: finds the names that differ from the index. Reads no file contents and changes nothing.
 //!
-//! Each directory that is looked at has a *slot*, and so have those on the way to it. Directories are opened by their path
-//! from the root's handle, never from their parent's, so that no more handles are open than threads at work.
+//! Each scanned directory has a *slot*, and so has each of its ancestors. Directories are opened by their path from the root's
+//! handle, not from their parent's, so that no more handles are open than threads run.
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem::MaybeUninit;
@@ -14,21 +14,22 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::Errno;
 
-use super::{Capture, Scope, attributes, work};
-use crate::checkout::is_staged;
+use super::{worker_pool, xattrs};
+use crate::capture_options::{CaptureOptions, Scope};
 use crate::error::{Error, Result};
 use crate::host::{HostDir, is_absent};
-use crate::index::{Held, Index, Leaf, TOP, Trust};
+use crate::index::{Index, IndexEntry, Leaf, ROOT, Trust};
 use crate::report::{Notice, Why};
 use crate::rules::{Chain, RULES_FILE};
+use crate::staging::is_staged;
 use crate::stamp::Stamp;
 
-/// Room for the names of a directory; a call to the kernel fills it.
+/// Buffer size of one `getdents` call.
 const NAMES_BYTES: usize = 64 << 10;
-/// How often a path is looked at again that changes its kind in the meantime.
-const LOOKS_MAX: u32 = 5;
+/// Attempts to scan a path that changes its kind meanwhile.
+const SCAN_ATTEMPTS_MAX: u32 = 5;
 
-/// All that was looked at.
+/// The result of a scan.
 pub(crate) struct Scan {
     pub(crate) slots: Vec<Slot>,
     pub(crate) notices: Vec<Notice>,
@@ -36,17 +37,17 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Whether nothing differs from the index.
+    /// Returns whether nothing differs from the index.
     pub(crate) fn is_equal(&self) -> bool {
         self.slots.iter().all(|slot| match &slot.state {
-            State::Found(found) => !found.is_new && found.edits.is_empty() && slot.known.is_some(),
-            State::Through | State::Kept => true,
+            State::Scanned(found) => !found.is_new && found.edits.is_empty() && slot.known.is_some(),
+            State::NotScanned | State::Unreadable => true,
             State::Leaf(_) => false,
             State::Gone => slot.known.is_none(),
         })
     }
 
-    /// The slots of directories that the index knows.
+    /// Returns the slots of directories that the index knows, adding missing ones.
     pub(crate) fn slots_of<'p>(&mut self, paths: impl Iterator<Item = &'p TreePath>, index: &Index) -> Vec<usize> {
         let slots = std::mem::take(&mut self.slots);
         let by_path = slots.iter().enumerate().map(|(at, slot)| (slot.path.clone(), at)).collect();
@@ -57,120 +58,122 @@ impl Scan {
     }
 }
 
-/// A directory that was looked at, or lies on the way to one.
+/// A directory that was scanned, or an ancestor of one.
 pub(crate) struct Slot {
     pub(crate) path: TreePath,
-    /// The slot of the directory it lies in.
+    /// The slot of its parent.
     pub(crate) parent: Option<usize>,
-    /// Its place in the index.
+    /// Its position in the index.
     pub(crate) known: Option<usize>,
     pub(crate) state: State,
 }
 
-/// What was found.
+/// State of a slot.
 pub(crate) enum State {
-    /// Not looked at.
-    Through,
+    /// Not scanned.
+    NotScanned,
     /// A directory.
-    Found(Found),
-    /// Something else has its name.
+    Scanned(ScannedDirectory),
+    /// The name has an entry that is no directory.
     Leaf(Stamp),
-    /// Nothing that belongs into the tree has its name.
+    /// The name is gone, or has something that cannot be part of a tree.
     Gone,
-    /// It cannot be seen; what is known stays.
-    Kept,
+    /// It cannot be read; the stored entry stays.
+    Unreadable,
 }
 
-pub(crate) struct Found {
+pub(crate) struct ScannedDirectory {
     pub(crate) stamp: Stamp,
-    /// Whether its own attributes may differ from the index's.
+    /// Whether its own attributes may differ from the index.
     pub(crate) is_new: bool,
     pub(crate) xattrs: Vec<Xattr>,
-    /// The names that differ, but for directories that are there, sorted.
+    /// The differing names, except existing directories, sorted.
     pub(crate) edits: Vec<Edit>,
 }
 
-/// A name that differs: what it is now, if anything.
+/// A differing name, and its stamp now if it exists.
 pub(crate) struct Edit {
     pub(crate) name: Name,
     pub(crate) now: Option<Stamp>,
 }
 
-/// Looks at one directory.
+/// Scans one directory.
 struct Job {
     slot: usize,
     path: TreePath,
     known: Option<usize>,
-    /// Whether everything below is looked at too.
-    whole: bool,
-    /// The rules of the directories above.
+    /// Whether everything below is scanned, too.
+    is_recursive: bool,
+    /// The ignore rules of the directories above.
     chain: Chain,
 }
 
 struct Table {
     slots: Vec<Slot>,
-    /// Only where a part is looked at: a directory may be met twice then.
+    /// Only for a partial scan, which can reach a directory twice.
     by_path: Option<HashMap<TreePath, usize>>,
 }
 
 pub(crate) struct Scanner<'a> {
     pub(crate) host: &'a HostDir,
     pub(crate) index: &'a Index,
-    pub(crate) job: &'a Capture<'a>,
-    /// Whether no stamp of the index is believed.
-    pub(crate) distrust: bool,
+    pub(crate) job: &'a CaptureOptions<'a>,
+    /// Whether all stamps of the index are ignored.
+    pub(crate) distrusts_index: bool,
     table: Mutex<Table>,
     notices: Mutex<Vec<Notice>>,
     ignored: AtomicU64,
 }
 
 impl<'a> Scanner<'a> {
-    pub(crate) fn new(host: &'a HostDir, index: &'a Index, job: &'a Capture<'a>, top: &Stamp) -> Self {
-        // Owners are kept where they differ from the root's: when that changes, all of them do.
+    pub(crate) fn new(host: &'a HostDir, index: &'a Index, job: &'a CaptureOptions<'a>, top: &Stamp) -> Self {
+        // Entries name owners that differ from the root's: if that changes, all of them do.
         let owner = |stamp: &Stamp| (stamp.uid, stamp.gid);
-        let distrust = index.is_known() && owner(&index.directory(TOP).stamp) != owner(top);
+        let distrusts_index = index.is_known() && owner(&index.directory(ROOT).stamp) != owner(top);
         let by_path = match job.scope {
-            Scope::Directories(_) if index.is_known() && !distrust && index.rules() == job.rules.fingerprint() => {
+            Scope::Directories(_)
+                if index.is_known() && !distrusts_index && index.rules() == job.rules.fingerprint() =>
+            {
                 Some(HashMap::new())
             }
             _ => None,
         };
         let table = Mutex::new(Table { slots: Vec::new(), by_path });
-        Self { host, index, job, distrust, table, notices: Mutex::default(), ignored: AtomicU64::new(0) }
+        Self { host, index, job, distrusts_index, table, notices: Mutex::default(), ignored: AtomicU64::new(0) }
     }
 
-    /// Looks at all that is asked for.
+    /// Scans everything that the options ask for.
     pub(crate) fn run(&self) -> Result<()> {
         let is_partial = self.table.lock().by_path.is_some();
         match self.job.scope {
-            Scope::Directories(directories) if is_partial => self.look_in(directories),
+            Scope::Directories(directories) if is_partial => self.scan_directories(directories),
             _ => {
-                let known = self.index.is_known().then_some(TOP);
+                let known = self.index.is_known().then_some(ROOT);
                 self.table.lock().add(TreePath::root(), None, known);
                 let chain = self.job.rules.settings();
-                self.work(vec![Job { slot: 0, path: TreePath::root(), known, whole: true, chain }])
+                self.work(vec![Job { slot: 0, path: TreePath::root(), known, is_recursive: true, chain }])
             }
         }
     }
 
-    /// Looks in these directories too; nothing new where everything is looked at anyway.
-    pub(crate) fn look_in(&self, directories: &BTreeSet<TreePath>) -> Result<()> {
+    /// Scans these directories, too. Does nothing new in a complete scan.
+    pub(crate) fn scan_directories(&self, directories: &BTreeSet<TreePath>) -> Result<()> {
         let mut wanted = directories.clone();
         let mut looked = BTreeSet::new();
         while !wanted.is_empty() {
             let jobs = self.jobs(&wanted, &mut looked);
             self.work(jobs)?;
-            // What is gone is missed in the nearest directory that is there.
+            // For a directory that is gone, the nearest existing ancestor is scanned.
             let table = self.table.lock();
-            let gone = table.slots.iter().filter(|slot| !matches!(slot.state, State::Through | State::Found(_)));
+            let gone = table.slots.iter().filter(|slot| !matches!(slot.state, State::NotScanned | State::Scanned(_)));
             let parents = gone.filter_map(|slot| slot.parent);
-            let unseen = parents.filter(|parent| matches!(table.slots[*parent].state, State::Through));
+            let unseen = parents.filter(|parent| matches!(table.slots[*parent].state, State::NotScanned));
             wanted = unseen.map(|parent| table.slots[parent].path.clone()).collect();
         }
         Ok(())
     }
 
-    /// What was found.
+    /// Returns the result.
     pub(crate) fn finish(self) -> Scan {
         let mut notices = self.notices.into_inner();
         notices.sort_by(|a, b| a.path.cmp(&b.path));
@@ -178,13 +181,13 @@ impl<'a> Scanner<'a> {
         Scan { slots: self.table.into_inner().slots, notices, ignored: self.ignored.into_inner() }
     }
 
-    /// Whether everything is looked at.
-    pub(crate) fn is_whole(&self) -> bool {
+    /// Returns whether all directories are scanned.
+    pub(crate) fn is_complete(&self) -> bool {
         self.table.lock().by_path.is_none()
     }
 
-    /// Looks at what was found so far.
-    pub(crate) fn see<T>(&self, see: impl FnOnce(&[Slot]) -> T) -> T {
+    /// Calls `see` with the slots so far.
+    pub(crate) fn with_slots<T>(&self, see: impl FnOnce(&[Slot]) -> T) -> T {
         see(&self.table.lock().slots)
     }
 
@@ -193,15 +196,15 @@ impl<'a> Scanner<'a> {
     }
 
     fn work(&self, jobs: Vec<Job>) -> Result<()> {
-        work::run(jobs, self.job.progress, |job, more| self.look(job, more))
+        worker_pool::run_jobs(jobs, self.job.progress, |job, more| self.scan(job, more))
     }
 
-    /// Jobs for these directories, or the nearest ones that the index knows.
+    /// Makes jobs for these directories, or for their nearest ancestors that the index knows.
     fn jobs(&self, wanted: &BTreeSet<TreePath>, looked: &mut BTreeSet<TreePath>) -> Vec<Job> {
         let mut chains = HashMap::new();
         let mut jobs = Vec::new();
         for path in wanted {
-            let (path, known) = self.nearest(path);
+            let (path, known) = self.nearest_known(path);
             if !looked.insert(path.clone()) {
                 continue;
             }
@@ -210,22 +213,22 @@ impl<'a> Scanner<'a> {
                 Some((parent, _)) => self.chain(&parent, wanted, &mut chains),
                 None => self.job.rules.settings(),
             };
-            jobs.push(Job { slot, path, known: Some(known), whole: false, chain });
+            jobs.push(Job { slot, path, known: Some(known), is_recursive: false, chain });
         }
         jobs
     }
 
-    fn nearest(&self, path: &TreePath) -> (TreePath, usize) {
+    fn nearest_known(&self, path: &TreePath) -> (TreePath, usize) {
         let mut path = path.clone();
         loop {
-            if let Some(at) = self.index.place(&path) {
+            if let Some(at) = self.index.position(&path) {
                 return (path, at);
             }
             path = path.split_last().expect("the root is known").0;
         }
     }
 
-    /// The rules that hold in a directory, its own among them.
+    /// Returns the ignore rules of a directory, including its own.
     fn chain(&self, directory: &TreePath, wanted: &BTreeSet<TreePath>, chains: &mut HashMap<TreePath, Chain>) -> Chain {
         let rules_file = Name::new(RULES_FILE).expect("a name");
         let mut chain = self.job.rules.settings();
@@ -235,7 +238,7 @@ impl<'a> Scanner<'a> {
             chain = match chains.get(&here) {
                 Some(known) => known.clone(),
                 None => {
-                    let at = self.index.place(&here);
+                    let at = self.index.position(&here);
                     let has = at.is_some_and(|at| self.index.directory(at).get(&rules_file).is_some());
                     let next = if has || wanted.contains(&here) { chain.enter(self.host, &here).0 } else { chain };
                     chains.insert(here.clone(), next.clone());
@@ -249,7 +252,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn look(&self, job: Job, more: &mut Vec<Job>) -> Result<()> {
+    fn scan(&self, job: Job, more: &mut Vec<Job>) -> Result<()> {
         let slot = job.slot;
         let state = self.state(job, more)?;
         self.table.lock().slots[slot].state = state;
@@ -257,7 +260,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn state(&self, mut job: Job, more: &mut Vec<Job>) -> Result<State> {
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..SCAN_ATTEMPTS_MAX {
             let opened = self.host.directory(&job.path);
             let failed = match opened {
                 Ok(open) => match rustix::fs::fstat(&open) {
@@ -285,7 +288,7 @@ impl<'a> Scanner<'a> {
                     Ok(Some(stamp)) if stamp.kind() != FileType::Directory => return Ok(State::Leaf(stamp)),
                     // It is a directory again.
                     Ok(Some(_)) => continue,
-                    Err(error) => return Ok(self.unseen(job, "look at", &error)),
+                    Err(error) => return Ok(self.unreadable(job, "look at", &error)),
                 }
             }
             if failed.raw_os_error() == Some(Errno::XDEV.raw_os_error())
@@ -293,41 +296,42 @@ impl<'a> Scanner<'a> {
             {
                 return Ok(self.mount(&job, stamp));
             }
-            return Ok(self.unseen(job, "open", &failed));
+            return Ok(self.unreadable(job, "open", &failed));
         }
         Ok(State::Gone)
     }
 
-    fn unseen(&self, job: Job, action: &'static str, error: &std::io::Error) -> State {
+    fn unreadable(&self, job: Job, action: &'static str, error: &std::io::Error) -> State {
         self.notice(job.path, Why::Failed { action, error: error.to_string() });
-        State::Kept
+        State::Unreadable
     }
 
-    /// A place where another file system begins: an empty directory.
+    /// A mount point counts as an empty directory.
     fn mount(&self, job: &Job, stamp: Stamp) -> State {
         self.notice(job.path.clone(), Why::OtherFileSystem);
         let gone = job.known.map_or(&[][..], |known| &self.index.directory(known).names);
         let edits: Vec<_> = gone.iter().map(|item| Edit { name: item.name.clone(), now: None }).collect();
         let is_new = job.known.is_none_or(|known| self.index.directory(known).stamp != stamp);
-        State::Found(Found { stamp, is_new, xattrs: Vec::new(), edits })
+        State::Scanned(ScannedDirectory { stamp, is_new, xattrs: Vec::new(), edits })
     }
 
     fn list(&self, job: &mut Job, open: &OwnedFd, stamp: Stamp, more: &mut Vec<Job>) -> Result<State> {
         let before = job.known.map(|known| self.index.directory(known));
-        let is_new = self.distrust || before.is_none_or(|before| before.stamp != stamp || before.trust != Trust::Sure);
-        // Another directory under the same name: nothing below is known of it.
-        job.whole |= before.is_none_or(|before| before.stamp.inode != stamp.inode);
-        let listed = match names(open.as_fd()) {
+        let is_new =
+            self.distrusts_index || before.is_none_or(|before| before.stamp != stamp || before.trust != Trust::Clean);
+        // Another directory has the name now, so nothing below it is known.
+        job.is_recursive |= before.is_none_or(|before| before.stamp.inode != stamp.inode);
+        let listed = match list_names(open.as_fd()) {
             Ok(listed) => listed,
-            Err(error) if is_absent(&error) => Listed::default(),
+            Err(error) if is_absent(&error) => Listing::default(),
             Err(error) => {
                 self.notice(job.path.clone(), Why::Failed { action: "list", error: error.to_string() });
-                return Ok(State::Kept);
+                return Ok(State::Unreadable);
             }
         };
         listed.unsupported.into_iter().for_each(|why| self.notice(job.path.clone(), why));
         let mut listed = listed.names;
-        self.job.progress.saw(listed.len() as u64);
+        self.job.progress.count_names(listed.len() as u64);
         if !listed.is_empty() && job.path.names().count() >= DEPTH_MAX {
             let why = format!("what lies in it is deeper than {DEPTH_MAX} names");
             self.notice(job.path.clone(), Why::Unsupported(why));
@@ -335,30 +339,30 @@ impl<'a> Scanner<'a> {
         }
         listed.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let chain = self.enter(job, &listed, open.as_fd());
-        let mut look = Look { scanner: self, job, open: open.as_fd(), chain, edits: Vec::new(), more };
+        let mut look = NameComparison { scanner: self, job, open: open.as_fd(), chain, edits: Vec::new(), more };
         look.compare(listed);
         let edits = look.edits;
         let has_attributes = is_new || before.is_some_and(|before| before.has_attributes);
         let xattrs = if has_attributes { self.xattrs(&job.path, open.as_fd()) } else { Vec::new() };
-        Ok(State::Found(Found { stamp, is_new, xattrs, edits }))
+        Ok(State::Scanned(ScannedDirectory { stamp, is_new, xattrs, edits }))
     }
 
     fn xattrs(&self, path: &TreePath, open: BorrowedFd<'_>) -> Vec<Xattr> {
-        attributes::read(open).unwrap_or_else(|error| {
+        xattrs::read_xattrs(open).unwrap_or_else(|error| {
             self.notice(path.clone(), Why::Failed { action: "read the attributes of", error: error.to_string() });
             Vec::new()
         })
     }
 
-    /// The rules that hold in the directory. When its own are others than before, all below it is looked at.
+    /// Returns the ignore rules in a directory. If its own rules changed, everything below it is scanned.
     fn enter(&self, job: &mut Job, listed: &[(Name, FileType)], open: BorrowedFd<'_>) -> Chain {
         let found = listed.binary_search_by(|(name, _)| name.as_bytes().cmp(RULES_FILE)).ok();
         let name = Name::new(RULES_FILE).expect("a name");
         let before = job.known.and_then(|known| self.index.directory(known).get(&name));
         let now = found.and_then(|_| Stamp::at(open, &name).ok());
-        job.whole |= match (before, now) {
+        job.is_recursive |= match (before, now) {
             (None, None) => false,
-            (Some(Held::Leaf(before)), Some(now)) => before.trust != Trust::Sure || before.stamp != now,
+            (Some(IndexEntry::Leaf(before)), Some(now)) => before.trust != Trust::Clean || before.stamp != now,
             _ => true,
         };
         if found.is_none() {
@@ -372,12 +376,12 @@ impl<'a> Scanner<'a> {
     }
 
     fn is_same(&self, leaf: &Leaf, stamp: &Stamp) -> bool {
-        !self.distrust && leaf.trust == Trust::Sure && leaf.stamp == *stamp
+        !self.distrusts_index && leaf.trust == Trust::Clean && leaf.stamp == *stamp
     }
 }
 
-/// A directory's names beside those of the index.
-struct Look<'a, 'b> {
+/// Compares the names of a directory with the index.
+struct NameComparison<'a, 'b> {
     scanner: &'b Scanner<'a>,
     job: &'b Job,
     open: BorrowedFd<'b>,
@@ -386,7 +390,7 @@ struct Look<'a, 'b> {
     more: &'b mut Vec<Job>,
 }
 
-impl Look<'_, '_> {
+impl NameComparison<'_, '_> {
     fn compare(&mut self, listed: Vec<(Name, FileType)>) {
         let before = match self.job.known {
             Some(known) => &self.scanner.index.directory(known).names[..],
@@ -421,7 +425,7 @@ impl Look<'_, '_> {
             if !self.chain.is_empty() {
                 path.truncate(stem);
                 path.extend_from_slice(name.as_bytes());
-                if self.chain.leaves_out(&path, kind == FileType::Directory) {
+                if self.chain.excludes(&path, kind == FileType::Directory) {
                     ignored += 1;
                     if held.is_some() {
                         self.edits.push(Edit { name, now: None });
@@ -432,7 +436,7 @@ impl Look<'_, '_> {
             match (kind, stamp) {
                 (FileType::Directory, stamp) => self.below(&name, held, stamp),
                 (_, Some(stamp)) => match held {
-                    Some(Held::Leaf(leaf)) if self.scanner.is_same(leaf, &stamp) => {}
+                    Some(IndexEntry::Leaf(leaf)) if self.scanner.is_same(leaf, &stamp) => {}
                     _ => self.edits.push(Edit { name, now: Some(stamp) }),
                 },
                 (_, None) => unreachable!("only directories are not asked"),
@@ -442,9 +446,14 @@ impl Look<'_, '_> {
         self.scanner.ignored.fetch_add(ignored, Ordering::Relaxed);
     }
 
-    /// What the host says of a name. A directory that is opened anyway is asked then.
-    fn stat(&self, name: &Name, kind: FileType, held: Option<&Held>) -> std::io::Result<(FileType, Option<Stamp>)> {
-        if kind == FileType::Directory && (self.job.whole || !matches!(held, Some(Held::Directory(_)))) {
+    /// Returns kind and stamp of a name. No stamp for a directory that will be opened anyway.
+    fn stat(
+        &self,
+        name: &Name,
+        kind: FileType,
+        held: Option<&IndexEntry>,
+    ) -> std::io::Result<(FileType, Option<Stamp>)> {
+        if kind == FileType::Directory && (self.job.is_recursive || !matches!(held, Some(IndexEntry::Directory(_)))) {
             return Ok((kind, None));
         }
         let stat = rustix::fs::statat(self.open, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW)?;
@@ -452,27 +461,29 @@ impl Look<'_, '_> {
         Ok((stamp.kind(), Some(stamp)))
     }
 
-    /// A directory in this one: whether it is to be looked at.
-    fn below(&mut self, name: &Name, held: Option<&Held>, stamp: Option<Stamp>) {
+    /// Adds a job for a sub-directory if it has to be scanned.
+    fn below(&mut self, name: &Name, held: Option<&IndexEntry>, stamp: Option<Stamp>) {
         let known = match held {
-            Some(Held::Directory(at)) => Some(*at as usize),
+            Some(IndexEntry::Directory(at)) => Some(*at as usize),
             _ => None,
         };
-        if let (Some(known), Some(stamp), false) = (known, stamp, self.job.whole)
+        if let (Some(known), Some(stamp), false) = (known, stamp, self.job.is_recursive)
             && self.scanner.index.directory(known).stamp == stamp
         {
             return;
         }
         let path = self.job.path.join(name);
-        let whole = self.job.whole || known.is_none();
+        let is_recursive = self.job.is_recursive || known.is_none();
         let mut table = self.scanner.table.lock();
         let slot = match table.find(&path) {
-            // It is looked at by another job, unless more is wanted of it now.
-            Some(slot) if !whole && !matches!(table.slots[slot].state, State::Through | State::Gone) => return,
+            // Another job scans it, unless more is asked for now.
+            Some(slot) if !is_recursive && !matches!(table.slots[slot].state, State::NotScanned | State::Gone) => {
+                return;
+            }
             Some(slot) => slot,
             None => table.add(path.clone(), Some(self.job.slot), known),
         };
-        self.more.push(Job { slot, path, known, whole, chain: self.chain.clone() });
+        self.more.push(Job { slot, path, known, is_recursive, chain: self.chain.clone() });
     }
 }
 
@@ -486,11 +497,11 @@ impl Table {
         if let Some(by_path) = &mut self.by_path {
             by_path.insert(path.clone(), slot);
         }
-        self.slots.push(Slot { path, parent, known, state: State::Through });
+        self.slots.push(Slot { path, parent, known, state: State::NotScanned });
         slot
     }
 
-    /// The slot of a directory that the index knows; parents come before what lies in them.
+    /// Returns the slot of a directory that the index knows. Parents come before their children.
     fn slot(&mut self, path: &TreePath, index: &Index) -> usize {
         let mut here = TreePath::root();
         let mut names = path.names();
@@ -498,7 +509,7 @@ impl Table {
         loop {
             let slot = match self.find(&here) {
                 Some(slot) => slot,
-                None => self.add(here.clone(), parent, index.place(&here)),
+                None => self.add(here.clone(), parent, index.position(&here)),
             };
             match names.next() {
                 Some(name) => here = here.join(&name),
@@ -510,19 +521,19 @@ impl Table {
 }
 
 #[derive(Default)]
-pub(crate) struct Listed {
+pub(crate) struct Listing {
     pub(crate) names: Vec<(Name, FileType)>,
     unsupported: Vec<Why>,
 }
 
-/// The names in a directory, as the kernel has them.
-pub(crate) fn names(open: BorrowedFd<'_>) -> std::io::Result<Listed> {
+/// Lists the names of a directory.
+pub(crate) fn list_names(open: BorrowedFd<'_>) -> std::io::Result<Listing> {
     thread_local! {
         static BUFFER: std::cell::RefCell<Vec<MaybeUninit<u8>>> =
             std::cell::RefCell::new(vec![MaybeUninit::uninit(); NAMES_BYTES]);
     }
     BUFFER.with_borrow_mut(|buffer| {
-        let mut listed = Listed::default();
+        let mut listed = Listing::default();
         let mut entries = RawDir::new(open, buffer);
         while let Some(entry) = entries.next() {
             let entry = entry?;

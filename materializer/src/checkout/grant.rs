@@ -1,21 +1,22 @@
-//! Giving files the rights that an earlier checkout withheld, in a directory that is otherwise what the tree says.
+//! Grants the rights that an earlier checkout withheld, in a directory that otherwise matches the tree.
 
 use std::os::fd::AsFd as _;
 
 use amalgam_engine::{DiffOptions, EntryKind, RootId, Store, TreePath, diff_roots};
 use rustix::fs::OFlags;
 
-use super::CheckedOut;
-use super::attributes::{CAPABILITY, Handle, lacks_set_id};
+use super::attributes::Handle;
+use crate::checkout_options::CheckoutReport;
 use crate::error::{Error, Result};
 use crate::host::{HostDir, is_absent, open_beneath};
 use crate::index::Index;
 use crate::progress::Progress;
 use crate::report::{Notice, Why};
+use crate::rights::{CAPABILITY, lacks_set_id};
 use crate::stamp::Stamp;
 
-/// Sets the set-ID bits and capabilities of files that a directory has without them, all of them or those at and below some paths.
-/// The index describes the directory. A file that changed since stays as it is. Adds what it did to what a checkout did.
+/// Sets withheld set-ID bits and capabilities of files, either of all or of those at and below `paths`. The index describes
+/// the directory; a file that changed since is skipped. Adds to the report of a checkout.
 pub fn grant_withheld(
     store: &Store,
     host: &HostDir,
@@ -23,7 +24,7 @@ pub fn grant_withheld(
     root: RootId,
     paths: Option<&[TreePath]>,
     progress: &Progress,
-    done: &mut CheckedOut,
+    done: &mut CheckoutReport,
 ) -> Result<()> {
     let is_meant = |path: &TreePath| paths.is_none_or(|paths| paths.iter().any(|one| path.below(one).is_some()));
     for change in diff_roots(store, None, Some(root), DiffOptions::default())? {
@@ -44,7 +45,7 @@ pub fn grant_withheld(
             file => file.map_err(|source| Error::host("open", path, source))?,
         };
         let stamp = Stamp::of(file.as_fd()).map_err(|source| Error::host("look at", path, source))?;
-        // What was written a moment ago has what it is to have.
+        // The checkout before wrote this file with its rights.
         if stamp != left {
             continue;
         }

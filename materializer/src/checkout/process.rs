@@ -1,6 +1,5 @@
-//! What this process may do, and what the kernel does to the files it makes.
+//! Privileges and defaults of this process.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::AsFd;
 
 use amalgam_engine::TreePath;
@@ -10,18 +9,18 @@ use crate::error::{Error, Result};
 use crate::host::HostDir;
 use crate::stamp::Stamp;
 
-/// Who writes, and into whose directory.
+/// The rights of this process, and the attributes that its new files get.
 pub(super) struct Process {
-    /// Whether permission bits do not stop it.
+    /// Whether permission bits do not apply to it.
     pub(super) is_root: bool,
-    /// The bits that new files lose.
+    /// The umask: bits that new files lose.
     pub(super) umask: u32,
-    /// Whose files those without an owner of their own are: the directory's.
+    /// The owner of entries that name none: that of the directory.
     pub(super) owner: Owner,
 }
 
 impl Process {
-    pub(super) fn look(directory: &HostDir) -> Result<Self> {
+    pub(super) fn of(directory: &HostDir) -> Result<Self> {
         let top = Stamp::of(directory.handle().as_fd());
         let top = top.map_err(|source| Error::host("look at", &TreePath::root(), source))?;
         Ok(Self {
@@ -32,15 +31,10 @@ impl Process {
     }
 }
 
-/// The mask of this process; asking the kernel for it would set it, for all threads.
+/// Returns the umask of this process. Reads `/proc`, because `umask(2)` would set it for all threads.
 fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    // Where it is not known, every mode is set explicitly.
+    // If unknown, every mode is set explicitly.
     mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o777)
-}
-
-/// A number that other processes hardly choose.
-pub(super) fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }

@@ -1,6 +1,6 @@
-//! An index on disk: a short head with a checksum, then the directories from the root down, each before those below it.
+//! File format of an index: a header with a checksum, then the directories in pre-order.
 //!
-//! Nothing is promised about the format between versions: another version's file counts as absent.
+//! The format may change between versions: a file of another version counts as absent.
 
 use std::fs;
 use std::io;
@@ -9,40 +9,40 @@ use std::path::Path;
 use amalgam_engine::object::DirectoryRef;
 use amalgam_engine::{Bare, DirectoryId, LinkGroup, Name, RootId, Time, TreePath};
 
-use super::{Directory, Held, Index, Item, Leaf, TOP, Trust};
+use super::{Directory, Index, IndexEntry, Leaf, NamedEntry, ROOT, Trust};
 use crate::error::{Error, Result};
 use crate::host::Identity;
 use crate::stamp::Stamp;
 
-/// The first bytes of a file, with the version of what follows.
+/// First bytes of a file, with the format version.
 const MAGIC: &[u8; 16] = b"amalgam index 2\n";
 const HASH_BYTES: usize = 32;
 
-/// The kind of an item, and what of its stamp is written.
+/// Flags of an entry.
 const IS_DIRECTORY: u8 = 1;
 const IS_RACY: u8 = 2;
 const IS_BYTES: u8 = 4;
-/// The owner or the count of names are not those of most files.
+/// Owner or link count differ from the common case.
 const IS_SPECIAL: u8 = 8;
 const HAS_ATTRIBUTES: u8 = 16;
 const HAS_CONTENTS: u8 = 32;
 const CTIME_IS_MTIME: u8 = 64;
 
 impl Index {
-    /// Writes it to a file, in one step: a reader sees the old one or the new one.
+    /// Writes the index to a file, atomically.
     pub fn save(&self, file: &Path) -> Result<()> {
         let mut apart = file.as_os_str().to_owned();
         apart.push(".new");
         let failed = |source: io::Error| Error::Host { action: "write", path: file.display().to_string(), source };
         let written = fs::write(&apart, self.encode()).and_then(|()| fs::rename(&apart, file));
         if written.is_err() {
-            // Half an index takes room on a disk that may be full.
+            // A partial file would take space on a disk that may be full.
             fs::remove_file(&apart).ok();
         }
         written.map_err(failed)
     }
 
-    /// Reads it from a file. Nothing when there is none, or none that this version wrote undamaged.
+    /// Reads an index from a file. Returns `None` if the file is missing, damaged or of another version.
     pub fn load(file: &Path) -> Result<Option<Self>> {
         Ok(fs::read(file).ok().and_then(|bytes| Self::decode(&bytes)))
     }
@@ -64,13 +64,13 @@ impl Index {
                 out.out.extend_from_slice(path.as_bytes());
                 out.out.extend_from_slice(group.as_bytes());
             }
-            let top = self.directory(TOP).stamp;
-            let mut open = vec![(TOP, None)];
+            let top = self.directory(ROOT).stamp;
+            let mut open = vec![(ROOT, None)];
             while let Some((at, name)) = open.pop() {
                 let directory = self.directory(at);
                 out.directory(name, directory, &top);
-                for Item { name, held } in directory.names.iter().rev() {
-                    if let Held::Directory(below) = held {
+                for NamedEntry { name, held } in directory.names.iter().rev() {
+                    if let IndexEntry::Directory(below) = held {
                         open.push((*below as usize, Some(name)));
                     }
                 }
@@ -104,13 +104,13 @@ impl Index {
         let (top, below) = from.directory(None)?;
         let owner = top.1.stamp;
         let mut open = vec![(index.add(top.1), below, Vec::new())];
-        // Each directory is followed by those below it, so the one that is open last gets the next.
+        // A directory is followed by its sub-directories, so the next one belongs to the last one that is open.
         while let Some((at, below, done)) = open.last_mut() {
             if *below > 0 {
                 *below -= 1;
                 let ((name, directory), count) = from.directory(Some(&owner))?;
                 let new = index.add(directory);
-                done.push((name?, Some(Held::Directory(u32::try_from(new).ok()?))));
+                done.push((name?, Some(IndexEntry::Directory(u32::try_from(new).ok()?))));
                 open.push((new, count, Vec::new()));
             } else {
                 let (at, done) = (*at, std::mem::take(done));
@@ -124,7 +124,7 @@ impl Index {
     }
 }
 
-/// Numbers are written as differences from the last of their kind, in as few bytes as they need.
+/// Encodes numbers as variable-length differences from the previous one of their kind.
 struct Writer {
     out: Vec<u8>,
     mode: u32,
@@ -161,18 +161,18 @@ impl Writer {
         if directory.contents.is_some() {
             flags |= HAS_CONTENTS;
         }
-        // A directory's count of names follows from what it holds; it is no mark of the rare.
+        // A directory's link count depends on its contents, so it is always written.
         self.stamp(flags | IS_SPECIAL, directory.trust, &directory.stamp, top);
         if let Some(contents) = directory.contents {
             self.out.extend_from_slice(contents.id.as_bytes());
             self.out.extend_from_slice(contents.bare.as_bytes());
             self.number(contents.linked);
         }
-        let leaves = || directory.names.iter().filter(|item| matches!(item.held, Held::Leaf(_)));
+        let leaves = || directory.names.iter().filter(|item| matches!(item.held, IndexEntry::Leaf(_)));
         self.number(leaves().count() as u64);
         self.number((directory.names.len() - leaves().count()) as u64);
-        for Item { name, held } in &directory.names {
-            if let Held::Leaf(leaf) = held {
+        for NamedEntry { name, held } in &directory.names {
+            if let IndexEntry::Leaf(leaf) = held {
                 self.name(name);
                 self.stamp(0, leaf.trust, &leaf.stamp, top);
             }
@@ -181,9 +181,9 @@ impl Writer {
 
     fn stamp(&mut self, mut flags: u8, trust: Trust, stamp: &Stamp, top: &Stamp) {
         flags |= match trust {
-            Trust::Sure => 0,
+            Trust::Clean => 0,
             Trust::Racy => IS_RACY,
-            Trust::Bytes => IS_BYTES,
+            Trust::BytesOnly => IS_BYTES,
         };
         if (stamp.links, stamp.uid, stamp.gid) != (1, top.uid, top.gid) {
             flags |= IS_SPECIAL;
@@ -256,7 +256,7 @@ impl<'a> Reader<'a> {
         Name::new(self.bytes(usize::from(length))?).ok()
     }
 
-    /// A directory with its leaves, its name unless it is the root, and how many directories lie in it.
+    /// Reads a directory with its leaves, its name unless it is the root, and the number of its sub-directories.
     fn directory(&mut self, top: Option<&Stamp>) -> Option<((Option<Name>, Directory), u64)> {
         let name = match top {
             Some(_) => Some(self.name()?),
@@ -277,7 +277,7 @@ impl<'a> Reader<'a> {
         for _ in 0..leaves {
             let name = self.name()?;
             let (_, stamp, trust) = self.stamp(Some(&top))?;
-            names.push(Item { name, held: Held::Leaf(Leaf { stamp, trust }) });
+            names.push(NamedEntry { name, held: IndexEntry::Leaf(Leaf { stamp, trust }) });
         }
         let has_attributes = flags & HAS_ATTRIBUTES != 0;
         Some(((name, Directory { stamp, trust, has_attributes, contents, names }), below))
@@ -286,8 +286,8 @@ impl<'a> Reader<'a> {
     fn stamp(&mut self, top: Option<&Stamp>) -> Option<(u8, Stamp, Trust)> {
         let flags = self.byte()?;
         let trust = match (flags & IS_RACY, flags & IS_BYTES) {
-            (0, 0) => Trust::Sure,
-            (0, _) => Trust::Bytes,
+            (0, 0) => Trust::Clean,
+            (0, _) => Trust::BytesOnly,
             _ => Trust::Racy,
         };
         let (links, uid, gid) = match flags & IS_SPECIAL {

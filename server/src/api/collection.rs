@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use amalgam_engine::{SnapshotId, Time};
 use amalgam_gc::retention::Span;
-use amalgam_gc::{Fate, Planned, Progress};
+use amalgam_gc::{PlannedAction, PlannedSnapshot, Progress};
 use amalgam_proto::v1::collect_store_response::Event;
 use amalgam_proto::v1::collection_service_server::CollectionService;
 use amalgam_proto::v1::measure_exactly_request::Target;
@@ -68,7 +68,7 @@ impl CollectionService for Api {
                 service.inner.workspaces.get(workspace).map_err(of_engine)?;
             }
             let (plan, grace) = service.plan_collection(request.grace_seconds.map(span))?;
-            let of_workspace = |planned: &&Planned| {
+            let of_workspace = |planned: &&PlannedSnapshot| {
                 only.as_ref().is_none_or(|only| planned.workspace.as_deref() == Some(only.as_str()))
             };
             let wanted: Vec<_> = plan.snapshots.iter().filter(of_workspace).collect();
@@ -199,19 +199,19 @@ fn span(seconds: u64) -> Span {
     nanoseconds.map_or(Span::Forever, Span::For)
 }
 
-fn planned_message(service: &Service, planned: &Planned, grace: Span) -> Result<v1::PlannedSnapshot> {
+fn planned_message(service: &Service, planned: &PlannedSnapshot, grace: Span) -> Result<v1::PlannedSnapshot> {
     // Rules are evaluated a grace time ago: what they let go at `until` goes so much later.
     let later = |until: Time| match grace {
         Span::For(grace) => Some(Time(until.0.saturating_add(grace))),
         Span::Forever => None,
     };
-    let (fate, why, go_time) = match &planned.fate {
-        Fate::Goes if service.inner.history.is_thinned(planned.id).map_err(of_engine)? => {
+    let (fate, why, go_time) = match &planned.action {
+        PlannedAction::Thin if service.inner.history.is_thinned(planned.id).map_err(of_engine)? => {
             (v1::Fate::Gone, String::new(), None)
         }
-        Fate::Goes => (v1::Fate::Goes, String::new(), None),
-        Fate::Named(name) => (v1::Fate::Stays, name.clone(), None),
-        Fate::Stays { why, until } => {
+        PlannedAction::Thin => (v1::Fate::Goes, String::new(), None),
+        PlannedAction::KeepNamed(name) => (v1::Fate::Stays, name.clone(), None),
+        PlannedAction::KeepByRule { why, until } => {
             let is_near = until.is_some_and(|until| until <= service.now());
             let caches = if planned.without_caches { ", without caches" } else { "" };
             (if is_near { v1::Fate::Soon } else { v1::Fate::Stays }, format!("{why}{caches}"), until.and_then(later))

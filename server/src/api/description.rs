@@ -4,7 +4,7 @@ use amalgam_engine::object::Snapshot;
 use amalgam_engine::reference::{Operation, RefChange, RefValue};
 use amalgam_engine::workspace::{Workspace, WorkspaceName};
 use amalgam_engine::{ObjectId, SnapshotId};
-use amalgam_gc::retention::AUTOMATIC;
+use amalgam_gc::retention::AUTOMATIC_KEY;
 
 use crate::directory::{EDIT, restore_action};
 use crate::failure::{Result, of_engine};
@@ -73,7 +73,7 @@ impl Service {
         let head = moved.and_then(|change| change.after.as_ref()).and_then(|value| value.target);
         let Some(id) = head.and_then(snapshot_id) else { return Ok(action.to_owned()) };
         let snapshot = self.snapshot_of_operation(id)?;
-        let is_automatic = snapshot.as_ref().is_some_and(|snapshot| snapshot.metadata.contains_key(AUTOMATIC));
+        let is_automatic = snapshot.as_ref().is_some_and(|snapshot| snapshot.metadata.contains_key(AUTOMATIC_KEY));
         let word = match action {
             "capture" | "commit" if is_automatic => "automatic snapshot",
             "capture" | "commit" => "commit",

@@ -9,8 +9,8 @@ use amalgam_engine::workspace::{NewWorkspace, WorkspaceName};
 use amalgam_engine::{SnapshotId, TreePath};
 use amalgam_exchange::{
     Compression, GitExport, GitHistory, GitImport, Identity, Imported, OciExport, OciImport, OciTarget, OverlayImport,
-    Owners, Progress, Report, TarExport, TarImport, Words, ZipExport, ZipImport, count_git, export_git, export_oci,
-    export_tar, export_zip, import_git, import_oci, import_overlay, import_tar, import_zip,
+    Owners, Progress, Report, SnapshotInfo, TarExport, TarImport, ZipExport, ZipImport, count_git, export_git,
+    export_oci, export_tar, export_zip, import_git, import_oci, import_overlay, import_tar, import_zip,
 };
 use amalgam_proto::v1::exchange_service_server::ExchangeService;
 use amalgam_proto::{Failure, Reason, snapshot_name, v1};
@@ -140,8 +140,12 @@ fn import(
         revision => Some(service.resolve(revision, None)?),
     };
     let (store, dry_run) = (&service.inner.store, options.dry_run);
-    let words =
-        Words { author: actor.to_owned(), time: service.now(), message: options.message.clone(), ..Words::default() };
+    let words = SnapshotInfo {
+        author: actor.to_owned(),
+        time: service.now(),
+        message: options.message.clone(),
+        ..SnapshotInfo::default()
+    };
     let source = options.source.as_ref().ok_or_else(|| invalid("say what to import"))?;
     if onto.is_some() && matches!(source, Source::Git(_) | Source::Oci(_)) {
         return Err(invalid(

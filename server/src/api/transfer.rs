@@ -14,7 +14,7 @@ use amalgam_materializer::remove_tree;
 use amalgam_proto::v1::transfer_service_server::TransferService;
 use amalgam_proto::{Failure, Reason, snapshot_name, v1};
 use amalgam_transfer::{
-    Have, Names, Progress, ReceiveOptions, Received, Selection, SendOptions, Sent, backup, have, receive,
+    Have, Names, Progress, ReceiveOptions, ReceiveReport, Selection, SendOptions, SendReport, backup, have, receive,
     restore_backup, send, verify_backup,
 };
 use bytes::Bytes;
@@ -250,7 +250,7 @@ fn checked_word(word: &str) -> Result<String> {
     Ok(word.to_owned())
 }
 
-fn sent_message(sent: &Sent) -> v1::SendResult {
+fn sent_message(sent: &SendReport) -> v1::SendResult {
     v1::SendResult {
         objects: sent.objects,
         snapshots: sent.snapshots,
@@ -260,7 +260,7 @@ fn sent_message(sent: &Sent) -> v1::SendResult {
     }
 }
 
-fn received_message(received: &Received) -> v1::ReceiveSnapshotsResponse {
+fn received_message(received: &ReceiveReport) -> v1::ReceiveSnapshotsResponse {
     v1::ReceiveSnapshotsResponse {
         objects: received.objects,
         objects_new: received.objects_new,

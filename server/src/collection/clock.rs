@@ -37,7 +37,7 @@ mod tests {
     use amalgam_engine::Time;
     use amalgam_engine::operation::{redo, undo};
     use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName};
-    use amalgam_gc::retention::AUTOMATIC;
+    use amalgam_gc::retention::AUTOMATIC_KEY;
     use amalgam_proto::v1;
 
     use super::*;
@@ -96,7 +96,7 @@ mod tests {
             let mut tree = workspaces.open(&name("main")).expect("open");
             tree.write("n", &[n]).expect("write");
             let mut change = Change::new("automatic");
-            change.metadata.insert(AUTOMATIC.to_owned(), "true".to_owned());
+            change.metadata.insert(AUTOMATIC_KEY.to_owned(), "true".to_owned());
             let act = service.act("ann");
             workspaces.commit(&name("main"), &mut tree, &change, &act).expect("commit");
         }

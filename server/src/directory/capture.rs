@@ -9,7 +9,7 @@ use amalgam_engine::reference::RefValue;
 use amalgam_engine::workspace::{Change, LabelName, WorkspaceName};
 use amalgam_engine::{DiffOptions, Error, OperationContext, RootId, SnapshotId, TreePath, What, diff_roots};
 use amalgam_materializer::{
-    Capture, Captured, Changes, Counts, Dirty, Known, Progress, Scope, capture, detect_changes,
+    CaptureOptions, Captured, Changes, Counts, Dirty, KnownContents, Progress, Scope, capture, detect_changes,
 };
 use amalgam_proto::{Failure, Reason, v1};
 use bytes::Bytes;
@@ -59,8 +59,8 @@ impl Service {
             Some(Dirty::Directories(directories)) => Scope::Directories(directories),
             _ => Scope::All,
         };
-        let known = Known::default();
-        let job = Capture { rules: &rules, scope, known: &known, now: self.now(), progress };
+        let known = KnownContents::default();
+        let job = CaptureOptions { rules: &rules, scope, known: &known, now: self.now(), progress };
         let index = grasp.live.index.as_mut().expect("it was made ready when the directory was grasped");
         let captured = capture(&self.inner.store, &grasp.host, index, &job).map_err(of_materializer);
         if captured.is_err()
@@ -75,7 +75,7 @@ impl Service {
     pub(super) fn look_where(
         &self,
         grasp: &mut Grasp,
-        done: &amalgam_materializer::CheckedOut,
+        done: &amalgam_materializer::CheckoutReport,
         progress: &Progress,
     ) -> Result<Captured> {
         let rules = self.rules(&grasp.record)?;
@@ -83,7 +83,7 @@ impl Service {
             Some(_) => Scope::Directories(&done.touched),
             None => Scope::All,
         };
-        let job = Capture { rules: &rules, scope, known: &done.known, now: self.now(), progress };
+        let job = CaptureOptions { rules: &rules, scope, known: &done.known, now: self.now(), progress };
         let index = grasp.live.index.as_mut().expect("it was made ready when the directory was grasped");
         let captured = capture(&self.inner.store, &grasp.host, index, &job).map_err(of_materializer)?;
         self.with_conflicts(grasp, captured)
@@ -351,8 +351,8 @@ impl Service {
             Some(Dirty::Directories(directories)) => Scope::Directories(directories),
             _ => Scope::All,
         };
-        let known = Known::default();
-        let job = Capture { rules: &rules, scope, known: &known, now: self.now(), progress };
+        let known = KnownContents::default();
+        let job = CaptureOptions { rules: &rules, scope, known: &known, now: self.now(), progress };
         let index = grasp.live.index.as_mut().expect("it was made ready when the directory was grasped");
         detect_changes(&self.inner.store, &grasp.host, index, &job).map_err(of_materializer)
     }

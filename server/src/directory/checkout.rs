@@ -5,7 +5,7 @@ use std::path::Path;
 use amalgam_conflicts::Style;
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{OperationContext, RootId};
-use amalgam_materializer::{Checkout, HostDir, Index, Pool, Progress, Staging, Times, checkout_staged};
+use amalgam_materializer::{CheckoutOptions, FilePool, HostDir, Index, Progress, Staging, Times, checkout_staged};
 use amalgam_proto::{Failure, Reason, v1};
 use parking_lot::{ArcMutexGuard, RawMutex};
 
@@ -108,7 +108,7 @@ impl Service {
             name => Some(self.grasp(name)?),
         };
         let pool = request.read_only.then(|| self.pool()).transpose()?;
-        let job = Checkout {
+        let job = CheckoutOptions {
             keep_git: false,
             rules: None,
             // What names a repository elsewhere must not be shared; the one that was lost shares it with no other directory.
@@ -153,8 +153,8 @@ impl Service {
     }
 
     /// The files that read-only directories share.
-    pub(crate) fn pool(&self) -> Result<Pool> {
-        Pool::open(&self.inner.home.pool_path())
+    pub(crate) fn pool(&self) -> Result<FilePool> {
+        FilePool::open(&self.inner.home.pool_path())
             .map_err(|source| of_io("open the files that directories share", &source))
     }
 

@@ -2,7 +2,7 @@
 
 use amalgam_engine::object::Node;
 use amalgam_engine::{Change, DiffOptions, Entry, RootId, TreePath, What, diff_with_renames, list_directory};
-use amalgam_materializer::Renamed;
+use amalgam_materializer::Rename;
 use amalgam_proto::v1;
 use bytes::Bytes;
 
@@ -11,12 +11,12 @@ use crate::service::Service;
 
 impl Service {
     /// The files that were renamed between two trees, each for itself; those in `.git` are left out.
-    pub(crate) fn renamed_files(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Vec<Renamed>> {
+    pub(crate) fn renamed_files(&self, before: Option<RootId>, after: Option<RootId>) -> Result<Vec<Rename>> {
         let options = DiffOptions { without_git: true, ..DiffOptions::default() };
         let (mut open, mut renamed) = (Vec::new(), Vec::new());
         for change in diff_with_renames(&self.inner.store, before, after, options).map_err(of_engine)? {
             if let (What::Renamed { from }, Some(entry)) = (change.what, change.after) {
-                open.push((Renamed { from, to: change.path }, entry));
+                open.push((Rename { from, to: change.path }, entry));
             }
         }
         while let Some((moved, entry)) = open.pop() {
@@ -27,7 +27,7 @@ impl Service {
             };
             for item in list_directory(&self.inner.store, contents).map_err(of_engine)? {
                 let (name, entry) = item.map_err(of_engine)?;
-                open.push((Renamed { from: moved.from.join(&name), to: moved.to.join(&name) }, entry));
+                open.push((Rename { from: moved.from.join(&name), to: moved.to.join(&name) }, entry));
             }
         }
         renamed.sort_by(|a, b| a.to.cmp(&b.to));
@@ -45,7 +45,7 @@ pub(crate) fn is_directory(change: &Change) -> bool {
 }
 
 /// A rename for the wire.
-pub(crate) fn renamed_message(renamed: &Renamed) -> v1::RenamedPath {
+pub(crate) fn renamed_message(renamed: &Rename) -> v1::RenamedPath {
     let bytes = |path: &TreePath| Bytes::copy_from_slice(path.as_bytes());
     v1::RenamedPath { from_path: bytes(&renamed.from), path: bytes(&renamed.to) }
 }

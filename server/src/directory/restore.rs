@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use amalgam_engine::workspace::Change;
 use amalgam_engine::{EntryKind, OperationContext, RootId, SnapshotId, TreePath, WorkspaceName};
 use amalgam_materializer::{
-    Captured, Checkout, Notice, PlannedKind, Progress, Rules, Staging, Times, checkout_staged, grant_withheld, plan,
+    Captured, CheckoutOptions, Notice, PlannedKind, Progress, Rules, Staging, Times, checkout_staged, grant_withheld,
+    plan,
 };
 use amalgam_proto::{Failure, v1};
 use bytes::Bytes;
@@ -72,8 +73,10 @@ impl Service {
         progress: &Progress,
     ) -> Result<(Brought, Captured)> {
         let rules = self.rules(&grasp.record)?;
-        let job =
-            Checkout { withholds: self.withholds(grasp, target)?, ..checkout_job(target, &rules, times, progress) };
+        let job = CheckoutOptions {
+            withholds: self.withholds(grasp, target)?,
+            ..checkout_job(target, &rules, times, progress)
+        };
         let faced = self.faced_in(grasp, target.root)?;
         self.aim_at(grasp, target.root, target.paths)?;
         let planned = plan(&self.inner.store, grasp.index(), faced.rendered, &job).map_err(of_materializer)?;
@@ -257,8 +260,10 @@ impl Service {
         mut part: impl FnMut(v1::Plan) -> Result<()>,
     ) -> Result<()> {
         let rules = self.rules(&grasp.record)?;
-        let job =
-            Checkout { withholds: self.withholds(grasp, target)?, ..checkout_job(target, &rules, times, progress) };
+        let job = CheckoutOptions {
+            withholds: self.withholds(grasp, target)?,
+            ..checkout_job(target, &rules, times, progress)
+        };
         let face = self.faced_in(grasp, target.root)?.rendered;
         let planned = plan(&self.inner.store, grasp.index(), face, &job).map_err(of_materializer)?;
         for changes in planned.changes.chunks(PLAN_PART) {
@@ -280,8 +285,13 @@ impl Service {
     }
 }
 
-fn checkout_job<'a>(target: &Target<'a>, rules: &'a Rules, times: Times, progress: &'a Progress) -> Checkout<'a> {
-    Checkout {
+fn checkout_job<'a>(
+    target: &Target<'a>,
+    rules: &'a Rules,
+    times: Times,
+    progress: &'a Progress,
+) -> CheckoutOptions<'a> {
+    CheckoutOptions {
         keep_git: !target.with_git,
         rules: Some(rules),
         leave_git_file: false,

@@ -3,7 +3,7 @@
 use amalgam_engine::reference::{Operation, RefChange};
 use amalgam_engine::workspace::WorkspaceName;
 use amalgam_engine::{OperationContext, RootId, SnapshotId, operation};
-use amalgam_gc::retention::AUTOMATIC;
+use amalgam_gc::retention::AUTOMATIC_KEY;
 use amalgam_materializer::{Captured, Progress, Times};
 use amalgam_proto::{Failure, Reason, v1};
 
@@ -189,7 +189,7 @@ impl Service {
         let target = change.and_then(|change| change.after.as_ref()).and_then(|value| value.target);
         let Some(target) = target.filter(|_| found.draft.action == CAPTURE) else { return Ok(false) };
         let snapshot = self.inner.store.snapshot(SnapshotId::from_bytes(target.hash)).map_err(of_engine)?;
-        Ok(snapshot.metadata.contains_key(AUTOMATIC))
+        Ok(snapshot.metadata.contains_key(AUTOMATIC_KEY))
     }
 
     /// Gives a workspace its other name back. Nothing happens to its files.

@@ -11,7 +11,8 @@ use amalgam_engine::content::read_at;
 use amalgam_engine::object::Node;
 use amalgam_engine::{Change, DiffOptions, Entry, RootId, Store, TreePath, What, WorkingTree, diff_roots};
 use amalgam_materializer::{
-    Capture, Checkout, HostDir, Identity, Index, Known, Progress, Rules, Scope, Staging, Times, capture, checkout,
+    CaptureOptions, CheckoutOptions, HostDir, Identity, Index, KnownContents, Progress, Rules, Scope, Staging, Times,
+    capture, checkout,
 };
 use amalgam_proto::{Failure, Reason};
 use serde::{Deserialize, Serialize};
@@ -86,9 +87,10 @@ impl Service {
     /// Empties a directory in which everything came from a tree; refuses one that holds anything else.
     fn remove_written(&self, host: &HostDir, root: RootId, token: &str) -> Result<()> {
         let (store, progress) = (&self.inner.store, Progress::default());
-        let (rules, known) = (Rules::default(), Known::default());
+        let (rules, known) = (Rules::default(), KnownContents::default());
         let mut index = Index::new(host.identity());
-        let job = Capture { rules: &rules, scope: Scope::All, known: &known, now: self.now(), progress: &progress };
+        let job =
+            CaptureOptions { rules: &rules, scope: Scope::All, known: &known, now: self.now(), progress: &progress };
         let captured = capture(store, host, &mut index, &job).map_err(of_materializer)?;
         let refused = |path: &TreePath| {
             let message = format!(
@@ -108,7 +110,7 @@ impl Service {
         let empty = WorkingTree::new(store).freeze().write(&session).map_err(of_engine)?;
         session.write_all_ahead().map_err(of_engine)?;
         let _pin = store.hold(empty).map_err(of_engine)?;
-        let job = Checkout {
+        let job = CheckoutOptions {
             keep_git: false,
             rules: None,
             leave_git_file: false,

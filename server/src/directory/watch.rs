@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use amalgam_engine::workspace::Change;
 use amalgam_engine::{Time, TreePath};
-use amalgam_gc::retention::AUTOMATIC;
+use amalgam_gc::retention::AUTOMATIC_KEY;
 use amalgam_materializer::{Dirty, Progress, Watcher};
 use amalgam_proto::v1::watch_directory_response::Event;
 use amalgam_proto::{Failure, Reason, v1};
@@ -299,7 +299,7 @@ impl Service {
         let act = self.act(actor);
         let mut grasp = self.grasp(name)?;
         let mut change = Change::new("automatic");
-        change.metadata.insert(AUTOMATIC.to_owned(), "true".to_owned());
+        change.metadata.insert(AUTOMATIC_KEY.to_owned(), "true".to_owned());
         let saying = Saying { action: CAPTURE, change };
         let result = self.snapshot_directory(&mut grasp, &saying, &act, &Progress::default())?;
         Ok(result.changed.then_some(result))

@@ -13,7 +13,7 @@ use std::process::Stdio;
 
 use amalgam_engine::queue::{QueueEntry, Regenerated, TestVerdict};
 use amalgam_engine::{RootId, Store, TreePath};
-use amalgam_materializer::{Checkout, HostDir, Index, Notice, Progress, Times, Why, checkout, remove_tree};
+use amalgam_materializer::{CheckoutOptions, HostDir, Index, Notice, Progress, Times, Why, checkout, remove_tree};
 
 use amalgam_proto::{Failure, Reason};
 
@@ -120,7 +120,7 @@ impl TestPlace {
         made.map_err(|source| of_io("make a directory for a command", &source))?;
         let host = HostDir::open(&files).map_err(of_materializer)?;
         let progress = Progress::default();
-        let job = Checkout {
+        let job = CheckoutOptions {
             keep_git: false,
             rules: None,
             leave_git_file: true,

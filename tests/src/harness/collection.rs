@@ -14,7 +14,7 @@ use amalgam_engine::{
     Commit, Error, Expect, ObjectId, Pin, RefMove, Result, SnapshotId, Store, Tallies, VerifyOptions, WorkingTree,
     WriteSession, verify,
 };
-use amalgam_gc::{CollectOptions, Collected, Stage, collect};
+use amalgam_gc::{CollectOptions, CollectReport, Stage, collect};
 
 use super::watched::{end_with_input, tell};
 use super::{Random, all_refs, name, read_files};
@@ -256,15 +256,15 @@ impl<'a> World<'a> {
     }
 
     /// A collection with events between its steps; one in four is ended somewhere.
-    pub fn collect(&mut self) -> Result<Collected> {
+    pub fn collect(&mut self) -> Result<CollectReport> {
         let store = self.store.clone();
         let thins = self.random.below(3);
         let retention = move |id: SnapshotId, _: &Snapshot| thins == 0 || u64::from(id.as_bytes()[0]) % 3 >= thins;
-        let rows_at_once = [1, 3, 16, 1_000][self.random.below(4) as usize];
+        let sweep_batch_rows = [1, 3, 16, 1_000][self.random.below(4) as usize];
         // Now and then all of the log goes that may.
         let operations_from = if self.random.one_in(4) { u64::MAX } else { 0 };
         let options =
-            CollectOptions { retention: &retention, rows_at_once, operations_from, ..CollectOptions::default() };
+            CollectOptions { retention: &retention, sweep_batch_rows, operations_from, ..CollectOptions::default() };
         let end_after = if self.random.one_in(4) { 1 + self.random.below(40) } else { u64::MAX };
         let (mut steps, mut failed) = (0, None);
         let done = collect(&store, &options, &mut |_| {
@@ -362,7 +362,7 @@ pub fn collect_until_killed(directory: &Path, seed: u64) -> Result<()> {
         }
         let mut stage = None;
         let operations_from = store.last_operation()?.saturating_sub(2);
-        let options = CollectOptions { rows_at_once: 64, operations_from, ..CollectOptions::default() };
+        let options = CollectOptions { sweep_batch_rows: 64, operations_from, ..CollectOptions::default() };
         collect(&store, &options, &mut |progress| {
             if stage.replace(progress.stage) != Some(progress.stage) {
                 tell(progress.stage.word());

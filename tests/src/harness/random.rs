@@ -2,6 +2,8 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 
+use amalgam_engine::SplitMix64;
+
 const SEED_VARIABLE: &str = "AMALGAM_SEED";
 
 /// A seed: the one in `AMALGAM_SEED`, to repeat a failure, or a fresh one.
@@ -12,39 +14,34 @@ pub fn seed() -> u64 {
     }
 }
 
-/// SplitMix64.
+/// Random numbers of a seed.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct Random(SplitMix64);
 
 impl Random {
     /// The numbers of this seed.
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     /// The numbers that follow from several values together.
     pub fn of(parts: &[u64]) -> Self {
-        let mut random = Self(0);
+        let mut seed = 0;
         for part in parts {
-            random.0 ^= part.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            random.0 = random.number();
+            seed ^= part.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            seed = SplitMix64::new(seed).next_u64();
         }
-        random
+        Self::new(seed)
     }
 
     /// Any number.
     pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// A number below this one.
     pub fn below(&mut self, end: u64) -> u64 {
-        assert!(end > 0, "nothing is below 0");
-        self.number() % end
+        self.0.below(end)
     }
 
     /// True once in so many times.
@@ -54,11 +51,6 @@ impl Random {
 
     /// Bytes that no compressor makes smaller.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(length + 8);
-        while bytes.len() < length {
-            bytes.extend_from_slice(&self.number().to_le_bytes());
-        }
-        bytes.truncate(length);
-        bytes
+        self.0.bytes(length)
     }
 }

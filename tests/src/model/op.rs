@@ -43,18 +43,7 @@ impl Fill {
         if self.seed == 0 {
             return vec![0; self.length];
         }
-        let mut state = self.seed;
-        let mut bytes = Vec::with_capacity(self.length + 8);
-        while bytes.len() < self.length {
-            // SplitMix64: short, and the same everywhere.
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut word = state;
-            word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            bytes.extend_from_slice(&(word ^ (word >> 31)).to_le_bytes());
-        }
-        bytes.truncate(self.length);
-        bytes
+        amalgam_engine::SplitMix64::new(self.seed).bytes(self.length)
     }
 }
 

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use amalgam_engine::{Store, Time, TreePath, WorkingTree};
 use amalgam_materializer::{
-    Capture, Captured, Changes, HostDir, Index, Known, Progress, Result, Rules, Scope, capture, detect_changes,
+    CaptureOptions, Captured, Changes, HostDir, Index, KnownContents, Progress, Result, Rules, Scope, capture,
+    detect_changes,
 };
 use amalgam_tests::harness::Random;
 use amalgam_tests::model::contents;
@@ -54,12 +55,12 @@ impl World {
         Index::new(self.host.identity())
     }
 
-    pub fn job<'a>(&'a self, scope: Scope<'a>, known: &'a Known, progress: &'a Progress) -> Capture<'a> {
-        Capture { rules: &self.rules, scope, known, now: now(), progress }
+    pub fn job<'a>(&'a self, scope: Scope<'a>, known: &'a KnownContents, progress: &'a Progress) -> CaptureOptions<'a> {
+        CaptureOptions { rules: &self.rules, scope, known, now: now(), progress }
     }
 
     pub fn try_capture(&self, index: &mut Index, scope: Scope<'_>) -> Result<Captured> {
-        let (known, progress) = (Known::default(), Progress::default());
+        let (known, progress) = (KnownContents::default(), Progress::default());
         capture(&self.store, &self.host, index, &self.job(scope, &known, &progress))
     }
 
@@ -76,7 +77,7 @@ impl World {
     }
 
     pub fn changes(&self, index: &mut Index) -> Changes {
-        let (known, progress) = (Known::default(), Progress::default());
+        let (known, progress) = (KnownContents::default(), Progress::default());
         detect_changes(&self.store, &self.host, index, &self.job(Scope::All, &known, &progress))
             .expect("they are found")
     }

@@ -15,7 +15,9 @@ use std::time::Duration;
 use amalgam_engine::object::{EntryKind, Node};
 use amalgam_engine::verify::VerifyOptions;
 use amalgam_engine::{DEPTH_MAX, Store, verify};
-use amalgam_materializer::{Captured, Dirty, Error, Index, Known, Progress, Scope, Stamp, Watcher, Why, capture};
+use amalgam_materializer::{
+    Captured, Dirty, Error, Index, KnownContents, Progress, Scope, Stamp, Watcher, Why, capture,
+};
 use amalgam_tests::harness::{Random, seed, stored_chunks};
 use amalgam_tests::model::{commit, contents, link_classes};
 use kit::{World, assert_same, path, set_mtime, settle};
@@ -296,7 +298,7 @@ fn what_a_checkout_wrote_is_not_read() {
     let world = World::new();
     fs::write(world.at("file"), b"written by us").expect("written");
     let entry = world.fresh().tree.stat("file").expect("read").and_then(|stat| stat.entry).expect("stored");
-    let mut known = Known::default();
+    let mut known = KnownContents::default();
     let open = fs::File::open(world.at("file")).expect("it opens");
     known.insert(Stamp::of(std::os::fd::AsFd::as_fd(&open)).expect("a stamp"), entry);
     let progress = Progress::default();
@@ -353,9 +355,9 @@ fn another_directory_is_refused_and_a_lost_tree_is_captured_anew() {
     let first = world.capture(&mut index);
     let other = World::new();
     let refused = other.try_capture(&mut index, Scope::All);
-    assert!(matches!(refused, Err(Error::NotThis { .. })));
+    assert!(matches!(refused, Err(Error::WrongDirectory { .. })));
     let elsewhere = amalgam_engine::Store::in_memory();
-    let (known, progress) = (Known::default(), Progress::default());
+    let (known, progress) = (KnownContents::default(), Progress::default());
     let job = world.job(Scope::All, &known, &progress);
     let again = capture(&elsewhere, &world.host, &mut index, &job).expect("captured");
     assert_eq!((again.root, again.counts.files_read), (first.root, 1));
@@ -368,7 +370,7 @@ fn a_cancelled_capture_leaves_the_index_as_it_was() {
         fs::write(world.at(format!("{name}")), vec![1; 1_000]).expect("written");
     }
     let mut index = world.index();
-    let known = Known::default();
+    let known = KnownContents::default();
     // Before anything is done, and, as the machine has it, in the middle.
     for after in [0, 1, 10, 100] {
         let progress = Progress::default();

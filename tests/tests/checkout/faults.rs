@@ -14,7 +14,8 @@ use amalgam_engine::object::{Device, Owner};
 use amalgam_engine::work::Special;
 use amalgam_engine::{ChunkId, ErrorKind, RootId, Store, StoreOptions, TreePath, WorkingTree};
 use amalgam_materializer::{
-    Checkout, HostDir, Index, Known, Notice, Scope, Staging, Why, checkout, checkout_staged, clean_leftovers,
+    CheckoutOptions, HostDir, Index, KnownContents, Notice, Scope, Staging, Why, checkout, checkout_staged,
+    clean_leftovers,
 };
 use amalgam_tests::harness::{Random, seed};
 use amalgam_tests::model::contents;
@@ -91,7 +92,7 @@ fn a_directory_that_turns_into_a_symlink_leads_nowhere() {
         let mut round = 0;
         while flips.load(Ordering::Relaxed) < 5_000 || round < 200 {
             let mut index = world.index();
-            world.capture(&mut index, Scope::All, &Known::default());
+            world.capture(&mut index, Scope::All, &KnownContents::default());
             // Whatever comes of it where the directory is not what it was: only the canary counts.
             world.try_checkout(&index, &trees[round % trees.len()]).ok();
             assert_eq!(see(&canary), before, "round {round}");
@@ -304,7 +305,7 @@ fn files_are_cloned_where_the_file_system_can() {
     let index = source.look();
     fs::write(source.at("changed"), b"mine").expect("written");
     tree.write("d/other", b"another than in the source").expect("written");
-    let job = Checkout { source: Some((&source.host, &index)), ..world.job() };
+    let job = CheckoutOptions { source: Some((&source.host, &index)), ..world.job() };
     let done = checkout(&world.store, &world.host, &world.index(), world.root(&tree), &job).expect("checked out");
     assert_eq!((&done.notices[..], done.written, done.reflinked), (&[][..], 5, 2));
     world.expect(&tree);
@@ -331,7 +332,7 @@ fn files_are_copied_from_a_directory_that_proves_them_and_from_no_other() {
     let target = world.temp.path().join("copy");
     fs::create_dir(&target).expect("made");
     let host = HostDir::open(&target).expect("it opens");
-    let job = Checkout { source: Some((&world.host, &index)), ..world.job() };
+    let job = CheckoutOptions { source: Some((&world.host, &index)), ..world.job() };
     let done = checkout(&world.store, &host, &Index::new(host.identity()), world.root(&tree), &job).expect("done");
     assert_eq!((&done.notices[..], done.written), (&[][..], 42));
     // All but the one that changed, the one that is gone and the sparse one.
@@ -370,7 +371,7 @@ fn a_source_that_changes_meanwhile_gives_no_wrong_bytes() {
             let target = world.temp.path().join(format!("copy-{round}"));
             fs::create_dir(&target).expect("made");
             let host = HostDir::open(&target).expect("it opens");
-            let job = Checkout { source: Some((&world.host, &index)), ..world.job() };
+            let job = CheckoutOptions { source: Some((&world.host, &index)), ..world.job() };
             let done = checkout(&world.store, &host, &Index::new(host.identity()), root, &job).expect("done");
             copied += done.reflinked + done.copied;
             for name in fs::read_dir(&target).expect("listed") {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use amalgam_engine::object::{EntryKind, Owner};
 use amalgam_engine::{Name, RootId, Store, Time, TreePath, WorkingTree};
 use amalgam_materializer::{
-    Capture, Captured, CheckedOut, Checkout, HostDir, Index, Known, Progress, Result, Rules, Scope, Times, capture,
-    checkout,
+    CaptureOptions, Captured, CheckoutOptions, CheckoutReport, HostDir, Index, KnownContents, Progress, Result, Rules,
+    Scope, Times, capture, checkout,
 };
 use amalgam_tests::model::{Data, Op, Seen, contents, perform, write_root};
 
@@ -62,8 +62,8 @@ impl World {
         WorkingTree::new(&self.store)
     }
 
-    pub fn job(&self) -> Checkout<'_> {
-        Checkout {
+    pub fn job(&self) -> CheckoutOptions<'_> {
+        CheckoutOptions {
             keep_git: false,
             rules: None,
             leave_git_file: false,
@@ -76,35 +76,35 @@ impl World {
         }
     }
 
-    pub fn capture(&self, index: &mut Index, scope: Scope<'_>, known: &Known) -> Captured {
+    pub fn capture(&self, index: &mut Index, scope: Scope<'_>, known: &KnownContents) -> Captured {
         self.capture_at(now(), index, scope, known)
     }
 
-    fn capture_at(&self, now: Time, index: &mut Index, scope: Scope<'_>, known: &Known) -> Captured {
+    fn capture_at(&self, now: Time, index: &mut Index, scope: Scope<'_>, known: &KnownContents) -> Captured {
         let progress = Progress::default();
-        let job = Capture { rules: &self.rules, scope, known, now, progress: &progress };
+        let job = CaptureOptions { rules: &self.rules, scope, known, now, progress: &progress };
         capture(&self.store, &self.host, index, &job).expect("it is captured")
     }
 
     /// An index of what is there now.
     pub fn look(&self) -> Index {
         let mut index = self.index();
-        self.capture(&mut index, Scope::All, &Known::default());
+        self.capture(&mut index, Scope::All, &KnownContents::default());
         index
     }
 
     /// An index of a look at an earlier time: all that changed since then is too new to be trusted.
     pub fn look_at(&self, now: Time) -> Index {
         let mut index = self.index();
-        self.capture_at(now, &mut index, Scope::All, &Known::default());
+        self.capture_at(now, &mut index, Scope::All, &KnownContents::default());
         index
     }
 
-    pub fn try_checkout(&self, index: &Index, tree: &WorkingTree) -> Result<CheckedOut> {
+    pub fn try_checkout(&self, index: &Index, tree: &WorkingTree) -> Result<CheckoutReport> {
         checkout(&self.store, &self.host, index, self.root(tree), &self.job())
     }
 
-    pub fn checkout(&self, index: &Index, tree: &WorkingTree) -> CheckedOut {
+    pub fn checkout(&self, index: &Index, tree: &WorkingTree) -> CheckoutReport {
         self.try_checkout(index, tree).expect("it is checked out")
     }
 

@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use amalgam_engine::object::{Conflict, Device, Entry, EntryKind, Node, Settled};
 use amalgam_engine::work::Special;
 use amalgam_engine::{Assembly, DEPTH_MAX, Name, Time, TreePath, WorkingTree};
-use amalgam_materializer::{Checkout, Known, Notice, PlannedKind, Scope, Why, checkout, plan};
+use amalgam_materializer::{CheckoutOptions, KnownContents, Notice, PlannedKind, Scope, Why, checkout, plan};
 use amalgam_tests::model::{cases, op, ops};
 use kit::{World, now, path, paths, perform_all, see, settle};
 use proptest::prelude::*;
@@ -64,7 +64,7 @@ fn one_tree_becomes_another_and_what_is_equal_is_not_touched() {
             }
             // What it says it touched is all that a capture has to look at, and what it says it knows is so.
             let captured = world.capture(&mut index, Scope::Directories(&done.touched), &done.known);
-            let fresh = world.capture(&mut world.index(), Scope::All, &Known::default());
+            let fresh = world.capture(&mut world.index(), Scope::All, &KnownContents::default());
             prop_assert_eq!(
                 amalgam_tests::model::contents(&captured.tree).expect("read"),
                 amalgam_tests::model::contents(&fresh.tree).expect("read")
@@ -141,7 +141,7 @@ fn rules_of_access_that_a_directory_lends_are_not_taken_over() {
     // Now one of the tree lends them: that stays, and what is made in it has none.
     lend_rules(&world.at("d"));
     let index = world.look();
-    let captured = world.capture(&mut world.index(), Scope::All, &Known::default());
+    let captured = world.capture(&mut world.index(), Scope::All, &KnownContents::default());
     let mut other = captured.tree.fork();
     assert!(other.xattr("d", LENT_RULES.as_bytes()).expect("read").is_some());
     other.create_directories("d/sub").expect("made");
@@ -150,7 +150,7 @@ fn rules_of_access_that_a_directory_lends_are_not_taken_over() {
     let done = world.checkout(&index, &other);
     assert_eq!(done.notices, []);
     ["d/sub", "d/sub/deep", "d/g"].iter().for_each(|path| assert!(!has_rules(&world, path), "{path}"));
-    let again = world.capture(&mut world.index(), Scope::All, &Known::default());
+    let again = world.capture(&mut world.index(), Scope::All, &KnownContents::default());
     assert_eq!(again.root, world.root(&other), "what is there is what was wanted");
 }
 
@@ -258,7 +258,7 @@ fn what_gives_rights_is_withheld_where_that_is_asked_for() {
     }
     tree.create_directory("shared", 0o2775).expect("made");
     tree.create_special("null", Special::CharDevice(Device { major: 1, minor: 3 }), 0o666).expect("made");
-    let job = Checkout { withholds: true, ..world.job() };
+    let job = CheckoutOptions { withholds: true, ..world.job() };
     let root = world.root(&tree);
     let done = checkout(&world.store, &world.host, &world.index(), root, &job).expect("checked out");
     let mode = |name: &str| world.at(name).metadata().expect("there").permissions().mode() & 0o7777;
@@ -284,7 +284,7 @@ fn deep_and_long_paths_arrive() {
     let mut index = world.index();
     let done = world.checkout(&index, &tree);
     assert_eq!(done.notices, []);
-    let captured = world.capture(&mut index, Scope::All, &Known::default());
+    let captured = world.capture(&mut index, Scope::All, &KnownContents::default());
     assert_eq!(captured.tree.read(&deep).expect("read"), b"at the end");
     assert_eq!(captured.tree.read(&long).expect("read"), b"at the end");
     assert_eq!(captured.root, world.root(&tree));
@@ -317,7 +317,7 @@ fn a_conflict_is_shown_by_its_first_version() {
     assert_eq!(done.notices, []);
     assert_eq!(fs::read(world.at("both/file")).expect("there"), b"ours");
     // What was captured of it is what is shown: nothing is left to do.
-    world.capture(&mut index, Scope::All, &Known::default());
+    world.capture(&mut index, Scope::All, &KnownContents::default());
     assert_eq!(world.checkout(&index, &tree).written, 0);
 }
 

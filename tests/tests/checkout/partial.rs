@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use amalgam_engine::{Time, TreePath, WorkingTree};
-use amalgam_materializer::{CheckedOut, Checkout, Index, Times, Why, checkout, plan};
+use amalgam_materializer::{CheckoutOptions, CheckoutReport, Index, Times, Why, checkout, plan};
 
 use crate::kit::{World, path, see};
 use crate::notice;
 
-fn run(world: &World, index: &Index, tree: &WorkingTree, job: &Checkout<'_>) -> CheckedOut {
+fn run(world: &World, index: &Index, tree: &WorkingTree, job: &CheckoutOptions<'_>) -> CheckoutReport {
     let target = world.root(tree);
     let plan = plan(&world.store, index, target, job).expect("planned");
     let done = checkout(&world.store, &world.host, index, target, job).expect("checked out");
@@ -54,7 +54,7 @@ fn only_the_paths_asked_for_are_touched() {
         let index = world.look();
         let before = see(world.host.path());
         let wanted: Vec<TreePath> = wanted.iter().map(path).collect();
-        let done = run(&world, &index, &new, &Checkout { paths: Some(&wanted), ..world.job() });
+        let done = run(&world, &index, &new, &CheckoutOptions { paths: Some(&wanted), ..world.job() });
         assert_eq!(done.notices, []);
         let after = see(world.host.path());
         let is_file = |at: &TreePath| after[at].kind == amalgam_engine::EntryKind::File;
@@ -63,7 +63,7 @@ fn only_the_paths_asked_for_are_touched() {
         assert_eq!(after.contains_key(&path("fresh")), changed.iter().any(|at| at.starts_with("fresh")));
         // And back: what is not in the tree goes, but only there.
         let index = world.look();
-        let done = run(&world, &index, &old, &Checkout { paths: Some(&wanted), ..world.job() });
+        let done = run(&world, &index, &old, &CheckoutOptions { paths: Some(&wanted), ..world.job() });
         assert_eq!(done.notices, []);
         let back = see(world.host.path());
         assert!(changed.iter().all(|at| back.get(&path(at)) == before.get(&path(at))), "{wanted:?}");
@@ -79,12 +79,12 @@ fn what_is_in_the_way_of_a_path_stays() {
     new.write("a/inside", b"new").expect("written");
     world.checkout(&world.index(), &old);
     let wanted = [path("a/inside")];
-    let done = world_checkout(&world, &world.look(), &new, &Checkout { paths: Some(&wanted), ..world.job() });
+    let done = world_checkout(&world, &world.look(), &new, &CheckoutOptions { paths: Some(&wanted), ..world.job() });
     assert!(matches!(&done.notices[..], [only] if only.path == path("a") && only.why.is_failure()));
     assert_eq!(fs::read(world.at("a")).expect("there"), b"a file");
 }
 
-fn world_checkout(world: &World, index: &Index, tree: &WorkingTree, job: &Checkout<'_>) -> CheckedOut {
+fn world_checkout(world: &World, index: &Index, tree: &WorkingTree, job: &CheckoutOptions<'_>) -> CheckoutReport {
     checkout(&world.store, &world.host, index, world.root(tree), job).expect("checked out")
 }
 
@@ -104,7 +104,7 @@ fn a_live_repository_is_left_alone() {
     new.create_directories(".git").expect("made");
     new.write(".git/HEAD", b"new").expect("written");
     new.write("file", b"new").expect("written");
-    let done = run(&world, &index, &new, &Checkout { keep_git: true, ..world.job() });
+    let done = run(&world, &index, &new, &CheckoutOptions { keep_git: true, ..world.job() });
     // The directory stays for the sake of what is left alone in it, and that is no failure.
     assert_eq!(done.notices, []);
     let after = see(world.host.path());
@@ -124,7 +124,7 @@ fn a_git_file_is_left_out_of_a_fork() {
     for name in [".git", "module/.git", "real/.git/HEAD", "file"] {
         tree.write(name, b"gitdir: elsewhere").expect("written");
     }
-    let done = run(&world, &world.index(), &tree, &Checkout { leave_git_file: true, ..world.job() });
+    let done = run(&world, &world.index(), &tree, &CheckoutOptions { leave_git_file: true, ..world.job() });
     assert_eq!(done.notices, [notice(".git", Why::GitFile), notice("module/.git", Why::GitFile)]);
     assert!(!world.at(".git").exists() && !world.at("module/.git").exists());
     assert!(world.at("real/.git/HEAD").exists() && world.at("file").exists());
@@ -151,7 +151,7 @@ fn bytes_that_change_get_the_time_of_the_moment() {
         found.mtime() * 1_000_000_000 + found.mtime_nsec()
     };
     let unchanged = ["mode", "time", "same"].map(|name| (name, mtime(name)));
-    let done = run(&world, &index, &new, &Checkout { times: Times::OfBytes(Time(NOW)), ..world.job() });
+    let done = run(&world, &index, &new, &CheckoutOptions { times: Times::OfBytes(Time(NOW)), ..world.job() });
     assert_eq!(done.notices, []);
     assert_eq!((mtime("bytes"), mtime("added")), (NOW, NOW));
     for (name, before) in unchanged {

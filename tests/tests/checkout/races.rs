@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use amalgam_engine::{TreePath, WorkingTree};
-use amalgam_materializer::{CheckedOut, Notice, Result, Staging, Why, checkout_staged};
+use amalgam_materializer::{CheckoutReport, Notice, Result, Staging, Why, checkout_staged};
 use amalgam_tests::harness::Random;
 
 use crate::kit::{World, path, see, settle};
 
 /// Checks a tree out, and lets another program work between the look at a path and the change of it.
-fn checkout_beside(world: &World, tree: &WorkingTree, other: impl Fn(&TreePath) + Sync) -> Result<CheckedOut> {
+fn checkout_beside(world: &World, tree: &WorkingTree, other: impl Fn(&TreePath) + Sync) -> Result<CheckoutReport> {
     let index = world.look();
     let staging = Staging::new().with_pause(&other);
     checkout_staged(&world.store, &world.host, &index, world.root(tree), &world.job(), &staging)

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use amalgam_engine::{Time, WorkingTree};
-use amalgam_materializer::{CheckedOut, Checkout, HostDir, Index, Pool, checkout};
+use amalgam_materializer::{CheckoutOptions, CheckoutReport, FilePool, HostDir, Index, checkout};
 
 use crate::kit::World;
 use crate::{has_rules, lend_rules};
@@ -28,23 +28,23 @@ fn tree_of(world: &World) -> WorkingTree {
     tree
 }
 
-fn read_only(world: &World, pool: &Pool, name: &str, tree: &WorkingTree) -> CheckedOut {
+fn read_only(world: &World, pool: &FilePool, name: &str, tree: &WorkingTree) -> CheckoutReport {
     let at = world.temp.path().join(name);
     fs::create_dir(&at).expect("a directory");
     read_only_at(world, pool, &at, tree)
 }
 
-fn read_only_at(world: &World, pool: &Pool, at: &Path, tree: &WorkingTree) -> CheckedOut {
+fn read_only_at(world: &World, pool: &FilePool, at: &Path, tree: &WorkingTree) -> CheckoutReport {
     let host = HostDir::open(at).expect("it opens");
-    let job = Checkout { pool: Some(pool), ..world.job() };
+    let job = CheckoutOptions { pool: Some(pool), ..world.job() };
     let index = Index::new(host.identity());
     let done = checkout(&world.store, &host, &index, world.root(tree), &job).expect("checked out");
     assert_eq!(done.notices, []);
     done
 }
 
-fn pool_of(world: &World) -> Pool {
-    Pool::open(&world.temp.path().join("pool")).expect("it opens")
+fn pool_of(world: &World) -> FilePool {
+    FilePool::open(&world.temp.path().join("pool")).expect("it opens")
 }
 
 fn look(world: &World, path: &str) -> Metadata {

@@ -19,7 +19,7 @@ use amalgam_engine::{
     count_differing_paths, diff_roots, diff_with_renames, insight, merge_trees, patch, verify,
 };
 use amalgam_gc::{CollectOptions, collect};
-use amalgam_materializer::{Checkout, HostDir, Index, Progress, Times, checkout, plan};
+use amalgam_materializer::{CheckoutOptions, HostDir, Index, Progress, Times, checkout, plan};
 use amalgam_transfer::{Selection, SendOptions, growth, send};
 
 use super::claims::{Leaf, admit, item, reference, root};
@@ -197,7 +197,7 @@ fn a_checkout_is_refused_before_anything_is_written_and_a_part_can_be_had() {
         let directory = tempfile::tempdir().expect("a directory");
         let host = HostDir::open(directory.path()).expect("open");
         let progress = Progress::default();
-        let job = |paths| Checkout {
+        let job = |paths| CheckoutOptions {
             keep_git: true,
             rules: None,
             leave_git_file: false,

@@ -206,7 +206,7 @@ impl MergePolicy for Tripwire {
     }
 }
 
-fn restored(directory: &Path) -> (Store, amalgam_transfer::Received) {
+fn restored(directory: &Path) -> (Store, amalgam_transfer::ReceiveReport) {
     let store = Store::in_memory();
     let received = restore_backup(directory, &store, &by(), &Progress::default()).expect("restored");
     (store, received)
@@ -387,7 +387,7 @@ fn a_lean_tree_that_is_not_the_snapshots_own_is_replaced_before_anything_is_thin
         tree.write("target/cache", format!("{day}").as_bytes()).expect("write");
         let main = name("workspace/main");
         let mut commit = Commit::new(&main, "by itself").by("agent", Time(day));
-        commit.metadata.insert(amalgam_gc::retention::AUTOMATIC.to_owned(), "true".to_owned());
+        commit.metadata.insert(amalgam_gc::retention::AUTOMATIC_KEY.to_owned(), "true".to_owned());
         made.push(tree.commit(commit).expect("commit").snapshot);
     }
     let mut evil = WorkingTree::new(&store);

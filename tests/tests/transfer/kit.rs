@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use amalgam_engine::reference::{RefName, RefValue};
 use amalgam_engine::{OperationContext, Store, Time};
 use amalgam_tests::harness::all_refs;
-use amalgam_transfer::{Have, Progress, ReceiveOptions, Received, Result, Selection, SendOptions, Sent, receive, send};
+use amalgam_transfer::{
+    Have, Progress, ReceiveOptions, ReceiveReport, Result, Selection, SendOptions, SendReport, receive, send,
+};
 
 pub(crate) fn by() -> OperationContext {
     OperationContext::new("bob", Time(9))
 }
 
-pub(crate) fn send_all(store: &Store, have: &Have) -> (Vec<u8>, Sent) {
+pub(crate) fn send_all(store: &Store, have: &Have) -> (Vec<u8>, SendReport) {
     let mut stream = Vec::new();
     let selection = Selection::everything(store).expect("everything");
     let sent = send(store, &selection, &SendOptions::since(have), &mut stream, &Progress::default()).expect("send");
@@ -19,11 +21,11 @@ pub(crate) fn send_all(store: &Store, have: &Have) -> (Vec<u8>, Sent) {
     (stream, sent)
 }
 
-pub(crate) fn take(store: &Store, stream: &[u8]) -> Result<Received> {
+pub(crate) fn take(store: &Store, stream: &[u8]) -> Result<ReceiveReport> {
     take_by(store, stream, &ReceiveOptions::default())
 }
 
-pub(crate) fn take_by(store: &Store, stream: &[u8], options: &ReceiveOptions) -> Result<Received> {
+pub(crate) fn take_by(store: &Store, stream: &[u8], options: &ReceiveOptions) -> Result<ReceiveReport> {
     receive(store, stream, options, &by(), &Progress::default())
 }
 

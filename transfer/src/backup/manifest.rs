@@ -1,4 +1,4 @@
-//! The list of a backup's parts: a text, a line for each, and a checksum.
+//! Manifest of a backup: a text with one line for each part, and a checksum.
 
 use std::fs;
 use std::io::Write as _;
@@ -6,21 +6,21 @@ use std::path::Path;
 
 use amalgam_engine::Time;
 
-use super::write_new;
+use super::files::write_new;
 use crate::error::{Error, Result};
 
 pub(super) const FILE: &str = "BACKUP";
 const TITLE: &str = "amalgam backup";
 const FORMAT: &str = "format 1";
 
-/// A stream of a backup.
+/// A part of a backup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) number: u64,
     pub(super) length: u64,
     /// The stream's own checksum.
     pub(super) check: [u8; 32],
-    /// The hash of the list of what it holds.
+    /// The hash of its list of tips.
     pub(super) tips: [u8; 32],
     pub(super) operation: u64,
     pub(super) time: Time,
@@ -56,14 +56,14 @@ impl Part {
     }
 }
 
-/// The parts, the first one first.
+/// The parts, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Manifest {
     pub(super) parts: Vec<Part>,
 }
 
 impl Manifest {
-    /// That of a directory; nothing where there is none yet.
+    /// Reads the manifest of a directory; `None` if there is none yet.
     pub(super) fn read(directory: &Path) -> Result<Option<Self>> {
         let text = match fs::read_to_string(directory.join(FILE)) {
             Ok(text) => text,

@@ -1,4 +1,4 @@
-//! Reading a stream. Believes no length: what is allocated is what has arrived.
+//! Reads a stream. Trusts no length: allocates only for bytes that have arrived.
 
 use std::io::Read;
 
@@ -7,26 +7,26 @@ use amalgam_engine::reference::{RefName, RefValue};
 use amalgam_engine::{ObjectId, ObjectKind, SnapshotId, Tombstone};
 use bytes::Bytes;
 
-use super::{
+use super::format::{
     BASE, BODY_BYTES_MAX, CHECK_BYTES, END, Frame, HEAD_BYTES, ID_BYTES, MAGIC, NAME, OBJECT, OPENED, OPENED_MAX,
     PURGED, THINNED, TIP, VERSION,
 };
-use crate::error::{Error, Result, Where};
+use crate::error::{Error, FramePosition, Result};
 
 const BLOCK_BYTES: usize = 1 << 20;
 /// The body of an end: two counts and the checksum.
 const END_BYTES: usize = 16 + CHECK_BYTES;
 
-/// Takes a stream apart. What it returns was read whole; what objects say of themselves is not looked at here.
+/// Splits a stream into frames. A returned frame is complete; objects in it are not verified here.
 pub struct StreamReader<R> {
     from: R,
     block: Vec<u8>,
-    /// How much of the block was taken, and how much of that is hashed.
+    /// Offset in the block up to which bytes were consumed, and up to which they were hashed.
     taken: usize,
     hashed: usize,
     filled: usize,
     hasher: blake3::Hasher,
-    place: Where,
+    place: FramePosition,
     /// Bytes before the block.
     before: u64,
     objects: u64,
@@ -37,7 +37,7 @@ pub struct StreamReader<R> {
 }
 
 impl<R: Read> StreamReader<R> {
-    /// Reads a stream from here on.
+    /// Creates a reader.
     pub fn new(from: R) -> Self {
         Self {
             from,
@@ -46,7 +46,7 @@ impl<R: Read> StreamReader<R> {
             hashed: 0,
             filled: 0,
             hasher: blake3::Hasher::new(),
-            place: Where::default(),
+            place: FramePosition::default(),
             before: 0,
             objects: 0,
             names: 0,
@@ -61,22 +61,22 @@ impl<R: Read> StreamReader<R> {
         Self { salvages: true, ..Self::new(from) }
     }
 
-    /// The frame that was read last.
-    pub fn place(&self) -> Where {
+    /// Returns the position of the last frame.
+    pub fn place(&self) -> FramePosition {
         self.place
     }
 
-    /// How many bytes were read.
+    /// Returns the number of bytes read.
     pub fn bytes(&self) -> u64 {
         self.before + self.taken as u64
     }
 
-    /// The next frame. After the end there is nothing to ask for.
+    /// Reads the next frame. Do not call it after the end.
     pub fn next_frame(&mut self) -> Result<Frame> {
         if !self.begun {
-            self.begin()?;
+            self.read_header()?;
         }
-        self.place = Where { frame: self.place.frame + 1, byte: self.bytes() };
+        self.place = FramePosition { frame: self.place.frame + 1, byte: self.bytes() };
         let mut head = [0; HEAD_BYTES];
         self.fill(&mut head)?;
         let [kind, length @ ..] = head;
@@ -100,7 +100,7 @@ impl<R: Read> StreamReader<R> {
         Ok(frame)
     }
 
-    fn begin(&mut self) -> Result<()> {
+    fn read_header(&mut self) -> Result<()> {
         let mut head = [0; MAGIC.len() + 1];
         match self.fill(&mut head) {
             Err(Error::Cut { .. }) => return Err(Error::NotAStream { why: "it is too short".to_owned() }),
@@ -195,11 +195,11 @@ impl<R: Read> StreamReader<R> {
         Error::Damaged { place: self.place, why }
     }
 
-    /// A body of this length, in pieces of what is there.
+    /// Reads a body of this length, growing it as bytes arrive.
     fn body(&mut self, length: usize) -> Result<Bytes> {
         let mut body = Vec::with_capacity(length.min(BLOCK_BYTES));
         while body.len() < length {
-            let piece = self.ready()?.min(length - body.len());
+            let piece = self.available()?.min(length - body.len());
             body.extend_from_slice(&self.block[self.taken..self.taken + piece]);
             self.taken += piece;
         }
@@ -208,7 +208,7 @@ impl<R: Read> StreamReader<R> {
 
     fn fill(&mut self, mut place: &mut [u8]) -> Result<()> {
         while !place.is_empty() {
-            let piece = self.ready()?.min(place.len());
+            let piece = self.available()?.min(place.len());
             place[..piece].copy_from_slice(&self.block[self.taken..self.taken + piece]);
             self.taken += piece;
             place = &mut place[piece..];
@@ -221,8 +221,8 @@ impl<R: Read> StreamReader<R> {
         self.hashed = self.taken;
     }
 
-    /// How many bytes of the block are left; reads on when there are none.
-    fn ready(&mut self) -> Result<usize> {
+    /// Returns how many unread bytes the block has; reads the next block if there are none.
+    fn available(&mut self) -> Result<usize> {
         if self.taken == self.filled {
             self.hash_taken();
             self.before += self.filled as u64;

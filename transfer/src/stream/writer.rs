@@ -1,17 +1,19 @@
-//! Writing a stream.
+//! Writes a stream.
 
 use std::io::Write;
 
 use amalgam_engine::reference::{RefName, RefValue};
 use amalgam_engine::{ObjectId, SnapshotId, Tombstone};
 
-use super::{BASE, END, HEAD_BYTES, ID_BYTES, MAGIC, NAME, OBJECT, OPENED, OPENED_MAX, PURGED, THINNED, TIP, VERSION};
+use super::format::{
+    BASE, END, HEAD_BYTES, ID_BYTES, MAGIC, NAME, OBJECT, OPENED, OPENED_MAX, PURGED, THINNED, TIP, VERSION,
+};
 use crate::error::{Error, Result};
 
-/// So much is gathered before it is hashed and handed on.
+/// Bytes that are buffered before they are hashed and written.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Puts frames into bytes, counts and hashes them.
+/// Encodes frames, counts and hashes them.
 pub struct StreamWriter<W> {
     out: W,
     buffer: Vec<u8>,
@@ -22,7 +24,7 @@ pub struct StreamWriter<W> {
 }
 
 impl<W: Write> StreamWriter<W> {
-    /// Begins a stream.
+    /// Starts a stream.
     pub fn new(out: W) -> Self {
         let mut buffer = Vec::with_capacity(BUFFER_BYTES + BUFFER_BYTES / 4);
         buffer.extend_from_slice(MAGIC);
@@ -30,22 +32,22 @@ impl<W: Write> StreamWriter<W> {
         Self { out, buffer, hasher: blake3::Hasher::new(), written: 0, objects: 0, names: 0 }
     }
 
-    /// How many bytes there are so far.
+    /// Returns the number of bytes so far.
     pub fn bytes(&self) -> u64 {
         self.written + self.buffer.len() as u64
     }
 
-    /// How many objects and records.
+    /// Returns the number of objects and records so far.
     pub fn objects(&self) -> u64 {
         self.objects
     }
 
-    /// Says that what follows builds on a snapshot.
+    /// Writes a base that later frames build on.
     pub fn base(&mut self, snapshot: SnapshotId) -> Result<()> {
         self.frame(BASE, &[snapshot.as_bytes()])
     }
 
-    /// Says which nodes of bases were opened.
+    /// Writes the nodes of bases that were opened.
     pub fn opened(&mut self, ids: &[ObjectId]) -> Result<()> {
         for ids in ids.chunks(OPENED_MAX) {
             let mut body = Vec::with_capacity(ids.len() * ID_BYTES);
@@ -58,45 +60,45 @@ impl<W: Write> StreamWriter<W> {
         Ok(())
     }
 
-    /// An object as it is stored; a snapshot in its canonical bytes.
+    /// Writes an object in stored form; a snapshot in canonical bytes.
     pub fn object(&mut self, id: ObjectId, stored: &[u8]) -> Result<()> {
         self.objects += 1;
         self.frame(OBJECT, &[&[id.kind as u8], &id.hash, stored])
     }
 
-    /// The record of a snapshot whose tree is gone.
+    /// Writes the record of a snapshot whose tree was dropped.
     pub fn thinned(&mut self, canonical: &[u8]) -> Result<()> {
         self.objects += 1;
         self.frame(THINNED, &[canonical])
     }
 
-    /// A chunk that was purged.
+    /// Writes the tombstone of a purged chunk.
     pub fn purged(&mut self, id: ObjectId, tombstone: &Tombstone) -> Result<()> {
         self.frame(PURGED, &[&[id.kind as u8], &id.hash, &tombstone.encode()])
     }
 
-    /// A snapshot that was asked for.
+    /// Writes a snapshot that was asked for.
     pub fn tip(&mut self, snapshot: SnapshotId) -> Result<()> {
         self.frame(TIP, &[snapshot.as_bytes()])
     }
 
-    /// A reference.
+    /// Writes a reference.
     pub fn name(&mut self, name: &RefName, value: &RefValue) -> Result<()> {
         self.names += 1;
         let length = u16::try_from(name.as_str().len()).expect("a reference's name is short");
         self.frame(NAME, &[&length.to_le_bytes(), name.as_str().as_bytes(), &value.encode()])
     }
 
-    /// Ends the stream; returns how long it is.
+    /// Ends the stream. Returns its length.
     pub fn end(mut self) -> Result<u64> {
         self.buffer.push(END);
         self.buffer.extend_from_slice(&48_u32.to_le_bytes());
         self.buffer.extend_from_slice(&self.objects.to_le_bytes());
         self.buffer.extend_from_slice(&self.names.to_le_bytes());
-        self.pass_on()?;
+        self.flush_buffer()?;
         let check = self.hasher.finalize();
         self.buffer.extend_from_slice(check.as_bytes());
-        self.pass_on()?;
+        self.flush_buffer()?;
         self.out.flush().map_err(|source| Error::host("send", source))?;
         Ok(self.written)
     }
@@ -108,10 +110,10 @@ impl<W: Write> StreamWriter<W> {
         self.buffer.push(kind);
         self.buffer.extend_from_slice(&length.to_le_bytes());
         parts.iter().for_each(|part| self.buffer.extend_from_slice(part));
-        if self.buffer.len() >= BUFFER_BYTES { self.pass_on() } else { Ok(()) }
+        if self.buffer.len() >= BUFFER_BYTES { self.flush_buffer() } else { Ok(()) }
     }
 
-    fn pass_on(&mut self) -> Result<()> {
+    fn flush_buffer(&mut self) -> Result<()> {
         self.hasher.update(&self.buffer);
         self.out.write_all(&self.buffer).map_err(|source| Error::host("send", source))?;
         self.written += self.buffer.len() as u64;

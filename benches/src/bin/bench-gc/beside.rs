@@ -8,7 +8,7 @@ use amalgam_benches::bench::Bench;
 use amalgam_benches::trees::reference;
 use amalgam_benches::{Bar, Result, Samples, machine, microseconds};
 use amalgam_engine::{Commit, Expect, SnapshotId, Store, WorkingTree};
-use amalgam_gc::{CollectOptions, Courtesy, collect, yielding_readers};
+use amalgam_gc::{CollectOptions, Throttle, collect, low_priority_readers};
 
 use crate::made::{Made, remove};
 
@@ -71,7 +71,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     }
     machine::settle();
     // As the process of a store collects.
-    let readers = yielding_readers();
+    let readers = low_priority_readers();
     let (hold, is_done) = (AtomicBool::new(false), AtomicBool::new(false));
     let (took, deleted) = std::thread::scope(|scope| -> Result<(Took, u64)> {
         let collector = scope.spawn(|| -> Result<u64> {
@@ -80,7 +80,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             let held = AtomicU64::new(0);
             let clock = || begun.elapsed() - Duration::from_nanos(held.load(Ordering::Relaxed));
             let sleep = |time: Duration| std::thread::sleep(time);
-            let mut courtesy = Courtesy::new(&store, &clock, &sleep)?;
+            let mut throttle = Throttle::new(&store, &clock, &sleep)?;
             let options = CollectOptions { readers: readers.as_ref(), ..CollectOptions::default() };
             let done = collect(&store, &options, &mut |_| {
                 let from = Instant::now();
@@ -88,7 +88,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 held.fetch_add(from.elapsed().as_nanos() as u64, Ordering::Relaxed);
-                courtesy.rest().map_or(ControlFlow::Break(()), ControlFlow::Continue)
+                throttle.pause().map_or(ControlFlow::Break(()), ControlFlow::Continue)
             });
             is_done.store(true, Ordering::Relaxed);
             Ok(done?.freed.total().objects)

@@ -10,7 +10,7 @@ use amalgam_benches::bench::Bench;
 use amalgam_benches::{Bar, Result};
 use amalgam_engine::backend::RocksOptions;
 use amalgam_engine::{Store, StoreOptions};
-use amalgam_gc::{CollectOptions, Collected, Stage, collect};
+use amalgam_gc::{CollectOptions, CollectReport, Stage, collect};
 
 use crate::made::{Made, remove};
 
@@ -22,7 +22,7 @@ pub const CHILD: &str = "--collect";
 const FILE_BYTES: usize = 96;
 
 /// A collection, and how long each stage of it took.
-pub fn timed(store: &Store, options: &CollectOptions<'_>) -> Result<(Collected, HashMap<Stage, Duration>)> {
+pub fn timed(store: &Store, options: &CollectOptions<'_>) -> Result<(CollectReport, HashMap<Stage, Duration>)> {
     let mut took: HashMap<Stage, Duration> = HashMap::new();
     let (mut stage, mut since) = (Stage::Mark, Instant::now());
     let done = collect(store, options, &mut |progress| {

@@ -8,7 +8,7 @@ use amalgam_benches::trees::reference;
 use amalgam_benches::{Bar, Result};
 use amalgam_engine::object::Snapshot;
 use amalgam_engine::{Commit, Expect, LivedTime, SnapshotId, Store, Time, WorkingTree};
-use amalgam_gc::{CollectOptions, LogRule, collect, log_begins};
+use amalgam_gc::{CollectOptions, LogRetention, collect, first_kept_operation};
 
 use crate::made::{Made, disk_bytes, remove};
 
@@ -46,7 +46,8 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         // What was explored is forgotten: of the history only the newest tree stays.
         let keeps = |_: SnapshotId, _: &Snapshot| false;
         let last = store.last_operation()?;
-        let operations_from = log_begins(&store, &LogRule::default(), Time::EPOCH, last, &LivedTime::default())?;
+        let operations_from =
+            first_kept_operation(&store, &LogRetention::default(), Time::EPOCH, last, &LivedTime::default())?;
         let options = CollectOptions { retention: &keeps, operations_from, ..CollectOptions::default() };
         collect(&store, &options, &mut |_| ControlFlow::Continue(()))?;
         if (round + 1) % (rounds / 10).max(1) == 0 {
@@ -62,7 +63,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         "{rounds} rounds of {FORKS} forks, each edited by {EDIT_BYTES} bytes and committed, one kept; MiB on disk, closed: {}; of the log \
          the newest {} operations stay",
         mib.join(" "),
-        LogRule::default().most
+        LogRetention::default().operations_max
     );
     bench.add(FIGURES[0], (last / first, "times"), Bar::AtMost(1.1), how);
     std::fs::remove_dir_all(directory)?;

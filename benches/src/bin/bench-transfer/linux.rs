@@ -8,8 +8,12 @@ use amalgam_benches::bench::Bench;
 use amalgam_benches::{Bar, Result, Samples, linux, machine, median};
 use amalgam_engine::workspace::{Change, NewWorkspace};
 use amalgam_engine::{OperationContext, Store, Time, WorkspaceName, Workspaces};
-use amalgam_materializer::{Capture, HostDir, Index, Known, Progress as CaptureProgress, Rules, Scope, capture};
-use amalgam_transfer::{Have, Progress, ReceiveOptions, Received, Selection, SendOptions, Sent, have, receive, send};
+use amalgam_materializer::{
+    CaptureOptions, HostDir, Index, KnownContents, Progress as CaptureProgress, Rules, Scope, capture,
+};
+use amalgam_transfer::{
+    Have, Progress, ReceiveOptions, ReceiveReport, Selection, SendOptions, SendReport, have, receive, send,
+};
 
 const RATE: &str = "send and receive of the Linux tree";
 const CHANGE: &str = "send and receive of one changed file";
@@ -49,8 +53,8 @@ fn act() -> OperationContext {
 fn take_in(store: &Store, tree: &Path) -> Result<()> {
     let directory = HostDir::open(tree)?;
     let mut index = Index::new(directory.identity());
-    let (rules, known, progress) = (Rules::new(&[])?, Known::default(), CaptureProgress::default());
-    let job = Capture { rules: &rules, scope: Scope::All, known: &known, now: Time(1), progress: &progress };
+    let (rules, known, progress) = (Rules::new(&[])?, KnownContents::default(), CaptureProgress::default());
+    let job = CaptureOptions { rules: &rules, scope: Scope::All, known: &known, now: Time(1), progress: &progress };
     let captured = capture(store, &directory, &mut index, &job)?;
     let workspaces = Workspaces::of(store);
     workspaces.create(&main_name()?, &NewWorkspace::default(), &act())?;
@@ -60,10 +64,10 @@ fn take_in(store: &Store, tree: &Path) -> Result<()> {
 }
 
 /// Sends what the other store does not have, through a pipe.
-fn pass(from: &Store, to: &Store, have: &Have) -> Result<(Sent, Received)> {
+fn pass(from: &Store, to: &Store, have: &Have) -> Result<(SendReport, ReceiveReport)> {
     let (reader, mut writer) = std::io::pipe()?;
     std::thread::scope(|scope| {
-        let sender = scope.spawn(move || -> Result<Sent> {
+        let sender = scope.spawn(move || -> Result<SendReport> {
             let selection = Selection::everything(from)?;
             let sent = send(from, &selection, &SendOptions::since(have), &mut writer, &Progress::default())?;
             writer.flush()?;

@@ -6,7 +6,9 @@ use amalgam_benches::Result;
 use amalgam_benches::trees::{Plan, Shape, reference};
 use amalgam_engine::workspace::{Change, NewWorkspace, WorkspaceName, Workspaces};
 use amalgam_engine::{OperationContext, Store, Time};
-use amalgam_materializer::{Capture, HostDir, Index, Known, Progress as CaptureProgress, Rules, Scope, capture};
+use amalgam_materializer::{
+    CaptureOptions, HostDir, Index, KnownContents, Progress as CaptureProgress, Rules, Scope, capture,
+};
 
 fn act() -> OperationContext {
     OperationContext::new("bench", Time(1))
@@ -18,8 +20,8 @@ pub fn take_in(home: &Path, name: &str, tree: &Path) -> Result<()> {
     let store = Store::open(home.join("store"))?;
     let directory = HostDir::open(tree)?;
     let mut index = Index::new(directory.identity());
-    let (rules, known, progress) = (Rules::new(&[])?, Known::default(), CaptureProgress::default());
-    let job = Capture { rules: &rules, scope: Scope::All, known: &known, now: Time(1), progress: &progress };
+    let (rules, known, progress) = (Rules::new(&[])?, KnownContents::default(), CaptureProgress::default());
+    let job = CaptureOptions { rules: &rules, scope: Scope::All, known: &known, now: Time(1), progress: &progress };
     let mut captured = capture(&store, &directory, &mut index, &job)?.tree;
     let workspaces = Workspaces::of(&store);
     let name = WorkspaceName::new(name)?;
